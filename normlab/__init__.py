@@ -1,0 +1,36 @@
+"""normlab: how a GPU normalises, stage by stage.
+
+The top level re-exports the host functions of `normlab.ops`. Nothing is imported until it is asked for (PEP 562), so that
+`import normlab` starts no compiler, no torch and no CUDA driver.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from normlab.ops import (
+        layer_norm_backward,
+        layer_norm_forward,
+        rms_norm_backward,
+        rms_norm_forward,
+    )
+
+__all__ = [
+    "layer_norm_backward",
+    "layer_norm_forward",
+    "rms_norm_backward",
+    "rms_norm_forward",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public function the first time somebody uses it."""
+    if name in __all__:
+        return getattr(import_module("normlab.ops"), name)
+    raise AttributeError(f"module 'normlab' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
