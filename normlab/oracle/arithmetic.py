@@ -1,0 +1,71 @@
+"""How a kernel computes, as far as its rounding depends on it: formats, and how long its sums are.
+
+Given to the bounds by whoever knows the kernel (a test, `normlab compare`).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from normlab.oracle.floats import EXTENDED_ROUNDOFF, Format, float_format
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arithmetic:
+    """Formats by name, sums by their shape: `terms` are added one after another, then `merges` levels of a tree follow.
+
+    A kernel of 128 threads a row, each adding every 128th of 769 values, has `row_terms=7, row_merges=7`.
+    Numbers that are too large only make the bounds wider.
+    """
+
+    input: str = "float32"
+    """Storage of x, of the saved input, and of grad_input."""
+    output: str = "float32"
+    """Storage of the output."""
+    parameter: str = "float32"
+    """Storage of weight and bias, and of their gradients."""
+    accumulator: str = "float32"
+    """What everything is computed in; mean and invvar are stored in it."""
+    row_terms: int
+    """Most values of a row that one thread adds up."""
+    row_merges: int
+    """Levels of the tree that merges the threads' partial results of a row."""
+    column_terms: int
+    """Most rows that one thread adds up for grad_weight and grad_bias."""
+    column_merges: int
+    """Levels of the tree that merges those."""
+    statistics: Literal["welford", "two_pass"] = "welford"
+    """How layer norm's variance is computed. RMS norm adds squares in either case."""
+
+    def __post_init__(self) -> None:
+        """ValueError for a format that nobody knows, or for sums of no terms."""
+        for name in (self.input, self.output, self.parameter, self.accumulator):
+            float_format(name)
+        if min(self.row_terms, self.column_terms) < 1 or min(self.row_merges, self.column_merges) < 0:
+            raise ValueError(f"sums need at least one term and no fewer than 0 merges: {self}")
+        if self.statistics not in ("welford", "two_pass"):
+            raise ValueError(f'statistics={self.statistics!r}: known are "welford" and "two_pass"')
+
+    @property
+    def u_format(self) -> Format:
+        """The accumulator's format, apex's type U."""
+        return float_format(self.accumulator)
+
+    @property
+    def u(self) -> float:
+        """What one operation may cost, relatively: the kernel's rounding and the oracle's own."""
+        return self.u_format.unit_roundoff + EXTENDED_ROUNDOFF
+
+    @property
+    def oracle_sum(self) -> float:
+        """Roundings of the oracle's own pairwise sums, counted in the kernel's: 64 are enough for 2^40 terms."""
+        return 64 * EXTENDED_ROUNDOFF / self.u_format.unit_roundoff
+
+    @property
+    def row_sum(self) -> float:
+        """Roundings that a term of a sum along a row goes through."""
+        return self.row_terms + self.row_merges + self.oracle_sum
+
+    @property
+    def column_sum(self) -> float:
+        """Roundings that a term of a sum over rows goes through."""
+        return self.column_terms + self.column_merges + self.oracle_sum

@@ -1,0 +1,152 @@
+"""What is right: layer norm and RMS norm, forward and backward, in float64 whatever comes in.
+
+Computed in extended precision (`floats.Extended`) with two-pass variances and pairwise sums, then rounded once to float64.
+NaN and infinity stay in their row's results and reach the parameter gradients; variance + eps below zero gives NaN.
+Every test compares with these numbers, and `forward_bounds` and `backward_bounds` say by how much a kernel may be off.
+Source: Ba, Kiros and Hinton, "Layer Normalization", 2016; Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from normlab.oracle.floats import ExtendedArray, FloatArray
+from normlab.oracle.rows import Rows, as_rows
+
+
+class NormResult(NamedTuple):
+    """Forward. `output` has x's shape; `mean` (None for RMS norm) and `invvar` have x's leading dimensions."""
+
+    output: FloatArray
+    mean: FloatArray | None
+    invvar: FloatArray
+
+
+class NormGradients(NamedTuple):
+    """Backward. `grad_input` has x's shape, the others normalized_shape; None where the parameter is absent."""
+
+    grad_input: FloatArray
+    grad_weight: FloatArray | None
+    grad_bias: FloatArray | None
+
+
+class Normalised(NamedTuple):
+    """The middle of a norm, in extended precision."""
+
+    xhat: ExtendedArray  # (n1, n2)
+    mean: ExtendedArray  # (n1, 1)
+    variance: ExtendedArray  # (n1, 1), RMS norm: the mean square
+    invvar: ExtendedArray  # (n1, 1)
+
+
+def layer_norm(
+    x: ArrayLike,
+    normalized_shape: int | tuple[int, ...],
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    eps: float = 1e-5,
+) -> NormResult:
+    """y = (x - mean) / sqrt(variance + eps) · weight + bias over the trailing dimensions `normalized_shape`.
+
+    >>> output, mean, invvar = layer_norm([[1, 2, 3], [4, 4, 4]], 3, eps=0.25)
+    >>> output.round(3).tolist(), mean.tolist(), invvar.round(3).tolist()
+    ([[-1.044, 0.0, 1.044], [0.0, 0.0, 0.0]], [2.0, 4.0], [1.044, 2.0])
+    """
+    rows = as_rows(x, normalized_shape, weight, bias)
+    with np.errstate(all="ignore"):
+        middle = normalise(rows, eps, centred=True)
+        # y = x̂ γ + β
+        output = middle.xhat * rows.weight + rows.bias
+        return NormResult(
+            narrow(output, rows.leading + rows.normalized),
+            narrow(middle.mean, rows.leading),
+            narrow(middle.invvar, rows.leading),
+        )
+
+
+def rms_norm(
+    x: ArrayLike, normalized_shape: int | tuple[int, ...], weight: ArrayLike | None = None, eps: float = 1e-5
+) -> NormResult:
+    """y = x / sqrt(mean(x²) + eps) · weight over the trailing dimensions `normalized_shape`.
+
+    >>> rms_norm([3.0, 4.0], 2, eps=0.0).output.round(3).tolist()
+    [0.849, 1.131]
+    """
+    rows = as_rows(x, normalized_shape, weight, None)
+    with np.errstate(all="ignore"):
+        middle = normalise(rows, eps, centred=False)
+        output = middle.xhat * rows.weight
+        return NormResult(narrow(output, rows.leading + rows.normalized), None, narrow(middle.invvar, rows.leading))
+
+
+def layer_norm_backward(
+    grad_output: ArrayLike,
+    x: ArrayLike,
+    normalized_shape: int | tuple[int, ...],
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    eps: float = 1e-5,
+) -> NormGradients:
+    """Gradients of sum(grad_output · layer_norm(x)). Exact for every weight, zero included.
+
+    >>> layer_norm_backward([[0.0, 0.0, 1.0]], [[1.0, 2.0, 3.0]], 3, [1, 1, 1]).grad_weight.round(3).tolist()
+    [0.0, 0.0, 1.225]
+    """
+    return backward(grad_output, as_rows(x, normalized_shape, weight, bias), eps, centred=True)
+
+
+def rms_norm_backward(
+    grad_output: ArrayLike,
+    x: ArrayLike,
+    normalized_shape: int | tuple[int, ...],
+    weight: ArrayLike | None = None,
+    eps: float = 1e-5,
+) -> NormGradients:
+    """Gradients of sum(grad_output · rms_norm(x)); grad_bias is None."""
+    return backward(grad_output, as_rows(x, normalized_shape, weight, None), eps, centred=False)
+
+
+def normalise(rows: Rows, eps: float, *, centred: bool) -> Normalised:
+    """Mean, variance and x̂ of every row; without `centred` the mean is taken to be 0, which is RMS norm."""
+    mean = np.zeros_like(rows.x[:, :1])
+    if centred:
+        mean = row_mean(rows.x)
+        # The first mean carries the rounding of a sum of x; what is left is a sum of small deviations.
+        mean = mean + row_mean(rows.x - mean)
+    deviation = rows.x - mean
+    variance = row_mean(deviation * deviation)
+    # r = 1 / √(σ² + ε)
+    invvar = 1 / np.sqrt(variance + np.float64(eps))
+    return Normalised(deviation * invvar, mean, variance, invvar)
+
+
+def backward(grad_output: ArrayLike, rows: Rows, eps: float, *, centred: bool) -> NormGradients:
+    """Both norms' gradients; without `centred` the row's own mean does not depend on x, so its term is missing."""
+    dy = rows.matrix(grad_output, "grad_output")
+    with np.errstate(all="ignore"):
+        middle = normalise(rows, eps, centred=centred)
+        # g = ∂L/∂x̂ = ∂L/∂y γ
+        g = dy * rows.weight
+        # ∂L/∂x = (g - mean(g) - x̂ mean(g x̂)) r
+        through_mean = row_mean(g) if centred else 0
+        grad_input = (g - through_mean - middle.xhat * row_mean(g * middle.xhat)) * middle.invvar
+        # ∂L/∂γ = Σ over rows of ∂L/∂y x̂,  ∂L/∂β = Σ over rows of ∂L/∂y
+        grad_weight = narrow(column_sum(dy * middle.xhat), rows.normalized) if rows.has_weight else None
+        grad_bias = narrow(column_sum(dy), rows.normalized) if rows.has_bias else None
+        return NormGradients(narrow(grad_input, rows.leading + rows.normalized), grad_weight, grad_bias)
+
+
+def row_mean(values: ExtendedArray) -> ExtendedArray:
+    """Mean over a row: (n1, n2) to (n1, 1)."""
+    return values.sum(axis=1, keepdims=True) / values.shape[1]
+
+
+def column_sum(values: ExtendedArray) -> ExtendedArray:
+    """Sum over rows: (n1, n2) to (n2,). Transposed first, because NumPy adds in pairs only along contiguous memory."""
+    return np.ascontiguousarray(values.T).sum(axis=1)
+
+
+def narrow(values: ExtendedArray, shape: tuple[int, ...]) -> FloatArray:
+    """The one rounding to float64."""
+    return values.astype(np.float64).reshape(shape)
