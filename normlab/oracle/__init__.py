@@ -2,8 +2,21 @@
 
 Imports nothing of the house. `values` is the truth, `forward_bounds` and `backward_bounds` say how far off a kernel with a
 given `Arithmetic` may be, `check` compares.
+
+>>> import numpy as np
+>>> x = np.float32([[1, 2, 4]])
+>>> naive = (x - x.mean()) / np.sqrt(x.var() + np.float32(1e-5))
+>>> arithmetic = Arithmetic(row_terms=3, row_merges=0, column_terms=1, column_merges=0, statistics="two_pass")
+>>> bound = layer_norm_bound(x, 3, None, None, 1e-5, arithmetic).output
+>>> 0 < assert_within(naive, layer_norm(x, 3).output, bound, "output") < 1
+True
 """
 
+from normlab.oracle.arithmetic import Arithmetic
+from normlab.oracle.backward_bounds import layer_norm_backward_bound, recompute_error, rms_norm_backward_bound
+from normlab.oracle.check import assert_within, ratio
+from normlab.oracle.floats import unit_roundoff
+from normlab.oracle.forward_bounds import layer_norm_bound, rms_norm_bound
 from normlab.oracle.values import (
     NormGradients,
     NormResult,
@@ -12,3 +25,21 @@ from normlab.oracle.values import (
     rms_norm,
     rms_norm_backward,
 )
+
+__all__ = [
+    "Arithmetic",
+    "NormGradients",
+    "NormResult",
+    "assert_within",
+    "layer_norm",
+    "layer_norm_backward",
+    "layer_norm_backward_bound",
+    "layer_norm_bound",
+    "ratio",
+    "recompute_error",
+    "rms_norm",
+    "rms_norm_backward",
+    "rms_norm_backward_bound",
+    "rms_norm_bound",
+    "unit_roundoff",
+]

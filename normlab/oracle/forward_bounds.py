@@ -53,7 +53,7 @@ def forward_bound(rows: Rows, eps: float, arithmetic: Arithmetic, *, centred: bo
         if centred:
             mean, variance = mean_and_variance(rows.x, middle, arithmetic)
         else:
-            mean, variance = held_exactly(middle.mean, arithmetic), mean_square(middle, arithmetic)
+            mean, variance = held_exactly(middle.mean, arithmetic), mean_square(rows.n2, middle, arithmetic)
         invvar = inverse_root(variance, eps, middle.invvar)
         deviation = held_exactly(rows.x, arithmetic)
         if centred:
@@ -64,9 +64,13 @@ def forward_bound(rows: Rows, eps: float, arithmetic: Arithmetic, *, centred: bo
         broken = ~np.isfinite(rows.x).all(axis=1, keepdims=True)
         infinite = broken & ~np.isnan(rows.x).any(axis=1, keepdims=True)
         return NormResult(
-            finished(np.where(broken, np.nan, output.stored(float_format(arithmetic.output))), output.exact, rows),
-            finished(np.where(infinite, np.inf, mean.error), mean.exact, rows) if centred else None,
-            finished(np.where(broken, np.nan, invvar.error), invvar.exact, rows),
+            finished(
+                np.where(broken, np.nan, output.stored(float_format(arithmetic.output))),
+                output.exact,
+                rows.leading + rows.normalized,
+            ),
+            finished(np.where(infinite, np.inf, mean.error), mean.exact, rows.leading) if centred else None,
+            finished(np.where(broken, np.nan, invvar.error), invvar.exact, rows.leading),
         )
 
 
@@ -104,9 +108,8 @@ def accumulator_eps(eps: float, arithmetic: Arithmetic) -> np.floating:
         return np.dtype(arithmetic.accumulator).type(eps)
 
 
-def finished(error: ExtendedArray, exact: ExtendedArray, rows: Rows, shape: tuple[int, ...] | None = None) -> FloatArray:
+def finished(error: ExtendedArray, exact: ExtendedArray, shape: tuple[int, ...]) -> FloatArray:
     """A bound to hand out: wider by what rounding the oracle to float64 costs, and by the rounding of the bound itself."""
-    error = error + float_format("float64").unit_roundoff * abs(exact) + float_format("float64").half_subnormal
-    if shape is None:
-        shape = rows.leading + (rows.normalized if exact.shape == rows.x.shape else ())
-    return narrow(unless_special(error, error) * (1 + Extended(2) ** -40), shape)
+    float64 = float_format("float64")
+    rounding = float64.unit_roundoff * abs(exact) + float64.half_subnormal
+    return narrow((error + unless_special(rounding, error)) * (1 + Extended(2) ** -40), shape)

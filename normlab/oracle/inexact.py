@@ -36,6 +36,10 @@ class Inexact:
         error = abs(self.exact) * other.error + abs(other.exact) * self.error + self.error * other.error
         return self._rounded(self.exact * other.exact, unless_special(error, self.error + other.error))
 
+    def scaled(self, factor: Extended | ExtendedArray) -> "Inexact":
+        """Times an exact factor, in the mathematics only: the roundings of it are the caller's to add."""
+        return Inexact(self.exact * factor, unless_special(self.error * abs(factor), self.error), self.arithmetic)
+
     def divided_exactly(self, divisor: ArrayLike) -> "Inexact":
         """Divided by numbers that the kernel holds without error. Nothing is known where one of them is 0."""
         error = np.where(np.equal(divisor, 0), np.inf, self.error / np.abs(divisor))

@@ -50,7 +50,9 @@ def as_rows(
     shape = np.shape(x)
     normalized = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not normalized or prod(normalized) == 0:
-        raise ValueError(f"normalized_shape={normalized} holds no values: at least one dimension of at least 1 is needed")
+        raise ValueError(
+            f"normalized_shape={normalized} holds no values: at least one dimension of at least 1 is needed"
+        )
     leading = shape[: len(shape) - len(normalized)]
     if leading + normalized != shape:
         raise ValueError(f"normalized_shape={normalized} does not match the trailing dimensions of x, shape {shape}")
