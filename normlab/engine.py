@@ -1,0 +1,287 @@
+"""The engine room: the one place that imports a CUDA compiler, and the one that chooses between a GPU and the simulator.
+
+Everything above names `cuda`, `launch` and the two conversions `widen` and `cast` from here. A kernel written so runs
+unchanged in three worlds: compiled on a GPU, interpreted by `normlab.sim`, and compiled to PTX with no GPU at all.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from llvmlite import ir
+from numba import cuda, float32, float64
+from numba.cuda import dispatcher as _dispatcher
+from numba.cuda import types as _types
+from numba.cuda.extending import intrinsic
+
+from normlab.sim import register_twin, simulate
+
+__all__ = [
+    "DeviceArray",
+    "accumulator",
+    "cast",
+    "compile_ptx",
+    "cuda",
+    "device_empty",
+    "float32",
+    "float64",
+    "gpu_available",
+    "launch",
+    "to_device",
+    "to_host",
+    "use_gpu",
+    "using",
+    "widen",
+]
+
+WORLDS = ("auto", "gpu", "simulator")
+_world: ContextVar[str] = ContextVar("normlab_world", default="auto")
+
+
+@cache
+def gpu_available() -> bool:
+    """Is there a CUDA driver with at least one GPU? Asked once a process."""
+    return bool(cuda.is_available())
+
+
+@contextmanager
+def using(world: str) -> Iterator[None]:
+    """Choose where host arrays are computed, for the length of a `with` block.
+
+    Args:
+        world: "gpu", "simulator", or "auto": the GPU if there is one, else the simulator.
+
+    Raises:
+        ValueError: an unknown world.
+        RuntimeError: "gpu" on a machine that has none.
+    """
+    if world not in WORLDS:
+        raise ValueError(f"unknown engine {world!r}: choose one of {', '.join(WORLDS)}")
+    if world == "gpu" and not gpu_available():
+        raise RuntimeError("the engine 'gpu' needs an NVIDIA GPU and its driver; none was found here. Use 'simulator'.")
+    token = _world.set(world)
+    try:
+        yield
+    finally:
+        _world.reset(token)
+
+
+def use_gpu() -> bool:
+    """Will host arrays be computed on a GPU now?"""
+    return _world.get() == "gpu" or (_world.get() == "auto" and gpu_available())
+
+
+# ---- arrays on the device ---------------------------------------------------------------------------------------------
+
+
+class DeviceArray(NamedTuple):
+    """A C-contiguous (or, with `strides`, any) array in GPU memory, whoever allocated it.
+
+    `owner` keeps the memory alive. `dtype` is a NumPy dtype; bfloat16 is `ml_dtypes.bfloat16`.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    device: int
+    owner: Any
+    strides: tuple[int, ...] | None = None  # bytes; None: C-contiguous
+
+
+def device_empty(shape: tuple[int, ...], dtype: Any, device: int = 0) -> DeviceArray:
+    """Uninitialised GPU memory for an array of this shape and dtype."""
+    dtype = np.dtype(dtype)
+    with cuda.gpus[device]:
+        # bytes, because Numba's own arrays do not know every dtype; one at least, because no driver gives out none
+        owner = cuda.device_array(max(1, int(np.prod(shape)) * dtype.itemsize), np.uint8)
+    return DeviceArray(owner.device_ctypes_pointer.value or 0, tuple(shape), dtype, device, owner)
+
+
+def to_device(array: np.ndarray, device: int = 0) -> DeviceArray:
+    """A copy of a host array in GPU memory."""
+    view = device_empty(array.shape, array.dtype, device)
+    if array.size:
+        with cuda.gpus[device]:
+            view.owner.copy_to_device(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return view
+
+
+def to_host(view: DeviceArray) -> np.ndarray:
+    """A copy of an array that `device_empty` or `to_device` made, in host memory."""
+    size = int(np.prod(view.shape)) * view.dtype.itemsize
+    with cuda.gpus[view.device]:
+        return view.owner.copy_to_host()[:size].view(view.dtype).reshape(view.shape)
+
+
+def accumulator(statistics: Any) -> Any:
+    """The Numba type that a kernel computes in: that of the statistics it writes, float32 or (for float64 input) float64."""
+    return float64 if statistics.dtype == np.float64 else float32
+
+
+# ---- launching --------------------------------------------------------------------------------------------------------
+
+
+def launch(kernel: Any, grid: int | tuple, block: int | tuple, *args: Any, stream: int = 0) -> None:
+    """Run a kernel: on the GPU for `DeviceArray` arguments, else on whatever `use_gpu()` says, in place on NumPy arrays.
+
+    Args:
+        kernel: a function under `cuda.jit`.
+        grid: blocks, an int or a tuple of up to three.
+        block: threads a block, likewise.
+        args: arrays (all on the device, or all on the host), NumPy or Python scalars, or None for an absent array.
+            Python ints become int64 and Python floats float64, so pass `np.float32(eps)` to stay in single precision.
+        stream: the handle of a CUDA stream; the work is only queued there when the arguments are on the device.
+    """
+    if any(isinstance(arg, DeviceArray) for arg in args):
+        _launch_on_gpu(kernel, grid, block, args, stream)
+    elif use_gpu():
+        views = [to_device(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
+        _launch_on_gpu(kernel, grid, block, views, stream)
+        for arg, view in zip(args, views, strict=True):
+            if isinstance(arg, np.ndarray) and arg.flags.writeable:
+                arg[...] = to_host(view)
+    else:
+        simulate(kernel)[grid, block](*args)
+
+
+def _launch_on_gpu(kernel: Any, grid: int | tuple, block: int | tuple, args: Any, stream: int) -> None:
+    from cuda.core import LaunchConfig, Stream
+    from cuda.core import launch as core_launch
+
+    devices = {arg.device for arg in args if isinstance(arg, DeviceArray)}
+    if len(devices) > 1:
+        raise ValueError(f"the arrays of one launch lie on different GPUs: {sorted(devices)}")
+    with cuda.gpus[devices.pop()]:
+        compiled = kernel.compile(tuple(_numba_type(arg) for arg in args))
+        parameters = [parameter for arg in args for parameter in _parameters(arg)]
+        config = LaunchConfig(grid=grid, block=block)
+        core_launch(Stream.from_handle(stream), config, compiled._codelibrary.get_cufunc().kernel, *parameters)
+
+
+def _numba_type(arg: Any) -> Any:
+    """The Numba type of a launch argument."""
+    if arg is None:
+        return _types.none
+    if isinstance(arg, DeviceArray):
+        layout = "C" if arg.strides is None else "A"
+        return _types.Array(_scalar_type(arg.dtype), len(arg.shape), layout)
+    return _scalar_type(np.asarray(arg).dtype)
+
+
+def _scalar_type(dtype: np.dtype) -> Any:
+    return _types.bfloat16 if dtype == ml_dtypes.bfloat16 else getattr(_types, dtype.name)
+
+
+def _parameters(arg: Any) -> Iterator[Any]:
+    """One launch argument as the kernel parameters of Numba's calling convention.
+
+    An array is: meminfo, parent, number of items, bytes an item, data, shape…, strides…; None is one null pointer.
+    """
+    import ctypes
+
+    if arg is None:
+        yield ctypes.c_void_p(0)
+    elif isinstance(arg, DeviceArray):
+        yield ctypes.c_void_p(0)
+        yield ctypes.c_void_p(0)
+        yield ctypes.c_int64(int(np.prod(arg.shape)))
+        yield ctypes.c_int64(arg.dtype.itemsize)
+        yield ctypes.c_void_p(arg.pointer)
+        yield from (ctypes.c_int64(size) for size in arg.shape)
+        yield from (ctypes.c_int64(step) for step in arg.strides or _contiguous_strides(arg))
+    else:
+        scalar = np.asarray(arg)
+        yield np.ctypeslib.as_ctypes_type(scalar.dtype)(scalar.item())
+
+
+def _contiguous_strides(view: DeviceArray) -> tuple[int, ...]:
+    steps = [view.dtype.itemsize]
+    for size in reversed(view.shape[1:]):
+        steps.insert(0, steps[0] * size)
+    return tuple(steps[: len(view.shape)])
+
+
+def compile_ptx(kernel: Any, types: tuple, cc: tuple[int, int] = (9, 0)) -> str:
+    """A kernel's PTX for a compute capability, compiled with no GPU and no driver.
+
+    Args:
+        kernel: a function under `cuda.jit`.
+        types: one entry an argument: None, a NumPy dtype for a scalar, or (dtype, ndim) for a C-contiguous array.
+        cc: compute capability.
+    """
+    signature = tuple(
+        _types.none
+        if entry is None
+        else _types.Array(_scalar_type(np.dtype(entry[0])), entry[1], "C")
+        if isinstance(entry, tuple)
+        else _scalar_type(np.dtype(entry))
+        for entry in types
+    )
+    real = _dispatcher.get_current_device
+    # Numba asks the GPU in the machine which architecture a device function is for; here there may be none.
+    _dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=cc)
+    try:
+        return cuda.compile_ptx(kernel.py_func, signature, cc=cc)[0]
+    finally:
+        _dispatcher.get_current_device = real
+
+
+# ---- conversions ------------------------------------------------------------------------------------------------------
+
+
+@intrinsic
+def widen(typing_context, value):
+    """A loaded value in accumulator precision (apex's T -> U): float64 stays, everything narrower becomes float32."""
+    if value == _types.bfloat16:
+
+        def shift(context, builder, signature, args):
+            # a bfloat16 is the upper half of a float32
+            bits = builder.shl(builder.zext(args[0], ir.IntType(32)), ir.IntType(32)(16))
+            return builder.bitcast(bits, ir.FloatType())
+
+        return _types.float32(value), shift
+    wide = _types.float64 if value == _types.float64 else _types.float32
+
+    def convert(context, builder, signature, args):
+        return context.cast(builder, args[0], value, wide)
+
+    return wide(value), convert
+
+
+@intrinsic
+def cast(typing_context, value, array):
+    """A value in the dtype of `array`, where it is to be stored or compared (apex's U -> V), rounded to nearest even.
+
+    `cast(0, array)` and `cast(n, array)` make constants in that dtype: a bare `0.0` would be a float64.
+    """
+    target = array.dtype
+    if target == _types.bfloat16:
+
+        def round_to_bfloat16(context, builder, signature, args):
+            single = context.cast(builder, args[0], value, _types.float32)
+            function = ir.FunctionType(ir.IntType(16), [ir.FloatType()])
+            return builder.call(ir.InlineAsm(function, "cvt.rn.bf16.f32 $0, $1;", "=h,f"), [single])
+
+        return target(value, array), round_to_bfloat16
+
+    def convert(context, builder, signature, args):
+        return context.cast(builder, args[0], value, target)
+
+    return target(value, array), convert
+
+
+def _widen(value: Any) -> Any:
+    return value if isinstance(value, np.float64) else np.float32(value)
+
+
+def _cast(value: Any, array: np.ndarray) -> Any:
+    return array.dtype.type(value)
+
+
+register_twin(widen, _widen)
+register_twin(cast, _cast)

@@ -1,0 +1,21 @@
+"""Ladders: whole kernels, one file a step, each built from stages and differing from the step before by one idea.
+
+`LADDERS` maps a ladder's name to its steps in order; tests, benchmarks and tutorials walk it. Adding a step is adding a file
+`step_N_name.py` that defines `STEP`.
+"""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from normlab.kernels import backward, forward
+from normlab.kernels.step import BackwardStep, Chains, ForwardStep, Step
+
+
+def _ladder(package) -> tuple:
+    files = sorted(module.name for module in iter_modules(package.__path__) if module.name.startswith("step_"))
+    return tuple(import_module(f"{package.__name__}.{file}").STEP for file in files)
+
+
+LADDERS: dict[str, tuple] = {"forward": _ladder(forward), "backward": _ladder(backward)}
+
+__all__ = ["LADDERS", "BackwardStep", "Chains", "ForwardStep", "Step"]

@@ -1,0 +1,175 @@
+"""apex's three kernels: column sums through padded tiles, in two kernels, and grad_input by a block a row.
+
+No atomics: 16 blocks stand above each other on every 32 columns; each sums its share of the rows into a tile in shared memory
+and writes one row of partial sums. A second kernel adds the 16. The number 16 is fixed, so the result is too, bit for bit.
+Moves: dy and the saved array twice for grad_input and once more for the column sums, grad_input once: 6 where 3 would do.
+Bound by: those readings, and few loads in flight.
+Next: one persistent kernel that does both jobs on one reading.
+
+apex: cuComputePartGradGammaBeta, cuComputeGradGammaBeta, cuComputeGradInput.
+"""
+
+from functools import cache
+
+import numpy as np
+
+from normlab.engine import accumulator, cast, cuda
+from normlab.kernels.step import BackwardProblem, BackwardStep, Chains
+from normlab.stages.block import block_sums
+from normlab.stages.gradient import input_gradient, row_terms
+from normlab.stages.strided import COLUMNS, ROWS, TILE_STRIDE, WARPS, load_add_strided, load_write_strided
+from normlab.stages.warp import thread_index, warp_sum_butterfly
+
+PARTS = 16
+FINAL_WARPS = 8
+HALF_FINAL_WARPS = FINAL_WARPS // 2
+STEP_COLUMNS = 4  # neighbouring elements a thread takes at a time
+THREADS = 32 * WARPS
+GRID_LIMIT = 65535  # apex puts the rows on gridDim.y
+
+
+def _rows_a_part(n1: int) -> int:
+    """Whole tiles of rows that one of the PARTS blocks sums."""
+    tiles = -(-n1 // ROWS)
+    return -(-tiles // PARTS) * ROWS
+
+
+@cache
+def build_partial_sums(dtype, memory_efficient):
+    """Grid (columns / 32, PARTS), block (32, 4): PARTS rows of partial sums (apex: cuComputePartGradGammaBeta)."""
+
+    @cuda.jit
+    def backward_apex_partial_sums(
+        grad_output, saved, mean, invvar, weight, bias, eps, rows_a_part, part_weight, part_bias
+    ):
+        tile_bias = cuda.shared.array((ROWS, TILE_STRIDE), dtype)
+        tile_weight = cuda.shared.array((ROWS, TILE_STRIDE), dtype)
+        first_row = cuda.blockIdx.y * rows_a_part
+        row_end = min(first_row + rows_a_part, saved.shape[0])
+        load_write_strided(
+            first_row, row_end, grad_output, saved, mean, invvar, weight, bias, eps, memory_efficient,
+            tile_bias, tile_weight,
+        )  # fmt: skip
+        for row in range(first_row + ROWS, row_end, ROWS):
+            load_add_strided(
+                row, row_end, grad_output, saved, mean, invvar, weight, bias, eps, memory_efficient,
+                tile_bias, tile_weight,
+            )  # fmt: skip
+        cuda.syncthreads()  # the whole tile is in shared memory before its columns are summed
+        x = cuda.threadIdx.x
+        y = cuda.threadIdx.y
+        sum_bias = cast(0, tile_bias)
+        sum_weight = cast(0, tile_weight)
+        for k in range(ROWS // WARPS):
+            sum_bias += tile_bias[y + k * WARPS, x]
+            sum_weight += tile_weight[y + k * WARPS, x]
+        tile_bias[y, x] = sum_bias  # row y: no other thread of this column reads it in the loop above
+        tile_weight[y, x] = sum_weight
+        half = WARPS // 2
+        while half > 0:
+            cuda.syncthreads()  # the previous round's sums are in shared memory before they are read
+            if y < half:
+                tile_bias[y, x] += tile_bias[y + half, x]
+                tile_weight[y, x] += tile_weight[y + half, x]
+            half //= 2
+        column = cuda.blockIdx.x * COLUMNS + x
+        if y == 0 and column < saved.shape[1]:
+            if part_weight is not None:
+                part_weight[cuda.blockIdx.y, column] = tile_weight[0, x]
+            if part_bias is not None:
+                part_bias[cuda.blockIdx.y, column] = tile_bias[0, x]
+
+    return backward_apex_partial_sums
+
+
+@cache
+def build_final_sums(dtype):
+    """Grid columns / 32, block (32, 8): the parts to the gradient of one parameter (apex: cuComputeGradGammaBeta)."""
+
+    @cuda.jit
+    def backward_apex_final_sums(parts, gradient):
+        buffer = cuda.shared.array((HALF_FINAL_WARPS, COLUMNS), dtype)
+        x = cuda.threadIdx.x
+        y = cuda.threadIdx.y
+        column = cuda.blockIdx.x * COLUMNS + x
+        total = cast(0, buffer)
+        if column < gradient.shape[0]:
+            for k in range(PARTS // FINAL_WARPS):
+                total += parts[y * (PARTS // FINAL_WARPS) + k, column]
+        # apex has the barriers below inside a guard on the column, where the last block's threads part; ours has not
+        half = HALF_FINAL_WARPS
+        while half > 0:
+            if half <= y < 2 * half:
+                buffer[y - half, x] = total
+            cuda.syncthreads()  # the upper half's sums are in shared memory before the lower half reads them
+            if y < half:
+                total += buffer[y, x]
+            cuda.syncthreads()  # the lower half has read them before the next round overwrites them
+            half //= 2
+        if y == 0 and column < gradient.shape[0]:
+            gradient[column] = cast(total, gradient)
+
+    return backward_apex_final_sums
+
+
+@cache
+def build_grad_input(dtype, rms, memory_efficient):
+    """Grid (1, rows), block (32, 4): two sums along the row, then its gradient (apex: cuComputeGradInput)."""
+
+    @cuda.jit
+    def backward_apex_grad_input(grad_output, saved, mean, invvar, weight, bias, eps, grad_input):
+        buffer = cuda.shared.array((2, WARPS), dtype)
+        thread = thread_index()
+        n2 = saved.shape[1]
+        row = cuda.blockIdx.y
+        while row < saved.shape[0]:
+            sum_g = cast(0, invvar)
+            sum_gx = cast(0, invvar)
+            start = STEP_COLUMNS * thread
+            while start < n2:
+                for column in range(start, start + STEP_COLUMNS):
+                    if column < n2:
+                        g, gx = row_terms(grad_output, saved, row, column, mean, invvar, weight, bias, memory_efficient)
+                        sum_gx += gx
+                        if not rms:
+                            sum_g += g
+                start += STEP_COLUMNS * THREADS
+            sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
+            mean_g = sum_g / cast(n2, invvar)
+            mean_gx = sum_gx / cast(n2, invvar)
+            for column in range(thread, n2, THREADS):
+                gradient = input_gradient(
+                    grad_output, saved, row, column, mean, invvar, weight, bias, eps, memory_efficient, mean_g, mean_gx
+                )
+                grad_input[row, column] = cast(gradient, grad_input)
+            row += cuda.gridDim.y
+
+    return backward_apex_grad_input
+
+
+def _run(launch, empty, problem: BackwardProblem):
+    n1, n2 = problem.saved.shape
+    dtype = accumulator(problem.invvar)
+    column_blocks = -(-n2 // COLUMNS)
+    if problem.weight is not None or problem.bias is not None:
+        part_weight = None if problem.weight is None else empty((PARTS, n2), problem.invvar.dtype)
+        part_bias = None if problem.bias is None else empty((PARTS, n2), problem.invvar.dtype)
+        rows_a_part = np.int64(_rows_a_part(n1))
+        kernel = build_partial_sums(dtype, problem.memory_efficient)
+        launch(
+            kernel, (column_blocks, PARTS), (32, WARPS), *problem.operands, rows_a_part, part_weight, part_bias
+        )
+        for parts, gradient in ((part_weight, problem.grad_weight), (part_bias, problem.grad_bias)):
+            if parts is not None:
+                launch(build_final_sums(dtype), column_blocks, (32, FINAL_WARPS), parts, gradient)
+    kernel = build_grad_input(dtype, problem.rms, problem.memory_efficient)
+    launch(kernel, (1, min(n1, GRID_LIMIT)), (32, WARPS), *problem.operands, problem.grad_input)
+
+
+STEP = BackwardStep(
+    name="apex",
+    summary="padded tiles, 16 partial sums, final kernel; grad_input by a block a row",
+    run=_run,
+    row_chains=lambda n2: Chains(terms=STEP_COLUMNS * -(-n2 // (STEP_COLUMNS * THREADS)), merges=7),
+    column_chains=lambda n1: Chains(terms=_rows_a_part(n1) // ROWS + ROWS // WARPS + PARTS // FINAL_WARPS, merges=5),
+)

@@ -1,0 +1,53 @@
+"""A thread per row: the textbook formula, read from top to bottom.
+
+Moves: x three times (mean, variance, write), y once; of each 32-byte sector that is fetched one element is used at a time,
+for neighbouring threads are n2 elements apart.
+Bound by: those sectors, while the cache holds them, and by n2 additions one after another.
+Next: give the row to a block, so that neighbouring threads read neighbouring elements.
+"""
+
+import math
+
+from normlab.engine import cast, cuda, float32, widen
+from normlab.kernels.step import Chains, ForwardStep
+from normlab.stages.recompute import affine, element, normalised_from_input
+
+THREADS = 128
+
+
+@cuda.jit
+def forward_thread_per_row(x, weight, bias, eps, output, mean, invvar):
+    """Arguments as `ForwardStep`."""
+    row = cuda.grid(1)
+    if row >= x.shape[0]:
+        return
+    n2 = x.shape[1]
+    center = cast(0, invvar)
+    if mean is not None:
+        for column in range(n2):
+            center += widen(x[row, column])
+        center /= cast(n2, invvar)
+        mean[row] = center
+    square_sum = cast(0, invvar)
+    for column in range(n2):
+        deviation = widen(x[row, column]) - center
+        square_sum += deviation * deviation
+    scale = float32(1) / math.sqrt(square_sum / cast(n2, invvar) + eps)
+    invvar[row] = scale
+    for column in range(n2):
+        value = normalised_from_input(widen(x[row, column]), center, scale)
+        output[row, column] = cast(affine(value, element(weight, column), element(bias, column)), output)
+
+
+def _run(launch, x, weight, bias, eps, output, mean, invvar):
+    blocks = (x.shape[0] + THREADS - 1) // THREADS
+    launch(forward_thread_per_row, blocks, min(THREADS, x.shape[0]), x, weight, bias, eps, output, mean, invvar)
+
+
+STEP = ForwardStep(
+    name="thread_per_row",
+    summary="a thread per row, three passes",
+    run=_run,
+    row_chains=lambda n2: Chains(terms=n2, merges=0),
+    statistics="two_pass",
+)

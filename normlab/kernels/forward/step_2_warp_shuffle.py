@@ -1,0 +1,67 @@
+"""A block per row, its sums by warp shuffles, and shared memory only between warps.
+
+Moves: what step 1 moves. Five shuffles replace five rounds of the tree: no shared memory, no barrier, for the lanes of a
+warp read each other's registers. Four warps are left to merge, two rounds.
+Bound by: reading x three times. Long rows leave the L1 cache between the passes.
+Next: Welford's update finds mean and variance in one pass.
+"""
+
+import math
+from functools import cache
+
+from normlab.engine import accumulator, cast, cuda, float32, widen
+from normlab.kernels.step import Chains, ForwardStep
+from normlab.stages.block import block_sum
+from normlab.stages.recompute import affine, element, normalised_from_input
+from normlab.stages.warp import warp_sum_butterfly
+
+THREADS = 128
+WARPS = THREADS // 32
+GRID_LIMIT = 2**31 - 1
+
+
+@cache
+def build(dtype):
+    """The kernel for an accumulator dtype, which its shared memory has."""
+
+    @cuda.jit
+    def forward_warp_shuffle(x, weight, bias, eps, output, mean, invvar):
+        buffer = cuda.shared.array((2, WARPS), dtype)
+        n2 = x.shape[1]
+        row = cuda.blockIdx.x
+        while row < x.shape[0]:
+            center = cast(0, invvar)
+            if mean is not None:
+                for column in range(cuda.threadIdx.x, n2, THREADS):
+                    center += widen(x[row, column])
+                center = block_sum(warp_sum_butterfly(center), buffer) / cast(n2, invvar)
+                if cuda.threadIdx.x == 0:
+                    mean[row] = center
+            square_sum = cast(0, invvar)
+            for column in range(cuda.threadIdx.x, n2, THREADS):
+                deviation = widen(x[row, column]) - center
+                square_sum += deviation * deviation
+            square_sum = block_sum(warp_sum_butterfly(square_sum), buffer)
+            scale = float32(1) / math.sqrt(square_sum / cast(n2, invvar) + eps)
+            if cuda.threadIdx.x == 0:
+                invvar[row] = scale
+            for column in range(cuda.threadIdx.x, n2, THREADS):
+                value = normalised_from_input(widen(x[row, column]), center, scale)
+                output[row, column] = cast(affine(value, element(weight, column), element(bias, column)), output)
+            row += cuda.gridDim.x
+
+    return forward_warp_shuffle
+
+
+def _run(launch, x, weight, bias, eps, output, mean, invvar):
+    kernel = build(accumulator(invvar))
+    launch(kernel, min(x.shape[0], GRID_LIMIT), THREADS, x, weight, bias, eps, output, mean, invvar)
+
+
+STEP = ForwardStep(
+    name="warp_shuffle",
+    summary="a block per row, sums by warp shuffles",
+    run=_run,
+    row_chains=lambda n2: Chains(terms=-(-n2 // THREADS), merges=7),
+    statistics="two_pass",
+)

@@ -1,0 +1,63 @@
+"""apex's kernel: one pass for both moments, by Welford's update and Chan's merge (apex: cuApplyLayerNorm, cuApplyRMSNorm).
+
+A block of 32 x 4 threads takes a row; each thread runs Welford over four neighbouring elements a step; lanes merge by
+rotating shuffles, warps by halving through shared memory. Blocks stride over the rows: a grid has at most 65535 of them.
+Moves: x twice (statistics, write) and y once.
+Bound by: the division in every Welford update, one after another, where step 2 had an addition; and by one element a load.
+Next: three passes again, but many independent sums in flight.
+"""
+
+import math
+from functools import cache
+
+from normlab.engine import accumulator, cast, cuda, float32, widen
+from normlab.kernels.step import Chains, ForwardStep
+from normlab.stages.recompute import affine, element, normalised_from_input
+from normlab.stages.row import row_mean_square, row_moments
+from normlab.stages.warp import thread_index
+
+WARPS = 4
+THREADS = 32 * WARPS
+GRID_LIMIT = 65535  # apex puts the rows on gridDim.y
+
+
+@cache
+def build(dtype):
+    """The kernel for an accumulator dtype, which its shared memory has."""
+
+    @cuda.jit
+    def forward_apex(x, weight, bias, eps, output, mean, invvar):
+        buffer = cuda.shared.array((3, WARPS), dtype)
+        thread = thread_index()
+        row = cuda.blockIdx.y
+        while row < x.shape[0]:
+            if mean is not None:
+                center, variance = row_moments(x, row, buffer)
+            else:
+                center = cast(0, invvar)
+                variance = row_mean_square(x, row, buffer)
+            scale = float32(1) / math.sqrt(variance + eps)
+            for column in range(thread, x.shape[1], THREADS):
+                value = normalised_from_input(widen(x[row, column]), center, scale)
+                output[row, column] = cast(affine(value, element(weight, column), element(bias, column)), output)
+            if thread == 0:
+                if mean is not None:
+                    mean[row] = center
+                invvar[row] = scale
+            row += cuda.gridDim.y
+
+    return forward_apex
+
+
+def _run(launch, x, weight, bias, eps, output, mean, invvar):
+    grid = (1, min(x.shape[0], GRID_LIMIT))
+    launch(build(accumulator(invvar)), grid, (32, WARPS), x, weight, bias, eps, output, mean, invvar)
+
+
+STEP = ForwardStep(
+    name="apex",
+    summary="one pass: Welford, Chan, rotating shuffles",
+    run=_run,
+    row_chains=lambda n2: Chains(terms=4 * -(-n2 // (4 * THREADS)), merges=7),
+    statistics="welford",
+)

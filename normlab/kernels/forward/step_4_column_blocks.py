@@ -1,0 +1,93 @@
+"""Three passes over the row, a block of columns at a time (the row kernel of the Triton LayerNorm tutorial).
+
+Mean pass, variance pass, write pass; in each, a thread has four loads in flight and adds into four sums of its own, which
+meet only once, at the row's end. Narrow rows get a narrow block, for idle warps still wait at every barrier.
+Moves: x three times by the instructions, once or twice from memory: later passes find short rows in the cache.
+Bound by: loads of one element, 2 or 4 bytes, where the hardware can take 16.
+Next: 16-byte vectors, the row kept in registers, one pass over memory.
+"""
+
+import math
+from functools import cache
+
+from normlab.engine import accumulator, cast, cuda, float32, widen
+from normlab.kernels.step import Chains, ForwardStep
+from normlab.stages.block import block_sum
+from normlab.stages.recompute import affine, element, normalised_from_input
+from normlab.stages.warp import warp_sum_butterfly
+
+LOADS = 4  # independent loads and sums a thread
+GRID_LIMIT = 2**31 - 1
+
+
+def threads_for(n2: int) -> int:
+    """The smallest power of two from 32 to 256 threads that covers the row in one block of columns."""
+    return min(256, max(32, 1 << (-(-n2 // LOADS) - 1).bit_length()))
+
+
+@cache
+def build(dtype, threads):
+    """The kernel for an accumulator dtype and a block size, both known to its shared memory and its loops."""
+    block_columns = LOADS * threads
+    warps = threads // 32
+
+    @cuda.jit
+    def forward_column_blocks(x, weight, bias, eps, output, mean, invvar):
+        buffer = cuda.shared.array((2, warps), dtype)
+        sums = cuda.local.array(LOADS, dtype)  # in registers: only constants index it
+        n2 = x.shape[1]
+        row = cuda.blockIdx.x
+        while row < x.shape[0]:
+            center = cast(0, invvar)
+            if mean is not None:
+                for k in range(LOADS):
+                    sums[k] = cast(0, invvar)
+                for start in range(cuda.threadIdx.x, n2, block_columns):
+                    for k in range(LOADS):
+                        if start + k * threads < n2:
+                            sums[k] += widen(x[row, start + k * threads])
+                center = block_sum(warp_sum_butterfly((sums[0] + sums[1]) + (sums[2] + sums[3])), buffer)
+                center /= cast(n2, invvar)
+            for k in range(LOADS):
+                sums[k] = cast(0, invvar)
+            for start in range(cuda.threadIdx.x, n2, block_columns):
+                for k in range(LOADS):
+                    if start + k * threads < n2:  # a lane past the end must not count as (0 - mean)²
+                        deviation = widen(x[row, start + k * threads]) - center
+                        sums[k] += deviation * deviation
+            square_sum = block_sum(warp_sum_butterfly((sums[0] + sums[1]) + (sums[2] + sums[3])), buffer)
+            scale = float32(1) / math.sqrt(square_sum / cast(n2, invvar) + eps)
+            for start in range(cuda.threadIdx.x, n2, block_columns):
+                for k in range(LOADS):
+                    column = start + k * threads
+                    if column < n2:
+                        value = normalised_from_input(widen(x[row, column]), center, scale)
+                        result = affine(value, element(weight, column), element(bias, column))
+                        output[row, column] = cast(result, output)
+            if cuda.threadIdx.x == 0:
+                if mean is not None:
+                    mean[row] = center
+                invvar[row] = scale
+            row += cuda.gridDim.x
+
+    return forward_column_blocks
+
+
+def _run(launch, x, weight, bias, eps, output, mean, invvar):
+    threads = threads_for(x.shape[1])
+    kernel = build(accumulator(invvar), threads)
+    launch(kernel, min(x.shape[0], GRID_LIMIT), threads, x, weight, bias, eps, output, mean, invvar)
+
+
+def _chains(n2: int) -> Chains:
+    threads = threads_for(n2)
+    return Chains(terms=-(-n2 // (LOADS * threads)), merges=2 + threads.bit_length() - 1)
+
+
+STEP = ForwardStep(
+    name="column_blocks",
+    summary="three passes, a block of columns at a time",
+    run=_run,
+    row_chains=_chains,
+    statistics="two_pass",
+)

@@ -1,0 +1,81 @@
+"""What a step of a ladder tells the rest of the house about itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class Chains(NamedTuple):
+    """The longest chain of additions in a kernel's sums: what its rounding error grows with.
+
+    `terms` values one thread adds one after another, then `merges` levels of a tree over threads.
+    """
+
+    terms: int
+    merges: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One rung.
+
+    Attributes:
+        name: what `step=` of the host functions takes.
+        summary: one line.
+        run: queues the kernels; every array is an operand that `engine.launch` takes (NumPy, or on a device).
+        row_chains: n2 -> the chains of its sums along a row.
+    """
+
+    name: str
+    summary: str
+    run: Callable[..., None]
+    row_chains: Callable[[int], Chains]
+
+
+@dataclass(frozen=True)
+class ForwardStep(Step):
+    """`run(launch, x, weight, bias, eps, output, mean, invvar)`.
+
+    x, output: (n1, n2), n1 > 0; weight, bias: (n2,) or None; mean: (n1,), or None for RMSNorm; invvar: (n1,);
+    eps: a NumPy scalar of mean's dtype. `statistics`: "welford" or "two_pass", how the variance is found.
+    """
+
+    statistics: str
+
+
+@dataclass(frozen=True)
+class BackwardStep(Step):
+    """`run(launch, empty, problem)` with a `BackwardProblem`; `empty(shape, dtype)` gives scratch memory.
+
+    `column_chains`: n1 -> the chains of its sums over rows.
+    """
+
+    column_chains: Callable[[int], Chains]
+
+
+@dataclass(frozen=True)
+class BackwardProblem:
+    """The operands of a backward pass.
+
+    grad_output, saved, grad_input: (n1, n2), n1 > 0; mean: (n1,), or None for RMSNorm and when memory_efficient; invvar:
+    (n1,); weight, bias, grad_weight, grad_bias: (n2,) or None; eps: a NumPy scalar of invvar's dtype; `rms`: no mean was
+    subtracted; `memory_efficient`: `saved` is the output, else the input.
+    """
+
+    grad_output: Any
+    saved: Any
+    mean: Any
+    invvar: Any
+    weight: Any
+    bias: Any
+    eps: Any
+    rms: bool
+    memory_efficient: bool
+    grad_input: Any
+    grad_weight: Any
+    grad_bias: Any
+
+    @property
+    def operands(self) -> tuple:
+        """What every backward kernel reads, in the order of its arguments."""
+        return self.grad_output, self.saved, self.mean, self.invvar, self.weight, self.bias, self.eps
