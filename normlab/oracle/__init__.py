@@ -1,7 +1,7 @@
 """NumPy float64 truth of the norms, and how far from it a correctly rounding kernel may be.
 
-Imports nothing of the house. `values` is the truth, `forward_bounds` and `backward_bounds` say how far off a kernel with a
-given `Arithmetic` may be, `check` compares.
+Imports nothing of the house. `values` is the truth, `forward_bounds` and `backward_bounds` say how far off a kernel with
+a given `Arithmetic` may be, `check` compares.
 
 >>> import numpy as np
 >>> x = np.float32([[1, 2, 4]])
@@ -13,10 +13,11 @@ True
 """
 
 from normlab.oracle.arithmetic import Arithmetic
-from normlab.oracle.backward_bounds import layer_norm_backward_bound, recompute_error, rms_norm_backward_bound
+from normlab.oracle.backward_bounds import layer_norm_backward_bound, rms_norm_backward_bound
 from normlab.oracle.check import assert_within, ratio
 from normlab.oracle.floats import unit_roundoff
 from normlab.oracle.forward_bounds import layer_norm_bound, rms_norm_bound
+from normlab.oracle.recompute import recompute_error
 from normlab.oracle.values import (
     NormGradients,
     NormResult,

@@ -1,12 +1,13 @@
 """How far off a kernel's forward may be, element by element, before it has run.
 
-Assumed of the kernel: everything is loaded exactly into the accumulator format (unit roundoff u), computed in it rounding to
-nearest without flushing subnormals to zero, and rounded once to storage. A fused multiply-add is fine: it rounds less.
-A row has at most 2^24 values (2^53 for float64), so that counts are exact. In a merge of two threads' Welford results the left
-one holds no fewer values than the right one, or none, as in lane 0 of a rotation or butterfly over a strided row.
+Assumed of the kernel: everything is loaded exactly into the accumulator's format (unit roundoff u), computed in it with
+rounding to nearest and without flushing subnormals to zero, and rounded once to storage. A fused multiply-add is fine, it
+rounds less. A row has at most 2^24 values (2^53 for float64), so that counts are exact. In a merge of two Welford results
+the left one counts no fewer values than the right one, or none: so it is in lane 0 of a rotation or butterfly when a row
+is dealt out to the threads in turn, and thread 0 reads the result.
 
-The parts are `moments` (mean and variance); here they become invvar and output. Notation: γ_k = k u / (1 - k u), σ² the
-variance, r = 1/√(σ² + ε), hats for what the kernel holds.
+The parts are in `moments` (mean and variance); here they become invvar and output. Notation, here and there:
+γ_k = k u / (1 - k u), σ² the variance, r = 1/√(σ² + ε); what the kernel holds wears a hat.
 """
 
 import numpy as np
@@ -30,7 +31,7 @@ def layer_norm_bound(
 ) -> NormResult:
     """Elementwise absolute bounds on |kernel - layer_norm(x, …)|, shaped like that function's result.
 
-    A bound is NaN where the exact value is certainly NaN, and infinite where nothing is known (see `inexact`).
+    NaN where an infinity or a NaN is right, and the kernel must have the same; infinite where nothing is known (`inexact`).
     """
     return forward_bound(as_rows(x, normalized_shape, weight, bias), eps, arithmetic, centred=True)
 
@@ -47,69 +48,58 @@ def rms_norm_bound(
 
 
 def forward_bound(rows: Rows, eps: float, arithmetic: Arithmetic, *, centred: bool) -> NormResult:
-    """Both norms' bounds; without `centred` the mean is 0 and exact, which is RMS norm."""
+    """Both norms' bounds; without `centred` the mean takes no part, which is RMS norm."""
     with np.errstate(all="ignore"):
         middle = normalise(rows, eps, centred=centred)
+        deviation = held_exactly(rows.x, arithmetic)
+        mean_bound = None
         if centred:
             mean, variance = mean_and_variance(rows.x, middle, arithmetic)
-        else:
-            mean, variance = held_exactly(middle.mean, arithmetic), mean_square(rows.n2, middle, arithmetic)
-        invvar = inverse_root(variance, eps, middle.invvar)
-        deviation = held_exactly(rows.x, arithmetic)
-        if centred:
             deviation = deviation - mean
-        output = scaled_and_shifted(deviation * invvar, rows)
-        # A row that holds an infinity or a NaN: its results are NaN or infinite, and the comparison asserts which.
-        # Except Welford's mean, where inf - inf may give NaN for the sum's inf.
-        broken = ~np.isfinite(rows.x).all(axis=1, keepdims=True)
-        infinite = broken & ~np.isnan(rows.x).any(axis=1, keepdims=True)
+            mean_bound = finished(mean.error, mean.exact, rows.leading)
+        else:
+            variance = mean_square(rows.x, middle, arithmetic)
+        invvar = inverse_root(variance, eps, middle.invvar)
+        # y = x̂ γ + β, each step only where the parameter is there
+        output = deviation * invvar
+        if rows.has_weight:
+            output = output * held_exactly(rows.weight, arithmetic)
+        if rows.has_bias:
+            output = output + held_exactly(rows.bias, arithmetic)
+        output_error = output.stored(float_format(arithmetic.output))
         return NormResult(
-            finished(
-                np.where(broken, np.nan, output.stored(float_format(arithmetic.output))),
-                output.exact,
-                rows.leading + rows.normalized,
-            ),
-            finished(np.where(infinite, np.inf, mean.error), mean.exact, rows.leading) if centred else None,
-            finished(np.where(broken, np.nan, invvar.error), invvar.exact, rows.leading),
+            finished(output_error, output.exact, rows.leading + rows.normalized),
+            mean_bound,
+            finished(invvar.error, invvar.exact, rows.leading),
         )
-
-
-def scaled_and_shifted(xhat: Inexact, rows: Rows) -> Inexact:
-    """y = x̂ γ + β, each step only where the parameter is there."""
-    output = xhat
-    if rows.has_weight:
-        output = output * held_exactly(rows.weight, xhat.arithmetic)
-    if rows.has_bias:
-        output = output + held_exactly(rows.bias, xhat.arithmetic)
-    return output
 
 
 def inverse_root(variance: Inexact, eps: float, exact: ExtendedArray) -> Inexact:
     """r = 1/√s with s = σ² + ε.
 
-    An error d in s moves r by at most 1/√(s - d) - 1/√s = d / (√s √(s-d) (√s + √(s-d))); where d >= |s| nothing is known,
-    and where s < -d both are NaN. The root and the division round once each, and CUDA's `rsqrtf` is within 2 ulp: γ_4.
+    An error d in s moves r by at most 1/√(s - d) - 1/√s = d / (√s √(s-d) (√s + √(s-d))). Where d >= |s| nothing is
+    known, and where s < -d both are NaN. The root and the division round once each, CUDA's `rsqrtf` is within 2 ulp: γ_4.
     """
     arithmetic = variance.arithmetic
     # ε is rounded to the accumulator's format, by a known amount.
-    rounded_eps = Extended(accumulator_eps(eps, arithmetic))
-    s = variance + held_exactly(np.full_like(variance.exact, rounded_eps), arithmetic)
-    s = s.instead_of(variance.exact + np.float64(eps))
+    held_eps = held_exactly(np.full_like(variance.exact, accumulator_eps(eps, arithmetic)), arithmetic)
+    s = (variance + held_eps).instead_of(variance.exact + np.float64(eps))
     root, lowest_root = np.sqrt(s.exact), np.sqrt(s.exact - s.error)
     moved = s.error / (root * lowest_root * (root + lowest_root))
     error = moved + gamma_k(4, arithmetic.u) * (exact + moved) + arithmetic.u_format.half_subnormal
-    error = np.where(s.error >= abs(s.exact), Extended(np.inf), error)
-    return Inexact(exact, unless_special(error, s.error), arithmetic)
+    error = unless_special(np.where(s.error >= abs(s.exact), Extended(np.inf), error), s.error)
+    # A mean square of infinity: 1/√inf is 0 without an error.
+    return Inexact(exact, np.where(np.isinf(variance.exact), Extended(0), error), arithmetic)
 
 
-def accumulator_eps(eps: float, arithmetic: Arithmetic) -> np.floating:
-    """eps as the kernel holds it."""
+def accumulator_eps(eps: float, arithmetic: Arithmetic) -> Extended:
+    """Eps as the kernel holds it."""
     with np.errstate(all="ignore"):
-        return np.dtype(arithmetic.accumulator).type(eps)
+        return Extended(np.dtype(arithmetic.accumulator).type(eps))
 
 
 def finished(error: ExtendedArray, exact: ExtendedArray, shape: tuple[int, ...]) -> FloatArray:
-    """A bound to hand out: wider by what rounding the oracle to float64 costs, and by the rounding of the bound itself."""
+    """A bound to hand out: wider by what rounding the oracle to float64 costs, and by the bound's own rounding."""
     float64 = float_format("float64")
     rounding = float64.unit_roundoff * abs(exact) + float64.half_subnormal
     return narrow((error + unless_special(rounding, error)) * (1 + Extended(2) ** -40), shape)

@@ -1,16 +1,16 @@
-"""Running error analysis: arithmetic on pairs (exact value, bound on what the kernel holds instead).
+"""Running error analysis: arithmetic on pairs (exact value, bound on how far off the kernel's is).
 
-The bounds write the kernel's formula once, with these numbers, and every operator adds what its rounding may cost. Products of
-errors are kept, so a bound holds when it is large, too. Source: Wilkinson's running error analysis, Higham 2002, section 3.3.
+The bounds write the kernel's formula once, with these numbers, and every operator adds what its rounding may cost.
+Products of errors are kept, so that a bound holds when it is large, too. Called by the forward and backward bounds.
+Source: Wilkinson's running error analysis, Higham 2002, section 3.3.
 
-Errors have three kinds. Finite: a bound. Infinite: nothing is known, the kernel may have overflowed or may have taken
-the root of a number whose sign rounding decides. NaN: the exact value is NaN, and so is the kernel's.
+An error is of one of three kinds. Finite: a bound. Infinite: nothing is known, because the kernel may have overflowed,
+or took the root of a number whose sign rounding decides. NaN: the exact value is NaN or infinite, and so is the kernel's.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from normlab.oracle.arithmetic import Arithmetic
 from normlab.oracle.floats import Extended, ExtendedArray, Format, gamma_k
@@ -18,78 +18,83 @@ from normlab.oracle.floats import Extended, ExtendedArray, Format, gamma_k
 
 @dataclass(frozen=True, eq=False)
 class Inexact:
-    """Numbers that a kernel holds in its accumulator format: |held - exact| <= error, elementwise."""
+    """Numbers that a kernel holds in its accumulator's format: |held - exact| <= error, elementwise."""
 
     exact: ExtendedArray
     error: ExtendedArray
     arithmetic: Arithmetic
 
     def __add__(self, other: "Inexact") -> "Inexact":
-        # One rounding; a sum of subnormal numbers is exact.
-        return self._rounded(self.exact + other.exact, self.error + other.error, underflow=False)
+        """One rounding; a sum of subnormal numbers is exact."""
+        exact, error = self.exact + other.exact, self.error + other.error
+        return self._held(exact, error, error + self.arithmetic.u * (abs(exact) + error))
+
+    def __neg__(self) -> "Inexact":
+        """Free."""
+        return Inexact(-self.exact, self.error, self.arithmetic)
 
     def __sub__(self, other: "Inexact") -> "Inexact":
-        return self._rounded(self.exact - other.exact, self.error + other.error, underflow=False)
+        """As a sum."""
+        return self + -other
 
     def __mul__(self, other: "Inexact") -> "Inexact":
-        # |a b - â b̂| <= |a| e_b + |b| e_a + e_a e_b
+        """|a b - â b̂| <= |a| e_b + |b| e_a + e_a e_b, and one rounding."""
+        exact = self.exact * other.exact
         error = abs(self.exact) * other.error + abs(other.exact) * self.error + self.error * other.error
-        return self._rounded(self.exact * other.exact, unless_special(error, self.error + other.error))
+        return self._held(exact, self.error + other.error, error).rounded_again(1)
 
-    def scaled(self, factor: Extended | ExtendedArray) -> "Inexact":
-        """Times an exact factor, in the mathematics only: the roundings of it are the caller's to add."""
-        return Inexact(self.exact * factor, unless_special(self.error * abs(factor), self.error), self.arithmetic)
-
-    def divided_exactly(self, divisor: ArrayLike) -> "Inexact":
+    def divided_exactly(self, divisor: ExtendedArray) -> "Inexact":
         """Divided by numbers that the kernel holds without error. Nothing is known where one of them is 0."""
-        error = np.where(np.equal(divisor, 0), np.inf, self.error / np.abs(divisor))
-        return self._rounded(self.exact / divisor, unless_special(error, self.error))
+        error = np.where(divisor == 0, Extended(np.inf), self.error / abs(divisor))
+        return self._held(self.exact / divisor, self.error, error).rounded_again(1)
+
+    def scaled(self, factor: Extended) -> "Inexact":
+        """Times an exact positive factor, in the mathematics only: its roundings are the caller's to add."""
+        return Inexact(self.exact * factor, self.error * factor, self.arithmetic)
 
     def rounded_again(self, times: int) -> "Inexact":
-        """The same numbers after `times` more roundings that change nothing else, such as times n, then divided by n."""
-        roundings = gamma_k(times, self.arithmetic.u) * (abs(self.exact) + self.error)
+        """The same numbers after `times` multiplications or divisions more, which are exact but for their rounding."""
+        rounding = gamma_k(times, self.arithmetic.u) * (abs(self.exact) + self.error)
         underflow = times * self.arithmetic.u_format.half_subnormal
-        return self._checked(self.exact, self.error + unless_special(roundings + underflow, self.error))
+        return self._held(self.exact, self.error, self.error + rounding + underflow)
 
     def sum(self, axis: int, roundings: float) -> "Inexact":
-        """Added up along an axis, each term going through `roundings` additions: γ_k Σ|â_i| on top of Σ e_i."""
+        """Added up along an axis, each term going through `roundings` additions: Σ e_i + γ_k Σ (|a_i| + e_i)."""
         passed_on = self.error.sum(axis=axis, keepdims=True)
-        added = gamma_k(roundings, self.arithmetic.u) * (abs(self.exact) + self.error).sum(axis=axis, keepdims=True)
-        return self._checked(self.exact.sum(axis=axis, keepdims=True), unless_special(passed_on + added, passed_on))
+        magnitude = (abs(self.exact) + self.error).sum(axis=axis, keepdims=True)
+        exact = self.exact.sum(axis=axis, keepdims=True)
+        return self._held(exact, passed_on, passed_on + gamma_k(roundings, self.arithmetic.u) * magnitude)
 
     def instead_of(self, exact: ExtendedArray) -> "Inexact":
-        """The same held numbers, measured against another exact value: a bias of the method becomes part of the error."""
-        return self._checked(exact, unless_special(self.error + abs(self.exact - exact), self.error))
+        """The same held numbers, measured against another exact value: a method's bias becomes part of the error."""
+        return self._held(exact, self.error, self.error + abs(self.exact - exact))
 
     def stored(self, storage: Format) -> ExtendedArray:
         """The error after the one rounding to a storage format."""
         rounding = storage.unit_roundoff * (abs(self.exact) + self.error) + storage.half_subnormal
         return unless_special(self.error + rounding, self.error)
 
-    def _rounded(self, exact: ExtendedArray, error: ExtendedArray, *, underflow: bool = True) -> "Inexact":
-        rounding = self.arithmetic.u * (abs(exact) + error)
-        if underflow:
-            rounding = rounding + self.arithmetic.u_format.half_subnormal
-        return self._checked(exact, unless_special(error + rounding, error))
-
-    def _checked(self, exact: ExtendedArray, error: ExtendedArray) -> "Inexact":
+    def _held(self, exact: ExtendedArray, operands: ExtendedArray, error: ExtendedArray) -> "Inexact":
+        """A result with its error, where `operands`, the sum of the operands' errors, and overflow don't say otherwise."""
+        error = unless_special(error, operands)
         overflows = abs(exact) + error > self.arithmetic.u_format.largest
         return Inexact(exact, np.where(overflows, Extended(np.inf), error), self.arithmetic)
 
 
 def held_exactly(values: ExtendedArray, arithmetic: Arithmetic) -> Inexact:
-    """What the kernel loads: no error."""
-    return Inexact(values, np.zeros_like(values), arithmetic)
+    """What the kernel loads: no error, and the same NaNs and infinities."""
+    return Inexact(values, np.where(np.isfinite(values), Extended(0), Extended(np.nan)), arithmetic)
 
 
 def sum_of_three(a: Inexact, b: Inexact, c: Inexact) -> Inexact:
-    """a + b + c in whatever order a compiler or a programmer takes."""
+    """a + b + c, in whatever order a programmer or a compiler takes: whichever two come first round by their sum."""
     exact, error = a.exact + b.exact + c.exact, a.error + b.error + c.error
-    first = np.maximum(np.maximum(abs(a.exact + b.exact), abs(b.exact + c.exact)), abs(a.exact + c.exact))
-    halfway = Inexact(exact, unless_special(error + a.arithmetic.u * (first + error), error), a.arithmetic)
-    return halfway._rounded(exact, halfway.error, underflow=False)
+    first = np.maximum(np.maximum(abs(a.exact + b.exact), abs(b.exact + c.exact)), abs(a.exact + c.exact)) + error
+    # The second addition rounds what the first one left.
+    error = error + a.arithmetic.u * first
+    return a._held(exact, error, error + a.arithmetic.u * (abs(exact) + error))
 
 
-def unless_special(error: ExtendedArray, before: ExtendedArray) -> ExtendedArray:
-    """`error` where the errors it was made from were finite, else those: infinity times 0 must not become a NaN."""
-    return np.where(np.isfinite(before), error, before)
+def unless_special(error: ExtendedArray, operands: ExtendedArray) -> ExtendedArray:
+    """`error` where the operands' errors were finite, else those: infinity times 0 must not become a NaN."""
+    return np.where(np.isfinite(operands), error, operands)

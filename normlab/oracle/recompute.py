@@ -1,0 +1,72 @@
+"""x̂ recomputed from the saved output, apex's `memory_efficient`: what it costs. Called by `backward_bounds`.
+
+The output was rounded to storage as a number of size |β| + |γ x̂|; dividing its distance from β by γ magnifies that error.
+Near γ = 0 apex clamps the weight, which changes x̂ by a known factor.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from normlab.oracle.arithmetic import Arithmetic
+from normlab.oracle.floats import Extended, ExtendedArray, FloatArray, extended, float_format, unit_roundoff
+from normlab.oracle.inexact import Inexact, held_exactly
+from normlab.oracle.rows import Rows
+
+
+def recompute_error(
+    xhat: ArrayLike, weight: ArrayLike | None, bias: ArrayLike | None, eps: float, dtype: DTypeLike
+) -> FloatArray:
+    """The law of recomputing: how far x̂ from an output saved in `dtype` is off, up to a small constant.
+
+        u (|β| + |γ x̂|) / |clamp(γ)|  +  |x̂| |1 - γ / clamp(γ)|
+
+    First the output's rounding, divided by the weight; then the clamp's bias, which is 0 where |γ| >= eps. So a bias that is
+    large against its weight drowns x̂: with β = 1, γ = 1e-3 and float16 outputs, half a unit of x̂ may be lost.
+    `xhat` (…, *normalized_shape), `weight` and `bias` (normalized_shape); the result is shaped like `xhat`.
+
+    >>> float(recompute_error(1.0, 1e-3, 1.0, 1e-5, "float16").round(2))
+    0.49
+    """
+    beta = extended(0.0 if bias is None else bias)
+    gamma = extended(1.0 if weight is None else weight)
+    clamped = gamma if weight is None else clamp_by_magnitude(gamma, Extended(eps))
+    magnitude = abs(extended(xhat))
+    with np.errstate(all="ignore"):
+        rounding = unit_roundoff(dtype) * (abs(beta) + abs(gamma) * magnitude) / abs(clamped)
+        return (rounding + magnitude * abs(1 - gamma / clamped)).astype(np.float64)
+
+
+def clamp_by_magnitude(weight: ExtendedArray, eps: Extended) -> ExtendedArray:
+    """The weight, pushed out of (-eps, eps) with its sign kept; 0 becomes eps. apex's function of the same name."""
+    return np.where(weight >= 0, np.maximum(weight, eps), np.minimum(weight, -eps))
+
+
+def saved_output(xhat: ExtendedArray, rows: Rows, error: ArrayLike | None, arithmetic: Arithmetic) -> Inexact:
+    """y as the forward stored it, off by `error` (x's shape) or by its rounding; unknown where it may have overflowed."""
+    y = xhat * rows.weight + rows.bias
+    storage = float_format(arithmetic.output)
+    if error is None:
+        off = storage.unit_roundoff * abs(y) + storage.half_subnormal
+    else:
+        off = rows.matrix(error, "output_error")
+    return Inexact(y, np.where(abs(y) + off > storage.largest, Extended(np.inf), off), arithmetic)
+
+
+def unshifted(y: Inexact, rows: Rows) -> Inexact:
+    """y - β, which is γ x̂."""
+    return y - held_exactly(rows.bias, y.arithmetic) if rows.has_bias else y
+
+
+def unscaled(shifted: Inexact, xhat: ExtendedArray, rows: Rows, eps: Extended) -> Inexact:
+    """(y - β) / clamp(γ) as an x̂. The clamp's bias |x̂| |γ / clamp(γ) - 1| is part of its error."""
+    if not rows.has_weight:
+        return shifted
+    return shifted.divided_exactly(clamp_by_magnitude(rows.weight, eps)).instead_of(xhat)
+
+
+def times_clamped_weight(dy: Inexact, rows: Rows, eps: Extended) -> Inexact:
+    """∂L/∂y clamp(γ) as a ∂L/∂y γ. The clamp's bias |∂L/∂y| |clamp(γ) - γ| is part of its error."""
+    if not rows.has_weight:
+        return dy
+    clamped = held_exactly(clamp_by_magnitude(rows.weight, eps), dy.arithmetic)
+    return (dy * clamped).instead_of(dy.exact * rows.weight)
