@@ -1,0 +1,170 @@
+"""Scalar functions that a kernel calls: `math`, `cuda.fma` and the bit functions, `cuda.fp16`, `cuda.libdevice`.
+
+Each is NumPy's function in the device's type: a float32 goes in and comes out, and what `math` answers with an exception
+(sqrt(-1), log(0), exp(1000)) is nan or inf.
+"""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from normlab.sim.arithmetic import INTEGER_CASTS, NarrowInteger, power
+
+# --- math ------------------------------------------------------------------------------------------------------------
+
+
+def widened(value: Any) -> Any:
+    """Return a float as it is (bfloat16 as float32: NumPy computes with no other), anything else as float64."""
+    if isinstance(value, np.floating):
+        return value
+    return np.float32(value) if isinstance(value, ml_dtypes.bfloat16) else np.float64(value)
+
+
+def _float_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    def compute(*values: Any) -> Any:
+        return function(*map(widened, values))
+
+    return compute
+
+
+def _through_math(function: Callable[[float], float]) -> Callable[[Any], Any]:
+    """Give a function that NumPy does not have the type of its argument, and nan for an argument out of its domain."""
+
+    def compute(value: Any) -> Any:
+        value = widened(value)
+        try:
+            return type(value)(function(float(value)))
+        except (ValueError, OverflowError):
+            return type(value)(math.inf if value > 0 or value == 0 else math.nan)
+
+    return compute
+
+
+_erf, _erfc = _through_math(math.erf), _through_math(math.erfc)
+_gamma, _lgamma = _through_math(math.gamma), _through_math(math.lgamma)
+_int64 = INTEGER_CASTS["int64"]
+
+
+def _power(a: Any, b: Any) -> Any:
+    return power(widened(a), b if isinstance(b, (int, np.integer)) else widened(b))
+
+
+_NUMPY_NAMES = {"acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan"}
+_NUMPY_NAMES |= {"atan2": "arctan2", "atanh": "arctanh", "remainder": "remainder", "fabs": "fabs"}
+
+# The names of `math`, of float libdevice functions without their suffix, and of fp16 functions without their h.
+MATH: dict[str, Callable[..., Any]] = {
+    name: _float_function(getattr(np, _NUMPY_NAMES.get(name, name)))
+    for name in (
+        *("sqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh"),
+        *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "fabs", "fmod", "hypot", "copysign", "nextafter"),
+        *("isnan", "isinf", "isfinite", "degrees", "radians", "cbrt", "ldexp", "frexp", "modf"),
+    )
+}
+MATH |= {"erf": _erf, "erfc": _erfc, "gamma": _gamma, "lgamma": _lgamma, "pow": _power}
+MATH |= {
+    "ceil": lambda x: _int64(np.ceil(widened(x))),
+    "floor": lambda x: _int64(np.floor(widened(x))),
+    "trunc": lambda x: _int64(np.trunc(widened(x))),
+    "ldexp": lambda x, exponent: np.ldexp(widened(x), int(exponent)),
+    "remainder": lambda x, y: _remainder(widened(x), widened(y)),
+    "gcd": math.gcd,
+}
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    """Return the IEEE remainder: exact, of the nearest multiple."""
+    kind = np.result_type(x, y).type
+    if not np.isfinite(x) or np.isnan(y) or y == 0:
+        return kind(math.nan)
+    return kind(math.remainder(float(x), float(y)))
+
+
+# --- fused multiply-add ----------------------------------------------------------------------------------------------
+
+
+def fma64(a: Any, b: Any, c: Any) -> np.float64:
+    """Return a·b + c in float64, rounded once."""
+    rounded_twice = np.float64(a) * np.float64(b) + np.float64(c)
+    if not np.isfinite(rounded_twice) and not all(map(math.isfinite, (a, b, c))):
+        return rounded_twice
+    exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+    if exact == 0:
+        return rounded_twice  # for the sign of zero
+    try:
+        return np.float64(exact.numerator / exact.denominator)
+    except OverflowError:
+        return np.float64(math.copysign(math.inf, exact))
+
+
+def narrow_fma(kind: type[np.floating], a: Any, b: Any, c: Any) -> Any:
+    """Return a·b + c in float32 or float16, rounded once.
+
+    The product is exact in float64. The sum is rounded there to odd (if inexact, the last bit is 1), which makes the second
+    rounding the only one that counts (Boldo & Melquiond 2008).
+    """
+    product, addend = float(a) * float(b), float(c)
+    total = product + addend
+    back = total - product
+    error = (product - (total - back)) + (addend - back)
+    if error and math.isfinite(error) and not np.float64(total).view(np.int64) & 1:
+        total = math.nextafter(total, math.copysign(math.inf, error))
+    return kind(total)
+
+
+def fma(a: Any, b: Any, c: Any) -> Any:
+    """Return a·b + c rounded once: in float32 if all three are float32, else in float64."""
+    if type(a) is type(b) is type(c) is np.float32:
+        return narrow_fma(np.float32, a, b, c)
+    return fma64(a, b, c)
+
+
+# --- bits ------------------------------------------------------------------------------------------------------------
+
+
+def _register(value: Any) -> tuple[int, int]:
+    """Return the bits of an integer, and how many it has."""
+    width = value.bits if isinstance(value, NarrowInteger) else 64
+    return int(value) & (1 << width) - 1, width
+
+
+def popc(value: Any) -> Any:
+    """Return the number of set bits."""
+    return _int64(_register(value)[0].bit_count())
+
+
+def clz(value: Any) -> Any:
+    """Return the number of leading zero bits."""
+    bits, width = _register(value)
+    return _int64(width - bits.bit_length())
+
+
+def ffs(value: Any) -> Any:
+    """Return the position of the lowest set bit, counted from 1; 0 if there is none."""
+    bits, _ = _register(value)
+    return _int64((bits & -bits).bit_length())
+
+
+def brev(value: Any) -> Any:
+    """Return the bits in reverse order, as an unsigned integer: 64 of a uint64, else 32."""
+    width = 64 if isinstance(value, np.uint64) else 32
+    bits = int(value) & (1 << width) - 1
+    return INTEGER_CASTS[f"uint{width}"](int(f"{bits:0{width}b}"[::-1], 2))
+
+
+# --- namespaces ------------------------------------------------------------------------------------------------------
+
+
+class Namespace:
+    """A part of `cuda`: a table of functions, and an error that names what is missing."""
+
+    def __init__(self, name: str, members: dict[str, Any]):
+        self._name = name
+        self.__dict__.update(members)
+
+    def __getattr__(self, attribute: str) -> Any:
+        raise AttributeError(f"normlab's simulator has no {self._name}.{attribute}")

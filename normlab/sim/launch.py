@@ -1,0 +1,141 @@
+"""`simulate`: from a kernel, a launch configuration and arguments to a finished grid."""
+
+import inspect
+import operator
+from types import FunctionType
+from typing import Any
+
+from normlab.sim.api import Cuda
+from normlab.sim.memory import adopt
+from normlab.sim.rewrite import Rewriter, python_function
+from normlab.sim.scheduler import Dim3, Grid, schedule_order
+
+MAX_THREADS_PER_BLOCK = 1024
+MAX_BLOCK = (1024, 1024, 64)
+MAX_GRID = (2**31 - 1, 65535, 65535)
+
+
+def simulate(kernel: Any, schedule: str | int = "forward") -> "Simulated":
+    """Return `kernel` as something to launch without a GPU: `simulate(kernel)[grid, block](*arguments)`.
+
+    `kernel`: what `numba.cuda.jit` returns, or a plain Python function that uses `cuda`; its Python body runs, with every device
+    function that it names, on NumPy arrays and torch CPU tensors in place. `schedule`: the order in which blocks, warps and
+    lanes take their turns, "forward", "reverse" or an int seed for permutations; the same schedule gives the same run.
+
+    The launch configuration is Numba's: grid and block (an int or a tuple of up to three), then, if need be, a stream (which
+    is ignored) and the bytes of dynamic shared memory.
+
+    Raises TypeError for what is not a kernel, for a wrong number of arguments and for arguments that a kernel cannot take;
+    ValueError for an unknown schedule or an impossible configuration. A launch raises `SimulationError` where a GPU would hang
+    (`DeadlockError`) or compute garbage; what the kernel itself raises comes out as it is, with a note of block and thread.
+
+    >>> import numpy as np
+    >>> from numba import cuda
+    >>> @cuda.jit
+    ... def reverse_within_warp(x):
+    ...     lane = cuda.threadIdx.x
+    ...     x[lane] = cuda.shfl_sync(0xFFFFFFFF, x[lane], 31 - lane)
+    >>> x = np.arange(32, dtype=np.float32)
+    >>> simulate(reverse_within_warp)[1, 32](x)
+    >>> x[:4]
+    array([31., 30., 29., 28.], dtype=float32)
+    """
+    function = kernel if isinstance(kernel, FunctionType) else python_function(kernel)
+    if function is None:
+        raise TypeError(f"simulate takes a numba.cuda.jit kernel or a Python function, not {_described(kernel)}")
+    if getattr(kernel, "targetoptions", {}).get("device"):
+        raise TypeError(f"{function.__name__!r} is a device function; only a kernel can be launched")
+    schedule_order(schedule)
+    return Simulated(function, schedule)
+
+
+def _described(value: Any) -> str:
+    return f"the {type(value).__name__} {value!r}"
+
+
+class Simulated:
+    """A kernel that waits for its launch configuration."""
+
+    def __init__(self, function: FunctionType, schedule: str | int):
+        self._function, self._schedule = function, schedule
+
+    def __getitem__(self, configuration: Any) -> "Configured":
+        """Return the kernel configured by `grid, block[, stream[, dynamic_shared_bytes]]`."""
+        if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
+            raise ValueError(
+                "a launch needs [grid, block], and may add a stream and the bytes of dynamic shared memory; "
+                f"got [{configuration!r}]"
+            )
+        grid, block = (
+            extent3(what, extent, limits)
+            for what, extent, limits in zip(("grid", "block"), configuration, (MAX_GRID, MAX_BLOCK), strict=False)
+        )
+        threads = block.x * block.y * block.z
+        if threads > MAX_THREADS_PER_BLOCK:
+            raise ValueError(f"block {block} has {threads} threads; a block has at most {MAX_THREADS_PER_BLOCK}")
+        dynamic_shared_bytes = configuration[3] if len(configuration) == 4 else 0
+        if not hasattr(dynamic_shared_bytes, "__index__"):
+            raise TypeError(
+                f"the bytes of dynamic shared memory must be an int, not {_described(dynamic_shared_bytes)}"
+            )
+        if dynamic_shared_bytes < 0:
+            raise ValueError(f"the bytes of dynamic shared memory cannot be negative: {dynamic_shared_bytes}")
+        return Configured(self._function, self._schedule, grid, block, int(dynamic_shared_bytes))
+
+    def __call__(self, *arguments: Any) -> None:
+        """Refuse: a kernel is launched with a configuration."""
+        name = self._function.__name__
+        raise ValueError(f"kernel {name!r} needs a launch configuration: simulate({name})[grid, block](...)")
+
+
+class Configured:
+    """A kernel with its launch configuration; calling it is the launch."""
+
+    def __init__(self, function: FunctionType, schedule: str | int, grid: Dim3, block: Dim3, dynamic_shared_bytes: int):
+        self._function, self._schedule = function, schedule
+        self._grid, self._block, self._dynamic_shared_bytes = grid, block, dynamic_shared_bytes
+
+    def __call__(self, *arguments: Any) -> None:
+        """Run the kernel to its end, in place on `arguments`."""
+        function = self._function
+        adopted = adopt_arguments(function, arguments)
+        cuda = Cuda(self._grid, self._block, self._dynamic_shared_bytes)
+        body = Rewriter(cuda).function(function)
+        order = schedule_order(self._schedule)
+        cuda.grid_run = Grid(cuda, function.__name__, lambda: body(*adopted), self._grid, self._block, order)
+        cuda.grid_run.run()
+
+
+def adopt_arguments(function: FunctionType, arguments: tuple) -> list[Any]:
+    """Return a launch's arguments as the kernel sees them; raises TypeError in the caller's words."""
+    parameters = list(inspect.signature(function).parameters.values())
+    required = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    if not len(required) <= len(arguments) <= len(parameters):
+        names = ", ".join(parameter.name for parameter in parameters)
+        count = f"{len(parameters)} argument{'' if len(parameters) == 1 else 's'}"
+        raise TypeError(f"kernel {function.__name__!r} takes {count} ({names}), got {len(arguments)}")
+    adopted = []
+    for position, (parameter, argument) in enumerate(zip(parameters, arguments, strict=False), start=1):
+        try:
+            adopted.append(adopt(argument))
+        except TypeError as error:
+            raise TypeError(
+                f"argument {position} ({parameter.name!r}) of kernel {function.__name__!r} {error}"
+            ) from None
+    return adopted
+
+
+def extent3(what: str, extent: Any, limits: tuple[int, int, int]) -> Dim3:
+    """Return `extent`, an int or a tuple of up to three, as a Dim3; raises TypeError or ValueError naming `what`."""
+    axes = extent if isinstance(extent, tuple) else (extent,)
+    if not 1 <= len(axes) <= 3:
+        raise ValueError(f"{what} has 1, 2 or 3 dimensions, not {len(axes)}: {extent!r}")
+    if not all(hasattr(axis, "__index__") for axis in axes):
+        raise TypeError(f"{what} must be an int or a tuple of ints, not {_described(extent)}")
+    sizes = [operator.index(axis) for axis in axes] + [1] * (3 - len(axes))
+    if min(sizes) < 1:
+        raise ValueError(f"{what} must be at least 1 along every axis, got {extent!r}")
+    for size, limit, axis in zip(sizes, limits, "xyz", strict=True):
+        if size > limit:
+            raise ValueError(f"{what} is at most {limit} along {axis}, got {extent!r}")
+    return Dim3(*sizes)

@@ -1,0 +1,154 @@
+"""Memory: host arrays as a kernel sees them, and shared, local and constant arrays.
+
+Float arrays stay plain NumPy arrays, because a norm kernel spends its time indexing them. Integer arrays become one of two
+subclasses that store with C's wrap-around and load narrow integers as 64-bit values, as Numba computes. `adopt` is the one
+door through which memory of the host enters a kernel and `fresh` the one through which new memory does; a tracer wraps both.
+"""
+
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from normlab.sim.arithmetic import INTEGER_CASTS, NARROW, IntegerCast, adopt_scalar
+
+INTEGER_POISON = 0x5A  # every byte of a fresh integer: 0x5a5a5a5a is as good as garbage, and easy to recognise
+DYNAMIC_POISON = 0xFF  # every byte of dynamic shared memory: NaN in any float type
+
+
+class WrappingArray(np.ndarray):
+    """An integer array whose stores wrap, as a device's do."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Store `value` modulo 2**bits; a float is truncated toward zero."""
+        if isinstance(value, (int, float, np.floating)):
+            value = INTEGER_CASTS[self.dtype.name](value)
+        super().__setitem__(key, value)
+
+
+class NarrowArray(WrappingArray):
+    """An integer array of fewer than 64 bits an element, whose loads are 64-bit values."""
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return one element as a 64-bit integer that knows its width, or a view."""
+        value = super().__getitem__(key)
+        if isinstance(value, np.ndarray):
+            return value
+        return NARROW[self.dtype](value)
+
+
+def as_kernel_array(array: np.ndarray) -> np.ndarray:
+    """Return a view of `array` with the loads and stores of a device."""
+    if array.dtype in NARROW:
+        return array.view(NarrowArray)
+    if array.dtype.kind in "iu":
+        return array.view(WrappingArray)
+    if array.dtype.names:
+        return array.view(np.recarray)  # for fields by name: states[i].s0
+    return array
+
+
+def adopt(value: Any) -> Any:
+    """Return a host value (NumPy array, torch CPU tensor, scalar, tuple of these) as a kernel sees it, sharing its memory.
+
+    Raises TypeError, in words that fit behind "argument 2 …", for anything that a kernel cannot take.
+    """
+    if isinstance(value, tuple):
+        return tuple(map(adopt, value))
+    if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):
+        value = _array_of_tensor(value)
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind in "biufc" or value.dtype.names or value.dtype == ml_dtypes.bfloat16:
+            return as_kernel_array(value)
+        raise TypeError(f"is an array of {value.dtype}; kernels take arrays of numbers")
+    if value is None or isinstance(value, (bool, int, float, complex, np.number, np.bool_, ml_dtypes.bfloat16)):
+        return adopt_scalar(value)
+    kind = type(value).__name__
+    if hasattr(value, "__cuda_array_interface__"):
+        raise TypeError(
+            f"is a {kind} in a GPU's memory; the simulator takes host memory: copy it to a NumPy array first"
+        )
+    raise TypeError(f"is a {kind}; kernels take NumPy arrays, torch CPU tensors and numbers")
+
+
+def _array_of_tensor(tensor: Any) -> np.ndarray:
+    """Return a NumPy view of a torch CPU tensor; NumPy itself has no bfloat16, so that travels as int16."""
+    if tensor.device.type != "cpu":
+        raise TypeError(f"is a tensor on {tensor.device}; the simulator takes host memory: call .cpu() first")
+    torch = sys.modules["torch"]
+    if tensor.dtype == torch.bfloat16:
+        return tensor.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.detach().numpy()
+
+
+def dtype_of(kind: Any) -> np.dtype:
+    """Return the NumPy dtype that a kernel names: a cast, a NumPy or Numba type, a string."""
+    if isinstance(kind, IntegerCast):
+        return kind.dtype
+    return np.dtype(getattr(kind, "dtype", None) or kind) if not isinstance(kind, type) else np.dtype(kind)
+
+
+def shape_of(shape: Any) -> tuple[int, ...]:
+    """Return `shape` as a tuple; raises TypeError unless it is an int or a tuple of ints."""
+    extents = shape if isinstance(shape, tuple) else (shape,)
+    if not all(isinstance(extent, (int, np.integer)) for extent in extents):
+        raise TypeError(f"the shape of an array in a kernel must be an int or a tuple of ints, not {shape!r}")
+    return tuple(int(extent) for extent in extents)
+
+
+def fresh(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return new memory, filled with what no kernel may rely on: NaN, or a large integer."""
+    array: np.ndarray = np.empty(shape, dtype)
+    if dtype.kind in "fc" or dtype == ml_dtypes.bfloat16:
+        array.fill(np.nan)
+    elif dtype.kind == "b":
+        array.fill(True)
+    else:
+        array.view(np.uint8 if array.ndim else dtype).fill(INTEGER_POISON)
+    return as_kernel_array(array)
+
+
+class SharedMemory:
+    """`cuda.shared`."""
+
+    def __init__(self, cuda: Any, dynamic_bytes: int):
+        self._cuda, self._dynamic_bytes = cuda, dynamic_bytes
+
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> np.ndarray:
+        """Return the block's array of this call: every thread and every repetition gets the same one.
+
+        Shape 0 stands for all of the launch's dynamic shared memory, which calls of every dtype share.
+        """
+        shape, dtype = shape_of(shape), dtype_of(dtype)
+        shared = self._cuda.current.block.shared
+        if shape == (0,):
+            if "dynamic" not in shared:
+                shared["dynamic"] = np.full(self._dynamic_bytes, DYNAMIC_POISON, np.uint8)
+            usable = self._dynamic_bytes // dtype.itemsize * dtype.itemsize
+            return as_kernel_array(shared["dynamic"][:usable].view(dtype))
+        # The instruction of the call, not its line: two arrays made in one line are two. The globals are this function's own
+        # (rewrite.py), and so tell apart two device functions made from one source by a closure.
+        caller = sys._getframe(1)
+        site = (id(caller.f_code), caller.f_lasti, id(caller.f_globals))
+        if site not in shared:
+            shared[site] = fresh(shape, dtype)
+        return shared[site]
+
+
+class LocalMemory:
+    """`cuda.local`."""
+
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> np.ndarray:
+        """Return an array of the calling thread's own."""
+        return fresh(shape_of(shape), dtype_of(dtype))
+
+
+class ConstantMemory:
+    """`cuda.const`."""
+
+    def array_like(self, array: np.ndarray) -> np.ndarray:
+        """Return the array, read-only."""
+        array = adopt(array).view()
+        array.flags.writeable = False
+        return array

@@ -1,0 +1,155 @@
+"""A kernel's Python function, made to run in the simulator.
+
+`Rewriter.function` builds a new function with the kernel's code and with other globals: `cuda` is the simulated namespace, a
+dispatcher is its own rewritten Python function, Numba's types are casts, `math` does not raise. Nothing of the original is
+touched, and no Numba is imported: what belongs to Numba is told by module name and by attributes.
+"""
+
+import builtins
+import math
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from normlab.sim.api import Cuda, IndexByName
+from normlab.sim.arithmetic import BUILTINS, INTEGER_CASTS, TYPES, adopt_scalar
+from normlab.sim.functions import MATH, Namespace
+from normlab.sim.memory import adopt
+from normlab.sim.operators import OPERATOR_GLOBALS, safe_code
+
+CUDA_PACKAGES = ("numba.cuda", "numba_cuda.numba.cuda", "numba_cuda_mlir.cuda", "numba_cuda_mlir")
+SIMULATED_BUILTINS = vars(builtins) | BUILTINS
+SIMULATED_MATH = Namespace("math", {name: getattr(math, name) for name in ("pi", "e", "tau", "inf", "nan")} | MATH)
+
+_twins: dict[int, tuple[Any, Any]] = {}
+
+
+def register_twin(original: Any, twin: Any) -> None:
+    """Say that a kernel which names `original` calls `twin` in the simulator.
+
+    For what has no Python body to run, such as a Numba intrinsic. `twin` is called as it is if it is a plain Python function;
+    if it is to use `cuda` itself, make it a device function (`cuda.jit(device=True)`).
+    """
+    _twins[id(original)] = (original, twin)  # the original is kept, so that its id stays its own
+
+
+def python_function(value: Any) -> FunctionType | None:
+    """Return the Python function behind a dispatcher of Numba or a kernel of its stock simulator, else None."""
+    if isinstance(value, FunctionType):
+        return None
+    function = getattr(value, "py_func", None)
+    if function is None and type(value).__module__.startswith("numba"):
+        function = getattr(value, "fn", None)
+    return function if isinstance(function, FunctionType) else None
+
+
+class Rewriter:
+    """Turns kernels and device functions into functions for one launch, each of them once."""
+
+    def __init__(self, cuda: Cuda):
+        self._cuda = cuda
+        self._done: dict[int, FunctionType] = {}
+
+    def function(self, original: FunctionType) -> FunctionType:
+        """Return `original` as the simulator runs it."""
+        if id(original) in self._done:
+            return self._done[id(original)]
+        code = safe_code(original.__code__)
+        new_globals: dict[str, Any] = {"__builtins__": SIMULATED_BUILTINS, **OPERATOR_GLOBALS}
+        closure = tuple(CellType() for _ in original.__closure__ or ())
+        rewritten = FunctionType(code, new_globals, original.__name__, None, closure)
+        self._done[id(original)] = rewritten  # before looking at what it names: it may name itself
+        rewritten.__defaults__ = self.value(original.__defaults__)
+        for name in names_of(code):
+            if name in original.__globals__:
+                new_globals[name] = self.value(original.__globals__[name])
+        for cell, new_cell in zip(original.__closure__ or (), closure, strict=True):
+            if cell != CellType():  # else a variable without a value yet
+                new_cell.cell_contents = self.value(cell.cell_contents)
+        return rewritten
+
+    def value(self, value: Any) -> Any:
+        """Return what a kernel finds under a name that stands for `value` outside."""
+        if id(value) in _twins:
+            value = _twins[id(value)][1]
+        if isinstance(value, ModuleType):
+            return self._module(value)
+        function = python_function(value)
+        if function is not None:
+            return self.function(function)
+        if type(value) is tuple:
+            return tuple(map(self.value, value))
+        if isinstance(value, (np.ndarray, float, np.integer)):
+            return adopt(value) if isinstance(value, np.ndarray) else adopt_scalar(value)
+        if isinstance(value, type) and issubclass(value, np.integer):
+            return INTEGER_CASTS[np.dtype(value).name]
+        if is_numba_type(value):
+            return TYPES.get(str(value), value)
+        module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+        if isinstance(module, str) and isinstance(name, str):
+            if module == "math":
+                return getattr(SIMULATED_MATH, name)
+            if cuda_path(module) is not None:
+                return self._member_of_cuda(module, name)
+        return value
+
+    def _module(self, module: ModuleType) -> Any:
+        path = cuda_path(module.__name__)
+        if path == "":
+            return self._cuda
+        if path in ("cg", "fp16", "libdevice", "types"):
+            return getattr(self._cuda, path)
+        return SIMULATED_MATH if module is math else ModuleInKernel(module, self)
+
+    def _member_of_cuda(self, module: str, name: str) -> Any:
+        """Return the simulated counterpart of what was imported by name, as in `from numba.cuda import threadIdx`."""
+        if name in ("threadIdx", "blockIdx"):
+            return IndexByName(self._cuda, name)
+        home = cuda_path(module) or ""
+        found: Any = self._cuda
+        if (
+            home == "_internal.cuda_fp16"
+        ):  # where fp16's functions are defined, under the names of CUDA's header: __hadd
+            found, name = self._cuda.fp16, name.removeprefix("__")
+        elif home in ("cg", "fp16", "libdevice"):
+            found = getattr(self._cuda, home)
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+
+
+class ModuleInKernel:
+    """A module that a kernel names: its attributes are what a kernel sees under their names."""
+
+    def __init__(self, module: ModuleType, rewriter: Rewriter):
+        self._module, self._rewriter = module, rewriter
+
+    def __getattr__(self, name: str) -> Any:
+        value = self.__dict__[name] = self._rewriter.value(getattr(self._module, name))
+        return value
+
+
+def cuda_path(module: str) -> str | None:
+    """Return the path of `module` below `numba.cuda` (in whichever package that is), or None if it is elsewhere."""
+    for package in CUDA_PACKAGES:
+        if module == package:
+            return ""
+        if module.startswith(package + "."):
+            return module[len(package) + 1 :]
+    return None
+
+
+def is_numba_type(value: Any) -> bool:
+    """Return whether `value` is a type of Numba, such as `numba.float32`."""
+    module = type(value).__module__
+    return module.startswith("numba") and ".types" in module
+
+
+def names_of(code: CodeType) -> set[str]:
+    """Return every global (and attribute) name that `code` or a function inside it uses."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= names_of(constant)
+    return names

@@ -1,0 +1,364 @@
+"""Threads, warps and blocks, and who runs next.
+
+A CUDA thread is a greenlet: a function call that can stop in the middle and go on later. It stops only where CUDA threads
+meet (a barrier, a warp operation, a grid sync) or where it spins on an atomic. A warp runs its lanes one after another, each
+to its next stop, then resolves the warp operations whose lanes are all there; a block runs its warps, then releases its
+barrier; a grid runs its blocks. `launch.py` starts a `Grid`, the operations in `api.py` and `warp.py` stop its threads.
+
+Every meeting is resolved in one place, and that is where a tracer listens: `Block.release_barrier`, `Warp.resolve`,
+`Grid.release_grid_sync`.
+"""
+
+import contextvars
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import numpy as np
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from normlab.sim.errors import BarrierError, DeadlockError, place
+from normlab.sim.warp import RESOLVERS
+
+WARP_SIZE = 32
+SPINS_BEFORE_YIELD = 64  # so many fruitless atomics in a row are a spin loop: let another thread run
+IDLE_ROUNDS = 8  # so many rounds over the whole grid in which all threads spin and nothing changes are a livelock
+
+Order = Callable[[list], list]
+
+
+def schedule_order(schedule: str | int) -> Order:
+    """Return the function that puts blocks, warps or lanes (a list in index order) into the order they run in.
+
+    `schedule`: "forward", "reverse", or an int, the seed of a fresh permutation at every turn.
+    Raises ValueError for anything else.
+    """
+    if schedule == "forward":
+        return lambda items: items
+    if schedule == "reverse":
+        return lambda items: items[::-1]
+    if isinstance(schedule, (int, np.integer)) and not isinstance(schedule, bool):
+        random = Random(int(schedule))
+        return lambda items: random.sample(items, len(items))
+    raise ValueError(f"schedule must be 'forward', 'reverse' or an int seed, not {schedule!r}")
+
+
+class Dim3:
+    """Three ints, x fastest: an index or an extent."""
+
+    __slots__ = ("x", "y", "z")
+
+    def __init__(self, x: int, y: int, z: int):
+        self.x, self.y, self.z = x, y, z
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((self.x, self.y, self.z))
+
+    def __repr__(self) -> str:
+        return f"({self.x}, {self.y}, {self.z})"
+
+
+def indices(extent: Dim3) -> list[Dim3]:
+    """Return every index below `extent` in linear order."""
+    return [Dim3(x, y, z) for z in range(extent.z) for y in range(extent.y) for x in range(extent.x)]
+
+
+class Thread(greenlet):
+    """One CUDA thread.
+
+    While it is stopped, `operation` names what it waits at, `mask` the lanes that a warp operation is about, `given` what it
+    brought; whoever resolves the operation puts its answer into `result`.
+    """
+
+    __slots__ = ("block", "given", "index", "lane", "mask", "operation", "polled", "result", "spins", "warp")
+
+    def __init__(self, run: Callable[[], None], index: Dim3, lane: int, warp: "Warp", block: "Block"):
+        super().__init__(run)
+        self.index, self.lane, self.warp, self.block = index, lane, warp, block
+        self.operation: str | None = None
+        self.mask, self.spins = 0, 0
+        self.given: Any = None
+        self.result: Any = None
+        self.polled: dict[Any, Any] = {}  # address → value, of the atomics that changed nothing
+
+    @property
+    def name(self) -> str:
+        """The thread's block and thread index, as errors print them."""
+        return f"block {self.block.index}, thread {self.index}"
+
+
+class Warp:
+    """Thirty-two threads (the last warp of a block may have fewer) that shuffle and vote among themselves."""
+
+    __slots__ = ("block", "live", "live_mask", "ready", "spinning", "threads", "waiting")
+
+    def __init__(self, block: "Block"):
+        self.block = block
+        self.threads: list[Thread] = []
+        self.live: list[Thread] = []
+        self.live_mask = 0
+        self.ready: list[Thread] = []
+        self.waiting: list[Thread] = []  # at a warp operation
+        self.spinning: list[Thread] = []  # gave way in a spin loop, runs again in the next turn
+
+    def run(self) -> None:
+        """Run the lanes until each has returned, spins, or waits for more than this warp can give."""
+        cuda, order = self.block.grid.cuda, self.block.grid.order
+        self.ready, self.spinning = self.ready + self.spinning, []
+        while True:
+            ready, self.ready = order(self.ready), []
+            for thread in ready:
+                cuda.threadIdx = thread.index
+                cuda.current = thread
+                thread.switch()
+            if not (self.waiting and self.resolve()):
+                return
+
+    def resolve(self) -> bool:
+        """Answer the warp operations whose lanes are all there; return whether there was one.
+
+        Lanes belong together when operation and mask agree; their call sites may differ (as on Volta and later). An
+        `activemask` names no lanes to wait for, so it is answered last, for the lanes that stand at one call site.
+        """
+        groups: dict[tuple, list[Thread]] = {}
+        for thread in self.waiting:
+            groups.setdefault((thread.operation, thread.mask), []).append(thread)
+        complete = [
+            group
+            for (operation, mask), group in groups.items()
+            if operation != "activemask" and len(group) == (mask & self.live_mask).bit_count()
+        ]
+        if not complete:
+            sites: dict[tuple, list[Thread]] = {}
+            for thread in groups.get(("activemask", 0), ()):
+                sites.setdefault(thread.given, []).append(thread)
+            complete = list(sites.values())
+        for group in complete:
+            self.answer(group)
+        return bool(complete)
+
+    def answer(self, group: list[Thread]) -> None:
+        """Give every thread of a complete `group` its result, and let it run on."""
+        RESOLVERS[group[0].operation]({thread.lane: thread for thread in group})
+        for thread in group:
+            thread.operation = None
+        self.waiting = [thread for thread in self.waiting if thread.operation is not None]
+        self.ready = sorted(self.ready + group, key=lambda thread: thread.lane)
+        self.block.grid.progress += 1
+
+
+class Block:
+    """The threads of one block, its barrier and its shared memory."""
+
+    def __init__(self, grid: "Grid", index: Dim3):
+        self.grid, self.index = grid, index
+        self.shared: dict[Any, np.ndarray] = {}  # filled by memory.py
+        self.arrived: list[Thread] = []  # at a block barrier
+        self.at_grid_sync: list[Thread] = []
+        self.warps: list[Warp] = []
+        threads = grid.thread_indices
+        for first in range(0, len(threads), WARP_SIZE):
+            warp = Warp(self)
+            for lane, thread_index in enumerate(threads[first : first + WARP_SIZE]):
+                thread = Thread(grid.body, thread_index, lane, warp, self)
+                thread.gr_context = grid.context
+                warp.threads.append(thread)
+            warp.live, warp.live_mask = list(warp.threads), (1 << len(warp.threads)) - 1
+            warp.ready = list(warp.threads)
+            self.warps.append(warp)
+        self.live_count = len(threads)
+
+    @property
+    def threads(self) -> list[Thread]:
+        """All threads, returned ones too, in linear order."""
+        return [thread for warp in self.warps for thread in warp.threads]
+
+    @property
+    def spinning(self) -> bool:
+        """Whether a thread is in a spin loop and may be freed by another block."""
+        return any(warp.spinning for warp in self.warps)
+
+    def run(self) -> None:
+        """Run until every thread has returned or waits for another block.
+
+        Raises DeadlockError when the threads that are left wait for each other.
+        """
+        grid = self.grid
+        grid.cuda.blockIdx = self.index
+        while self.live_count:
+            before = grid.progress
+            for warp in grid.order(self.warps):
+                if warp.ready or warp.spinning:
+                    warp.run()
+            if self.arrived and len(self.arrived) == self.live_count:
+                self.release_barrier()
+            elif grid.progress == before or not self.spinning:
+                break
+        if self.live_count and not self.spinning and len(self.at_grid_sync) < self.live_count:
+            raise DeadlockError(grid.describe_waiting("deadlock", [self]))
+
+    def release_barrier(self) -> None:
+        """Let all threads of the block go on from their barrier.
+
+        Raises BarrierError when they stand at barriers of different kinds.
+        """
+        arrived, self.arrived = self.arrived, []
+        first = arrived[0]
+        for thread in arrived:
+            if thread.operation != first.operation:
+                raise BarrierError(
+                    f"threads of {first.block.grid.kernel_name!r} wait together at two kinds of barrier:\n"
+                    f"  {first.operation} at {place(first.gr_frame)}  ({first.name})\n"
+                    f"  {thread.operation} at {place(thread.gr_frame)}  ({thread.name})"
+                )
+        if first.operation != "syncthreads":
+            result = BARRIER_RESULTS[first.operation]([bool(thread.given) for thread in arrived])
+            for thread in arrived:
+                thread.result = result
+        for thread in arrived:
+            thread.operation = None
+        for warp in self.warps:
+            warp.ready = list(warp.live)
+        self.grid.progress += 1
+
+
+BARRIER_RESULTS: dict[str | None, Callable[[list[bool]], int]] = {
+    "syncthreads_count": sum,
+    "syncthreads_and": lambda given: int(all(given)),
+    "syncthreads_or": lambda given: int(any(given)),
+}
+
+
+class Grid:
+    """One launch: its blocks in the order of the schedule, and the moment in which all of them meet."""
+
+    def __init__(self, cuda: Any, kernel_name: str, call: Callable[[], None], grid: Dim3, block: Dim3, order: Order):
+        self.cuda, self.kernel_name, self.call, self.order = cuda, kernel_name, call, order
+        self.block_indices, self.thread_indices = indices(grid), indices(block)
+        self.hub = getcurrent()
+        self.progress = 0  # counts what cannot happen in a livelock
+        self.parked: list[Block] = []
+        with np.errstate(
+            all="ignore"
+        ):  # a GPU has no floating-point warnings; greenlets start with a context of their own
+            self.context = contextvars.copy_context()
+
+    def body(self) -> None:
+        """Run the kernel; the function of every thread."""
+        self.call()
+        thread: Thread = self.cuda.current
+        warp = thread.warp
+        warp.live.remove(thread)
+        warp.live_mask &= ~(1 << thread.lane)
+        warp.block.live_count -= 1
+        self.progress += 1
+
+    def run(self) -> None:
+        """Run every block to its end. Whatever is raised, in a kernel or here, leaves no thread behind."""
+        running: Block | None = None
+        try:
+            for index in self.order(self.block_indices):
+                running = Block(self, index)
+                self.parked.append(running)
+                self.run_block(running)
+            self.run_parked()
+        except BaseException as error:
+            self.annotate(error)
+            raise
+        finally:
+            for block in self.parked:
+                for thread in block.threads:
+                    end(thread)
+
+    def run_block(self, block: Block) -> None:
+        """Run `block` as far as it comes, and forget it when it is done."""
+        block.run()
+        if not block.live_count:
+            self.parked.remove(block)
+
+    def run_parked(self) -> None:
+        """Run the blocks that wait for each other, by grid sync or by spinning, until none is left."""
+        idle = 0
+        while self.parked:
+            before = self.progress
+            if all(len(block.at_grid_sync) == block.live_count for block in self.parked):
+                self.release_grid_sync()
+            for block in self.order(list(self.parked)):
+                self.run_block(block)
+            idle = 0 if self.progress != before else idle + 1
+            if idle == IDLE_ROUNDS:
+                raise DeadlockError(self.describe_waiting("livelock: nothing changes any more", self.parked))
+
+    def release_grid_sync(self) -> None:
+        """Let all threads of the grid go on from their grid sync."""
+        for block in self.parked:
+            for warp in block.warps:
+                warp.ready = list(warp.live)
+            for thread in block.at_grid_sync:
+                thread.operation = None
+            block.at_grid_sync = []
+        self.progress += 1
+
+    def stop(self, thread: Thread, operation: str) -> None:
+        """Stop the running `thread` at `operation`; returns when somebody has resolved it."""
+        thread.operation = operation
+        self.hub.switch()
+
+    def spin(self, thread: Thread, address: Any = None, seen: Any = None) -> None:
+        """Count a fruitless atomic of the running `thread` that read `seen`; let others run after many of them."""
+        if thread.polled.get(address) != seen:
+            thread.polled[address] = seen
+            self.progress += 1
+        thread.spins += 1
+        if thread.spins >= SPINS_BEFORE_YIELD:
+            thread.spins = 0
+            thread.warp.spinning.append(thread)
+            self.stop(thread, "a spin loop")
+            thread.operation = None
+
+    def annotate(self, error: BaseException) -> None:
+        """Note kernel, block and thread on an exception that came out of a kernel."""
+        thread = self.cuda.current
+        if thread is not None and thread.dead and not isinstance(error, (DeadlockError, BarrierError)):
+            error.add_note(f"in kernel {self.kernel_name!r}, {thread.name}")
+
+    def describe_waiting(self, what: str, blocks: list[Block]) -> str:
+        """Return a report of where the threads of `blocks` wait, and for whom."""
+        places: dict[tuple, list[Thread]] = {}
+        returned = 0
+        for block in blocks:
+            for thread in block.threads:
+                if thread.operation is None:
+                    returned += 1
+                else:
+                    places.setdefault((thread.operation, place(thread.gr_frame)), []).append(thread)
+        lines = [f"{what} in kernel {self.kernel_name!r}:"]
+        for (operation, where), threads in places.items():
+            count = "1 thread" if len(threads) == 1 else f"{len(threads)} threads"
+            lines.append(f"  {count} at {operation}, {where}  (e.g. {threads[0].name})")
+            lines.append(f"    waits for {wanted(threads[0])}")
+        if returned:
+            lines.append(f"  {returned} of the threads have returned")
+        return "\n".join(lines)
+
+
+def wanted(thread: Thread) -> str:
+    """Say in words which threads the stopped `thread` waits for."""
+    block = thread.block
+    if thread in block.arrived:
+        return f"{block.live_count - len(block.arrived)} more threads of its block to reach a barrier"
+    if thread in block.at_grid_sync:
+        return "every thread of the grid that has not returned"
+    if thread in thread.warp.waiting:
+        at_it = {t.lane for t in thread.warp.waiting if (t.operation, t.mask) == (thread.operation, thread.mask)}
+        missing = [t.lane for t in thread.warp.live if thread.mask >> t.lane & 1 and t.lane not in at_it]
+        return f"{'lane' if len(missing) == 1 else 'lanes'} {', '.join(map(str, missing))} (mask {thread.mask:#010x})"
+    return "a value that no thread writes"
+
+
+def end(thread: Thread) -> None:
+    """Unwind a stopped thread, so that no frame and no reference outlives the launch."""
+    while not thread.dead:  # a `finally` in the kernel may stop at another barrier
+        with suppress(Exception):
+            thread.throw(GreenletExit)
