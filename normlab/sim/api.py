@@ -1,7 +1,7 @@
 """The `cuda` namespace that a simulated kernel sees in the place of `numba.cuda`.
 
-One object a launch. `threadIdx` and `current` (the running thread) are plain attributes, which the scheduler sets before it
-lets a thread run; everything else finds its thread through `current`.
+One object a launch. `threadIdx` and `current` (the running thread) are plain attributes, which the scheduler sets
+before it lets a thread run; everything else finds its thread through `current`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ class GridGroup:
     """The threads of the whole grid, as `cuda.cg.this_grid()` returns them."""
 
     def __init__(self, cuda: "Cuda"):
+        """Belong to the launch of `cuda`."""
         self._cuda = cuda
 
     def sync(self) -> int:
@@ -44,9 +45,11 @@ class IndexByName:
     """`threadIdx` or `blockIdx` imported by name: one object for all threads, so it asks who is running."""
 
     def __init__(self, cuda: "Cuda", name: str):
+        """Stand for the index `name` of `cuda`."""
         self._cuda, self._name = cuda, name
 
     def __getattr__(self, axis: str) -> int:
+        """Return x, y or z of the running thread."""
         return getattr(getattr(self._cuda, self._name), axis)
 
 
@@ -56,12 +59,18 @@ class Cuda(WarpOperations):
     warpsize = WARP_SIZE
     grid_run: "Grid"  # set by the launch
     current: Thread  # set by the scheduler, as are the two indices
-    threadIdx: Dim3
-    blockIdx: Dim3
+    threadIdx: Dim3  # noqa: N815
+    blockIdx: Dim3  # noqa: N815
 
-    popc, clz, ffs, brev, fma, cbrt = map(staticmethod, (popc, clz, ffs, brev, fma, MATH["cbrt"]))
+    popc = staticmethod(popc)
+    clz = staticmethod(clz)
+    ffs = staticmethod(ffs)
+    brev = staticmethod(brev)
+    fma = staticmethod(fma)
+    cbrt = staticmethod(MATH["cbrt"])
 
     def __init__(self, grid: Dim3, block: Dim3, dynamic_shared_bytes: int):
+        """Set up the namespace of one launch."""
         self.gridDim, self.blockDim = grid, block
         self.shared = SharedMemory(self, dynamic_shared_bytes)
         self.local = LocalMemory()
@@ -72,6 +81,7 @@ class Cuda(WarpOperations):
         self.types = Namespace("cuda.types", TYPES)
 
     def __getattr__(self, name: str) -> Any:
+        """Return a type, or say what is missing."""
         if name in TYPES:
             return TYPES[name]
         raise AttributeError(f"normlab's simulator has no cuda.{name}")

@@ -1,8 +1,9 @@
 """The device's arithmetic on NumPy scalars: types, casts, and operators that never raise.
 
-Numba computes every integer in 64 bits and narrows only in a cast or a store. A narrow integer is therefore an `np.int64` here
-that remembers its width (for `popc`, `clz` and the like); any arithmetic turns it into a plain `np.int64`. Division by zero
-and shifts go through the functions at the end: `rewrite.py` puts them in the place of the operators.
+Numba computes every integer in 64 bits and narrows only in a cast or a store. A narrow integer is therefore an
+`np.int64` here that remembers its width (for `popc`, `clz` and the like); any arithmetic turns it into a plain
+`np.int64`. Division by zero and shifts go through the functions at the end: `rewrite.py` puts them in the place of
+the operators.
 """
 
 import math
@@ -30,6 +31,7 @@ class IntegerCast:
     """What `int32`, `uint8`, `np.int64`, … mean in a kernel: a cast that wraps, and a dtype for arrays."""
 
     def __init__(self, name: str):
+        """Be the type that NumPy calls `name`."""
         self.dtype = np.dtype(name)
         self.bits = self.dtype.itemsize * 8
         self.signed = self.dtype.kind == "i"
@@ -87,7 +89,7 @@ TYPES: dict[str, Any] = {
 
 
 def adopt_scalar(value: Any) -> Any:
-    """Return a host scalar as the kernel sees it: Python floats are float64, narrow integers are computed in 64 bits."""
+    """Return a host scalar as the kernel sees it: Python floats are float64, narrow integers compute in 64 bits."""
     if type(value) is float:
         return np.float64(value)
     if isinstance(value, np.integer):

@@ -1,7 +1,7 @@
 """Atomic operations: `cuda.atomic`.
 
-A thread never stops inside one, so each is atomic by itself. All go through `Atomics._update`, the one place for a tracer to
-listen at. An atomic that changes nothing may be the heart of a spin loop: `Grid.spin` counts it.
+A thread never stops inside one, so each is atomic by itself. All go through `Atomics._update`, the one place for a
+tracer to listen at. An atomic that changes nothing may be the heart of a spin loop: `Grid.spin` counts it.
 """
 
 from collections.abc import Callable
@@ -21,6 +21,7 @@ class Atomics:
     """`cuda.atomic`: every method returns the value that it found. An index is an int or a tuple of ints."""
 
     def __init__(self, cuda: Any):
+        """Belong to the launch of `cuda`."""
         self._cuda = cuda
 
     def _update(self, array: np.ndarray, index: Any, new_value: Callable[[Any], Any]) -> Any:

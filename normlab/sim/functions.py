@@ -1,7 +1,7 @@
 """Scalar functions that a kernel calls: `math`, `cuda.fma` and the bit functions, `cuda.fp16`, `cuda.libdevice`.
 
-Each is NumPy's function in the device's type: a float32 goes in and comes out, and what `math` answers with an exception
-(sqrt(-1), log(0), exp(1000)) is nan or inf.
+Each is NumPy's function in the device's type: a float32 goes in and comes out, and what `math` answers with an
+exception (sqrt(-1), log(0), exp(1000)) is nan or inf.
 """
 
 import math
@@ -104,8 +104,8 @@ def fma64(a: Any, b: Any, c: Any) -> np.float64:
 def narrow_fma(kind: type[np.floating], a: Any, b: Any, c: Any) -> Any:
     """Return a·b + c in float32 or float16, rounded once.
 
-    The product is exact in float64. The sum is rounded there to odd (if inexact, the last bit is 1), which makes the second
-    rounding the only one that counts (Boldo & Melquiond 2008).
+    The product is exact in float64. The sum is rounded there to odd (if inexact, the last bit is 1), which makes the
+    second rounding the only one that counts (Boldo & Melquiond 2008).
     """
     product, addend = float(a) * float(b), float(c)
     total = product + addend
@@ -163,8 +163,10 @@ class Namespace:
     """A part of `cuda`: a table of functions, and an error that names what is missing."""
 
     def __init__(self, name: str, members: dict[str, Any]):
+        """Hold `members` under their names; `name` is what an error calls the namespace."""
         self._name = name
         self.__dict__.update(members)
 
     def __getattr__(self, attribute: str) -> Any:
+        """Say what is missing."""
         raise AttributeError(f"normlab's simulator has no {self._name}.{attribute}")

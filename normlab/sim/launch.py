@@ -18,16 +18,18 @@ MAX_GRID = (2**31 - 1, 65535, 65535)
 def simulate(kernel: Any, schedule: str | int = "forward") -> "Simulated":
     """Return `kernel` as something to launch without a GPU: `simulate(kernel)[grid, block](*arguments)`.
 
-    `kernel`: what `numba.cuda.jit` returns, or a plain Python function that uses `cuda`; its Python body runs, with every device
-    function that it names, on NumPy arrays and torch CPU tensors in place. `schedule`: the order in which blocks, warps and
-    lanes take their turns, "forward", "reverse" or an int seed for permutations; the same schedule gives the same run.
+    `kernel`: what `numba.cuda.jit` returns, or a plain Python function that uses `cuda`; its Python body runs, with
+    every device function that it names, on NumPy arrays and torch CPU tensors in place. `schedule`: the order in
+    which blocks, warps and lanes take their turns, "forward", "reverse" or an int seed for permutations; the same
+    schedule gives the same run.
 
-    The launch configuration is Numba's: grid and block (an int or a tuple of up to three), then, if need be, a stream (which
-    is ignored) and the bytes of dynamic shared memory.
+    The launch configuration is Numba's: grid and block (an int or a tuple of up to three), then, if need be, a stream
+    (which is ignored) and the bytes of dynamic shared memory.
 
-    Raises TypeError for what is not a kernel, for a wrong number of arguments and for arguments that a kernel cannot take;
-    ValueError for an unknown schedule or an impossible configuration. A launch raises `SimulationError` where a GPU would hang
-    (`DeadlockError`) or compute garbage; what the kernel itself raises comes out as it is, with a note of block and thread.
+    Raises TypeError for what is not a kernel, for a wrong number of arguments and for arguments that a kernel cannot
+    take; ValueError for an unknown schedule or an impossible configuration. A launch raises `SimulationError` where a
+    GPU would hang (`DeadlockError`) or compute garbage; what the kernel itself raises comes out as it is, with a note
+    of block and thread.
 
     >>> import numpy as np
     >>> from numba import cuda
@@ -57,6 +59,7 @@ class Simulated:
     """A kernel that waits for its launch configuration."""
 
     def __init__(self, function: FunctionType, schedule: str | int):
+        """Keep the kernel and its schedule."""
         self._function, self._schedule = function, schedule
 
     def __getitem__(self, configuration: Any) -> "Configured":
@@ -92,6 +95,7 @@ class Configured:
     """A kernel with its launch configuration; calling it is the launch."""
 
     def __init__(self, function: FunctionType, schedule: str | int, grid: Dim3, block: Dim3, dynamic_shared_bytes: int):
+        """Keep all that a launch needs but its arguments."""
         self._function, self._schedule = function, schedule
         self._grid, self._block, self._dynamic_shared_bytes = grid, block, dynamic_shared_bytes
 

@@ -1,7 +1,8 @@
 """`cuda.libdevice` and `cuda.fp16`: tables from CUDA's names to functions of a given type.
 
-A libdevice function takes and gives one type whatever it is called with: `expf` is float32, `exp` is float64. The tables hold
-what rounds to nearest, and the conversions in all four directions. A name that is missing raises an AttributeError saying so.
+A libdevice function takes and gives one type whatever it is called with: `expf` is float32, `exp` is float64. The
+tables hold what rounds to nearest, and the conversions in all four directions. A name that is missing raises an
+AttributeError saying so.
 """
 
 from collections.abc import Callable
@@ -72,6 +73,7 @@ _ROUNDINGS: dict[str, Function] = {"rn": np.rint, "rz": np.trunc, "rd": np.floor
 def _libdevice() -> dict[str, Function]:
     """Build the table of `cuda.libdevice`."""
     table: dict[str, Function] = {}
+    function: Function
     for name, function in _REAL.items():
         takes_int = name in ("ldexp", "powi")
         for suffix, kind in (("", np.float64), ("f", np.float32)):
@@ -121,6 +123,7 @@ def _conversions() -> dict[str, Function]:
 
 def _integers() -> dict[str, Function]:
     """Build the rows of integer functions, 32 bits and (ll) 64 bits."""
+    function: Function
     table: dict[str, Function] = {}
     for suffix, prefix, signed, unsigned in (("", "", "int32", "uint32"), ("ll", "ll", "int64", "uint64")):
         kind = INTEGER_CASTS[signed]
@@ -140,8 +143,8 @@ LIBDEVICE = Namespace("cuda.libdevice", _libdevice())
 def _fp16() -> dict[str, Function]:
     """Build the table of `cuda.fp16`: half in, half out; comparisons give a bool.
 
-    CUDA's header has a function under a name with two underscores where numba-cuda adds one without; both work in a kernel
-    (`rewrite.py` strips the underscores of an import by name).
+    CUDA's header has a function under a name with two underscores where numba-cuda adds one without; both work in a
+    kernel (`rewrite.py` strips the underscores of an import by name).
     """
     half = np.float16
     table: dict[str, Function] = {f"h{name}": typed(function, half) for name, function in _ARITHMETIC.items()}

@@ -1,8 +1,9 @@
 """Memory: host arrays as a kernel sees them, and shared, local and constant arrays.
 
-Float arrays stay plain NumPy arrays, because a norm kernel spends its time indexing them. Integer arrays become one of two
-subclasses that store with C's wrap-around and load narrow integers as 64-bit values, as Numba computes. `adopt` is the one
-door through which memory of the host enters a kernel and `fresh` the one through which new memory does; a tracer wraps both.
+Float arrays stay plain NumPy arrays, because a norm kernel spends its time indexing them. Integer arrays become one
+of two subclasses that store with C's wrap-around and load narrow integers as 64-bit values, as Numba computes.
+`adopt` is the one door through which memory of the host enters a kernel and `fresh` the one through which new memory
+does; a tracer wraps both.
 """
 
 import sys
@@ -50,7 +51,8 @@ def as_kernel_array(array: np.ndarray) -> np.ndarray:
 
 
 def adopt(value: Any) -> Any:
-    """Return a host value (NumPy array, torch CPU tensor, scalar, tuple of these) as a kernel sees it, sharing its memory.
+    """Return a host value (NumPy array, torch CPU tensor, scalar, tuple of these) as a kernel sees it, sharing its
+    memory.
 
     Raises TypeError, in words that fit behind "argument 2 …", for anything that a kernel cannot take.
     """
@@ -113,6 +115,7 @@ class SharedMemory:
     """`cuda.shared`."""
 
     def __init__(self, cuda: Any, dynamic_bytes: int):
+        """Belong to the launch of `cuda`."""
         self._cuda, self._dynamic_bytes = cuda, dynamic_bytes
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> np.ndarray:
@@ -127,8 +130,8 @@ class SharedMemory:
                 shared["dynamic"] = np.full(self._dynamic_bytes, DYNAMIC_POISON, np.uint8)
             usable = self._dynamic_bytes // dtype.itemsize * dtype.itemsize
             return as_kernel_array(shared["dynamic"][:usable].view(dtype))
-        # The instruction of the call, not its line: two arrays made in one line are two. The globals are this function's own
-        # (rewrite.py), and so tell apart two device functions made from one source by a closure.
+        # The instruction of the call, not its line: two arrays made in one line are two. The globals are the calling
+        # function's own (rewrite.py), and so tell apart two device functions that a closure made from one source.
         caller = sys._getframe(1)
         site = (id(caller.f_code), caller.f_lasti, id(caller.f_globals))
         if site not in shared:

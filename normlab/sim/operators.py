@@ -1,11 +1,12 @@
 """A kernel's code object, compiled anew so that its operators compute as the device's do.
 
-- Division, modulo, powers, shifts and bit operations become calls of `arithmetic.OPERATORS`: 1 / 0 must not raise. A literal
-  operand that makes the operator safe leaves it alone.
-- A float literal becomes an `np.float64`. NumPy lets a Python float take the other operand's type, but the compiler makes it
-  float64: `s = 0.0; s += x[i]` sums in double precision on a GPU, and so it does here.
+- Division, modulo, powers, shifts and bit operations become calls of `arithmetic.OPERATORS`: 1 / 0 must not raise. A
+  literal operand that makes the operator safe leaves it alone.
+- A float literal becomes an `np.float64`. NumPy lets a Python float take the other operand's type, but the compiler
+  makes it float64: `s = 0.0; s += x[i]` sums in double precision on a GPU, and so it does here.
 
-File name and lines stay, so tracebacks show the caller's source. Without readable source only the literals are replaced.
+File name and lines stay, so tracebacks show the caller's source. Without readable source only the literals are
+replaced.
 """
 
 import ast
@@ -40,7 +41,7 @@ def safe_code(code: CodeType) -> CodeType:
 
 
 def _recompiled(code: CodeType) -> CodeType:
-    """Return `code` with its operators as calls, or as it is when its source cannot be found or is not what it came from."""
+    """Return `code` with its operators as calls, or as it is when its source is missing or has changed since."""
     source = "".join(linecache.getlines(code.co_filename))
     try:
         candidates = _compiled_file(code.co_filename, source)
@@ -138,9 +139,8 @@ def _harmless(operation: ast.operator, left: ast.expr | None, right: ast.expr) -
 
 def _literal(node: ast.expr | None, kind: type) -> bool:
     """Return whether `node` is a literal of `kind`; an int must fit into an int64."""
-    if not isinstance(node, ast.Constant) or type(node.value) is not kind:
-        return False
-    return kind is not int or node.value <= LARGEST_INT64
+    value = node.value if isinstance(node, ast.Constant) else None
+    return type(value) is kind and not (isinstance(value, int) and value > LARGEST_INT64)
 
 
 def _with_typed_floats(code: CodeType) -> CodeType:

@@ -1,8 +1,8 @@
 """A kernel's Python function, made to run in the simulator.
 
-`Rewriter.function` builds a new function with the kernel's code and with other globals: `cuda` is the simulated namespace, a
-dispatcher is its own rewritten Python function, Numba's types are casts, `math` does not raise. Nothing of the original is
-touched, and no Numba is imported: what belongs to Numba is told by module name and by attributes.
+`Rewriter.function` builds a new function with the kernel's code and with other globals: `cuda` is the simulated
+namespace, a dispatcher is its own rewritten Python function, Numba's types are casts, `math` does not raise. Nothing
+of the original is touched, and no Numba is imported: what belongs to Numba is told by module name and by attributes.
 """
 
 import builtins
@@ -28,8 +28,8 @@ _twins: dict[int, tuple[Any, Any]] = {}
 def register_twin(original: Any, twin: Any) -> None:
     """Say that a kernel which names `original` calls `twin` in the simulator.
 
-    For what has no Python body to run, such as a Numba intrinsic. `twin` is called as it is if it is a plain Python function;
-    if it is to use `cuda` itself, make it a device function (`cuda.jit(device=True)`).
+    For what has no Python body to run, such as a Numba intrinsic. `twin` is called as it is if it is a plain Python
+    function; if it is to use `cuda` itself, make it a device function (`cuda.jit(device=True)`).
     """
     _twins[id(original)] = (original, twin)  # the original is kept, so that its id stays its own
 
@@ -48,6 +48,7 @@ class Rewriter:
     """Turns kernels and device functions into functions for one launch, each of them once."""
 
     def __init__(self, cuda: Cuda):
+        """Rewrite for the launch of `cuda`."""
         self._cuda = cuda
         self._done: dict[int, FunctionType] = {}
 
@@ -123,9 +124,11 @@ class ModuleInKernel:
     """A module that a kernel names: its attributes are what a kernel sees under their names."""
 
     def __init__(self, module: ModuleType, rewriter: Rewriter):
+        """Stand for `module`."""
         self._module, self._rewriter = module, rewriter
 
     def __getattr__(self, name: str) -> Any:
+        """Return the module's attribute as the kernel sees it."""
         value = self.__dict__[name] = self._rewriter.value(getattr(self._module, name))
         return value
 

@@ -1,9 +1,10 @@
 """Threads, warps and blocks, and who runs next.
 
-A CUDA thread is a greenlet: a function call that can stop in the middle and go on later. It stops only where CUDA threads
-meet (a barrier, a warp operation, a grid sync) or where it spins on an atomic. A warp runs its lanes one after another, each
-to its next stop, then resolves the warp operations whose lanes are all there; a block runs its warps, then releases its
-barrier; a grid runs its blocks. `launch.py` starts a `Grid`, the operations in `api.py` and `warp.py` stop its threads.
+A CUDA thread is a greenlet: a function call that can stop in the middle and go on later. It stops only where CUDA
+threads meet (a barrier, a warp operation, a grid sync) or where it spins on an atomic. A warp runs its lanes one
+after another, each to its next stop, then resolves the warp operations whose lanes are all there; a block runs its
+warps, then releases its barrier; a grid runs its blocks. `launch.py` starts a `Grid`, the operations in `api.py` and
+`warp.py` stop its threads.
 
 Every meeting is resolved in one place, and that is where a tracer listens: `Block.release_barrier`, `Warp.resolve`,
 `Grid.release_grid_sync`.
@@ -16,7 +17,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from greenlet import GreenletExit, getcurrent, greenlet
+from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
 
 from normlab.sim.errors import BarrierError, DeadlockError, place
 from normlab.sim.warp import RESOLVERS
@@ -50,12 +51,15 @@ class Dim3:
     __slots__ = ("x", "y", "z")
 
     def __init__(self, x: int, y: int, z: int):
+        """Hold x, y and z."""
         self.x, self.y, self.z = x, y, z
 
     def __iter__(self) -> Iterator[int]:
+        """Walk through x, y, z."""
         return iter((self.x, self.y, self.z))
 
     def __repr__(self) -> str:
+        """Print as CUDA programmers write it."""
         return f"({self.x}, {self.y}, {self.z})"
 
 
@@ -67,13 +71,14 @@ def indices(extent: Dim3) -> list[Dim3]:
 class Thread(greenlet):
     """One CUDA thread.
 
-    While it is stopped, `operation` names what it waits at, `mask` the lanes that a warp operation is about, `given` what it
-    brought; whoever resolves the operation puts its answer into `result`.
+    While it is stopped, `operation` names what it waits at, `mask` the lanes that a warp operation is about, `given`
+    what it brought; whoever resolves the operation puts its answer into `result`.
     """
 
     __slots__ = ("block", "given", "index", "lane", "mask", "operation", "polled", "result", "spins", "warp")
 
     def __init__(self, run: Callable[[], None], index: Dim3, lane: int, warp: "Warp", block: "Block"):
+        """Be ready to call `run`."""
         super().__init__(run)
         self.index, self.lane, self.warp, self.block = index, lane, warp, block
         self.operation: str | None = None
@@ -94,6 +99,7 @@ class Warp:
     __slots__ = ("block", "live", "live_mask", "ready", "spinning", "threads", "waiting")
 
     def __init__(self, block: "Block"):
+        """Start without threads."""
         self.block = block
         self.threads: list[Thread] = []
         self.live: list[Thread] = []
@@ -152,6 +158,7 @@ class Block:
     """The threads of one block, its barrier and its shared memory."""
 
     def __init__(self, grid: "Grid", index: Dim3):
+        """Make the threads of the block; none has run yet."""
         self.grid, self.index = grid, index
         self.shared: dict[Any, np.ndarray] = {}  # filled by memory.py
         self.arrived: list[Thread] = []  # at a block barrier
@@ -234,6 +241,7 @@ class Grid:
     """One launch: its blocks in the order of the schedule, and the moment in which all of them meet."""
 
     def __init__(self, cuda: Any, kernel_name: str, call: Callable[[], None], grid: Dim3, block: Dim3, order: Order):
+        """Prepare the launch of `call` over `grid` blocks of `block` threads."""
         self.cuda, self.kernel_name, self.call, self.order = cuda, kernel_name, call, order
         self.block_indices, self.thread_indices = indices(grid), indices(block)
         self.hub = getcurrent()

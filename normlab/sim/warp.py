@@ -1,8 +1,8 @@
 """Warp operations: what a lane says, and what the warp answers.
 
-`WarpOperations` is the part of the `cuda` namespace that a lane calls: it leaves mask and value with its thread and stops.
-Once all lanes named in the mask are there, `scheduler.Warp.answer` calls the operation's function in `RESOLVERS`, which sees
-the whole group, lane number → thread, and gives each thread its result.
+`WarpOperations` is the part of the `cuda` namespace that a lane calls: it leaves mask and value with its thread and
+stops. Once all lanes named in the mask are there, `scheduler.Warp.answer` calls the operation's function in
+`RESOLVERS`, which sees the whole group, lane number → thread, and gives each thread its result.
 
 Sources: PTX ISA, shfl.sync, vote.sync, match.sync; the signatures are those of numba-cuda, which has no `width`.
 """
