@@ -4,6 +4,7 @@ Everything above names `cuda`, `launch` and the two conversions `widen` and `cas
 unchanged in three worlds: compiled on a GPU, interpreted by `normlab.sim`, and compiled to PTX with no GPU at all.
 """
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -28,10 +29,13 @@ __all__ = [
     "compile_ptx",
     "cuda",
     "device_empty",
+    "device_of",
     "float32",
     "float64",
     "gpu_available",
     "launch",
+    "numba_array",
+    "synchronize",
     "to_device",
     "to_host",
     "use_gpu",
@@ -118,6 +122,31 @@ def to_host(view: DeviceArray) -> np.ndarray:
         return view.owner.copy_to_host()[:size].view(view.dtype).reshape(view.shape)
 
 
+def numba_array(view: DeviceArray, shape: tuple[int, ...]) -> Any:
+    """An array that `device_empty` made as Numba's own device array, C-contiguous, of another shape."""
+    size = int(np.prod(shape)) * view.dtype.itemsize
+    return view.owner[:size].view(view.dtype).reshape(shape)
+
+
+def device_of(pointer: int) -> int:
+    """The number of the GPU whose memory a pointer points into."""
+    from cuda.bindings import driver
+
+    if not pointer:  # of an array without elements
+        return cuda.get_current_device().id
+    attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    error, device = driver.cuPointerGetAttribute(attribute, pointer)
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise ValueError(f"the driver knows no device for the address {pointer:#x}: {error.name}")
+    return int(device)
+
+
+def synchronize(stream: int | None, *, unless: int) -> None:
+    """Wait for the work queued on a stream, given by its handle, unless later work goes to that stream anyway."""
+    if stream and stream != unless:
+        cuda.external_stream(stream).synchronize()
+
+
 def accumulator(statistics: Any) -> Any:
     """The Numba type that a kernel computes in: that of the statistics it writes, float32 or (for float64 input) float64."""
     return float64 if statistics.dtype == np.float64 else float32
@@ -150,17 +179,28 @@ def launch(kernel: Any, grid: int | tuple, block: int | tuple, *args: Any, strea
 
 
 def _launch_on_gpu(kernel: Any, grid: int | tuple, block: int | tuple, args: Any, stream: int) -> None:
-    from cuda.core import LaunchConfig, Stream
-    from cuda.core import launch as core_launch
+    from cuda.bindings import driver
 
     devices = {arg.device for arg in args if isinstance(arg, DeviceArray)}
     if len(devices) > 1:
         raise ValueError(f"the arrays of one launch lie on different GPUs: {sorted(devices)}")
     with cuda.gpus[devices.pop()]:
         compiled = kernel.compile(tuple(_numba_type(arg) for arg in args))
+        function = driver.CUfunction(int(compiled._codelibrary.get_cufunc().handle))
         parameters = [parameter for arg in args for parameter in _parameters(arg)]
-        config = LaunchConfig(grid=grid, block=block)
-        core_launch(Stream.from_handle(stream), config, compiled._codelibrary.get_cufunc().kernel, *parameters)
+        addresses = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
+        shared_bytes = 0
+        (error,) = driver.cuLaunchKernel(
+            function, *_dimensions(grid), *_dimensions(block), shared_bytes, stream, ctypes.addressof(addresses), 0
+        )
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"the driver could not launch {kernel.py_func.__name__}[{grid}, {block}]: {error.name}")
+
+
+def _dimensions(size: int | tuple) -> tuple[int, int, int]:
+    """A grid or block size as three ints."""
+    x, y, z = (*(size if isinstance(size, tuple) else (size,)), 1, 1)[:3]
+    return int(x), int(y), int(z)
 
 
 def _numba_type(arg: Any) -> Any:
@@ -182,8 +222,6 @@ def _parameters(arg: Any) -> Iterator[Any]:
 
     An array is: meminfo, parent, number of items, bytes an item, data, shape…, strides…; None is one null pointer.
     """
-    import ctypes
-
     if arg is None:
         yield ctypes.c_void_p(0)
     elif isinstance(arg, DeviceArray):

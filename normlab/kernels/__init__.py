@@ -8,7 +8,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from normlab.kernels import backward, forward
-from normlab.kernels.step import BackwardStep, Chains, ForwardStep, Step
+from normlab.kernels.step import BackwardProblem, BackwardStep, Chains, ForwardStep, Step
 
 
 def _ladder(package) -> tuple:
@@ -18,4 +18,4 @@ def _ladder(package) -> tuple:
 
 LADDERS: dict[str, tuple] = {"forward": _ladder(forward), "backward": _ladder(backward)}
 
-__all__ = ["LADDERS", "BackwardStep", "Chains", "ForwardStep", "Step"]
+__all__ = ["LADDERS", "BackwardProblem", "BackwardStep", "Chains", "ForwardStep", "Step"]

@@ -21,23 +21,11 @@ GRID_LIMIT = 2**31 - 1
 
 
 @cuda.jit
-def clear(total_weight, total_bias):
-    """Zero the accumulators of grad_weight and grad_bias: (n2,), or None."""
+def store(total, gradient):
+    """Round the accumulated sums of one parameter, (n2,), into its gradient."""
     column = cuda.grid(1)
-    if total_weight is not None and column < total_weight.shape[0]:
-        total_weight[column] = cast(0, total_weight)
-    if total_bias is not None and column < total_bias.shape[0]:
-        total_bias[column] = cast(0, total_bias)
-
-
-@cuda.jit
-def store(total_weight, total_bias, grad_weight, grad_bias):
-    """Round the accumulators into grad_weight and grad_bias."""
-    column = cuda.grid(1)
-    if total_weight is not None and column < total_weight.shape[0]:
-        grad_weight[column] = cast(total_weight[column], grad_weight)
-    if total_bias is not None and column < total_bias.shape[0]:
-        grad_bias[column] = cast(total_bias[column], grad_bias)
+    if column < total.shape[0]:
+        gradient[column] = cast(total[column], gradient)
 
 
 @cache
@@ -78,12 +66,10 @@ def build(dtype, rms, memory_efficient):
     return backward_global_atomics
 
 
-def _run(launch, empty, problem: BackwardProblem):
+def _run(launch, memory, problem: BackwardProblem):
     n1, n2 = problem.saved.shape
-    total_weight = None if problem.weight is None else empty((n2,), problem.invvar.dtype)
-    total_bias = None if problem.bias is None else empty((n2,), problem.invvar.dtype)
-    column_blocks = -(-n2 // THREADS)
-    launch(clear, column_blocks, THREADS, total_weight, total_bias)
+    total_weight = None if problem.weight is None else memory.zeros((n2,), problem.invvar.dtype)
+    total_bias = None if problem.bias is None else memory.zeros((n2,), problem.invvar.dtype)
     launch(
         build(accumulator(problem.invvar), problem.rms, problem.memory_efficient),
         min(n1, GRID_LIMIT),
@@ -93,7 +79,9 @@ def _run(launch, empty, problem: BackwardProblem):
         total_weight,
         total_bias,
     )
-    launch(store, column_blocks, THREADS, total_weight, total_bias, problem.grad_weight, problem.grad_bias)
+    for total, gradient in ((total_weight, problem.grad_weight), (total_bias, problem.grad_bias)):
+        if total is not None:
+            launch(store, -(-n2 // THREADS), THREADS, total, gradient)
 
 
 STEP = BackwardStep(

@@ -147,13 +147,13 @@ def build_grad_input(dtype, rms, memory_efficient):
     return backward_apex_grad_input
 
 
-def _run(launch, empty, problem: BackwardProblem):
+def _run(launch, memory, problem: BackwardProblem):
     n1, n2 = problem.saved.shape
     dtype = accumulator(problem.invvar)
     column_blocks = -(-n2 // COLUMNS)
     if problem.weight is not None or problem.bias is not None:
-        part_weight = None if problem.weight is None else empty((PARTS, n2), problem.invvar.dtype)
-        part_bias = None if problem.bias is None else empty((PARTS, n2), problem.invvar.dtype)
+        part_weight = None if problem.weight is None else memory.empty((PARTS, n2), problem.invvar.dtype)
+        part_bias = None if problem.bias is None else memory.empty((PARTS, n2), problem.invvar.dtype)
         rows_a_part = np.int64(_rows_a_part(n1))
         kernel = build_partial_sums(dtype, problem.memory_efficient)
         launch(

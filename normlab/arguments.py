@@ -1,0 +1,120 @@
+"""Checks of what a caller hands to the host functions: before anything runs, in the caller's words, both sides named.
+
+Used by `normlab.ops` alone.
+"""
+
+import numbers
+import operator
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+from normlab.arrays import FLOATS, dtype_name
+from normlab.kernels import LADDERS
+
+HALVES = ("float16", "bfloat16")
+
+
+def shape_of(normalized_shape: Any) -> tuple[int, ...]:
+    """`normalized_shape` as a tuple of positive ints.
+
+    Raises:
+        TypeError: neither an int nor a sequence of ints.
+        ValueError: no dimension, or one that is not positive.
+    """
+    entries = normalized_shape if isinstance(normalized_shape, Iterable) else (normalized_shape,)
+    try:
+        shape = tuple(operator.index(entry) for entry in entries)
+    except TypeError:
+        raise TypeError(f"normalized_shape must be an int or a tuple of ints, got {normalized_shape!r}") from None
+    if not shape:
+        raise ValueError("Expected normalized_shape to be at least 1-dimensional, got normalized_shape=()")
+    if min(shape) < 1:
+        raise ValueError(f"every dimension of normalized_shape must be at least 1, got normalized_shape={shape}")
+    return shape
+
+
+def rows_and_columns(name: str, array: Any, normalized_shape: tuple[int, ...]) -> tuple[int, int]:
+    """(n1, n2): how many rows an array has, and how many elements a row.
+
+    Raises:
+        ValueError: its trailing dimensions are not normalized_shape.
+    """
+    shape = tuple(array.shape)
+    if shape[-len(normalized_shape) :] != normalized_shape:
+        expected = ", ".join(["*", *map(str, normalized_shape)])
+        raise ValueError(
+            f"Given normalized_shape={list(normalized_shape)}, expected {name} with shape [{expected}], "
+            f"but got {name} of shape {list(shape)}"
+        )
+    return prod(shape[: -len(normalized_shape)]), prod(normalized_shape)
+
+
+def check_shape(name: str, array: Any, shape: tuple[int, ...], because: str) -> None:
+    """Raise ValueError unless an array has this shape; `because` says where the shape comes from."""
+    if array is not None and tuple(array.shape) != shape:
+        raise ValueError(f"Expected {name} to be of shape {list(shape)} ({because}), but got {list(array.shape)}")
+
+
+def check_dtype(name: str, array: Any, dtype: str, because: str) -> None:
+    """Raise TypeError unless an array has this dtype; `because` says where the dtype comes from."""
+    if array is not None and dtype_name(array) != dtype:
+        raise TypeError(f"Expected {name} to be {dtype} ({because}), but got {dtype_name(array)}")
+
+
+def parameter_dtype(name: str, array: Any, weight: Any, bias: Any) -> str:
+    """The dtype of weight, bias and the output: apex's V, given the dtype of the input (or saved output) `array`.
+
+    Raises:
+        TypeError: a dtype that no kernel has, or a mix that none has.
+    """
+    given = {"weight": weight, "bias": bias}
+    for label, operand in {name: array, **given}.items():
+        if operand is not None and dtype_name(operand) not in FLOATS:
+            raise TypeError(f"{label} must be one of {', '.join(FLOATS)}, but got {dtype_name(operand)}")
+    dtype = dtype_name(array)
+    for label, parameter in given.items():
+        if parameter is None:
+            continue
+        kind = dtype_name(parameter)
+        if kind != dtype and (dtype, kind) not in MIXED:
+            mixes = ", ".join(f"{a} with {b}" for a, b in MIXED)
+            raise TypeError(
+                f"{name} is {dtype} and {label} is {kind}: they must have one dtype, or mix {mixes} parameters"
+            )
+    if weight is not None:
+        check_dtype("bias", bias, dtype_name(weight), "as weight")
+    parameter = bias if weight is None else weight
+    return dtype if parameter is None else dtype_name(parameter)
+
+
+MIXED = tuple(("float32", half) for half in HALVES) + tuple((half, "float32") for half in HALVES)
+
+
+def statistics_dtype(dtype: str) -> str:
+    """The dtype that statistics are kept and sums are done in: apex's U."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+def number(eps: Any) -> float:
+    """eps as a float, or TypeError."""
+    if not isinstance(eps, numbers.Real):
+        raise TypeError(f"eps must be a real number, got {eps!r}")
+    return float(eps)
+
+
+def step_of(direction: str, name: str | None) -> Any:
+    """The step of a ladder that has this name; the last and best for None.
+
+    Raises:
+        ValueError: no such step; the message lists those there are.
+    """
+    steps = LADDERS[direction]
+    if name is None:
+        return steps[-1]
+    for step in steps:
+        if step.name == name:
+            return step
+    raise ValueError(
+        f"unknown step {name!r} of the {direction} ladder; known: {', '.join(step.name for step in steps)}"
+    )

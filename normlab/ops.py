@@ -1,0 +1,230 @@
+"""The host functions: check the arguments, choose a step of the ladder, launch it. NumPy and GPU arrays alike.
+
+An array comes back as what it came in as: NumPy arrays and torch CPU tensors are computed by the simulator, or, where there
+is a GPU, on it and copied back (`normlab.engine.using` chooses); torch CUDA tensors and arrays with
+`__cuda_array_interface__` stay on their device, and the work is queued on their current stream.
+
+dtypes, in apex's letters: input T, accumulator U (float64 for float64, else float32), parameters and output V. V is T, or
+half parameters with a float32 input, or float32 parameters with a half input; half is float16 or bfloat16. Everything is
+computed in U and rounded once.
+"""
+
+import warnings
+from typing import Any
+
+from normlab import arguments, engine
+from normlab.arrays import FLOATS, Home, HostHome, dtype_name, home_of, launcher
+from normlab.kernels import BackwardProblem
+
+# Microseconds an element that the simulator takes (2-core 2.5 GHz machine), to warn before a run that nobody waits for.
+SIMULATOR_COST = {"forward": 5.0, "backward": 12.0}
+PATIENCE = 60.0  # seconds
+
+
+def layer_norm_forward(
+    x: Any,
+    normalized_shape: int | tuple[int, ...],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    *,
+    step: str | None = None,
+) -> tuple[Any, Any, Any]:
+    """LayerNorm: output = (x - mean) invvar weight + bias, invvar = 1 / sqrt(variance + eps), over the trailing dimensions.
+
+    Args:
+        x: (*leading, *normalized_shape), float16, bfloat16, float32 or float64; any strides.
+        normalized_shape: the trailing dimensions to normalise over, or the last one as an int.
+        weight, bias: normalized_shape, each may be None.
+        eps: added to the biased variance. Where their sum is negative, the row is NaN.
+        step: a step of the forward ladder by name; None: the best one.
+
+    Returns:
+        (output, mean, invvar): output has x's shape and the parameters' dtype; mean and invvar have the leading dimensions'
+        shape and are float32 (float64 for float64).
+
+    Raises:
+        ValueError: shapes that do not fit, arrays on different devices, an unknown step.
+        TypeError: something that is no array, a dtype or a mix of dtypes without kernels.
+
+    >>> import numpy as np
+    >>> x = np.array([[1.0, 2.0, 3.0, 6.0]], np.float32)
+    >>> output, mean, invvar = layer_norm_forward(x, 4, eps=0.5)
+    >>> mean, invvar
+    (array([3.], dtype=float32), array([0.5], dtype=float32))
+    >>> output
+    array([[-1. , -0.5,  0. ,  1.5]], dtype=float32)
+    """
+    return _forward(x, normalized_shape, weight, bias, eps, step, rms=False)
+
+
+def rms_norm_forward(
+    x: Any, normalized_shape: int | tuple[int, ...], weight: Any = None, eps: float = 1e-5, *, step: str | None = None
+) -> tuple[Any, Any]:
+    """RMSNorm: output = x invvar weight, invvar = 1 / sqrt(mean(x²) + eps). Otherwise as `layer_norm_forward`.
+
+    Returns:
+        (output, invvar).
+    """
+    output, _, invvar = _forward(x, normalized_shape, weight, None, eps, step, rms=True)
+    return output, invvar
+
+
+def layer_norm_backward(
+    grad_output: Any,
+    saved: Any,
+    mean: Any,
+    invvar: Any,
+    normalized_shape: int | tuple[int, ...],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    memory_efficient: bool = False,
+    *,
+    step: str | None = None,
+) -> tuple[Any, Any, Any]:
+    """Gradients of `layer_norm_forward`.
+
+    Args:
+        grad_output: (*leading, *normalized_shape), the output's dtype; any strides.
+        saved: the forward's input, or with memory_efficient its output.
+        mean, invvar: the forward's. mean is not read, and may be None, with memory_efficient.
+        normalized_shape, weight, bias, eps: the forward's. Weight and bias must be given where the forward had them.
+        memory_efficient: recompute the normalised value from the output, gamma clamped away from (-eps, eps) as in apex.
+            The gradients then carry the error that `normlab.oracle.recompute_error` bounds.
+        step: a step of the backward ladder by name; None: the best one.
+
+    Returns:
+        (grad_input, grad_weight, grad_bias): grad_input has the shape and dtype of `saved`; the gradients of absent
+        parameters are None.
+
+    Raises:
+        ValueError, TypeError: as `layer_norm_forward`.
+    """
+    if mean is None and not memory_efficient:
+        raise ValueError("mean is needed when saved is the input (memory_efficient=False), got None")
+    return _backward(
+        grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, memory_efficient, step, rms=False
+    )
+
+
+def rms_norm_backward(
+    grad_output: Any,
+    saved: Any,
+    invvar: Any,
+    normalized_shape: int | tuple[int, ...],
+    weight: Any = None,
+    eps: float = 1e-5,
+    memory_efficient: bool = False,
+    *,
+    step: str | None = None,
+) -> tuple[Any, Any]:
+    """Gradients of `rms_norm_forward`. Otherwise as `layer_norm_backward`.
+
+    Returns:
+        (grad_input, grad_weight).
+    """
+    grad_input, grad_weight, _ = _backward(
+        grad_output, saved, None, invvar, normalized_shape, weight, None, eps, memory_efficient, step, rms=True
+    )
+    return grad_input, grad_weight
+
+
+def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
+    optional = {"weight": weight, "bias": bias}
+    home = home_of({"x": x}, optional)
+    shape = arguments.shape_of(normalized_shape)
+    n1, n2 = arguments.rows_and_columns("x", x, shape)
+    output_dtype = FLOATS[arguments.parameter_dtype("x", x, weight, bias)]
+    _check_parameters(weight, bias, shape)
+    statistics = FLOATS[arguments.statistics_dtype(dtype_name(x))]
+    eps = statistics.type(arguments.number(eps))
+    chosen = arguments.step_of("forward", step)
+
+    output = home.empty((n1, n2), output_dtype)
+    mean = None if rms else home.empty((n1,), statistics)
+    invvar = home.empty((n1,), statistics)
+    if n1:
+        _warn_if_slow("forward", n1 * n2, home)
+        chosen.run(
+            launcher(home),
+            home.operand(x, (n1, n2)),
+            home.operand(weight, (n2,)),
+            home.operand(bias, (n2,)),
+            eps,
+            output,
+            mean,
+            invvar,
+        )
+    leading = tuple(x.shape[: -len(shape)])
+    return (
+        home.give_back(output, tuple(x.shape)),
+        None if mean is None else home.give_back(mean, leading),
+        home.give_back(invvar, leading),
+    )
+
+
+def _backward(grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, memory_efficient, step, *, rms):
+    if memory_efficient:
+        mean = None
+    optional = {"mean": mean, "weight": weight, "bias": bias}
+    home = home_of({"saved": saved, "grad_output": grad_output, "invvar": invvar}, optional)
+    shape = arguments.shape_of(normalized_shape)
+    n1, n2 = arguments.rows_and_columns("saved", saved, shape)
+    output_dtype = arguments.parameter_dtype("saved", saved, weight, bias)
+    _check_parameters(weight, bias, shape)
+    arguments.check_dtype("grad_output", grad_output, output_dtype, "the output's dtype")
+    arguments.check_shape("grad_output", grad_output, tuple(saved.shape), "as saved")
+    if memory_efficient:
+        arguments.check_dtype("saved", saved, output_dtype, "with memory_efficient it is the output, as the parameters")
+    statistics = arguments.statistics_dtype(dtype_name(saved))
+    leading = tuple(saved.shape[: -len(shape)])
+    for name, array in (("mean", mean), ("invvar", invvar)):
+        arguments.check_shape(name, array, leading, "the leading dimensions of saved")
+        arguments.check_dtype(name, array, statistics, "statistics are kept in accumulator precision")
+    eps = FLOATS[statistics].type(arguments.number(eps))
+    chosen = arguments.step_of("backward", step)
+
+    parameter_memory = home.empty if n1 else home.zeros  # a sum over no rows is 0
+    grad_weight = None if weight is None else parameter_memory((n2,), FLOATS[output_dtype])
+    grad_bias = None if bias is None else parameter_memory((n2,), FLOATS[output_dtype])
+    grad_input = home.empty((n1, n2), FLOATS[dtype_name(saved)])
+    if n1:
+        _warn_if_slow("backward", n1 * n2, home)
+        problem = BackwardProblem(
+            grad_output=home.operand(grad_output, (n1, n2)),
+            saved=home.operand(saved, (n1, n2)),
+            mean=home.operand(mean, (n1,)),
+            invvar=home.operand(invvar, (n1,)),
+            weight=home.operand(weight, (n2,)),
+            bias=home.operand(bias, (n2,)),
+            eps=eps,
+            rms=rms,
+            memory_efficient=bool(memory_efficient),
+            grad_input=grad_input,
+            grad_weight=grad_weight,
+            grad_bias=grad_bias,
+        )
+        chosen.run(launcher(home), home, problem)
+    return (
+        home.give_back(grad_input, tuple(saved.shape)),
+        None if grad_weight is None else home.give_back(grad_weight, shape),
+        None if grad_bias is None else home.give_back(grad_bias, shape),
+    )
+
+
+def _check_parameters(weight: Any, bias: Any, shape: tuple[int, ...]) -> None:
+    arguments.check_shape("weight", weight, shape, "normalized_shape")
+    arguments.check_shape("bias", bias, shape, "normalized_shape")
+
+
+def _warn_if_slow(direction: str, elements: int, home: Home) -> None:
+    """Say how long the simulator will take, where that is longer than somebody waits without a word."""
+    if isinstance(home, HostHome) and not engine.use_gpu():
+        seconds = elements * SIMULATOR_COST[direction] * 1e-6
+        if seconds > PATIENCE:
+            warnings.warn(
+                f"the simulator takes about {seconds / 60:.0f} minutes for the {direction} pass over {elements:,} elements; "
+                f"{int(PATIENCE / seconds * elements):,} elements take one minute, and a GPU takes milliseconds",
+                stacklevel=4,
+            )
