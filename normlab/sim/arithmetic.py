@@ -62,6 +62,7 @@ class IntegerCast:
         return value
 
     def __repr__(self) -> str:
+        """Print as the dtype."""
         return str(self.dtype)
 
 

@@ -86,14 +86,14 @@ def _same(one: CodeType, other: CodeType) -> bool:
 class SafeOperators(ast.NodeTransformer):
     """Replaces operators that may raise, or widen wrongly, by calls."""
 
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:  # noqa: N802
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         """a / b becomes _simulated_Div(a, b)."""
         self.generic_visit(node)
         if _harmless(node.op, node.left, node.right):
             return node
         return ast.copy_location(_call(_function(node.op), node.left, node.right), node)
 
-    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:  # noqa: N802
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
         """a /= b becomes a = _simulated_Div(a, b); a[i] /= b evaluates a and i once."""
         self.generic_visit(node)
         target = node.target
