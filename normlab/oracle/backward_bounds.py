@@ -20,7 +20,7 @@ from normlab.oracle.arithmetic import Arithmetic
 from normlab.oracle.floats import Extended, ExtendedArray, FloatArray, float_format
 from normlab.oracle.forward_bounds import accumulator_eps, finished
 from normlab.oracle.inexact import Inexact, held_exactly, sum_of_three
-from normlab.oracle.recompute import saved_output, times_clamped_weight, unscaled, unshifted
+from normlab.oracle.recompute import as_stored, saved_output, times_clamped_weight, unscaled, unshifted
 from normlab.oracle.rows import Rows, as_rows
 from normlab.oracle.values import NormGradients, normalise
 
@@ -103,7 +103,7 @@ def backward_bound(
         grad_bias = dy.sum(0, arithmetic.column_sum)
 
         # An infinite grad_output times an x̂ that may be 0 or of either sign: infinite or NaN, nobody knows.
-        unsure = abs(xhat.exact) <= xhat.error
+        unsure = np.less_equal(abs(xhat.exact), xhat.error)
         infinite = np.isinf(dy.exact)
         unsure_rows = infinite.any(axis=1, keepdims=True) & unsure.any(axis=1, keepdims=True)
         unsure_columns = (infinite & unsure).any(axis=0, keepdims=True)
@@ -121,25 +121,28 @@ def backward_bound(
 def assembled(g: Inexact, terms1: Inexact | None, terms2: Inexact, xhat: Inexact, invvar: Inexact) -> Inexact:
     """∂L/∂x = (n g - Σ₁ - x̂ Σ₂) r / n, with sums or with means, in whatever order: roundings enough for all.
 
-    n g rounds once, a mean at most twice (a rounded 1/n, and times it), r / n and the product with it three times.
+    n g rounds once, a mean at most twice (a rounded 1/n, and times it), r / n and the product with it three times. Means are
+    n times smaller than sums, and so are their products with x̂: both underflow the sooner.
     """
     arithmetic, n = g.arithmetic, Extended(g.exact.shape[1])
     n_g = g.scaled(n).rounded_again(1)
-    sum2 = terms2.sum(1, arithmetic.row_sum).rounded_again(2)
+    sum2 = terms2.sum(1, arithmetic.row_sum).rounded_again(2, n)
+    away = -(xhat * sum2).rounded_again(1, n)
     if terms1 is None:
-        whole = n_g - xhat * sum2
+        whole = n_g + away
     else:
-        sum1 = terms1.sum(1, arithmetic.row_sum).rounded_again(2)
-        whole = sum_of_three(n_g, -sum1, -(xhat * sum2))
+        sum1 = terms1.sum(1, arithmetic.row_sum).rounded_again(2, n)
+        whole = sum_of_three(n_g, -sum1, away)
     return (whole * invvar).scaled(1 / n).rounded_again(2)
 
 
-def handed_in(exact: ExtendedArray, error: ArrayLike | None, name: str, rows: Rows, arithmetic: Arithmetic) -> Inexact:
+def handed_in(
+    exact: ExtendedArray, error: ArrayLike | None, name: str, rows: Rows, arithmetic: Arithmetic
+) -> Inexact:
     """A statistic (n1, 1) that the forward saved, off by `error` or by its rounding to the accumulator's format."""
     if error is not None:
         return Inexact(exact, rows.column(error, name), arithmetic)
-    u_format = arithmetic.u_format
-    return Inexact(exact, u_format.unit_roundoff * abs(exact) + u_format.half_subnormal, arithmetic)
+    return as_stored(exact, arithmetic.u_format, arithmetic)
 
 
 def or_unknown(error: ExtendedArray, unknown: np.ndarray, exact: ExtendedArray, shape: tuple[int, ...]) -> FloatArray:

@@ -52,10 +52,13 @@ class Inexact:
         """Times an exact positive factor, in the mathematics only: its roundings are the caller's to add."""
         return Inexact(self.exact * factor, self.error * factor, self.arithmetic)
 
-    def rounded_again(self, times: int) -> "Inexact":
-        """The same numbers after `times` multiplications or divisions more, which are exact but for their rounding."""
+    def rounded_again(self, times: int, held_by: Extended | int = 1) -> "Inexact":
+        """The same numbers after `times` multiplications or divisions more, which are exact but for their rounding.
+
+        `held_by`: the kernel may hold these numbers divided by that, so that they underflow the sooner.
+        """
         rounding = gamma_k(times, self.arithmetic.u) * (abs(self.exact) + self.error)
-        underflow = times * self.arithmetic.u_format.half_subnormal
+        underflow = times * held_by * self.arithmetic.u_format.half_subnormal
         return self._held(self.exact, self.error, self.error + rounding + underflow)
 
     def sum(self, axis: int, roundings: float) -> "Inexact":
@@ -91,8 +94,8 @@ def sum_of_three(a: Inexact, b: Inexact, c: Inexact) -> Inexact:
     exact, error = a.exact + b.exact + c.exact, a.error + b.error + c.error
     first = np.maximum(np.maximum(abs(a.exact + b.exact), abs(b.exact + c.exact)), abs(a.exact + c.exact)) + error
     # The second addition rounds what the first one left.
-    error = error + a.arithmetic.u * first
-    return a._held(exact, error, error + a.arithmetic.u * (abs(exact) + error))
+    after_first = error + a.arithmetic.u * first
+    return a._held(exact, error, after_first + a.arithmetic.u * (abs(exact) + after_first))
 
 
 def unless_special(error: ExtendedArray, operands: ExtendedArray) -> ExtendedArray:

@@ -20,14 +20,14 @@ def mean_and_variance(x: ExtendedArray, middle: Normalised, arithmetic: Arithmet
     """Of every row of x (n1, n2), each (n1, 1), in the way the arithmetic says."""
     method = welford if arithmetic.statistics == "welford" else two_pass
     mean_error, variance_error = method(x, middle.variance, arithmetic)
-    magnitude = abs(x).sum(axis=1, keepdims=True)
-    # Sums of x, and squares times counts, must stay finite on the way.
-    largest, n2 = arithmetic.u_format.largest, x.shape[1]
-    overflows = (magnitude > largest) | (n2 * n2 * (middle.variance + variance_error) > largest)
+    # No sum of x passes n max|x|. No square of a difference passes 4 max|x|², and counts or a sum multiply it by n at most:
+    # also where Chan's merge squares the distance from an empty thread's mean, which is 0, to multiply it by 0.
+    largest = abs(x).max(axis=1, keepdims=True, initial=0)
+    overflows = 4 * x.shape[1] * np.maximum(largest, largest * largest) > arithmetic.u_format.largest
     mean_error = np.where(overflows, NOTHING_KNOWN, mean_error)
     variance_error = np.where(overflows, NOTHING_KNOWN, variance_error)
     # A row with an infinity has no variance; its mean is infinite, but Welford's may be inf - inf.
-    broken = ~np.isfinite(magnitude)
+    broken = ~np.isfinite(largest)
     either = np.isinf(middle.mean) & (arithmetic.statistics == "welford")
     mean_error = np.where(broken, np.where(either, NOTHING_KNOWN, SAME_PATTERN), mean_error)
     variance_error = np.where(broken, SAME_PATTERN, variance_error)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from normlab.oracle.arithmetic import Arithmetic
-from normlab.oracle.floats import Extended, ExtendedArray, FloatArray, extended, float_format, unit_roundoff
+from normlab.oracle.floats import Extended, ExtendedArray, FloatArray, Format, extended, float_format, unit_roundoff
 from normlab.oracle.inexact import Inexact, held_exactly
 from normlab.oracle.rows import Rows
 
@@ -42,14 +42,19 @@ def clamp_by_magnitude(weight: ExtendedArray, eps: Extended) -> ExtendedArray:
 
 
 def saved_output(xhat: ExtendedArray, rows: Rows, error: ArrayLike | None, arithmetic: Arithmetic) -> Inexact:
-    """y as the forward stored it, off by `error` (x's shape) or by its rounding; unknown where it may have overflowed."""
+    """y as the forward stored it, off by `error` (x's shape) or by its rounding."""
     y = xhat * rows.weight + rows.bias
     storage = float_format(arithmetic.output)
     if error is None:
-        off = storage.unit_roundoff * abs(y) + storage.half_subnormal
-    else:
-        off = rows.matrix(error, "output_error")
+        return as_stored(y, storage, arithmetic)
+    off = rows.matrix(error, "output_error")
     return Inexact(y, np.where(abs(y) + off > storage.largest, Extended(np.inf), off), arithmetic)
+
+
+def as_stored(exact: ExtendedArray, storage: Format, arithmetic: Arithmetic) -> Inexact:
+    """Exact values, rounded to a storage format; unknown where they are too large for it."""
+    off = held_exactly(exact, arithmetic).stored(storage)
+    return Inexact(exact, np.where(abs(exact) + off > storage.largest, Extended(np.inf), off), arithmetic)
 
 
 def unshifted(y: Inexact, rows: Rows) -> Inexact:
