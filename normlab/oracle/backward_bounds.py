@@ -103,7 +103,7 @@ def backward_bound(
         grad_bias = dy.sum(0, arithmetic.column_sum)
 
         # An infinite grad_output times an x̂ that may be 0 or of either sign: infinite or NaN, nobody knows.
-        unsure = np.less_equal(abs(xhat.exact), xhat.error)
+        unsure = np.isinf(xhat.error) | (abs(xhat.exact) <= xhat.error)
         infinite = np.isinf(dy.exact)
         unsure_rows = infinite.any(axis=1, keepdims=True) & unsure.any(axis=1, keepdims=True)
         unsure_columns = (infinite & unsure).any(axis=0, keepdims=True)

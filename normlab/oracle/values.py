@@ -113,7 +113,7 @@ def normalise(rows: Rows, eps: float, *, centred: bool) -> Normalised:
     if centred:
         mean = row_mean(rows.x)
         # The first mean carries the rounding of a sum of x; what is left is a sum of small deviations.
-        mean = mean + row_mean(rows.x - mean)
+        mean = mean + np.where(np.isfinite(mean), row_mean(rows.x - mean), 0)
     deviation = rows.x - mean
     variance = row_mean(deviation * deviation)
     # r = 1 / √(σ² + ε)
