@@ -1,6 +1,6 @@
 """The engine room: the one place that imports a CUDA compiler, and the one that chooses between a GPU and the simulator.
 
-Everything above names `cuda`, `launch` and the two conversions `widen` and `cast` from here. A kernel written so runs
+Everything above names `cuda`, `launch` and the intrinsics `load`, `store` and `cast` from here. A kernel written so runs
 unchanged in three worlds: compiled on a GPU, interpreted by `normlab.sim`, and compiled to PTX with no GPU at all.
 """
 
@@ -18,6 +18,7 @@ from llvmlite import ir
 from numba import cuda, float32, float64
 from numba.cuda import dispatcher as _dispatcher
 from numba.cuda import types as _types
+from numba.cuda import cgutils
 from numba.cuda.extending import intrinsic
 
 from normlab.sim import register_twin, simulate
@@ -34,13 +35,14 @@ __all__ = [
     "float64",
     "gpu_available",
     "launch",
+    "load",
     "numba_array",
+    "store",
     "synchronize",
     "to_device",
     "to_host",
     "use_gpu",
     "using",
-    "widen",
 ]
 
 WORLDS = ("auto", "gpu", "simulator")
@@ -269,57 +271,83 @@ def compile_ptx(kernel: Any, types: tuple, cc: tuple[int, int] = (9, 0)) -> str:
         _dispatcher.get_current_device = real
 
 
-# ---- conversions ------------------------------------------------------------------------------------------------------
+# ---- intrinsics, each with its Python twin for the simulator ----------------------------------------------------------
 
 
 @intrinsic
-def widen(typing_context, value):
-    """A loaded value in accumulator precision (apex's T -> U): float64 stays, everything narrower becomes float32."""
-    if value == _types.bfloat16:
+def load(typing_context, array, index):
+    """`array[index]` in accumulator precision (apex's T -> U): float64 stays, everything narrower becomes float32.
 
-        def shift(context, builder, signature, args):
-            # a bfloat16 is the upper half of a float32
-            bits = builder.shl(builder.zext(args[0], ir.IntType(32)), ir.IntType(32)(16))
+    `index` is an int or a tuple of ints, and never negative: Numba's own indexing asks at every access whether to count from
+    the end, which costs an inner loop more than its arithmetic does.
+    """
+    wide = _types.float64 if array.dtype == _types.float64 else _types.float32
+
+    def generate(context, builder, signature, args):
+        value = context.unpack_value(builder, array.dtype, _element_pointer(context, builder, signature, args))
+        if array.dtype == _types.bfloat16:  # the upper half of a float32
+            bits = builder.shl(builder.zext(value, ir.IntType(32)), ir.IntType(32)(16))
             return builder.bitcast(bits, ir.FloatType())
+        return context.cast(builder, value, array.dtype, wide)
 
-        return _types.float32(value), shift
-    wide = _types.float64 if value == _types.float64 else _types.float32
+    return wide(array, index), generate
 
-    def convert(context, builder, signature, args):
-        return context.cast(builder, args[0], value, wide)
 
-    return wide(value), convert
+@intrinsic
+def store(typing_context, array, index, value):
+    """`array[index] = value`, rounded to nearest even into the array's dtype (apex's U -> V). Index as in `load`."""
+
+    def generate(context, builder, signature, args):
+        pointer = _element_pointer(context, builder, signature, args)
+        context.pack_value(builder, array.dtype, _convert(context, builder, args[2], value, array.dtype), pointer)
+        return context.get_dummy_value()
+
+    return _types.none(array, index, value), generate
 
 
 @intrinsic
 def cast(typing_context, value, array):
-    """A value in the dtype of `array`, where it is to be stored or compared (apex's U -> V), rounded to nearest even.
+    """A value in the dtype of `array`: `cast(0, array)` and `cast(n, array)`, where a bare `0.0` would be a float64."""
 
-    `cast(0, array)` and `cast(n, array)` make constants in that dtype: a bare `0.0` would be a float64.
-    """
-    target = array.dtype
-    if target == _types.bfloat16:
+    def generate(context, builder, signature, args):
+        return _convert(context, builder, args[0], value, array.dtype)
 
-        def round_to_bfloat16(context, builder, signature, args):
-            single = context.cast(builder, args[0], value, _types.float32)
-            function = ir.FunctionType(ir.IntType(16), [ir.FloatType()])
-            return builder.call(ir.InlineAsm(function, "cvt.rn.bf16.f32 $0, $1;", "=h,f"), [single])
-
-        return target(value, array), round_to_bfloat16
-
-    def convert(context, builder, signature, args):
-        return context.cast(builder, args[0], value, target)
-
-    return target(value, array), convert
+    return array.dtype(value, array), generate
 
 
-def _widen(value: Any) -> Any:
+def _element_pointer(context, builder, signature, args):
+    array, index = signature.args[:2]
+    many = isinstance(index, _types.BaseTuple)
+    values = cgutils.unpack_tuple(builder, args[1]) if many else [args[1]]
+    indices = [
+        context.cast(builder, value, kind, _types.intp)
+        for value, kind in zip(values, index if many else [index], strict=True)
+    ]
+    data = context.make_array(array)(context, builder, args[0])
+    return cgutils.get_item_pointer(context, builder, array, data, indices, wraparound=False)
+
+
+def _convert(context, builder, value, source, target):
+    if target != _types.bfloat16:
+        return context.cast(builder, value, source, target)
+    single = context.cast(builder, value, source, _types.float32)
+    function = ir.FunctionType(ir.IntType(16), [ir.FloatType()])
+    return builder.call(ir.InlineAsm(function, "cvt.rn.bf16.f32 $0, $1;", "=h,f"), [single])
+
+
+def _load(array: Any, index: Any) -> Any:
+    value = array[index]
     return value if isinstance(value, np.float64) else np.float32(value)
+
+
+def _store(array: Any, index: Any, value: Any) -> None:
+    array[index] = value
 
 
 def _cast(value: Any, array: np.ndarray) -> Any:
     return array.dtype.type(value)
 
 
-register_twin(widen, _widen)
+register_twin(load, _load)
+register_twin(store, _store)
 register_twin(cast, _cast)

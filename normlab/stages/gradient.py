@@ -5,7 +5,7 @@
 Called by every grad_input kernel (apex: both loops of cuComputeGradInput). Arguments as `normalised`; grad_output: (n1, n2).
 """
 
-from normlab.engine import cuda, widen
+from normlab.engine import cuda, load
 from normlab.stages.recompute import (
     affine,
     clamp_by_magnitude,
@@ -19,13 +19,13 @@ from normlab.stages.recompute import (
 @cuda.jit(device=True)
 def row_terms(grad_output, saved, row, column, mean, invvar, weight, bias, memory_efficient):
     """(g, g x̂) of one element. From a saved output g x̂ = dy (y - beta): the division by gamma cancels."""
-    grad = widen(grad_output[row, column])
-    value = widen(saved[row, column])
+    grad = load(grad_output, (row, column))
+    value = load(saved, (row, column))
     gamma = element(weight, column)
     weighted = affine(grad, gamma, None)
     if memory_efficient:
         return weighted, grad * without_bias(value, element(bias, column))
-    return weighted, weighted * normalised_from_input(value, element(mean, row), invvar[row])
+    return weighted, weighted * normalised_from_input(value, element(mean, row), load(invvar, row))
 
 
 @cuda.jit(device=True)
@@ -48,6 +48,6 @@ def input_gradient(
 ):
     """grad_input at (row, column), given mean(g) (0 for RMSNorm) and mean(g x̂) of the row."""
     gamma = gradient_gamma(weight, column, eps, memory_efficient)
-    weighted = affine(widen(grad_output[row, column]), gamma, None)
+    weighted = affine(load(grad_output, (row, column)), gamma, None)
     xhat = normalised(saved, row, column, mean, invvar, weight, bias, eps, memory_efficient)
-    return (weighted - mean_g - xhat * mean_g_normalised) * invvar[row]
+    return (weighted - mean_g - xhat * mean_g_normalised) * load(invvar, row)

@@ -7,14 +7,14 @@ stored rounded, so x̂ comes back with an error of about u_out (|beta| + |gamma 
 weight, bias and mean may be None: 1, 0 and 0. The compiler drops the branches of what is absent.
 """
 
-from normlab.engine import cuda, widen
+from normlab.engine import cuda, load
 
 
 @cuda.jit(device=True)
 def element(array, index):
     """`array[index]` in accumulator precision, or None where there is no array."""
     if array is not None:
-        return widen(array[index])
+        return load(array, index)
     return None
 
 
@@ -70,7 +70,7 @@ def normalised(saved, row, column, mean, invvar, weight, bias, eps, memory_effic
 
     saved: (n1, n2); mean, invvar: (n1,), accumulator dtype; weight, bias: (n2,); eps: accumulator dtype.
     """
-    value = widen(saved[row, column])
+    value = load(saved, (row, column))
     if memory_efficient:
         return normalised_from_output(value, element(weight, column), element(bias, column), eps)
-    return normalised_from_input(value, element(mean, row), invvar[row])
+    return normalised_from_input(value, element(mean, row), load(invvar, row))

@@ -3,7 +3,7 @@
 Composed of the stages below it; the first place where they all meet. Called by the apex forward kernel.
 """
 
-from normlab.engine import cast, cuda, widen
+from normlab.engine import cast, cuda, float32, load
 from normlab.stages.block import block_moments, block_sum
 from normlab.stages.moments import rms_step, welford_step
 from normlab.stages.warp import thread_index, warp_moments, warp_sum
@@ -33,10 +33,10 @@ def row_moments(x, row, buffer):
     column = STEP * thread_index()
     while column + STEP <= n2:
         for k in range(STEP):
-            mean, m2, count = welford_step(widen(x[row, column + k]), mean, m2, count)
+            mean, m2, count = welford_step(load(x, (row, column + k)), mean, m2, count)
         column += stride
     while column < n2:  # only the thread whose step the row's end cuts short
-        mean, m2, count = welford_step(widen(x[row, column]), mean, m2, count)
+        mean, m2, count = welford_step(load(x, (row, column)), mean, m2, count)
         column += 1
     mean, m2, count = warp_moments(mean, m2, count)
     mean, m2, count = block_moments(mean, m2, count, buffer)
@@ -52,10 +52,10 @@ def row_mean_square(x, row, buffer):
     column = STEP * thread_index()
     while column + STEP <= n2:
         for k in range(STEP):
-            square_sum = rms_step(widen(x[row, column + k]), square_sum)
+            square_sum = rms_step(load(x, (row, column + k)), square_sum)
         column += stride
     while column < n2:  # only the thread whose step the row's end cuts short
-        square_sum = rms_step(widen(x[row, column]), square_sum)
+        square_sum = rms_step(load(x, (row, column)), square_sum)
         column += 1
     square_sum = block_sum(warp_sum(square_sum), buffer)
     return square_sum / cast(n2, buffer)

@@ -11,7 +11,7 @@ bank, and the 32 lanes hit 32 banks.
 apex: cuLoadWriteStridedInputs, cuLoadAddStridedInputs. Block: 32 x 4 threads.
 """
 
-from normlab.engine import cast, cuda, widen
+from normlab.engine import cast, cuda, load
 from normlab.stages.recompute import normalised
 
 COLUMNS = 32
@@ -39,7 +39,7 @@ def column_terms(row, column, row_end, grad_output, saved, mean, invvar, weight,
     Zeros outside the matrix and from row_end on. Other arguments as `normalised`.
     """
     if row < row_end and column < saved.shape[1]:
-        grad = widen(grad_output[row, column])
+        grad = load(grad_output, (row, column))
         return grad, grad * normalised(saved, row, column, mean, invvar, weight, bias, eps, memory_efficient)
     return cast(0, invvar), cast(0, invvar)
 

@@ -8,7 +8,7 @@ Next: apex's sums without atomics, in a kernel of their own.
 
 from functools import cache
 
-from normlab.engine import accumulator, cast, cuda, widen
+from normlab.engine import accumulator, cast, cuda, load, store
 from normlab.kernels.step import BackwardProblem, BackwardStep, Chains
 from normlab.stages.block import block_sums
 from normlab.stages.gradient import input_gradient, row_terms
@@ -21,11 +21,11 @@ GRID_LIMIT = 2**31 - 1
 
 
 @cuda.jit
-def store(total, gradient):
+def round_totals(total, gradient):
     """Round the accumulated sums of one parameter, (n2,), into its gradient."""
     column = cuda.grid(1)
     if column < total.shape[0]:
-        gradient[column] = cast(total[column], gradient)
+        store(gradient, column, load(total, column))
 
 
 @cache
@@ -42,25 +42,29 @@ def build(dtype, rms, memory_efficient):
         while row < saved.shape[0]:
             sum_g = cast(0, invvar)
             sum_gx = cast(0, invvar)
-            for column in range(cuda.threadIdx.x, n2, THREADS):
+            column = cuda.threadIdx.x
+            while column < n2:
                 g, gx = row_terms(grad_output, saved, row, column, mean, invvar, weight, bias, memory_efficient)
                 sum_gx += gx
                 if not rms:
                     sum_g += g
+                column += THREADS
             sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
             mean_g = sum_g / cast(n2, invvar)
             mean_gx = sum_gx / cast(n2, invvar)
-            for column in range(cuda.threadIdx.x, n2, THREADS):
+            column = cuda.threadIdx.x
+            while column < n2:
                 gradient = input_gradient(
                     grad_output, saved, row, column, mean, invvar, weight, bias, eps, memory_efficient, mean_g, mean_gx
                 )
-                grad_input[row, column] = cast(gradient, grad_input)
-                grad = widen(grad_output[row, column])
+                store(grad_input, (row, column), gradient)
+                grad = load(grad_output, (row, column))
                 if total_weight is not None:
                     xhat = normalised(saved, row, column, mean, invvar, weight, bias, eps, memory_efficient)
                     cuda.atomic.add(total_weight, column, grad * xhat)
                 if total_bias is not None:
                     cuda.atomic.add(total_bias, column, grad)
+                column += THREADS
             row += cuda.gridDim.x
 
     return backward_global_atomics
@@ -81,7 +85,7 @@ def _run(launch, memory, problem: BackwardProblem):
     )
     for total, gradient in ((total_weight, problem.grad_weight), (total_bias, problem.grad_bias)):
         if total is not None:
-            launch(store, -(-n2 // THREADS), THREADS, total, gradient)
+            launch(round_totals, -(-n2 // THREADS), THREADS, total, gradient)
 
 
 STEP = BackwardStep(

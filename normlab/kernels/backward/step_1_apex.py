@@ -13,7 +13,7 @@ from functools import cache
 
 import numpy as np
 
-from normlab.engine import accumulator, cast, cuda
+from normlab.engine import accumulator, cast, cuda, load, store
 from normlab.kernels.step import BackwardProblem, BackwardStep, Chains
 from normlab.stages.block import block_sums
 from normlab.stages.gradient import input_gradient, row_terms
@@ -50,11 +50,13 @@ def build_partial_sums(dtype, memory_efficient):
             first_row, row_end, grad_output, saved, mean, invvar, weight, bias, eps, memory_efficient,
             tile_bias, tile_weight,
         )  # fmt: skip
-        for row in range(first_row + ROWS, row_end, ROWS):
+        row = first_row + ROWS
+        while row < row_end:
             load_add_strided(
                 row, row_end, grad_output, saved, mean, invvar, weight, bias, eps, memory_efficient,
                 tile_bias, tile_weight,
             )  # fmt: skip
+            row += ROWS
         cuda.syncthreads()  # the whole tile is in shared memory before its columns are summed
         x = cuda.threadIdx.x
         y = cuda.threadIdx.y
@@ -75,9 +77,9 @@ def build_partial_sums(dtype, memory_efficient):
         column = cuda.blockIdx.x * COLUMNS + x
         if y == 0 and column < saved.shape[1]:
             if part_weight is not None:
-                part_weight[cuda.blockIdx.y, column] = tile_weight[0, x]
+                store(part_weight, (cuda.blockIdx.y, column), tile_weight[0, x])
             if part_bias is not None:
-                part_bias[cuda.blockIdx.y, column] = tile_bias[0, x]
+                store(part_bias, (cuda.blockIdx.y, column), tile_bias[0, x])
 
     return backward_apex_partial_sums
 
@@ -95,7 +97,7 @@ def build_final_sums(dtype):
         total = cast(0, buffer)
         if column < gradient.shape[0]:
             for k in range(PARTS // FINAL_WARPS):
-                total += parts[y * (PARTS // FINAL_WARPS) + k, column]
+                total += load(parts, (y * (PARTS // FINAL_WARPS) + k, column))
         # apex has the barriers below inside a guard on the column, where the last block's threads part; ours has not
         half = HALF_FINAL_WARPS
         while half > 0:
@@ -107,7 +109,7 @@ def build_final_sums(dtype):
             cuda.syncthreads()  # the lower half has read them before the next round overwrites them
             half //= 2
         if y == 0 and column < gradient.shape[0]:
-            gradient[column] = cast(total, gradient)
+            store(gradient, column, total)
 
     return backward_apex_final_sums
 
@@ -137,11 +139,13 @@ def build_grad_input(dtype, rms, memory_efficient):
             sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
             mean_g = sum_g / cast(n2, invvar)
             mean_gx = sum_gx / cast(n2, invvar)
-            for column in range(thread, n2, THREADS):
+            column = thread
+            while column < n2:
                 gradient = input_gradient(
                     grad_output, saved, row, column, mean, invvar, weight, bias, eps, memory_efficient, mean_g, mean_gx
                 )
-                grad_input[row, column] = cast(gradient, grad_input)
+                store(grad_input, (row, column), gradient)
+                column += THREADS
             row += cuda.gridDim.y
 
     return backward_apex_grad_input

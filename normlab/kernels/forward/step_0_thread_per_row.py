@@ -8,7 +8,7 @@ Next: give the row to a block, so that neighbouring threads read neighbouring el
 
 import math
 
-from normlab.engine import cast, cuda, float32, widen
+from normlab.engine import cast, cuda, float32, load, store
 from normlab.kernels.step import Chains, ForwardStep
 from normlab.stages.recompute import affine, element, normalised_from_input
 
@@ -25,18 +25,18 @@ def forward_thread_per_row(x, weight, bias, eps, output, mean, invvar):
     center = cast(0, invvar)
     if mean is not None:
         for column in range(n2):
-            center += widen(x[row, column])
+            center += load(x, (row, column))
         center /= cast(n2, invvar)
-        mean[row] = center
+        store(mean, row, center)
     square_sum = cast(0, invvar)
     for column in range(n2):
-        deviation = widen(x[row, column]) - center
+        deviation = load(x, (row, column)) - center
         square_sum += deviation * deviation
     scale = float32(1) / math.sqrt(square_sum / cast(n2, invvar) + eps)
-    invvar[row] = scale
+    store(invvar, row, scale)
     for column in range(n2):
-        value = normalised_from_input(widen(x[row, column]), center, scale)
-        output[row, column] = cast(affine(value, element(weight, column), element(bias, column)), output)
+        value = normalised_from_input(load(x, (row, column)), center, scale)
+        store(output, (row, column), affine(value, element(weight, column), element(bias, column)))
 
 
 def _run(launch, x, weight, bias, eps, output, mean, invvar):

@@ -9,7 +9,7 @@ Next: Welford's update finds mean and variance in one pass.
 import math
 from functools import cache
 
-from normlab.engine import accumulator, cast, cuda, float32, widen
+from normlab.engine import accumulator, cast, cuda, float32, load, store
 from normlab.kernels.step import Chains, ForwardStep
 from normlab.stages.block import block_sum
 from normlab.stages.recompute import affine, element, normalised_from_input
@@ -32,22 +32,28 @@ def build(dtype):
         while row < x.shape[0]:
             center = cast(0, invvar)
             if mean is not None:
-                for column in range(cuda.threadIdx.x, n2, THREADS):
-                    center += widen(x[row, column])
+                column = cuda.threadIdx.x
+                while column < n2:
+                    center += load(x, (row, column))
+                    column += THREADS
                 center = block_sum(warp_sum_butterfly(center), buffer) / cast(n2, invvar)
                 if cuda.threadIdx.x == 0:
-                    mean[row] = center
+                    store(mean, row, center)
             square_sum = cast(0, invvar)
-            for column in range(cuda.threadIdx.x, n2, THREADS):
-                deviation = widen(x[row, column]) - center
+            column = cuda.threadIdx.x
+            while column < n2:
+                deviation = load(x, (row, column)) - center
                 square_sum += deviation * deviation
+                column += THREADS
             square_sum = block_sum(warp_sum_butterfly(square_sum), buffer)
             scale = float32(1) / math.sqrt(square_sum / cast(n2, invvar) + eps)
             if cuda.threadIdx.x == 0:
-                invvar[row] = scale
-            for column in range(cuda.threadIdx.x, n2, THREADS):
-                value = normalised_from_input(widen(x[row, column]), center, scale)
-                output[row, column] = cast(affine(value, element(weight, column), element(bias, column)), output)
+                store(invvar, row, scale)
+            column = cuda.threadIdx.x
+            while column < n2:
+                value = normalised_from_input(load(x, (row, column)), center, scale)
+                store(output, (row, column), affine(value, element(weight, column), element(bias, column)))
+                column += THREADS
             row += cuda.gridDim.x
 
     return forward_warp_shuffle

@@ -10,7 +10,7 @@ Next: three passes again, but many independent sums in flight.
 import math
 from functools import cache
 
-from normlab.engine import accumulator, cast, cuda, float32, widen
+from normlab.engine import accumulator, cast, cuda, float32, load, store
 from normlab.kernels.step import Chains, ForwardStep
 from normlab.stages.recompute import affine, element, normalised_from_input
 from normlab.stages.row import row_mean_square, row_moments
@@ -37,13 +37,15 @@ def build(dtype):
                 center = cast(0, invvar)
                 variance = row_mean_square(x, row, buffer)
             scale = float32(1) / math.sqrt(variance + eps)
-            for column in range(thread, x.shape[1], THREADS):
-                value = normalised_from_input(widen(x[row, column]), center, scale)
-                output[row, column] = cast(affine(value, element(weight, column), element(bias, column)), output)
+            column = thread
+            while column < x.shape[1]:
+                value = normalised_from_input(load(x, (row, column)), center, scale)
+                store(output, (row, column), affine(value, element(weight, column), element(bias, column)))
+                column += THREADS
             if thread == 0:
                 if mean is not None:
-                    mean[row] = center
-                invvar[row] = scale
+                    store(mean, row, center)
+                store(invvar, row, scale)
             row += cuda.gridDim.y
 
     return forward_apex

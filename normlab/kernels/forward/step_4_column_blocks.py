@@ -10,7 +10,7 @@ Next: 16-byte vectors, the row kept in registers, one pass over memory.
 import math
 from functools import cache
 
-from normlab.engine import accumulator, cast, cuda, float32, widen
+from normlab.engine import accumulator, cast, cuda, float32, load, store
 from normlab.kernels.step import Chains, ForwardStep
 from normlab.stages.block import block_sum
 from normlab.stages.recompute import affine, element, normalised_from_input
@@ -42,32 +42,38 @@ def build(dtype, threads):
             if mean is not None:
                 for k in range(LOADS):
                     sums[k] = cast(0, invvar)
-                for start in range(cuda.threadIdx.x, n2, block_columns):
+                start = cuda.threadIdx.x
+                while start < n2:
                     for k in range(LOADS):
                         if start + k * threads < n2:
-                            sums[k] += widen(x[row, start + k * threads])
+                            sums[k] += load(x, (row, start + k * threads))
+                    start += block_columns
                 center = block_sum(warp_sum_butterfly((sums[0] + sums[1]) + (sums[2] + sums[3])), buffer)
                 center /= cast(n2, invvar)
             for k in range(LOADS):
                 sums[k] = cast(0, invvar)
-            for start in range(cuda.threadIdx.x, n2, block_columns):
+            start = cuda.threadIdx.x
+            while start < n2:
                 for k in range(LOADS):
                     if start + k * threads < n2:  # a lane past the end must not count as (0 - mean)²
-                        deviation = widen(x[row, start + k * threads]) - center
+                        deviation = load(x, (row, start + k * threads)) - center
                         sums[k] += deviation * deviation
+                start += block_columns
             square_sum = block_sum(warp_sum_butterfly((sums[0] + sums[1]) + (sums[2] + sums[3])), buffer)
             scale = float32(1) / math.sqrt(square_sum / cast(n2, invvar) + eps)
-            for start in range(cuda.threadIdx.x, n2, block_columns):
+            start = cuda.threadIdx.x
+            while start < n2:
                 for k in range(LOADS):
                     column = start + k * threads
                     if column < n2:
-                        value = normalised_from_input(widen(x[row, column]), center, scale)
+                        value = normalised_from_input(load(x, (row, column)), center, scale)
                         result = affine(value, element(weight, column), element(bias, column))
-                        output[row, column] = cast(result, output)
+                        store(output, (row, column), result)
+                start += block_columns
             if cuda.threadIdx.x == 0:
                 if mean is not None:
-                    mean[row] = center
-                invvar[row] = scale
+                    store(mean, row, center)
+                store(invvar, row, scale)
             row += cuda.gridDim.x
 
     return forward_column_blocks
