@@ -23,9 +23,12 @@ class WrappingArray(np.ndarray):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Store `value` modulo 2**bits; a float is truncated toward zero."""
-        if isinstance(value, (int, float, np.floating)):
-            value = INTEGER_CASTS[self.dtype.name](value)
-        super().__setitem__(key, value)
+        try:
+            super().__setitem__(key, value)
+        except (OverflowError, ValueError):  # too large, or a NaN
+            if not isinstance(value, (int, float, np.number)):
+                raise
+            super().__setitem__(key, INTEGER_CASTS[self.dtype.name](value))
 
 
 class NarrowArray(WrappingArray):
