@@ -1,7 +1,7 @@
 """Atomic operations: `cuda.atomic`.
 
 A thread never stops inside one, so each is atomic by itself. All go through `Atomics._update`, the one place for a
-tracer to listen at. An atomic that changes nothing may be the heart of a spin loop: `Grid.spin` counts it.
+tracer to listen at. An atomic may be the heart of a spin loop, so `Grid` counts them.
 """
 
 from collections.abc import Callable
@@ -26,12 +26,13 @@ class Atomics:
 
     def _update(self, array: np.ndarray, index: Any, new_value: Callable[[Any], Any]) -> Any:
         """Replace `array[index]` by `new_value` of it and return the old one."""
+        grid, thread = self._cuda.grid_run, self._cuda.current
         old = array[index]
-        new = new_value(old)
+        array[index] = new = new_value(old)
         if new == old or new != new:
-            self._cuda.grid_run.spin(self._cuda.current, (array.ctypes.data, index), old)
-            old, new = array[index], new_value(array[index])  # others ran meanwhile
-        array[index] = new
+            grid.spin(thread, (array.ctypes.data, index), old)
+        else:
+            grid.update(thread)
         return old
 
     def add(self, array: np.ndarray, index: Any, value: Any) -> Any:

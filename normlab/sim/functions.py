@@ -89,16 +89,17 @@ def _remainder(x: Any, y: Any) -> Any:
 
 def fma64(a: Any, b: Any, c: Any) -> np.float64:
     """Return a·b + c in float64, rounded once."""
-    rounded_twice = np.float64(a) * np.float64(b) + np.float64(c)
-    if not np.isfinite(rounded_twice) and not all(map(math.isfinite, (a, b, c))):
-        return rounded_twice
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return np.float64(a) * np.float64(b) + np.float64(c)
+    if not math.isfinite(c):
+        return np.float64(c)
     exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
     if exact == 0:
-        return rounded_twice  # for the sign of zero
+        return np.float64(a) * np.float64(b) + np.float64(c)  # for the sign of zero
     try:
         return np.float64(exact.numerator / exact.denominator)
     except OverflowError:
-        return np.float64(math.copysign(math.inf, exact))
+        return np.float64(math.inf if exact > 0 else -math.inf)
 
 
 def narrow_fma(kind: type[np.floating], a: Any, b: Any, c: Any) -> Any:

@@ -23,7 +23,7 @@ from normlab.sim.errors import BarrierError, DeadlockError, place
 from normlab.sim.warp import RESOLVERS
 
 WARP_SIZE = 32
-SPINS_BEFORE_YIELD = 64  # so many fruitless atomics in a row are a spin loop: let another thread run
+TURN = 64  # so many atomics without a stop may be a spin loop: let another thread run
 IDLE_ROUNDS = 8  # so many rounds over the whole grid in which all threads spin and nothing changes are a livelock
 
 Order = Callable[[list], list]
@@ -75,14 +75,14 @@ class Thread(greenlet):
     what it brought; whoever resolves the operation puts its answer into `result`.
     """
 
-    __slots__ = ("block", "given", "index", "lane", "mask", "operation", "polled", "result", "spins", "warp")
+    __slots__ = ("block", "given", "index", "lane", "mask", "operation", "polled", "result", "spins", "updates", "warp")
 
     def __init__(self, run: Callable[[], None], index: Dim3, lane: int, warp: "Warp", block: "Block"):
         """Be ready to call `run`."""
         super().__init__(run)
         self.index, self.lane, self.warp, self.block = index, lane, warp, block
         self.operation: str | None = None
-        self.mask, self.spins = 0, 0
+        self.mask, self.spins, self.updates = 0, 0, 0
         self.given: Any = None
         self.result: Any = None
         self.polled: dict[Any, Any] = {}  # address → value, of the atomics that changed nothing
@@ -314,16 +314,27 @@ class Grid:
         self.hub.switch()
 
     def spin(self, thread: Thread, address: Any = None, seen: Any = None) -> None:
-        """Count a fruitless atomic of the running `thread` that read `seen`; let others run after many of them."""
+        """Count an atomic of the running `thread` that found `seen` and left it so; many in a row let others run."""
         if thread.polled.get(address) != seen:
             thread.polled[address] = seen
             self.progress += 1
         thread.spins += 1
-        if thread.spins >= SPINS_BEFORE_YIELD:
-            thread.spins = 0
-            thread.warp.spinning.append(thread)
-            self.stop(thread, "a spin loop")
-            thread.operation = None
+        if thread.spins >= TURN:
+            thread.spins = TURN - 1  # who waits in vain gives way at once the next time
+            self.give_way(thread)
+
+    def update(self, thread: Thread) -> None:
+        """Count an atomic of the running `thread` that changed memory; a loop of these may wait for others, too."""
+        self.progress += 1
+        thread.spins, thread.updates = 0, thread.updates + 1
+        if thread.updates % TURN == 0:
+            self.give_way(thread)
+
+    def give_way(self, thread: Thread) -> None:
+        """Let every other thread run before `thread` goes on."""
+        thread.warp.spinning.append(thread)
+        self.stop(thread, "a spin loop")
+        thread.operation = None
 
     def annotate(self, error: BaseException) -> None:
         """Note kernel, block and thread on an exception that came out of a kernel."""

@@ -266,7 +266,7 @@ def test_no_thread_outlives_a_launch_that_failed():
 
     def alive():
         gc.collect()
-        return sum(isinstance(o, greenlet.greenlet) and not o.dead for o in gc.get_objects())
+        return sum(issubclass(type(o), greenlet.greenlet) and not o.dead for o in gc.get_objects())
 
     before = alive()
     unwound = []
@@ -305,6 +305,20 @@ def test_a_spin_lock_lets_every_thread_through(schedule):
     count = np.zeros(1, np.int64)
     simulate(kernel, schedule)[3, 40](np.zeros(1, np.int32), count)
     assert count[0] == 120
+
+
+def test_a_loop_that_counts_its_turns_by_atomics_lets_others_run():
+    @cuda.jit
+    def kernel(turns, flag):
+        if cuda.threadIdx.x == 0:
+            while flag[0] == 0:
+                cuda.atomic.add(turns, 0, 1)
+        else:
+            flag[0] = 1
+
+    turns = np.zeros(1, np.int32)
+    simulate(kernel)[1, 2](turns, np.zeros(1, np.int32))
+    assert turns[0] > 0
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -1,4 +1,4 @@
-"""What a launch takes and refuses: kernels, configurations, arguments; and what an exception inside a kernel looks like."""
+"""What a launch takes and refuses: kernels, configurations, arguments; and what an exception in a kernel looks like."""
 
 import traceback
 
@@ -38,7 +38,9 @@ def test_bool_arrays_are_changed_in_place():
     assert list(x) == [False, True, False]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.uint8])
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.uint8]
+)
 def test_torch_tensors_are_changed_in_place(dtype):
     x = torch.arange(12).to(dtype).reshape(3, 4)
     column = x[:, 1]
@@ -83,7 +85,7 @@ def test_scalars_and_tuples_are_arguments():
 
 
 class OnGpu:
-    __cuda_array_interface__: dict = {}
+    __cuda_array_interface__ = None
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,9 @@ def test_an_impossible_configuration_is_refused(configuration, error, message):
 
 
 def test_a_missing_configuration_is_refused():
-    with pytest.raises(ValueError, match=r"kernel 'double' needs a launch configuration: simulate\(double\)\[grid, block\]"):
+    with pytest.raises(
+        ValueError, match=r"kernel 'double' needs a launch configuration: simulate\(double\)\[grid, block\]"
+    ):
         simulate(double)(np.zeros(3))
 
 

@@ -61,7 +61,7 @@ def test_shared_memory_of_a_device_function_is_shared_and_per_specialisation():
     assert list(out) == [1 + 2 + 100 + 64] * 64
 
 
-@pytest.mark.parametrize("dtype", [float32, np.float64, "float16", types.bfloat16 if hasattr(types, "bfloat16") else "f4"])
+@pytest.mark.parametrize("dtype", [float32, np.float64, "float16", cuda.types.bfloat16])
 @pytest.mark.parametrize("space", ["shared", "local"])
 def test_fresh_float_memory_is_nan(dtype, space):
     @cuda.jit

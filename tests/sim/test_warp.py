@@ -1,4 +1,4 @@
-"""Warp operations against a lane-by-lane model: masks, values, dtypes, divergence, partial warps, and what is refused."""
+"""Warp operations against a lane-by-lane model: masks, values, dtypes, divergence, partial warps, and refusals."""
 
 import numpy as np
 import pytest
@@ -258,7 +258,9 @@ def test_a_mask_without_the_calling_lane_is_an_error():
     def kernel():
         cuda.syncwarp(0x3)
 
-    with pytest.raises(MaskError, match=r"lane 2 calls syncwarp with mask 0x00000003, which leaves the lane itself out"):
+    with pytest.raises(
+        MaskError, match=r"lane 2 calls syncwarp with mask 0x00000003, which leaves the lane itself out"
+    ):
         simulate(kernel)[1, 32]()
 
 
