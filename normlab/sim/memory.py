@@ -126,20 +126,23 @@ class SharedMemory:
 
         Shape 0 stands for all of the launch's dynamic shared memory, which calls of every dtype share.
         """
-        shape, dtype = shape_of(shape), dtype_of(dtype)
-        shared = self._cuda.current.block.shared
-        if shape == (0,):
-            if "dynamic" not in shared:
-                shared["dynamic"] = np.full(self._dynamic_bytes, DYNAMIC_POISON, np.uint8)
-            usable = self._dynamic_bytes // dtype.itemsize * dtype.itemsize
-            return as_kernel_array(shared["dynamic"][:usable].view(dtype))
         # The instruction of the call, not its line: two arrays made in one line are two. The globals are the calling
         # function's own (rewrite.py), and so tell apart two device functions that a closure made from one source.
         caller = sys._getframe(1)
         site = (id(caller.f_code), caller.f_lasti, id(caller.f_globals))
+        shared = self._cuda.current.block.shared
         if site not in shared:
-            shared[site] = fresh(shape, dtype)
+            extents, kind = shape_of(shape), dtype_of(dtype)
+            shared[site] = self._dynamic(kind) if extents == (0,) else fresh(extents, kind)
         return shared[site]
+
+    def _dynamic(self, dtype: np.dtype) -> np.ndarray:
+        """Return the block's dynamic shared memory as an array of as many `dtype` as fit."""
+        shared = self._cuda.current.block.shared
+        if "dynamic" not in shared:
+            shared["dynamic"] = np.full(self._dynamic_bytes, DYNAMIC_POISON, np.uint8)
+        usable = self._dynamic_bytes // dtype.itemsize * dtype.itemsize
+        return as_kernel_array(shared["dynamic"][:usable].view(dtype))
 
 
 class LocalMemory:
