@@ -47,6 +47,7 @@ __all__ = [
 
 WORLDS = ("auto", "gpu", "simulator")
 _world: ContextVar[str] = ContextVar("normlab_world", default="auto")
+_schedule: ContextVar[str | int] = ContextVar("normlab_schedule", default="forward")
 
 
 @cache
@@ -56,11 +57,12 @@ def gpu_available() -> bool:
 
 
 @contextmanager
-def using(world: str) -> Iterator[None]:
+def using(world: str, schedule: str | int = "forward") -> Iterator[None]:
     """Choose where host arrays are computed, for the length of a `with` block.
 
     Args:
         world: "gpu", "simulator", or "auto": the GPU if there is one, else the simulator.
+        schedule: the order in which the simulator runs blocks, warps and lanes: "forward", "reverse" or a seed.
 
     Raises:
         ValueError: an unknown world.
@@ -70,11 +72,12 @@ def using(world: str) -> Iterator[None]:
         raise ValueError(f"unknown engine {world!r}: choose one of {', '.join(WORLDS)}")
     if world == "gpu" and not gpu_available():
         raise RuntimeError("the engine 'gpu' needs an NVIDIA GPU and its driver; none was found here. Use 'simulator'.")
-    token = _world.set(world)
+    tokens = _world.set(world), _schedule.set(schedule)
     try:
         yield
     finally:
-        _world.reset(token)
+        _world.reset(tokens[0])
+        _schedule.reset(tokens[1])
 
 
 def use_gpu() -> bool:
@@ -177,7 +180,7 @@ def launch(kernel: Any, grid: int | tuple, block: int | tuple, *args: Any, strea
             if isinstance(arg, np.ndarray) and arg.flags.writeable:
                 arg[...] = to_host(view)
     else:
-        simulate(kernel)[grid, block](*args)
+        simulate(kernel, schedule=_schedule.get())[grid, block](*args)
 
 
 def _launch_on_gpu(kernel: Any, grid: int | tuple, block: int | tuple, args: Any, stream: int) -> None:

@@ -1,0 +1,37 @@
+"""For all tests: hypothesis's profile, and the table of how close each result came to its bound."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+import hypothesis
+
+# A simulated kernel's time varies more than hypothesis's deadline allows; the suite has a time limit of its own.
+hypothesis.settings.register_profile("normlab", deadline=None, derandomize=False, print_blob=True)
+hypothesis.settings.load_profile("normlab")
+
+
+def pytest_configure(config):
+    """Give all worker processes one folder for their err / bound records."""
+    if not hasattr(config, "workerinput"):
+        os.environ["NORMLAB_TIGHTNESS"] = tempfile.mkdtemp(prefix="tightness-")
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Print the largest and the median err / bound of every result: a bound above 1 fails, one far below 1 is loose."""
+    if hasattr(config, "workerinput"):
+        return
+    ratios = defaultdict(list)
+    for file in Path(os.environ["NORMLAB_TIGHTNESS"]).glob("*.jsonl"):
+        for line in file.read_text().splitlines():
+            what, ratio = json.loads(line)
+            ratios[what].append(ratio)
+    shutil.rmtree(os.environ["NORMLAB_TIGHTNESS"], ignore_errors=True)
+    if ratios:
+        terminalreporter.section("error / bound: largest, median, cases")
+        for what, values in sorted(ratios.items()):
+            middle = sorted(values)[len(values) // 2]
+            terminalreporter.write_line(f"{what:48} {max(values):8.3f} {middle:8.3f} {len(values):6}")

@@ -1,0 +1,120 @@
+"""Run a step of a ladder on a case and hold every result to its bound: what the kernel tests and the mutants share."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+from draws import Case
+
+from normlab import ops, oracle
+
+
+def arithmetic(case: Case, forward_step, backward_step) -> oracle.Arithmetic:
+    """How the two steps compute, in the oracle's words."""
+    row = forward_step.row_chains(case.n2)
+    if backward_step is not None:
+        other = backward_step.row_chains(case.n2)
+        row = type(row)(max(row.terms, other.terms), max(row.merges, other.merges))
+    column = backward_step.column_chains(case.x.shape[0]) if backward_step else (1, 0)
+    return oracle.Arithmetic(
+        input=case.x.dtype.name,
+        output=case.grad_output.dtype.name,
+        parameter=case.grad_output.dtype.name,
+        accumulator="float64" if case.x.dtype == np.float64 else "float32",
+        row_terms=row.terms,
+        row_merges=row.merges,
+        column_terms=column[0],
+        column_merges=column[1],
+        statistics=forward_step.statistics,
+    )
+
+
+def forward(case: Case, step) -> tuple:
+    """(output, mean or None, invvar) of a step."""
+    if case.rms:
+        output, invvar = ops.rms_norm_forward(case.x, case.n2, case.weight, case.eps, step=step.name)
+        return output, None, invvar
+    return ops.layer_norm_forward(case.x, case.n2, case.weight, case.bias, case.eps, step=step.name)
+
+
+def backward(case: Case, step, saved, mean, invvar, memory_efficient: bool) -> tuple:
+    """(grad_input, grad_weight or None, grad_bias or None) of a step."""
+    rest = {"eps": case.eps, "memory_efficient": memory_efficient, "step": step.name}
+    if case.rms:
+        return *ops.rms_norm_backward(case.grad_output, saved, invvar, case.n2, case.weight, **rest), None
+    return ops.layer_norm_backward(case.grad_output, saved, mean, invvar, case.n2, case.weight, case.bias, **rest)
+
+
+def forward_truth(case: Case) -> oracle.NormResult:
+    """The oracle's forward."""
+    if case.rms:
+        return oracle.rms_norm(case.x, case.n2, case.weight, case.eps)
+    return oracle.layer_norm(case.x, case.n2, case.weight, case.bias, case.eps)
+
+
+def forward_bound(case: Case, how: oracle.Arithmetic) -> oracle.NormResult:
+    """The bounds of the forward."""
+    if case.rms:
+        return oracle.rms_norm_bound(case.x, case.n2, case.weight, case.eps, how)
+    return oracle.layer_norm_bound(case.x, case.n2, case.weight, case.bias, case.eps, how)
+
+
+def backward_truth(case: Case) -> oracle.NormGradients:
+    """The oracle's gradients."""
+    if case.rms:
+        return oracle.rms_norm_backward(case.grad_output, case.x, case.n2, case.weight, case.eps)
+    return oracle.layer_norm_backward(case.grad_output, case.x, case.n2, case.weight, case.bias, case.eps)
+
+
+def backward_bound(case: Case, how: oracle.Arithmetic, memory_efficient: bool) -> oracle.NormGradients:
+    """The bounds of the gradients, given statistics (and a saved output) that the forward made within its own bounds."""
+    errors = forward_bound(case, how)
+    rest = {
+        "memory_efficient": memory_efficient,
+        "invvar_error": errors.invvar,
+        "output_error": errors.output if memory_efficient else None,
+    }
+    args = (case.grad_output, case.x, case.n2, case.weight)
+    if case.rms:
+        return oracle.rms_norm_backward_bound(*args, case.eps, how, **rest)
+    return oracle.layer_norm_backward_bound(*args, case.bias, case.eps, how, mean_error=errors.mean, **rest)
+
+
+def hold(what: str, got, want, bound) -> float:
+    """Assert got within its bound; what is absent must be absent on both sides. Records and gives err / bound."""
+    if want is None or got is None:
+        assert want is None and got is None, f"{what}: got {got}, want {want}"
+        return 0.0
+    ratio = oracle.assert_within(got, want, bound, what)
+    record(what, ratio)
+    return ratio
+
+
+def examine_forward(case: Case, step) -> dict[str, float]:
+    """Hold a forward step to the oracle. Returns err / bound of each result."""
+    bound = forward_bound(case, arithmetic(case, step, None))
+    results = zip(("output", "mean", "invvar"), forward(case, step), forward_truth(case), bound, strict=True)
+    return {what: hold(f"forward {step.name} {what}", got, want, limit) for what, got, want, limit in results}
+
+
+def examine_backward(case: Case, forward_step, step, memory_efficient: bool) -> dict[str, float]:
+    """Hold a backward step, fed by a forward step, to the oracle. Returns err / bound of each gradient."""
+    output, mean, invvar = forward(case, forward_step)
+    saved = output if memory_efficient else case.x
+    gradients = backward(case, step, saved, mean, invvar, memory_efficient)
+    how = arithmetic(case, forward_step, step)
+    if memory_efficient:  # grad_input has the dtype of what was saved
+        how = oracle.Arithmetic(**{**vars(how), "input": how.output})
+    bound = backward_bound(case, how, memory_efficient)
+    path = "recompute" if memory_efficient else "saved"
+    results = zip(("grad_input", "grad_weight", "grad_bias"), gradients, backward_truth(case), bound, strict=True)
+    return {what: hold(f"backward {step.name} {path} {what}", *rest) for what, *rest in results}
+
+
+def record(what: str, ratio: float) -> None:
+    """Note an err / bound for the table at the end of the test run (see conftest)."""
+    folder = os.environ.get("NORMLAB_TIGHTNESS")
+    if folder:
+        with Path(folder, f"{os.getpid()}.jsonl").open("a") as file:
+            file.write(json.dumps([what, ratio]) + "\n")

@@ -1,0 +1,20 @@
+"""Every step of the backward ladder against the oracle, within its bound, on both paths."""
+
+import numpy as np
+import pytest
+from draws import Case, cases
+from examine import examine_backward
+from hypothesis import given, settings
+
+from normlab.kernels import LADDERS
+
+STEPS = pytest.mark.parametrize("step", LADDERS["backward"], ids=lambda step: step.name)
+APEX = LADDERS["forward"][3]
+
+
+@STEPS
+@pytest.mark.parametrize("memory_efficient", [False, True], ids=["saved", "recompute"])
+@settings(max_examples=25)
+@given(case=cases())
+def test_backward_is_within_its_bound(step, memory_efficient, case):
+    examine_backward(case, APEX, step, memory_efficient)

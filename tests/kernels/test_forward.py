@@ -1,0 +1,19 @@
+"""Every step of the forward ladder against the oracle, within its bound."""
+
+import numpy as np
+import pytest
+from draws import Case, cases
+from examine import examine_forward, forward
+from hypothesis import given, settings
+
+from normlab import engine
+from normlab.kernels import LADDERS
+
+STEPS = pytest.mark.parametrize("step", LADDERS["forward"], ids=lambda step: step.name)
+
+
+@STEPS
+@settings(max_examples=30)
+@given(case=cases())
+def test_forward_is_within_its_bound(step, case):
+    examine_forward(case, step)
