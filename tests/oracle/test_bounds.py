@@ -1,0 +1,241 @@
+"""Bounds hold: no kernel that rounds as assumed is ever further off. And they are tight, and broken kernels exceed them."""
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from inputs import ORDINARY, ROWS, WIDTHS, compare, far_from_zero, hard_weights, normal, ratio, within
+from numpy_kernels import NumpyKernels
+
+import normlab
+from normlab.oracle import layer_norm_backward_bound, layer_norm_bound, rms_norm_bound
+
+STORAGE = [
+    ("float32", "float32", "float32"),
+    ("float16", "float16", "float16"),
+    ("bfloat16", "bfloat16", "bfloat16"),
+    ("float64", "float64", "float64"),
+    ("float32", "float16", "float16"),
+    ("float32", "bfloat16", "bfloat16"),
+    ("float16", "float32", "float32"),
+    ("bfloat16", "float32", "float32"),
+]
+METHODS = [("welford", False), ("two_pass", False), ("welford", True)]  # statistics, rms
+
+
+@st.composite
+def kernels(draw):
+    statistics, rms = draw(st.sampled_from(METHODS))
+    return NumpyKernels(
+        *draw(st.sampled_from(STORAGE)),
+        threads=draw(st.sampled_from([1, 2, 32, 128])),
+        column_threads=draw(st.sampled_from([1, 4, 16])),
+        statistics=statistics,
+        rms=rms,
+        fast_root=draw(st.booleans()),
+        means=draw(st.booleans()),
+    )
+
+
+@st.composite
+def problems(draw, kernel):
+    """Arguments of `compare`, poisoned with an infinity or a NaN at times."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    n1, n2 = draw(st.sampled_from([1, 3, 17])), draw(st.sampled_from(WIDTHS))
+    eps = draw(st.sampled_from([1e-12, 1e-5, 0.5, -0.5, 0.0]))
+    x = within(draw(st.sampled_from(ROWS))(rng, n1, n2), kernel.input)
+    weight = {
+        "none": None,
+        "hard": hard_weights(rng, n2, eps),
+        "drawn": rng.normal(size=n2),
+    }[draw(st.sampled_from(["none", "hard", "drawn"]))]
+    bias = draw(st.sampled_from([None, 1e-3, 1, 1e5]))
+    grad_output = {
+        "drawn": rng.normal(size=(n1, n2)),
+        "same": np.full((n1, n2), 1.3),
+        "subnormal": rng.normal(size=(n1, n2)) * 1e-40,
+    }[draw(st.sampled_from(["drawn", "same", "subnormal"]))]
+    grad_output = within(grad_output, kernel.output)
+    for array in draw(st.sampled_from([(), (), (), (x,), (grad_output,), (x, grad_output)])):
+        array[rng.integers(n1), rng.integers(n2)] = draw(st.sampled_from([np.inf, -np.inf, np.nan]))
+    return (
+        x,
+        None if weight is None else within(weight, kernel.parameter),
+        None if bias is None else within(bias * rng.normal(size=n2), kernel.parameter),
+        grad_output,
+        eps,
+        draw(st.booleans()),
+    )
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.data())
+def test_no_correct_kernel_exceeds_its_bounds(data):
+    kernel = data.draw(kernels())
+    problem = data.draw(problems(kernel))
+    compare(kernel, *problem, own_statistics=data.draw(st.booleans()))
+
+
+def reached(kernel, memory_efficient, *, n1=17, n2=769):
+    """The largest error / bound of every quantity over ordinary but adverse inputs, without and with parameters."""
+    best = {}
+    for rows, (same_gradient, affine) in product(ORDINARY, [(False, False), (True, False), (False, True)]):
+        rng = np.random.default_rng(0)
+        x = within(rows(rng, n1, n2), kernel.input)
+        weight = within(rng.uniform(1, 2, size=n2), kernel.parameter) if affine else None
+        bias = within(rng.normal(size=n2) * 0.01, kernel.parameter) if affine else None
+        dy = within(np.full((n1, n2), 1.3) if same_gradient else rng.normal(size=(n1, n2)), kernel.output)
+        ratios = compare(kernel, x, weight, bias, dy, 1e-5, memory_efficient, own_statistics=False)
+        best = {name: max(best.get(name, 0), value) for name, value in ratios.items()}
+    return best
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True], ids=["saved_input", "saved_output"])
+@pytest.mark.parametrize(("statistics", "rms"), METHODS, ids=["welford", "two_pass", "rms"])
+@pytest.mark.parametrize(
+    ("storage", "threads"),
+    [("float32", 1), ("float32", 32), ("float32", 128), ("float64", 128), ("float16", 128), ("bfloat16", 128)],
+)
+def test_adverse_inputs_reach_every_bound_within_a_factor_of_100(
+    storage, threads, statistics, rms, memory_efficient, record_property
+):
+    kernel = NumpyKernels(storage, storage, storage, threads=threads, statistics=statistics, rms=rms)
+    best = reached(kernel, memory_efficient)
+    assert best.keys() >= {"output", "invvar", "grad_input", "grad_weight"}
+    for name, value in best.items():
+        record_property(name, value)
+        assert 0.01 <= value <= 1, name
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True], ids=["saved_input", "saved_output"])
+@pytest.mark.parametrize("layer", ["embeddings", "block0_output", "block5_output"])
+def test_real_activations_stay_within_bounds_that_are_known_everywhere(layer, memory_efficient, record_property):
+    with np.load(Path(normlab.__file__).parent / "data" / "minilm_layernorm.npz") as data:
+        x, dy, weight, bias = (data[f"{layer}_{name}"] for name in ("input", "grad_output", "weight", "bias"))
+        eps = float(data["eps"])
+    kernel = NumpyKernels(threads=32, column_threads=16)
+    arithmetic = kernel.arithmetic(*x.shape)
+    bounds = layer_norm_bound(x, 384, weight, bias, eps, arithmetic)
+    assert all(np.isfinite(bound).all() for bound in bounds)
+    gradients = layer_norm_backward_bound(
+        dy, x, 384, weight, bias, eps, arithmetic, memory_efficient=memory_efficient, invvar_error=bounds.invvar
+    )
+    assert all(np.isfinite(bound).all() for bound in gradients)
+    for name, value in compare(kernel, x, weight, bias, dy, eps, memory_efficient, own_statistics=True).items():
+        record_property(name, value)
+        assert value > 1e-3, name
+
+
+class BiasedCount(NumpyKernels):
+    def variance_of(self, m2, count):
+        return m2 / (count - 1)
+
+
+class MeanOfSquaresMinusSquareOfMean(NumpyKernels):
+    def welford(self, x):
+        n = self.U(x.shape[1])
+        mean = self.sum(x) / n
+        return mean, self.sum(x * x) / n - mean * mean
+
+
+class NoClamp(NumpyKernels):
+    def clamp(self, weight, eps):
+        return weight
+
+
+class EpsOutsideTheRoot(NumpyKernels):
+    def invvar(self, variance, eps):
+        return 1 / (np.sqrt(variance) + self.U(eps))
+
+
+class HalfAccumulator(NumpyKernels):
+    def sum(self, values, threads=None):
+        return super().sum(values.astype(np.float16), threads).astype(self.U)
+
+
+class ForgottenTail(NumpyKernels):
+    def sum(self, values, threads=None):
+        return super().sum(values[:, : values.shape[1] // 32 * 32], threads)
+
+
+class ForgottenCountInMerge(NumpyKernels):
+    def chan(self, mean_a, m2_a, count_a, mean_b, m2_b, count_b):
+        mean, _, count = super().chan(mean_a, m2_a, count_a, mean_b, m2_b, count_b)
+        return mean, m2_a + m2_b + (mean_b - mean_a) ** 2, count
+
+
+class ClampedThoughSaved(NumpyKernels):
+    """apex's: the clamped weight takes part where the input was saved, too."""
+
+    def backward(self, grad_output, saved, mean, invvar, weight, bias, eps, memory_efficient):
+        weight = self.clamp(weight, eps)
+        return super().backward(grad_output, saved, mean, invvar, weight, bias, eps, memory_efficient)
+
+
+@pytest.mark.parametrize(
+    ("broken", "settings", "rows", "eps", "memory_efficient", "quantities"),
+    [
+        (BiasedCount, {}, normal, 1e-5, False, {"invvar", "output"}),
+        (MeanOfSquaresMinusSquareOfMean, {}, far_from_zero, 1e-5, False, {"invvar", "output"}),
+        (NoClamp, {}, normal, 1e-5, True, {"grad_input", "grad_weight"}),
+        (EpsOutsideTheRoot, {}, normal, 0.5, False, {"invvar", "output"}),
+        (HalfAccumulator, {"statistics": "two_pass"}, normal, 1e-5, False, {"mean", "invvar", "output", "grad_bias"}),
+        (HalfAccumulator, {"rms": True}, normal, 1e-5, False, {"invvar", "output", "grad_input", "grad_weight"}),
+        (ForgottenTail, {"statistics": "two_pass"}, normal, 1e-5, False, {"mean", "invvar", "grad_bias"}),
+        (ForgottenCountInMerge, {"threads": 32}, normal, 1e-5, False, {"invvar", "output"}),
+        (ClampedThoughSaved, {}, normal, 0.5, False, {"grad_input"}),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else None,
+)
+def test_a_broken_kernel_exceeds_its_bounds(broken, settings, rows, eps, memory_efficient, quantities):
+    rng = np.random.default_rng(0)
+    n1, n2 = 33, 129
+    problem = (
+        within(rows(rng, n1, n2), "float32"),
+        within(rng.choice([0, 1e-7, -1e-3, 0.25, 1.0], n2), "float32"),
+        within(rng.normal(size=n2), "float32"),
+        within(rng.normal(size=(n1, n2)), "float32"),
+        eps,
+        memory_efficient,
+    )
+    compare(NumpyKernels(**settings), *problem, own_statistics=False)
+    with np.errstate(all="ignore"):
+        ratios = compare(broken(**settings), *problem, own_statistics=False, assess=ratio)
+    assert quantities <= {name for name, value in ratios.items() if value > 1}
+
+
+def test_constant_rows_have_a_finite_bound_with_eps_and_none_without():
+    arithmetic = NumpyKernels().arithmetic(1, 8)
+    x = np.full((1, 8), np.float32(1.1))
+    assert np.isfinite(layer_norm_bound(x, 8, None, None, 1e-5, arithmetic).output).all()
+    assert np.isinf(layer_norm_bound(x, 8, None, None, 0.0, arithmetic).output).all()
+
+
+def test_more_additions_in_a_row_widen_the_bound_and_a_tree_narrows_it():
+    x = np.random.default_rng(0).normal(size=(1, 769))
+    bounds = [
+        rms_norm_bound(x, 769, None, 1e-5, NumpyKernels(threads=threads).arithmetic(1, 769)).invvar.item()
+        for threads in (1, 32, 128)
+    ]
+    assert bounds[0] > 10 * bounds[1] > 10 * bounds[2]
+
+
+def test_a_bound_on_what_was_handed_in_must_have_its_shape():
+    x = np.ones((2, 3, 4))
+    with pytest.raises(ValueError, match=r"mean_error has shape \(6,\), but x has leading dimensions \(2, 3\)"):
+        layer_norm_backward_bound(x, x, 4, None, None, 1e-5, NumpyKernels().arithmetic(6, 4), mean_error=np.ones(6))
+    with pytest.raises(ValueError, match=r"output_error has shape \(4,\), but x has shape \(2, 3, 4\)"):
+        layer_norm_backward_bound(
+            x,
+            x,
+            4,
+            None,
+            None,
+            1e-5,
+            NumpyKernels().arithmetic(6, 4),
+            memory_efficient=True,
+            output_error=np.ones(4),
+        )
