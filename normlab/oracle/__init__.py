@@ -1,7 +1,7 @@
 """NumPy float64 truth of the norms, and how far from it a correctly rounding kernel may be.
 
-Imports nothing of the house. `values` is the truth, `forward_bounds` and `backward_bounds` say how far off a kernel with
-a given `Arithmetic` may be, `check` compares.
+Imports nothing of the house. `values` is the truth, `forward_bounds` and `backward_bounds` say how far off a
+kernel with a given `Arithmetic` may be, `check` compares.
 
 >>> import numpy as np
 >>> x = np.float32([[1, 2, 4]])

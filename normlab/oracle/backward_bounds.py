@@ -1,14 +1,15 @@
 """How far off a kernel's gradients may be, element by element, before it has run.
 
 The kernel's formulas are written once, with numbers that carry their error (`inexact`), under the assumptions stated in
-`forward_bounds`. x̂ is computed first, in one of two ways: (x - mean) r from the saved input with the saved statistics, or,
-`memory_efficient`, (y - β) / clamp(γ) from the saved output (`recompute`). Then, left to right,
+`forward_bounds`. x̂ is computed first, in one of two ways: (x - mean) r from the saved input with the saved
+statistics, or, `memory_efficient`, (y - β) / clamp(γ) from the saved output (`recompute`). Then, left to right,
 
-    Σ₁ = Σ ∂L/∂y γ         Σ₂ = Σ (∂L/∂y γ) x̂, recomputing: Σ ∂L/∂y (y - β), which needs no division and so no clamp
-    ∂L/∂x = (n g - Σ₁ - x̂ Σ₂) r / n, or the same with means for sums; g = ∂L/∂y γ, recomputing: ∂L/∂y clamp(γ), as in apex
-    ∂L/∂γ = Σ over rows of ∂L/∂y x̂,  ∂L/∂β = Σ over rows of ∂L/∂y
-
-RMS norm has no Σ₁ and no β.
+    ∂L/∂x = (n g - Σ₁ - x̂ Σ₂) r / n,  or the same with means for sums
+        g = ∂L/∂y γ             recomputing: ∂L/∂y clamp(γ), as in apex
+        Σ₁ = Σ ∂L/∂y γ          RMS norm: has none
+        Σ₂ = Σ (∂L/∂y γ) x̂      recomputing: Σ ∂L/∂y (y - β), which needs no division and so no clamp
+    ∂L/∂γ = Σ over rows of ∂L/∂y x̂
+    ∂L/∂β = Σ over rows of ∂L/∂y
 """
 
 from typing import NamedTuple
@@ -50,9 +51,10 @@ def layer_norm_backward_bound(
 ) -> NormGradients:
     """Elementwise absolute bounds on |kernel - layer_norm_backward(grad_output, x, …)|, shaped like its result.
 
-    `x` is the input on both paths. What the kernel was handed may itself be off: `mean_error`, `invvar_error` (x's leading
-    dimensions) and `output_error` (x's shape) bound by how much; by default it was handed exact values, rounded to storage.
-    With `memory_efficient` the bound contains the clamp's bias where |weight| < eps, and follows `recompute_error`.
+    `x` is the input on both paths. What the kernel was handed may itself be off: `mean_error`, `invvar_error`
+    (x's leading dimensions) and `output_error` (x's shape) bound by how much; by default it was handed exact
+    values, rounded to storage. With `memory_efficient` the bound contains the clamp's bias where |weight|
+    < eps, and follows `recompute_error`.
     """
     saved = Saved(memory_efficient, mean_error, invvar_error, output_error)
     return backward_bound(grad_output, as_rows(x, normalized_shape, weight, bias), eps, arithmetic, saved, centred=True)
@@ -102,8 +104,8 @@ def backward_bound(
         grad_weight = (dy * xhat).sum(0, arithmetic.column_sum)
         grad_bias = dy.sum(0, arithmetic.column_sum)
 
-        # An infinite grad_output times an x̂ that may be 0 or of either sign: infinite or NaN, nobody knows.
-        unsure = np.isinf(xhat.error) | (abs(xhat.exact) <= xhat.error)
+        # An infinite grad_output times an x̂ that may be 0 or of either sign: infinite or NaN, and of which sign?
+        unsure = np.logical_or(np.isinf(xhat.error), abs(xhat.exact) <= xhat.error)
         infinite = np.isinf(dy.exact)
         unsure_rows = infinite.any(axis=1, keepdims=True) & unsure.any(axis=1, keepdims=True)
         unsure_columns = (infinite & unsure).any(axis=0, keepdims=True)
@@ -121,8 +123,8 @@ def backward_bound(
 def assembled(g: Inexact, terms1: Inexact | None, terms2: Inexact, xhat: Inexact, invvar: Inexact) -> Inexact:
     """∂L/∂x = (n g - Σ₁ - x̂ Σ₂) r / n, with sums or with means, in whatever order: roundings enough for all.
 
-    n g rounds once, a mean at most twice (a rounded 1/n, and times it), r / n and the product with it three times. Means are
-    n times smaller than sums, and so are their products with x̂: both underflow the sooner.
+    n g rounds once, a mean at most twice (a rounded 1/n, and times it), r / n and the product with it three
+    times. Means are n times smaller than sums, and so are their products with x̂: both underflow the sooner.
     """
     arithmetic, n = g.arithmetic, Extended(g.exact.shape[1])
     n_g = g.scaled(n).rounded_again(1)
@@ -136,9 +138,7 @@ def assembled(g: Inexact, terms1: Inexact | None, terms2: Inexact, xhat: Inexact
     return (whole * invvar).scaled(1 / n).rounded_again(2)
 
 
-def handed_in(
-    exact: ExtendedArray, error: ArrayLike | None, name: str, rows: Rows, arithmetic: Arithmetic
-) -> Inexact:
+def handed_in(exact: ExtendedArray, error: ArrayLike | None, name: str, rows: Rows, arithmetic: Arithmetic) -> Inexact:
     """A statistic (n1, 1) that the forward saved, off by `error` or by its rounding to the accumulator's format."""
     if error is not None:
         return Inexact(exact, rows.column(error, name), arithmetic)

@@ -1,10 +1,10 @@
 """How far off a kernel's forward may be, element by element, before it has run.
 
 Assumed of the kernel: everything is loaded exactly into the accumulator's format (unit roundoff u), computed in it with
-rounding to nearest and without flushing subnormals to zero, and rounded once to storage. A fused multiply-add is fine, it
-rounds less. A row has at most 2^24 values (2^53 for float64), so that counts are exact. In a merge of two Welford results
-the left one counts no fewer values than the right one, or none: so it is in lane 0 of a rotation or butterfly when a row
-is dealt out to the threads in turn, and thread 0 reads the result.
+rounding to nearest and without flushing subnormals to zero, and rounded once to storage. A fused multiply-add
+is fine, it rounds less. A row has at most 2^24 values (2^53 for float64), so that counts are exact. In a merge
+of two Welford results the left one counts no fewer values than the right one, or none: so it is in lane 0 of a
+rotation or butterfly when a row is dealt out to the threads in turn, and thread 0 reads the result.
 
 The parts are in `moments` (mean and variance); here they become invvar and output. Notation, here and there:
 γ_k = k u / (1 - k u), σ² the variance, r = 1/√(σ² + ε); what the kernel holds wears a hat.
@@ -31,7 +31,8 @@ def layer_norm_bound(
 ) -> NormResult:
     """Elementwise absolute bounds on |kernel - layer_norm(x, …)|, shaped like that function's result.
 
-    NaN where an infinity or a NaN is right, and the kernel must have the same; infinite where nothing is known (`inexact`).
+    NaN where an infinity or a NaN is right, and the kernel must have the same; infinite where nothing is known
+    (`inexact`).
     """
     return forward_bound(as_rows(x, normalized_shape, weight, bias), eps, arithmetic, centred=True)
 
@@ -78,7 +79,8 @@ def inverse_root(variance: Inexact, eps: float, exact: ExtendedArray) -> Inexact
     """r = 1/√s with s = σ² + ε.
 
     An error d in s moves r by at most 1/√(s - d) - 1/√s = d / (√s √(s-d) (√s + √(s-d))). Where d >= |s| nothing is
-    known, and where s < -d both are NaN. The root and the division round once each, CUDA's `rsqrtf` is within 2 ulp: γ_4.
+    known, and where s < -d both are NaN. The root and the division round once each, CUDA's `rsqrtf` is within
+    2 ulp: γ_4.
     """
     arithmetic = variance.arithmetic
     # ε is rounded to the accumulator's format, by a known amount.

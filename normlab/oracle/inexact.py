@@ -5,7 +5,8 @@ Products of errors are kept, so that a bound holds when it is large, too. Called
 Source: Wilkinson's running error analysis, Higham 2002, section 3.3.
 
 An error is of one of three kinds. Finite: a bound. Infinite: nothing is known, because the kernel may have overflowed,
-or took the root of a number whose sign rounding decides. NaN: the exact value is NaN or infinite, and so is the kernel's.
+or took the root of a number whose sign rounding decides. NaN: the exact value is NaN or infinite, and so is
+the kernel's.
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ class Inexact:
     def __add__(self, other: "Inexact") -> "Inexact":
         """One rounding; a sum of subnormal numbers is exact."""
         exact, error = self.exact + other.exact, self.error + other.error
-        return self._held(exact, error, error + self.arithmetic.u * (abs(exact) + error))
+        return self._held(exact, error, error + (abs(exact) + error) * self.arithmetic.u)
 
     def __neg__(self) -> "Inexact":
         """Free."""
@@ -78,7 +79,7 @@ class Inexact:
         return unless_special(self.error + rounding, self.error)
 
     def _held(self, exact: ExtendedArray, operands: ExtendedArray, error: ExtendedArray) -> "Inexact":
-        """A result with its error, where `operands`, the sum of the operands' errors, and overflow don't say otherwise."""
+        """A result, whose error is special where `operands`, the sum of the operands' errors, is, or overflow."""
         error = unless_special(error, operands)
         overflows = abs(exact) + error > self.arithmetic.u_format.largest
         return Inexact(exact, np.where(overflows, Extended(np.inf), error), self.arithmetic)

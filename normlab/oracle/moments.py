@@ -20,8 +20,8 @@ def mean_and_variance(x: ExtendedArray, middle: Normalised, arithmetic: Arithmet
     """Of every row of x (n1, n2), each (n1, 1), in the way the arithmetic says."""
     method = welford if arithmetic.statistics == "welford" else two_pass
     mean_error, variance_error = method(x, middle.variance, arithmetic)
-    # No sum of x passes n max|x|. No square of a difference passes 4 max|x|², and counts or a sum multiply it by n at most:
-    # also where Chan's merge squares the distance from an empty thread's mean, which is 0, to multiply it by 0.
+    # No sum of x passes n max|x|, no square of a difference 4 max|x|², and counts or a sum multiply it by n at most.
+    # An empty thread's mean is 0: Chan's merge squares all of the other's mean, before it multiplies that by 0.
     largest = abs(x).max(axis=1, keepdims=True, initial=0)
     overflows = 4 * x.shape[1] * np.maximum(largest, largest * largest) > arithmetic.u_format.largest
     mean_error = np.where(overflows, NOTHING_KNOWN, mean_error)
@@ -37,7 +37,8 @@ def mean_and_variance(x: ExtendedArray, middle: Normalised, arithmetic: Arithmet
 def mean_square(x: ExtendedArray, middle: Normalised, arithmetic: Arithmetic) -> Inexact:
     """RMS norm's Σx²/n: every square and every addition rounds, so does dividing by n (twice if it multiplies by 1/n).
 
-    All terms are positive: the relative error is at most γ_{D+3}. Underflow costs η a square, so η in their mean, and η.
+    All terms are positive: the relative error is at most γ_{D+3}. Underflow costs η a square, so η in their
+    mean, and η.
     """
     error = gamma_k(arithmetic.row_sum + 3, arithmetic.u) * middle.variance + 2 * arithmetic.u_format.half_subnormal
     overflows = x.shape[1] * (middle.variance + error) > arithmetic.u_format.largest
@@ -71,13 +72,15 @@ def welford(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) -
     A merge m_A + (m_B - m_A) (n_B/n) with n_B <= n_A adds 4 roundings, so with t terms and l levels of merges
         |mean^ - mean| <= γ_{D_t + 4l} mean|x|
     Variance. With exact means the terms (x_k - m_{k-1}) (x_k - m_k) = δ_k ε_k = τ_k² and (m_B - m_A)² n_A n_B / n = τ²
-    add up to n σ². With means that are off by e_k they change by at most |δ_k e_k| + |ε_k e_{k-1}| + |e_k e_{k-1}|, where
-    |δ_k| <= √2 τ_k and |ε_k| <= τ_k, and by 2τφ + φ², where φ² = (e_A - e_B)² n_A n_B / n <= n_A e_A² + n_B e_B².
+    add up to n σ². With means that are off by e_k they change by at most
+        |δ_k e_k| + |ε_k e_{k-1}| + |e_k e_{k-1}|,  where |δ_k| <= √2 τ_k and |ε_k| <= τ_k
+        2 τ φ + φ²,                                 where φ² = (e_A - e_B)² n_A n_B / n <= n_A e_A² + n_B e_B²
     As (mean|x_1…x_k|)² <= (x_1² + … + x_k²) / k, with v = u / (1 - D u) for the longest chain D
         Σ e_k² <= v² c² Σx²,  c² = Σ_{k=2}^t D_k²/k,    Σ φ² <= v² f² Σx²,  f² = Σ_{j<l} (D_t + 4j)²
     and by Cauchy's inequality all changes, divided by n, are together at most
         P = v σ rms √((1+√2)² c² + 4 f²) + v² rms² (c² + f²)
-    Then the terms round, 3 times in a step, 6 in a merge, and so do their additions, 1 a step, 2 a level, and the division:
+    Then the terms round, 3 times in a step, 6 in a merge, and so do their additions, 1 a step, 2 a level, and
+    the division:
         |variance^ - σ²| <= P + γ_K (σ² + P),   K = 2l + max(t + 2, 5) + 1
     To first order that is a multiple of D u κ σ² with κ = rms/σ, as in Chan, Golub and LeVeque's table of bounds.
     Underflow costs η a step and a level in the mean, in the variance η a level and less than 6 η for the rest.

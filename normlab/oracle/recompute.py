@@ -1,7 +1,7 @@
 """x̂ recomputed from the saved output, apex's `memory_efficient`: what it costs. Called by `backward_bounds`.
 
-The output was rounded to storage as a number of size |β| + |γ x̂|; dividing its distance from β by γ magnifies that error.
-Near γ = 0 apex clamps the weight, which changes x̂ by a known factor.
+The output was rounded to storage as a number of size |β| + |γ x̂|; dividing its distance from β by γ magnifies
+that error. Near γ = 0 apex clamps the weight, which changes x̂ by a known factor.
 """
 
 import numpy as np
@@ -20,9 +20,10 @@ def recompute_error(
 
         u (|β| + |γ x̂|) / |clamp(γ)|  +  |x̂| |1 - γ / clamp(γ)|
 
-    First the output's rounding, divided by the weight; then the clamp's bias, which is 0 where |γ| >= eps. So a bias that is
-    large against its weight drowns x̂: with β = 1, γ = 1e-3 and float16 outputs, half a unit of x̂ may be lost.
-    `xhat` (…, *normalized_shape), `weight` and `bias` (normalized_shape); the result is shaped like `xhat`.
+    First the output's rounding, divided by the weight; then the clamp's bias, which is 0 where |γ| >= eps. So
+    a bias that is large against its weight drowns x̂: with β = 1, γ = 1e-3 and float16 outputs, half a unit of
+    x̂ may be lost. `xhat` (…, *normalized_shape), `weight` and `bias` (normalized_shape); the result is shaped
+    like `xhat`.
 
     >>> float(recompute_error(1.0, 1e-3, 1.0, 1e-5, "float16").round(2))
     0.49

@@ -1,9 +1,10 @@
 """What is right: layer norm and RMS norm, forward and backward, in float64 whatever comes in.
 
-Computed in extended precision (`floats.Extended`) with two-pass variances and pairwise sums, then rounded once to float64.
-NaN and infinity stay in their row's results and reach the parameter gradients; variance + eps below zero gives NaN.
-Every test compares with these numbers, and `forward_bounds` and `backward_bounds` say by how much a kernel may be off.
-Source: Ba, Kiros and Hinton, "Layer Normalization", 2016; Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+Computed in extended precision (`floats.Extended`) with two-pass variances and pairwise sums, then rounded once
+to float64. NaN and infinity stay in their row's results and reach the parameter gradients; variance + eps
+below zero gives NaN. Every test compares with these numbers, and `forward_bounds` and `backward_bounds` say by
+how much a kernel may be off. Source: Ba, Kiros and Hinton, "Layer Normalization", 2016; Zhang and Sennrich,
+"Root Mean Square Layer Normalization", 2019.
 """
 
 from typing import NamedTuple

@@ -1,8 +1,9 @@
 """Kernels as NumPy, rounding where the bounds say a kernel rounds, for the tests of the bounds.
 
-A row is dealt out to `threads` threads in turn; each works through its values one after another, then the threads' results
-are merged in a tree that halves them. Every array is of the accumulator's type U, so NumPy rounds each operation to U.
-A method is one place where a kernel can be wrong: the tests override one to get a broken kernel.
+A row is dealt out to `threads` threads in turn; each works through its values one after another, then the
+threads' results are merged in a tree that halves them. Every array is of the accumulator's type U, so NumPy
+rounds each operation to U. A method is one place where a kernel can be wrong: the tests override one to get a
+broken kernel.
 """
 
 from dataclasses import dataclass

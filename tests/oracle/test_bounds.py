@@ -1,4 +1,4 @@
-"""Bounds hold: no kernel that rounds as assumed is ever further off. And they are tight, and broken kernels exceed them."""
+"""Bounds hold for every kernel that rounds as assumed; they are tight; and broken kernels exceed them."""
 
 from itertools import product
 from pathlib import Path

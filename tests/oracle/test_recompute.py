@@ -14,7 +14,7 @@ FORMATS = st.sampled_from(["float32", "float16", "bfloat16"])
 
 
 def recomputed(seed, dtype, eps, bias_scale):
-    """One row with grad_output 1, where grad_weight is x̂: (got, want, bound, law), each (64,). eps keeps its meaning."""
+    """One row with grad_output 1, where grad_weight is x̂: (got, want, bound, law), each (64,)."""
     rng = np.random.default_rng(seed)
     kernel = NumpyKernels("float32", dtype, "float32")
     x = within(rng.normal(size=(1, 64)), "float32")
