@@ -1,0 +1,102 @@
+"""The engine room: choosing a world, launching, and the intrinsics in all worlds."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from normlab import engine
+from normlab.engine import cast, compile_ptx, cuda, gpu_available, launch, load, store, using
+
+FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
+
+
+@cuda.jit
+def round_trip(source, target, index):
+    i = cuda.grid(1)
+    if i < index.shape[0]:
+        store(target, (0, index[i]), load(source, index[i]) + cast(1, target))
+
+
+@pytest.mark.parametrize("target", FLOATS)
+@pytest.mark.parametrize("source", FLOATS)
+def test_load_widens_and_store_rounds_to_nearest(source, target):
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.normal(size=60), [np.inf, -np.inf, np.nan, 0.0]]).astype(source)
+    got = np.zeros((1, 64), target)
+    launch(round_trip, 2, 32, x, got, np.arange(64))
+    wide = np.float64 if np.float64 in (source, target) and source is np.float64 else np.float32
+    one = np.dtype(target).type(1)
+    with np.errstate(over="ignore"):
+        want = (x.astype(wide) + (one if target is np.float64 else np.float32(one))).astype(target)
+    if target is ml_dtypes.bfloat16 and source is np.float64:  # rounded through float32
+        want = (x.astype(np.float64) + 1).astype(np.float32).astype(target)
+    np.testing.assert_array_equal(got[0].astype(np.float64), want.astype(np.float64))
+
+
+@cuda.jit
+def optional(x, scale, out):
+    i = cuda.threadIdx.x
+    if scale is not None:
+        out[i] = x[i] * scale[0]
+    else:
+        out[i] = x[i]
+
+
+def test_none_stands_for_an_absent_array():
+    x, out = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
+    launch(optional, 1, 4, x, None, out)
+    assert (out == x).all()
+    launch(optional, 1, 4, x, np.float32([3]), out)
+    assert (out == 3 * x).all()
+
+
+def test_an_unknown_world_is_refused():
+    with pytest.raises(ValueError, match="unknown engine 'tpu': choose one of auto, gpu, simulator"), using("tpu"):
+        pass
+
+
+@pytest.mark.skipif(gpu_available(), reason="this machine has a GPU")
+def test_the_gpu_world_needs_a_gpu():
+    with pytest.raises(RuntimeError, match="needs an NVIDIA GPU and its driver; none was found"), using("gpu"):
+        pass
+
+
+def test_worlds_nest_and_end():
+    with using("simulator"):
+        assert not engine.use_gpu()
+    assert engine.use_gpu() == gpu_available()
+
+
+@cuda.jit
+def last_writer(out):
+    out[0] = cuda.threadIdx.x
+
+
+def test_the_simulator_s_schedule_can_be_chosen():
+    for schedule, winner in (("forward", 31), ("reverse", 0)):
+        out = np.full(1, -1)
+        with using("simulator", schedule):
+            launch(last_writer, 1, 32, out)
+        assert out[0] == winner
+
+
+@pytest.mark.parametrize("cc", [(8, 0), (9, 0)])
+def test_ptx_is_made_without_a_gpu(cc):
+    ptx = compile_ptx(round_trip, ((np.float32, 1), (ml_dtypes.bfloat16, 2), (np.int64, 1)), cc)
+    assert f".target sm_{cc[0]}{cc[1]}" in ptx
+    assert "cvt.rn.bf16.f32" in ptx
+
+
+@pytest.mark.skipif(not gpu_available(), reason="needs a GPU")
+def test_device_arrays_are_computed_in_place_and_copied_back():
+    x = engine.to_device(np.arange(4, dtype=np.float32))
+    out = engine.device_empty((4,), np.float32)
+    launch(optional, 1, 4, x, engine.to_device(np.float32([2])), out)
+    assert engine.to_host(out).tolist() == [0, 2, 4, 6]
+
+
+@pytest.mark.skipif(not gpu_available(), reason="needs a GPU")
+def test_a_launch_that_the_driver_refuses_names_kernel_and_configuration():
+    x = engine.to_device(np.arange(4, dtype=np.float32))
+    with pytest.raises(RuntimeError, match=r"could not launch optional\[1, 2048\]: CUDA_ERROR_INVALID_VALUE"):
+        launch(optional, 1, 2048, x, None, x)

@@ -1,0 +1,71 @@
+"""The house's floors: who imports whom, and what `import normlab` costs."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import normlab
+
+PACKAGE = Path(normlab.__file__).parent
+FILES = sorted(path for path in PACKAGE.rglob("*.py"))
+# Higher may import lower. oracle and sim stand beside the floors and import nothing of them.
+FLOORS = {"engine": 0, "stages": 1, "kernels": 2, "arrays": 3, "arguments": 3, "ops": 3, "compare": 5, "report": 5, "cli": 5}
+
+
+def imports(path: Path) -> set[str]:
+    """Full names of all modules a file imports, wherever in the file."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def room(name: str) -> str:
+    """The first part of a module's name below normlab."""
+    return name.removeprefix("normlab.").split(".")[0]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_engine_imports_a_cuda_compiler(path):
+    compilers = {name for name in imports(path) if name.startswith(("numba.cuda", "numba_cuda", "cuda.", "llvmlite"))}
+    if path.name != "engine.py" and path.relative_to(PACKAGE) != Path("sim/benchmark.py"):
+        assert not compilers | ({"numba"} & imports(path))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_imports_upwards(path):
+    own = room(".".join(path.relative_to(PACKAGE).with_suffix("").parts))
+    houses = {room(name) for name in imports(path) if name.startswith("normlab.")} - {own, "__version__"}
+    if own in ("oracle", "sim"):
+        assert not houses
+    elif own != "__init__":
+        above = {name for name in houses - {"oracle", "sim"} if FLOORS[name] > FLOORS[own]}
+        assert not above, f"{own} is on floor {FLOORS[own]}"
+
+
+def python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_import_normlab_is_light():
+    seconds = min(
+        float(python("import time; t = time.perf_counter(); import normlab; print(time.perf_counter() - t)"))
+        for _ in range(3)
+    )
+    assert seconds < 0.3
+    heavy = python("import normlab, sys; print({'numba', 'torch', 'numpy'} & set(sys.modules))")
+    assert heavy == "set()"
+
+
+def test_the_host_functions_are_at_the_top_level():
+    for name in normlab.__all__:
+        assert getattr(normlab, name).__module__ == "normlab.ops"
+        assert name in dir(normlab)
+    with pytest.raises(AttributeError, match="module 'normlab' has no attribute 'layernorm'"):
+        normlab.layernorm  # noqa: B018
