@@ -6,7 +6,7 @@ Given to the bounds by whoever knows the kernel (a test, `normlab compare`).
 from dataclasses import dataclass
 from typing import Literal
 
-from normlab.oracle.floats import EXTENDED_ROUNDOFF, Format, float_format
+from normlab.oracle.floats import EXTENDED_ROUNDOFF, Extended, Format, float_format
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +51,9 @@ class Arithmetic:
         return float_format(self.accumulator)
 
     @property
-    def u(self) -> float:
+    def u(self) -> Extended:
         """What one operation may cost, relatively: the kernel's rounding and the oracle's own."""
-        return self.u_format.unit_roundoff + EXTENDED_ROUNDOFF
+        return Extended(self.u_format.unit_roundoff) + EXTENDED_ROUNDOFF
 
     @property
     def oracle_sum(self) -> float:

@@ -145,6 +145,8 @@ def handed_in(exact: ExtendedArray, error: ArrayLike | None, name: str, rows: Ro
     return as_stored(exact, arithmetic.u_format, arithmetic)
 
 
-def or_unknown(error: ExtendedArray, unknown: np.ndarray, exact: ExtendedArray, shape: tuple[int, ...]) -> FloatArray:
+def or_unknown(
+    error: ExtendedArray, unknown: np.ndarray | np.bool_, exact: ExtendedArray, shape: tuple[int, ...]
+) -> FloatArray:
     """The finished bound, infinite where nothing is known."""
     return finished(np.where(unknown, Extended(np.inf), error), exact, shape)

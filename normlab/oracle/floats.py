@@ -68,16 +68,16 @@ def unit_roundoff(dtype: DTypeLike) -> float:
     return float_format(dtype).unit_roundoff
 
 
-def gamma_k(roundings: float, u: float) -> float:
+def gamma_k(roundings: float, u: Extended) -> Extended:
     """Higham's γ_k = k u / (1 - k u): the relative change that k roundings in a row can make (lemma 3.1).
 
     Infinite where k u reaches 1: after so many roundings nothing is known.
 
-    >>> gamma_k(2, 0.25), gamma_k(4, 0.25)
+    >>> float(gamma_k(2, Extended(0.25))), float(gamma_k(4, Extended(0.25)))
     (1.0, inf)
     """
     if roundings * u >= 1:
-        return float("inf")
+        return Extended(np.inf)
     return roundings * u / (1 - roundings * u)
 
 

@@ -28,7 +28,8 @@ class Inexact:
     def __add__(self, other: "Inexact") -> "Inexact":
         """One rounding; a sum of subnormal numbers is exact."""
         exact, error = self.exact + other.exact, self.error + other.error
-        return self._held(exact, error, error + (abs(exact) + error) * self.arithmetic.u)
+        rounding = self.arithmetic.u * (abs(exact) + error)
+        return self._held(exact, error, error + rounding)
 
     def __neg__(self) -> "Inexact":
         """Free."""
@@ -67,7 +68,10 @@ class Inexact:
         passed_on = self.error.sum(axis=axis, keepdims=True)
         magnitude = (abs(self.exact) + self.error).sum(axis=axis, keepdims=True)
         exact = self.exact.sum(axis=axis, keepdims=True)
-        return self._held(exact, passed_on, passed_on + gamma_k(roundings, self.arithmetic.u) * magnitude)
+        added = gamma_k(roundings, self.arithmetic.u) * magnitude
+        # A partial sum may overflow though the whole one does not.
+        added = np.where(magnitude + added > self.arithmetic.u_format.largest, Extended(np.inf), added)
+        return self._held(exact, passed_on, passed_on + added)
 
     def instead_of(self, exact: ExtendedArray) -> "Inexact":
         """The same held numbers, measured against another exact value: a method's bias becomes part of the error."""

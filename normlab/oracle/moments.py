@@ -37,8 +37,7 @@ def mean_and_variance(x: ExtendedArray, middle: Normalised, arithmetic: Arithmet
 def mean_square(x: ExtendedArray, middle: Normalised, arithmetic: Arithmetic) -> Inexact:
     """RMS norm's Σx²/n: every square and every addition rounds, so does dividing by n (twice if it multiplies by 1/n).
 
-    All terms are positive: the relative error is at most γ_{D+3}. Underflow costs η a square, so η in their
-    mean, and η.
+    All terms are positive: the relative error is at most γ_{D+3}. Underflow costs η a square, η in their mean, and η.
     """
     error = gamma_k(arithmetic.row_sum + 3, arithmetic.u) * middle.variance + 2 * arithmetic.u_format.half_subnormal
     overflows = x.shape[1] * (middle.variance + error) > arithmetic.u_format.largest
