@@ -232,6 +232,16 @@ def test_augmented_operators_are_the_devices_too():
     assert calls[0] == 1
 
 
+def test_an_augmented_operator_on_an_element_is_the_devices_too():
+    @cuda.jit
+    def kernel(x, by):
+        x[cuda.threadIdx.x] >>= by[0]  # NumPy has no uint64 >> int64
+
+    x = np.array([2**63, 12], np.uint64)
+    simulate(kernel)[1, 2](x, np.array([2], np.uint32))
+    assert x.tolist() == [2**61, 3]
+
+
 def test_operators_are_safe_in_lambdas_comprehensions_and_nested_functions():
     @cuda.jit
     def kernel(x, n):
