@@ -1,0 +1,131 @@
+"""The command `normlab`. Each subcommand imports what it needs when it runs, so that `normlab --help` is quick."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from normlab import __version__
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+PATIENCE = 20.0  # seconds above which the user is told how long it will take
+
+
+class Norm(StrEnum):
+    """--norm."""
+
+    LAYER = "layer"
+    RMS = "rms"
+
+
+class DType(StrEnum):
+    """--dtype."""
+
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+
+
+class Engine(StrEnum):
+    """--engine."""
+
+    AUTO = "auto"
+    GPU = "gpu"
+    SIMULATOR = "simulator"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"normlab {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """How a GPU normalises: LayerNorm and RMSNorm kernels, measured against the truth, with or without a GPU."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def compare(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            show_default=False,
+            help="A .npy (an input; the last dimension is normalised) or a .npz (input; weight, bias, grad_output, eps "
+            "if you have them). Without it: three layers of a real model that come with normlab.",
+        ),
+    ] = None,
+    norm: Annotated[Norm, typer.Option(help="Which norm.")] = Norm.LAYER,
+    dtype: Annotated[DType, typer.Option(help="Round the data to this, and run the kernels in it.")] = DType.FLOAT32,
+    rows: Annotated[
+        int | None,
+        typer.Option(min=1, show_default=False, help="Take the first ROWS rows. Default: all that fit into 20 s."),
+    ] = None,
+    engine: Annotated[Engine, typer.Option(help="Where kernels run; auto: on the GPU if there is one.")] = Engine.AUTO,
+    step: Annotated[
+        str | None, typer.Option(show_default=False, help="A step of the forward or backward ladder, by name.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
+) -> None:
+    """Is recomputing from the saved output as good as saving the input? Errors, bounds and bytes of both, on real data.
+
+    Exit code: 0, or 1 when an error exceeds its bound, or 2 when the arguments or the file cannot be used.
+    """
+    from normlab import compare as work
+    from normlab import report
+
+    try:
+        plan = work.plan(norm.value, dtype.value, engine.value, step)
+        sources = work.bundled() if file is None else [work.read(file)]
+        job = work.prepare(sources, plan, rows)
+    except work.InputError as error:
+        typer.echo(f"normlab compare: {error}", err=True)
+        raise typer.Exit(2) from None
+    if job.seconds > PATIENCE:
+        typer.echo(f"this takes about {job.seconds / 60:.1f} minutes; a smaller --rows takes less", err=True)
+    with _progress(3 * len(job.layers)) as advance:
+        result = work.run(job, advance)
+    if as_json:
+        typer.echo(report.as_json(result))
+    else:
+        from rich.console import Console
+
+        report.show(result, Console())
+    if not result.within_bounds:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _progress(passes: int) -> Iterator[Callable[[], None]]:
+    """A progress bar on a terminal, on stderr; nothing where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("running the kernels", total=passes)
+        yield lambda: bar.advance(task)
+
+
+def main() -> None:
+    """The entry point."""
+    app()
+
+
+if __name__ == "__main__":
+    main()
