@@ -40,7 +40,7 @@ def chan_merge(mean_a, m2_a, count_a, mean_b, m2_b, count_b):
         delta = mean_b - mean_a
         share_b = count_b / count
         mean = mean_a + delta * share_b
-        m2 = m2_a + m2_b + delta * delta * (count_a * share_b)
+        m2 = m2_a + m2_b + delta * (delta * (count_a * share_b))  # delta² alone may overflow where b is empty
     else:
         mean = mean_a * float32(0)
         m2 = m2_a * float32(0)

@@ -140,6 +140,11 @@ def test_chan_merge_with_an_empty_group_changes_nothing(values):
     assert other_way[1:].tolist() == a[1:].tolist()
 
 
+def test_chan_merge_with_an_empty_group_does_not_overflow_where_the_mean_s_square_does():
+    huge = np.array([1e25, 3, 2], np.float32)
+    assert merged(huge, np.zeros(3, np.float32)).tolist() == huge.tolist()
+
+
 def test_chan_merge_of_two_empty_groups_gives_zeros():
     assert merged(np.zeros(3, np.float32), np.zeros(3, np.float32)).tolist() == [0, 0, 0]
 

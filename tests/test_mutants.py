@@ -1,0 +1,184 @@
+"""Tests that cannot fail prove nothing: each mutant is the code with one mistake in it, and the suite must reject it.
+
+A mutant replaces text in one module of stages or kernels; those modules are imported afresh, and a test of the suite runs
+on them, in the simulator. It must fail, by an assertion or by an error that the simulator or an array raises, and the same
+test must pass without the mutation.
+"""
+
+import importlib
+import importlib.util
+import itertools
+import sys
+from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import NamedTuple
+
+import hypothesis
+import numpy as np
+import pytest
+from draws import Case, gammas, inputs
+from examine import backward, examine_backward, examine_forward, forward
+
+from normlab import arguments
+from normlab.engine import using
+from normlab.sim import SimulationError
+
+FRESH = ("normlab.stages", "normlab.kernels")
+TESTS = Path(__file__).parent
+
+
+class Mutation(NamedTuple):
+    """One mistake: (old, new) texts in a module, and what must find it."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+    check: str  # "file.py::test" or a name below
+
+
+MUTATIONS = [
+    Mutation("welford: count is never raised", "stages.moments", "count = count + float32(1)\n    delta", "delta", "stages/test_moments.py::test_welford_steps_give_mean_and_variance"),
+    Mutation("welford: the old deviation twice", "stages.moments", "delta * (value - mean), count", "delta * delta, count", "stages/test_moments.py::test_welford_steps_give_mean_and_variance"),
+    Mutation("chan: the wrong group's share", "stages.moments", "share_b = count_b / count", "share_b = count_a / count", "stages/test_moments.py::test_chan_merge_of_two_parts_equals_the_whole_split_anywhere"),
+    Mutation("chan: no care for empty groups", "stages.moments", "if count > 0:", "if count >= 0:", "stages/test_moments.py::test_chan_merge_of_two_empty_groups_gives_zeros"),
+    Mutation("chan: weighted average of means", "stages.moments", "mean = mean_a + delta * share_b", "mean = mean_a * (count_a / count) + mean_b * share_b", "stages/test_moments.py::test_chan_merge_of_equal_means_keeps_the_mean_and_0_variance"),
+    Mutation("rotation: wrong shuffle offset", "stages.warp", "value, (lane + (1 << level)) & 31", "value, (lane + level + 1) & 31", "stages/test_warp.py::test_each_lane_counts_once"),
+    Mutation("rotation of moments: one level short", "stages.warp", "lane = lane_index()\n    for level in range(5):\n        source", "lane = lane_index()\n    for level in range(4):\n        source", "forward apex"),
+    Mutation("butterfly: wrong distance", "stages.warp", "cuda.shfl_xor_sync(ALL_LANES, value, 16 >> level)", "cuda.shfl_xor_sync(ALL_LANES, value, 8 >> level)", "stages/test_warp.py::test_each_lane_counts_once"),
+    Mutation("butterfly: down, not across", "stages.warp", "cuda.shfl_xor_sync(ALL_LANES, value, 16 >> level)", "cuda.shfl_down_sync(ALL_LANES, value, 16 >> level)", "stages/test_warp.py::test_each_lane_counts_once"),
+    Mutation("block sums: no barrier before the reading", "stages.block", "cuda.syncthreads()  # the upper half's sums are in shared memory before the lower half reads them", "pass", "forward warp_shuffle"),
+    Mutation("block sums: no barrier before reuse", "stages.block", "cuda.syncthreads()  # every reader of an earlier result is done with the buffer\n    while active > 1:\n        half = (active + 1) >> 1\n        if lane == 0 and half <= warp < active:\n            buffer[0, warp - half] = first", "while active > 1:\n        half = (active + 1) >> 1\n        if lane == 0 and half <= warp < active:\n            buffer[0, warp - half] = first", "forward warp_shuffle"),
+    Mutation("block moments: no barrier before the reading", "stages.block", "cuda.syncthreads()  # the upper half's moments are in shared memory before the lower half reads them", "pass", "forward apex"),
+    Mutation("block moments: no barrier before the next round", "stages.block", "buffer[2, warp])\n        cuda.syncthreads()  # the lower half has read them before the next round overwrites them", "buffer[2, warp])", "forward apex"),
+    Mutation("block moments: no barrier before the result is read", "stages.block", "buffer[2, 0] = count\n    cuda.syncthreads()", "buffer[2, 0] = count\n    pass", "forward apex"),
+    Mutation("tree: no barrier between rounds", "stages.block", "cuda.syncthreads()  # the previous round's sums are in shared memory before they are read", "pass", "forward block_tree"),
+    Mutation("row: the last element is left out", "stages.row", "while column < n2:  # only the thread whose step the row's end cuts short\n        mean", "while column < n2 - 1:\n        mean", "forward apex"),
+    Mutation("row: variance of a sample, not of a population", "stages.row", "return mean, m2 / count", "return mean, m2 / (count - 1)", "forward apex"),
+    Mutation("two passes: E[x²] - E[x]²", "kernels.forward.step_2_warp_shuffle", "square_sum / cast(n2, invvar) + eps", "(square_sum + cast(n2, invvar) * center * center) / cast(n2, invvar) - center * center + eps", "forward warp_shuffle"),
+    Mutation("column blocks: lanes past the end count", "kernels.forward.step_4_column_blocks", "if start + k * threads < n2:  # a lane past the end must not count as (0 - mean)²\n                        deviation = load(x, (row, start + k * threads)) - center", "if True:\n                        deviation = load(x, (row, min(start + k * threads, n2 - 1))) - center", "forward column_blocks"),
+    Mutation("thread per row: eps outside the root", "kernels.forward.step_0_thread_per_row", "math.sqrt(square_sum / cast(n2, invvar) + eps)", "(math.sqrt(square_sum / cast(n2, invvar)) + eps)", "forward thread_per_row"),
+    Mutation("recompute: no clamp", "stages.recompute", "value / clamp_by_magnitude(gamma, eps)", "value / gamma", "backward apex recompute"),
+    Mutation("recompute: clamp loses the sign", "stages.recompute", "return -eps", "return eps", "stages/test_recompute.py::test_clamp_pushes_gamma_out_of_the_gap_and_keeps_its_side"),
+    Mutation("recompute: beta forgotten", "stages.recompute", "value = value - beta\n    return value", "pass\n    return value", "backward apex recompute"),
+    Mutation("affine: beta before gamma", "stages.recompute", "normalised = normalised * gamma\n    if beta is not None:\n        normalised = normalised + beta", "pass\n    if beta is not None:\n        normalised = (normalised + beta) * (gamma if gamma is not None else 1)", "forward apex"),
+    Mutation("gradient: gamma clamped when the input was saved (apex's)", "stages.gradient", "    if memory_efficient:\n        return clamp_by_magnitude(gamma, eps)\n    return gamma", "    return clamp_by_magnitude(gamma, eps)", "backward apex saved"),
+    Mutation("gradient: mean(g) not subtracted", "stages.gradient", "(weighted - mean_g - xhat", "(weighted - xhat", "backward global_atomics saved"),
+    Mutation("strided: a row too many", "stages.strided", "if row < row_end and", "if row <= row_end and row < saved.shape[0] and", "stages/test_strided.py::test_tiles_hold_the_terms_of_their_elements_and_zeros_elsewhere"),
+    Mutation("strided: unpadded rows", "stages.strided", "TILE_STRIDE = COLUMNS + 1", "TILE_STRIDE = COLUMNS", "stages/test_strided.py::test_each_tile_element_has_one_owner_and_a_warp_writes_to_32_banks"),
+    Mutation("apex partial sums: no barrier after the tile", "kernels.backward.step_1_apex", "cuda.syncthreads()  # the whole tile is in shared memory before its columns are summed", "pass", "backward apex saved"),
+    Mutation("apex partial sums: no barrier between rounds", "kernels.backward.step_1_apex", "cuda.syncthreads()  # the previous round's sums are in shared memory before they are read", "pass", "backward apex saved"),
+    Mutation("apex partial sums: every second tile is skipped", "kernels.backward.step_1_apex", "row += ROWS", "row += 2 * ROWS", "columns apex"),
+    Mutation("apex final sums: half of the parts", "kernels.backward.step_1_apex", "PARTS // FINAL_WARPS) + k", "PARTS // FINAL_WARPS)", "columns apex"),
+    Mutation("apex final sums: no barrier before the reading", "kernels.backward.step_1_apex", "cuda.syncthreads()  # the upper half's sums are in shared memory before the lower half reads them", "pass", "backward apex saved"),
+    Mutation("apex grad_input: RMSNorm takes mean(g) off", "kernels.backward.step_1_apex", "if not rms:", "if True:", "backward apex saved"),
+    Mutation("atomics: a plain addition", "kernels.backward.step_0_global_atomics", "cuda.atomic.add(total_weight, column, grad * xhat)", "total_weight[column] = grad * xhat", "backward global_atomics saved"),
+]  # fmt: skip
+
+
+def examined_cases() -> list[Case]:
+    """A few cases that between them reach every branch: tails, several rows, both norms, tiny gammas, mean ≫ spread."""
+    rng = np.random.default_rng(0)
+    cases = []
+    for (n1, n2), rms, kind in itertools.product([(3, 129), (18, 5)], [False, True], ["offset", "normal"]):
+        x = inputs(kind, rng, n1, n2) + (1000 if kind == "offset" else 1)
+        weight = gammas("normal" if kind == "offset" else "treacherous", rng, n2, 0.5)
+        bias, grad = rng.normal(size=n2), rng.normal(size=(n1, n2)) + 1
+        x, weight, bias, grad = (array.astype(np.float32) for array in (x, weight, bias, grad))
+        cases.append(Case(x, weight, None if rms else bias, grad, 0.5, rms))
+    return cases
+
+
+def check_step(ladder: str, name: str, path: str = "saved"):
+    """Hold a step to its bounds on all examined cases, and its bits to be the same in every schedule."""
+    step = arguments.step_of(ladder, name)
+    apex = arguments.step_of("forward", "apex")
+    recompute = path == "recompute"
+    for case in examined_cases():
+        if ladder == "forward":
+            examine_forward(case, step)
+            run = lambda case=case: forward(case, step)  # noqa: E731
+        else:
+            examine_backward(case, apex, step, recompute)
+            output, mean, invvar = forward(case, apex)
+            saved = output if recompute else case.x
+            run = lambda case=case, rest=(saved, mean, invvar): backward(case, step, *rest, recompute)[:1]  # noqa: E731
+        first = run()
+        for schedule in ("reverse", 1):
+            with using("simulator", schedule):
+                for array, other in zip(first, run(), strict=True):
+                    assert array is None or array.tobytes() == other.tobytes(), "the schedule changes the result"
+
+
+def check_columns(name: str):
+    """The column sums over many rows: three tiles in every one of the 16 parts but the last."""
+    rng = np.random.default_rng(0)
+    grad, x = rng.normal(size=(2, 530, 1)).astype(np.float32)
+    step, thread_per_row = arguments.step_of("backward", name), arguments.step_of("forward", "thread_per_row")
+    examine_backward(Case(x, np.ones(1, np.float32), np.ones(1, np.float32), grad, 1e-5, False), thread_per_row, step, False)
+
+
+def run_check(check: str):
+    """Run a test of the suite, or one of the checks above, on the modules as they are now."""
+    if "::" not in check:
+        kind, *rest = check.split()
+        return check_columns(*rest) if kind == "columns" else check_step(kind, *rest)
+    file, test = check.split("::")
+    spec = importlib.util.spec_from_file_location(f"mutant_{Path(file).stem}", TESTS / file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function = getattr(module, test)
+    if test.startswith("test_tiles_hold"):
+        return function(32, 64, 20)
+    return function()
+
+
+@contextmanager
+def imported_afresh(mutation: Mutation | None, folder: Path, monkeypatch):
+    """Import stages and kernels anew, one of them mutated, and let the host functions use them."""
+
+    class Finder:
+        """Finds the mutated module's file in place of the real one."""
+
+        @staticmethod
+        def find_spec(name, path, target=None):
+            if mutation is None or name != f"normlab.{mutation.module}":
+                return None
+            source = Path(PathFinder.find_spec(name, path).origin).read_text()
+            assert mutation.old in source, f"the mutation's text is no longer in {name}"
+            mutant = folder / f"{name}.py"
+            mutant.write_text(source.replace(mutation.old, mutation.new))
+            return importlib.util.spec_from_file_location(name, mutant)
+
+    real = {name: module for name, module in sys.modules.items() if name.startswith(FRESH)}
+    for name in real:
+        del sys.modules[name]
+    sys.meta_path.insert(0, Finder)
+    profile = hypothesis.settings.get_current_profile_name()
+    try:
+        # the first counterexample will do
+        hypothesis.settings.register_profile("mutants", deadline=None, database=None, phases=["generate"], report_multiple_bugs=False)
+        hypothesis.settings.load_profile("mutants")
+        monkeypatch.setattr(arguments, "LADDERS", importlib.import_module("normlab.kernels").LADDERS)
+        yield
+    finally:
+        hypothesis.settings.load_profile(profile)
+        sys.meta_path.remove(Finder)
+        for name in [name for name in sys.modules if name.startswith(FRESH)]:
+            del sys.modules[name]
+        sys.modules.update(real)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_the_suite_rejects_the_mutant(mutation, tmp_path, monkeypatch):
+    with imported_afresh(mutation, tmp_path, monkeypatch), using("simulator"):
+        with pytest.raises((AssertionError, IndexError, SimulationError)) as found:
+            run_check(mutation.check)
+        assert "no longer in" not in str(found.value)
+
+
+@pytest.mark.parametrize("check", sorted({mutation.check for mutation in MUTATIONS}))
+def test_the_same_check_accepts_the_real_thing(check, tmp_path, monkeypatch):
+    with imported_afresh(None, tmp_path, monkeypatch), using("simulator"):
+        run_check(check)
