@@ -1,7 +1,7 @@
 """normlab: how a GPU normalises, stage by stage.
 
-The top level re-exports the host functions of `normlab.ops`. Nothing is imported until it is asked for (PEP 562), so that
-`import normlab` starts no compiler, no torch and no CUDA driver.
+The top level re-exports the host functions of `normlab.ops`. Nothing is imported until it is asked for (PEP 562), so
+that `import normlab` starts no compiler, no torch and no CUDA driver.
 """
 
 from importlib import import_module

@@ -1,7 +1,8 @@
-"""Where a caller's arrays live, and how a kernel gets at them: NumPy, torch, or anything with `__cuda_array_interface__`.
+"""Where a caller's arrays live, and how a kernel gets at them: NumPy, torch, or anything with
+`__cuda_array_interface__`.
 
-Used by `normlab.ops` alone. A home turns arrays of one kind into kernel operands (NumPy arrays or `engine.DeviceArray`s, always
-C-contiguous), allocates results, and gives them back in the caller's kind.
+Used by `normlab.ops` alone. A home turns arrays of one kind into kernel operands (NumPy arrays or
+`engine.DeviceArray`s, always C-contiguous), allocates results, and gives them back in the caller's kind.
 """
 
 import sys
@@ -49,7 +50,9 @@ def device_name(array: Any) -> str:
 class Home(Protocol):
     """What `normlab.ops` asks of a kind of array."""
 
-    stream: int
+    @property
+    def stream(self) -> int:
+        """The handle of the stream that the work is queued on; 0: the default stream."""
 
     def operand(self, array: Any, shape: tuple[int, ...]) -> Any:
         """The array (or None) as a C-contiguous kernel operand of this shape."""
@@ -137,9 +140,7 @@ class InterfaceHome:
         engine.synchronize(interface.get("stream"), unless=self.stream)
         strides = interface.get("strides")
         dtype = FLOATS[dtype_name(array)]
-        view = engine.DeviceArray(
-            interface["data"][0], tuple(interface["shape"]), dtype, self.device, array, strides
-        )
+        view = engine.DeviceArray(interface["data"][0], tuple(interface["shape"]), dtype, self.device, array, strides)
         return (view if strides is None else self._contiguous(view))._replace(shape=shape)
 
     def _contiguous(self, view: engine.DeviceArray) -> engine.DeviceArray:
@@ -185,7 +186,8 @@ def home_of(required: dict[str, Any], optional: dict[str, Any]) -> Home:
     for name, array in arrays.items():
         if device_name(array) != device:
             raise ValueError(
-                f"all arrays must be on one device, but {first_name} is on {device} and {name} is on {device_name(array)}"
+                "all arrays must be on one device, "
+                f"but {first_name} is on {device} and {name} is on {device_name(array)}"
             )
     if device == "cpu":
         return HostHome(first)

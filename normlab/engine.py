@@ -1,7 +1,7 @@
-"""The engine room: the one place that imports a CUDA compiler, and the one that chooses between a GPU and the simulator.
+"""The engine room: the one place that imports a CUDA compiler, and the one that picks the GPU or the simulator.
 
-Everything above names `cuda`, `launch` and the intrinsics `load`, `store` and `cast` from here. A kernel written so runs
-unchanged in three worlds: compiled on a GPU, interpreted by `normlab.sim`, and compiled to PTX with no GPU at all.
+Everything above names `cuda`, `launch` and the intrinsics `load`, `store` and `cast` from here. A kernel written so
+runs unchanged in three worlds: compiled on a GPU, interpreted by `normlab.sim`, and compiled to PTX with no GPU at all.
 """
 
 import ctypes
@@ -16,9 +16,9 @@ import ml_dtypes
 import numpy as np
 from llvmlite import ir
 from numba import cuda, float32, float64
+from numba.cuda import cgutils
 from numba.cuda import dispatcher as _dispatcher
 from numba.cuda import types as _types
-from numba.cuda import cgutils
 from numba.cuda.extending import intrinsic
 
 from normlab.sim import register_twin, simulate
@@ -85,7 +85,7 @@ def use_gpu() -> bool:
     return _world.get() == "gpu" or (_world.get() == "auto" and gpu_available())
 
 
-# ---- arrays on the device ---------------------------------------------------------------------------------------------
+# ---- arrays on the device -------------------------------------------------------------------------------------------
 
 
 class DeviceArray(NamedTuple):
@@ -153,15 +153,16 @@ def synchronize(stream: int | None, *, unless: int) -> None:
 
 
 def accumulator(statistics: Any) -> Any:
-    """The Numba type that a kernel computes in: that of the statistics it writes, float32 or (for float64 input) float64."""
+    """The Numba type that a kernel computes in: that of the statistics it writes, float64 for float64 input."""
     return float64 if statistics.dtype == np.float64 else float32
 
 
-# ---- launching --------------------------------------------------------------------------------------------------------
+# ---- launching ------------------------------------------------------------------------------------------------------
 
 
 def launch(kernel: Any, grid: int | tuple, block: int | tuple, *args: Any, stream: int = 0) -> None:
-    """Run a kernel: on the GPU for `DeviceArray` arguments, else on whatever `use_gpu()` says, in place on NumPy arrays.
+    """Run a kernel: on the GPU for `DeviceArray` arguments, else on whatever `use_gpu()` says, in place on NumPy
+    arrays.
 
     Args:
         kernel: a function under `cuda.jit`.
@@ -274,15 +275,15 @@ def compile_ptx(kernel: Any, types: tuple, cc: tuple[int, int] = (9, 0)) -> str:
         _dispatcher.get_current_device = real
 
 
-# ---- intrinsics, each with its Python twin for the simulator ----------------------------------------------------------
+# ---- intrinsics, each with its Python twin for the simulator --------------------------------------------------------
 
 
 @intrinsic
 def load(typing_context, array, index):
     """`array[index]` in accumulator precision (apex's T -> U): float64 stays, everything narrower becomes float32.
 
-    `index` is an int or a tuple of ints, and never negative: Numba's own indexing asks at every access whether to count from
-    the end, which costs an inner loop more than its arithmetic does.
+    `index` is an int or a tuple of ints, and never negative: Numba's own indexing asks at every access whether to
+    count from the end, which costs an inner loop more than its arithmetic does.
     """
     wide = _types.float64 if array.dtype == _types.float64 else _types.float32
 

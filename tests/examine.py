@@ -68,7 +68,7 @@ def backward_truth(case: Case) -> oracle.NormGradients:
 
 
 def backward_bound(case: Case, how: oracle.Arithmetic, memory_efficient: bool) -> oracle.NormGradients:
-    """The bounds of the gradients, given statistics (and a saved output) that the forward made within its own bounds."""
+    """The bounds of the gradients, given what a forward within its own bounds made."""
     errors = forward_bound(case, how)
     rest = {
         "memory_efficient": memory_efficient,
@@ -84,7 +84,7 @@ def backward_bound(case: Case, how: oracle.Arithmetic, memory_efficient: bool) -
 def hold(what: str, got, want, bound) -> float:
     """Assert got within its bound; what is absent must be absent on both sides. Records and gives err / bound."""
     if want is None or got is None:
-        assert want is None and got is None, f"{what}: got {got}, want {want}"
+        assert want is got, f"{what}: got {got}, want {want}"
         return 0.0
     ratio = oracle.assert_within(got, want, bound, what)
     record(what, ratio)

@@ -12,7 +12,17 @@ import normlab
 PACKAGE = Path(normlab.__file__).parent
 FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 # Higher may import lower. oracle and sim stand beside the floors and import nothing of them.
-FLOORS = {"engine": 0, "stages": 1, "kernels": 2, "arrays": 3, "arguments": 3, "ops": 3, "compare": 5, "report": 5, "cli": 5}
+FLOORS = {
+    "engine": 0,
+    "stages": 1,
+    "kernels": 2,
+    "arrays": 3,
+    "arguments": 3,
+    "ops": 3,
+    "compare": 5,
+    "report": 5,
+    "cli": 5,
+}
 
 
 def imports(path: Path) -> set[str]:

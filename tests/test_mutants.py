@@ -116,7 +116,9 @@ def check_columns(name: str):
     rng = np.random.default_rng(0)
     grad, x = rng.normal(size=(2, 530, 1)).astype(np.float32)
     step, thread_per_row = arguments.step_of("backward", name), arguments.step_of("forward", "thread_per_row")
-    examine_backward(Case(x, np.ones(1, np.float32), np.ones(1, np.float32), grad, 1e-5, False), thread_per_row, step, False)
+    examine_backward(
+        Case(x, np.ones(1, np.float32), np.ones(1, np.float32), grad, 1e-5, False), thread_per_row, step, False
+    )
 
 
 def run_check(check: str):
@@ -158,7 +160,9 @@ def imported_afresh(mutation: Mutation | None, folder: Path, monkeypatch):
     profile = hypothesis.settings.get_current_profile_name()
     try:
         # the first counterexample will do
-        hypothesis.settings.register_profile("mutants", deadline=None, database=None, phases=["generate"], report_multiple_bugs=False)
+        hypothesis.settings.register_profile(
+            "mutants", deadline=None, database=None, phases=["generate"], report_multiple_bugs=False
+        )
         hypothesis.settings.load_profile("mutants")
         monkeypatch.setattr(arguments, "LADDERS", importlib.import_module("normlab.kernels").LADDERS)
         yield

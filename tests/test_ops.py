@@ -45,16 +45,22 @@ def test_numpy_arrays_give_numpy_arrays_of_the_documented_dtypes(dtype):
     assert [(array.dtype, array.shape) for array in gradients] == [(x.dtype, (3, 8)), (x.dtype, (8,)), (x.dtype, (8,))]
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not gpu_available(), reason="needs a GPU"))])
+@pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not gpu_available(), reason="needs a GPU"))]
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_torch_tensors_give_torch_tensors_with_the_same_values(dtype, device):
     kind = getattr(torch, dtype)
-    x, weight, bias, grad = (torch.from_numpy(a).to(device, kind) for a in (draw(4, 33), draw(33), draw(33), draw(4, 33)))
+    x, weight, bias, grad = (
+        torch.from_numpy(a).to(device, kind) for a in (draw(4, 33), draw(33), draw(33), draw(4, 33))
+    )
     forward = layer_norm_forward(x, 33, weight, bias)
     backward = layer_norm_backward(grad, x, *forward[1:], 33, weight, bias)
     rms = rms_norm_forward(x, 33, weight)
     rms_backward = rms_norm_backward(grad, rms[0], rms[1], 33, weight, memory_efficient=True)
-    assert all(isinstance(t, torch.Tensor) and t.device.type == device for t in (*forward, *backward, *rms, *rms_backward))
+    assert all(
+        isinstance(t, torch.Tensor) and t.device.type == device for t in (*forward, *backward, *rms, *rms_backward)
+    )
     assert forward[0].dtype == backward[0].dtype == backward[1].dtype == rms[0].dtype == kind
 
     numpy = lambda t: t.double().cpu().numpy().astype(DTYPES[dtype])  # noqa: E731
@@ -93,7 +99,9 @@ def test_work_is_queued_on_torch_s_current_stream():
         x.mul_(2)  # the norm must come after this
         output = layer_norm_forward(x, 4096, eps=0.0)[0]
     stream.synchronize()
-    np.testing.assert_allclose(output[:2].cpu().numpy(), oracle.layer_norm(x[:2].cpu().numpy(), 4096, eps=0.0).output, atol=1e-5)
+    np.testing.assert_allclose(
+        output[:2].cpu().numpy(), oracle.layer_norm(x[:2].cpu().numpy(), 4096, eps=0.0).output, atol=1e-5
+    )
 
 
 # ---- layouts ----------------------------------------------------------------------------------------------------------
@@ -118,9 +126,7 @@ def test_strided_inputs_give_the_same_results_as_contiguous_ones(layout):
     weight = draw(2 * n2)[::2]
     grad = np.broadcast_to(draw(n2), x.shape)
     plain = np.ascontiguousarray(x, np.float32)
-    for got, want in zip(
-        layer_norm_forward(x, n2, weight), layer_norm_forward(plain, n2, weight.copy()), strict=True
-    ):
+    for got, want in zip(layer_norm_forward(x, n2, weight), layer_norm_forward(plain, n2, weight.copy()), strict=True):
         np.testing.assert_array_equal(got, want)
     _, mean, invvar = layer_norm_forward(plain, n2, weight)
     got = layer_norm_backward(grad, x, mean, invvar, n2, weight)
@@ -149,7 +155,15 @@ def test_inputs_are_not_written_to():
 
 @pytest.mark.parametrize(
     ("shape", "normalized_shape"),
-    [((2, 3, 4), 4), ((2, 3, 4), (3, 4)), ((2, 3, 4), (2, 3, 4)), ((5,), 5), ((1, 1), (1,)), ((2, 3), np.int64(3)), ((2, 3), [3])],
+    [
+        ((2, 3, 4), 4),
+        ((2, 3, 4), (3, 4)),
+        ((2, 3, 4), (2, 3, 4)),
+        ((5,), 5),
+        ((1, 1), (1,)),
+        ((2, 3), np.int64(3)),
+        ((2, 3), [3]),
+    ],
 )
 def test_normalized_shape_is_the_trailing_dimensions(shape, normalized_shape):
     x = draw(*shape)
@@ -281,7 +295,9 @@ def test_forward_names_what_was_given_and_what_is_needed(arguments, kind, text):
 
 
 def test_an_unknown_step_lists_the_known_ones():
-    with raises(ValueError, "unknown step 'fast' of the forward ladder; known: thread_per_row, block_tree, warp_shuffle, apex"):
+    with raises(
+        ValueError, "unknown step 'fast' of the forward ladder; known: thread_per_row, block_tree, warp_shuffle, apex"
+    ):
         layer_norm_forward(X, 4, step="fast")
     with raises(ValueError, "unknown step 'warp_shuffle' of the backward ladder; known: global_atomics, apex"):
         layer_norm_backward(X, X, STAT, STAT, 4, step="warp_shuffle")
@@ -311,5 +327,8 @@ def test_backward_names_what_was_given_and_what_is_needed(change, kind, text):
 @pytest.mark.skipif(gpu_available(), reason="with a GPU nothing is simulated")
 def test_a_long_simulation_is_announced(monkeypatch):
     monkeypatch.setattr(ops, "PATIENCE", 1e-4)
-    with pytest.warns(UserWarning, match=r"the simulator takes about \d+ minutes for the forward pass over 1,024 elements; .* a GPU takes milliseconds"):
+    with pytest.warns(
+        UserWarning,
+        match=r"the simulator takes about \d+ minutes for the forward pass over 2 x 512 elements; .* a GPU takes milliseconds",
+    ):
         layer_norm_forward(draw(2, 512), 512)

@@ -1,7 +1,7 @@
 """Ladders: whole kernels, one file a step, each built from stages and differing from the step before by one idea.
 
-`LADDERS` maps a ladder's name to its steps in order; tests, benchmarks and tutorials walk it. Adding a step is adding a file
-`step_N_name.py` that defines `STEP`.
+`LADDERS` maps a ladder's name to its steps in order; tests, benchmarks and tutorials walk it. Adding a step is adding
+a file `step_N_name.py` that defines `STEP`.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""A strided array to a contiguous one, on the device: for arrays whose library we do not know and cannot ask to copy."""
+"""A strided array to a contiguous one, on the device: for arrays of a library that we cannot ask to copy."""
 
 from normlab.engine import cuda
 

@@ -45,7 +45,7 @@ class ForwardStep(Step):
 
 @dataclass(frozen=True)
 class BackwardStep(Step):
-    """`run(launch, memory, problem)`: `memory.empty(shape, dtype)` and `memory.zeros(shape, dtype)` give scratch operands.
+    """`run(launch, memory, problem)`; `memory.empty(shape, dtype)` and `memory.zeros(shape, dtype)` give scratch.
 
     `column_chains`: n1 -> the chains of its sums over rows.
     """
@@ -57,8 +57,9 @@ class BackwardStep(Step):
 class BackwardProblem:
     """The operands of a backward pass.
 
-    grad_output, saved, grad_input: (n1, n2), n1 > 0; mean: (n1,), or None for RMSNorm and when memory_efficient; invvar:
-    (n1,); weight, bias, grad_weight, grad_bias: (n2,) or None; eps: a NumPy scalar of invvar's dtype; `rms`: RMSNorm; `memory_efficient`: `saved` is the output, else the input.
+    grad_output, saved, grad_input: (n1, n2), n1 > 0; mean: (n1,), or None for RMSNorm and when memory_efficient;
+    invvar: (n1,); weight, bias, grad_weight, grad_bias: (n2,) or None; eps: a NumPy scalar of invvar's dtype; `rms`:
+    RMSNorm; `memory_efficient`: `saved` is the output, else the input.
     """
 
     grad_output: Any

@@ -1,7 +1,8 @@
 """Stages: device functions with one idea each. Kernels (`normlab.kernels`) are composed of them.
 
-A stage takes and returns values; memory that threads share is handed in. Its dtypes are those of its arguments: constants
-are written `float32(1)`, which float32 and float64 arguments both absorb, while a bare `1.0` would turn float32 into float64.
+A stage takes and returns values; memory that threads share is handed in. Its dtypes are those of its arguments:
+constants are written `float32(1)`, which float32 and float64 arguments both absorb, while a bare `1.0` would turn
+float32 into float64.
 """
 
 from normlab.stages.block import block_moments, block_sum, block_sums
@@ -38,4 +39,5 @@ __all__ = [
     "warp_moments_butterfly",
     "warp_sum",
     "warp_sum_butterfly",
+    "welford_step",
 ]

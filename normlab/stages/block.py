@@ -1,11 +1,11 @@
 """Warps to a block, through shared memory. Each stage must be reached by every thread of the block together.
 
-By halving, as apex does it: the upper half of the warps writes, the lower half reads and merges, until one warp is left,
-whose result is then handed to all threads. The values that count are those of each warp's lane 0. Block sizes: a multiple
-of 32, any number of warps.
+By halving, as apex does it: the upper half of the warps writes, the lower half reads and merges, until one warp is
+left, whose result is then handed to all threads. The values that count are those of each warp's lane 0. Block sizes: a
+multiple of 32, any number of warps.
 
-`buffer` is shared memory, at least (rows, warps) of the accumulator's dtype. A stage starts with a barrier of its own where
-an earlier reader of `buffer` might still be reading, so a kernel may call it in a loop with the same buffer.
+`buffer` is shared memory, at least (rows, warps) of the accumulator's dtype. A stage starts with a barrier of its own
+where an earlier reader of `buffer` might still be reading, so a kernel may call it in a loop with the same buffer.
 """
 
 from normlab.engine import cuda
@@ -17,8 +17,8 @@ from normlab.stages.warp import lane_index, thread_index, warp_count, warp_index
 def block_moments(mean, m2, count, buffer):
     """Moments of the whole block from those of its warps (apex: the inter-warp reduction of cuWelfordMuSigma2).
 
-    Args: mean, m2, count: of the caller's warp, in its lane 0. buffer: shared, (3, warps). Returns: (mean, m2, count) of
-    the block, in every thread.
+    Args: mean, m2, count: of the caller's warp, in its lane 0. buffer: shared, (3, warps). Returns: (mean, m2, count)
+    of the block, in every thread.
     """
     lane = lane_index()
     warp = warp_index()
@@ -47,7 +47,8 @@ def block_moments(mean, m2, count, buffer):
 def block_sums(first, second, buffer):
     """Two sums over the block from those of its warps (apex: the inter-warp reduction of cuComputeGradInput).
 
-    Two at once, because a barrier costs the same for one. Args: first, second: the sums of the caller's warp, in its lane 0.
+    Two at once, because a barrier costs the same for one. Args: first, second: the sums of the caller's warp, in its
+    lane 0.
     buffer: shared, (2, warps). Returns: both sums over the block, in every thread.
     """
     lane = lane_index()
@@ -76,7 +77,8 @@ def block_sums(first, second, buffer):
 def block_sum(value, buffer):
     """One sum over the block from those of its warps: `block_sums` where the second sum only rides along.
 
-    Args: value: the sum of the caller's warp, in its lane 0. buffer: shared, (2, warps). Returns: the sum, in every thread.
+    Args: value: the sum of the caller's warp, in its lane 0. buffer: shared, (2, warps). Returns: the sum, in every
+        thread.
     """
     return block_sums(value, value, buffer)[0]
 

@@ -2,7 +2,8 @@
 
     grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar        g = dy gamma
 
-Called by every grad_input kernel (apex: both loops of cuComputeGradInput). Arguments as `normalised`; grad_output: (n1, n2).
+Called by every grad_input kernel (apex: both loops of cuComputeGradInput). Arguments as `normalised`; grad_output:
+(n1, n2).
 """
 
 from normlab.engine import cuda, load

@@ -1,7 +1,8 @@
 """Mean and spread of values seen one at a time, and of two groups merged: what one thread knows.
 
-The moments of a group are (mean, m2, count): m2 is the sum of squared deviations from the mean, so variance = m2 / count.
-RMSNorm needs only the sum of squares. Called by `row` (one thread over its elements) and by `warp` and `block` (merging).
+The moments of a group are (mean, m2, count): m2 is the sum of squared deviations from the mean, so variance = m2 /
+count. RMSNorm needs only the sum of squares. Called by `row` (one thread over its elements) and by `warp` and `block`
+(merging).
 """
 
 from normlab.engine import cuda, float32
@@ -13,8 +14,8 @@ def welford_step(value, mean, m2, count):
 
         mean' = mean + (value - mean) / count'        m2' = m2 + (value - mean) (value - mean')
 
-    Subtracting the running mean first is what keeps digits: E[x²] - E[x]² subtracts two numbers near mean², and has lost
-    every digit of the variance once mean² / variance exceeds 2²⁴.
+    Subtracting the running mean first is what keeps digits: E[x²] - E[x]² subtracts two numbers near mean², and has
+    lost every digit of the variance once mean² / variance exceeds 2²⁴.
 
     Args: value, mean, m2, count: float32 or float64. Returns: the new (mean, m2, count).
     """

@@ -1,7 +1,7 @@
 """One element, there and back: y = gamma x̂ + beta, and x̂ from the saved input or the saved output.
 
-Saving the output instead of the input is apex's `memory_efficient`: the next layer keeps y anyway. It costs accuracy: y is
-stored rounded, so x̂ comes back with an error of about u_out (|beta| + |gamma x̂|) / |gamma|
+Saving the output instead of the input is apex's `memory_efficient`: the next layer keeps y anyway. It costs accuracy:
+y is stored rounded, so x̂ comes back with an error of about u_out (|beta| + |gamma x̂|) / |gamma|
 (`normlab.oracle.recompute_error`), which is small until |gamma| is.
 
 weight, bias and mean may be None: 1, 0 and 0. The compiler drops the branches of what is absent.

@@ -3,7 +3,7 @@
 Composed of the stages below it; the first place where they all meet. Called by the apex forward kernel.
 """
 
-from normlab.engine import cast, cuda, float32, load
+from normlab.engine import cast, cuda, load
 from normlab.stages.block import block_moments, block_sum
 from normlab.stages.moments import rms_step, welford_step
 from normlab.stages.warp import thread_index, warp_moments, warp_sum
@@ -15,8 +15,8 @@ STEP = 4  # neighbouring elements a thread takes at a time, as apex does: a 16-b
 def row_moments(x, row, buffer):
     """Mean and biased variance of one row.
 
-    Thread t takes elements 4t to 4t+3, then those 4 x (threads of the block) further on; at the end of a row whose length
-    is no multiple of four, one thread takes what is left.
+    Thread t takes elements 4t to 4t+3, then those 4 x (threads of the block) further on; at the end of a row whose
+    length is no multiple of four, one thread takes what is left.
 
     Args:
         x: (n1, n2), any floating dtype.

@@ -1,12 +1,12 @@
 """Columns of a row-major matrix, summed without wasting memory traffic: strided loads into a padded tile.
 
 grad_weight and grad_bias are sums down columns. A warp that walked down one column would use 4 of the 32 bytes of every
-sector it fetches. Instead the block loads a tile of 16 rows x 32 columns, each thread four neighbouring elements of one row,
-lays it into shared memory, and sums the tile's columns from there.
+sector it fetches. Instead the block loads a tile of 16 rows x 32 columns, each thread four neighbouring elements of
+one row, lays it into shared memory, and sums the tile's columns from there.
 
-A tile row is 33 words long, not 32. The 32 lanes of a warp write four tile rows, eight lanes each, every fourth word. With
-rows of 32 words the four rows would fall on the same eight banks, four lanes a bank; the odd stride shifts each row by one
-bank, and the 32 lanes hit 32 banks.
+A tile row is 33 words long, not 32. The 32 lanes of a warp write four tile rows, eight lanes each, every fourth word.
+With rows of 32 words the four rows would fall on the same eight banks, four lanes a bank; the odd stride shifts each
+row by one bank, and the 32 lanes hit 32 banks.
 
 apex: cuLoadWriteStridedInputs, cuLoadAddStridedInputs. Block: 32 x 4 threads.
 """
@@ -54,16 +54,17 @@ def load_write_strided(
         first_row, row_end: the tile starts at first_row; rows from row_end on belong to somebody else.
         grad_output, saved: (n1, n2). mean, invvar: (n1,). weight, bias: (n2,) or None. eps: accumulator dtype.
         memory_efficient: `saved` is the output, else the input.
-        tile_bias, tile_weight: shared, (ROWS, TILE_STRIDE), accumulator dtype; every element of ROWS x COLUMNS is written.
+        tile_bias, tile_weight: shared, (ROWS, TILE_STRIDE), accumulator dtype; every element of ROWS x COLUMNS is
+            written.
     """
-    for k in range(WARPS):
-        column = cuda.blockIdx.x * COLUMNS + tile_column() + k
+    y = tile_row()
+    for x in range(tile_column(), tile_column() + WARPS):
         grad, product = column_terms(
-            first_row + tile_row(), column, row_end,
+            first_row + y, cuda.blockIdx.x * COLUMNS + x, row_end,
             grad_output, saved, mean, invvar, weight, bias, eps, memory_efficient,
         )  # fmt: skip
-        tile_bias[tile_row(), tile_column() + k] = grad
-        tile_weight[tile_row(), tile_column() + k] = product
+        tile_bias[y, x] = grad
+        tile_weight[y, x] = product
 
 
 @cuda.jit(device=True)
@@ -74,11 +75,11 @@ def load_add_strided(
 
     Each thread adds to the elements that it wrote itself, so no barrier is needed in between.
     """
-    for k in range(WARPS):
-        column = cuda.blockIdx.x * COLUMNS + tile_column() + k
+    y = tile_row()
+    for x in range(tile_column(), tile_column() + WARPS):
         grad, product = column_terms(
-            first_row + tile_row(), column, row_end,
+            first_row + y, cuda.blockIdx.x * COLUMNS + x, row_end,
             grad_output, saved, mean, invvar, weight, bias, eps, memory_efficient,
         )  # fmt: skip
-        tile_bias[tile_row(), tile_column() + k] += grad
-        tile_weight[tile_row(), tile_column() + k] += product
+        tile_bias[y, x] += grad
+        tile_weight[y, x] += product

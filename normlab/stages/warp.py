@@ -1,9 +1,9 @@
 """32 lanes to one value, with no memory: shuffles. Each stage must be reached by all 32 lanes of the warp together.
 
 Two patterns. The butterfly pairs lane i with lane i xor 16, 8, 4, 2, 1. The rotation (apex's forward) pairs lane i with
-lane (i + 1, 2, 4, 8, 16) mod 32. Both need five steps, and after them every lane has merged all 32; but rounding depends on
-the order, so with the rotation each lane may hold another last digit: lane 0's is the one to use. A butterfly of a
-commutative operation gives every lane the same bits.
+lane (i + 1, 2, 4, 8, 16) mod 32. Both need five steps, and after them every lane has merged all 32; but rounding
+depends on the order, so with the rotation each lane may hold another last digit: lane 0's is the one to use. A
+butterfly of a commutative operation gives every lane the same bits.
 """
 
 from normlab.engine import cuda
@@ -51,7 +51,7 @@ def warp_moments(mean, m2, count):
 
 @cuda.jit(device=True)
 def warp_moments_butterfly(mean, m2, count):
-    """Moments of the whole warp by butterfly; the lower lane's group is always `a`, so every lane gets the same bits."""
+    """Moments of the warp by butterfly; the lower lane's group is always `a`, so every lane gets the same bits."""
     lane = lane_index()
     for level in range(5):
         distance = 16 >> level
@@ -76,7 +76,7 @@ def warp_sum(value):
 
 @cuda.jit(device=True)
 def warp_sum_butterfly(value):
-    """Sum over the warp by butterfly (apex: the WARP_SHFL_XOR loop of cuComputeGradInput); the same bits in every lane."""
+    """Sum over the warp by butterfly (apex: cuComputeGradInput's WARP_SHFL_XOR); the same bits in every lane."""
     for level in range(5):
         value = value + cuda.shfl_xor_sync(ALL_LANES, value, 16 >> level)
     return value

@@ -1,8 +1,7 @@
 """Every step of the backward ladder against the oracle, within its bound, on both paths."""
 
-import numpy as np
 import pytest
-from draws import Case, cases
+from draws import cases
 from examine import examine_backward
 from hypothesis import given, settings
 

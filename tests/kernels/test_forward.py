@@ -1,12 +1,10 @@
 """Every step of the forward ladder against the oracle, within its bound."""
 
-import numpy as np
 import pytest
-from draws import Case, cases
-from examine import examine_forward, forward
+from draws import cases
+from examine import examine_forward
 from hypothesis import given, settings
 
-from normlab import engine
 from normlab.kernels import LADDERS
 
 STEPS = pytest.mark.parametrize("step", LADDERS["forward"], ids=lambda step: step.name)

@@ -16,7 +16,13 @@ from normlab.kernels.forward import (
 )
 
 BFLOAT16 = ml_dtypes.bfloat16
-TYPES = [(np.float32, np.float32), (np.float16, np.float16), (BFLOAT16, BFLOAT16), (np.float32, BFLOAT16), (np.float64,) * 2]
+TYPES = [
+    (np.float32, np.float32),
+    (np.float16, np.float16),
+    (BFLOAT16, BFLOAT16),
+    (np.float32, BFLOAT16),
+    (np.float64,) * 2,
+]
 TARGETS = pytest.mark.parametrize("cc", [(8, 0), (9, 0)], ids=["sm_80", "sm_90"])
 
 

@@ -177,6 +177,8 @@ def test_rms_steps_and_their_merge_sum_the_squares(dtype, values, data):
     sums = np.full(2, np.nan, dtype)
     launch(fold_squares, 1, 1, values, data.draw(st.integers(0, len(values))), sums)
     want = (values.astype(np.longdouble) ** 2).sum()
-    bound = (len(values) + 2) * float(np.finfo(dtype).eps) * float(want) + float(np.finfo(dtype).smallest_subnormal) * 50
+    bound = (len(values) + 2) * float(np.finfo(dtype).eps) * float(want) + float(
+        np.finfo(dtype).smallest_subnormal
+    ) * 50
     for got in sums:
         oracle.assert_within(got, np.float64(want), bound, "square sum")

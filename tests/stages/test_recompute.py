@@ -66,7 +66,9 @@ def test_recomputing_returns_the_normalised_value_within_the_law(x, mean, invvar
     oracle.assert_within(results[0], (x - mean) * invvar, 3 * 2.0**-24 * abs((x - mean) * invvar) + 1e-40, "x̂")
     if abs(gamma) > eps:
         # the law, for y rounded once to float32; computing y and x̂ rounds four times more
-        law = float(oracle.recompute_error(np.array([[xhat]]), np.array([gamma]), np.array([beta]), 1e-5, "float32").item())
+        law = float(
+            oracle.recompute_error(np.array([[xhat]]), np.array([gamma]), np.array([beta]), 1e-5, "float32").item()
+        )
         oracle.assert_within(results[2], xhat, 5 * law + 4 * 2.0**-24 * abs(xhat) + 1e-30, "recomputed x̂")
     elif gamma == 0 and abs(beta) > 0:
         assert results[2] == 0

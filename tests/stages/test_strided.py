@@ -14,9 +14,7 @@ def tiles(first_row, second_row, row_end, grad_output, x, mean, invvar, results)
     tile_bias = cuda.shared.array((ROWS, TILE_STRIDE), np.float32)
     tile_weight = cuda.shared.array((ROWS, TILE_STRIDE), np.float32)
     eps = mean[0]
-    load_write_strided(
-        first_row, row_end, grad_output, x, mean, invvar, None, None, eps, False, tile_bias, tile_weight
-    )
+    load_write_strided(first_row, row_end, grad_output, x, mean, invvar, None, None, eps, False, tile_bias, tile_weight)
     load_add_strided(second_row, row_end, grad_output, x, mean, invvar, None, None, eps, False, tile_bias, tile_weight)
     cuda.syncthreads()
     for k in range(WARPS):

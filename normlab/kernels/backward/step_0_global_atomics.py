@@ -1,8 +1,8 @@
 """A block per row; every element is added to its column's gradient by an atomic in global memory.
 
 Moves: dy and the saved array twice (sums, write), grad_input once, and two atomic additions an element.
-Bound by: the atomics. All n1 rows queue for the same n2 addresses, and the order in which they win is not determined, so
-neither are the last digits of grad_weight and grad_bias.
+Bound by: the atomics. All n1 rows queue for the same n2 addresses, and the order in which they win is not determined,
+so neither are the last digits of grad_weight and grad_bias.
 Next: apex's sums without atomics, in a kernel of their own.
 """
 

@@ -1,8 +1,10 @@
 """apex's three kernels: column sums through padded tiles, in two kernels, and grad_input by a block a row.
 
-No atomics: 16 blocks stand above each other on every 32 columns; each sums its share of the rows into a tile in shared memory
-and writes one row of partial sums. A second kernel adds the 16. The number 16 is fixed, so the result is too, bit for bit.
-Moves: dy and the saved array twice for grad_input and once more for the column sums, grad_input once: 6 where 3 would do.
+No atomics: 16 blocks stand above each other on every 32 columns; each sums its share of the rows into a tile in shared
+memory and writes one row of partial sums. A second kernel adds the 16. The number 16 is fixed, so the result is too,
+bit for bit.
+Moves: dy and the saved array twice for grad_input and once more for the column sums, grad_input once: 6 where 3 would
+do.
 Bound by: those readings, and few loads in flight.
 Next: one persistent kernel that does both jobs on one reading.
 
@@ -160,9 +162,7 @@ def _run(launch, memory, problem: BackwardProblem):
         part_bias = None if problem.bias is None else memory.empty((PARTS, n2), problem.invvar.dtype)
         rows_a_part = np.int64(_rows_a_part(n1))
         kernel = build_partial_sums(dtype, problem.memory_efficient)
-        launch(
-            kernel, (column_blocks, PARTS), (32, WARPS), *problem.operands, rows_a_part, part_weight, part_bias
-        )
+        launch(kernel, (column_blocks, PARTS), (32, WARPS), *problem.operands, rows_a_part, part_weight, part_bias)
         for parts, gradient in ((part_weight, problem.grad_weight), (part_bias, problem.grad_bias)):
             if parts is not None:
                 launch(build_final_sums(dtype), column_blocks, (32, FINAL_WARPS), parts, gradient)

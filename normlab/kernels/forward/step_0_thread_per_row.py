@@ -1,7 +1,7 @@
 """A thread per row: the textbook formula, read from top to bottom.
 
-Moves: x three times (mean, variance, write), y once; of each 32-byte sector that is fetched one element is used at a time,
-for neighbouring threads are n2 elements apart.
+Moves: x three times (mean, variance, write), y once; of each 32-byte sector that is fetched one element is used at a
+time, for neighbouring threads are n2 elements apart.
 Bound by: those sectors, while the cache holds them, and by n2 additions one after another.
 Next: give the row to a block, so that neighbouring threads read neighbouring elements.
 """

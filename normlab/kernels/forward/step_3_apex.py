@@ -1,9 +1,12 @@
-"""apex's kernel: one pass for both moments, by Welford's update and Chan's merge (apex: cuApplyLayerNorm, cuApplyRMSNorm).
+"""apex's kernel: one pass for both moments, by Welford's update and Chan's merge (apex: cuApplyLayerNorm,
+cuApplyRMSNorm).
 
 A block of 32 x 4 threads takes a row; each thread runs Welford over four neighbouring elements a step; lanes merge by
-rotating shuffles, warps by halving through shared memory. Blocks stride over the rows: a grid has at most 65535 of them.
+rotating shuffles, warps by halving through shared memory. Blocks stride over the rows: a grid has at most 65535 of
+them.
 Moves: x twice (statistics, write) and y once.
-Bound by: the division in every Welford update, one after another, where step 2 had an addition; and by one element a load.
+Bound by: the division in every Welford update, one after another, where step 2 had an addition; and by one element a
+load.
 Next: three passes again, but many independent sums in flight.
 """
 

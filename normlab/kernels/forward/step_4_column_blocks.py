@@ -1,7 +1,7 @@
 """Three passes over the row, a block of columns at a time (the row kernel of the Triton LayerNorm tutorial).
 
-Mean pass, variance pass, write pass; in each, a thread has four loads in flight and adds into four sums of its own, which
-meet only once, at the row's end. Narrow rows get a narrow block, for idle warps still wait at every barrier.
+Mean pass, variance pass, write pass; in each, a thread has four loads in flight and adds into four sums of its own,
+which meet only once, at the row's end. Narrow rows get a narrow block, for idle warps still wait at every barrier.
 Moves: x three times by the instructions, once or twice from memory: later passes find short rows in the cache.
 Bound by: loads of one element, 2 or 4 bytes, where the hardware can take 16.
 Next: 16-byte vectors, the row kept in registers, one pass over memory.
