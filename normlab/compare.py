@@ -627,15 +627,25 @@ def _not_finite(saved: Backward, recomputed: Backward) -> Verdict | None:
 
 
 def _weigh(saved: Backward, recomputed: Backward, roundoff: float, reason: str) -> Verdict:
-    def factor(name: str) -> float:
-        return recomputed.gradients[name].relative / max(saved.gradients[name].relative, roundoff)
-
-    worst = max(saved.gradients, key=factor)
-    here, there = recomputed.gradients[worst].relative, saved.gradients[worst].relative
-    if factor(worst) <= AS_GOOD:
+    factors = {name: _factor(recomputed.gradients[name], error, roundoff) for name, error in saved.gradients.items()}
+    worst = max(factors, key=lambda name: factors[name])
+    if factors[worst] <= AS_GOOD:
         return Verdict("as_good", "recomputing is as good as saving")
-    sentence = f"recomputing is off by {scientific(here)} in {worst}, saving by {scientific(there)}: {reason}"
-    return Verdict("worse", sentence)
+    here, there = recomputed.gradients[worst], saved.gradients[worst]
+    if np.isinf(here.relative):
+        here_off, there_off = scientific(here.largest), scientific(there.largest)
+        return Verdict(
+            "worse", f"where 0 is right, recomputing gives {here_off} in {worst}, saving {there_off}: {reason}"
+        )
+    here_off, there_off = scientific(here.relative), scientific(there.relative)
+    return Verdict("worse", f"recomputing is off by {here_off} in {worst}, saving by {there_off}: {reason}")
+
+
+def _factor(recomputed: Error, saved: Error, roundoff: float) -> float:
+    """How many times worse; by the largest error where the truth is 0 and both are wrong."""
+    if np.isinf(saved.relative):
+        return recomputed.largest / saved.largest
+    return recomputed.relative / max(saved.relative, roundoff)
 
 
 def scientific(value: float) -> str:

@@ -18,6 +18,7 @@ from normlab import __version__
 from normlab.compare import AT_RISK, Error, LayerReport, Report, scientific
 
 NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
+RULE = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)  # one line below the header
 SMALLEST_WIDTH = 80  # columns; below, numbers would be cut
 
 
@@ -25,7 +26,7 @@ def show(report: Report, console: Console) -> None:
     """Print everything."""
     if console.width < SMALLEST_WIDTH:
         console.width = SMALLEST_WIDTH
-    console.print(Group(heading(report), table(report), legend(report), Text(), verdicts(report)))
+    console.print(Group(heading(report), Text(), table(report), Text(), legend(report), Text(), verdicts(report)))
 
 
 def heading(report: Report) -> RenderableType:
@@ -52,7 +53,7 @@ def _notes(report: Report) -> tuple[list[str], list[list[str]]]:
 
 def table(report: Report) -> Table:
     """Seven rows a layer; three columns for each of the two paths."""
-    grid = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    grid = Table(box=RULE, padding=0, show_edge=False)
     grid.add_column("", min_width=20, max_width=20, overflow="fold")
     for path, color in (("saved input", "cyan"), ("recomputed", "magenta")):
         for over, name, width in (("", "error", 8), (path, "largest", 11), ("", "/bound", 7)):

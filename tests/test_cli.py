@@ -1,0 +1,257 @@
+"""The command `normlab`: what it prints where, its exit codes, and one whole run as a user starts it."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import normlab
+from normlab import compare, engine
+from normlab.cli import app
+
+WORDS = ("error", "largest", "/bound", "kept by the norm", "kept, with output", "smallest |gamma|", "channels at risk")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def simulated(*arguments):
+    return run("compare", *arguments, "--engine", "simulator")
+
+
+def command(*arguments, **options):
+    """The command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "normlab.cli", *arguments], capture_output=True, text=True, timeout=120, **options
+    )
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A file of 3 rows of 8."""
+    np.save(tmp_path / "small.npy", np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32))
+    return tmp_path / "small.npy"
+
+
+# ---- the whole command -----------------------------------------------------------------------------------------------
+
+
+def test_compare_without_arguments_shows_on_all_rows_in_time_what_was_measured_with_apex():
+    began = time.perf_counter()
+    done = command("compare", "--engine", "simulator", "--json")
+    assert time.perf_counter() - began < 60
+    assert (done.returncode, done.stderr) == (0, "")
+    answer = json.loads(done.stdout)
+    layers = {layer["name"]: layer for layer in answer["layers"]}
+    if compare.processors() > 1:
+        assert all(layer["rows"] == layer["rows_total"] == 270 for layer in layers.values())
+        assert layers["block5_output"]["recomputed"]["grad_input"]["relative"] == pytest.approx(2.5e-2, rel=0.1)
+    assert answer["within_bounds"]
+    assert {name: layer["verdict"]["kind"] for name, layer in layers.items()} == {
+        "embeddings": "as_good",
+        "block0_output": "as_good",
+        "block5_output": "worse",
+    }
+    for name, layer in layers.items():
+        assert layer["saved_input"]["grad_input"]["relative"] < 3e-7  # apex: 7e-8
+        assert (layer["recomputed"]["grad_input"]["relative"] < 3e-7) == (name != "block5_output")
+
+
+def test_the_help_comes_at_once_and_imports_no_compiler():
+    code = "import sys, normlab.cli; print([m for m in ('numba', 'numpy', 'torch', 'rich.table') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_pipe_that_takes_only_ascii_gets_the_table_uncut_in_80_columns_and_no_colour():
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "40"}
+    done = command("compare", "--rows", "1", "--engine", "simulator", env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()
+    assert "\x1b" not in done.stdout
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = [line.split() for line in lines if line.startswith("  grad_")]
+    assert len(rows) == 9
+    for _, *numbers in rows:
+        assert len([float(number) for number in numbers]) == 6
+
+
+# ---- help and version ------------------------------------------------------------------------------------------------
+
+
+def test_normlab_alone_shows_its_help():
+    done = run()
+    assert done.exit_code == 0
+    assert "compare" in done.stdout
+
+
+def test_the_version_is_the_packages():
+    assert run("--version").stdout == f"normlab {normlab.__version__}\n"
+
+
+@pytest.mark.parametrize("option", ["--norm", "--dtype", "--rows", "--engine", "--step", "--json"])
+def test_the_help_of_compare_names_every_option(option):
+    assert option in run("compare", "--help").stdout
+
+
+# ---- what is printed -------------------------------------------------------------------------------------------------
+
+
+def test_the_table_has_both_paths_every_row_and_a_verdict(small):
+    done = simulated(small)
+    assert done.exit_code == 0
+    for words in (*WORDS, "saved input", "recomputed", "output", "grad_input", "grad_weight", "grad_bias"):
+        assert words in done.stdout
+    assert "LayerNorm in float32, on normlab's simulator" in done.stdout
+    assert "forward step thread_per_row, backward step global_atomics" in done.stdout
+    assert "3 of 3 rows, 8 columns, eps 1e-05" in done.stdout
+    assert "grad_output: none given, drawn from the standard normal distribution, seed 0" in done.stdout
+    assert "small: recomputing is as good as saving" in done.stdout
+
+
+def test_rms_norm_has_no_row_for_grad_bias(small):
+    done = simulated(small, "--norm", "rms")
+    assert "RMSNorm in float32" in done.stdout
+    assert "grad_weight" in done.stdout
+    assert "grad_bias" not in done.stdout
+
+
+def test_rows_dtype_and_step_are_taken_and_named(small):
+    done = simulated(small, "--rows", 2, "--dtype", "bfloat16", "--step", "apex")
+    assert done.exit_code == 0
+    assert "2 of 3 rows" in done.stdout
+    assert "LayerNorm in bfloat16" in done.stdout
+    assert "forward step apex, backward step apex" in done.stdout
+
+
+def test_a_name_with_brackets_is_printed_as_it_is(small):
+    odd = small.rename(small.with_name("[bold]x.npy"))
+    assert "[bold]x: recomputing" in simulated(odd).stdout
+
+
+def test_json_is_all_there_is_on_stdout_and_has_every_number(small):
+    done = simulated(small, "--json")
+    assert done.stderr == ""
+    answer = json.loads(done.stdout)
+    assert set(answer) == {"normlab", "plan", "layers", "seconds", "within_bounds"}
+    assert answer["plan"] == {
+        "norm": "layer",
+        "dtype": "float32",
+        "engine": "simulator",
+        "forward": "thread_per_row",
+        "backward": "global_atomics",
+    }
+    (layer,) = answer["layers"]
+    assert set(layer) == {
+        "name", "rows", "rows_total", "columns", "eps", "output", "saved_input", "recomputed", "smallest_gamma",
+        "channels_at_risk", "largest_gamma_at_risk", "verdict", "notes",
+    }  # fmt: skip
+    numbers = {"relative", "largest", "bound_ratio", "not_finite", "unbounded", "size"}
+    assert set(layer["output"]) == numbers
+    for path in ("saved_input", "recomputed"):
+        assert set(layer[path]) == {"grad_input", "grad_weight", "grad_bias", "bytes_kept", "bytes_kept_with_output"}
+        assert all(set(layer[path][name]) == numbers for name in compare.GRADIENTS)
+    assert layer["saved_input"]["bytes_kept"] == 3 * 8 * 4 + 2 * 3 * 4
+    assert set(layer["verdict"]) == {"kind", "sentence"}
+
+
+def test_infinity_is_null_in_json_and_inf_in_the_table(tmp_path):
+    np.savez(tmp_path / "zero.npz", input=np.arange(8.0).reshape(2, 4) ** 2, weight=np.zeros(4))
+    (layer,) = json.loads(simulated(tmp_path / "zero.npz", "--json").stdout)["layers"]
+    assert layer["recomputed"]["grad_input"]["relative"] is None
+    (row,) = [line for line in simulated(tmp_path / "zero.npz").stdout.splitlines() if "grad_input  " in line]
+    assert "inf" in row.split()
+
+
+def test_an_exceeded_bound_is_said_and_exits_with_1(small, monkeypatch):
+    measured = compare.measure
+    monkeypatch.setattr(compare, "measure", lambda *arrays: replace(measured(*arrays), bound_ratio=7.0))
+    done = simulated(small)
+    assert done.exit_code == 1
+    assert "BOUND EXCEEDED: output (forward) is off by 7 times its bound" in " ".join(done.stdout.split())
+    assert not json.loads(simulated(small, "--json").stdout)["within_bounds"]
+
+
+def test_more_than_20_seconds_are_announced(small, monkeypatch):
+    monkeypatch.setattr(compare.Plan, "seconds", lambda self, rows, columns: 600.0)
+    monkeypatch.setattr(compare, "run", lambda job, advance: compare.Report(job.plan, [], 0.0))
+    monkeypatch.setattr(compare, "processors", lambda: 2)
+    done = simulated(small, "--json", "--rows", 3)
+    assert done.stderr == "this takes about 5.0 minutes; a smaller --rows takes less\n"
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+def refused(*arguments):
+    """The one line on stderr of a command that exits with 2 and prints nothing else."""
+    done = run("compare", *arguments)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("normlab compare: ")
+    return line
+
+
+def test_a_missing_file_and_a_directory_are_one_line_and_exit_code_2(tmp_path):
+    assert refused(tmp_path / "no.npy").endswith("no.npy: no such file")
+    assert refused(tmp_path).endswith("is a directory; give a .npy or .npz file")
+
+
+def test_files_that_cannot_be_used_are_one_line_and_exit_code_2(tmp_path):
+    file = tmp_path / "x.npy"
+    for array, words in (
+        (np.ones((0, 4)), "input of shape (0, 4) is empty"),
+        (np.ones(()), "input is a single number"),
+        (np.array([["a"]]), "real numbers are needed"),
+        (np.array([["a"]], object), "holds Python objects (a pickle), not numbers"),
+        (np.array([[1.0, np.nan]]), "input has 1 NaN or infinite values, the first at (0, 1)"),
+    ):
+        np.save(file, array, allow_pickle=True)
+        assert words in refused(file)
+    file.write_bytes(pickle.dumps([1, 2]))
+    assert "is a pickle" in refused(file)
+    file.write_text("a,b\n1,2\n")
+    assert "is not a NumPy file" in refused(file)
+    np.savez(tmp_path / "x.npz", input=np.ones((2, 3)), weight=np.ones(4))
+    assert "weight has shape (4,), but input of shape (2, 3) needs (3,)" in refused(tmp_path / "x.npz")
+    np.savez(tmp_path / "x.npz", x=np.ones(3))
+    assert "has no array named 'input'; it has x" in refused(tmp_path / "x.npz")
+
+
+def test_a_file_that_may_not_be_read_is_one_line_and_exit_code_2(small):
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    small.chmod(0)
+    assert "cannot be read: Permission denied" in refused(small)
+
+
+def test_an_unknown_step_is_one_line_with_the_known_ones():
+    line = refused("--step", "fastest")
+    assert "unknown step 'fastest'; known are" in line
+    assert "thread_per_row" in line
+    assert "global_atomics" in line
+
+
+@pytest.mark.skipif(engine.gpu_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_one_line():
+    assert "the engine 'gpu' needs an NVIDIA GPU" in refused("--engine", "gpu")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--rows", "0"), ("--rows", "-1"), ("--dtype", "int8"), ("--norm", "batch"), ("--engine", "cpu"), ("a", "b")],
+)
+def test_arguments_that_typer_refuses_exit_with_2(arguments):
+    done = run("compare", *arguments)
+    assert done.exit_code == 2
+    assert "Traceback" not in done.stderr
