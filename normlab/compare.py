@@ -38,18 +38,18 @@ SIMULATOR_COST = {
         "apex": (22, 0),
         "column_blocks": (23, 0),
     },
-    "backward": {"global_atomics": (32, 0), "apex": (25, 2200)},
+    "backward": {"global_atomics": (32, 0), "apex": (21, 2200)},
 }
 SIMULATOR_STEPS = {"forward": "thread_per_row", "backward": "global_atomics"}
 ORACLE_COST = 6  # microseconds an element, values and bounds of all three passes
-BUDGET = 12.0  # seconds that a run without --rows may take by this reckoning; the rest of the 20 is reserve
+BUDGET = 14.0  # seconds that a run without --rows may take by this reckoning; the rest of the 20 is reserve
 WORTH_PROCESSES = 3.0  # seconds of work below which a second process (0.7 s to start) does not pay
 
 AT_RISK = 10.0  # a channel whose recompute bound exceeds its saved-input bound by this factor
 AS_GOOD = 2.0  # recomputing is "as good" up to this factor of the saved input's error
 ARRAYS = ("input", "weight", "bias", "grad_output", "eps")
 GRADIENTS = ("grad_input", "grad_weight", "grad_bias")
-SEED = 0
+SEED = 160706450  # not 0: whoever drew their input with seed 0 would get it back as the gradient
 DEFAULT_EPS = 1e-5
 
 
@@ -328,7 +328,7 @@ def _filled_in(rows: int, n2: int) -> dict[str, tuple[Callable[[], Any], str]]:
         "bias": (lambda: np.zeros(n2), "none given, 0 taken"),
         "grad_output": (
             lambda: np.random.default_rng(SEED).standard_normal((rows, n2)),
-            f"none given, drawn from the standard normal distribution, seed {SEED}",
+            f"none given, drawn at random (standard normal, seed {SEED})",
         ),
         "eps": (lambda: DEFAULT_EPS, f"none given, {DEFAULT_EPS:g} taken"),
     }
@@ -651,15 +651,15 @@ def _factor(recomputed: Error, saved: Error, roundoff: float) -> float:
 def scientific(value: float) -> str:
     """Two digits and an exponent, short.
 
-    >>> scientific(0.02497), scientific(0.0), scientific(float("nan"))
-    ('2.5e-2', '0', 'NaN')
+    >>> scientific(0.02497), scientific(1), scientific(0), scientific(float("nan"))
+    ('2.5e-2', '1.0', '0', 'NaN')
     """
     if np.isnan(value):
         return "NaN"
     if value == 0 or np.isinf(value):
         return f"{value:g}"
     digits, exponent = f"{value:.1e}".split("e")
-    return f"{digits}e{int(exponent)}"
+    return f"{digits}e{int(exponent)}" if int(exponent) else digits
 
 
 # ---- running it ------------------------------------------------------------------------------------------------------

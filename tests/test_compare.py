@@ -238,6 +238,13 @@ def test_the_drawn_gradient_of_a_row_does_not_depend_on_how_many_rows_are_taken(
     assert np.array_equal(few, many[:1])
 
 
+def test_the_drawn_gradient_is_not_the_input_of_someone_who_drew_it_with_a_plain_seed():
+    for seed in (0, 1, 42):
+        given = source(input=np.random.default_rng(seed).standard_normal((50, 40)))
+        (layer,) = compare.prepare([given], compare.plan(world="simulator")).layers
+        assert abs(np.corrcoef(layer.input.ravel(), layer.grad_output.ravel())[0, 1]) < 0.1
+
+
 # ---- reading files ---------------------------------------------------------------------------------------------------
 
 
