@@ -149,6 +149,20 @@ def test_the_default_steps_of_the_simulator_exist_and_are_its_cheapest_without_a
         assert compare.SIMULATOR_COST[ladder][name][1] == 0
 
 
+@pytest.mark.parametrize(("step", "statistics"), [("apex", "welford"), ("block_tree", "two_pass")])
+def test_the_bounds_are_those_of_the_chosen_steps(step, statistics):
+    plan = compare.plan(world="simulator", dtype="float16", step=step)
+    forward, backward = (
+        next(each for each in LADDERS[ladder] if each.name == name)
+        for ladder, name in (("forward", plan.forward), ("backward", plan.backward))
+    )
+    for ladder, chains in (("forward", forward.row_chains(999)), ("backward", backward.row_chains(999))):
+        arithmetic = plan.arithmetic(ladder, 777, 999)
+        assert (arithmetic.row_terms, arithmetic.row_merges) == chains
+        assert (arithmetic.column_terms, arithmetic.column_merges) == backward.column_chains(777)
+        assert (arithmetic.statistics, arithmetic.input, arithmetic.accumulator) == (statistics, "float16", "float32")
+
+
 def test_a_gpu_runs_the_last_step_of_each_ladder(monkeypatch):
     monkeypatch.setattr(engine, "use_gpu", lambda: True)
     plan = compare.plan()
