@@ -218,7 +218,7 @@ def test_kernels_reach_their_bounds_to_within_a_factor_100(memory_efficient):
 
 
 @pytest.mark.skipif(not gpu_available(), reason="needs a GPU with 40 GB of free memory")
-@pytest.mark.parametrize("shape", [(2**21 + 3, 1024), (3, 2**30 + 7)], ids=["many rows", "long rows"])
+@pytest.mark.parametrize("shape", [(2**21 + 3, 1024), (9, 2**28 + 7)], ids=["many rows", "long rows"])
 def test_indices_beyond_2_to_the_31_are_right(shape):
     import torch
 
@@ -228,7 +228,7 @@ def test_indices_beyond_2_to_the_31_are_right(shape):
     weight = torch.ones(n2, device="cuda", dtype=torch.bfloat16)
     for step in LADDERS["forward"]:
         if step.name == "thread_per_row" and n1 < 32:
-            continue  # one thread would take minutes over a row of 2^30
+            continue  # one thread would take minutes over a row of 2^28
         output, mean, invvar = layer_norm_forward(x, n2, weight, step=step.name)
         last = x[-1].double()
         want = (last - last.mean()) * (last.var(correction=0) + 1e-5).rsqrt()

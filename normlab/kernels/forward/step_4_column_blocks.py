@@ -1,6 +1,6 @@
 """Three passes over the row, a block of columns at a time (the row kernel of the Triton LayerNorm tutorial).
 
-Mean pass, variance pass, write pass; in each, a thread has four loads in flight and adds into four sums of its own,
+Mean pass, variance pass, write pass; in each, a thread has eight loads in flight and adds into eight sums of its own,
 which meet only once, at the row's end. Narrow rows get a narrow block, for idle warps still wait at every barrier.
 Moves: x three times by the instructions, once or twice from memory: later passes find short rows in the cache.
 Bound by: loads of one element, 2 or 4 bytes, where the hardware can take 16.
@@ -16,13 +16,23 @@ from normlab.stages.block import block_sum
 from normlab.stages.recompute import affine, element, normalised_from_input
 from normlab.stages.warp import warp_sum_butterfly
 
-LOADS = 4  # independent loads and sums a thread
+LOADS = 8  # independent loads and sums a thread
+MAX_THREADS = 128  # more rows in flight on a multiprocessor, and fewer warps to merge at a barrier, than with 256
 GRID_LIMIT = 2**31 - 1
 
 
 def threads_for(n2: int) -> int:
-    """The smallest power of two from 32 to 256 threads that covers the row in one block of columns."""
-    return min(256, max(32, 1 << (-(-n2 // LOADS) - 1).bit_length()))
+    """The smallest power of two, from 32 to MAX_THREADS, of threads that cover the row in one block of columns."""
+    return min(MAX_THREADS, max(32, 1 << (-(-n2 // LOADS) - 1).bit_length()))
+
+
+@cuda.jit(device=True)
+def total(sums):
+    """The sum of a thread's LOADS sums."""
+    result = sums[0]
+    for k in range(1, LOADS):
+        result += sums[k]
+    return result
 
 
 @cache
@@ -45,21 +55,23 @@ def build(dtype, threads):
                 start = cuda.threadIdx.x
                 while start < n2:
                     for k in range(LOADS):
-                        if start + k * threads < n2:
-                            sums[k] += load(x, (row, start + k * threads))
+                        column = start + k * threads
+                        if column < n2:
+                            sums[k] += load(x, (row, column))
                     start += block_columns
-                center = block_sum(warp_sum_butterfly((sums[0] + sums[1]) + (sums[2] + sums[3])), buffer)
+                center = block_sum(warp_sum_butterfly(total(sums)), buffer)
                 center /= cast(n2, invvar)
             for k in range(LOADS):
                 sums[k] = cast(0, invvar)
             start = cuda.threadIdx.x
             while start < n2:
                 for k in range(LOADS):
-                    if start + k * threads < n2:  # a lane past the end must not count as (0 - mean)²
-                        deviation = load(x, (row, start + k * threads)) - center
+                    column = start + k * threads
+                    if column < n2:  # a lane past the end must not count as (0 - mean)²
+                        deviation = load(x, (row, column)) - center
                         sums[k] += deviation * deviation
                 start += block_columns
-            square_sum = block_sum(warp_sum_butterfly((sums[0] + sums[1]) + (sums[2] + sums[3])), buffer)
+            square_sum = block_sum(warp_sum_butterfly(total(sums)), buffer)
             scale = float32(1) / math.sqrt(square_sum / cast(n2, invvar) + eps)
             start = cuda.threadIdx.x
             while start < n2:
@@ -87,7 +99,7 @@ def _run(launch, x, weight, bias, eps, output, mean, invvar):
 
 def _chains(n2: int) -> Chains:
     threads = threads_for(n2)
-    return Chains(terms=-(-n2 // (LOADS * threads)), merges=2 + threads.bit_length() - 1)
+    return Chains(terms=-(-n2 // (LOADS * threads)) + LOADS - 1, merges=threads.bit_length() - 1)
 
 
 STEP = ForwardStep(
