@@ -5,6 +5,7 @@ tracer to listen at. An atomic may be the heart of a spin loop, so `Grid` counts
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,15 @@ import numpy as np
 from normlab.sim.arithmetic import INTEGER_CASTS
 
 
+@cache
+def _cast_to(dtype: np.dtype) -> Callable[[Any], Any]:
+    """Return what wraps or rounds a value into an element of `dtype`; found once, for a dtype's name is slow to make."""
+    return INTEGER_CASTS.get(dtype.name, dtype.type)
+
+
 def _in_type_of(array: np.ndarray, value: Any) -> Any:
     """Return `value` in the element type of `array`, wrapped or rounded."""
-    return INTEGER_CASTS.get(array.dtype.name, array.dtype.type)(value)
+    return _cast_to(array.dtype)(value)
 
 
 class Atomics:
