@@ -9,19 +9,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from math import prod
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 from llvmlite import ir
 from numba import cuda, float32, float64
-from numba.cuda import cgutils
 from numba.cuda import dispatcher as _dispatcher
-from numba.cuda import types as _types
 from numba.cuda.extending import intrinsic
 
 from normlab.sim import register_twin, simulate
+
+try:
+    from numba.cuda import cgutils
+    from numba.cuda import types as _types
+    from numba.cuda.np.numpy_support import from_dtype
+except ImportError:  # numba's own, older numba.cuda: on macOS, where numba-cuda has no wheels
+    from numba.core import cgutils
+    from numba.core import types as _types
+    from numba.np.numpy_support import from_dtype
 
 __all__ = [
     "DeviceArray",
@@ -45,6 +52,7 @@ __all__ = [
     "using",
 ]
 
+BFLOAT16 = getattr(_types, "bfloat16", None)  # which that one does not know
 WORLDS = ("auto", "gpu", "simulator")
 _world: ContextVar[str] = ContextVar("normlab_world", default="auto")
 _schedule: ContextVar[str | int] = ContextVar("normlab_schedule", default="forward")
@@ -107,7 +115,7 @@ def device_empty(shape: tuple[int, ...], dtype: Any, device: int = 0) -> DeviceA
     dtype = np.dtype(dtype)
     with cuda.gpus[device]:
         # bytes, because Numba's own arrays do not know every dtype; one at least, because no driver gives out none
-        owner = cuda.device_array(max(1, int(np.prod(shape)) * dtype.itemsize), np.uint8)
+        owner = cuda.device_array(max(1, prod(shape) * dtype.itemsize), np.uint8)
     return DeviceArray(owner.device_ctypes_pointer.value or 0, tuple(shape), dtype, device, owner)
 
 
@@ -122,14 +130,14 @@ def to_device(array: np.ndarray, device: int = 0) -> DeviceArray:
 
 def to_host(view: DeviceArray) -> np.ndarray:
     """A copy of an array that `device_empty` or `to_device` made, in host memory."""
-    size = int(np.prod(view.shape)) * view.dtype.itemsize
+    size = prod(view.shape) * view.dtype.itemsize
     with cuda.gpus[view.device]:
         return view.owner.copy_to_host()[:size].view(view.dtype).reshape(view.shape)
 
 
 def numba_array(view: DeviceArray, shape: tuple[int, ...]) -> Any:
     """An array that `device_empty` made as Numba's own device array, C-contiguous, of another shape."""
-    size = int(np.prod(shape)) * view.dtype.itemsize
+    size = prod(shape) * view.dtype.itemsize
     return view.owner[:size].view(view.dtype).reshape(shape)
 
 
@@ -187,20 +195,30 @@ def launch(kernel: Any, grid: int | tuple, block: int | tuple, *args: Any, strea
 def _launch_on_gpu(kernel: Any, grid: int | tuple, block: int | tuple, args: Any, stream: int) -> None:
     from cuda.bindings import driver
 
-    devices = {arg.device for arg in args if isinstance(arg, DeviceArray)}
+    devices = {arg.device for arg in args if isinstance(arg, DeviceArray)} or {0}
     if len(devices) > 1:
         raise ValueError(f"the arrays of one launch lie on different GPUs: {sorted(devices)}")
-    with cuda.gpus[devices.pop()]:
-        compiled = kernel.compile(tuple(_numba_type(arg) for arg in args))
-        function = driver.CUfunction(int(compiled._codelibrary.get_cufunc().handle))
-        parameters = [parameter for arg in args for parameter in _parameters(arg)]
-        addresses = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
-        shared_bytes = 0
+    device = devices.pop()
+    function = _compiled(kernel, tuple(map(_kind, args)), device)
+    parameters = [parameter for arg in args for parameter in _parameters(arg)]
+    addresses = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
+    shared_bytes = 0
+    with cuda.gpus[device]:
         (error,) = driver.cuLaunchKernel(
             function, *_dimensions(grid), *_dimensions(block), shared_bytes, stream, ctypes.addressof(addresses), 0
         )
     if error != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"the driver could not launch {kernel.py_func.__name__}[{grid}, {block}]: {error.name}")
+
+
+@cache
+def _compiled(kernel: Any, kinds: tuple, device: int) -> Any:
+    """The driver's function for a kernel and the kinds of its arguments on one GPU; compiled once a process."""
+    from cuda.bindings import driver
+
+    with cuda.gpus[device]:
+        compiled = kernel.compile(tuple(map(_numba_type, kinds)))
+        return driver.CUfunction(int(compiled._codelibrary.get_cufunc().handle))
 
 
 def _dimensions(size: int | tuple) -> tuple[int, int, int]:
@@ -209,18 +227,27 @@ def _dimensions(size: int | tuple) -> tuple[int, int, int]:
     return int(x), int(y), int(z)
 
 
-def _numba_type(arg: Any) -> Any:
-    """The Numba type of a launch argument."""
+def _kind(arg: Any) -> Any:
+    """What a kernel is compiled for: None, the dtype of a scalar, or (dtype, dimensions, layout) of an array."""
     if arg is None:
-        return _types.none
+        return None
     if isinstance(arg, DeviceArray):
-        layout = "C" if arg.strides is None else "A"
-        return _types.Array(_scalar_type(arg.dtype), len(arg.shape), layout)
-    return _scalar_type(np.asarray(arg).dtype)
+        return arg.dtype, len(arg.shape), "C" if arg.strides is None else "A"
+    if isinstance(arg, (bool, int, float, np.generic)):
+        return np.asarray(arg).dtype
+    raise TypeError(
+        "a launch takes arrays that are all on the host or all on the device, numbers and None, "
+        f"but got {type(arg).__module__}.{type(arg).__qualname__}"
+    )
 
 
-def _scalar_type(dtype: np.dtype) -> Any:
-    return _types.bfloat16 if dtype == ml_dtypes.bfloat16 else getattr(_types, dtype.name)
+def _numba_type(kind: Any) -> Any:
+    """The Numba type of a kind."""
+    if kind is None:
+        return _types.none
+    dtype, *array = kind if isinstance(kind, tuple) else (kind,)
+    scalar = from_dtype(np.dtype(dtype))
+    return _types.Array(scalar, *array) if array else scalar
 
 
 def _parameters(arg: Any) -> Iterator[Any]:
@@ -233,14 +260,14 @@ def _parameters(arg: Any) -> Iterator[Any]:
     elif isinstance(arg, DeviceArray):
         yield ctypes.c_void_p(0)
         yield ctypes.c_void_p(0)
-        yield ctypes.c_int64(int(np.prod(arg.shape)))
+        yield ctypes.c_int64(prod(arg.shape))
         yield ctypes.c_int64(arg.dtype.itemsize)
         yield ctypes.c_void_p(arg.pointer)
-        yield from (ctypes.c_int64(size) for size in arg.shape)
-        yield from (ctypes.c_int64(step) for step in arg.strides or _contiguous_strides(arg))
+        yield from map(ctypes.c_int64, arg.shape)
+        yield from map(ctypes.c_int64, arg.strides or _contiguous_strides(arg))
     else:
         scalar = np.asarray(arg)
-        yield np.ctypeslib.as_ctypes_type(scalar.dtype)(scalar.item())
+        yield (ctypes.c_uint8 * scalar.itemsize).from_buffer_copy(scalar.tobytes())
 
 
 def _contiguous_strides(view: DeviceArray) -> tuple[int, ...]:
@@ -258,14 +285,8 @@ def compile_ptx(kernel: Any, types: tuple, cc: tuple[int, int] = (9, 0)) -> str:
         types: one entry an argument: None, a NumPy dtype for a scalar, or (dtype, ndim) for a C-contiguous array.
         cc: compute capability.
     """
-    signature = tuple(
-        _types.none
-        if entry is None
-        else _types.Array(_scalar_type(np.dtype(entry[0])), entry[1], "C")
-        if isinstance(entry, tuple)
-        else _scalar_type(np.dtype(entry))
-        for entry in types
-    )
+    kinds = ((*entry, "C") if isinstance(entry, tuple) else entry for entry in types)
+    signature = tuple(map(_numba_type, kinds))
     real = _dispatcher.get_current_device
     # Numba asks the GPU in the machine which architecture a device function is for; here there may be none.
     _dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=cc)
@@ -289,7 +310,7 @@ def load(typing_context, array, index):
 
     def generate(context, builder, signature, args):
         value = context.unpack_value(builder, array.dtype, _element_pointer(context, builder, signature, args))
-        if array.dtype == _types.bfloat16:  # the upper half of a float32
+        if array.dtype == BFLOAT16:  # the upper half of a float32
             bits = builder.shl(builder.zext(value, ir.IntType(32)), ir.IntType(32)(16))
             return builder.bitcast(bits, ir.FloatType())
         return context.cast(builder, value, array.dtype, wide)
@@ -332,7 +353,7 @@ def _element_pointer(context, builder, signature, args):
 
 
 def _convert(context, builder, value, source, target):
-    if target != _types.bfloat16:
+    if target != BFLOAT16:
         return context.cast(builder, value, source, target)
     single = context.cast(builder, value, source, _types.float32)
     function = ir.FunctionType(ir.IntType(16), [ir.FloatType()])

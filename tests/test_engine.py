@@ -1,5 +1,7 @@
 """The engine room: choosing a world, launching, and the intrinsics in all worlds."""
 
+from importlib.util import find_spec
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -80,6 +82,9 @@ def test_the_simulator_s_schedule_can_be_chosen():
         assert out[0] == winner
 
 
+@pytest.mark.skipif(
+    not find_spec("numba_cuda"), reason="PTX is made by numba-cuda, which has no wheels for this platform"
+)
 @pytest.mark.parametrize("cc", [(8, 0), (9, 0)])
 def test_ptx_is_made_without_a_gpu(cc):
     ptx = compile_ptx(round_trip, ((np.float32, 1), (ml_dtypes.bfloat16, 2), (np.int64, 1)), cc)
@@ -100,3 +105,9 @@ def test_a_launch_that_the_driver_refuses_names_kernel_and_configuration():
     x = engine.to_device(np.arange(4, dtype=np.float32))
     with pytest.raises(RuntimeError, match=r"could not launch optional\[1, 2048\]: CUDA_ERROR_INVALID_VALUE"):
         launch(optional, 1, 2048, x, None, x)
+
+
+def test_a_launch_names_what_it_cannot_take():
+    on_gpu = "all on the host or all on the device, numbers and None, but got builtins[.]list"
+    with pytest.raises(TypeError, match=on_gpu if gpu_available() else "list"):
+        launch(optional, 1, 4, np.zeros(4, np.float32), [1.0], np.zeros(4, np.float32))

@@ -15,7 +15,7 @@ from normlab.sim.arithmetic import INTEGER_CASTS
 
 @cache
 def _cast_to(dtype: np.dtype) -> Callable[[Any], Any]:
-    """Return what wraps or rounds a value into an element of `dtype`; found once, for a dtype's name is slow to make."""
+    """Return what wraps or rounds a value into an element of `dtype`; found once, as a dtype's name is slow."""
     return INTEGER_CASTS.get(dtype.name, dtype.type)
 
 
