@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from normlab.arrays import FLOATS, dtype_name
-from normlab.kernels import LADDERS
+from normlab.kernels import BEST, LADDERS
 
 HALVES = ("float16", "bfloat16")
 
@@ -104,16 +104,15 @@ def number(eps: Any) -> float:
 
 
 def step_of(direction: str, name: str | None) -> Any:
-    """The step of a ladder that has this name; the last and best for None.
+    """The step of a ladder that has this name; the best one for None.
 
     Raises:
         ValueError: no such step; the message lists those there are.
     """
     steps = LADDERS[direction]
-    if name is None:
-        return steps[-1]
+    wanted = BEST[direction] if name is None else name
     for step in steps:
-        if step.name == name:
+        if step.name == wanted:
             return step
     raise ValueError(
         f"unknown step {name!r} of the {direction} ladder; known: {', '.join(step.name for step in steps)}"

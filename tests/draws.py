@@ -55,8 +55,19 @@ def gammas(kind: str, rng: np.random.Generator, n2: int, eps: float) -> np.ndarr
     return rng.choice([0.0, -0.0, 1e-6, -1e-6, eps / 2, -eps / 2, eps, -eps, 1.0, -1.0, 300.0], size=n2)
 
 
+def strided(kind: str, array: np.ndarray) -> np.ndarray:
+    """The same values in another layout of memory."""
+    if kind == "every other column":
+        return np.repeat(array, 2, axis=1)[:, ::2]
+    if kind == "backwards":
+        return array[::-1, ::-1].copy()[::-1, ::-1]
+    if kind == "columns first":
+        return np.asfortranarray(array)
+    return array
+
+
 @st.composite
-def cases(draw, widths=tuple(WIDTHS), rows=(1, 2, 5), dtypes=(*SAME, *MIXED)) -> Case:
+def cases(draw, widths=tuple(WIDTHS), rows=(0, 1, 2, 5), dtypes=(*SAME, *MIXED)) -> Case:
     """A case, from a seed and a handful of choices, so that a failing one shrinks to something one can read."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1), label="seed"))
     n1, n2 = draw(st.sampled_from(rows), label="n1"), draw(st.sampled_from(widths), label="n2")
@@ -70,11 +81,12 @@ def cases(draw, widths=tuple(WIDTHS), rows=(1, 2, 5), dtypes=(*SAME, *MIXED)) ->
     has_weight, has_bias = draw(st.booleans(), label="weight?"), draw(st.booleans(), label="bias?") and not rms
     if not (has_weight or has_bias):
         v = t
+    layout = draw(st.sampled_from(["contiguous", "every other column", "backwards", "columns first"]), label="layout")
     return Case(
-        x=x.astype(t),
+        x=strided(layout, x.astype(t)),
         weight=weight.astype(v) if has_weight else None,
         bias=bias.astype(v) if has_bias else None,
-        grad_output=grad_output.astype(v),
+        grad_output=strided(layout, grad_output.astype(v)),
         eps=eps,
         rms=rms,
     )

@@ -5,5 +5,5 @@
     grad_bias   = sum over rows of dy
 
 x̂ comes from the saved input, or is recomputed from the saved output (`normlab.stages.recompute`). The least it can
-move: read the saved array and dy, write grad_input, 3 n1 n2 itemsize bytes.
+move: read the saved array and dy, write grad_input, 3 n1 n2 itemsize bytes. "Measured" as in the forward ladder.
 """

@@ -3,6 +3,7 @@
 Moves: x three times, but coalesced: 32 neighbouring threads read 32 neighbouring elements, every byte of a sector is
 used, and the second and third reading mostly hit the cache.
 Bound by: the trees. Two a row, each log2(128) = 7 rounds with a barrier of the whole block in each.
+Measured: 0.55 / 0.66.
 Next: let the 32 threads of a warp exchange values directly; most of those barriers go.
 """
 

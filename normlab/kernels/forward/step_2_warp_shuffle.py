@@ -3,6 +3,7 @@
 Moves: what step 1 moves. Five shuffles replace five rounds of the tree: no shared memory, no barrier, for the lanes of
 a warp read each other's registers. Four warps are left to merge, two rounds.
 Bound by: reading x three times. Long rows leave the L1 cache between the passes.
+Measured: 0.57 / 0.67; the best rung so far.
 Next: Welford's update finds mean and variance in one pass.
 """
 
