@@ -1,15 +1,17 @@
 """The device's arithmetic on NumPy scalars: types, casts, and operators that never raise.
 
 Numba computes every integer in 64 bits and narrows only in a cast or a store. A narrow integer is therefore an
-`np.int64` here that remembers its width (for `popc`, `clz` and the like); any arithmetic turns it into a plain
-`np.int64`. Division by zero and shifts go through the functions at the end: `rewrite.py` puts them in the place of
-the operators.
+`np.int64` here that remembers its width (for `popc`, `clz` and the like); arithmetic turns it into a plain `np.int64`,
+or into an `np.uint64` where both operands are unsigned, or into a float32 where it has 8 or 16 bits and meets one.
+Division by zero and shifts go through the functions further down: `operators.py` puts them in the place of the
+operators.
 """
 
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from functools import reduce
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -19,12 +21,72 @@ class NarrowInteger(np.int64):
     """A 64-bit integer that came out of one of `bits` bits."""
 
     bits: int
+    unsigned = False
+    meets: ClassVar[dict[type, Callable[[Any], Any]]] = {}  # other operand's type → the one to compute in, if not int64
+
+    def __abs__(self) -> Any:
+        """Stay narrow, and wrap: abs(int8(-128)) is -128."""
+        return INTEGER_CASTS[type(self).__name__](abs(int(self)))
+
+
+def _meeting(operation: Callable[[Any, Any], Any], reflected: bool) -> Callable[[Any, Any], Any]:
+    """Return a method that computes in the type that `meets` names, else as np.int64 does."""
+
+    def method(self: NarrowInteger, other: Any) -> Any:
+        kind = self.meets.get(type(other))
+        if kind is None:
+            mine = np.int64(self)
+            return operation(other, mine) if reflected else operation(mine, other)
+        return operation(kind(other), kind(self)) if reflected else operation(kind(self), kind(other))
+
+    return method
+
+
+def _compared(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda self, other: operation(np.int64(self), other)
+
+
+def _unsigned_unary(operation: Callable[[int], int]) -> Callable[[Any], Any]:
+    """Return a method that computes in the operand's width and only then widens to uint64, as Numba does."""
+    return lambda self: np.uint64(operation(int(self)) & (1 << self.bits) - 1)
+
+
+def _unsigned_shift(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda self, by: operation(np.uint64(self), np.uint64(int(by)))
+
+
+def _methods_of(name: str) -> dict[str, Any]:
+    """Return the operators of a narrow integer, as far as they are not np.int64's: an int32's are."""
+    if name == "int32":
+        return {}
+    methods: dict[str, Any] = {"__array_priority__": 1.0}  # NumPy's scalars on the left leave it to these
+    for word in ("add", "sub", "mul", "truediv", "floordiv", "mod", "and", "or", "xor"):
+        operation = getattr(operator, f"__{word}__")
+        methods |= {f"__{word}__": _meeting(operation, False), f"__r{word}__": _meeting(operation, True)}
+    for word in ("lt", "le", "gt", "ge", "eq", "ne"):
+        methods[f"__{word}__"] = _compared(getattr(operator, word))
+    methods["__hash__"] = np.int64.__hash__
+    if name.startswith("u"):
+        for word in ("neg", "pos", "invert"):
+            methods[f"__{word}__"] = _unsigned_unary(getattr(operator, word))
+        methods |= {f"__{word}__": _unsigned_shift(getattr(operator, word)) for word in ("lshift", "rshift")}
+        methods["unsigned"] = True
+    return methods
+
+
+def _narrow(name: str) -> type[NarrowInteger]:
+    return type(name, (NarrowInteger,), {"bits": np.dtype(name).itemsize * 8, **_methods_of(name)})
 
 
 NARROW: dict[np.dtype, type[NarrowInteger]] = {
-    np.dtype(name): type(name, (NarrowInteger,), {"bits": np.dtype(name).itemsize * 8})
-    for name in ("int8", "int16", "int32", "uint8", "uint16", "uint32")
+    np.dtype(name): _narrow(name) for name in ("int8", "int16", "int32", "uint8", "uint16", "uint32")
 }
+for _kind in NARROW.values():
+    if _kind.unsigned:
+        _kind.meets = dict.fromkeys([*(kind for kind in NARROW.values() if kind.unsigned), np.uint64], np.uint64)
+for _name in ("int8", "int16", "uint8"):
+    _kind = NARROW[np.dtype(_name)]
+    _kind.meets = _kind.meets | {np.float32: np.float32, np.float16: np.float16 if _name == "int8" else np.float32}
 
 
 class IntegerCast:
@@ -98,6 +160,11 @@ def adopt_scalar(value: Any) -> Any:
     return value
 
 
+def is_unsigned(value: Any) -> bool:
+    """Return whether Numba would compute with `value` in uint64."""
+    return isinstance(value, np.uint64) or (isinstance(value, NarrowInteger) and value.unsigned)
+
+
 # --- operators -------------------------------------------------------------------------------------------------------
 
 
@@ -130,10 +197,37 @@ def modulo(a: Any, b: Any) -> Any:
 
 
 def power(a: Any, b: Any) -> Any:
-    """Return `a ** b`; an integer to a negative power is float64, and no power raises."""
-    if isinstance(b, (int, np.integer)) and b >= 0:
-        return a**b
-    return _typed(a if not isinstance(a, np.integer) else float(a)) ** _typed(b)
+    """Return `a ** b`; no power raises. An integer power is a chain of multiplications."""
+    if isinstance(b, (int, np.integer)):
+        if isinstance(a, (int, np.integer)):
+            return a**b if int(b) >= 0 else _integer_to_negative_power(a, int(b))
+        if isinstance(a, (float, np.floating)) and abs(int(b)) <= MOST_MULTIPLICATIONS:
+            return _float_to_integer_power(a, int(b))
+    return _typed(float(a) if isinstance(a, np.integer) else a) ** _typed(b)
+
+
+MOST_MULTIPLICATIONS = 0x10000  # beyond that Numba calls pow
+
+
+def _integer_to_negative_power(a: Any, b: int) -> Any:
+    """Return an integer, as Numba does: 0 but for 1 and -1, and the smallest int64's bits for 0."""
+    kind: Any = np.uint64 if is_unsigned(a) else INTEGER_CASTS["int64"]
+    if a == 0:
+        return kind(1 << 63)
+    return kind(int(a) ** -b if abs(int(a)) == 1 else 0)
+
+
+def _float_to_integer_power(a: Any, b: int) -> Any:
+    """Multiply in the order in which Numba does; float16 in float32."""
+    kind = np.float32 if isinstance(a, np.float16) else np.float64 if type(a) is float else type(a)
+    factor, result = kind(a), kind(1)
+    left = abs(b)
+    while left:
+        if left & 1:
+            result = result * factor
+        left >>= 1
+        factor = factor * factor
+    return kind(np.float64(1) / result) if b < 0 else result
 
 
 def _bitwise(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -185,9 +279,35 @@ def to_nearest(value: Any, digits: int | None = None) -> Any:
     return np.round(value, digits)
 
 
+def to_int(value: Any = 0) -> Any:
+    """Return `int(value)`: an integer keeps its type, anything else becomes int64."""
+    return value if isinstance(value, np.integer) else INTEGER_CASTS["int64"](value)
+
+
+def _extreme(builtin: Callable[..., Any], beyond: Callable[[Any, Any], Any], negative_zero: bool) -> Callable[..., Any]:
+    """Return `max` or `min`: of floats as fmax and fmin, so a NaN is ignored, -0.0 < 0.0 and the wider type wins."""
+
+    def of_two(a: Any, b: Any) -> Any:
+        if not isinstance(a, (float, np.floating)) and not isinstance(b, (float, np.floating)):
+            result = builtin(a, b)
+            return result if is_unsigned(a) == is_unsigned(b) else INTEGER_CASTS["int64"](result)
+        a, b = _typed(a), _typed(b)
+        kind = np.result_type(type(a), type(b)).type
+        if a == b:
+            return kind(a if np.signbit(a) == negative_zero else b)
+        return kind(a if beyond(a, b) or b != b else b)
+
+    def compute(*values: Any, **options: Any) -> Any:
+        return builtin(*values, **options) if len(values) == 1 or options else reduce(of_two, values)
+
+    return compute
+
+
 BUILTINS: dict[str, Callable[..., Any]] = {
     "float": to_float,
-    "int": INTEGER_CASTS["int64"],
+    "int": to_int,
+    "max": _extreme(max, operator.gt, False),
+    "min": _extreme(min, operator.lt, True),
     "bool": np.bool_,
     "round": to_nearest,
     "pow": power,

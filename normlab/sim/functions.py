@@ -24,33 +24,46 @@ def widened(value: Any) -> Any:
     return np.float32(value) if isinstance(value, ml_dtypes.bfloat16) else np.float64(value)
 
 
-def _float_function(function: Callable[..., Any]) -> Callable[..., Any]:
+HALF = ("sin", "cos", "ceil", "floor", "sqrt", "log", "log2", "log10", "exp", "exp2", "fabs", "trunc")
+
+
+def _single(value: Any) -> Any:
+    """Return a float as `widened` does, a float16 as float32: most functions have no half precision version."""
+    value = widened(value)
+    return np.float32(value) if type(value) is np.float16 else value
+
+
+def _float_function(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    accepted = widened if name in HALF else _single
+
     def compute(*values: Any) -> Any:
-        return function(*map(widened, values))
+        return function(*map(accepted, values))
 
     return compute
 
 
-def _through_math(function: Callable[[float], float]) -> Callable[[Any], Any]:
-    """Give a function that NumPy does not have the type of its argument, and nan for an argument out of its domain."""
+def _through_math(function: Callable[[float], float], pole: float = math.nan) -> Callable[[Any], Any]:
+    """Give a function that NumPy does not have the type of its argument, and `pole` where it is negative and raises."""
 
     def compute(value: Any) -> Any:
-        value = widened(value)
+        value = _single(value)
         try:
             return type(value)(function(float(value)))
         except (ValueError, OverflowError):
-            return type(value)(math.inf if value > 0 or value == 0 else math.nan)
+            return type(value)(pole if value < 0 else 1 / value if value == 0 and math.isnan(pole) else math.inf)
 
     return compute
 
 
 _erf, _erfc = _through_math(math.erf), _through_math(math.erfc)
-_gamma, _lgamma = _through_math(math.gamma), _through_math(math.lgamma)
+_gamma, _lgamma = _through_math(math.gamma), _through_math(math.lgamma, pole=math.inf)
 _int64 = INTEGER_CASTS["int64"]
 
 
 def _power(a: Any, b: Any) -> Any:
-    return power(widened(a), b if isinstance(b, (int, np.integer)) else widened(b))
+    if isinstance(b, (int, np.integer)):
+        return np.float64(a) ** np.float64(b)
+    return power(_single(a), _single(b))
 
 
 _NUMPY_NAMES = {"acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan"}
@@ -58,22 +71,41 @@ _NUMPY_NAMES |= {"atan2": "arctan2", "atanh": "arctanh", "remainder": "remainder
 
 # The names of `math`, of float libdevice functions without their suffix, and of fp16 functions without their h.
 MATH: dict[str, Callable[..., Any]] = {
-    name: _float_function(getattr(np, _NUMPY_NAMES.get(name, name)))
+    name: _float_function(name, getattr(np, _NUMPY_NAMES.get(name, name)))
     for name in (
         *("sqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh"),
-        *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "fabs", "fmod", "hypot", "copysign", "nextafter"),
+        *(
+            "acos",
+            "acosh",
+            "asin",
+            "asinh",
+            "atan",
+            "atan2",
+            "atanh",
+            "ceil",
+            "floor",
+            "trunc",
+            "fabs",
+            "fmod",
+            "hypot",
+            "copysign",
+            "nextafter",
+        ),
         *("isnan", "isinf", "isfinite", "degrees", "radians", "cbrt", "ldexp", "frexp", "modf"),
     )
 }
 MATH |= {"erf": _erf, "erfc": _erfc, "gamma": _gamma, "lgamma": _lgamma, "pow": _power}
 MATH |= {
-    "ceil": lambda x: _int64(np.ceil(widened(x))),
-    "floor": lambda x: _int64(np.floor(widened(x))),
-    "trunc": lambda x: _int64(np.trunc(widened(x))),
-    "ldexp": lambda x, exponent: np.ldexp(widened(x), int(exponent)),
-    "remainder": lambda x, y: _remainder(widened(x), widened(y)),
+    "frexp": lambda x: _frexp(_single(x)),
+    "ldexp": lambda x, exponent: np.ldexp(_single(x), int(exponent)),
+    "remainder": lambda x, y: _remainder(_single(x), _single(y)),
     "gcd": math.gcd,
 }
+
+
+def _frexp(x: Any) -> tuple[Any, Any]:
+    mantissa, exponent = np.frexp(x)
+    return mantissa, INTEGER_CASTS["int32"](exponent)
 
 
 def _remainder(x: Any, y: Any) -> Any:
@@ -133,21 +165,26 @@ def _register(value: Any) -> tuple[int, int]:
     return int(value) & (1 << width) - 1, width
 
 
+def _like(value: Any, count: int) -> Any:
+    """Return `count` in the type of `value`."""
+    return type(value)(count) if isinstance(value, np.integer) else _int64(count)
+
+
 def popc(value: Any) -> Any:
-    """Return the number of set bits."""
-    return _int64(_register(value)[0].bit_count())
+    """Return the number of set bits, in the type of `value`."""
+    return _like(value, _register(value)[0].bit_count())
 
 
 def clz(value: Any) -> Any:
-    """Return the number of leading zero bits."""
+    """Return the number of leading zero bits, in the type of `value`."""
     bits, width = _register(value)
-    return _int64(width - bits.bit_length())
+    return _like(value, width - bits.bit_length())
 
 
 def ffs(value: Any) -> Any:
-    """Return the position of the lowest set bit, counted from 1; 0 if there is none."""
+    """Return the position of the lowest set bit, counted from 1, as a uint32; 0 if there is none."""
     bits, _ = _register(value)
-    return _int64((bits & -bits).bit_length())
+    return INTEGER_CASTS["uint32"]((bits & -bits).bit_length())
 
 
 def brev(value: Any) -> Any:

@@ -129,12 +129,22 @@ def _harmless(operation: ast.operator, left: ast.expr | None, right: ast.expr) -
             return _literal(left, float) or _literal(right, float)
         case ast.FloorDiv() | ast.Mod():
             return _literal(right, int) and ast.literal_eval(right) != 0
-        case ast.Pow() | ast.LShift() | ast.RShift():
+        case ast.Pow():
+            return left is not None and _folded(left, right)
+        case ast.LShift() | ast.RShift():
             return _literal(right, int)
         case ast.BitAnd() | ast.BitOr() | ast.BitXor():
             return _literal(left, int) or _literal(right, int)
         case _:
             return type(operation).__name__ not in OPERATORS
+
+
+def _folded(base: ast.expr, exponent: ast.expr) -> bool:
+    """Return whether Python itself turns `base ** exponent` into a real constant, before any compiler sees it."""
+    try:
+        return isinstance(ast.literal_eval(base) ** ast.literal_eval(exponent), (int, float))
+    except (ValueError, TypeError, ArithmeticError):
+        return False
 
 
 def _literal(node: ast.expr | None, kind: type) -> bool:

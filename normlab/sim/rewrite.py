@@ -20,7 +20,9 @@ from normlab.sim.operators import OPERATOR_GLOBALS, safe_code
 
 CUDA_PACKAGES = ("numba.cuda", "numba_cuda.numba.cuda", "numba_cuda_mlir.cuda", "numba_cuda_mlir")
 SIMULATED_BUILTINS = vars(builtins) | BUILTINS
-SIMULATED_MATH = Namespace("math", {name: getattr(math, name) for name in ("pi", "e", "tau", "inf", "nan")} | MATH)
+SIMULATED_MATH = Namespace(
+    "math", {name: np.float64(getattr(math, name)) for name in ("pi", "e", "tau", "inf", "nan")} | MATH
+)
 
 _twins: dict[int, tuple[Any, Any]] = {}
 
