@@ -58,7 +58,7 @@ def start(
         typer.echo(context.get_help())
 
 
-@app.command()
+@app.command(short_help="Recompute from the output, or save the input? On real data.")
 def compare(
     file: Annotated[
         Path | None,
@@ -72,11 +72,19 @@ def compare(
     dtype: Annotated[DType, typer.Option(help="Round the data to this, and run the kernels in it.")] = DType.FLOAT32,
     rows: Annotated[
         int | None,
-        typer.Option(min=1, show_default=False, help="Take the first ROWS rows. Default: all that fit into 20 s."),
+        typer.Option(
+            min=1, metavar="N", show_default=False, help="Take the first N rows. Default: all that fit into 20 s."
+        ),
     ] = None,
     engine: Annotated[Engine, typer.Option(help="Where kernels run; auto: on the GPU if there is one.")] = Engine.AUTO,
     step: Annotated[
-        str | None, typer.Option(show_default=False, help="A step of the forward or backward ladder, by name.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help="A step of the forward or backward ladder; any other name lists them. Default: on a GPU the last of "
+            "each, in the simulator the quickest.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
 ) -> None:
@@ -84,20 +92,20 @@ def compare(
 
     Exit code: 0, or 1 when an error exceeds its bound, or 2 when the arguments or the file cannot be used.
     """
-    from normlab import compare as work
-    from normlab import report
+    from normlab import activations, plan, report, workers
+    from normlab.compare import run
 
     try:
-        plan = work.plan(norm.value, dtype.value, engine.value, step)
-        sources = work.bundled() if file is None else [work.read(file)]
-        job = work.prepare(sources, plan, rows)
-    except work.InputError as error:
+        chosen = plan.choose(norm.value, dtype.value, engine.value, step)
+        sources = activations.bundled() if file is None else [activations.read(file)]
+        job = plan.prepare(sources, chosen, rows)
+        if job.seconds > PATIENCE:
+            typer.echo(f"this takes about {job.seconds / 60:.1f} minutes; a smaller --rows takes less", err=True)
+        with _progress(3 * len(job.layers)) as advance:
+            result = run(job, advance)
+    except (activations.InputError, workers.WorkerLostError) as error:
         typer.echo(f"normlab compare: {error}", err=True)
         raise typer.Exit(2) from None
-    if job.seconds > PATIENCE:
-        typer.echo(f"this takes about {job.seconds / 60:.1f} minutes; a smaller --rows takes less", err=True)
-    with _progress(3 * len(job.layers)) as advance:
-        result = work.run(job, advance)
     if as_json:
         typer.echo(report.as_json(result))
     else:

@@ -15,7 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from normlab import __version__
-from normlab.compare import AT_RISK, Error, LayerReport, Report, scientific
+from normlab.compare import AT_RISK, LayerReport, Report
+from normlab.measure import Error
+from normlab.verdict import scientific
 
 NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
 RULE = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)  # one line below the header
@@ -23,10 +25,11 @@ SMALLEST_WIDTH = 80  # columns; below, numbers would be cut
 
 
 def show(report: Report, console: Console) -> None:
-    """Print everything."""
-    if console.width < SMALLEST_WIDTH:
-        console.width = SMALLEST_WIDTH
-    console.print(Group(heading(report), Text(), table(report), Text(), legend(report), Text(), verdicts(report)))
+    """Print everything, without the blanks with which rich fills each line: a pipe keeps them."""
+    console.width = max(console.width, SMALLEST_WIDTH)
+    with console.capture() as captured:
+        console.print(Group(heading(report), Text(), table(report), Text(), legend(report), Text(), verdicts(report)))
+    print(*(line.rstrip() for line in captured.get().splitlines()), sep="\n", file=console.file)
 
 
 def heading(report: Report) -> RenderableType:

@@ -1,0 +1,132 @@
+"""The three passes over one layer, each measured: forward, backward from the saved input, backward from the output.
+
+Called by `normlab.compare`, in the process of a worker or its own. The kernels run through `normlab.ops`; every result
+is held against `normlab.oracle`: the float64 truth on the same rounded inputs, and the a-priori bound.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from normlab import engine, ops, oracle
+from normlab.measure import Error, measure
+from normlab.plan import Plan
+from normlab.traffic import Layer
+
+GRADIENTS = ("grad_input", "grad_weight", "grad_bias")
+
+
+@dataclass(frozen=True)
+class Backward:
+    """One path's gradients. `grad_bias` is None for RMSNorm.
+
+    `bytes_kept`: what the norm alone keeps from the forward for this backward. `bytes_kept_with_output`: the same,
+    counting the output too where the backward reads it, which costs nothing if the next layer keeps it anyway.
+    """
+
+    grad_input: Error
+    grad_weight: Error
+    grad_bias: Error | None
+    bytes_kept: int
+    bytes_kept_with_output: int
+
+    @property
+    def gradients(self) -> dict[str, Error]:
+        """The gradients there are, by name."""
+        return {name: getattr(self, name) for name in GRADIENTS if getattr(self, name) is not None}
+
+
+class Forward(NamedTuple):
+    """What the forward left for the backward, and how far it is off."""
+
+    output: np.ndarray  # (n1, n2)
+    mean: np.ndarray | None  # (n1,); None for RMSNorm
+    invvar: np.ndarray  # (n1,)
+    bound: oracle.NormResult
+    error: Error
+
+
+class Pass(NamedTuple):
+    """One backward: its numbers, and the largest grad_input bound of each column, (n2,)."""
+
+    backward: Backward
+    column_bounds: np.ndarray
+
+
+@contextmanager
+def _world(plan: Plan) -> Iterator[None]:
+    """The plan's engine, without the warning that the simulator is slow: `Job.seconds` has said so already."""
+    with engine.using(plan.engine), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the simulator takes about", category=UserWarning)
+        yield
+
+
+def run_forward(layer: Layer, plan: Plan) -> Forward:
+    """The forward through the kernels, measured."""
+    x, n2, weight, bias, eps = layer.input, layer.input.shape[1], layer.weight, layer.bias, layer.eps
+    arithmetic = plan.arithmetic("forward", *x.shape)
+    mean = None
+    with _world(plan):
+        if plan.rms:
+            output, invvar = ops.rms_norm_forward(x, n2, weight, eps, step=plan.forward)
+        else:
+            output, mean, invvar = ops.layer_norm_forward(x, n2, weight, bias, eps, step=plan.forward)
+    if plan.rms:
+        want = oracle.rms_norm(x, n2, weight, eps)
+        bound = oracle.rms_norm_bound(x, n2, weight, eps, arithmetic)
+    else:
+        want = oracle.layer_norm(x, n2, weight, bias, eps)
+        bound = oracle.layer_norm_bound(x, n2, weight, bias, eps, arithmetic)
+    return Forward(output, mean, invvar, bound, measure(output, want.output, bound.output))
+
+
+def run_backward(layer: Layer, plan: Plan, forward: Forward, memory_efficient: bool) -> Pass:
+    """One backward through the kernels, from the saved input or from the forward's own output, measured."""
+    saved = forward.output if memory_efficient else layer.input
+    got = _gradients(layer, plan, forward, saved, memory_efficient)
+    want, bound = _truth(layer, plan, forward, memory_efficient)
+    grad_input, grad_weight, grad_bias = (
+        None if array is None or allowed is None or truth is None else measure(array, truth, allowed)
+        for array, truth, allowed in zip(got, want, bound, strict=True)
+    )
+    assert grad_input is not None
+    assert grad_weight is not None  # the weight is always given
+    statistics = forward.invvar.nbytes
+    if forward.mean is not None and not memory_efficient:
+        statistics += forward.mean.nbytes
+    kept = statistics if memory_efficient else statistics + saved.nbytes
+    backward = Backward(grad_input, grad_weight, grad_bias, kept, statistics + saved.nbytes)
+    return Pass(backward, bound.grad_input.max(axis=0))
+
+
+def _gradients(
+    layer: Layer, plan: Plan, forward: Forward, saved: np.ndarray, memory_efficient: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    dy, n2, weight, bias, eps = layer.grad_output, saved.shape[1], layer.weight, layer.bias, layer.eps
+    mean, invvar, step = forward.mean, forward.invvar, plan.backward
+    with _world(plan):
+        if plan.rms:
+            return *ops.rms_norm_backward(dy, saved, invvar, n2, weight, eps, memory_efficient, step=step), None
+        return ops.layer_norm_backward(dy, saved, mean, invvar, n2, weight, bias, eps, memory_efficient, step=step)
+
+
+def _truth(
+    layer: Layer, plan: Plan, forward: Forward, memory_efficient: bool
+) -> tuple[oracle.NormGradients, oracle.NormGradients]:
+    """The float64 gradients, and the bounds of a kernel that was handed this forward's statistics and output."""
+    dy, x, n2 = layer.grad_output, layer.input, layer.input.shape[1]
+    weight, bias, eps = layer.weight, layer.bias, layer.eps
+    arithmetic = plan.arithmetic("backward", *x.shape)
+    if plan.rms:
+        return oracle.rms_norm_backward(dy, x, n2, weight, eps), oracle.rms_norm_backward_bound(
+            dy, x, n2, weight, eps, arithmetic, memory_efficient=memory_efficient,
+            invvar_error=forward.bound.invvar, output_error=forward.bound.output,
+        )  # fmt: skip
+    return oracle.layer_norm_backward(dy, x, n2, weight, bias, eps), oracle.layer_norm_backward_bound(
+        dy, x, n2, weight, bias, eps, arithmetic, memory_efficient=memory_efficient,
+        mean_error=forward.bound.mean, invvar_error=forward.bound.invvar, output_error=forward.bound.output,
+    )  # fmt: skip
