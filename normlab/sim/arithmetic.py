@@ -276,7 +276,12 @@ def to_nearest(value: Any, digits: int | None = None) -> Any:
     """Return `round(value)`: an int, or with `digits` a float."""
     if digits is None:
         return INTEGER_CASTS["int64"](np.rint(value))
-    return np.round(value, digits)
+    scale = np.float64(10) ** abs(int(digits))
+    scaled = np.float64(value) * scale if digits >= 0 else np.float64(value) / scale
+    if not np.isfinite(scaled):
+        return value
+    whole = np.rint(scaled) + 0.0  # never -0.0: Numba rounds to an integer
+    return type(value)(whole / scale if digits >= 0 else whole * scale)
 
 
 def to_int(value: Any = 0) -> Any:

@@ -91,16 +91,22 @@ MATH: dict[str, Callable[..., Any]] = {
             "copysign",
             "nextafter",
         ),
-        *("isnan", "isinf", "isfinite", "degrees", "radians", "cbrt", "ldexp", "frexp", "modf"),
+        *("isnan", "isinf", "isfinite", "cbrt", "modf"),
     )
 }
 MATH |= {"erf": _erf, "erfc": _erfc, "gamma": _gamma, "lgamma": _lgamma, "pow": _power}
 MATH |= {
+    "degrees": lambda x: _scaled(_single(x), 180 / math.pi),
+    "radians": lambda x: _scaled(_single(x), math.pi / 180),
     "frexp": lambda x: _frexp(_single(x)),
     "ldexp": lambda x, exponent: np.ldexp(_single(x), int(exponent)),
     "remainder": lambda x, y: _remainder(_single(x), _single(y)),
     "gcd": math.gcd,
 }
+
+
+def _scaled(x: Any, factor: float) -> Any:
+    return x * type(x)(factor)
 
 
 def _frexp(x: Any) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.arithmetic import INTEGER_CASTS
+from normlab.sim.arithmetic import BUILTINS, INTEGER_CASTS, is_unsigned
 from normlab.sim.functions import MATH, Namespace, brev, clz, ffs, fma64, narrow_fma, popc
 
 Function = Callable[..., Any]
@@ -47,8 +47,8 @@ _REAL: dict[str, Function] = {
     "rint": np.rint,
     "nearbyint": np.rint,
     "round": _half_away_from_zero,
-    "fmax": np.fmax,
-    "fmin": np.fmin,
+    "fmax": BUILTINS["max"],
+    "fmin": BUILTINS["min"],
     "fdim": lambda x, y: x - y if x > y else x - x,
     "exp10": lambda x: np.power(type(x)(10), x),
     "rcbrt": lambda x: 1 / np.cbrt(x),
@@ -89,11 +89,23 @@ def _libdevice() -> dict[str, Function]:
             table[f"d{name}_rn"] = typed(function, np.float64)
     table["frsqrt_rn"] = typed(lambda x: 1 / np.sqrt(np.float64(x)), np.float32)
     table["fast_fdividef"] = table["fdiv_rn"]
-    table["saturatef"] = typed(lambda x: np.fmin(np.fmax(x, np.float32(0)), np.float32(1)), np.float32)
+    table["saturatef"] = typed(
+        lambda x: BUILTINS["max"](np.float32(0), BUILTINS["min"](x, np.float32(1))) if x == x else 0, np.float32
+    )
     table["fma"] = table["fma_rn"] = fma64
     table["fmaf"] = table["fmaf_rn"] = lambda x, y, z: narrow_fma(np.float32, *map(np.float32, (x, y, z)))
     table |= _conversions() | _integers()
     return table
+
+
+def _as_signed(function: Function) -> Function:
+    """Give an unsigned result the signed type that Numba declares for it."""
+
+    def call(value: Any) -> Any:
+        result = function(value)
+        return (_int64 if isinstance(result, np.uint64) else _int32)(result) if is_unsigned(result) else result
+
+    return call
 
 
 def _conversions() -> dict[str, Function]:
@@ -104,7 +116,7 @@ def _conversions() -> dict[str, Function]:
         for short, name in integers.items():
             table[f"{short}2{real}_rn"] = typed(kind, INTEGER_CASTS[name], kind)
             for direction, rounded in _ROUNDINGS.items():
-                table[f"{real}2{short}_{direction}"] = typed(rounded, kind, INTEGER_CASTS[name])
+                table[f"{real}2{short}_{direction}"] = _as_signed(typed(rounded, kind, INTEGER_CASTS[name]))
     table["double2float_rn"] = typed(np.float32, np.float64, np.float32)
     table["float_as_int"] = typed(lambda x: x.view(np.int32), np.float32, _int32)
     table["int_as_float"] = lambda x: np.int32(_int32(x)).view(np.float32)
@@ -133,7 +145,7 @@ def _integers() -> dict[str, Function]:
         table[f"{prefix}abs"] = typed(abs, kind)
         for name, function in (("max", max), ("min", min)):
             table[prefix + name] = typed(function, kind)
-            table[f"u{prefix}{name}"] = typed(function, INTEGER_CASTS[unsigned])
+            table[f"u{prefix}{name}"] = typed(function, INTEGER_CASTS[unsigned], kind)
     return table
 
 
@@ -152,7 +164,7 @@ def _fp16() -> dict[str, Function]:
         table[f"h{name}"] = typed(MATH[name], half)
     table |= {f"h{name}": typed(_REAL[name], half) for name in ("exp10", "rsqrt", "ceil", "floor", "trunc", "rint")}
     table["habs"], table["hneg"] = typed(abs, half), typed(lambda x: -x, half)
-    table["hmax"], table["hmin"] = typed(np.fmax, half), typed(np.fmin, half)
+    table["hmax"], table["hmin"] = typed(BUILTINS["max"], half), typed(BUILTINS["min"], half)
     table["hmax_nan"], table["hmin_nan"] = typed(np.maximum, half), typed(np.minimum, half)
     table["hfma"] = lambda x, y, z: narrow_fma(half, *map(half, (x, y, z)))
     for name in ("eq", "ne", "ge", "gt", "le", "lt"):
