@@ -3,14 +3,17 @@
 Used by `normlab.ops` alone.
 """
 
+import math
 import numbers
 import operator
-from collections.abc import Iterable
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from normlab.arrays import FLOATS, dtype_name
-from normlab.kernels import BEST, LADDERS
+from normlab.kernels import BEST, LADDERS, Step
 
 HALVES = ("float16", "bfloat16")
 
@@ -22,7 +25,7 @@ def shape_of(normalized_shape: Any) -> tuple[int, ...]:
         TypeError: neither an int nor a sequence of ints.
         ValueError: no dimension, or one that is not positive.
     """
-    entries = normalized_shape if isinstance(normalized_shape, Iterable) else (normalized_shape,)
+    entries = normalized_shape if isinstance(normalized_shape, (Sequence, np.ndarray)) else (normalized_shape,)
     try:
         shape = tuple(operator.index(entry) for entry in entries)
     except TypeError:
@@ -100,10 +103,13 @@ def number(eps: Any) -> float:
     """eps as a float, or TypeError."""
     if not isinstance(eps, numbers.Real):
         raise TypeError(f"eps must be a real number, got {eps!r}")
-    return float(eps)
+    try:
+        return float(eps)
+    except OverflowError:
+        return math.inf if eps > 0 else -math.inf
 
 
-def step_of(direction: str, name: str | None) -> Any:
+def step_of(direction: str, name: str | None) -> Step:
     """The step of a ladder that has this name; the best one for None.
 
     Raises:

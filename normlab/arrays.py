@@ -191,6 +191,12 @@ def home_of(required: dict[str, Any], optional: dict[str, Any]) -> Home:
             )
     if device == "cpu":
         return HostHome(first)
+    for name, array in arrays.items():
+        if is_torch(array) != is_torch(first):
+            raise TypeError(
+                f"arrays on a GPU must be of one kind, but {first_name} is a {type(first).__module__}."
+                f"{type(first).__qualname__} and {name} a {type(array).__module__}.{type(array).__qualname__}"
+            )
     if not device.startswith("cuda"):
         raise ValueError(f"{first_name} is on {device}; normlab has kernels for 'cpu' and 'cuda' devices")
     return TorchHome(first.device) if is_torch(first) else InterfaceHome(first)

@@ -223,7 +223,10 @@ def _compiled(kernel: Any, kinds: tuple, device: int) -> Any:
 
 def _dimensions(size: int | tuple) -> tuple[int, int, int]:
     """A grid or block size as three ints."""
-    x, y, z = (*(size if isinstance(size, tuple) else (size,)), 1, 1)[:3]
+    sizes = size if isinstance(size, tuple) else (size,)
+    if not 1 <= len(sizes) <= 3:
+        raise ValueError(f"a grid or a block has one to three dimensions, got {size}")
+    x, y, z = (*sizes, 1, 1)[:3]
     return int(x), int(y), int(z)
 
 

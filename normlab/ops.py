@@ -10,7 +10,10 @@ Everything is computed in U and rounded once.
 """
 
 import warnings
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
+
+import numpy as np
 
 from normlab import arguments, engine
 from normlab.arrays import FLOATS, Home, HostHome, dtype_name, home_of, launcher
@@ -21,7 +24,7 @@ PATIENCE = 60.0  # seconds of simulation before a warning
 
 def layer_norm_forward(
     x: Any,
-    normalized_shape: int | tuple[int, ...],
+    normalized_shape: SupportsIndex | Sequence[SupportsIndex],
     weight: Any = None,
     bias: Any = None,
     eps: float = 1e-5,
@@ -57,7 +60,12 @@ def layer_norm_forward(
 
 
 def rms_norm_forward(
-    x: Any, normalized_shape: int | tuple[int, ...], weight: Any = None, eps: float = 1e-5, *, step: str | None = None
+    x: Any,
+    normalized_shape: SupportsIndex | Sequence[SupportsIndex],
+    weight: Any = None,
+    eps: float = 1e-5,
+    *,
+    step: str | None = None,
 ) -> tuple[Any, Any]:
     """RMSNorm: output = x invvar weight, invvar = 1 / sqrt(mean(x²) + eps). Otherwise as `layer_norm_forward`.
 
@@ -73,7 +81,7 @@ def layer_norm_backward(
     saved: Any,
     mean: Any,
     invvar: Any,
-    normalized_shape: int | tuple[int, ...],
+    normalized_shape: SupportsIndex | Sequence[SupportsIndex],
     weight: Any = None,
     bias: Any = None,
     eps: float = 1e-5,
@@ -110,7 +118,7 @@ def rms_norm_backward(
     grad_output: Any,
     saved: Any,
     invvar: Any,
-    normalized_shape: int | tuple[int, ...],
+    normalized_shape: SupportsIndex | Sequence[SupportsIndex],
     weight: Any = None,
     eps: float = 1e-5,
     memory_efficient: bool = False,
@@ -136,7 +144,7 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
     output_dtype = FLOATS[arguments.parameter_dtype("x", x, weight, bias)]
     _check_parameters(weight, bias, shape)
     statistics = FLOATS[arguments.statistics_dtype(dtype_name(x))]
-    eps = statistics.type(arguments.number(eps))
+    eps = _rounded(arguments.number(eps), statistics.name)
     chosen = arguments.step_of("forward", step)
 
     output = home.empty((n1, n2), output_dtype)
@@ -163,8 +171,6 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
 
 
 def _backward(grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, memory_efficient, step, *, rms):
-    if memory_efficient:
-        mean = None
     optional = {"mean": mean, "weight": weight, "bias": bias}
     home = home_of({"saved": saved, "grad_output": grad_output, "invvar": invvar}, optional)
     shape = arguments.shape_of(normalized_shape)
@@ -180,7 +186,7 @@ def _backward(grad_output, saved, mean, invvar, normalized_shape, weight, bias, 
     for name, array in (("mean", mean), ("invvar", invvar)):
         arguments.check_shape(name, array, leading, "the leading dimensions of saved")
         arguments.check_dtype(name, array, statistics, "statistics are kept in accumulator precision")
-    eps = FLOATS[statistics].type(arguments.number(eps))
+    eps = _rounded(arguments.number(eps), statistics)
     chosen = arguments.step_of("backward", step)
 
     parameter_memory = home.empty if n1 else home.zeros  # a sum over no rows is 0
@@ -192,7 +198,7 @@ def _backward(grad_output, saved, mean, invvar, normalized_shape, weight, bias, 
         problem = BackwardProblem(
             grad_output=home.operand(grad_output, (n1, n2)),
             saved=home.operand(saved, (n1, n2)),
-            mean=home.operand(mean, (n1,)),
+            mean=None if memory_efficient else home.operand(mean, (n1,)),
             invvar=home.operand(invvar, (n1,)),
             weight=home.operand(weight, (n2,)),
             bias=home.operand(bias, (n2,)),
@@ -209,6 +215,12 @@ def _backward(grad_output, saved, mean, invvar, normalized_shape, weight, bias, 
         None if grad_weight is None else home.give_back(grad_weight, shape),
         None if grad_bias is None else home.give_back(grad_bias, shape),
     )
+
+
+def _rounded(eps: float, dtype: str) -> Any:
+    """eps in accumulator precision; what is too large for it is infinite there."""
+    with np.errstate(over="ignore"):
+        return FLOATS[dtype].type(eps)
 
 
 def _check_parameters(weight: Any, bias: Any, shape: tuple[int, ...]) -> None:

@@ -53,6 +53,11 @@ MUTATIONS = [
     Mutation("block moments: no barrier before the reading", "stages.block", "cuda.syncthreads()  # the upper half's moments are in shared memory before the lower half reads them", "pass", "forward apex"),
     Mutation("block moments: no barrier before the next round", "stages.block", "buffer[2, warp])\n        cuda.syncthreads()  # the lower half has read them before the next round overwrites them", "buffer[2, warp])", "forward apex"),
     Mutation("block moments: no barrier before the result is read", "stages.block", "buffer[2, 0] = count\n    cuda.syncthreads()", "buffer[2, 0] = count\n    pass", "forward apex"),
+    Mutation("block moments: no barrier before reuse", "stages.block", "cuda.syncthreads()  # every reader of an earlier result is done with the buffer\n    while active > 1:\n        half = (active + 1) >> 1\n        if lane == 0 and half <= warp < active:\n            buffer[0, warp - half] = mean", "while active > 1:\n        half = (active + 1) >> 1\n        if lane == 0 and half <= warp < active:\n            buffer[0, warp - half] = mean", "stages/test_block.py::test_every_thread_gets_the_moments_of_all_warps"),
+    Mutation("block sums: no barrier before the next round", "stages.block", "second = second + buffer[1, warp]\n        cuda.syncthreads()", "second = second + buffer[1, warp]\n        pass", "forward warp_shuffle"),
+    Mutation("block sums: no barrier before the result is read", "stages.block", "buffer[1, 0] = second\n    cuda.syncthreads()", "buffer[1, 0] = second\n    pass", "forward warp_shuffle"),
+    Mutation("tree: no barrier before reuse", "stages.block", "cuda.syncthreads()  # every reader of an earlier result is done with the buffer\n    buffer[thread] = value", "buffer[thread] = value", "forward block_tree"),
+    Mutation("tree: no barrier before the total is read", "stages.block", "cuda.syncthreads()  # the total is in shared memory before any thread reads it", "pass", "forward block_tree"),
     Mutation("tree: no barrier between rounds", "stages.block", "cuda.syncthreads()  # the previous round's sums are in shared memory before they are read", "pass", "forward block_tree"),
     Mutation("row: the last element is left out", "stages.row", "while column < n2:  # only the thread whose step the row's end cuts short\n        mean", "while column < n2 - 1:\n        mean", "forward apex"),
     Mutation("row: variance of a sample, not of a population", "stages.row", "return mean, m2 / count", "return mean, m2 / (count - 1)", "forward apex"),
@@ -72,6 +77,8 @@ MUTATIONS = [
     Mutation("apex partial sums: every second tile is skipped", "kernels.backward.step_1_apex", "row += ROWS", "row += 2 * ROWS", "columns apex"),
     Mutation("apex final sums: half of the parts", "kernels.backward.step_1_apex", "PARTS // FINAL_WARPS) + k", "PARTS // FINAL_WARPS)", "columns apex"),
     Mutation("apex final sums: no barrier before the reading", "kernels.backward.step_1_apex", "cuda.syncthreads()  # the upper half's sums are in shared memory before the lower half reads them", "pass", "backward apex saved"),
+    Mutation("apex final sums: no barrier before the next round", "kernels.backward.step_1_apex", "cuda.syncthreads()  # the lower half has read them before the next round overwrites them", "pass", "columns apex"),
+    Mutation("atomics: rows beyond the grid are left out", "kernels.backward.step_0_global_atomics", "row += cuda.gridDim.x", "row += 1000000000", "test_properties.py::test_blocks_stride_over_rows_beyond_the_grid_limit"),
     Mutation("apex grad_input: RMSNorm takes mean(g) off", "kernels.backward.step_1_apex", "if not rms:", "if True:", "backward apex saved"),
     Mutation("atomics: a plain addition", "kernels.backward.step_0_global_atomics", "cuda.atomic.add(total_weight, column, grad * xhat)", "total_weight[column] = grad * xhat", "backward global_atomics saved"),
 ]  # fmt: skip
@@ -112,16 +119,25 @@ def check_step(ladder: str, name: str, path: str = "saved"):
 
 
 def check_columns(name: str):
-    """The column sums over many rows: three tiles in every one of the 16 parts but the last."""
+    """The column sums over many rows: three tiles in every one of the 16 parts but the last, in every schedule."""
     rng = np.random.default_rng(0)
     grad, x = rng.normal(size=(2, 530, 1)).astype(np.float32)
+    one = np.ones(1, np.float32)
     step, thread_per_row = arguments.step_of("backward", name), arguments.step_of("forward", "thread_per_row")
-    examine_backward(
-        Case(x, np.ones(1, np.float32), np.ones(1, np.float32), grad, 1e-5, False), thread_per_row, step, False
-    )
+    for schedule in ("forward", "reverse", 1):
+        with using("simulator", schedule):
+            examine_backward(Case(x, one, one, grad, 1e-5, False), thread_per_row, step, False)
 
 
-def run_check(check: str):
+# What tests take that are not called without arguments, given a monkeypatch.
+ARGUMENTS = {
+    "test_tiles_hold_the_terms_of_their_elements_and_zeros_elsewhere": lambda patch: (32, 64, 20),
+    "test_every_thread_gets_the_moments_of_all_warps": lambda patch: (4,),
+    "test_blocks_stride_over_rows_beyond_the_grid_limit": lambda patch: (patch,),
+}
+
+
+def run_check(check: str, monkeypatch):
     """Run a test of the suite, or one of the checks above, on the modules as they are now."""
     if "::" not in check:
         kind, *rest = check.split()
@@ -131,9 +147,7 @@ def run_check(check: str):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     function = getattr(module, test)
-    if test.startswith("test_tiles_hold"):
-        return function(32, 64, 20)
-    return function()
+    return function(*ARGUMENTS.get(test, lambda patch: ())(monkeypatch))
 
 
 @contextmanager
@@ -178,11 +192,11 @@ def imported_afresh(mutation: Mutation | None, folder: Path, monkeypatch):
 def test_the_suite_rejects_the_mutant(mutation, tmp_path, monkeypatch):
     with imported_afresh(mutation, tmp_path, monkeypatch), using("simulator"):
         with pytest.raises((AssertionError, IndexError, SimulationError)) as found:
-            run_check(mutation.check)
+            run_check(mutation.check, monkeypatch)
         assert "no longer in" not in str(found.value)
 
 
 @pytest.mark.parametrize("check", sorted({mutation.check for mutation in MUTATIONS}))
 def test_the_same_check_accepts_the_real_thing(check, tmp_path, monkeypatch):
     with imported_afresh(None, tmp_path, monkeypatch), using("simulator"):
-        run_check(check)
+        run_check(check, monkeypatch)

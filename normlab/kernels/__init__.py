@@ -6,19 +6,22 @@ a file `step_N_name.py` that defines `STEP`.
 
 from importlib import import_module
 from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any
 
 from normlab.kernels import backward, forward
 from normlab.kernels.step import BackwardProblem, BackwardStep, Chains, ForwardStep, Step
 
 
-def _ladder(package) -> tuple:
-    files = sorted(module.name for module in iter_modules(package.__path__) if module.name.startswith("step_"))
+def _ladder(package: ModuleType) -> tuple[Any, ...]:
+    files = [module.name for module in iter_modules(package.__path__) if module.name.startswith("step_")]
+    files.sort(key=lambda file: int(file.split("_")[1]))  # step 10 comes after step 9
     return tuple(import_module(f"{package.__name__}.{file}").STEP for file in files)
 
 
 # The fastest rungs on an H200, at n2 from 768 to 16,384 in bfloat16 and float32 (2026-11-20).
 BEST = {"forward": "warp_shuffle", "backward": "apex"}
 
-LADDERS: dict[str, tuple] = {"forward": _ladder(forward), "backward": _ladder(backward)}
+LADDERS: dict[str, tuple[Step, ...]] = {"forward": _ladder(forward), "backward": _ladder(backward)}
 
 __all__ = ["BEST", "LADDERS", "BackwardProblem", "BackwardStep", "Chains", "ForwardStep", "Step"]

@@ -43,8 +43,8 @@ def chan_merge(mean_a, m2_a, count_a, mean_b, m2_b, count_b):
         mean = mean_a + delta * share_b
         m2 = m2_a + m2_b + delta * (delta * (count_a * share_b))  # delta² alone may overflow where b is empty
     else:
-        mean = mean_a * float32(0)
-        m2 = m2_a * float32(0)
+        mean = count  # 0, in the dtype of all six
+        m2 = count
     return mean, m2, count
 
 

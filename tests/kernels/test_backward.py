@@ -5,10 +5,11 @@ from draws import cases
 from examine import examine_backward
 from hypothesis import given, settings
 
+from normlab.arguments import step_of
 from normlab.kernels import LADDERS
 
 STEPS = pytest.mark.parametrize("step", LADDERS["backward"], ids=lambda step: step.name)
-APEX = LADDERS["forward"][3]
+APEX = step_of("forward", "apex")
 
 
 @STEPS

@@ -2,7 +2,8 @@
 
 Moves: x three times (mean, variance, write), y once; of each 32-byte sector that is fetched one element is used at a
 time, for neighbouring threads are n2 elements apart.
-Bound by: those sectors, while the cache holds them, and by n2 additions one after another.
+Bound by: those sectors, which the cache throws out before their other elements are read, and by n2 additions one after
+another.
 Measured: 0.04 / 0.08.
 Next: give the row to a block, so that neighbouring threads read neighbouring elements.
 """
