@@ -30,7 +30,8 @@ def typed(function: Function, takes: Any, gives: Any = None) -> Function:
 
 
 def _half_away_from_zero(x: Any) -> Any:
-    return np.copysign(np.floor(np.abs(x) + 0.5), x) if abs(x) < 2**52 else x
+    whole = np.trunc(x)
+    return np.copysign(np.abs(whole) + 1, x) if np.abs(x - whole) >= 0.5 else whole
 
 
 # Name without suffix → NumPy; the float32 function adds an f, as C does.
@@ -49,7 +50,7 @@ _REAL: dict[str, Function] = {
     "round": _half_away_from_zero,
     "fmax": BUILTINS["max"],
     "fmin": BUILTINS["min"],
-    "fdim": lambda x, y: x - y if x > y else x - x,
+    "fdim": lambda x, y: x - y if x > y or x != x or y != y else 0,
     "exp10": lambda x: np.power(type(x)(10), x),
     "rcbrt": lambda x: 1 / np.cbrt(x),
     "rsqrt": lambda x: 1 / np.sqrt(x),

@@ -16,6 +16,7 @@ up to 4 ulp.
 import functools
 import linecache
 import math
+import os
 import secrets
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -26,9 +27,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import cuda, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64
-from numba.cuda import dispatcher, libdevicefuncs
+from numba.cuda import compiler, dispatcher, libdevicefuncs
 from numba.cuda import types as numba_types
-from numba.cuda.compiler import compile as compile_function
 from numba.cuda.np.numpy_support import from_dtype
 from numba.cuda.random import (
     xoroshiro128p_dtype,
@@ -47,7 +47,7 @@ float16 = numba_types.float16
 FULL = 0xFFFFFFFF
 NUMPY = 4
 CC = (9, 0)
-SEED = secrets.randbits(32)  # fresh inputs in every run; a failure prints it
+SEED = int(os.environ.get("NORMLAB_SEED", secrets.randbits(32)))  # fresh inputs in every run; a failure prints it
 
 
 # --- cases and tables ------------------------------------------------------------------------------------------------
@@ -127,10 +127,22 @@ def numba_type(value: Any) -> Any:
     return from_dtype(np.asarray(value).dtype)
 
 
-def compile_offline(kernel: Any, arguments: tuple) -> str:
-    """A kernel's PTX."""
-    with the_gpu_is_an_h200():
-        return cuda.compile_ptx(kernel.py_func, tuple(map(numba_type, arguments)), cc=CC)[0]
+def compile_offline(kernel: Any, arguments: tuple) -> dict[str, Any]:
+    """Compile a kernel to PTX, and return the type of every variable in it."""
+    real, compiled = compiler.compile_cuda, []
+
+    def compile_cuda(*parameters, **options):
+        compiled.append(real(*parameters, **options))
+        return compiled[-1]
+
+    compiler.compile_cuda = compile_cuda
+    try:
+        with the_gpu_is_an_h200():
+            ptx = cuda.compile_ptx(kernel.py_func, tuple(map(numba_type, arguments)), cc=CC)[0]
+    finally:
+        compiler.compile_cuda = real
+    assert ".visible .entry" in ptx
+    return compiled[-1].type_annotation.typemap
 
 
 def copied(value: Any) -> Any:
@@ -253,6 +265,7 @@ class Table:
             arrays[:2] = [np.append(corner, array) for corner, array in zip(pairs, arrays[:2], strict=True)]
         size = max(array.size for array in arrays)
         arrays = [np.resize(array, size) for array in arrays]
+        assert size <= 6 * 64, "more than the threads of `case`"
         return (*arrays, np.zeros((len(self.rows), size), self.out))
 
     def made(self, name: str, lines: list[str]) -> Any:
@@ -270,7 +283,8 @@ class Table:
         names = list(self.inputs)
         lines = [f"def kernel({', '.join(f'{name}_' for name in names)}, out):", "    i = cuda.grid(1)"]
         lines += ["    if i < out.shape[1]:", *(f"        {name} = {name}_[i]" for name in names)]
-        lines += [f"        out[{k}, i] = {row.expression}" for k, row in enumerate(self.rows)]
+        for k, row in enumerate(self.rows):
+            lines += [f"        row{k} = {row.expression}", f"        out[{k}, i] = row{k}"]
         return cuda.jit(self.made("kernel", lines))
 
     @property
@@ -289,18 +303,7 @@ class Table:
             )
             return f"   {self.rows[k].expression}, {inputs}, bound {self.rows[k].ulps} ulp"
 
-        return Case(self.name, self.kernel, self.arguments, (4, 1), 64, bounds=bounds, labels=labels)
-
-    def numba_types(self) -> list[str]:
-        """The type that Numba infers for each expression."""
-        values = self.arguments(np.random.default_rng(0))[:-1]
-        signature = tuple(from_dtype(value.dtype) for value in values)
-        rows = [f"{row.expression}, " for row in self.rows]  # Python makes long tuples in a way that Numba cannot read
-        results = ", ".join(f"({''.join(rows[first : first + 16])})" for first in range(0, len(rows), 16))
-        function = self.made("rows", [f"def rows({', '.join(self.inputs)}):", f"    return ({results},)"])
-        with the_gpu_is_an_h200():
-            returned = compile_function(function, signature, device=True, cc=CC, abi="numba")[1]
-        return [kind_of_type(kind) for part in returned for kind in part]
+        return Case(self.name, self.kernel, self.arguments, 6, 64, bounds=bounds, labels=labels)
 
     def simulated_types(self) -> list[str]:
         """The type of each expression in the simulator."""
@@ -397,14 +400,12 @@ UNARY = ["-x", "+x", "~x", "abs(x)", "not x", "bool(x)", "int(x)"]
 for one, other in [
     ("int8", "int8"),
     ("int8", "int32"),
-    ("int16", "int64"),
     ("int32", "int32"),
     ("int64", "int32"),
     ("uint8", "uint8"),
-    ("uint16", "uint32"),
     ("uint32", "uint32"),
     ("uint8", "int32"),
-    ("uint32", "int8"),
+    ("int16", "uint32"),
     ("uint32", "int64"),
 ]:
     table(
@@ -413,6 +414,7 @@ for one, other in [
         [*OPERATORS, *COMPARISONS, "max(x, y)", "min(x, y)", "divmod(x, y)[0]", "divmod(x, y)[1]"],
         "int64",
     )
+for one, other in [("int32", "int32"), ("uint8", "int32"), ("uint32", "int64")]:
     table(f"division-{one}-{other}", {"x": integers(one), "y": integers(other)}, ["x / y"])
 table(
     "integers-uint64",
@@ -420,7 +422,7 @@ table(
     [*OPERATORS, *COMPARISONS, "max(x, y)", "min(x, y)", "-x", "~x", "x << uint32(3)", "x >> uint32(3)", "x / y"],
     "uint64",
 )
-for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"):
+for name in ("int8", "int32", "int64", "uint8", "uint32"):
     table(
         f"unary-{name}",
         {"x": integers(name, *((-(2**62),) if name == "int64" else ()))},
@@ -506,7 +508,7 @@ table(
 )
 table("floats-float16-float32", {"x": floats("float16"), "y": floats("float32")}, [*FLOAT_OPERATORS, *COMPARISONS])
 for integer in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"):
-    for real in ("float32", "float64"):
+    for real in ("float32", "float64") if integer in ("int32", "uint64") else ("float32",):
         table(
             f"mixed-{integer}-{real}",
             {"x": integers(integer), "y": floats(real)},
@@ -642,16 +644,17 @@ for position, real in enumerate(("float32", "float64")):
 
 # --- tables: cuda.libdevice and cuda.fp16 ----------------------------------------------------------------------------
 
-# CUDA's bound of a fast_ function holds on an interval (here 0.5 to 2) and partly absolutely: 2**-21.41 and the like.
-FAST = {name: (8, 1e-6) for name in ("fast_cosf", "fast_sinf", "fast_tanf", "fast_logf", "fast_log2f", "fast_log10f")}
+# CUDA's bound of a fast_ function holds on an interval (here 0.5 to 1.4) and partly absolutely: 2**-21.41 and the like.
+# The tangent divides two such, the cosine of 1.4 being 0.17.
+FAST = {name: (8, 1e-6) for name in ("fast_cosf", "fast_sinf", "fast_logf", "fast_log2f", "fast_log10f")}
 FAST |= {name: (8, 0.0) for name in ("fast_expf", "fast_exp10f", "fast_powf", "fast_fdividef")}
-FAST["fast_sincosf"] = (8, 1e-6)
+FAST |= {"fast_sincosf": (8, 1e-6), "fast_tanf": (64, 0.0)}
 
 
 def inputs_of(name):
     """What a libdevice function is given floats of: which maker, and what to call it."""
     if name.startswith("fast"):
-        return "near-one", lambda real: between(real, 0.5, 2)
+        return "near-one", lambda real: between(real, 0.5, 1.4)
     if "gamma" in name:
         return "positive", lambda real: between(real, 0.01, 20)
     if (
@@ -796,15 +799,19 @@ def shuffles(x, by, offset, out):
     out[11, lane] = cuda.shfl_sync(0xFFFFFFFF, mine, lane)  # its own
     out[12, lane] = cuda.shfl_sync(0xFFFFFFFF, mine, by[0, lane] + 32)  # five bits count
     out[13, lane] = cuda.shfl_up_sync(0xFFFFFFFF, mine, offset + 32)
-    if lane % 2:  # one shuffle in two branches
-        got = cuda.shfl_xor_sync(0xFFFFFFFF, mine, 1)
-    else:
-        got = cuda.shfl_xor_sync(0xFFFFFFFF, x[31 - lane], 1)
-    out[14, lane] = got
     total = mine
     for step in (16, 8, 4, 2, 1):
         total = max(total, cuda.shfl_down_sync(0xFFFFFFFF, total, step))
-    out[15, lane] = total
+    out[14, lane] = total
+
+
+@case(shuffled, dtypes=SHUFFLED)
+def one_shuffle_in_two_branches(x, by, offset, out):
+    lane = cuda.laneid
+    if lane % 2:
+        out[0, lane] = cuda.shfl_xor_sync(0xFFFFFFFF, x[lane], 1)
+    else:
+        out[1, lane] = cuda.shfl_xor_sync(0xFFFFFFFF, x[31 - lane], 1)
 
 
 @case(lambda random: (values(random, np.dtype("float32"), 32), np.zeros((2, 32), np.float32)))
@@ -1109,7 +1116,7 @@ def device_functions(x, out):
     mean, (low, high) = mean_and_range(x, t * 5, 5)
     out[0, t], out[1, t], out[2, t] = mean, low, high
     out[3, t] = twice(t) + twice(t, (3, 4))
-    out[4, t] = tenth(x[t])
+    out[4, t] = tenth(x[t], (1.5, 2.5))
     out[5, t] = collatz(t + 27)
     nested = ((t, x[t]), (low, (high, t * t)))
     out[6, t] = nested[1][1][1] + nested[0][0]
@@ -1198,7 +1205,7 @@ def warps_in_turn(turn, order):
         warp = cuda.threadIdx.x // 32
         while cuda.atomic.cas(turn, 0, 3 - warp, 4 - warp) != 3 - warp:
             pass
-        order[warp] = turn[0]
+        order[3 - warp] = warp
 
 
 @case(atomics_drawn, dtypes=("uint32", "uint64"), block=64)
@@ -1250,7 +1257,7 @@ def histogram(x, bins, shared_bins):
 
 
 @case(lambda random: (random.standard_normal(256).astype(np.float32), np.zeros(1, np.float32)), block=64, grid=4)
-def last_block_sums(x, out):
+def grid_sync(x, out):
     partial = cuda.shared.array(1, float32)
     t = cuda.threadIdx.x
     grid = cuda.cg.this_grid()
@@ -1371,19 +1378,20 @@ def named(items):
     return pytest.mark.parametrize("item", items, ids=lambda item: item.name)
 
 
-@named(ALL)
+@named(CASES)
 def test_it_compiles_for_the_gpu_and_runs_in_the_simulator(item):
     arguments = item.drawn()
-    assert ".visible .entry" in compile_offline(item.kernel, arguments)
-    forward = in_simulator(item, arguments)
-    if item in CASES:
-        assert_same(item, arguments, forward, in_simulator(item, arguments, "reverse"))
+    compile_offline(item.kernel, arguments)
+    assert_same(item, arguments, in_simulator(item, arguments), in_simulator(item, arguments, "reverse"))
 
 
 @named(TABLES)
-def test_every_expression_has_the_type_that_numba_infers(item):
-    for row, simulated, real in zip(item.rows, item.simulated_types(), item.numba_types(), strict=True):
-        assert simulated == real, row.expression
+def test_every_expression_compiles_and_has_the_type_that_numba_infers(item):
+    arguments = item.case.drawn()
+    real = compile_offline(item.kernel, arguments)
+    for k, (row, simulated) in enumerate(zip(item.rows, item.simulated_types(), strict=True)):
+        assert simulated == kind_of_type(real[f"row{k}"]), row.expression
+    in_simulator(item.case, arguments)
 
 
 @needs_gpu
@@ -1415,5 +1423,5 @@ def test_known_gap_of_narrow_fields():
 def test_known_gaps_compile(reason):
     inputs, expression, out = GAPS[reason]
     item = Table("gap", inputs, [Row(expression)], out).case
-    assert ".visible .entry" in compile_offline(item.kernel, item.drawn())
+    compile_offline(item.kernel, item.drawn())
     in_simulator(item, item.drawn())
