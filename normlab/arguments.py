@@ -106,7 +106,7 @@ def number(eps: Any) -> float:
     try:
         return float(eps)
     except OverflowError:
-        return math.inf if eps > 0 else -math.inf
+        return math.inf if eps > 0 else -math.inf  # type: ignore[operator]  # numbers.Real declares no order
 
 
 def step_of(direction: str, name: str | None) -> Step:

@@ -92,8 +92,8 @@ def compare(
 
     Exit code: 0, or 1 when an error exceeds its bound, or 2 when the arguments or the file cannot be used.
     """
-    from normlab import activations, plan, report, workers
-    from normlab.compare import run
+    from normlab.compare import activations, plan, report, run
+    from normlab.compare.workers import WorkerLostError
 
     try:
         chosen = plan.choose(norm.value, dtype.value, engine.value, step)
@@ -103,7 +103,7 @@ def compare(
             typer.echo(f"this takes about {job.seconds / 60:.1f} minutes; a smaller --rows takes less", err=True)
         with _progress(3 * len(job.layers)) as advance:
             result = run(job, advance)
-    except (activations.InputError, workers.WorkerLostError) as error:
+    except (activations.InputError, WorkerLostError) as error:
         typer.echo(f"normlab compare: {error}", err=True)
         raise typer.Exit(2) from None
     if as_json:

@@ -17,7 +17,7 @@ import numpy as np
 
 from normlab import arguments, engine
 from normlab.arrays import FLOATS, Home, HostHome, dtype_name, home_of, launcher
-from normlab.kernels import BackwardProblem
+from normlab.kernels import LADDERS, BackwardProblem, Step
 
 PATIENCE = 60.0  # seconds of simulation before a warning
 
@@ -151,7 +151,7 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
     mean = None if rms else home.empty((n1,), statistics)
     invvar = home.empty((n1,), statistics)
     if n1:
-        _warn_if_slow("forward", n1, n2, home)
+        _warn_if_slow(chosen, "forward", n1, n2, home)
         chosen.run(
             launcher(home),
             home.operand(x, (n1, n2)),
@@ -194,7 +194,7 @@ def _backward(grad_output, saved, mean, invvar, normalized_shape, weight, bias, 
     grad_bias = None if bias is None else parameter_memory((n2,), FLOATS[output_dtype])
     grad_input = home.empty((n1, n2), FLOATS[dtype_name(saved)])
     if n1:
-        _warn_if_slow("backward", n1, n2, home)
+        _warn_if_slow(chosen, "backward", n1, n2, home)
         problem = BackwardProblem(
             grad_output=home.operand(grad_output, (n1, n2)),
             saved=home.operand(saved, (n1, n2)),
@@ -228,23 +228,18 @@ def _check_parameters(weight: Any, bias: Any, shape: tuple[int, ...]) -> None:
     arguments.check_shape("bias", bias, shape, "normalized_shape")
 
 
-def simulated_seconds(direction: str, n1: int, n2: int) -> float:
-    """About how long the simulator takes for the best step of a ladder (measured on 2 cores at 2.5 GHz).
-
-    It pays for every thread (about 60 µs) and for every element (about 5 µs); apex's backward has a grid of 16 blocks
-    of 128 threads on every 32 columns, however few the rows are.
-    """
-    if direction == "forward":
-        return n1 * (0.008 + 4e-6 * n2)
-    return n1 * (0.006 + 12e-6 * n2) + 0.0019 * n2
-
-
-def _warn_if_slow(direction: str, n1: int, n2: int, home: Home) -> None:
+def _warn_if_slow(chosen: Step, direction: str, n1: int, n2: int, home: Home) -> None:
     """Say how long the simulator will take, where that is longer than somebody waits without a word."""
-    seconds = simulated_seconds(direction, n1, n2)
+    seconds = chosen.simulated_seconds(n1, n2)
     if seconds > PATIENCE and isinstance(home, HostHome) and not engine.use_gpu():
+        quickest = min(LADDERS[direction], key=lambda step: step.simulated_seconds(n1, n2))
+        faster = f"step={quickest.name!r} takes about {_duration(quickest.simulated_seconds(n1, n2))}, "
         warnings.warn(
-            f"the simulator takes about {seconds / 60:.0f} minutes for the {direction} pass over {n1:,} x {n2:,} "
-            f"elements; fewer rows or columns are faster, and a GPU takes milliseconds",
+            f"the simulator takes about {_duration(seconds)} for step {chosen.name!r} on {n1:,} x {n2:,} elements; "
+            f"{'' if quickest is chosen else faster}fewer rows are faster, and a GPU takes milliseconds",
             stacklevel=4,
         )
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"

@@ -16,9 +16,10 @@ import pytest
 from typer.testing import CliRunner
 
 import normlab
-from normlab import compare, engine, passes, plan, report
+from normlab import compare, engine
 from normlab.cli import app
-from normlab.verdict import scientific
+from normlab.compare import passes, plan, report
+from normlab.compare.verdict import scientific
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from normlab import compare, engine, oracle
-from normlab.activations import InputError, Source, bundled, read
-from normlab.kernels import LADDERS
-from normlab.measure import Error, measure
-from normlab.passes import Backward
-from normlab.plan import SIMULATOR_STEPS, choose, prepare
-from normlab.verdict import judge, reason
-from normlab.workers import WorkerLostError, workers
+from normlab.compare.activations import InputError, Source, bundled, read
+from normlab.compare.measure import Error, measure
+from normlab.compare.passes import Backward
+from normlab.compare.plan import SIMULATOR_STEPS, choose, prepare
+from normlab.compare.verdict import judge, reason
+from normlab.compare.workers import WorkerLostError, workers
+from normlab.kernels import BEST, LADDERS
 
 ROWS = 6
 
@@ -176,14 +176,10 @@ def test_the_bounds_are_those_of_the_chosen_steps(step, statistics):
         assert (arithmetic.statistics, arithmetic.input, arithmetic.accumulator) == (statistics, "float16", "float32")
 
 
-def test_a_gpu_runs_the_last_step_of_each_ladder(monkeypatch):
+def test_a_gpu_runs_the_best_step_of_each_ladder(monkeypatch):
     monkeypatch.setattr(engine, "use_gpu", lambda: True)
     plan = choose()
-    assert (plan.engine, plan.forward, plan.backward) == (
-        "gpu",
-        LADDERS["forward"][-1].name,
-        LADDERS["backward"][-1].name,
-    )
+    assert (plan.engine, plan.forward, plan.backward) == ("gpu", BEST["forward"], BEST["backward"])
 
 
 def test_an_unknown_step_is_refused_with_the_known_ones():
@@ -222,7 +218,7 @@ def test_a_process_that_is_killed_is_an_error_and_not_a_wait_for_ever():
 
 
 def test_all_bundled_rows_fit_into_the_time_of_two_cores(monkeypatch):
-    monkeypatch.setattr("normlab.plan.processors", lambda: 2)
+    monkeypatch.setattr("normlab.compare.plan.processors", lambda: 2)
     job = prepare(bundled(), choose(world="simulator"))
     assert [layer.input.shape for layer in job.layers] == [(270, 384)] * 3
     assert all(layer.rows_total == 270 and not layer.notes for layer in job.layers)
@@ -231,7 +227,7 @@ def test_all_bundled_rows_fit_into_the_time_of_two_cores(monkeypatch):
 
 
 def test_too_many_rows_for_the_simulator_are_cut_and_that_is_said(monkeypatch):
-    monkeypatch.setattr("normlab.plan.processors", lambda: 2)
+    monkeypatch.setattr("normlab.compare.plan.processors", lambda: 2)
     many = source(input=np.ones((20_000, 512), np.float32))
     (layer,) = prepare([many], choose(world="simulator")).layers
     rows = layer.input.shape[0]
@@ -251,7 +247,7 @@ def test_a_wide_row_is_taken_even_where_it_takes_too_long_and_asked_for_rows_alw
 
 
 def test_a_step_with_a_cost_a_column_is_given_fewer_rows(monkeypatch):
-    monkeypatch.setattr("normlab.plan.processors", lambda: 2)
+    monkeypatch.setattr("normlab.compare.plan.processors", lambda: 2)
     wide = source(input=np.ones((2000, 4096), np.float32))
     quick, apex = (
         prepare([wide], replace(choose(world="simulator"), backward=step)).layers[0].input.shape[0]
@@ -261,7 +257,7 @@ def test_a_step_with_a_cost_a_column_is_given_fewer_rows(monkeypatch):
 
 
 def test_narrow_rows_are_not_cheap_because_every_row_needs_its_threads(monkeypatch):
-    monkeypatch.setattr("normlab.plan.processors", lambda: 2)
+    monkeypatch.setattr("normlab.compare.plan.processors", lambda: 2)
     (layer,) = prepare([source(input=np.ones((100_000, 4), np.float32))], choose(world="simulator")).layers
     assert 1000 < layer.input.shape[0] < 4000  # 5 ms a row and backward, measured
 

@@ -65,5 +65,6 @@ STEP = ForwardStep(
     summary="one pass: Welford, Chan, rotating shuffles",
     run=_run,
     row_chains=lambda n2: Chains(terms=4 * -(-n2 // (4 * THREADS)), merges=7),
+    simulated_seconds=lambda n1, n2: n1 * (0.007 + 4e-6 * n2),
     statistics="welford",
 )

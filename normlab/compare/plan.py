@@ -1,17 +1,17 @@
 """How to compare: where, by which steps, on how many rows, in how many processes; and about how long that takes.
 
-Called by `normlab.cli` before anything runs. It asks `normlab.engine` for a GPU, `normlab.kernels` for the steps and
-`normlab.ops` for the simulator's speed.
+Called by `normlab.cli` before anything runs. It asks `normlab.engine` for a GPU and `normlab.kernels` for the steps.
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from normlab import engine, ops, oracle
-from normlab.activations import InputError, Source
-from normlab.kernels import LADDERS
-from normlab.traffic import Layer, layer_of
+from normlab import engine, oracle
+from normlab.compare.activations import InputError, Source
+from normlab.compare.traffic import Layer, layer_of
+from normlab.kernels import BEST, LADDERS
 
 SIMULATOR_STEPS = {"forward": "thread_per_row", "backward": "global_atomics"}  # its quickest
 ORACLE = 2e-6  # seconds an element, value and bound of one pass
@@ -61,25 +61,16 @@ class Plan:
 
         On a GPU only the oracle takes time.
         """
-        forward = sum(self._forward_seconds(*shape) for shape in shapes)
-        backward = sum(self._backward_seconds(*shape) for shape in shapes)
-        return forward / min(cores, len(shapes)) + 2 * backward / cores
+        oracle_seconds, forward, backward = (
+            sum(cost(*shape) for shape in shapes)
+            for cost in (lambda n1, n2: ORACLE * n1 * n2, self._simulated("forward"), self._simulated("backward"))
+        )
+        return (oracle_seconds + forward) / min(cores, len(shapes)) + 2 * (oracle_seconds + backward) / cores
 
-    def _forward_seconds(self, n1: int, n2: int) -> float:
-        seconds = ORACLE * n1 * n2
-        if self.engine == "simulator":
-            one_thread = n1 * (20e-6 + 3e-6 * n2)
-            quick = self.forward == "thread_per_row"
-            seconds += one_thread if quick else ops.simulated_seconds("forward", n1, n2)
-        return seconds
-
-    def _backward_seconds(self, n1: int, n2: int) -> float:
-        seconds = ORACLE * n1 * n2
-        if self.engine == "simulator":
-            seconds += ops.simulated_seconds("backward", n1, n2)
-            if self.backward == "global_atomics":  # no grid over the columns, whatever the rows
-                seconds -= ops.simulated_seconds("backward", 0, n2)
-        return seconds
+    def _simulated(self, ladder: str) -> Callable[[int, int], float]:
+        """The seconds that the simulator takes for the step of a ladder; none on a GPU."""
+        step = _step(ladder, self.forward if ladder == "forward" else self.backward)
+        return step.simulated_seconds if self.engine == "simulator" else lambda n1, n2: 0.0
 
 
 def _step(ladder: str, name: str) -> Any:
@@ -87,7 +78,7 @@ def _step(ladder: str, name: str) -> Any:
 
 
 def choose(norm: str = "layer", dtype: str = "float32", world: str = "auto", step: str | None = None) -> Plan:
-    """Choose engine and steps: `step` on ladders that have it; else on a GPU the last, in the simulator the fastest.
+    """Choose engine and steps: `step` on ladders that have it; else on a GPU the best, in the simulator the quickest.
 
     Raises:
         InputError: a step that no ladder has, or "gpu" where there is none.
@@ -101,7 +92,7 @@ def choose(norm: str = "layer", dtype: str = "float32", world: str = "auto", ste
     if step is not None and not any(step in known for known in names.values()):
         known = "; ".join(f"{ladder}: {', '.join(known)}" for ladder, known in names.items())
         raise InputError(f"unknown step {step!r}; known are, {known}")
-    default = SIMULATOR_STEPS if chosen == "simulator" else {ladder: known[-1] for ladder, known in names.items()}
+    default = SIMULATOR_STEPS if chosen == "simulator" else BEST
     steps = {ladder: step if step in known else default[ladder] for ladder, known in names.items()}
     return Plan(norm, dtype, chosen, str(steps["forward"]), str(steps["backward"]))
 

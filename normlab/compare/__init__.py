@@ -1,7 +1,8 @@
 """`normlab compare`: is recomputing from the saved output as good as saving the input, on this data?
 
-Each layer runs through the kernels three times (`normlab.passes`), maybe side by side (`normlab.workers`), and its
-numbers become a report with a verdict. Called by `normlab.cli`, drawn by `normlab.report`; nothing is printed here.
+Each layer runs through the kernels three times (`normlab.compare.passes`), maybe side by side
+(`normlab.compare.workers`), and its numbers become a report with a verdict. Called by `normlab.cli`, drawn by
+`normlab.compare.report`; nothing is printed here.
 """
 
 import time
@@ -11,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from normlab import oracle
-from normlab.measure import Error
-from normlab.passes import Backward, Forward, Pass, run_backward, run_forward
-from normlab.plan import Job, Plan
-from normlab.traffic import Layer
-from normlab.verdict import Verdict, judge, reason
-from normlab.workers import workers
+from normlab.compare.measure import Error
+from normlab.compare.passes import Backward, Forward, Pass, run_backward, run_forward
+from normlab.compare.plan import Job, Plan
+from normlab.compare.traffic import Layer
+from normlab.compare.verdict import Verdict, judge, reason
+from normlab.compare.workers import workers
 
 AT_RISK = 10.0  # a channel whose recompute bound exceeds its saved-input bound by this factor
 

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from normlab import __version__
 from normlab.compare import AT_RISK, LayerReport, Report
-from normlab.measure import Error
-from normlab.verdict import scientific
+from normlab.compare.measure import Error
+from normlab.compare.verdict import scientific
 
 NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
 RULE = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)  # one line below the header

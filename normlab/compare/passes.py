@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from normlab import engine, ops, oracle
-from normlab.measure import Error, measure
-from normlab.plan import Plan
-from normlab.traffic import Layer
+from normlab.compare.measure import Error, measure
+from normlab.compare.plan import Plan
+from normlab.compare.traffic import Layer
 
 GRADIENTS = ("grad_input", "grad_weight", "grad_bias")
 

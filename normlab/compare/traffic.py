@@ -1,6 +1,6 @@
 """A norm's traffic, ready for the kernels: some rows of a `Source`, in one dtype, with what it lacked filled in.
 
-`normlab.plan` says how many rows; `normlab.passes` runs the kernels on it.
+`normlab.compare.plan` says how many rows; `normlab.compare.passes` runs the kernels on it.
 """
 
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from normlab.activations import InputError, Source
 from normlab.arrays import FLOATS
+from normlab.compare.activations import InputError, Source
 
 SEED = 160706450  # not 0: whoever drew their input with seed 0 would get it back as the gradient
 DEFAULT_EPS = 1e-5

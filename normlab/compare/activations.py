@@ -1,7 +1,7 @@
 """Activations to compare on: three bundled layers, or a .npy or .npz of the user's, read and checked.
 
-Nothing that could run code is loaded, and whatever is wrong is an `InputError` of one line. `normlab.traffic` makes
-layers of what is found here.
+Nothing that could run code is loaded, and whatever is wrong is an `InputError` of one line. `normlab.compare.traffic`
+makes layers of what is found here.
 """
 
 import zipfile

@@ -1,15 +1,15 @@
 """The verdict on a layer: do the two paths differ, why, and is anything beyond its bound?
 
-Called by `normlab.compare`, on the numbers that `normlab.passes` measured.
+Called by `normlab.compare`, on the numbers that `normlab.compare.passes` measured.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from normlab.measure import Error
-from normlab.passes import Backward
-from normlab.traffic import Layer
+from normlab.compare.measure import Error
+from normlab.compare.passes import Backward
+from normlab.compare.traffic import Layer
 
 AS_GOOD = 2.0  # recomputing is "as good" up to this factor of the saved input's error
 

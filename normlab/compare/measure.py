@@ -1,6 +1,6 @@
 """How far a kernel's array is from the truth: relative to it, at most, and relative to the a-priori bound.
 
-Called by `normlab.passes` on every result.
+Called by `normlab.compare.passes` on every result.
 """
 
 from dataclasses import dataclass
