@@ -111,3 +111,8 @@ def test_a_launch_names_what_it_cannot_take():
     on_gpu = "all on the host or all on the device, numbers and None, but got builtins[.]list"
     with pytest.raises(TypeError, match=on_gpu if gpu_available() else "list"):
         launch(optional, 1, 4, np.zeros(4, np.float32), [1.0], np.zeros(4, np.float32))
+
+
+def test_a_grid_of_four_dimensions_is_refused():
+    with pytest.raises(ValueError, match="dimensions"):
+        launch(optional, (1, 1, 1, 1), 4, np.zeros(4, np.float32), None, np.zeros(4, np.float32))

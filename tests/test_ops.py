@@ -92,6 +92,17 @@ def test_cuda_array_interface_arrays_give_their_own_kind_back():
 
 
 @pytest.mark.skipif(not gpu_available(), reason="needs a GPU")
+def test_kinds_of_gpu_arrays_are_not_mixed():
+    from numba import cuda
+
+    x, weight = draw(2, 8), cuda.to_device(draw(8))
+    with raises(TypeError, "arrays on a GPU must be of one kind, but x is a torch.Tensor and weight a numba"):
+        layer_norm_forward(torch.from_numpy(x).cuda(), 8, weight)
+    with raises(ValueError, "all arrays must be on one device, but x is on cpu and weight is on cuda:0"):
+        layer_norm_forward(x, 8, weight)
+
+
+@pytest.mark.skipif(not gpu_available(), reason="needs a GPU")
 def test_work_is_queued_on_torch_s_current_stream():
     x = torch.randn(4096, 4096, device="cuda")
     stream = torch.cuda.Stream()

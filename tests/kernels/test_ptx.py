@@ -22,6 +22,7 @@ TYPES = [
     (np.float16, np.float16),
     (BFLOAT16, BFLOAT16),
     (np.float32, BFLOAT16),
+    (np.float16, np.float32),
     (np.float64,) * 2,
 ]
 TARGETS = pytest.mark.parametrize("cc", [(8, 0), (9, 0)], ids=["sm_80", "sm_90"])
@@ -80,7 +81,3 @@ def test_every_step_of_the_ladders_is_compiled_here():
         "thread_per_row", "block_tree", "warp_shuffle", "apex", "column_blocks",
     ]  # fmt: skip
     assert [step.name for step in LADDERS["backward"]] == ["global_atomics", "apex"]
-    for steps in LADDERS.values():
-        for step in steps:
-            assert step.summary
-            assert "\n" not in step.summary

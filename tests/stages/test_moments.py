@@ -99,30 +99,28 @@ def test_one_value_is_its_own_mean(value):
 def test_chan_merge_of_two_parts_equals_the_whole_split_anywhere(values, data):
     split = data.draw(st.integers(0, len(values)))
     a, b = moments_of(values[:split]), moments_of(values[split:])
-    if len(b) and b[2] > a[2]:  # the bound is for the larger part first
-        a, b = b, a
-    assert_moments(merged(a, b), values, merges=1)
+    assert_moments(merged(*larger_first(a, b)), values, merges=1)
 
 
 @given(columns, columns, columns)
-def test_chan_merge_is_associative_and_commutative_within_its_bound(first, second, third):
+def test_chan_merge_is_associative_within_its_bound(first, second, third):
     a, b, c = sorted((moments_of(part) for part in (first, second, third)), key=lambda part: -part[2])
     whole = np.concatenate([first, second, third])
     assert_moments(merged(merged(a, b), c), whole, merges=2)
-    bc = merged(b, c)
-    assert_moments(merged(*sorted((a, bc), key=lambda part: -part[2])), whole, merges=2)
-    assert_moments(merged(merged(a, b), c), whole, merges=2)
+    assert_moments(merged(*larger_first(a, merged(b, c))), whole, merges=2)
+
+
+def larger_first(*parts):
+    """The order in which the bound was derived; every kernel's merges have it, for lane 0 has the longest share."""
+    return sorted(parts, key=lambda part: -part[2])
 
 
 @given(columns, columns)
-def test_chan_merge_in_either_order_agrees_within_twice_its_bound(first, second):
+def test_chan_merge_is_commutative_within_its_bound(first, second):
     a, b = moments_of(first), moments_of(second)
     whole = np.concatenate([first, second])
-    forth, back = merged(a, b), merged(b, a)
-    for got in (forth, back):
-        scale = np.abs(whole.astype(np.float64)).max()
-        assert abs(got[0] - whole.astype(np.float64).mean()) <= 8 * len(whole) * 2.0**-24 * scale
-    assert forth[2] == back[2] == len(whole)
+    assert_moments(merged(a, b), whole, merges=2)  # one more merge: for either order, not only the larger first
+    assert_moments(merged(b, a), whole, merges=2)
 
 
 @given(values_32, st.integers(1, 1000), st.integers(1, 1000))
