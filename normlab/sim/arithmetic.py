@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 import ml_dtypes
 import numpy as np
 
+from normlab.sim.fused import fma64, narrow_fma
+
 
 class NarrowInteger(np.int64):
     """A 64-bit integer that came out of one of `bits` bits."""
@@ -27,6 +29,10 @@ class NarrowInteger(np.int64):
     def __abs__(self) -> Any:
         """Stay narrow, and wrap: abs(int8(-128)) is -128."""
         return INTEGER_CASTS[type(self).__name__](abs(int(self)))
+
+    def __neg__(self) -> Any:
+        """Wrap, and only then widen: -int8(-128) is -128."""
+        return np.int64(INTEGER_CASTS[type(self).__name__].wrap(-int(self)))
 
 
 def _meeting(operation: Callable[[Any, Any], Any], reflected: bool) -> Callable[[Any, Any], Any]:
@@ -182,18 +188,53 @@ def divide(a: Any, b: Any) -> Any:
 
 def floor_divide(a: Any, b: Any) -> Any:
     """Return `a // b`; an integer divided by 0 gives 0, a float inf or nan."""
+    if isinstance(a, FLOATS) or isinstance(b, FLOATS):
+        return _float_divmod(a, b)[0]
     try:
         return a // b
     except ZeroDivisionError:
-        return np.float64(a) // np.float64(b) if isinstance(a, float) or isinstance(b, float) else 0
+        return 0
 
 
 def modulo(a: Any, b: Any) -> Any:
     """Return `a % b`; an integer modulo 0 gives 0, a float nan."""
+    if isinstance(a, FLOATS) or isinstance(b, FLOATS):
+        return _float_divmod(a, b)[1]
     try:
         return a % b
     except ZeroDivisionError:
-        return np.float64(math.nan) if isinstance(a, float) or isinstance(b, float) else 0
+        return 0
+
+
+FLOATS = (float, np.floating)
+
+
+def _float_divmod(a: Any, b: Any) -> tuple[Any, Any]:
+    """Return `a // b` and `a % b` in the steps of the PTX that Numba's compiler writes.
+
+    The remainder of the magnitudes is x - floor(x / y)·y, fused by ptxas, where a CPU's fmod is exact: with an infinite
+    y or quotient it is nan or infinite here as there. The rest is CPython's float_divmod.
+    """
+    a, b = _typed(a), _typed(b)
+    kind = np.result_type(type(a), type(b)).type
+    if kind not in (np.float32, np.float64):
+        return a // b, a % b
+    x, y = kind(a), kind(b)
+    quotient = np.floor(abs(x) / abs(y))
+    remainder = fma64(-quotient, abs(y), abs(x)) if kind is np.float64 else narrow_fma(kind, -quotient, abs(y), abs(x))
+    if x < 0:
+        remainder = -remainder
+    if y == 0:
+        return x / y, remainder
+    divided = (x - remainder) / y
+    if remainder != 0 and (y < 0) != (remainder < 0):
+        divided, remainder = divided - kind(1), remainder + y
+    elif remainder == 0:
+        remainder = kind(-0.0 if y < 0 else 0.0)
+    if divided == 0 or divided != divided:
+        return divided * divided * x / y, remainder
+    floor = np.floor(divided)
+    return floor + kind(1) if divided - floor > 0.5 else floor, remainder
 
 
 def power(a: Any, b: Any) -> Any:

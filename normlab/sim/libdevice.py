@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.arithmetic import BUILTINS, INTEGER_CASTS, is_unsigned
-from normlab.sim.functions import MATH, Namespace, brev, clz, ffs, fma64, narrow_fma, popc
+from normlab.sim.functions import MATH, Namespace, brev, clz, ffs, popc
+from normlab.sim.fused import fma64, narrow_fma
 
 Function = Callable[..., Any]
 
@@ -168,8 +169,9 @@ def _fp16() -> dict[str, Function]:
     table["hmax"], table["hmin"] = typed(BUILTINS["max"], half), typed(BUILTINS["min"], half)
     table["hmax_nan"], table["hmin_nan"] = typed(np.maximum, half), typed(np.minimum, half)
     table["hfma"] = lambda x, y, z: narrow_fma(half, *map(half, (x, y, z)))
-    for name in ("eq", "ne", "ge", "gt", "le", "lt"):
+    for name in ("eq", "ge", "gt", "le", "lt"):
         table[f"h{name}"] = typed(getattr(np, _COMPARISONS[name]), half, np.bool_)
+    table["hne"] = typed(lambda x, y: x < y or x > y, half, np.bool_)  # ordered: false for a NaN, unlike x != y
     table["hisnan"], table["hisinf"] = typed(np.isnan, half, np.bool_), typed(np.isinf, half, np.bool_)
     for name in ("hadd", "hsub", "hmul"):
         table[f"{name}_rn"] = table[name]
@@ -181,7 +183,6 @@ def _fp16() -> dict[str, Function]:
 
 _COMPARISONS = {
     "eq": "equal",
-    "ne": "not_equal",
     "ge": "greater_equal",
     "gt": "greater",
     "le": "less_equal",

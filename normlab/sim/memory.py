@@ -22,7 +22,9 @@ class WrappingArray(np.ndarray):
     """An integer array whose stores wrap, as a device's do."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Store `value` modulo 2**bits; a float is truncated toward zero."""
+        """Store `value` modulo 2**bits; a float is truncated toward zero, as far as it does not saturate."""
+        if isinstance(value, (float, np.floating)):
+            value = INTEGER_CASTS[self.dtype.name](value)
         try:
             super().__setitem__(key, value)
         except (OverflowError, ValueError):  # too large, or a NaN

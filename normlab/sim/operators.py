@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.arithmetic import OPERATORS
+from normlab.sim.functions import popc
 
 PREFIX = "_simulated_"
 LARGEST_INT64 = (1 << 63) - 1
@@ -28,7 +29,14 @@ def _update_item(container: Any, index: Any, operation: Any, value: Any) -> None
     container[index] = operation(container[index], value)
 
 
-OPERATOR_GLOBALS = {PREFIX + name: function for name, function in OPERATORS.items()} | {PREFIX + "item": _update_item}
+def _bit_count(value: Any) -> Any:
+    return popc(value) if isinstance(value, (int, np.integer)) else value.bit_count()
+
+
+OPERATOR_GLOBALS = {PREFIX + name: function for name, function in OPERATORS.items()} | {
+    PREFIX + "item": _update_item,
+    PREFIX + "bit_count": _bit_count,
+}
 
 _safe_codes: dict[int, tuple[CodeType, CodeType]] = {}
 
@@ -107,6 +115,13 @@ class SafeOperators(ast.NodeTransformer):
         ):
             update = _call(_name("item"), target.value, target.slice, _function(node.op), node.value)
             return ast.copy_location(ast.Expr(update), node)
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """n.bit_count() becomes popc(n): Python's, and NumPy's, counts the bits of |n|."""
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "bit_count" and not node.args:
+            return ast.copy_location(_call(_name("bit_count"), node.func.value), node)
         return node
 
 

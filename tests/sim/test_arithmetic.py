@@ -187,6 +187,63 @@ def test_an_expression_has_the_devices_type(expression, kind):
     assert type(one(expression)) is kind
 
 
+INFINITE, TINY, LARGE = np.float64(math.inf), np.float64(2.0**-1022), np.float64(2.0**1000)
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [  # what an H200 gave
+        (lambda: 0.0 // INFINITE, math.nan),
+        (lambda: 0.0 % INFINITE, math.nan),
+        (lambda: LARGE % INFINITE, math.nan),
+        (lambda: -LARGE // INFINITE, math.nan),
+        (lambda: divmod(-LARGE, INFINITE)[1], math.nan),
+        (lambda: I32 % np.float32(math.inf), math.nan),
+        (lambda: LARGE % TINY, -math.inf),
+    ],
+)
+def test_a_float_remainder_is_what_the_compiler_makes_of_it(expression, expected):
+    np.testing.assert_equal(one(expression), expected)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(-(2**20), 2**20), st.integers(-500, 500).filter(bool), st.sampled_from([np.float32, np.float64]))
+def test_division_of_whole_floats_is_pythons(a, b, kind):
+    from normlab.sim.arithmetic import floor_divide, modulo
+
+    assert (floor_divide(kind(a), kind(b)), modulo(kind(a), kind(b))) == (a // b, a % b)
+    assert type(floor_divide(kind(a), kind(b))) is kind
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        (lambda: -int8(-128), -128),
+        (lambda: -int32(-(2**31)), -(2**31)),
+        (lambda: -int16(5), -5),
+        (lambda: int64(-7).bit_count(), 62),
+        (lambda: int8(-4).bit_count(), 6),
+        (lambda: int64(7).bit_count(), 3),
+        (lambda: cuda.fp16.hne(math.nan, 1), False),
+        (lambda: cuda.fp16.hne(1, 2), True),
+        (lambda: cuda.fp16.hne(2, 2), False),
+    ],
+)
+def test_what_the_hardware_taught(expression, expected):
+    assert one(expression) == expected
+
+
+def test_a_float_that_an_integer_array_cannot_hold_saturates():
+    def kernel(out):
+        out[0] = np.float64(math.inf)
+        out[1] = np.float64(-1.5)
+        out[2] = np.float64(math.nan)
+
+    out = np.ones(3, np.uint64)
+    simulate(kernel)[1, 1](out)
+    assert list(out) == [2**64 - 1, 0, 0]
+
+
 def test_a_bare_float_literal_accumulates_in_float64_as_the_compiler_does():
     @cuda.jit
     def kernel(x, out):
