@@ -15,6 +15,11 @@ class Arithmetic:
 
     A kernel of 128 threads a row, each adding every 128th of 769 values, has `row_terms=7, row_merges=7`.
     Numbers that are too large only make the bounds wider.
+
+    A merge of two Welford results, mean_a + (mean_b - mean_a) (n_b / n), is assumed to have the side that counts more
+    values, or an empty one, as `a`: so it is on the way to thread 0 in a rotation, a butterfly or a halving of a row
+    that was dealt out in turn. The other way round, the mean may be off by n_b / n_a times its bound
+    (`moments.welford`).
     """
 
     input: str = "float32"

@@ -22,7 +22,7 @@ from normlab.oracle.floats import Extended, ExtendedArray, FloatArray, float_for
 from normlab.oracle.forward_bounds import accumulator_eps, finished
 from normlab.oracle.inexact import Inexact, held_exactly, sum_of_three
 from normlab.oracle.recompute import as_stored, saved_output, times_clamped_weight, unscaled, unshifted
-from normlab.oracle.rows import Rows, as_rows
+from normlab.oracle.rows import NormalizedShape, Rows, as_rows
 from normlab.oracle.values import NormGradients, normalise
 
 
@@ -38,7 +38,7 @@ class Saved(NamedTuple):
 def layer_norm_backward_bound(
     grad_output: ArrayLike,
     x: ArrayLike,
-    normalized_shape: int | tuple[int, ...],
+    normalized_shape: NormalizedShape,
     weight: ArrayLike | None,
     bias: ArrayLike | None,
     eps: float,
@@ -57,13 +57,14 @@ def layer_norm_backward_bound(
     < eps, and follows `recompute_error`.
     """
     saved = Saved(memory_efficient, mean_error, invvar_error, output_error)
-    return backward_bound(grad_output, as_rows(x, normalized_shape, weight, bias), eps, arithmetic, saved, centred=True)
+    rows = as_rows(x, normalized_shape, weight, bias, eps)
+    return backward_bound(grad_output, rows, arithmetic, saved, centred=True)
 
 
 def rms_norm_backward_bound(
     grad_output: ArrayLike,
     x: ArrayLike,
-    normalized_shape: int | tuple[int, ...],
+    normalized_shape: NormalizedShape,
     weight: ArrayLike | None,
     eps: float,
     arithmetic: Arithmetic,
@@ -74,22 +75,21 @@ def rms_norm_backward_bound(
 ) -> NormGradients:
     """Elementwise absolute bounds on |kernel - rms_norm_backward(grad_output, x, …)|, as the layer norm's."""
     saved = Saved(memory_efficient, None, invvar_error, output_error)
-    return backward_bound(
-        grad_output, as_rows(x, normalized_shape, weight, None), eps, arithmetic, saved, centred=False
-    )
+    rows = as_rows(x, normalized_shape, weight, None, eps)
+    return backward_bound(grad_output, rows, arithmetic, saved, centred=False)
 
 
 def backward_bound(
-    grad_output: ArrayLike, rows: Rows, eps: float, arithmetic: Arithmetic, saved: Saved, *, centred: bool
+    grad_output: ArrayLike, rows: Rows, arithmetic: Arithmetic, saved: Saved, *, centred: bool
 ) -> NormGradients:
     """Both norms' bounds; without `centred` the row's mean takes no part."""
     dy = held_exactly(rows.matrix(grad_output, "grad_output"), arithmetic)
     with np.errstate(all="ignore"):
-        middle = normalise(rows, eps, centred=centred)
+        middle = normalise(rows, centred=centred)
         invvar = handed_in(middle.invvar, saved.invvar_error, "invvar_error", rows, arithmetic)
         g = true_g = dy * held_exactly(rows.weight, arithmetic) if rows.has_weight else dy
         if saved.memory_efficient:
-            held_eps = accumulator_eps(eps, arithmetic)
+            held_eps = accumulator_eps(rows.eps, arithmetic)
             shifted = unshifted(saved_output(middle.xhat, rows, saved.output_error, arithmetic), rows)
             xhat = unscaled(shifted, middle.xhat, rows, held_eps)
             g, terms2 = times_clamped_weight(dy, rows, held_eps), dy * shifted

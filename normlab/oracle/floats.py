@@ -4,9 +4,12 @@ Source: IEEE 754-2019; Higham, "Accuracy and Stability of Numerical Algorithms",
 """
 
 from dataclasses import dataclass
+from math import inf
+from numbers import Real
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import DTypeLike, NDArray
 
 Extended = np.longdouble  # 64 bits of significand on x86, 113 on Linux/ARM; just float64 on Windows and Apple silicon
 ExtendedArray = NDArray[np.longdouble]
@@ -81,6 +84,25 @@ def gamma_k(roundings: float, u: Extended) -> Extended:
     return roundings * u / (1 - roundings * u)
 
 
-def extended(values: ArrayLike) -> ExtendedArray:
-    """Any real array as float64, widened: the oracle sees the float64 value of whatever comes in."""
-    return np.asarray(values).astype(np.float64).astype(Extended)
+def extended(values: Any, name: str = "array") -> ExtendedArray:
+    """Any real array as float64, widened: the oracle sees the float64 value of whatever comes in.
+
+    Torch's CPU tensors come in, too, without importing torch. TypeError for what is not real.
+    """
+    if hasattr(values, "detach"):
+        values = values.detach()  # NumPy takes no tensor that requires a gradient, and none of bfloat16
+        values = values.float() if str(values.dtype) == "torch.bfloat16" else values
+    array = np.asarray(values)
+    if not np.can_cast(array.dtype, np.float64, "same_kind"):
+        raise TypeError(f"{name} has dtype {array.dtype}, but real numbers are needed")
+    return array.astype(np.float64).astype(Extended)
+
+
+def real(eps: Any) -> float:
+    """Eps as a float, infinite where it is too large for one. TypeError for what is no real number."""
+    if not isinstance(eps, Real):
+        raise TypeError(f"eps must be a real number, got {eps!r}")
+    try:
+        return float(eps)
+    except OverflowError:
+        return inf if eps > 0 else -inf  # type: ignore[operator]  # numbers.Real declares no order

@@ -3,8 +3,7 @@
 Assumed of the kernel: everything is loaded exactly into the accumulator's format (unit roundoff u), computed in it with
 rounding to nearest and without flushing subnormals to zero, and rounded once to storage. A fused multiply-add
 is fine, it rounds less. A row has at most 2^24 values (2^53 for float64), so that counts are exact. In a merge
-of two Welford results the left one counts no fewer values than the right one, or none: so it is in lane 0 of a
-rotation or butterfly when a row is dealt out to the threads in turn, and thread 0 reads the result.
+of two Welford results the left one counts no fewer values than the right one, or none (`Arithmetic`).
 
 The parts are in `moments` (mean and variance); here they become invvar and output. Notation, here and there:
 γ_k = k u / (1 - k u), σ² the variance, r = 1/√(σ² + ε); what the kernel holds wears a hat.
@@ -17,13 +16,13 @@ from normlab.oracle.arithmetic import Arithmetic
 from normlab.oracle.floats import Extended, ExtendedArray, FloatArray, float_format, gamma_k
 from normlab.oracle.inexact import Inexact, held_exactly, unless_special
 from normlab.oracle.moments import mean_and_variance, mean_square
-from normlab.oracle.rows import Rows, as_rows
+from normlab.oracle.rows import NormalizedShape, Rows, as_rows
 from normlab.oracle.values import NormResult, narrow, normalise
 
 
 def layer_norm_bound(
     x: ArrayLike,
-    normalized_shape: int | tuple[int, ...],
+    normalized_shape: NormalizedShape,
     weight: ArrayLike | None,
     bias: ArrayLike | None,
     eps: float,
@@ -34,24 +33,24 @@ def layer_norm_bound(
     NaN where an infinity or a NaN is right, and the kernel must have the same; infinite where nothing is known
     (`inexact`).
     """
-    return forward_bound(as_rows(x, normalized_shape, weight, bias), eps, arithmetic, centred=True)
+    return forward_bound(as_rows(x, normalized_shape, weight, bias, eps), arithmetic, centred=True)
 
 
 def rms_norm_bound(
     x: ArrayLike,
-    normalized_shape: int | tuple[int, ...],
+    normalized_shape: NormalizedShape,
     weight: ArrayLike | None,
     eps: float,
     arithmetic: Arithmetic,
 ) -> NormResult:
     """Elementwise absolute bounds on |kernel - rms_norm(x, …)|, as `layer_norm_bound`."""
-    return forward_bound(as_rows(x, normalized_shape, weight, None), eps, arithmetic, centred=False)
+    return forward_bound(as_rows(x, normalized_shape, weight, None, eps), arithmetic, centred=False)
 
 
-def forward_bound(rows: Rows, eps: float, arithmetic: Arithmetic, *, centred: bool) -> NormResult:
+def forward_bound(rows: Rows, arithmetic: Arithmetic, *, centred: bool) -> NormResult:
     """Both norms' bounds; without `centred` the mean takes no part, which is RMS norm."""
     with np.errstate(all="ignore"):
-        middle = normalise(rows, eps, centred=centred)
+        middle = normalise(rows, centred=centred)
         deviation = held_exactly(rows.x, arithmetic)
         mean_bound = None
         if centred:
@@ -60,7 +59,7 @@ def forward_bound(rows: Rows, eps: float, arithmetic: Arithmetic, *, centred: bo
             mean_bound = finished(mean.error, mean.exact, rows.leading)
         else:
             variance = mean_square(rows.x, middle, arithmetic)
-        invvar = inverse_root(variance, eps, middle.invvar)
+        invvar = inverse_root(variance, rows.eps, middle.invvar)
         # y = x̂ γ + β, each step only where the parameter is there
         output = deviation * invvar
         if rows.has_weight:
@@ -83,15 +82,25 @@ def inverse_root(variance: Inexact, eps: float, exact: ExtendedArray) -> Inexact
     2 ulp: γ_4.
     """
     arithmetic = variance.arithmetic
-    # ε is rounded to the accumulator's format, by a known amount.
-    held_eps = held_exactly(np.full_like(variance.exact, accumulator_eps(eps, arithmetic)), arithmetic)
-    s = (variance + held_eps).instead_of(variance.exact + np.float64(eps))
+    # ε is rounded to the accumulator's format, by a known amount; to infinity where it is too large for it.
+    held_eps = accumulator_eps(eps, arithmetic)
+    if np.isinf(held_eps):
+        return infinite_eps(variance, held_eps, exact)
+    s = (variance + held_exactly(np.full_like(variance.exact, held_eps), arithmetic)).instead_of(variance.exact + eps)
     root, lowest_root = np.sqrt(s.exact), np.sqrt(s.exact - s.error)
     moved = s.error / (root * lowest_root * (root + lowest_root))
     error = moved + gamma_k(4, arithmetic.u) * (exact + moved) + arithmetic.u_format.half_subnormal
     error = unless_special(np.where(s.error >= abs(s.exact), Extended(np.inf), error), s.error)
     # A mean square of infinity: 1/√inf is 0 without an error.
     return Inexact(exact, np.where(np.isinf(variance.exact), Extended(0), error), arithmetic)
+
+
+def infinite_eps(variance: Inexact, held_eps: Extended, exact: ExtendedArray) -> Inexact:
+    """The kernel holds r as 0, so that the error is r itself; or as NaN, where ε is negative: right, but for σ² = ∞."""
+    held = 1 / np.sqrt(variance.exact + held_eps)
+    error = np.where(np.isnan(held) & ~np.isnan(exact), Extended(np.inf), abs(exact - held))
+    # σ² may have overflowed to infinity or NaN.
+    return Inexact(exact, np.where(np.isinf(variance.error), Extended(np.inf), error), variance.arithmetic)
 
 
 def accumulator_eps(eps: float, arithmetic: Arithmetic) -> Extended:

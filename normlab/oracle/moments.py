@@ -20,10 +20,13 @@ def mean_and_variance(x: ExtendedArray, middle: Normalised, arithmetic: Arithmet
     """Of every row of x (n1, n2), each (n1, 1), in the way the arithmetic says."""
     method = welford if arithmetic.statistics == "welford" else two_pass
     mean_error, variance_error = method(x, middle.variance, arithmetic)
-    # No sum of x passes n max|x|, no square of a difference 4 max|x|², and counts or a sum multiply it by n at most.
-    # An empty thread's mean is 0: Chan's merge squares all of the other's mean, before it multiplies that by 0.
+    # No sum of x passes n max|x|. What is squared is as far apart as the row's values and the errors of two means at
+    # most, and multiplied by n at most: Chan's merge multiplies by n_A (n_B/n) before it squares, so by 0 where one
+    # thread is empty and its mean of 0 is far from the other's. The factor 4 is for rounding.
     largest = abs(x).max(axis=1, keepdims=True, initial=0)
-    overflows = 4 * x.shape[1] * np.maximum(largest, largest * largest) > arithmetic.u_format.largest
+    apart = x.max(axis=1, keepdims=True) - x.min(axis=1, keepdims=True)
+    apart = apart + 2 * gamma_k(4 * arithmetic.row_sum, arithmetic.u) * largest
+    overflows = 4 * x.shape[1] * np.maximum(largest, apart * apart) > arithmetic.u_format.largest
     mean_error = np.where(overflows, NOTHING_KNOWN, mean_error)
     variance_error = np.where(overflows, NOTHING_KNOWN, variance_error)
     # A row with an infinity has no variance; its mean is infinite, but Welford's may be inf - inf.
@@ -68,8 +71,11 @@ def welford(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) -
     |φ| <= u, so m̂_{k-1} counts by (1 - 1/k) (1 - θ/(k-1)) (1+φ) instead of 1 - 1/k. The first step is exact. Multiplied
     up from there: m̂_k is the exact mean of values x_i (1 + η_i) with
         |η_i| <= γ_{D_k},   D_k = k - 1 + (2+u) (1 + 1/2 + … + 1/(k-1))
-    A merge m_A + (m_B - m_A) (n_B/n) with n_B <= n_A adds 4 roundings, so with t terms and l levels of merges
+    A merge m_A + (m_B - m_A) (n_B/n) (1+θ), |θ| <= γ_3, and rounded: m_B counts by n_B/n (1+θ), m_A by
+    n_A/n (1 - θ n_B/n_A). With n_B <= n_A that adds 4 roundings, so with t terms and l levels of merges
         |mean^ - mean| <= γ_{D_t + 4l} mean|x|
+    With n_B = ρ n_A, ρ > 1, it would add 1 + 3ρ, and such errors are made: hence the assumption. Nothing else needs it.
+    With n_A = 0 the merge is exact.
     Variance. With exact means the terms (x_k - m_{k-1}) (x_k - m_k) = δ_k ε_k = τ_k² and (m_B - m_A)² n_A n_B / n = τ²
     add up to n σ². With means that are off by e_k they change by at most
         |δ_k e_k| + |ε_k e_{k-1}| + |e_k e_{k-1}|,  where |δ_k| <= √2 τ_k and |ε_k| <= τ_k
@@ -78,8 +84,8 @@ def welford(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) -
         Σ e_k² <= v² c² Σx²,  c² = Σ_{k=2}^t D_k²/k,    Σ φ² <= v² f² Σx²,  f² = Σ_{j<l} (D_t + 4j)²
     and by Cauchy's inequality all changes, divided by n, are together at most
         P = v σ rms √((1+√2)² c² + 4 f²) + v² rms² (c² + f²)
-    Then the terms round, 3 times in a step, 6 in a merge, and so do their additions, 1 a step, 2 a level, and
-    the division:
+    Then the terms round, 3 times in a step, 6 in a merge (δ (δ (n_A (n_B/n))): δ twice, n_B/n, three products), and so
+    do their additions, 1 a step, 2 a level, and the division:
         |variance^ - σ²| <= P + γ_K (σ² + P),   K = 2l + max(t + 2, 5) + 1
     To first order that is a multiple of D u κ σ² with κ = rms/σ, as in Chan, Golub and LeVeque's table of bounds.
     Underflow costs η a step and a level in the mean, in the variance η a level and less than 6 η for the rest.

@@ -8,7 +8,16 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from normlab.oracle.arithmetic import Arithmetic
-from normlab.oracle.floats import Extended, ExtendedArray, FloatArray, Format, extended, float_format, unit_roundoff
+from normlab.oracle.floats import (
+    Extended,
+    ExtendedArray,
+    FloatArray,
+    Format,
+    extended,
+    float_format,
+    real,
+    unit_roundoff,
+)
 from normlab.oracle.inexact import Inexact, held_exactly
 from normlab.oracle.rows import Rows
 
@@ -28,10 +37,10 @@ def recompute_error(
     >>> float(recompute_error(1.0, 1e-3, 1.0, 1e-5, "float16").round(2))
     0.49
     """
-    beta = extended(0.0 if bias is None else bias)
-    gamma = extended(1.0 if weight is None else weight)
-    clamped = gamma if weight is None else clamp_by_magnitude(gamma, Extended(eps))
-    magnitude = abs(extended(xhat))
+    beta = extended(0.0 if bias is None else bias, "bias")
+    gamma = extended(1.0 if weight is None else weight, "weight")
+    clamped = gamma if weight is None else clamp_by_magnitude(gamma, Extended(real(eps)))
+    magnitude = abs(extended(xhat, "xhat"))
     with np.errstate(all="ignore"):
         rounding = unit_roundoff(dtype) * (abs(beta) + abs(gamma) * magnitude) / abs(clamped)
         return (rounding + magnitude * abs(1 - gamma / clamped)).astype(np.float64)
@@ -74,5 +83,8 @@ def times_clamped_weight(dy: Inexact, rows: Rows, eps: Extended) -> Inexact:
     """∂L/∂y clamp(γ) as a ∂L/∂y γ. The clamp's bias |∂L/∂y| |clamp(γ) - γ| is part of its error."""
     if not rows.has_weight:
         return dy
-    clamped = held_exactly(clamp_by_magnitude(rows.weight, eps), dy.arithmetic)
-    return (dy * clamped).instead_of(dy.exact * rows.weight)
+    clamped = clamp_by_magnitude(rows.weight, eps)
+    product = (dy * held_exactly(clamped, dy.arithmetic)).instead_of(dy.exact * rows.weight)
+    # An infinite ε makes every weight infinite, and the product infinite or NaN.
+    lost = np.isinf(clamped) & np.isfinite(rows.weight)
+    return Inexact(product.exact, np.where(lost, Extended(np.inf), product.error), dy.arithmetic)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from normlab.oracle.floats import ExtendedArray, FloatArray
-from normlab.oracle.rows import Rows, as_rows
+from normlab.oracle.rows import NormalizedShape, Rows, as_rows
 
 
 class NormResult(NamedTuple):
@@ -43,7 +43,7 @@ class Normalised(NamedTuple):
 
 def layer_norm(
     x: ArrayLike,
-    normalized_shape: int | tuple[int, ...],
+    normalized_shape: NormalizedShape,
     weight: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
@@ -54,9 +54,9 @@ def layer_norm(
     >>> output.round(3).tolist(), mean.tolist(), invvar.round(3).tolist()
     ([[-1.044, 0.0, 1.044], [0.0, 0.0, 0.0]], [2.0, 4.0], [1.044, 2.0])
     """
-    rows = as_rows(x, normalized_shape, weight, bias)
+    rows = as_rows(x, normalized_shape, weight, bias, eps)
     with np.errstate(all="ignore"):
-        middle = normalise(rows, eps, centred=True)
+        middle = normalise(rows, centred=True)
         # y = x̂ γ + β
         output = middle.xhat * rows.weight + rows.bias
         return NormResult(
@@ -67,16 +67,16 @@ def layer_norm(
 
 
 def rms_norm(
-    x: ArrayLike, normalized_shape: int | tuple[int, ...], weight: ArrayLike | None = None, eps: float = 1e-5
+    x: ArrayLike, normalized_shape: NormalizedShape, weight: ArrayLike | None = None, eps: float = 1e-5
 ) -> NormResult:
     """y = x / sqrt(mean(x²) + eps) · weight over the trailing dimensions `normalized_shape`.
 
     >>> rms_norm([3.0, 4.0], 2, eps=0.0).output.round(3).tolist()
     [0.849, 1.131]
     """
-    rows = as_rows(x, normalized_shape, weight, None)
+    rows = as_rows(x, normalized_shape, weight, None, eps)
     with np.errstate(all="ignore"):
-        middle = normalise(rows, eps, centred=False)
+        middle = normalise(rows, centred=False)
         output = middle.xhat * rows.weight
         return NormResult(narrow(output, rows.leading + rows.normalized), None, narrow(middle.invvar, rows.leading))
 
@@ -84,7 +84,7 @@ def rms_norm(
 def layer_norm_backward(
     grad_output: ArrayLike,
     x: ArrayLike,
-    normalized_shape: int | tuple[int, ...],
+    normalized_shape: NormalizedShape,
     weight: ArrayLike | None = None,
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
@@ -94,21 +94,21 @@ def layer_norm_backward(
     >>> layer_norm_backward([[0.0, 0.0, 1.0]], [[1.0, 2.0, 3.0]], 3, [1, 1, 1]).grad_weight.round(3).tolist()
     [0.0, 0.0, 1.225]
     """
-    return backward(grad_output, as_rows(x, normalized_shape, weight, bias), eps, centred=True)
+    return backward(grad_output, as_rows(x, normalized_shape, weight, bias, eps), centred=True)
 
 
 def rms_norm_backward(
     grad_output: ArrayLike,
     x: ArrayLike,
-    normalized_shape: int | tuple[int, ...],
+    normalized_shape: NormalizedShape,
     weight: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> NormGradients:
     """Gradients of sum(grad_output · rms_norm(x)); grad_bias is None."""
-    return backward(grad_output, as_rows(x, normalized_shape, weight, None), eps, centred=False)
+    return backward(grad_output, as_rows(x, normalized_shape, weight, None, eps), centred=False)
 
 
-def normalise(rows: Rows, eps: float, *, centred: bool) -> Normalised:
+def normalise(rows: Rows, *, centred: bool) -> Normalised:
     """Mean, variance and x̂ of every row; without `centred` the mean is taken to be 0, which is RMS norm."""
     mean = np.zeros_like(rows.x[:, :1])
     if centred:
@@ -118,15 +118,15 @@ def normalise(rows: Rows, eps: float, *, centred: bool) -> Normalised:
     deviation = rows.x - mean
     variance = row_mean(deviation * deviation)
     # r = 1 / √(σ² + ε)
-    invvar = 1 / np.sqrt(variance + np.float64(eps))
+    invvar = 1 / np.sqrt(variance + rows.eps)
     return Normalised(deviation * invvar, mean, variance, invvar)
 
 
-def backward(grad_output: ArrayLike, rows: Rows, eps: float, *, centred: bool) -> NormGradients:
+def backward(grad_output: ArrayLike, rows: Rows, *, centred: bool) -> NormGradients:
     """Both norms' gradients; without `centred` the row's own mean does not depend on x, so its term is missing."""
     dy = rows.matrix(grad_output, "grad_output")
     with np.errstate(all="ignore"):
-        middle = normalise(rows, eps, centred=centred)
+        middle = normalise(rows, centred=centred)
         # g = ∂L/∂x̂ = ∂L/∂y γ
         g = dy * rows.weight
         # ∂L/∂x = (g - mean(g) - x̂ mean(g x̂)) r

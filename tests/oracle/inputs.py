@@ -57,12 +57,17 @@ def huge(rng, n1, n2):
     return rng.normal(size=(n1, n2)) * 1e15
 
 
+def distant(rng, n1, n2):
+    """The mean's square overflows float32, the distances' squares do not."""
+    return 3e19 + rng.normal(size=(n1, n2)) * 1e16
+
+
 def overflowing(rng, n1, n2):
     return rng.normal(size=(n1, n2)) * 1e25
 
 
 ORDINARY = (normal, far_from_zero, drifting, constant, almost_constant, outlier)
-ROWS = (*ORDINARY, tiny, subnormal, faint, huge, overflowing)
+ROWS = (*ORDINARY, tiny, subnormal, faint, huge, distant, overflowing)
 
 
 def hard_weights(rng, n2, eps):

@@ -101,18 +101,21 @@ class NumpyKernels:
             mean[:, here] += delta / count[:, here]
             m2[:, here] += delta * (chunk - mean[:, here])
         while mean.shape[1] > 1:
-            half = mean.shape[1] // 2
-            mean, m2, count = self.chan(
-                *(part[:, side] for side in (slice(half), slice(half, None)) for part in (mean, m2, count))
-            )
+            left, right = zip(*(self.sides(part) for part in (mean, m2, count)), strict=True)
+            mean, m2, count = self.chan(*left, *right)
         return mean, self.variance_of(m2, count)
+
+    def sides(self, partial):
+        """What a level of merges has on the left, and on the right."""
+        half = partial.shape[1] // 2
+        return partial[:, :half], partial[:, half:]
 
     def chan(self, mean_a, m2_a, count_a, mean_b, m2_b, count_b):
         count = count_a + count_b
         with np.errstate(invalid="ignore"):
             share = np.where(count > 0, count_b / count, self.U(0))
         delta = mean_b - mean_a
-        return mean_a + delta * share, m2_a + m2_b + delta * delta * count_a * share, count
+        return mean_a + delta * share, m2_a + m2_b + delta * (delta * (count_a * share)), count
 
     def variance_of(self, m2, count):
         return m2 / count

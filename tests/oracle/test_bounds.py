@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inputs import ORDINARY, ROWS, WIDTHS, compare, far_from_zero, hard_weights, normal, ratio, within
+from inputs import ORDINARY, ROWS, WIDTHS, compare, distant, far_from_zero, hard_weights, normal, ratio, within
 from numpy_kernels import NumpyKernels
 
 import normlab
-from normlab.oracle import layer_norm_backward_bound, layer_norm_bound, rms_norm_bound
+from normlab.oracle import layer_norm, layer_norm_backward_bound, layer_norm_bound, rms_norm, rms_norm_bound
 
 STORAGE = [
     ("float32", "float32", "float32"),
@@ -23,6 +23,7 @@ STORAGE = [
     ("float16", "float32", "float32"),
     ("bfloat16", "float32", "float32"),
 ]
+BEYOND_FLOAT32 = [1e39, 1e300, np.inf, -1e39, -1e300, -np.inf, np.nan]
 METHODS = [("welford", False), ("two_pass", False), ("welford", True)]  # statistics, rms
 
 
@@ -45,7 +46,7 @@ def problems(draw, kernel):
     """Arguments of `compare`, poisoned with an infinity or a NaN at times."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     n1, n2 = draw(st.sampled_from([1, 3, 17])), draw(st.sampled_from(WIDTHS))
-    eps = draw(st.sampled_from([1e-12, 1e-5, 0.5, -0.5, 0.0]))
+    eps = draw(st.sampled_from([1e-12, 1e-5, 0.5, -0.5, 0.0]) | st.sampled_from(BEYOND_FLOAT32))
     x = within(draw(st.sampled_from(ROWS))(rng, n1, n2), kernel.input)
     weight = {
         "none": None,
@@ -167,6 +168,16 @@ class ForgottenCountInMerge(NumpyKernels):
         return mean, m2_a + m2_b + (mean_b - mean_a) ** 2, count
 
 
+class SquaredBeforeWeighed(NumpyKernels):
+    """Overflows where a thread is empty, and its mean of 0 far from the other's."""
+
+    def chan(self, mean_a, m2_a, count_a, mean_b, m2_b, count_b):
+        mean, _, count = super().chan(mean_a, m2_a, count_a, mean_b, m2_b, count_b)
+        delta = mean_b - mean_a
+        share = count_b / np.maximum(count, 1)
+        return mean, m2_a + m2_b + delta * delta * count_a * share, count
+
+
 class ClampedThoughSaved(NumpyKernels):
     """apex's: the clamped weight takes part where the input was saved, too."""
 
@@ -186,6 +197,7 @@ class ClampedThoughSaved(NumpyKernels):
         (HalfAccumulator, {"rms": True}, normal, 1e-5, False, {"invvar", "output", "grad_input", "grad_weight"}),
         (ForgottenTail, {"statistics": "two_pass"}, normal, 1e-5, False, {"mean", "invvar", "grad_bias"}),
         (ForgottenCountInMerge, {"threads": 32}, normal, 1e-5, False, {"invvar", "output"}),
+        (SquaredBeforeWeighed, {"threads": 256}, distant, 1e-5, False, {"invvar", "output"}),
         (ClampedThoughSaved, {}, normal, 0.5, False, {"grad_input"}),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else None,
@@ -205,6 +217,79 @@ def test_a_broken_kernel_exceeds_its_bounds(broken, settings, rows, eps, memory_
     with np.errstate(all="ignore"):
         ratios = compare(broken(**settings), *problem, own_statistics=False, assess=ratio)
     assert quantities <= {name for name, value in ratios.items() if value > 1}
+
+
+class Neighbours(NumpyKernels):
+    """Merges neighbouring threads, as a rotation does, so that the row's tail ends up as a small group of its own."""
+
+    def sides(self, partial):
+        return partial[:, ::2], partial[:, 1::2]
+
+
+class NeighboursSwapped(NumpyKernels):
+    """The same groups, the one that counts fewer values on the left."""
+
+    def sides(self, partial):
+        return partial[:, 1::2], partial[:, ::2]
+
+
+def mean_ratio(kernel, x):
+    """The mean's largest error / bound."""
+    n1, n2 = x.shape
+    bound = layer_norm_bound(x, n2, None, None, 1e-5, kernel.arithmetic(n1, n2)).mean
+    return ratio(kernel.forward(x, None, None, 1e-5).mean, layer_norm(x, n2).mean, bound, "mean")
+
+
+@pytest.mark.parametrize(("n2", "threads", "reached"), [(33, 64, 1.5), (129, 256, 5), (513, 1024, 15)])
+def test_a_mean_merged_with_fewer_values_on_the_left_is_off_by_up_to_the_ratio_of_counts_times_its_bound(
+    n2, threads, reached, record_property
+):
+    """One large value merged with n2 - 1 small ones, last of all, on the wrong side: ratios of 2.8, 7.0 and 22.9."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1000, n2))
+    x[:, -1] *= 1e6
+    x = within(x, "float32")
+    assert mean_ratio(Neighbours(threads=threads), x) <= 1
+    swapped = mean_ratio(NeighboursSwapped(threads=threads), x)
+    record_property("swapped", swapped)
+    assert reached <= swapped <= n2 - 1
+
+
+@pytest.mark.parametrize("rows", ORDINARY)
+def test_either_side_may_be_left_where_counts_are_equal(rows):
+    x = within(rows(np.random.default_rng(0), 33, 1024), "float32")
+    assert mean_ratio(NeighboursSwapped(threads=128), x) <= 1
+
+
+@pytest.mark.parametrize("eps", [1e39, 1e300, np.inf])
+@pytest.mark.parametrize("rms", [False, True])
+def test_an_eps_beyond_the_accumulator_leaves_the_bias_within_a_bound_that_is_known(eps, rms):
+    rng = np.random.default_rng(0)
+    kernel = NumpyKernels(rms=rms)
+    x, (weight, bias) = within(normal(rng, 3, 5), "float32"), within(rng.normal(size=(2, 5)), "float32")
+    got = kernel.forward(x, weight, None if rms else bias, eps)
+    np.testing.assert_array_equal(got.output, np.broadcast_to(0 if rms else bias, (3, 5)))
+    assert (got.invvar == 0).all()
+    if rms:
+        want, bound = rms_norm(x, 5, weight, eps), rms_norm_bound(x, 5, weight, eps, kernel.arithmetic(3, 5))
+    else:
+        want = layer_norm(x, 5, weight, bias, eps)
+        bound = layer_norm_bound(x, 5, weight, bias, eps, kernel.arithmetic(3, 5))
+    assert bound.invvar == pytest.approx(want.invvar, rel=1e-9)
+    assert np.isfinite(bound.output).all()
+    compare(kernel, x, weight, bias, x, eps, False, own_statistics=True)
+
+
+def test_where_an_infinite_eps_clamps_every_weight_grad_weight_is_known_and_grad_input_is_not():
+    rng = np.random.default_rng(0)
+    x, weight = within(normal(rng, 3, 5), "float32"), np.ones(5, np.float32)
+    problem = (x, weight, weight, x, 1e39, True)
+    assert compare(NumpyKernels(), *problem, own_statistics=True)["grad_weight"] == pytest.approx(1, rel=0.1)
+    bound = layer_norm_backward_bound(
+        x, x, 5, weight, weight, 1e39, NumpyKernels().arithmetic(3, 5), memory_efficient=True
+    )
+    assert np.isinf(bound.grad_input).all()
+    assert np.isfinite(bound.grad_weight).all()
 
 
 def test_constant_rows_have_a_finite_bound_with_eps_and_none_without():

@@ -54,5 +54,17 @@ def test_below_eps_the_law_is_the_clamps_bias():
     assert recompute_error([2.0, 2.0], [0.0, 0.5e-5], None, 1e-5, "float32").round(5).tolist() == [2.0, 1.0]
 
 
+@pytest.mark.parametrize("eps", [np.inf, 10**400])
+def test_an_infinite_eps_loses_all_of_x_hat(eps):
+    assert recompute_error([2.0, -3.0], [1.0, -1.0], [1.0, 0.0], eps, "float16").tolist() == [2.0, 3.0]
+
+
+def test_what_is_no_number_is_refused_by_the_law_too():
+    with pytest.raises(TypeError, match="weight has dtype complex128, but real numbers are needed"):
+        recompute_error(1.0, 1j, None, 1e-5, "float16")
+    with pytest.raises(TypeError, match="eps must be a real number, got None"):
+        recompute_error(1.0, 1.0, None, None, "float16")
+
+
 def test_without_parameters_the_law_is_one_rounding():
     assert recompute_error(-3.0, None, None, 1e-5, "bfloat16") == 3 * 2**-8

@@ -1,3 +1,5 @@
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -5,7 +7,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normlab.oracle import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward
+from normlab.arguments import shape_of
+from normlab.oracle import (
+    Arithmetic,
+    layer_norm,
+    layer_norm_backward,
+    layer_norm_bound,
+    rms_norm,
+    rms_norm_backward,
+    rms_norm_backward_bound,
+)
 
 AFFINE = [(False, False), (True, False), (False, True), (True, True)]
 
@@ -114,6 +125,85 @@ def test_everything_is_float64_whatever_comes_in():
         for name in ("grad_input", "grad_weight"):
             assert getattr(got, name).dtype == np.float64
             np.testing.assert_array_equal(getattr(got, name), getattr(want, name))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_torch_tensors_come_in_with_gradients_or_without(dtype):
+    whole = np.arange(12.0).reshape(2, 6)
+    want = layer_norm_backward(whole, whole, 6, whole[0], whole[1])
+    x = torch.tensor(whole).to(dtype)
+    x.requires_grad_(dtype.is_floating_point)
+    for name, got in layer_norm_backward(x, x, x.shape[1:], x[0], x[1])._asdict().items():
+        np.testing.assert_array_equal(got, getattr(want, name))
+    np.testing.assert_array_equal(rms_norm(x, 6, x[0]).output, rms_norm(whole, 6, whole[0]).output)
+
+
+@pytest.mark.parametrize(
+    "four", [4, np.int64(4), np.uint8(4), (4,), [4], [np.int32(4)], np.array([4]), torch.Size([4])]
+)
+def test_a_normalized_shape_is_what_normlab_ops_takes_too(four):
+    x = np.arange(8.0).reshape(2, 4)
+    np.testing.assert_array_equal(layer_norm(x, four).output, layer_norm(x, 4).output)
+    assert shape_of(four) == (4,)
+
+
+@pytest.mark.parametrize("shape", [4.0, np.float64(4), None, "4", (4.0,), [None], np.array([4.0]), np.array(4)])
+def test_a_normalized_shape_of_anything_but_ints_is_refused_by_name(shape):
+    text = re.escape(f"normalized_shape must be an int or a tuple of ints, got {shape!r}")
+    for taker in (shape_of, lambda shape: rms_norm(np.ones((2, 4)), shape)):
+        with pytest.raises(TypeError, match=text):
+            taker(shape)
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([1 + 0j, 2], "complex128"),
+        (np.complex64([1, 2]), "complex64"),
+        (torch.tensor([1j, 2]), "complex64"),
+        ([1.0, None], "object"),
+        (np.array([1, 2], object), "object"),
+        (["1", "2"], "<U1"),
+        ([b"1", b"2"], r"\|S1"),
+        (np.array([1, 2], "M8[s]"), r"datetime64\[s\]"),
+    ],
+)
+def test_what_is_not_real_is_refused_by_its_dtype(values, dtype):
+    x = np.ones(2)
+    for name, call in {
+        "x": lambda: rms_norm(values, 2),
+        "weight": lambda: layer_norm(x, 2, values),
+        "bias": lambda: layer_norm(x, 2, x, values),
+        "grad_output": lambda: rms_norm_backward(values, x, 2),
+    }.items():
+        with pytest.raises(TypeError, match=f"^{name} has dtype {dtype}, but real numbers are needed$"):
+            call()
+
+
+@pytest.mark.parametrize("eps", [None, "1e-5", 1j, [1e-5]])
+def test_an_eps_that_is_no_number_is_refused(eps):
+    x = np.ones((2, 3))
+    arithmetic = Arithmetic(row_terms=3, row_merges=0, column_terms=2, column_merges=0)
+    for call in (
+        lambda: layer_norm(x, 3, eps=eps),
+        lambda: rms_norm_backward(x, x, 3, eps=eps),
+        lambda: layer_norm_bound(x, 3, None, None, eps, arithmetic),
+        lambda: rms_norm_backward_bound(x, x, 3, None, eps, arithmetic),
+    ):
+        with pytest.raises(TypeError, match=re.escape(f"eps must be a real number, got {eps!r}")):
+            call()
+
+
+def test_eps_is_a_float_of_any_size():
+    x = np.float64([[1, 2, 4]])
+    assert layer_norm(x, 3, eps=1e300).invvar == pytest.approx([1e-150])
+    for infinite in (np.inf, 10**400, np.float32(np.inf)):
+        output, _, invvar = layer_norm(x, 3, None, [1, 2, 3], infinite)
+        assert invvar.tolist() == [0]
+        assert output.tolist() == [[1, 2, 3]]
+    for nan in (np.nan, -np.inf, -(10**400)):
+        assert np.isnan(layer_norm(x, 3, eps=nan).output).all()
+        assert np.isnan(rms_norm_backward(x, x, 3, x[0], nan).grad_weight).all()
 
 
 def test_shapes_follow_the_input_and_the_normalized_shape():
