@@ -3,6 +3,20 @@
 `launch` (configuration, arguments) → `rewrite` and `operators` (the kernel's function, made to run here) → `scheduler`
 (threads, warps, blocks) ↔ `api`, `warp`, `atomics`, `memory`, `functions`, `libdevice`, `arithmetic` (what the kernel
 calls). It imports nothing else of normlab, and no Numba.
+
+What it does not do as a GPU does, although no error says so (`tests/sim/test_against_gpu.py` holds it to one):
+
+- A variable has the type of its value, not one that unites all its assignments: `s = x[0] if c else 1.0`, with x
+  float32, is float32 where c is true.
+- An index (`indices.py`) and a literal given to a device function stay Python ints there, and so leave a float32 that
+  they meet alone, where Numba computes in float64. Elsewhere ints are int64. Names bound to comparisons by unpacking
+  add up as bools.
+- A product and a sum are rounded apart, where NVVM may make them one fused multiply-add.
+- Narrow integers in the fields of a record are NumPy's own, and so is a uint64 there.
+- Indices have 64 bits, not 32, for the bit functions.
+- Functions of `math` are NumPy's, a few ulp away from libdevice's.
+- Memory has one order for all threads, so a missing fence is not seen; what no barrier orders depends on `schedule`.
+- Without readable source (a kernel from `exec`, a notebook cell with magics) ints and operators are Python's.
 """
 
 from normlab.sim.errors import BarrierError, DeadlockError, MaskError, ShuffleError, SimulationError

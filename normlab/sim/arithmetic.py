@@ -43,7 +43,8 @@ def _meeting(operation: Callable[[Any, Any], Any], reflected: bool) -> Callable[
         if kind is None:
             mine = np.int64(self)
             return operation(other, mine) if reflected else operation(mine, other)
-        return operation(kind(other), kind(self)) if reflected else operation(kind(self), kind(other))
+        result = operation(kind(other), kind(self)) if reflected else operation(kind(self), kind(other))
+        return Unsigned64(result) if kind is np.uint64 else result
 
     return method
 
@@ -54,11 +55,11 @@ def _compared(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
 
 def _unsigned_unary(operation: Callable[[int], int]) -> Callable[[Any], Any]:
     """Return a method that computes in the operand's width and only then widens to uint64, as Numba does."""
-    return lambda self: np.uint64(operation(int(self)) & (1 << self.bits) - 1)
+    return lambda self: Unsigned64(operation(int(self)) & (1 << self.bits) - 1)
 
 
 def _unsigned_shift(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    return lambda self, by: operation(np.uint64(self), np.uint64(int(by)))
+    return lambda self, by: Unsigned64(operation(np.uint64(self), np.uint64(int(by))))
 
 
 def _methods_of(name: str) -> dict[str, Any]:
@@ -95,6 +96,40 @@ for _name in ("int8", "int16", "uint8"):
     _kind.meets = _kind.meets | {np.float32: np.float32, np.float16: np.float16 if _name == "int8" else np.float32}
 
 
+class Unsigned64(np.uint64):
+    """A uint64 that becomes an int64 where it meets a signed integer, as in Numba; NumPy's would become a float64."""
+
+    bits = 64
+
+
+def _unsigned_meeting(operation: Callable[[Any, Any], Any], reflected: bool) -> Callable[[Any, Any], Any]:
+    def method(self: Unsigned64, other: Any) -> Any:
+        kind: Any = np.uint64
+        if isinstance(other, (int, np.integer)) and not isinstance(other, (bool, np.uint64)):
+            if not getattr(other, "unsigned", False):
+                kind = INTEGER_CASTS["int64"]
+            other = kind(other)
+        result = operation(other, kind(self)) if reflected else operation(kind(self), other)
+        return Unsigned64(result) if type(result) is np.uint64 else result
+
+    return method
+
+
+for _word in ("add", "sub", "mul", "floordiv", "mod", "and", "or", "xor"):
+    for _reflected in (False, True):
+        _method = _unsigned_meeting(getattr(operator, f"__{_word}__"), _reflected)
+        setattr(Unsigned64, f"__{'r' if _reflected else ''}{_word}__", _method)
+for _word in ("lshift", "rshift"):
+    setattr(Unsigned64, f"__{_word}__", _unsigned_shift(getattr(operator, _word)))
+for _word in ("neg", "pos", "invert"):
+    _unary = getattr(operator, _word)
+    setattr(Unsigned64, f"__{_word}__", lambda self, unary=_unary: Unsigned64(unary(np.uint64(self))))
+for _kind in NARROW.values():
+    if _kind.unsigned:
+        _kind.meets[Unsigned64] = np.uint64
+WITH_LOADS_OF_THEIR_OWN: dict[np.dtype, type] = {**NARROW, np.dtype("uint64"): Unsigned64}
+
+
 class IntegerCast:
     """What `int32`, `uint8`, `np.int64`, … mean in a kernel: a cast that wraps, and a dtype for arrays."""
 
@@ -103,7 +138,7 @@ class IntegerCast:
         self.dtype = np.dtype(name)
         self.bits = self.dtype.itemsize * 8
         self.signed = self.dtype.kind == "i"
-        self.holder: Callable[[int], Any] = NARROW.get(self.dtype, self.dtype.type)
+        self.holder: Callable[[int], Any] = WITH_LOADS_OF_THEIR_OWN.get(self.dtype, self.dtype.type)
 
     def __call__(self, value: Any = 0) -> Any:
         """Return `value` truncated toward zero, then wrapped to the type's width."""
@@ -161,6 +196,8 @@ def adopt_scalar(value: Any) -> Any:
     """Return a host scalar as the kernel sees it: Python floats are float64, narrow integers compute in 64 bits."""
     if type(value) is float:
         return np.float64(value)
+    if type(value) is int and -(1 << 63) <= value < 1 << 64:
+        return np.int64(value) if value < 1 << 63 else Unsigned64(value)
     if isinstance(value, np.integer):
         return INTEGER_CASTS[value.dtype.name](value)
     return value
@@ -241,7 +278,11 @@ def power(a: Any, b: Any) -> Any:
     """Return `a ** b`; no power raises. An integer power is a chain of multiplications."""
     if isinstance(b, (int, np.integer)):
         if isinstance(a, (int, np.integer)):
-            return a**b if int(b) >= 0 else _integer_to_negative_power(a, int(b))
+            if int(b) < 0:
+                return _integer_to_negative_power(a, int(b))
+            return INTEGER_CASTS["uint64" if is_unsigned(a) and is_unsigned(b) else "int64"](
+                pow(int(a), int(b), 1 << 64)
+            )
         if isinstance(a, (float, np.floating)) and abs(int(b)) <= MOST_MULTIPLICATIONS:
             return _float_to_integer_power(a, int(b))
     return _typed(float(a) if isinstance(a, np.integer) else a) ** _typed(b)
@@ -252,7 +293,7 @@ MOST_MULTIPLICATIONS = 0x10000  # beyond that Numba calls pow
 
 def _integer_to_negative_power(a: Any, b: int) -> Any:
     """Return an integer, as Numba does: 0 but for 1 and -1, and the smallest int64's bits for 0."""
-    kind: Any = np.uint64 if is_unsigned(a) else INTEGER_CASTS["int64"]
+    kind = INTEGER_CASTS["uint64" if is_unsigned(a) else "int64"]
     if a == 0:
         return kind(1 << 63)
     return kind(int(a) ** -b if abs(int(a)) == 1 else 0)
@@ -283,7 +324,7 @@ def _bitwise(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 def shift_left(a: Any, b: Any) -> Any:
     """Return `a << b` in the type of `a`."""
-    return a << int(b)
+    return (np.int64(a) if isinstance(a, int) else a) << int(b)
 
 
 def shift_right(a: Any, b: Any) -> Any:

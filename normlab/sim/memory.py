@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from normlab.sim.arithmetic import INTEGER_CASTS, NARROW, IntegerCast, adopt_scalar
+from normlab.sim.arithmetic import INTEGER_CASTS, WITH_LOADS_OF_THEIR_OWN, IntegerCast, adopt_scalar
 
 INTEGER_POISON = 0x5A  # every byte of a fresh integer: 0x5a5a5a5a is as good as garbage, and easy to recognise
 DYNAMIC_POISON = 0xFF  # every byte of dynamic shared memory: NaN in any float type
@@ -34,19 +34,19 @@ class WrappingArray(np.ndarray):
 
 
 class NarrowArray(WrappingArray):
-    """An integer array of fewer than 64 bits an element, whose loads are 64-bit values."""
+    """An integer array of fewer than 64 bits an element, or of uint64, whose loads meet others as Numba's do."""
 
     def __getitem__(self, key: Any) -> Any:
         """Return one element as a 64-bit integer that knows its width, or a view."""
         value = super().__getitem__(key)
         if isinstance(value, np.ndarray):
             return value
-        return NARROW[self.dtype](value)
+        return WITH_LOADS_OF_THEIR_OWN[self.dtype](value)
 
 
 def as_kernel_array(array: np.ndarray) -> np.ndarray:
     """Return a view of `array` with the loads and stores of a device."""
-    if array.dtype in NARROW:
+    if array.dtype in WITH_LOADS_OF_THEIR_OWN:
         return array.view(NarrowArray)
     if array.dtype.kind in "iu":
         return array.view(WrappingArray)

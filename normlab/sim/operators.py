@@ -4,6 +4,9 @@
   literal operand that makes the operator safe leaves it alone.
 - A float literal becomes an `np.float64`. NumPy lets a Python float take the other operand's type, but the compiler
   makes it float64: `s = 0.0; s += x[i]` sums in double precision on a GPU, and so it does here.
+- So it is with an integer: `s = 0; s += x[i]` is float64, `2 * n` wraps at 64 bits. A literal operand, assigned or
+  returned value becomes an `np.int64`, and an index (see `indices.py`) does where it meets anything else. Among
+  indices, in subscripts and in calls integers stay Python's: they are three times as fast.
 
 File name and lines stay, so tracebacks show the caller's source. Without readable source only the literals are
 replaced.
@@ -11,17 +14,28 @@ replaced.
 
 import ast
 import linecache
+import operator
 from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from normlab.sim.arithmetic import OPERATORS
+from normlab.sim.arithmetic import OPERATORS, adopt_scalar
 from normlab.sim.functions import popc
+from normlab.sim.indices import boolean_names, index_names, is_boolean, is_index
 
 PREFIX = "_simulated_"
+INT_MARK = "normlab.sim: an np.int64"  # a constant (INT_MARK, 5) in a syntax tree is np.int64(5) in the code
+TYPED = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
+FOLDED: dict[type[ast.operator], Any] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Pow: operator.pow,
+    ast.LShift: operator.lshift,
+}
 LARGEST_INT64 = (1 << 63) - 1
 
 
@@ -36,6 +50,7 @@ def _bit_count(value: Any) -> Any:
 OPERATOR_GLOBALS = {PREFIX + name: function for name, function in OPERATORS.items()} | {
     PREFIX + "item": _update_item,
     PREFIX + "bit_count": _bit_count,
+    PREFIX + "int64": np.int64,
 }
 
 _safe_codes: dict[int, tuple[CodeType, CodeType]] = {}
@@ -44,7 +59,7 @@ _safe_codes: dict[int, tuple[CodeType, CodeType]] = {}
 def safe_code(code: CodeType) -> CodeType:
     """Return `code` with the device's arithmetic."""
     if id(code) not in _safe_codes:
-        _safe_codes[id(code)] = (code, _with_typed_floats(_recompiled(code)))  # the original is kept for its id
+        _safe_codes[id(code)] = (code, _with_typed_numbers(_recompiled(code)))  # the original is kept for its id
     return _safe_codes[id(code)][1]
 
 
@@ -92,20 +107,101 @@ def _same(one: CodeType, other: CodeType) -> bool:
 
 
 class SafeOperators(ast.NodeTransformer):
-    """Replaces operators that may raise, or widen wrongly, by calls."""
+    """Replaces operators that may raise, or widen wrongly, by calls, and integers that are no index by np.int64."""
+
+    def __init__(self) -> None:
+        """Start outside of any function."""
+        self._indices: set[str] = set()
+        self._booleans: set[str] = set()
+        self._in_index = False  # inside the brackets of a subscript, or of range: only integers are there
+
+    def _visit_function(self, node: Any) -> ast.AST:
+        outer = self._indices, self._booleans, self._in_index
+        self._indices, self._booleans, self._in_index = index_names(node), boolean_names(node), False
+        if isinstance(node, ast.Lambda):
+            node.body = self._typed(node.body)
+        self.generic_visit(node)
+        self._indices, self._booleans, self._in_index = outer
+        return node
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_Lambda = _visit_function  # noqa: N815
+
+    def _visit_with(self, in_index: bool, node: Any) -> Any:
+        outer, self._in_index = self._in_index, in_index
+        node = self.visit(node)
+        self._in_index = outer
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        """What stands in the brackets is an index."""
+        node.value = self._visit_with(False, node.value)
+        node.slice = self._visit_with(True, node.slice)
+        return node
+
+    def _typed(self, node: Any) -> Any:
+        """Return `node` as an np.int64 if it is an integer that may meet more than indices."""
+        if self._in_index:
+            return node
+        if isinstance(node, ast.IfExp):
+            node.body, node.orelse = self._typed(node.body), self._typed(node.orelse)
+            return node
+        if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load):
+            node.elts = [self._typed(part) for part in node.elts]
+            return node
+        value = _constant_int(node)
+        if value is not None:
+            return ast.copy_location(ast.Constant(cast(Any, (INT_MARK, value))), node)
+        return ast.copy_location(_call(_name("int64"), node), node) if is_index(node, self._indices) else node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        """s = 0 becomes s = np.int64(0), unless s is only ever an index."""
+        names = [part for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+        if all(isinstance(target, (ast.Name, ast.Tuple)) for target in node.targets) and not all(
+            name.id in self._indices for name in names
+        ):
+            node.value = self._typed(node.value)
+        return self.generic_visit(node)
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        """Return 0 becomes return np.int64(0)."""
+        node.value = self._typed(node.value)
+        return self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        """-(a > b) is an integer."""
+        if isinstance(node.op, (ast.USub, ast.UAdd)) and is_boolean(node.operand, self._booleans):
+            node.operand = _call(_name("int64"), node.operand)
+            ast.copy_location(node.operand, node)
+        return self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        """a / b becomes _simulated_Div(a, b)."""
+        """a / b becomes _simulated_Div(a, b), x + 1 becomes x + np.int64(1)."""
+        harmless = _harmless(node.op, node.left, node.right)
+        if harmless and isinstance(node.op, ast.Pow):
+            return node
+        indices = is_index(node.left, self._indices) and is_index(node.right, self._indices)
+        booleans = all(is_boolean(operand, self._booleans) for operand in (node.left, node.right))
+        if booleans and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
+            node.left = ast.copy_location(_call(_name("int64"), node.left), node)
+        if not indices and _constant_int(node) is None:
+            if isinstance(node.op, TYPED):
+                node.left, node.right = self._typed(node.left), self._typed(node.right)
+            elif isinstance(node.op, ast.LShift):
+                node.left = self._typed(node.left)
         self.generic_visit(node)
-        if _harmless(node.op, node.left, node.right):
+        if harmless:
             return node
         return ast.copy_location(_call(_function(node.op), node.left, node.right), node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
         """a /= b becomes a = _simulated_Div(a, b); a[i] /= b evaluates a and i once."""
+        index = isinstance(node.target, ast.Name) and node.target.id in self._indices
+        harmless = _harmless(node.op, None, node.value)
+        if not index and isinstance(node.op, TYPED):
+            node.value = self._typed(node.value)
         self.generic_visit(node)
         target = node.target
-        if _harmless(node.op, None, node.value):
+        if harmless:
             return node
         if isinstance(target, ast.Name):
             value = _call(_function(node.op), ast.Name(target.id, ast.Load()), node.value)
@@ -119,7 +215,10 @@ class SafeOperators(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """n.bit_count() becomes popc(n): Python's, and NumPy's, counts the bits of |n|."""
-        self.generic_visit(node)
+        of_range = isinstance(node.func, ast.Name) and node.func.id == "range"
+        node.func = self._visit_with(False, node.func)
+        node.args = [self._visit_with(of_range, argument) for argument in node.args]
+        node.keywords = [self._visit_with(False, keyword) for keyword in node.keywords]
         if isinstance(node.func, ast.Attribute) and node.func.attr == "bit_count" and not node.args:
             return ast.copy_location(_call(_name("bit_count"), node.func.value), node)
         return node
@@ -154,6 +253,23 @@ def _harmless(operation: ast.operator, left: ast.expr | None, right: ast.expr) -
             return type(operation).__name__ not in OPERATORS
 
 
+def _constant_int(node: ast.expr | None) -> int | None:
+    """Return the value of an integer that Python itself computes from literals, such as -1 or 2**62, else None."""
+    match node:
+        case ast.Constant(value):
+            return value if type(value) is int and value < 1 << 64 else None
+        case ast.UnaryOp(ast.USub(), operand):
+            value = _constant_int(operand)
+            return -value if value is not None and value <= 1 << 63 else None
+        case ast.BinOp(left, operation, right) if type(operation) in FOLDED:
+            one, other = _constant_int(left), _constant_int(right)
+            if one is None or other is None or (isinstance(operation, (ast.Pow, ast.LShift)) and not 0 <= other < 64):
+                return None
+            folded = FOLDED[type(operation)](one, other)
+            return folded if -(1 << 63) <= folded < 1 << 64 else None
+    return None
+
+
 def _folded(base: ast.expr, exponent: ast.expr) -> bool:
     """Return whether Python itself turns `base ** exponent` into a real constant, before any compiler sees it."""
     try:
@@ -168,14 +284,16 @@ def _literal(node: ast.expr | None, kind: type) -> bool:
     return type(value) is kind and not (isinstance(value, int) and value > LARGEST_INT64)
 
 
-def _with_typed_floats(code: CodeType) -> CodeType:
-    """Return `code` with every float constant as an np.float64, in the functions inside it too."""
+def _with_typed_numbers(code: CodeType) -> CodeType:
+    """Return `code` with float constants as np.float64 and marked ints as np.int64, in the functions inside it too."""
     return code.replace(co_consts=tuple(map(_typed, code.co_consts)))
 
 
 def _typed(constant: Any) -> Any:
     if isinstance(constant, CodeType):
-        return _with_typed_floats(constant)
+        return _with_typed_numbers(constant)
     if type(constant) is tuple:
+        if constant[:1] == (INT_MARK,):
+            return adopt_scalar(constant[1])
         return tuple(map(_typed, constant))
     return np.float64(constant) if type(constant) is float else constant

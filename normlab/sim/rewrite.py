@@ -83,7 +83,7 @@ class Rewriter:
             return self.function(function)
         if type(value) is tuple:
             return tuple(map(self.value, value))
-        if isinstance(value, (np.ndarray, float, np.integer)):
+        if isinstance(value, (np.ndarray, float, int, np.integer)):
             return adopt(value) if isinstance(value, np.ndarray) else adopt_scalar(value)
         if isinstance(value, type) and issubclass(value, np.integer):
             return INTEGER_CASTS[np.dtype(value).name]

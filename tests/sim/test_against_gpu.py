@@ -563,6 +563,21 @@ table(
 )
 table("stores-float32", {"x": floats("float64", 1e3)}, ["x", "x * x", "x / 3.0", "1e300 * x"], "float32")
 
+# --- tables: Python's ints ------------------------------------------------------------------------------------------
+
+table(
+    "literal-ints",
+    {
+        **{"x": floats("float32", 1e3, False), "h": floats("float16", 1e3, False), "i": integers("int32", -9, 9)},
+        **{"u": integers("uint64", 2**60), "n": integers("int64", 1, 99)},
+    },
+    [
+        *("x * 3", "x + 1", "2 * x", "x - 1", "x // 2", "x % 2", "x * (cuda.threadIdx.x + 3)", "x * cuda.blockDim.x"),
+        *("h * 3", "x * i", "x + n", "u + n", "u * 2", "u - 9", "u // 2", "(u - 9) / 2", "u >> 1", "u & 1", "u / 3"),
+        *("(i > 0) + (i < 5)", "(i > 0) - (i < 5)", "(i > 0) * 2", "(i > 0) * x", "x * True", "-(i > 0)"),
+    ],
+)
+
 # --- tables: math ----------------------------------------------------------------------------------------------------
 
 # CUDA's documented maximum error in ulp, float32 and float64. None of them depends on the domain but lgamma's.
@@ -1343,19 +1358,6 @@ def fields_of_records(x, out):
 
 WHOLE = {"x": floats("float32", 1e3, False), "y": floats("float32", 1e3, False)}
 GAPS = {
-    "a Python int leaves a float32 alone; Numba makes both float64": (WHOLE, "x * 3", "float64"),
-    "so does an index, which is a Python int": (WHOLE, "x * (cuda.threadIdx.x + 3)", "float64"),
-    "and a float16": ({"x": floats("float16", 1e3, False)}, "x * 3", "float64"),
-    "uint64 with int64 is a float64; Numba's is int64": (
-        {"x": integers("uint64", 2**60), "y": integers("int64", 1, 99)},
-        "x + y",
-        "int64",
-    ),
-    "uint64 with a Python int stays unsigned; Numba's is int64": (
-        {"x": integers("uint64", 0, 5)},
-        "(x - 9) / 2",
-        "float64",
-    ),
     "an index has 64 bits, not 32": ({"x": integers("int32", 1, 9)}, "cuda.clz(cuda.threadIdx.x)", "int64"),
     "a variable has its value's type, not one that unites all its assignments": (
         WHOLE,
@@ -1363,11 +1365,6 @@ GAPS = {
         "float64",
     ),
     "a product and a sum are rounded apart; NVVM makes them one fma": (WHOLE, "x * y + x", "float64"),
-    "NumPy's functions keep float32 for bool + float; Numba's bool + bool is an int": (
-        {"x": integers("int32", -9, 9)},
-        "(x > 0) + (x < 5)",
-        "int64",
-    ),
 }
 
 

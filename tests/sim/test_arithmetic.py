@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numba import cuda, float32, float64, int8, int16, int32, int64, types, uint8, uint16, uint32, uint64
 
 from normlab.sim import simulate
+from normlab.sim.arithmetic import Unsigned64, floor_divide, modulo
 
 bfloat16, float16 = cuda.types.bfloat16, types.float16
 
@@ -112,7 +113,7 @@ NOTHING, F0, I32 = 0, np.float32(0), np.int32(5)
         (lambda: math.remainder(5.0, 3.0), -1),
         (lambda: math.remainder(1.0, 0.0), math.nan),
         (lambda: np.sqrt(np.float32(-1)), math.nan),
-        (lambda: np.exp(F32 * 100), math.inf),
+        (lambda: np.exp(F32 * float32(100)), math.inf),
         (lambda: round(2.5), 2),
         (lambda: round(1.26, 1), 1.3),
         (lambda: 1 / round(-0.04, 1), math.inf),
@@ -178,13 +179,107 @@ def test_an_expression_has_the_devices_value_and_never_raises_or_warns(expressio
         (lambda: uint64(1) ^ uint8(1), np.uint64),
         (lambda: max(uint8(3), int8(1)), np.int64),
         (lambda: I32 + 1, np.int64),
-        (lambda: uint64(3) + 1, np.uint64),
+        (lambda: uint64(3) + 1, np.int64),
+        (lambda: uint64(3) - int8(1), np.int64),
+        (lambda: uint64(3) * F32, np.float64),
+        (lambda: 2 * F32, np.float64),
+        (lambda: F32 - 1, np.float64),
+        (lambda: F32 // 2, np.float64),
+        (lambda: F32 % 2, np.float64),
+        (lambda: F16 + 1, np.float64),
+        (lambda: F32 * NOTHING, np.float64),
+        (lambda: F32 * cuda.threadIdx.x, np.float64),
+        (lambda: cuda.threadIdx.x + F32, np.float64),
+        (lambda: F32 * True, np.float32),
+        (lambda: 3 if F32 > 0 else 2, np.int64),
+        (lambda: (F32 > 0) + (F32 < 5), np.int64),
+        (lambda: (F32 > 0) * F32, np.float32),
+        (lambda: -(F32 > 0), np.int64),
         (lambda: uint64(3) >> uint32(1), np.uint64),
         (lambda: uint64(3) ^ uint64(1), np.uint64),
     ],
 )
 def test_an_expression_has_the_devices_type(expression, kind):
-    assert type(one(expression)) is kind
+    kind_in_kernel = Unsigned64 if kind is np.uint64 else kind
+    assert type(one(expression)) in (kind, kind_in_kernel)
+
+
+def run_int(body, *arguments):
+    out = np.zeros(1, np.int64)
+    simulate(body)[1, 1](out, *arguments)
+    return int(out[0])
+
+
+def test_integers_wrap_at_64_bits_whatever_they_start_from():
+    def factorial(out):
+        r = 1
+        for i in range(1, 30):
+            r *= i
+        out[0] = r // 1000
+
+    def powers(out):
+        h = 1
+        for _ in range(70):
+            h = h * 3
+        out[0] = h // 7
+
+    def sums(out):
+        s = 0
+        for _ in range(5):
+            s += 2**62
+        out[0] = s // 2
+
+    def global_number(out):
+        out[0] = (HUGE + HUGE) // 2
+
+    def argument(out, n):
+        out[0] = n * n // 2
+
+    def conditional(out):
+        out[0] = (2**62 if cuda.threadIdx.x == 0 else 1) * 3 // 2
+
+    assert run_int(factorial) == -7055958792655078
+    assert run_int(powers) == np.int64((3**70 + 2**63) % 2**64 - 2**63) // 7
+    assert run_int(sums) == 2**62 // 2
+    assert run_int(global_number) == -(2**62)
+    assert run_int(argument, 2**32 + 1) == (2**33 + 1) // 2
+    assert run_int(conditional) == (2**62 * 3 - 2**64) // 2
+
+
+HUGE = 2**62
+
+
+def test_a_shift_by_a_negative_count_does_not_raise():
+    one(lambda: 1 << -1)
+
+
+def test_comparisons_add_up_in_variables_too():
+    def kernel(out, x):
+        c = x[0] > 0
+        d = x[1] > 0
+        out[0] = (c + d) * 10 + (x[0] > 0) + (x[1] > 0)
+
+    assert run_int(kernel, np.ones(2, np.float32)) == 22
+
+
+def test_a_float32_and_an_integer_make_a_float64():
+    def kernel(x, out):
+        out[0] = x[0] + 1
+        s = 0
+        for _ in range(1000):
+            s += x[1]
+        out[1] = s
+        i = cuda.threadIdx.x
+        i += 3
+        out[2] = np.float32(2**24 - 1) * i + x[1]
+        for k in range(3, 4):
+            out[3] = x[0] + k
+
+    x, out = np.array([2**24, 0.1], np.float32), np.zeros(4)
+    simulate(kernel)[1, 1](x, out)
+    assert list(out[:2]) == [2**24 + 1, sum([float(np.float32(0.1))] * 1000)]
+    assert out[2] == float(np.float32(2**24 - 1)) * 3 + float(np.float32(0.1))
+    assert out[3] == 2**24 + 3
 
 
 INFINITE, TINY, LARGE = np.float64(math.inf), np.float64(2.0**-1022), np.float64(2.0**1000)
@@ -209,8 +304,6 @@ def test_a_float_remainder_is_what_the_compiler_makes_of_it(expression, expected
 @settings(max_examples=300, deadline=None)
 @given(st.integers(-(2**20), 2**20), st.integers(-500, 500).filter(bool), st.sampled_from([np.float32, np.float64]))
 def test_division_of_whole_floats_is_pythons(a, b, kind):
-    from normlab.sim.arithmetic import floor_divide, modulo
-
     assert (floor_divide(kind(a), kind(b)), modulo(kind(a), kind(b))) == (a // b, a % b)
     assert type(floor_divide(kind(a), kind(b))) is kind
 

@@ -84,7 +84,7 @@ def test_cuda_under_any_name_and_through_numba_is_simulated():
     def kernel(out):
         out[c.threadIdx.x] = numba.cuda.threadIdx.x + nb.float32(0.1) + types.int32(2.9) + nb.types.int8(300)
 
-    assert run(kernel) == [float(np.float32(t) + np.float32(0.1)) + 2 + 44 for t in range(4)]
+    assert run(kernel) == [t + float(np.float32(0.1)) + 2 + 44 for t in range(4)]
 
 
 def test_modules_and_functions_of_the_callers_are_simulated_with_their_own_globals():
