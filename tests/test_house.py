@@ -46,7 +46,7 @@ def room(name: str) -> str:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_only_the_engine_imports_a_cuda_compiler(path):
     compilers = {name for name in imports(path) if name.startswith(("numba.cuda", "numba_cuda", "cuda.", "llvmlite"))}
-    if path.name != "engine.py" and path.relative_to(PACKAGE) != Path("sim/benchmark.py"):
+    if path.name != "engine.py":
         assert not compilers | ({"numba"} & imports(path))
 
 

@@ -1,4 +1,4 @@
-"""How fast is the simulator beside Numba's stock one? `python -m normlab.sim.benchmark` times both on one kernel, in
+"""How fast is the simulator beside Numba's stock one? `python tests/sim/benchmark.py` times both on one kernel, in
 one run.
 
 The kernel is a block of 128 threads that sums a row of 512 floats by a tree in shared memory: eight barriers a block.
@@ -71,7 +71,7 @@ def ours() -> float:
 def stock() -> float:
     """Time Numba's simulator, in milliseconds a block, in a process of its own."""
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
-    command = [sys.executable, "-m", "normlab.sim.benchmark", "--stock"]
+    command = [sys.executable, __file__, "--stock"]
     return float(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
 
 
