@@ -134,13 +134,14 @@ class Cuda(WarpOperations):
         return self._barrier("syncthreads_or", predicate)
 
     def threadfence(self) -> None:
-        """Do nothing: the simulated memory has one order for all."""
+        """Count as one turn of a spin loop, no more: the simulated memory has one order for all."""
+        self.grid_run.turn(self.current)
 
     threadfence_block = threadfence_system = threadfence
 
     def nanosleep(self, nanoseconds: Any) -> None:
         """Count as one turn of a spin loop."""
-        self.grid_run.spin(self.current)
+        self.grid_run.turn(self.current)
 
     def selp(self, condition: Any, if_true: Any, if_false: Any) -> Any:
         """Return `if_true` or `if_false`."""

@@ -32,9 +32,14 @@ class ShuffleError(SimulationError):
 
 def calling_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame, from `frame` outwards, that is not the simulator's own."""
-    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(MACHINERY):
+    while frame is not None and is_machinery(frame):
         frame = frame.f_back
     return frame
+
+
+def is_machinery(frame: FrameType) -> bool:
+    """Return whether `frame` is the simulator's own."""
+    return str(frame.f_globals.get("__name__", "")).startswith(MACHINERY)
 
 
 def place(frame: FrameType | None) -> str:

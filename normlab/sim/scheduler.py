@@ -11,19 +11,22 @@ Every meeting is resolved in one place, and that is where a tracer listens: `Blo
 """
 
 import contextvars
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from random import Random
+from types import FrameType
 from typing import Any
 
 import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
 
-from normlab.sim.errors import BarrierError, DeadlockError, place
+from normlab.sim.errors import BarrierError, DeadlockError, calling_frame, is_machinery, place
 from normlab.sim.warp import RESOLVERS
 
 WARP_SIZE = 32
 TURN = 64  # so many atomics without a stop may be a spin loop: let another thread run
+SMALL = 4096  # bytes: a larger array is not looked into for changes
 IDLE_ROUNDS = 8  # so many rounds over the whole grid in which all threads spin and nothing changes are a livelock
 
 Order = Callable[[list], list]
@@ -146,12 +149,13 @@ class Warp:
 
     def answer(self, group: list[Thread]) -> None:
         """Give every thread of a complete `group` its result, and let it run on."""
+        if group[0].operation != "activemask":  # which waits for nobody
+            self.block.grid.progress += 1
         RESOLVERS[group[0].operation]({thread.lane: thread for thread in group})
         for thread in group:
             thread.operation = None
         self.waiting = [thread for thread in self.waiting if thread.operation is not None]
         self.ready = sorted(self.ready + group, key=lambda thread: thread.lane)
-        self.block.grid.progress += 1
 
 
 class Block:
@@ -323,6 +327,13 @@ class Grid:
             thread.spins = TURN - 1  # who waits in vain gives way at once the next time
             self.give_way(thread)
 
+    def turn(self, thread: Thread) -> None:
+        """Count what may be one turn of a spin loop without an atomic; it is none if a variable has changed."""
+        if thread.spins < TURN - 1:
+            thread.spins += 1
+        else:
+            self.spin(thread, "variables", variables(sys._getframe()))
+
     def update(self, thread: Thread) -> None:
         """Count an atomic of the running `thread` that changed memory; a loop of these may wait for others, too."""
         self.progress += 1
@@ -360,6 +371,19 @@ class Grid:
         if returned:
             lines.append(f"  {returned} of the threads have returned")
         return "\n".join(lines)
+
+
+def variables(frame: FrameType | None) -> tuple:
+    """Return what the local variables of the kernel, and of the device functions that it is in, hold now."""
+    found: list[Any] = []
+    frame = calling_frame(frame)
+    while frame is not None and not is_machinery(frame):
+        for value in frame.f_locals.values():
+            small = isinstance(value, np.ndarray) and value.nbytes <= SMALL
+            found.append(value.tobytes() if small else str(value) if np.isscalar(value) else id(value))
+        found.append(frame.f_lasti)
+        frame = frame.f_back
+    return tuple(found)
 
 
 def wanted(thread: Thread) -> str:

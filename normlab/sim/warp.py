@@ -103,7 +103,9 @@ class WarpOperations:
         thread.mask, thread.given = 0, (id(caller.f_code), caller.f_lasti)
         thread.warp.waiting.append(thread)
         self.grid_run.stop(thread, "activemask")
-        return thread.result
+        result = thread.result
+        self.grid_run.turn(thread)
+        return result
 
     def lanemask_lt(self) -> int:
         """Return the lanes below this one."""

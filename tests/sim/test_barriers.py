@@ -199,7 +199,21 @@ def barrier_while_others_spin(flag):
     flag[0] = 1
 
 
+@cuda.jit
+def fence_and_a_flag_never_set(flag):
+    while flag[0] == 0:
+        cuda.threadfence()
+
+
+@cuda.jit
+def always_asking_who_is_here(flag):
+    while flag[0] == 0:
+        cuda.activemask()
+
+
 HANGS = {
+    fence_and_a_flag_never_set: ("a spin loop",),
+    always_asking_who_is_here: ("a spin loop",),
     barrier_against_warp_operation: ("syncthreads", "syncwarp"),
     two_masks: ("syncwarp",),
     grid_sync_against_barrier: ("grid sync", "syncthreads"),
@@ -259,6 +273,39 @@ def test_a_deadlock_says_how_many_wait_where_for_whom():
         "    waits for lanes 0, 2, 4, 6 (mask 0xffffffff)\n"
         "  24 of the threads have returned"
     )
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse", 4])
+def test_a_fence_is_a_turn_of_a_spin_loop(schedule):
+    @cuda.jit
+    def kernel(flag, out):
+        if cuda.blockIdx.x == 0:
+            while flag[0] == 0:
+                cuda.threadfence()
+            out[cuda.threadIdx.x] = 1
+        elif cuda.threadIdx.x == 0:
+            flag[0] = 1
+
+    out = np.zeros(64)
+    simulate(kernel, schedule)[2, 64](np.zeros(1), out)
+    assert out.all()
+
+
+def test_many_fences_are_no_spin_loop():
+    @cuda.jit
+    def kernel(out):
+        i = cuda.grid(1)
+        for _ in range(200):
+            out[i] += 1
+            cuda.threadfence()
+        while out[i] < 400:
+            out[i] += 1
+            cuda.threadfence_block()
+            cuda.activemask()
+
+    out = np.zeros(64)
+    simulate(kernel)[2, 32](out)
+    assert (out == 400).all()
 
 
 def test_no_thread_outlives_a_launch_that_failed():
