@@ -4,8 +4,12 @@ An exception that a kernel raises keeps its own type; the classes here are for w
 with garbage. `scheduler.py` and `warp.py` raise them.
 """
 
+import ast
 import linecache
-from types import FrameType
+from contextlib import suppress
+from itertools import islice
+from types import FrameType, TracebackType
+from typing import Any
 
 MACHINERY = __package__  # frames of this package are never the place a reader looks for
 
@@ -40,6 +44,37 @@ def calling_frame(frame: FrameType | None) -> FrameType | None:
 def is_machinery(frame: FrameType) -> bool:
     """Return whether `frame` is the simulator's own."""
     return str(frame.f_globals.get("__name__", "")).startswith(MACHINERY)
+
+
+def own_lines(traceback: TracebackType | None) -> TracebackType | None:
+    """Return `traceback` without the simulator's own frames."""
+    if traceback is None:
+        return None
+    rest = own_lines(traceback.tb_next)
+    if is_machinery(traceback.tb_frame):
+        return rest
+    return TracebackType(rest, traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno)
+
+
+def failing_array(error: BaseException) -> tuple[str, Any] | None:
+    """Return (source text, array) of the subscript in which a kernel failed, as far as the source tells."""
+    traceback = own_lines(error.__traceback__)
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None:
+        return None
+    frame = traceback.tb_frame
+    position = next(islice(frame.f_code.co_positions(), traceback.tb_lasti // 2, None), None)
+    if position is None or None in position or position[0] != position[1]:
+        return None
+    line, _, start, end = position
+    text = linecache.getline(frame.f_code.co_filename, line or 0).encode()[start:end].decode()
+    with suppress(SyntaxError):
+        for node in ast.walk(ast.parse(text.strip())):
+            if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+                name = node.value.id
+                return name, frame.f_locals.get(name, frame.f_globals.get(name))
+    return None
 
 
 def place(frame: FrameType | None) -> str:

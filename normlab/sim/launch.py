@@ -6,7 +6,8 @@ from types import FunctionType
 from typing import Any
 
 from normlab.sim.api import Cuda
-from normlab.sim.memory import adopt
+from normlab.sim.errors import own_lines
+from normlab.sim.memory import MAX_SHARED, adopt
 from normlab.sim.rewrite import Rewriter, python_function
 from normlab.sim.scheduler import Dim3, Grid, schedule_order
 
@@ -83,6 +84,10 @@ class Simulated:
             )
         if dynamic_shared_bytes < 0:
             raise ValueError(f"the bytes of dynamic shared memory cannot be negative: {dynamic_shared_bytes}")
+        if dynamic_shared_bytes > MAX_SHARED:
+            raise ValueError(
+                f"{dynamic_shared_bytes} bytes of dynamic shared memory are more than the {MAX_SHARED} that a block has"
+            )
         return Configured(self._function, self._schedule, grid, block, int(dynamic_shared_bytes))
 
     def __call__(self, *arguments: Any) -> None:
@@ -107,7 +112,11 @@ class Configured:
         body = Rewriter(cuda).function(function)
         order = schedule_order(self._schedule)
         cuda.grid_run = Grid(cuda, function.__name__, lambda: body(*adopted), self._grid, self._block, order)
-        cuda.grid_run.run()
+        try:
+            cuda.grid_run.run()
+        except BaseException as error:  # a reader looks for the kernel's lines, not for the scheduler's
+            error.__traceback__ = own_lines(error.__traceback__)
+            raise
 
 
 def adopt_arguments(function: FunctionType, arguments: tuple) -> list[Any]:

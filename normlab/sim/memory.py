@@ -13,8 +13,11 @@ import ml_dtypes
 import numpy as np
 
 from normlab.sim.arithmetic import INTEGER_CASTS, WITH_LOADS_OF_THEIR_OWN, IntegerCast, adopt_scalar
+from normlab.sim.errors import SimulationError
 
 INTEGER_POISON = 0x5A  # every byte of a fresh integer: 0x5a5a5a5a is as good as garbage, and easy to recognise
+MAX_STATIC_SHARED = 48 * 1024  # bytes a block, for ptxas
+MAX_SHARED = 227 * 1024  # bytes a block, on an H200
 DYNAMIC_POISON = 0xFF  # every byte of dynamic shared memory: NaN in any float type
 
 
@@ -62,7 +65,7 @@ def adopt(value: Any) -> Any:
     Raises TypeError, in words that fit behind "argument 2 …", for anything that a kernel cannot take.
     """
     if isinstance(value, tuple):
-        return tuple(map(adopt, value))
+        return type(value)(*map(adopt, value)) if hasattr(value, "_fields") else tuple(map(adopt, value))
     if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):
         value = _array_of_tensor(value)
     if isinstance(value, np.ndarray):
@@ -135,8 +138,24 @@ class SharedMemory:
         shared = self._cuda.current.block.shared
         if site not in shared:
             extents, kind = shape_of(shape), dtype_of(dtype)
-            shared[site] = self._dynamic(kind) if extents == (0,) else fresh(extents, kind)
+            shared[site] = self._dynamic(kind) if extents == (0,) else self._static(extents, kind)
         return shared[site]
+
+    def _static(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Return a new array; raises SimulationError where a block has no more room."""
+        array, block = fresh(shape, dtype), self._cuda.current.block
+        block.static_bytes += array.nbytes
+        if block.static_bytes > MAX_STATIC_SHARED:
+            raise SimulationError(
+                f"the block's shared arrays take {block.static_bytes} bytes with this one, of shape {shape}; a GPU has "
+                f"at most {MAX_STATIC_SHARED} for arrays of fixed shape (more only as dynamic shared memory)"
+            )
+        if block.static_bytes + self._dynamic_bytes > MAX_SHARED:
+            raise SimulationError(
+                f"the block's shared arrays take {block.static_bytes} bytes and its dynamic shared memory "
+                f"{self._dynamic_bytes}; a block has at most {MAX_SHARED} together"
+            )
+        return array
 
     def _dynamic(self, dtype: np.dtype) -> np.ndarray:
         """Return the block's dynamic shared memory as an array of as many `dtype` as fit."""

@@ -81,8 +81,9 @@ class Rewriter:
         function = python_function(value)
         if function is not None:
             return self.function(function)
-        if type(value) is tuple:
-            return tuple(map(self.value, value))
+        if isinstance(value, tuple):
+            made = map(self.value, value)
+            return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
         if isinstance(value, (np.ndarray, float, int, np.integer)):
             return adopt(value) if isinstance(value, np.ndarray) else adopt_scalar(value)
         if isinstance(value, type) and issubclass(value, np.integer):

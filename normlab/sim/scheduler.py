@@ -12,7 +12,7 @@ Every meeting is resolved in one place, and that is where a tracer listens: `Blo
 
 import contextvars
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from random import Random
 from types import FrameType
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
 
-from normlab.sim.errors import BarrierError, DeadlockError, calling_frame, is_machinery, place
+from normlab.sim.errors import BarrierError, DeadlockError, calling_frame, failing_array, is_machinery, place
 from normlab.sim.warp import RESOLVERS
 
 WARP_SIZE = 32
@@ -29,7 +29,7 @@ TURN = 64  # so many atomics without a stop may be a spin loop: let another thre
 SMALL = 4096  # bytes: a larger array is not looked into for changes
 IDLE_ROUNDS = 8  # so many rounds over the whole grid in which all threads spin and nothing changes are a livelock
 
-Order = Callable[[list], list]
+Order = Callable[[Any], Any]  # a sequence to a sequence
 
 
 def schedule_order(schedule: str | int) -> Order:
@@ -66,9 +66,24 @@ class Dim3:
         return f"({self.x}, {self.y}, {self.z})"
 
 
-def indices(extent: Dim3) -> list[Dim3]:
-    """Return every index below `extent` in linear order."""
-    return [Dim3(x, y, z) for z in range(extent.z) for y in range(extent.y) for x in range(extent.x)]
+class Indices(Sequence[Dim3]):
+    """Every index below an extent in linear order, each made when it is asked for."""
+
+    def __init__(self, extent: Dim3):
+        """Have `extent` along x, y and z."""
+        self._extent = extent
+
+    def __len__(self) -> int:
+        """Return the number of indices."""
+        return self._extent.x * self._extent.y * self._extent.z
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return one, or a list for a slice."""
+        if isinstance(key, slice):
+            return [self[position] for position in range(len(self))[key]]
+        rest, x = divmod(range(len(self))[key], self._extent.x)
+        z, y = divmod(rest, self._extent.y)
+        return Dim3(x, y, z)
 
 
 class Thread(greenlet):
@@ -165,6 +180,7 @@ class Block:
         """Make the threads of the block; none has run yet."""
         self.grid, self.index = grid, index
         self.shared: dict[Any, np.ndarray] = {}  # filled by memory.py
+        self.static_bytes = 0  # of its arrays of fixed shape
         self.arrived: list[Thread] = []  # at a block barrier
         self.at_grid_sync: list[Thread] = []
         self.warps: list[Warp] = []
@@ -247,7 +263,7 @@ class Grid:
     def __init__(self, cuda: Any, kernel_name: str, call: Callable[[], None], grid: Dim3, block: Dim3, order: Order):
         """Prepare the launch of `call` over `grid` blocks of `block` threads."""
         self.cuda, self.kernel_name, self.call, self.order = cuda, kernel_name, call, order
-        self.block_indices, self.thread_indices = indices(grid), indices(block)
+        self.block_indices, self.thread_indices = Indices(grid), Indices(block)[:]
         self.hub = getcurrent()
         self.progress = 0  # counts what cannot happen in a livelock
         self.parked: list[Block] = []
@@ -351,7 +367,16 @@ class Grid:
         """Note kernel, block and thread on an exception that came out of a kernel."""
         thread = self.cuda.current
         if thread is not None and thread.dead and not isinstance(error, (DeadlockError, BarrierError)):
+            if isinstance(error, IndexError):
+                self.annotate_index(error, thread)
             error.add_note(f"in kernel {self.kernel_name!r}, {thread.name}")
+
+    def annotate_index(self, error: IndexError, thread: Thread) -> None:
+        """Note which array an index lies outside of."""
+        name, array = failing_array(error) or ("", None)
+        if isinstance(array, np.ndarray):
+            kind = "shared array" if any(array is shared for shared in thread.block.shared.values()) else "array"
+            error.add_note(f"{name!r} is {'a' if kind[0] == 's' else 'an'} {kind} of shape {array.shape}")
 
     def describe_waiting(self, what: str, blocks: list[Block]) -> str:
         """Return a report of where the threads of `blocks` wait, and for whom."""

@@ -1,6 +1,8 @@
 """What a launch takes and refuses: kernels, configurations, arguments; and what an exception in a kernel looks like."""
 
+import time
 import traceback
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 import torch
 from numba import cuda, njit
 
-from normlab.sim import simulate
+from normlab.sim import SimulationError, simulate
 
 
 @cuda.jit
@@ -246,7 +248,10 @@ def test_an_exception_keeps_its_type_and_traceback_and_gains_block_and_thread():
     assert [frame.name for frame in frames][-2:] == ["kernel", "fails"]
     assert frames[-1].lineno == first + 3
     assert frames[-1].line == "return x[i + 100] / y"
-    assert info.value.__notes__ == ["in kernel 'kernel', block (1, 0, 0), thread (5, 0, 0)"]
+    assert info.value.__notes__ == [
+        "'x' is an array of shape (4,)",
+        "in kernel 'kernel', block (1, 0, 0), thread (5, 0, 0)",
+    ]
 
 
 def test_a_kernel_may_raise_its_own_exception_and_later_launches_are_clean():
@@ -286,3 +291,88 @@ def test_a_launch_inside_another_greenlet_returns_there():
     worker.switch()
     assert worker.dead
     assert list(x) == [2, 2, 2]
+
+
+def test_an_index_error_names_its_array():
+    @cuda.jit
+    def kernel(x, out, n):
+        s = cuda.shared.array((4, 2), np.float32)
+        t = cuda.threadIdx.x
+        s[t % 4, 1] = x[0, t]
+        if n == 1:
+            out[0] = s[t, 2]
+        elif n == 2:
+            out[5] /= s[t % 4, 1]
+        else:
+            x[3, t] = s[0, 0]
+
+    for n, note in ((1, "'s' is a shared array of shape (4, 2)"), (2, "'out' is an array of shape (5,)")):
+        with pytest.raises(IndexError) as info:
+            simulate(kernel)[1, 8](np.zeros((3, 8), np.float32), np.zeros(5), n)
+        assert info.value.__notes__[0] == note
+    with pytest.raises(IndexError) as info:
+        simulate(kernel)[1, 8](np.zeros((3, 8), np.int32), np.zeros(5), 3)
+    assert info.value.__notes__[0] == "'x' is an array of shape (3, 8)"
+
+
+def test_a_traceback_shows_the_callers_and_the_kernels_lines_and_one_frame_between():
+    @cuda.jit(device=True)
+    def helper(x):
+        return x[9]
+
+    @cuda.jit
+    def kernel(x):
+        cuda.syncthreads()
+        x[0] = helper(x)
+
+    with pytest.raises(IndexError) as info:
+        simulate(kernel)[1, 8](np.zeros(4))
+    names = [frame.name for frame in traceback.extract_tb(info.value.__traceback__)]
+    assert names[-3:] == ["__call__", "kernel", "helper"]
+    assert len(names) == 4
+
+
+def test_more_shared_memory_than_a_block_has_is_refused():
+    @cuda.jit
+    def kernel():
+        cuda.shared.array(8 * 1024, np.float32)
+        cuda.shared.array(4 * 1024 + 1, np.float32)
+
+    with pytest.raises(SimulationError, match=r"take 49156 bytes with this one, of shape \(4097,\).* at most 49152"):
+        simulate(kernel)[1, 1]()
+
+    @cuda.jit
+    def fits():
+        cuda.shared.array(12 * 1024, np.float32)
+        cuda.shared.array(0, np.float32)
+
+    simulate(fits)[2, 32, 0, 179 * 1024]()
+    with pytest.raises(SimulationError, match="and its dynamic shared memory 184320; a block has at most 232448"):
+        simulate(fits)[1, 1, 0, 180 * 1024]()
+    with pytest.raises(ValueError, match="232449 bytes of dynamic shared memory are more than the 232448"):
+        simulate(fits)[1, 1, 0, 227 * 1024 + 1]
+
+
+def test_a_namedtuple_keeps_its_fields():
+    class Pair(NamedTuple):
+        array: np.ndarray
+        factor: float
+
+    @cuda.jit
+    def kernel(pair):
+        pair.array[0] = pair.factor * 2
+
+    x = np.zeros(1)
+    simulate(kernel)[1, 1](Pair(x, 1.5))
+    assert x[0] == 3
+
+
+def test_blocks_are_made_when_their_turn_comes():
+    @cuda.jit
+    def kernel(x):
+        x[2] = 0
+
+    start = time.perf_counter()
+    with pytest.raises(IndexError):
+        simulate(kernel)[2**31 - 1, 1](np.zeros(1))
+    assert time.perf_counter() - start < 1
