@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from normlab import layer_norm_backward, layer_norm_forward, oracle
 from normlab.arguments import step_of
-from normlab.engine import gpu_available, using
+from normlab.engine import gpu_available, use_gpu, using
 from normlab.kernels import LADDERS
 
 FORWARD = pytest.mark.parametrize("step", LADDERS["forward"], ids=lambda step: step.name)
@@ -194,14 +194,14 @@ def test_no_schedule_changes_a_bit_of_apex_s_backward(case, memory_efficient):
 
 def test_blocks_stride_over_rows_beyond_the_grid_limit(monkeypatch):
     """With grids of two blocks in the simulator; with 70,000 rows, beyond apex's 65,535 blocks, on a GPU."""
-    if not gpu_available():
+    if not use_gpu():
         for steps in LADDERS.values():
             for step in steps:
                 module = sys.modules[step.run.__module__]
                 if hasattr(module, "GRID_LIMIT"):
                     monkeypatch.setattr(module, "GRID_LIMIT", 2)
     rng = np.random.default_rng(0)
-    n1, n2 = 70_000 if gpu_available() else 5, 6
+    n1, n2 = 70_000 if use_gpu() else 5, 6
     x, grad = rng.normal(size=(2, n1, n2)).astype(np.float32)
     weight, bias = rng.normal(size=(2, n2)).astype(np.float32)
     case = Case(x, weight, bias, grad, 0.1, rms=False)

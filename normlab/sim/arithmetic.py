@@ -143,14 +143,18 @@ class IntegerCast:
     def __call__(self, value: Any = 0) -> Any:
         """Return `value` truncated toward zero, then wrapped to the type's width."""
         if isinstance(value, (float, np.floating, ml_dtypes.bfloat16)):
-            value = self._truncated(float(value))
+            value = self._truncated(value)
         return self.holder(self.wrap(int(value)))
 
-    def _truncated(self, value: float) -> int:
-        """Convert as `cvt.rzi` does: NaN is 0, and what no register of 32 (or 64) bits holds saturates."""
-        if math.isnan(value):
-            return 0
+    def _truncated(self, value: Any) -> int:
+        """Convert as `cvt.rzi` does: what no register of 32 (or 64) bits holds saturates.
+
+        NaN is the register's highest bit alone, or 0 from a narrower float into 32 bits (PTX ISA, cvt, integer notes).
+        """
         register = max(self.bits, 32)
+        if math.isnan(value):
+            narrow = register == 32 and not isinstance(value, float)  # np.float64 is one
+            return 0 if narrow else 1 << register - 1
         low = -(1 << register - 1) if self.signed else 0
         high = low + (1 << register) - 1
         if math.isinf(value):

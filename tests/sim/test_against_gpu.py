@@ -290,10 +290,10 @@ class Table:
     def kernel(self) -> Any:
         """The kernel: row k of the output is expression k."""
         names = list(self.inputs)
-        lines = [f"def kernel({', '.join(f'{name}_' for name in names)}, out):", "    i = cuda.grid(1)"]
-        lines += ["    if i < out.shape[1]:", *(f"        {name} = {name}_[i]" for name in names)]
+        lines = [f"def kernel({', '.join(f'{name}_' for name in names)}, out):", "    at = cuda.grid(1)"]
+        lines += ["    if at < out.shape[1]:", *(f"        {name} = {name}_[at]" for name in names)]
         for k, row in enumerate(self.rows):
-            lines += [f"        row{k} = {row.expression}", f"        out[{k}, i] = row{k}"]
+            lines += [f"        row{k} = {row.expression}", f"        out[{k}, at] = row{k}"]
         return cuda.jit(self.made("kernel", lines))
 
     @property

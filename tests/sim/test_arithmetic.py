@@ -121,7 +121,7 @@ NOTHING, F0, I32 = 0, np.float32(0), np.int32(5)
         (lambda: cuda.libdevice.double2uint_rz(3e9), 3_000_000_000 - 2**32),
         (lambda: cuda.libdevice.double2ull_rz(3e9), 3_000_000_000),
         (lambda: int(-2.7), -2),
-        (lambda: int(F0 / F0), 0),
+        (lambda: int(F0 / F0), -(2**63)),
         (lambda: float(3), 3.0),
         (lambda: max(1, F32), 3),
         (lambda: abs(-F32), 3),
@@ -334,7 +334,22 @@ def test_a_float_that_an_integer_array_cannot_hold_saturates():
 
     out = np.ones(3, np.uint64)
     simulate(kernel)[1, 1](out)
-    assert list(out) == [2**64 - 1, 0, 0]
+    assert list(out) == [2**64 - 1, 0, 2**63]
+
+
+def test_nan_becomes_the_highest_bit_or_0_from_a_narrow_float_into_32_bits():
+    """As PTX's cvt has it; 0 / 0 of uint64 stored into uint64 was 2**63 on an H200."""
+
+    def kernel(wide, narrow):
+        wide[0] = np.float64(math.nan)
+        wide[1] = np.float32(math.nan)
+        narrow[0] = np.float64(math.nan)
+        narrow[1] = np.float32(math.nan)
+
+    wide, narrow = np.ones(2, np.int64), np.ones(2, np.int32)
+    simulate(kernel)[1, 1](wide, narrow)
+    assert wide.tolist() == [-(2**63), -(2**63)]
+    assert narrow.tolist() == [-(2**31), 0]
 
 
 def test_a_bare_float_literal_accumulates_in_float64_as_the_compiler_does():

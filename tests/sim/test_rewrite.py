@@ -322,7 +322,7 @@ def python(*arguments, **environment):
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": root, **environment},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]), **environment},
     )
 
 
