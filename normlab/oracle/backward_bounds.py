@@ -106,8 +106,11 @@ def backward_bound(
 
         # An infinite grad_output times an x̂ that may be 0 or of either sign: infinite or NaN, and of which sign?
         unsure = np.logical_or(np.isinf(xhat.error), abs(xhat.exact) <= xhat.error)
+        # Neither is known where a finite term of the same sums may overflow, maybe to the other side.
+        overflows = np.isinf(g.error) | np.isinf(true_g.error) | np.isinf(terms2.error)
         infinite = np.isinf(dy.exact)
-        unsure_rows = infinite.any(axis=1, keepdims=True) & unsure.any(axis=1, keepdims=True)
+        no_scale = abs(invvar.exact) <= invvar.error  # an invvar that may be held as 0, and infinity times 0 is NaN
+        unsure_rows = infinite.any(axis=1, keepdims=True) & ((unsure | overflows).any(axis=1, keepdims=True) | no_scale)
         unsure_columns = (infinite & unsure).any(axis=0, keepdims=True)
 
         storage = float_format(arithmetic.input), float_format(arithmetic.parameter)

@@ -11,7 +11,14 @@ from inputs import ORDINARY, ROWS, WIDTHS, compare, distant, far_from_zero, hard
 from numpy_kernels import NumpyKernels
 
 import normlab
-from normlab.oracle import layer_norm, layer_norm_backward_bound, layer_norm_bound, rms_norm, rms_norm_bound
+from normlab.oracle import (
+    Arithmetic,
+    layer_norm,
+    layer_norm_backward_bound,
+    layer_norm_bound,
+    rms_norm,
+    rms_norm_bound,
+)
 
 STORAGE = [
     ("float32", "float32", "float32"),
@@ -324,3 +331,13 @@ def test_a_bound_on_what_was_handed_in_must_have_its_shape():
             memory_efficient=True,
             output_error=np.ones(4),
         )
+
+
+def test_nothing_is_known_of_an_infinite_gradient_times_an_invvar_that_may_be_held_as_0():
+    """eps = 1e39 is infinite in float32: infinity times invvar is infinite in truth, and NaN in the kernel."""
+    x, weight = np.float32([[1, 2, 4]]), np.float32([1, 1, 1])
+    grad_output = np.float32([[1, np.inf, 2]])
+    arithmetic = Arithmetic(row_terms=3, row_merges=0, column_terms=1, column_merges=0)
+    invvar_error = layer_norm_bound(x, 3, weight, None, 1e39, arithmetic).invvar
+    bound = layer_norm_backward_bound(grad_output, x, 3, weight, None, 1e39, arithmetic, invvar_error=invvar_error)
+    assert np.isinf(bound.grad_input).all()
