@@ -8,8 +8,8 @@ type is held to the type that Numba's compiler infers. On a GPU the results are 
 (NaN equals NaN) wherever IEEE 754 or the operation's definition leaves no choice, else within the bound that stands
 beside the expression.
 
-Bounds are in ulp of the result's type: CUDA's documented maximum (CUDA C++ Programming Guide, "Mathematical
-Functions") plus `NUMPY`, because the simulator's own functions are NumPy's, and NumPy lets its vectorised ones err by
+Bounds are in ulp of the result's type: CUDA's maximum (CUDA C++ Programming Guide, "Mathematical Functions"; the
+numbers are from memory, not yet compared with the guide) plus `NUMPY`, because the simulator's own functions are NumPy's, and NumPy lets its vectorised ones err by
 up to 4 ulp.
 """
 
@@ -180,7 +180,7 @@ def on_gpu(run: Case, arguments: tuple) -> tuple:
 def distance(simulated: np.ndarray, real: np.ndarray, unit: np.dtype) -> np.ndarray:
     """How far two results lie apart, elementwise: in ulp of `unit`; 0 only for equal bits (or two NaN).
 
-    An infinity is the number that follows the largest one, as in CUDA's definition of an ulp error: a result one ulp
+    An infinity is the number that follows the largest one (our reading of CUDA's ulp error): a result one ulp
     too large overflows (`hypot(1, 1.797e308)` does).
     """
     top = np.finfo(unit).maxexp
@@ -580,7 +580,7 @@ table(
 
 # --- tables: math ----------------------------------------------------------------------------------------------------
 
-# CUDA's documented maximum error in ulp, float32 and float64. None of them depends on the domain but lgamma's.
+# CUDA's maximum error in ulp (see the top: from memory), float32 and float64. None of them depends on the domain but lgamma's.
 ULPS = {
     **{"exp": (1, 1), "exp2": (2, 1), "exp10": (2, 1), "expm1": (1, 1), "log": (1, 1), "log2": (1, 1), "log10": (2, 1)},
     **{"log1p": (1, 1), "sin": (2, 2), "cos": (2, 2), "tan": (4, 2), "asin": (2, 2), "acos": (2, 2), "atan": (2, 2)},
