@@ -9,8 +9,8 @@ type is held to the type that Numba's compiler infers. On a GPU the results are 
 beside the expression.
 
 Bounds are in ulp of the result's type: CUDA's maximum (CUDA C++ Programming Guide, "Mathematical Functions"; the
-numbers are from memory, not yet compared with the guide) plus `NUMPY`, because the simulator's own functions are NumPy's, and NumPy lets its vectorised ones err by
-up to 4 ulp.
+numbers are from memory, not yet compared with the guide) plus `NUMPY`, because the simulator's own functions are
+NumPy's, and NumPy lets its vectorised ones err by up to 4 ulp.
 """
 
 import functools
@@ -580,7 +580,7 @@ table(
 
 # --- tables: math ----------------------------------------------------------------------------------------------------
 
-# CUDA's maximum error in ulp (see the top: from memory), float32 and float64. None of them depends on the domain but lgamma's.
+# CUDA's maximum error in ulp (from memory), float32 and float64. None of them depends on the domain but lgamma's.
 ULPS = {
     **{"exp": (1, 1), "exp2": (2, 1), "exp10": (2, 1), "expm1": (1, 1), "log": (1, 1), "log2": (1, 1), "log10": (2, 1)},
     **{"log1p": (1, 1), "sin": (2, 2), "cos": (2, 2), "tan": (4, 2), "asin": (2, 2), "acos": (2, 2), "atan": (2, 2)},
