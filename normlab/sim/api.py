@@ -13,6 +13,7 @@ from normlab.sim.atomics import Atomics
 from normlab.sim.functions import MATH, Namespace, brev, clz, ffs, fma, popc
 from normlab.sim.libdevice import FP16, LIBDEVICE
 from normlab.sim.memory import ConstantMemory, LocalMemory, SharedMemory
+from normlab.sim.observe import ObservedArray, Observer
 from normlab.sim.scheduler import WARP_SIZE, Dim3, Thread
 from normlab.sim.warp import WarpOperations
 
@@ -59,6 +60,7 @@ class Cuda(WarpOperations):
     warpsize = WARP_SIZE
     grid_run: "Grid"  # set by the launch
     current: Thread  # set by the scheduler, as are the two indices
+    observer: Observer | None = None  # set by the launch
     threadIdx: Dim3  # noqa: N815
     blockIdx: Dim3  # noqa: N815
 
@@ -73,7 +75,7 @@ class Cuda(WarpOperations):
         """Set up the namespace of one launch."""
         self.gridDim, self.blockDim = grid, block
         self.shared = SharedMemory(self, dynamic_shared_bytes)
-        self.local = LocalMemory()
+        self.local = LocalMemory(self)
         self.const = ConstantMemory()
         self.atomic = Atomics(self)
         self.libdevice, self.fp16 = LIBDEVICE, FP16
@@ -133,11 +135,23 @@ class Cuda(WarpOperations):
         """`syncthreads`, and return 1 if some predicate was true, else 0."""
         return self._barrier("syncthreads_or", predicate)
 
-    def threadfence(self) -> None:
+    def _fence(self, scope: str) -> None:
         """Count as one turn of a spin loop, no more: the simulated memory has one order for all."""
+        if self.observer is not None:
+            self.observer.fence(self.current, scope)
         self.grid_run.turn(self.current)
 
-    threadfence_block = threadfence_system = threadfence
+    def threadfence(self) -> None:
+        """Order this thread's memory accesses for all threads of the device."""
+        self._fence("device")
+
+    def threadfence_block(self) -> None:
+        """Order this thread's memory accesses for its block."""
+        self._fence("block")
+
+    def threadfence_system(self) -> None:
+        """Order this thread's memory accesses for the whole machine."""
+        self._fence("system")
 
     def nanosleep(self, nanoseconds: Any) -> None:
         """Count as one turn of a spin loop."""
@@ -155,7 +169,8 @@ class Cuda(WarpOperations):
 
     def ldcv(self, array: np.ndarray, index: Any) -> Any:
         """Load `array[index]` afresh, as a loop does that waits for another thread's store."""
-        self.grid_run.spin(self.current, (array.ctypes.data, index), array[index])
+        plain = array.raw if isinstance(array, ObservedArray) else array
+        self.grid_run.spin(self.current, (plain.ctypes.data, index), plain[index])
         return array[index]
 
     def stcg(self, array: np.ndarray, index: Any, value: Any) -> None:

@@ -1,7 +1,7 @@
 """Atomic operations: `cuda.atomic`.
 
-A thread never stops inside one, so each is atomic by itself. All go through `Atomics._update`, the one place for a
-tracer to listen at. An atomic may be the heart of a spin loop, so `Grid` counts them.
+A thread never stops inside one, so each is atomic by itself. All go through `Atomics._update`, which tells the
+observer. An atomic may be the heart of a spin loop, so `Grid` counts them.
 """
 
 from collections.abc import Callable
@@ -34,6 +34,8 @@ class Atomics:
     def _update(self, array: np.ndarray, index: Any, new_value: Callable[[Any], Any]) -> Any:
         """Replace `array[index]` by `new_value` of it and return the old one."""
         grid, thread = self._cuda.grid_run, self._cuda.current
+        if self._cuda.observer is not None:
+            array, index = self._cuda.observer.atomic(array, index)
         old = array[index]
         array[index] = new = new_value(old)
         if new == old or new != new:

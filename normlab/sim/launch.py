@@ -2,12 +2,14 @@
 
 import inspect
 import operator
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
 from normlab.sim.api import Cuda
 from normlab.sim.errors import own_lines
 from normlab.sim.memory import MAX_SHARED, adopt
+from normlab.sim.observe import Observer
 from normlab.sim.rewrite import Rewriter, python_function
 from normlab.sim.scheduler import Dim3, Grid, schedule_order
 
@@ -16,7 +18,7 @@ MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
-def simulate(kernel: Any, schedule: str | int = "forward") -> "Simulated":
+def simulate(kernel: Any, schedule: str | int = "forward") -> "Launchable":
     """Return `kernel` as something to launch without a GPU: `simulate(kernel)[grid, block](*arguments)`.
 
     `kernel`: what `numba.cuda.jit` returns, or a plain Python function that uses `cuda`; its Python body runs, with
@@ -43,27 +45,31 @@ def simulate(kernel: Any, schedule: str | int = "forward") -> "Simulated":
     >>> x[:4]
     array([31., 30., 29., 28.], dtype=float32)
     """
-    function = kernel if isinstance(kernel, FunctionType) else python_function(kernel)
-    if function is None:
-        raise TypeError(f"simulate takes a numba.cuda.jit kernel or a Python function, not {_described(kernel)}")
-    if getattr(kernel, "targetoptions", {}).get("device"):
-        raise TypeError(f"{function.__name__!r} is a device function; only a kernel can be launched")
-    schedule_order(schedule)
-    return Simulated(function, schedule)
+    return Launchable("simulate", kernel, schedule, Launch.run)
 
 
 def _described(value: Any) -> str:
     return f"the {type(value).__name__} {value!r}"
 
 
-class Simulated:
+class Launchable:
     """A kernel that waits for its launch configuration."""
 
-    def __init__(self, function: FunctionType, schedule: str | int):
-        """Keep the kernel and its schedule."""
-        self._function, self._schedule = function, schedule
+    def __init__(self, verb: str, kernel: Any, schedule: str | int, start: Callable[["Launch", tuple], Any]):
+        """Keep the kernel for `start`, which is called with each launch and its arguments.
 
-    def __getitem__(self, configuration: Any) -> "Configured":
+        `verb`: the function's name that the caller knows this by. Raises TypeError for what is not a kernel,
+        ValueError for an unknown schedule.
+        """
+        function = kernel if isinstance(kernel, FunctionType) else python_function(kernel)
+        if function is None:
+            raise TypeError(f"{verb} takes a numba.cuda.jit kernel or a Python function, not {_described(kernel)}")
+        if getattr(kernel, "targetoptions", {}).get("device"):
+            raise TypeError(f"{function.__name__!r} is a device function; only a kernel can be launched")
+        schedule_order(schedule)
+        self._verb, self._function, self._schedule, self._start = verb, function, schedule, start
+
+    def __getitem__(self, configuration: Any) -> "Launch":
         """Return the kernel configured by `grid, block[, stream[, dynamic_shared_bytes]]`."""
         if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
             raise ValueError(
@@ -88,35 +94,52 @@ class Simulated:
             raise ValueError(
                 f"{dynamic_shared_bytes} bytes of dynamic shared memory are more than the {MAX_SHARED} that a block has"
             )
-        return Configured(self._function, self._schedule, grid, block, int(dynamic_shared_bytes))
+        return Launch(self._function, self._schedule, grid, block, int(dynamic_shared_bytes), self._start)
 
     def __call__(self, *arguments: Any) -> None:
         """Refuse: a kernel is launched with a configuration."""
         name = self._function.__name__
-        raise ValueError(f"kernel {name!r} needs a launch configuration: simulate({name})[grid, block](...)")
+        raise ValueError(f"kernel {name!r} needs a launch configuration: {self._verb}({name})[grid, block](...)")
 
 
-class Configured:
+class Launch:
     """A kernel with its launch configuration; calling it is the launch."""
 
-    def __init__(self, function: FunctionType, schedule: str | int, grid: Dim3, block: Dim3, dynamic_shared_bytes: int):
+    def __init__(
+        self,
+        function: FunctionType,
+        schedule: str | int,
+        grid: Dim3,
+        block: Dim3,
+        dynamic_shared_bytes: int,
+        start: Callable[["Launch", tuple], Any],
+    ):
         """Keep all that a launch needs but its arguments."""
-        self._function, self._schedule = function, schedule
-        self._grid, self._block, self._dynamic_shared_bytes = grid, block, dynamic_shared_bytes
+        self.function, self.grid, self.block = function, grid, block
+        self._schedule, self._dynamic_shared_bytes, self._start = schedule, dynamic_shared_bytes, start
 
-    def __call__(self, *arguments: Any) -> None:
-        """Run the kernel to its end, in place on `arguments`."""
-        function = self._function
-        adopted = adopt_arguments(function, arguments)
-        cuda = Cuda(self._grid, self._block, self._dynamic_shared_bytes)
-        body = Rewriter(cuda).function(function)
-        order = schedule_order(self._schedule)
-        cuda.grid_run = Grid(cuda, function.__name__, lambda: body(*adopted), self._grid, self._block, order)
+    def __call__(self, *arguments: Any) -> Any:
+        """Launch on `arguments`."""
         try:
-            cuda.grid_run.run()
+            return self._start(self, arguments)
         except BaseException as error:  # a reader looks for the kernel's lines, not for the scheduler's
             error.__traceback__ = own_lines(error.__traceback__)
             raise
+
+    def run(self, arguments: tuple, observer: Observer | None = None) -> None:
+        """Run the kernel to its end, in place on `arguments`, under the eyes of `observer`."""
+        function = self.function
+        adopted = adopt_arguments(function, arguments)
+        cuda = Cuda(self.grid, self.block, self._dynamic_shared_bytes)
+        if observer is not None:
+            cuda.observer = observer
+            observer.attach(cuda)
+            names = inspect.signature(function).parameters
+            adopted = [observer.adopt(value, name) for value, name in zip(adopted, names, strict=False)]
+        body = Rewriter(cuda).function(function)
+        order = schedule_order(self._schedule)
+        cuda.grid_run = Grid(cuda, function.__name__, lambda: body(*adopted), self.grid, self.block, order)
+        cuda.grid_run.run()
 
 
 def adopt_arguments(function: FunctionType, arguments: tuple) -> list[Any]:

@@ -3,10 +3,13 @@
 Float arrays stay plain NumPy arrays, because a norm kernel spends its time indexing them. Integer arrays become one
 of two subclasses that store with C's wrap-around and load narrow integers as 64-bit values, as Numba computes.
 `adopt` is the one door through which memory of the host enters a kernel and `fresh` the one through which new memory
-does; a tracer wraps both.
+does. Under observation (observe.py) what they return is wrapped.
 """
 
+import linecache
+import re
 import sys
+from types import FrameType
 from typing import Any
 
 import ml_dtypes
@@ -18,6 +21,8 @@ from normlab.sim.errors import SimulationError
 INTEGER_POISON = 0x5A  # every byte of a fresh integer: 0x5a5a5a5a is as good as garbage, and easy to recognise
 MAX_STATIC_SHARED = 48 * 1024  # bytes a block, for ptxas
 MAX_SHARED = 227 * 1024  # bytes a block, on an H200
+SHARED_SPACING = 1 << 20  # bytes between the shared arrays of the imagined device: each begins at bank 0
+DYNAMIC_ADDRESS = 1 << 40  # of dynamic shared memory there
 DYNAMIC_POISON = 0xFF  # every byte of dynamic shared memory: NaN in any float type
 
 
@@ -119,6 +124,12 @@ def fresh(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return as_kernel_array(array)
 
 
+def name_given(frame: FrameType, otherwise: str) -> str:
+    """Return the name that the line of `frame` assigns to, as far as the source tells."""
+    match = re.match(r"\s*(\w+)\s*=[^=]", linecache.getline(frame.f_code.co_filename, frame.f_lineno))
+    return match[1] if match else otherwise
+
+
 class SharedMemory:
     """`cuda.shared`."""
 
@@ -138,7 +149,11 @@ class SharedMemory:
         shared = self._cuda.current.block.shared
         if site not in shared:
             extents, kind = shape_of(shape), dtype_of(dtype)
-            shared[site] = self._dynamic(kind) if extents == (0,) else self._static(extents, kind)
+            array = self._dynamic(kind) if extents == (0,) else self._static(extents, kind)
+            if self._cuda.observer is not None:
+                where = DYNAMIC_ADDRESS if extents == (0,) else len(shared) * SHARED_SPACING
+                array = self._cuda.observer.made(array, name_given(caller, "shared array"), "shared", where)
+            shared[site] = array
         return shared[site]
 
     def _static(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -169,9 +184,16 @@ class SharedMemory:
 class LocalMemory:
     """`cuda.local`."""
 
+    def __init__(self, cuda: Any):
+        """Belong to the launch of `cuda`."""
+        self._cuda = cuda
+
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> np.ndarray:
         """Return an array of the calling thread's own."""
-        return fresh(shape_of(shape), dtype_of(dtype))
+        array = fresh(shape_of(shape), dtype_of(dtype))
+        if self._cuda.observer is None:
+            return array
+        return self._cuda.observer.made(array, name_given(sys._getframe(1), "local array"), "local", 0)
 
 
 class ConstantMemory:

@@ -25,6 +25,7 @@ import numpy as np
 from normlab.sim.arithmetic import OPERATORS, adopt_scalar
 from normlab.sim.functions import popc
 from normlab.sim.indices import boolean_names, index_names, is_boolean, is_index
+from normlab.sim.paths import PathMarks
 
 PREFIX = "_simulated_"
 INT_MARK = "normlab.sim: an np.int64"  # a constant (INT_MARK, 5) in a syntax tree is np.int64(5) in the code
@@ -53,21 +54,22 @@ OPERATOR_GLOBALS = {PREFIX + name: function for name, function in OPERATORS.item
     PREFIX + "int64": np.int64,
 }
 
-_safe_codes: dict[int, tuple[CodeType, CodeType]] = {}
+_safe_codes: dict[tuple[int, bool], tuple[CodeType, CodeType]] = {}
 
 
-def safe_code(code: CodeType) -> CodeType:
-    """Return `code` with the device's arithmetic."""
-    if id(code) not in _safe_codes:
-        _safe_codes[id(code)] = (code, _with_typed_numbers(_recompiled(code)))  # the original is kept for its id
-    return _safe_codes[id(code)][1]
+def safe_code(code: CodeType, marked: bool = False) -> CodeType:
+    """Return `code` with the device's arithmetic; `marked`: with reports of its calls and turns too (paths.py)."""
+    key = id(code), marked
+    if key not in _safe_codes:
+        _safe_codes[key] = (code, _with_typed_numbers(_recompiled(code, marked)))  # the original is kept for its id
+    return _safe_codes[key][1]
 
 
-def _recompiled(code: CodeType) -> CodeType:
+def _recompiled(code: CodeType, marked: bool) -> CodeType:
     """Return `code` with its operators as calls, or as it is when its source is missing or has changed since."""
     source = "".join(linecache.getlines(code.co_filename))
     try:
-        candidates = _compiled_file(code.co_filename, source)
+        candidates = _compiled_file(code.co_filename, source, marked)
     except SyntaxError:  # a notebook cell with magics, for one
         return code
     for plain, safe in candidates.get((code.co_qualname, code.co_firstlineno), ()):
@@ -77,11 +79,14 @@ def _recompiled(code: CodeType) -> CodeType:
 
 
 @lru_cache(maxsize=64)
-def _compiled_file(filename: str, source: str) -> dict[tuple[str, int], list[tuple[CodeType, CodeType]]]:
+def _compiled_file(filename: str, source: str, marked: bool) -> dict[tuple[str, int], list[tuple[CodeType, CodeType]]]:
     """Compile a whole file plainly and safely; return the pairs of code objects by name and line."""
     tree = ast.parse(source)
     plain = compile(tree, filename, "exec", dont_inherit=True)
-    safe = compile(ast.fix_missing_locations(SafeOperators().visit(tree)), filename, "exec", dont_inherit=True)
+    tree = SafeOperators().visit(tree)
+    if marked:
+        tree = PathMarks().visit(tree)
+    safe = compile(ast.fix_missing_locations(tree), filename, "exec", dont_inherit=True)
     pairs: dict[tuple[str, int], list[tuple[CodeType, CodeType]]] = {}
     for one, other in zip(_functions(plain), _functions(safe), strict=True):
         pairs.setdefault((one.co_qualname, one.co_firstlineno), []).append((one, other))

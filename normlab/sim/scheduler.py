@@ -6,8 +6,8 @@ after another, each to its next stop, then resolves the warp operations whose la
 warps, then releases its barrier; a grid runs its blocks. `launch.py` starts a `Grid`, the operations in `api.py` and
 `warp.py` stop its threads.
 
-Every meeting is resolved in one place, and that is where a tracer listens: `Block.release_barrier`, `Warp.resolve`,
-`Grid.release_grid_sync`.
+Every meeting is resolved in one place, and there an observer (observe.py) hears of it: `Block.release_barrier`,
+`Warp.answer`, `Grid.release_grid_sync`.
 """
 
 import contextvars
@@ -22,6 +22,7 @@ import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
 
 from normlab.sim.errors import BarrierError, DeadlockError, calling_frame, failing_array, is_machinery, place
+from normlab.sim.observe import ObservedArray
 from normlab.sim.warp import RESOLVERS
 
 WARP_SIZE = 32
@@ -93,7 +94,10 @@ class Thread(greenlet):
     what it brought; whoever resolves the operation puts its answer into `result`.
     """
 
-    __slots__ = ("block", "given", "index", "lane", "mask", "operation", "polled", "result", "spins", "updates", "warp")
+    __slots__ = (
+        *("block", "given", "index", "lane", "mask", "operation", "polled", "result", "seen", "spins", "updates"),
+        "warp",
+    )
 
     def __init__(self, run: Callable[[], None], index: Dim3, lane: int, warp: "Warp", block: "Block"):
         """Be ready to call `run`."""
@@ -104,6 +108,7 @@ class Thread(greenlet):
         self.given: Any = None
         self.result: Any = None
         self.polled: dict[Any, Any] = {}  # address → value, of the atomics that changed nothing
+        self.seen: Any = None  # the observer's own
 
     @property
     def name(self) -> str:
@@ -114,11 +119,12 @@ class Thread(greenlet):
 class Warp:
     """Thirty-two threads (the last warp of a block may have fewer) that shuffle and vote among themselves."""
 
-    __slots__ = ("block", "live", "live_mask", "ready", "spinning", "threads", "waiting")
+    __slots__ = ("block", "live", "live_mask", "ready", "seen", "spinning", "threads", "waiting")
 
     def __init__(self, block: "Block"):
         """Start without threads."""
         self.block = block
+        self.seen: Any = None  # the observer's own
         self.threads: list[Thread] = []
         self.live: list[Thread] = []
         self.live_mask = 0
@@ -166,6 +172,8 @@ class Warp:
         """Give every thread of a complete `group` its result, and let it run on."""
         if group[0].operation != "activemask":  # which waits for nobody
             self.block.grid.progress += 1
+            if (observer := self.block.grid.cuda.observer) is not None:
+                observer.meeting(group)
         RESOLVERS[group[0].operation]({thread.lane: thread for thread in group})
         for thread in group:
             thread.operation = None
@@ -179,6 +187,7 @@ class Block:
     def __init__(self, grid: "Grid", index: Dim3):
         """Make the threads of the block; none has run yet."""
         self.grid, self.index = grid, index
+        self.seen: Any = None  # the observer's own
         self.shared: dict[Any, np.ndarray] = {}  # filled by memory.py
         self.static_bytes = 0  # of its arrays of fixed shape
         self.arrived: list[Thread] = []  # at a block barrier
@@ -239,6 +248,8 @@ class Block:
                     f"  {first.operation} at {place(first.gr_frame)}  ({first.name})\n"
                     f"  {thread.operation} at {place(thread.gr_frame)}  ({thread.name})"
                 )
+        if (observer := self.grid.cuda.observer) is not None:
+            observer.barrier(self, arrived)
         if first.operation != "syncthreads":
             result = BARRIER_RESULTS[first.operation]([bool(thread.given) for thread in arrived])
             for thread in arrived:
@@ -281,6 +292,8 @@ class Grid:
         warp.live_mask &= ~(1 << thread.lane)
         warp.block.live_count -= 1
         self.progress += 1
+        if self.cuda.observer is not None:
+            self.cuda.observer.returned(thread)
 
     def run(self) -> None:
         """Run every block to its end. Whatever is raised, in a kernel or here, leaves no thread behind."""
@@ -304,6 +317,8 @@ class Grid:
         block.run()
         if not block.live_count:
             self.parked.remove(block)
+            if self.cuda.observer is not None:
+                self.cuda.observer.block_done(block)
 
     def run_parked(self) -> None:
         """Run the blocks that wait for each other, by grid sync or by spinning, until none is left."""
@@ -320,6 +335,8 @@ class Grid:
 
     def release_grid_sync(self) -> None:
         """Let all threads of the grid go on from their grid sync."""
+        if self.cuda.observer is not None:
+            self.cuda.observer.grid_sync(self.parked)
         for block in self.parked:
             for warp in block.warps:
                 warp.ready = list(warp.live)
@@ -404,6 +421,8 @@ def variables(frame: FrameType | None) -> tuple:
     frame = calling_frame(frame)
     while frame is not None and not is_machinery(frame):
         for value in frame.f_locals.values():
+            if isinstance(value, ObservedArray):
+                value = value.raw
             small = isinstance(value, np.ndarray) and value.nbytes <= SMALL
             found.append(value.tobytes() if small else str(value) if np.isscalar(value) else id(value))
         found.append(frame.f_lasti)

@@ -144,13 +144,16 @@ def _shuffled(operation: str) -> Callable[[Group], None]:
 
 def _refuse(thread: "Thread", source: int, operation: str) -> None:
     """Raise in the lane that asked for a value nobody gave, so that the traceback ends at its line."""
-    warp = thread.warp
+    warp, observer = thread.warp, thread.block.grid.cuda.observer
     if source >= len(warp.threads):
         why = "does not exist in this block"
     elif not thread.mask >> source & 1:
         why = "is not in the mask"
     else:
         why = "has returned"
+    if observer is not None and observer.refuse_shuffle(thread, source, why):
+        thread.result = thread.given[0]
+        return
     thread.block.grid.cuda.current = thread
     thread.throw(
         ShuffleError(
