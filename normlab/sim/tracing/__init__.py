@@ -1,0 +1,16 @@
+"""Traces: what a kernel's warps ask of memory, in Nsight Compute's words.
+
+`trace` runs a kernel under the eyes of a `Recorder` (recorder.py), which gathers lanes into requests (request.py),
+prices them (model.py) and counts them (counts.py). Tables, pictures and the HTML report show the outcome.
+
+Where the model stops: it counts the accesses of the source. A compiler may hoist a load out of a loop, merge two of
+the same address, or drop one nobody uses. Caches, timing and DRAM are not modelled, local memory and constants not
+counted. Lanes run together when they reach an instruction by the same calls and loop turns (paths.py); hardware may
+split them further.
+"""
+
+from normlab.sim.tracing.counts import METRICS
+from normlab.sim.tracing.request import Line, Request
+from normlab.sim.tracing.trace import LineCounts, Trace, trace
+
+__all__ = ["METRICS", "Line", "LineCounts", "Request", "Trace", "trace"]

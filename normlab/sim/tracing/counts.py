@@ -1,0 +1,171 @@
+"""What a trace counts, for one source line or a whole launch, and the names that Nsight Compute has for it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+from normlab.sim.tracing.model import SECTOR
+
+
+@dataclass(slots=True)
+class Memory:
+    """The requests of one kind: loads or stores, of global or of shared memory."""
+
+    requests: int = 0
+    lanes: int = 0
+    sectors: int = 0  # global memory only
+    wavefronts: int = 0  # shared memory only
+    fewest: int = 0  # wavefronts that a conflict-free layout would take
+
+    def add(self, other: "Memory") -> None:
+        """Count what `other` counted, too."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+@dataclass(slots=True)
+class Unique:
+    """Bytes of global memory that were touched at least once."""
+
+    ld: int = 0
+    st: int = 0
+
+
+class Counts:
+    """Counters of a launch, or of one source line of it."""
+
+    __slots__ = ("barriers", "grid_syncs", "memory", "shuffles", "unique", "votes", "warp_syncs")
+
+    def __init__(self) -> None:
+        """Start at nothing."""
+        self.memory: dict[tuple[str, str], Memory] = {}  # (space, operation)
+        self.shuffles = self.votes = self.warp_syncs = self.barriers = self.grid_syncs = 0
+        self.unique = Unique()
+
+    def of(self, space: str, operation: str) -> Memory:
+        """Return the counters of an operation ("ld", "st", "atom") on a space ("global", "shared")."""
+        key = space, operation
+        if key not in self.memory:
+            self.memory[key] = Memory()
+        return self.memory[key]
+
+    def add(self, other: "Counts") -> None:
+        """Count what `other` counted, too; unique bytes are not additive, and stay."""
+        for (space, operation), memory in other.memory.items():
+            self.of(space, operation).add(memory)
+        for name in ("shuffles", "votes", "warp_syncs", "barriers", "grid_syncs"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def metrics(self) -> dict[str, float]:
+        """Return every metric by its name; a ratio over nothing is 0."""
+        return {name: metric.value(self) for name, metric in METRICS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """How a metric comes out of the counts, and what it means."""
+
+    value: Callable[[Counts], float]
+    short: str  # the head of a table's column
+    meaning: str
+
+
+def _ratio(above: float, below: float) -> float:
+    return above / below if below else 0.0
+
+
+def _of_global(operation: str, word: str) -> dict[str, Metric]:
+    return {
+        f"l1tex__t_requests_pipe_lsu_mem_global_op_{operation}.sum": Metric(
+            lambda counts: counts.of("global", operation).requests,
+            f"{operation} requests",
+            f"Global {word}: instructions, one for each warp with at least one active lane. Atomics are apart, and so "
+            "is local memory. The compiler may merge, hoist or drop accesses of the source; this counts the source's.",
+        ),
+        f"l1tex__t_sectors_pipe_lsu_mem_global_op_{operation}.sum": Metric(
+            lambda counts: counts.of("global", operation).sectors,
+            f"{operation} sectors",
+            f"Global {word}: 32-byte sectors that the requests touch, each once a request, cached or not. Arrays are "
+            "taken to begin at a multiple of 32 bytes, as every allocation does.",
+        ),
+        f"l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_{operation}.ratio": Metric(
+            lambda counts: _ratio(counts.of("global", operation).sectors, counts.of("global", operation).requests),
+            f"{operation} sectors/request",
+            f"Sectors over requests of global {word}: 4 for a warp on 32 neighbouring float32, 32 at the worst.",
+        ),
+    }
+
+
+def _of_shared(operation: str, word: str) -> dict[str, Metric]:
+    return {
+        f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{operation}.sum": Metric(
+            lambda counts: counts.of("shared", operation).wavefronts,
+            f"shared {operation} wavefronts",
+            f"Shared {word}: passes through the 32 banks of 4 bytes, one a request unless lanes want different words "
+            "of one bank, or more than 128 bytes together. The hardware's own counter runs a little above.",
+        ),
+        f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{operation}.sum": Metric(
+            lambda counts: counts.of("shared", operation).wavefronts - counts.of("shared", operation).fewest,
+            f"shared {operation} conflicts",
+            f"Shared {word}: wavefronts above the fewest that the same words could take. Modelled; the hardware's "
+            "counter of this name also counts other stalls of the data stage.",
+        ),
+    }
+
+
+METRICS: dict[str, Metric] = {
+    **_of_global("ld", "loads"),
+    **_of_global("st", "stores"),
+    **_of_shared("ld", "loads"),
+    **_of_shared("st", "stores"),
+    **{
+        f"normlab__bytes_unique_mem_global_op_{operation}.sum": Metric(
+            lambda counts, operation=operation: getattr(counts.unique, operation),  # type: ignore[misc]
+            f"{operation} unique bytes",
+            f"Bytes of global memory with at least one {word}: the compulsory traffic, if caches were perfect.",
+        )
+        for operation, word in (("ld", "load"), ("st", "store"))
+    },
+    **{
+        f"normlab__bytes_moved_mem_global_op_{operation}.sum": Metric(
+            lambda counts, operation=operation: SECTOR * counts.of("global", operation).sectors,  # type: ignore[misc]
+            f"{operation} moved bytes",
+            f"32 bytes for every sector of global {word}s between the cores and L1; L1 and L2 are not modelled, so "
+            "what reaches DRAM lies between the unique and the moved bytes.",
+        )
+        for operation, word in (("ld", "load"), ("st", "store"))
+    },
+    "normlab__atomics_mem_global.sum": Metric(
+        lambda counts: counts.of("global", "atom").lanes,
+        "global atomics",
+        "Atomic operations on global memory, each lane's; the hardware may combine those of a warp.",
+    ),
+    "normlab__atomics_mem_shared.sum": Metric(
+        lambda counts: counts.of("shared", "atom").lanes,
+        "shared atomics",
+        "Atomic operations on shared memory, each lane's; lanes on one address take their turns, which is not modelled.",
+    ),
+    "normlab__shuffles.sum": Metric(
+        lambda counts: counts.shuffles, "shuffles", "Shuffle instructions, one for a warp (or part of it)."
+    ),
+    "normlab__votes.sum": Metric(
+        lambda counts: counts.votes, "votes", "Vote and match instructions, one for a warp (or part of it)."
+    ),
+    "normlab__warp_syncs.sum": Metric(
+        lambda counts: counts.warp_syncs, "warp syncs", "syncwarp, one for a warp (or part of it)."
+    ),
+    "normlab__barriers.sum": Metric(
+        lambda counts: counts.barriers, "barriers", "Block barriers (syncthreads and its kin), one for a block."
+    ),
+    "normlab__grid_syncs.sum": Metric(
+        lambda counts: counts.grid_syncs, "grid syncs", "Grid syncs, one for the whole grid."
+    ),
+    "normlab__average_lanes_per_request.ratio": Metric(
+        lambda counts: _ratio(
+            sum(memory.lanes for memory in counts.memory.values()),
+            sum(memory.requests for memory in counts.memory.values()),
+        ),
+        "lanes/request",
+        "Active lanes in a memory request, atomics included: 32 where no warp diverges and no block has a part of a "
+        "warp.",
+    ),
+}

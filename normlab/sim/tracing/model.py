@@ -1,0 +1,56 @@
+"""What one memory instruction of a warp costs: sectors of global memory, wavefronts of shared memory.
+
+Pure functions of the addresses that the active lanes gave. `tests/hardware` compares them with the counters of an
+H200.
+"""
+
+from collections.abc import Iterable, Sequence
+
+SECTOR = 32  # bytes: what L1 and L2 move
+BANKS = 32
+WORD = 4  # bytes a bank gives in one wavefront
+
+
+def units(addresses: Iterable[int], size: int, unit: int) -> set[int]:
+    """Return the numbers of the `unit`-byte units that accesses of `size` bytes at `addresses` touch."""
+    if size <= unit and all(address % size == 0 for address in addresses):
+        return {address // unit for address in addresses}
+    return {n for address in addresses for n in range(address // unit, (address + size - 1) // unit + 1)}
+
+
+def sectors(addresses: Sequence[int], size: int) -> int:
+    """Return how many 32-byte sectors a request of `size` bytes a lane touches."""
+    return len(units(addresses, size, SECTOR))
+
+
+def phases(lanes: Sequence[int], addresses: Sequence[int], size: int) -> list[list[int]]:
+    """Return the addresses that the shared memory takes on together, phase by phase.
+
+    A wavefront carries 128 bytes: lanes of 8 bytes go by half warps, lanes of 16 bytes by quarter warps.
+    """
+    together = 32 if size <= WORD else 32 * WORD // size
+    found: dict[int, list[int]] = {}
+    for lane, address in zip(lanes, addresses, strict=True):
+        found.setdefault(lane // together, []).append(address)
+    return list(found.values())
+
+
+def wavefronts(lanes: Sequence[int], addresses: Sequence[int], size: int) -> int:
+    """Return in how many passes the 32 banks serve a request of `size` bytes a lane.
+
+    In a pass each bank gives one 4-byte word, to as many lanes as want it (broadcast, multicast); lanes that touch
+    parts of one word, such as two float16, share it too.
+    """
+    return sum(_passes(units(together, size, WORD)) for together in phases(lanes, addresses, size))
+
+
+def _passes(words: set[int]) -> int:
+    banks = [0] * BANKS
+    for word in words:
+        banks[word % BANKS] += 1
+    return max(banks)
+
+
+def fewest_wavefronts(addresses: Sequence[int], size: int) -> int:
+    """Return how many passes would do if the words that a request touches lay in the best banks."""
+    return -(-len(units(addresses, size, WORD)) // BANKS)

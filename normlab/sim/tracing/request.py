@@ -1,0 +1,96 @@
+"""One request: what the lanes of one warp do together by one memory instruction."""
+
+import linecache
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from types import CodeType
+
+from normlab.sim.tracing.model import BANKS, SECTOR, WORD, fewest_wavefronts, sectors, wavefronts
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of source."""
+
+    file: str
+    number: int
+
+    @property
+    def text(self) -> str:
+        """The line, without indentation."""
+        return linecache.getline(self.file, self.number).strip()
+
+    def __str__(self) -> str:
+        """Return file:number: text."""
+        return f"{self.file}:{self.number}: {self.text}"
+
+
+@cache
+def line_of(code: CodeType, instruction: int) -> Line:
+    """Return the source line of an instruction (`f_lasti`) of `code`."""
+    position = next(islice(code.co_positions(), instruction // 2, None), None)
+    return Line(code.co_filename, (position[0] if position else None) or code.co_firstlineno)
+
+
+@dataclass(frozen=True)
+class Request:
+    """The lanes of a warp at one dynamic occurrence of one load, store or atomic.
+
+    `operation`: "ld", "st" or "atom"; `space`: "global" or "shared"; `size`: bytes a lane; `lanes`: the active ones;
+    `addresses`: what each of them gave, in bytes; `origin`: where the array begins.
+    """
+
+    line: Line
+    operation: str
+    space: str
+    array: str
+    size: int
+    origin: int
+    block: tuple[int, int, int]
+    warp: int
+    lanes: tuple[int, ...]
+    addresses: tuple[int, ...]
+
+    @property
+    def sectors(self) -> int:
+        """32-byte sectors touched."""
+        return sectors(self.addresses, self.size)
+
+    @property
+    def wavefronts(self) -> int:
+        """Passes through the banks of shared memory."""
+        return wavefronts(self.lanes, self.addresses, self.size)
+
+    @property
+    def conflicts(self) -> int:
+        """Wavefronts above the fewest that would do."""
+        return self.wavefronts - fewest_wavefronts(self.addresses, self.size)
+
+    @property
+    def cost(self) -> int:
+        """Sectors of global, wavefronts of shared memory."""
+        return self.sectors if self.space == "global" else self.wavefronts
+
+    def sectors_of(self, position: int) -> range:
+        """Return the numbers of the sectors, counted from the array's first, that the lane at `position` touches."""
+        start = self.addresses[position] - self.origin // SECTOR * SECTOR
+        return range(start // SECTOR, (start + self.size - 1) // SECTOR + 1)
+
+    def words_of(self, position: int) -> range:
+        """Return the numbers of the 4-byte words, counted from the array's first, that the lane there touches."""
+        start = self.addresses[position] - self.origin
+        return range(start // WORD, (start + self.size - 1) // WORD + 1)
+
+    def banks_of(self, position: int) -> list[int]:
+        """Return the banks that the lane at `position` touches."""
+        return [word % BANKS for word in self.words_of(position)]
+
+    def __str__(self) -> str:
+        """Say what was asked, by whom, and what it cost."""
+        words = {"ld": "load", "st": "store", "atom": "atomic"}
+        cost = f"{self.sectors} sectors" if self.space == "global" else f"{self.wavefronts} wavefronts"
+        return (
+            f"{self.space} {words[self.operation]} of {self.array!r}, block {self.block}, warp {self.warp}, "
+            f"{len(self.lanes)} lanes of {self.size} bytes: {cost}\n  {self.line}"
+        )

@@ -1,0 +1,171 @@
+"""`trace`: a kernel's memory requests, counted per launch and per source line."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from normlab.sim.launch import Launch, Launchable
+from normlab.sim.tracing import tables
+from normlab.sim.tracing.counts import METRICS, Counts
+from normlab.sim.tracing.recorder import Heat, Recorder
+from normlab.sim.tracing.request import Line, Request
+
+
+def trace(kernel: Any, schedule: str | int = "forward", keep: Collection[int] | int = ()) -> Launchable:
+    """Return `kernel` as something to launch under observation: `trace(kernel)[grid, block](*arguments)` is a `Trace`.
+
+    The kernel runs as `simulate` runs it, in place on its arguments. `keep`: line numbers of the kernel's source, of
+    which every request is kept, to be looked at one by one; of other lines the first and the costliest are.
+
+    Raises what `simulate` raises.
+
+    >>> import numpy as np
+    >>> from numba import cuda
+    >>> @cuda.jit
+    ... def every_other(x, y):
+    ...     i = cuda.grid(1)
+    ...     y[i] = x[2 * i]
+    >>> counted = trace(every_other)[1, 32](np.zeros(64, np.float32), np.zeros(32, np.float32))
+    >>> counted.metrics["l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"]
+    8.0
+    """
+    lines = {keep} if isinstance(keep, int) else set(keep)
+    if not all(isinstance(line, int) for line in lines):
+        raise TypeError(f"keep takes line numbers of the kernel's source, not {keep!r}")
+
+    def start(launch: Launch, arguments: tuple) -> Trace:
+        recorder = Recorder(lines)
+        launch.run(arguments, recorder)
+        return Trace(launch, recorder)
+
+    return Launchable("trace", kernel, schedule, start)
+
+
+@dataclass(frozen=True)
+class LineCounts:
+    """What one source line did."""
+
+    line: Line
+    metrics: dict[str, float]
+
+
+class Trace:
+    """What a launch did to memory, and where its threads met.
+
+    Attributes:
+        kernel: the kernel's name. `grid`, `block`: (x, y, z).
+        metrics: Nsight Compute's name of a metric → its value; `METRICS` says what each counts.
+        heat: how often each element of each array was loaded and stored.
+        flows: who gave values to whom in the first block.
+    """
+
+    def __init__(self, launch: Launch, recorder: Recorder):
+        """Take over what `recorder` has counted in `launch`."""
+        self.kernel, self.file = launch.function.__name__, launch.function.__code__.co_filename
+        self.first_line = launch.function.__code__.co_firstlineno
+        self.grid, self.block = tuple(launch.grid), tuple(launch.block)
+        self.heat: list[Heat] = list(recorder.heat.values())
+        self.flows = recorder.flows
+        self.flows.forget_threads()
+        self._kept = recorder.kept
+        self._lines = recorder.lines
+        total = Counts()
+        for counts in recorder.lines.values():
+            total.add(counts)
+        for heat in self.heat:
+            if heat.space == "global":
+                total.unique.ld += heat.itemsize * int((heat.counted(stores=False) > 0).sum())
+                total.unique.st += heat.itemsize * int((heat.counted(stores=True) > 0).sum())
+        self.metrics: dict[str, float] = total.metrics()
+
+    def by_line(self) -> list[LineCounts]:
+        """Return the metrics of every line that touched memory or synchronised, in the order of the source.
+
+        Unique bytes are known of whole launches only, and left out.
+        """
+        return [
+            LineCounts(line, {name: value for name, value in counts.metrics().items() if "unique" not in name})
+            for line, counts in sorted(self._lines.items(), key=lambda item: (item[0].file, item[0].number))
+        ]
+
+    def compare(self, other: "Trace") -> tables.Comparison:
+        """Return the metrics of two traces side by side; prints as a table, in a notebook too."""
+        if not isinstance(other, Trace):
+            raise TypeError(f"compare takes another Trace, not {type(other).__name__}")
+        return tables.Comparison(self, other)
+
+    def requests(
+        self, line: int, operation: str | None = None, array: str | None = None, file: str | None = None
+    ) -> list[Request]:
+        """Return the requests kept of a line: all if it was named in `keep`, else the first and the costliest.
+
+        `operation`: "ld", "st" or "atom"; `array`: its name in the kernel; `file`: if several files have such a line.
+        Raises ValueError when nothing was kept of such requests, saying what there is.
+        """
+        found: list[Request] = []
+        for (where, _, made, name), kept in self._kept.items():
+            wanted = where.number == line and operation in (None, made) and array in (None, name)
+            if wanted and (file is None or where.file.endswith(file)) and kept.first and kept.worst:
+                found += kept.all or ([kept.first] if kept.first is kept.worst else [kept.first, kept.worst])
+        if not found:
+            asked = " ".join(f"{word} {value!r}" for word, value in (("of", array), ("by", operation)) if value)
+            raise ValueError(
+                f"line {line} of kernel {self.kernel!r} made no memory request {asked}".rstrip()
+                + f"; these lines did:\n{self._lines_with_requests()}"
+            )
+        return found
+
+    def request(self, line: int, operation: str | None = None, array: str | None = None) -> Request:
+        """Return the costliest request of a line; arguments and errors as those of `requests`."""
+        return max(self.requests(line, operation, array), key=lambda request: request.cost)
+
+    def _lines_with_requests(self) -> str:
+        rows = sorted({(line.file, line.number, made, name, line.text) for line, _, made, name in self._kept})
+        return "\n".join(f"  {number}: {text}  ({made} {name})" for _, number, made, name, text in rows)
+
+    def array(self, name: str) -> Heat:
+        """Return the access counts of the array that the kernel calls `name`; raises ValueError if there is none."""
+        for heat in self.heat:
+            if heat.name == name:
+                return heat
+        names = ", ".join(sorted({repr(heat.name) for heat in self.heat}))
+        raise ValueError(f"kernel {self.kernel!r} has no array {name!r}; it has {names or 'none'}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return kernel, launch, metrics and lines as JSON can hold them."""
+        return {
+            "kernel": self.kernel,
+            "grid": self.grid,
+            "block": self.block,
+            "metrics": self.metrics,
+            "lines": [
+                {"file": row.line.file, "line": row.line.number, "text": row.line.text, "metrics": row.metrics}
+                for row in self.by_line()
+            ],
+        }
+
+    def __iter__(self) -> Iterator[Request]:
+        """Walk through all kept requests."""
+        for kept in self._kept.values():
+            yield from kept.all or ([kept.first] if kept.first else [])
+
+    def __repr__(self) -> str:
+        """Name the kernel and its launch."""
+        return f"<Trace of {self.kernel}[{self.grid}, {self.block}]>"
+
+    def __str__(self) -> str:
+        """Return the metrics and the lines as tables."""
+        return tables.as_text(self)
+
+    def _repr_html_(self) -> str:
+        return tables.as_html(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write one standalone HTML page (source, counters, maps of the chosen line) and return its path."""
+        from normlab.sim.tracing.report import write
+
+        return write(self, Path(path))
+
+
+__all__ = ["METRICS", "LineCounts", "Trace", "trace"]
