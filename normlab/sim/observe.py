@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.paths import Paths
+from normlab.sim.paths import KERNEL_MARK, Paths
 
-KERNEL_MARK = "_simulated_int64"  # a global of every kernel and device function (rewrite.py), and of nothing else
 ALIGNMENT = 512  # bytes to which a GPU's allocator aligns
 
 
@@ -36,12 +35,12 @@ class Buffer:
 class ObservedArray:
     """An array in a kernel under observation: it has an array's attributes, and asks `observer` for every element."""
 
-    __slots__ = ("address", "buffer", "fields", "observer", "raw", "shape", "strides")
+    __slots__ = ("address", "buffer", "fields", "itemsize", "observer", "raw", "shape", "strides")
 
     def __init__(self, raw: np.ndarray, buffer: Buffer, observer: "Observer", address: int):
         """Stand for `raw`, all or a view of `buffer`, beginning at `address` of the imagined device."""
         self.raw, self.buffer, self.observer, self.address = raw, buffer, observer, address
-        self.shape, self.strides = raw.shape, raw.strides
+        self.shape, self.strides, self.itemsize = raw.shape, raw.strides, raw.itemsize
         self.fields: dict[str, ObservedArray] = {}
 
     def __getitem__(self, key: Any) -> Any:
@@ -74,7 +73,7 @@ class ObservedArray:
 
     def viewed(self, view: np.ndarray) -> "ObservedArray":
         """Return a view of `raw` as an observed array of the same buffer."""
-        return ObservedArray(view, self.buffer, self.observer, self.address + pointer(view) - pointer(self.raw))
+        return type(self)(view, self.buffer, self.observer, self.address + pointer(view) - pointer(self.raw))
 
     def field(self, name: str) -> "ObservedArray":
         """Return the field `name` of an array of records."""
@@ -112,6 +111,7 @@ def pointer(array: np.ndarray) -> int:
 class Observer:
     """Hears of everything that a launch does. The methods here do what the kernel asks, and note nothing."""
 
+    array_class = ObservedArray
     cuda: Any  # of the launch
     paths: Paths | None = None  # for an observer that needs to know which lanes run together
 
@@ -135,7 +135,7 @@ class Observer:
             return value
         buffer = Buffer(name, space, value, self._device_address(value))
         self.add(buffer)
-        return ObservedArray(value, buffer, self, buffer.address)
+        return self.array_class(value, buffer, self, buffer.address)
 
     def _device_address(self, array: np.ndarray) -> int:
         owner = array
@@ -151,7 +151,7 @@ class Observer:
         """Return a new shared or local array as the kernel sees it."""
         buffer = Buffer(name, space, array, address)
         self.add(buffer)
-        return ObservedArray(array, buffer, self, address)
+        return self.array_class(array, buffer, self, address)
 
     def add(self, buffer: Buffer) -> None:
         """Hear of memory that the kernel has from now on."""
@@ -183,6 +183,9 @@ class Observer:
         array.raw[(*key[:-1], slice(key[-1], key[-1] + len(values)))] = values
 
     # --- threads -----------------------------------------------------------------------------------------------------
+
+    def block_begins(self, block: Any) -> None:
+        """Hear of a block whose threads have not run yet."""
 
     def barrier(self, block: Any, arrived: list[Any]) -> None:
         """Hear that all live threads of a block stand at a barrier and will go on."""

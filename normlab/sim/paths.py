@@ -2,98 +2,108 @@
 
 Lanes of a warp execute an instruction together when they reach it by the same calls in the same turns of the same
 loops; that is what the compiler's reconvergence points give on a GPU. A thread in the simulator runs alone, so it
-keeps a path, a number that two threads of a warp share exactly when all that agrees. `PathMarks` puts the reports of
-calls and turns into a function's syntax tree; `Paths` receives them.
+keeps a path, a number that two threads of a warp share exactly when all that agrees, but for the calls of functions
+without loops; those are read off the stack where they matter. `PathMarks` puts the reports of calls and turns into a
+function's syntax tree; `Paths` receives them.
 """
 
 import ast
 import sys
-from collections import defaultdict
 from typing import Any
 
+KERNEL_MARK = "_simulated_int64"  # a global of every kernel and device function (rewrite.py), and of nothing else
 PATHS = "_simulated_paths"  # the kernel's global that names the launch's Paths
 
 
+class Call:
+    """A function that a thread is in: the path from outside, those of its loops by depth, and their turns so far."""
+
+    __slots__ = ("outside", "paths", "turns")
+
+    def __init__(self, outside: int, path: int):
+        """Begin on `path`."""
+        self.outside, self.paths = outside, [path]
+        self.turns: list[int] = []
+
+
 class Trail:
-    """The path of one thread: a stack of calls, each a list of paths by the depth of its loops."""
+    """The path of one thread, and the functions with loops that it is in; `slot`: 32 times its warp's number + lane."""
 
-    __slots__ = ("calls", "path", "turns")
+    __slots__ = ("calls", "path", "slot")
 
-    def __init__(self) -> None:
-        """Be outside of the kernel."""
-        self.path = 0
-        self.calls: list[list[int]] = []
-        self.turns: list[list[int]] = []
+    def __init__(self, path: int, slot: int):
+        """Begin on `path`."""
+        self.path, self.slot = path, slot
+        self.calls: list[Call] = []
 
 
 class Paths:
-    """Numbers the paths of every warp, and keeps those of its threads."""
+    """Numbers the paths of every warp. Each thread has its `Trail` in `seen`, each warp its numbers."""
 
     def __init__(self, cuda: Any):
         """Follow the threads of the launch of `cuda`."""
         self._cuda = cuda
-        self._numbers: dict[Any, defaultdict[tuple, int]] = {}  # warp → step from a path → the path it leads to
-        self._trails: dict[Any, Trail] = {}
+        self._last = 0
+        self.warps: list[tuple[tuple[int, int, int], int]] = []  # by number: index of the block, position in it
 
-    def of(self, thread: Any) -> int:
-        """Return the path of `thread`."""
-        trail = self._trails.get(thread)
-        return trail.path if trail is not None else 0
+    def begin(self, block: Any) -> None:
+        """Put the threads of a block that has not run yet on paths of their warp."""
+        for position, warp in enumerate(block.warps):
+            self._last += 1
+            warp.seen = {}  # a step, and the path it begins on → the path it leads to
+            for thread in warp.threads:
+                thread.seen = Trail(self._last, 32 * len(self.warps) + thread.lane)
+            self.warps.append((tuple(block.index), position))
 
-    def forget(self, thread: Any) -> None:
-        """Drop what is known of a thread that has returned."""
-        self._trails.pop(thread, None)
-        if not thread.warp.live:
-            self._numbers.pop(thread.warp, None)
-
-    def _number(self, thread: Any, step: tuple) -> int:
-        numbers = self._numbers.get(thread.warp)
-        if numbers is None:
-            numbers = self._numbers[thread.warp] = defaultdict()
-            numbers.default_factory = numbers.__len__
-        return numbers[step] + 1
+    def _after(self, thread: Any, step: tuple) -> int:
+        numbers = thread.warp.seen
+        path = numbers.get(step)
+        if path is None:
+            self._last = path = numbers[step] = self._last + 1
+        return path
 
     def enter(self) -> None:
         """Hear that the running thread has entered the function that calls this."""
         thread = self._cuda.current
-        trail = self._trails.get(thread)
-        if trail is None:
-            trail = self._trails[thread] = Trail()
-        caller: Any = sys._getframe(2)
-        trail.path = self._number(thread, (trail.path, caller.f_code, caller.f_lasti))
-        trail.calls.append([trail.path])
-        trail.turns.append([])
+        trail = thread.seen
+        path = self._after(thread, (trail.path, *calls_of(sys._getframe(1))))
+        trail.calls.append(Call(trail.path, path))
+        trail.path = path
 
     def leave(self) -> None:
         """Hear that the running thread leaves its function."""
-        trail = self._trails[self._cuda.current]
-        trail.calls.pop()
-        trail.turns.pop()
-        trail.path = trail.calls[-1][-1] if trail.calls else 0
+        trail = self._cuda.current.seen
+        trail.path = trail.calls.pop().outside
 
     def loop(self, depth: int) -> None:
         """Hear that a loop is about to begin, inside `depth` others, or has ended."""
-        trail = self._trails[self._cuda.current]
-        paths = trail.calls[-1]
-        del paths[depth + 1 :]
-        trail.path = paths[depth]
-        turns = trail.turns[-1]
-        del turns[depth:]
-        turns.append(0)
+        trail = self._cuda.current.seen
+        call = trail.calls[-1]
+        del call.paths[depth + 1 :], call.turns[depth:]
+        call.turns.append(0)
+        trail.path = call.paths[depth]
 
     def turn(self, depth: int, loop: int) -> None:
         """Hear that a turn of the loop begins, the function's `loop`-th."""
         thread = self._cuda.current
-        trail = self._trails[thread]
-        paths, turns = trail.calls[-1], trail.turns[-1]
-        del paths[depth + 1 :], turns[depth + 1 :]
-        turns[depth] += 1
-        trail.path = self._number(thread, (paths[depth], loop, turns[depth]))
-        paths.append(trail.path)
+        trail = thread.seen
+        call = trail.calls[-1]
+        del call.paths[depth + 1 :], call.turns[depth + 1 :]
+        call.turns[depth] += 1
+        trail.path = self._after(thread, (call.paths[depth], loop, call.turns[depth]))
+        call.paths.append(trail.path)
+
+
+def calls_of(frame: Any) -> list[int]:
+    """Return the instructions, from inside outwards, by which the function of `frame` was called in the kernel."""
+    found = []
+    while KERNEL_MARK in (frame := frame.f_back).f_globals:
+        found.append(frame.f_lasti)
+    return found
 
 
 class PathMarks(ast.NodeTransformer):
-    """Puts calls of `Paths` at the beginning and the end of functions, and at every turn of every loop."""
+    """Puts calls of `Paths` at the beginning and the end of functions with loops, and at every turn of each."""
 
     def __init__(self) -> None:
         """Start outside of any function."""
@@ -101,12 +111,13 @@ class PathMarks(ast.NodeTransformer):
         self._loops = 0
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        """try: enter(); the body; finally: leave()."""
+        """enter(); try: the body; finally: leave()."""
         outer = self._depth, self._loops
         self._depth = self._loops = 0
         self.generic_visit(node)
+        if self._loops:
+            node.body = [_report("enter"), ast.Try(node.body, [], [], [_report("leave")])]
         self._depth, self._loops = outer
-        node.body = [_report("enter"), ast.Try(node.body, [], [], [_report("leave")])]
         return node
 
     def _visit_loop(self, node: Any) -> list[ast.stmt]:

@@ -302,6 +302,8 @@ class Grid:
             for index in self.order(self.block_indices):
                 running = Block(self, index)
                 self.parked.append(running)
+                if self.cuda.observer is not None:
+                    self.cuda.observer.block_begins(running)
                 self.run_block(running)
             self.run_parked()
         except BaseException as error:

@@ -28,24 +28,21 @@ class Flows:
     """The flows and meetings of one block."""
 
     def __init__(self) -> None:
-        """Watch the block of the first thread that does anything."""
+        """Watch the first block that begins."""
         self.flows: list[Flow] = []
         self.barriers: list[int] = []  # the steps that begin with a block barrier
         self.threads = 0
-        self.full = False
-        self._block: Any = None
+        self.block: Any = None  # the watched one
         self._step: dict[Any, int] = {}
         self._number: dict[Any, int] = {}
         self._writer: dict[int, tuple[Any, int]] = {}  # shared address → who wrote it, in which step
 
-    def watches(self, thread: Any) -> bool:
-        """Return whether the flows of `thread` are noted."""
-        if self._block is None:
-            self._block = thread.block
-            self.threads = len(thread.block.threads)
-            self._number = {other: number for number, other in enumerate(thread.block.threads)}
+    def begin(self, block: Any) -> None:
+        """Hear of a block whose threads have not run yet."""
+        if not self.threads:
+            self.block, self.threads = block, len(block.threads)
+            self._number = {thread: number for number, thread in enumerate(block.threads)}
             self._step = dict.fromkeys(self._number, 0)
-        return thread.block is self._block and not self.full
 
     def access(self, thread: Any, buffer: Buffer, address: int, operation: str, line: Line) -> None:
         """Hear of an access to memory; shared memory carries values from thread to thread."""
@@ -78,11 +75,13 @@ class Flows:
         for thread in arrived:
             self._step[thread] = step
 
-    def forget_threads(self) -> None:
-        """Let go of the threads, which are of no use after the launch."""
-        self._block = self._step = self._number = self._writer = None  # type: ignore[assignment]
-        self.full = True
+    def end(self) -> None:
+        """Watch no longer, and let go of the threads."""
+        self.block = None
+        for known in (self._step, self._number, self._writer):
+            known.clear()
 
     def _add(self, source: Any, target: Any, start: int, end: int, by: str, line: Line) -> None:
         self.flows.append(Flow(self._number[source], self._number[target], start, end, by, line))
-        self.full = len(self.flows) >= LIMIT
+        if len(self.flows) >= LIMIT:
+            self.block = None

@@ -1,15 +1,14 @@
-"""The observer behind `trace`: it gathers what lanes do one by one into the requests of their warp, and counts them.
+"""The observer behind `trace`: it logs what lanes do one by one, and counts the requests that their warps make of it.
 
-A request is complete when all lanes have given their address, or when the warp has passed a barrier or ended.
-Then it is counted and forgotten, but for the first and the costliest of every line, and for those of the lines whose
-requests were asked for: memory grows with the kernel's source, its arrays and one warp's time between two barriers.
+Requests are counted when the log is long and all blocks stand still in one place, or at the end, and then forgotten,
+but for the first and the costliest of every line, and those of the lines whose requests were asked for. Memory grows
+with the kernel's source, its arrays, and what happens between two barriers of a block.
 """
 
 import sys
-from array import array as compact
 from collections.abc import Collection
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,58 +16,48 @@ from normlab.sim.observe import KERNEL_MARK, Buffer, ObservedArray, Observer, ke
 from normlab.sim.paths import Paths
 from normlab.sim.tracing.counts import Counts
 from normlab.sim.tracing.flows import Flows
-from normlab.sim.tracing.model import fewest_wavefronts, sectors, wavefronts
-from normlab.sim.tracing.request import Line, Request, line_of
+from normlab.sim.tracing.heat import Heat
+from normlab.sim.tracing.log import Groups, Log, grouped, sectors_of, wavefronts_of
+from normlab.sim.tracing.request import Kept, Line, Request, line_of
 from normlab.sim.warp import SOURCES
 
 VOTES = ("all_sync", "any_sync", "eq_sync", "ballot_sync", "match_any_sync", "match_all_sync")
+LONG = 1 << 18  # accesses in the log: 8 MB
 
 
-class Heat:
-    """How often each element of an array was loaded and stored (atomics do both)."""
+class Site(NamedTuple):
+    """An instruction, as it was reached by its calls, that accesses `size` bytes of an array."""
 
-    __slots__ = ("itemsize", "loads", "name", "shape", "space", "stores")
-
-    def __init__(self, buffer: Buffer):
-        """Start at nothing for the array of `buffer`."""
-        self.name, self.space, self.shape = buffer.name, buffer.space, buffer.array.shape
-        self.itemsize = buffer.array.itemsize
-        self.loads, self.stores = (compact("I", bytes(4 * buffer.array.size)) for _ in range(2))
-
-    def counted(self, stores: bool) -> np.ndarray:
-        """Return the counts in the shape of the array."""
-        return np.frombuffer(self.stores if stores else self.loads, np.uint32).reshape(self.shape)
+    line: Line
+    operation: str
+    size: int
+    heat: Heat
+    origin: int  # the array's address
 
 
-class Pending:
-    """A request that waits for more lanes."""
+class TracedArray(ObservedArray):
+    """An array that notes every access in its recorder's log."""
 
-    __slots__ = ("addresses", "array", "instruction", "lanes", "mask", "operation", "size")
+    __slots__ = ()
 
-    def __init__(self, array: ObservedArray, operation: str, size: int, instruction: tuple[CodeType, int]):
-        """Wait for the first lane."""
-        self.array, self.operation, self.size, self.instruction = array, operation, size, instruction
-        self.mask = 0
-        self.lanes: list[int] = []
-        self.addresses = compact("q")
+    def __getitem__(self, key: Any) -> Any:
+        """Return an element, and note its load; a view costs nothing."""
+        value = self.raw[key]
+        if isinstance(value, (np.ndarray, np.void)):
+            return self.observer.value_of(self, key, value)
+        self.observer.note(self, key, "ld", self.itemsize)  # type: ignore[attr-defined]
+        return value
 
-
-class Kept:
-    """The requests of one kind on one line that a trace can show: the first, the costliest, or all."""
-
-    __slots__ = ("all", "first", "worst", "worst_cost")
-
-    def __init__(self, everything: bool):
-        """Keep the first and the costliest, and the rest if `everything`."""
-        self.first: Request | None = None
-        self.worst: Request | None = None
-        self.worst_cost = -1
-        self.all: list[Request] | None = [] if everything else None
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Store an element, or as many as a slice has."""
+        self.raw[key] = value.raw if isinstance(value, ObservedArray) else value
+        self.observer.note(self, key, "st", self.itemsize)  # type: ignore[attr-defined]
 
 
 class Recorder(Observer):
     """Counts the requests, synchronisations and flows of one launch."""
 
+    array_class = TracedArray
     paths: Paths
 
     def __init__(self, keep: Collection[int]):
@@ -76,9 +65,12 @@ class Recorder(Observer):
         super().__init__()
         self.lines: dict[Line, Counts] = {}
         self.kept: dict[tuple[Line, str, str, str], Kept] = {}  # (line, space, operation, array)
-        self.heat: dict[tuple[str, str, tuple[int, ...]], Heat] = {}
+        self.heat: dict[tuple, Heat] = {}
         self.flows = Flows()
         self._keep = keep
+        self._log = Log()
+        self._sites: list[Site] = []
+        self._site_numbers: dict[tuple, int] = {}
 
     def attach(self, cuda: Any) -> None:
         """Number the paths of the launch of `cuda`."""
@@ -91,186 +83,172 @@ class Recorder(Observer):
         """Count the accesses to an array together with those to the arrays of its name in other blocks."""
         if buffer.space == "local":  # registers, or a memory of its own behind L1
             return
-        key = buffer.space, buffer.name, buffer.array.shape
+        key = buffer.space, buffer.name, buffer.array.shape, buffer.address
         if key not in self.heat:
             self.heat[key] = Heat(buffer)
         buffer.state = self.heat[key]
 
-    def read(self, array: ObservedArray, key: Any) -> Any:
-        """Note a load of one element; a view costs nothing."""
-        value = array.raw[key]
-        if isinstance(value, (np.ndarray, np.void)):
-            return self.value_of(array, key, value)
-        self._note(array, key, "ld")
-        return value
-
-    def write(self, array: ObservedArray, key: Any, value: Any) -> None:
-        """Note a store of one element, or of as many as a slice has."""
-        super().write(array, key, value)
-        self._note(array, key, "st")
-
     def atomic(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
         """Note an atomic."""
-        self._note(array, key, "atom")
+        self.note(array, key, "atom", array.itemsize)
         return array.raw, key
 
     def read_vector(self, array: ObservedArray, key: tuple, width: int) -> Any:
         """Note a load of `width` neighbours by one instruction."""
         values = super().read_vector(array, key, width)
-        self._note(array, key, "ld", width)
+        self.note(array, key, "ld", array.itemsize * width)
         return values
 
     def write_vector(self, array: ObservedArray, key: tuple, values: tuple) -> None:
         """Note a store of neighbours by one instruction."""
         super().write_vector(array, key, values)
-        self._note(array, key, "st", len(values))
+        self.note(array, key, "st", array.itemsize * len(values))
 
-    def _note(self, array: ObservedArray, key: Any, operation: str, width: int = 1) -> None:
-        heat = array.buffer.state
-        if heat is None:
+    def note(self, array: ObservedArray, key: Any, operation: str, size: int) -> None:
+        """Log the running thread's access to `array[key]`: every access of the kernel comes through here."""
+        buffer = array.buffer
+        if buffer.state is None:
             return
-        offset = offset_of(array, key)
-        if offset is None:  # a slice is a loop over its elements
+        strides = array.strides
+        try:
+            if key.__class__ is tuple and len(key) == 2 and key[0] >= 0 <= key[1]:
+                address = array.address + int(key[0]) * strides[0] + int(key[1]) * strides[1]
+            elif key.__class__ is int and key >= 0:
+                address = array.address + key * strides[0]
+            else:
+                address = array.address + offset_of(array, key)
+        except TypeError:  # a slice is a loop over its elements
             self._note_slice(array, key, operation)
             return
-        kind = array.raw.dtype.kind
-        size = array.raw.itemsize * width
-        address = array.address + offset
-        if kind == "c":  # the compiler loads and stores the two parts apart
-            self._lane(array, operation, address, size // 2, 0)
-            self._lane(array, operation, address + size // 2, size // 2, 1)
-        else:
-            self._lane(array, operation, address, size, 0)
-        element = (address - array.buffer.address) // heat.itemsize
-        for position in range(element, element + width) if width > 1 else (element,):
-            if operation != "st":
-                heat.loads[position] += 1
-            if operation != "ld":
-                heat.stores[position] += 1
+        frame = sys._getframe(2)
+        while KERNEL_MARK not in frame.f_globals:
+            frame = frame.f_back  # type: ignore[assignment]
+        code, instruction = frame.f_code, frame.f_lasti
+        site = buffer.state, operation, size, id(code), instruction
+        while KERNEL_MARK in (frame := frame.f_back).f_globals:  # type: ignore[union-attr, assignment]
+            site = (*site, frame.f_lasti)  # type: ignore[assignment]
+        number = self._site_numbers.get(site)
+        if number is None:
+            number = self._new_site(site, code, array)
+        thread = self.cuda.current
+        trail = thread.seen
+        self._log.append((number, trail.path, trail.slot, address))
+        if thread.block is self.flows.block:
+            self.flows.access(thread, buffer, address, operation, self._sites[number].line)
+
+    def _new_site(self, site: tuple, code: CodeType, array: ObservedArray) -> int:
+        heat, operation, size, _, instruction, *_ = site
+        number = self._site_numbers[site] = len(self._sites)
+        self._sites.append(Site(line_of(code, instruction), operation, size, heat, array.buffer.address))
+        return number
 
     def _note_slice(self, array: ObservedArray, key: Any, operation: str) -> None:
         view = array.viewed(np.asarray(array.raw)[key])
         for index in np.ndindex(view.shape):
-            self._note(view, index, operation)
-
-    def _lane(self, array: ObservedArray, operation: str, address: int, size: int, part: int) -> None:
-        """Add the running thread to the request that it makes together with other lanes of its warp."""
-        frame = sys._getframe(2)
-        while KERNEL_MARK not in frame.f_globals:
-            frame = frame.f_back  # type: ignore[assignment]
-        thread = self.cuda.current
-        warp = thread.warp
-        bit = 1 << thread.lane
-        instruction = frame.f_code, frame.f_lasti
-        key = self.paths.of(thread), id(frame.f_code), frame.f_lasti, operation, part
-        if warp.seen is None:
-            warp.seen = {}
-        request = warp.seen.get(key)
-        while request is not None and request.mask & bit:  # again, with no loop of the kernel's to tell the turns
-            key = (*key, 0)
-            request = warp.seen.get(key)
-        if request is None:
-            request = warp.seen[key] = Pending(array, operation, size, instruction)
-        request.mask |= bit
-        request.lanes.append(thread.lane)
-        request.addresses.append(address)
-        if len(request.lanes) == len(warp.threads):
-            del warp.seen[key]
-            self._close(thread, request)
-        if self.flows.watches(thread):
-            self.flows.access(thread, array.buffer, address, operation, line_of(*instruction))
-
-    def _close(self, thread: Any, request: Pending) -> None:
-        """Count a complete request."""
-        buffer, size, addresses = request.array.buffer, request.size, request.addresses
-        line = line_of(*request.instruction)
-        counts = self._counts(line).of(buffer.space, request.operation)
-        counts.requests += 1
-        counts.lanes += len(addresses)
-        if buffer.space == "global":
-            cost = sectors(addresses, size)
-            counts.sectors += cost
-        else:
-            cost = wavefronts(request.lanes, addresses, size)
-            counts.wavefronts += cost
-            counts.fewest += fewest_wavefronts(addresses, size)
-        key = line, buffer.space, request.operation, buffer.name
-        kept = self.kept.get(key)
-        if kept is None:
-            kept = self.kept[key] = Kept(line.number in self._keep)
-        if cost > kept.worst_cost or kept.all is not None:
-            self._keep_request(kept, cost, thread, line, request)
-
-    def _keep_request(self, kept: Kept, cost: int, thread: Any, line: Line, request: Pending) -> None:
-        buffer, block = request.array.buffer, thread.block
-        shown = Request(
-            line=line,
-            operation=request.operation,
-            space=buffer.space,
-            array=buffer.name,
-            size=request.size,
-            origin=buffer.address,
-            block=tuple(block.index),  # type: ignore[arg-type]
-            warp=block.warps.index(thread.warp),
-            lanes=tuple(request.lanes),
-            addresses=tuple(request.addresses),
-        )
-        if kept.first is None:
-            kept.first = shown
-        if cost > kept.worst_cost:
-            kept.worst, kept.worst_cost = shown, cost
-        if kept.all is not None:
-            kept.all.append(shown)
-
-    def _close_all(self, thread: Any) -> None:
-        """Count what is left of the warp of `thread`: the other lanes took another path."""
-        warp = thread.warp
-        if warp.seen:
-            requests, warp.seen = warp.seen, None
-            for request in requests.values():
-                self._close(thread, request)
-
-    def _counts(self, line: Line) -> Counts:
-        if line not in self.lines:
-            self.lines[line] = Counts()
-        return self.lines[line]
+            self.note(view, index, operation, view.itemsize)
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
     def barrier(self, block: Any, arrived: list[Any]) -> None:
         """Count a barrier, at the line of the first thread."""
         self._counts(_stopped_at(arrived[0])).barriers += 1
-        for warp in block.warps:
-            self._close_all(warp.threads[0])
-        if self.flows.watches(arrived[0]):
+        if block is self.flows.block:
             self.flows.barrier(arrived)
+        self._count_if_long(block)
 
     def meeting(self, group: list[Any]) -> None:
         """Count a warp operation, at the line of its first lane."""
-        counts, operation = self._counts(_stopped_at(group[0])), group[0].operation
+        line, operation = _stopped_at(group[0]), group[0].operation
+        counts = self._counts(line)
         if operation in SOURCES:
             counts.shuffles += 1
         elif operation in VOTES:
             counts.votes += 1
         else:
             counts.warp_syncs += 1
-        if self.flows.watches(group[0]):
-            self.flows.meeting(group, _stopped_at(group[0]))
+        if group[0].block is self.flows.block:
+            self.flows.meeting(group, line)
 
     def grid_sync(self, blocks: list[Any]) -> None:
         """Count a grid sync, at the line of the first thread."""
-        waiting = blocks[0].at_grid_sync
-        if waiting:
-            self._counts(_stopped_at(waiting[0])).grid_syncs += 1
-        for block in blocks:
-            for warp in block.warps:
-                self._close_all(warp.threads[0])
+        waiting = [thread for block in blocks for thread in block.at_grid_sync]
+        self._counts(_stopped_at(waiting[0])).grid_syncs += 1
 
-    def returned(self, thread: Any) -> None:
-        """Count what the warp has left when its last thread returns."""
-        if not thread.warp.live:
-            self._close_all(thread)
-        self.paths.forget(thread)
+    def block_begins(self, block: Any) -> None:
+        """Give every thread of a new block its trail."""
+        self.paths.begin(block)
+        self.flows.begin(block)
+
+    def block_done(self, block: Any) -> None:
+        """Make room in the log."""
+        self._count_if_long(block)
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def _count_if_long(self, block: Any) -> None:
+        """Count what a long log holds, if no request is half made: `block`, which stands still, is the only one."""
+        if len(self._log) > LONG and not any(other is not block for other in self.cuda.grid_run.parked):
+            self.count()
+
+    def count(self) -> None:
+        """Make requests of the log, and count them by line."""
+        if not len(self._log):
+            return
+        table = self._log.take()
+        groups = grouped(table)
+        size, shared = (np.array(column)[table[:, 0]] for column in zip(*map(_pricing, self._sites), strict=True))
+        cost, fewest = np.zeros((2, len(groups.lanes)), np.int64)
+        for chosen, price in ((~shared, sectors_of), (shared, wavefronts_of)):
+            if chosen.any():
+                requests, part = groups.part(chosen)
+                cost[requests], fewest[requests] = price(part, table[chosen], size[chosen])
+        for number in np.unique(table[:, 0]):
+            site, mine = self._sites[number], groups.site == number
+            memory = self._counts(site.line).of(site.heat.space, site.operation)
+            memory.requests += int(mine.sum())
+            memory.lanes += int(groups.lanes[mine].sum())
+            if site.heat.space == "global":
+                memory.sectors += int(cost[mine].sum())
+            else:
+                memory.wavefronts += int(cost[mine].sum())
+                memory.fewest += int(fewest[mine].sum())
+            site.heat.count(site.operation, table[table[:, 0] == number, 3] - site.origin, site.size)
+            self._keep_some(site, groups, np.flatnonzero(mine), cost, table)
+
+    def _keep_some(self, site: Site, groups: Groups, mine: np.ndarray, cost: np.ndarray, table: np.ndarray) -> None:
+        """Keep the first and the costliest of the requests numbered `mine`, or all."""
+        key = site.line, site.heat.space, site.operation, site.heat.name
+        if key not in self.kept:
+            self.kept[key] = Kept(site.line.number in self._keep)
+        in_time = mine[np.argsort(groups.first[mine])]
+        if self.kept[key].all is None:
+            in_time = in_time[sorted({0, int(np.argmax(cost[in_time]))})]
+        for number in in_time:
+            events = groups.events(number, table)
+            block, warp = self.paths.warps[int(events[0, 2]) // 32]
+            self.kept[key].add(
+                Request(
+                    line=site.line,
+                    operation=site.operation,
+                    space=site.heat.space,
+                    array=site.heat.name,
+                    size=site.size,
+                    origin=site.origin,
+                    block=block,
+                    warp=warp,
+                    lanes=tuple((events[:, 2] % 32).tolist()),
+                    addresses=tuple(events[:, 3].tolist()),
+                )
+            )
+
+    def _counts(self, line: Line) -> Counts:
+        if line not in self.lines:
+            self.lines[line] = Counts()
+        return self.lines[line]
+
+
+def _pricing(site: Site) -> tuple[int, bool]:
+    return site.size, site.heat.space == "shared"
 
 
 def _stopped_at(thread: Any) -> Line:

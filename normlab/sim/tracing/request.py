@@ -94,3 +94,24 @@ class Request:
             f"{self.space} {words[self.operation]} of {self.array!r}, block {self.block}, warp {self.warp}, "
             f"{len(self.lanes)} lanes of {self.size} bytes: {cost}\n  {self.line}"
         )
+
+
+class Kept:
+    """The requests of one kind on one line that a trace can show: the first and the costliest, or all of them."""
+
+    __slots__ = ("all", "first", "worst")
+
+    def __init__(self, everything: bool):
+        """Keep the first and the costliest, and the rest if `everything`."""
+        self.first: Request | None = None
+        self.worst: Request | None = None
+        self.all: list[Request] | None = [] if everything else None
+
+    def add(self, request: Request) -> None:
+        """Keep `request`, if it is one of those."""
+        if self.first is None:
+            self.first = request
+        if self.worst is None or request.cost > self.worst.cost:
+            self.worst = request
+        if self.all is not None:
+            self.all.append(request)

@@ -8,7 +8,8 @@ from typing import Any
 from normlab.sim.launch import Launch, Launchable
 from normlab.sim.tracing import tables
 from normlab.sim.tracing.counts import METRICS, Counts
-from normlab.sim.tracing.recorder import Heat, Recorder
+from normlab.sim.tracing.heat import Heat
+from normlab.sim.tracing.recorder import Recorder
 from normlab.sim.tracing.request import Line, Request
 
 
@@ -37,6 +38,7 @@ def trace(kernel: Any, schedule: str | int = "forward", keep: Collection[int] | 
     def start(launch: Launch, arguments: tuple) -> Trace:
         recorder = Recorder(lines)
         launch.run(arguments, recorder)
+        recorder.count()
         return Trace(launch, recorder)
 
     return Launchable("trace", kernel, schedule, start)
@@ -67,7 +69,7 @@ class Trace:
         self.grid, self.block = tuple(launch.grid), tuple(launch.block)
         self.heat: list[Heat] = list(recorder.heat.values())
         self.flows = recorder.flows
-        self.flows.forget_threads()
+        self.flows.end()
         self._kept = recorder.kept
         self._lines = recorder.lines
         total = Counts()
@@ -75,8 +77,8 @@ class Trace:
             total.add(counts)
         for heat in self.heat:
             if heat.space == "global":
-                total.unique.ld += heat.itemsize * int((heat.counted(stores=False) > 0).sum())
-                total.unique.st += heat.itemsize * int((heat.counted(stores=True) > 0).sum())
+                total.unique.ld += heat.touched(stores=False)
+                total.unique.st += heat.touched(stores=True)
         self.metrics: dict[str, float] = total.metrics()
 
     def by_line(self) -> list[LineCounts]:

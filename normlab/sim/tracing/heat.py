@@ -1,0 +1,53 @@
+"""How often each element of an array was touched."""
+
+import numpy as np
+
+from normlab.sim.observe import Buffer
+
+
+class Heat:
+    """The loads and stores of an array, element by element (an atomic does both).
+
+    The arrays of one name and shape that several blocks have in shared memory count as one.
+    """
+
+    def __init__(self, buffer: Buffer):
+        """Start at nothing for the array of `buffer`."""
+        self.name, self.space, self.shape = buffer.name, buffer.space, buffer.array.shape
+        self.itemsize = buffer.array.itemsize
+        self._strides = buffer.array.strides
+        self._contiguous = buffer.array.flags.c_contiguous
+        self._counts = {operation: np.zeros(buffer.array.size, np.uint32) for operation in ("ld", "st")}
+
+    def count(self, operation: str, offsets: np.ndarray, size: int) -> None:
+        """Count accesses of `size` bytes at `offsets` bytes from the array's beginning."""
+        for step in range(0, size, self.itemsize):
+            elements = self._elements(offsets + step)
+            for kind in ("ld", "st") if operation == "atom" else (operation,):
+                np.add.at(self._counts[kind], elements, 1)
+
+    def _elements(self, offsets: np.ndarray) -> np.ndarray:
+        """Return the numbers, in C order, of the elements at `offsets`."""
+        if self._contiguous:
+            return offsets // self.itemsize
+        rest, number = offsets, np.zeros(len(offsets), np.int64)
+        if min(self._strides, default=0) < 0:  # a reversed view: its first element is not its lowest
+            rest = rest - sum(
+                stride * (extent - 1) for stride, extent in zip(self._strides, self.shape, strict=True) if stride < 0
+            )
+        order = sorted(range(len(self.shape)), key=lambda axis: -abs(self._strides[axis]))
+        weights = np.cumprod((1, *self.shape[:0:-1]))[::-1]
+        for axis in order:
+            stride = abs(self._strides[axis])
+            index = rest // stride if stride else np.zeros_like(rest)
+            rest = rest - index * stride
+            number += (self.shape[axis] - 1 - index if self._strides[axis] < 0 else index) * weights[axis]
+        return number
+
+    def counted(self, stores: bool) -> np.ndarray:
+        """Return the counts in the shape of the array."""
+        return self._counts["st" if stores else "ld"].reshape(self.shape)
+
+    def touched(self, stores: bool) -> int:
+        """Return the bytes of the elements that were touched at least once."""
+        return int((self.counted(stores) > 0).sum()) * self.itemsize

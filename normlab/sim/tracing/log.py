@@ -1,0 +1,122 @@
+"""The log of a launch's accesses, and how NumPy makes requests of it.
+
+A lane that accesses memory appends four integers; all else is done for thousands of accesses at once. Accesses belong
+to one request when site and path agree: a site is an instruction with the calls it was reached by, a path belongs to
+one warp (paths.py). An access that a lane repeats at one site and path, with no loop to tell its turns, is a request
+of its own.
+"""
+
+from array import array as compact
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from normlab.sim.tracing.model import BANKS, SECTOR, WORD
+
+FIELDS = 4  # of an event: site, path, slot (32 times the warp's number + lane), address
+
+
+@dataclass
+class Groups:
+    """Requests, numbered: the `site` of each, how many `lanes` it has; `group` gives each event's request."""
+
+    site: np.ndarray
+    lanes: np.ndarray
+    group: np.ndarray
+    first: np.ndarray  # the position of each request's first event
+
+    def part(self, chosen: np.ndarray) -> tuple[np.ndarray, "Groups"]:
+        """Return the numbers of the requests whose events are `chosen`, and a view of them, numbered anew, alone."""
+        numbers, first, group = np.unique(self.group[chosen], return_index=True, return_inverse=True)
+        return numbers, Groups(self.site[numbers], self.lanes[numbers], group, first)
+
+    @cached_property
+    def _by_request(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.argsort(self.group, kind="stable"), np.cumsum(self.lanes)
+
+    def events(self, number: int, table: np.ndarray) -> np.ndarray:
+        """Return the rows of `table` that make request `number`, in time."""
+        order, ends = self._by_request
+        return table[order[ends[number] - self.lanes[number] : ends[number]]]
+
+
+class Log:
+    """Accesses that no request has been made of yet."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.events = compact("q")
+        self.append = self.events.extend  # of four
+
+    def __len__(self) -> int:
+        """Return the number of accesses."""
+        return len(self.events) // FIELDS
+
+    def take(self) -> np.ndarray:
+        """Return the accesses as an (n, 4) array, and start again empty."""
+        table = np.array(self.events, np.int64).reshape(-1, FIELDS)
+        del self.events[:]
+        return table
+
+
+def grouped(table: np.ndarray) -> Groups:
+    """Return the requests that the accesses `table`, (n, 4), make."""
+    site, path, lane = table[:, 0], table[:, 1], table[:, 2] % 32
+    key = path * (int(site.max()) + 1) + site
+    _, first, group = np.unique(key, return_index=True, return_inverse=True)
+    repeated = _occurrence(group * 32 + lane)
+    if repeated.any():
+        key = group * (int(repeated.max()) + 1) + repeated
+        _, first, group = np.unique(key, return_index=True, return_inverse=True)
+    return Groups(site[first], np.bincount(group), group, first)
+
+
+def _occurrence(key: np.ndarray) -> np.ndarray:
+    """Return for each entry how many equal ones stand before it."""
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    begins = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    lengths = np.diff(np.r_[begins, len(key)])
+    rank = np.empty(len(key), np.int64)
+    rank[order] = np.arange(len(key)) - np.repeat(begins, lengths)
+    return rank
+
+
+def sectors_of(groups: Groups, table: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return how many 32-byte sectors each request touches, and 0; `size`: bytes of each access, 32 at most."""
+    address = table[:, 3]
+    both = np.concatenate([address // SECTOR, (address + size - 1) // SECTOR])
+    return _distinct(np.tile(groups.group, 2), both, len(groups.lanes)), 0
+
+
+def wavefronts_of(groups: Groups, table: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return each request's passes through the banks of shared memory, and the fewest that its words could take.
+
+    The rule is that of `model.wavefronts`.
+    """
+    count, lane, address = len(groups.lanes), table[:, 2] % 32, table[:, 3]
+    steps = range(0, int(size.max()), WORD)
+    inside = [size > step for step in steps]
+    group = np.concatenate([groups.group[keep] for keep in inside])
+    word = np.concatenate([(address[keep] + step) // WORD for step, keep in zip(steps, inside, strict=True)])
+    word -= word.min() // BANKS * BANKS
+    together = np.where(size <= WORD, 32, 32 * WORD // np.maximum(size, WORD))
+    phase = np.concatenate([(lane // together)[keep] for keep in inside]) + 4 * group
+
+    pairs = np.unique(_pair(phase, word))  # lanes that share a word share its pass
+    width = int(word.max()) + 1
+    banks = np.bincount(pairs // width * BANKS + pairs % width % BANKS, minlength=4 * count * BANKS)
+    passes = banks.reshape(count, 4, BANKS).max(axis=2).sum(axis=1)
+    return passes, -(-_distinct(group, word, count) // BANKS)
+
+
+def _pair(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return one * (int(other.max()) + 1) + other
+
+
+def _distinct(group: np.ndarray, value: np.ndarray, count: int) -> np.ndarray:
+    """Return how many different values each of `count` groups has."""
+    value = value - value.min()
+    pairs = np.unique(_pair(group, value))
+    return np.bincount(pairs // (int(value.max()) + 1), minlength=count)
