@@ -1,0 +1,262 @@
+"""The simulated GPU itself: device, context, streams and events, with the numbers of an NVIDIA H200 (SXM).
+
+Work is done when it is asked for, so a stream is always empty and an event always reached. What is not here raises an
+AttributeError that names it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from normlab.run.memory import Allocation
+
+MEMORY = 139 * 2**30  # bytes
+# The names of CUDA's device attributes → what the driver says of an H200.
+ATTRIBUTES = {
+    "MAX_THREADS_PER_BLOCK": 1024,
+    "MAX_BLOCK_DIM_X": 1024,
+    "MAX_BLOCK_DIM_Y": 1024,
+    "MAX_BLOCK_DIM_Z": 64,
+    "MAX_GRID_DIM_X": 2**31 - 1,
+    "MAX_GRID_DIM_Y": 65535,
+    "MAX_GRID_DIM_Z": 65535,
+    "MAX_SHARED_MEMORY_PER_BLOCK": 48 * 1024,
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 * 1024,
+    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 228 * 1024,
+    "RESERVED_SHARED_MEMORY_PER_BLOCK": 1024,
+    "TOTAL_CONSTANT_MEMORY": 64 * 1024,
+    "MAX_REGISTERS_PER_BLOCK": 65536,
+    "MAX_REGISTERS_PER_MULTIPROCESSOR": 65536,
+    "MAX_THREADS_PER_MULTI_PROCESSOR": 2048,
+    "MAX_BLOCKS_PER_MULTIPROCESSOR": 32,
+    "WARP_SIZE": 32,
+    "MULTIPROCESSOR_COUNT": 132,
+    "CLOCK_RATE": 1_980_000,  # kHz
+    "MEMORY_CLOCK_RATE": 3_201_000,  # kHz
+    "GLOBAL_MEMORY_BUS_WIDTH": 6144,  # bits
+    "L2_CACHE_SIZE": 60 * 2**20,
+    "SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO": 2,
+    "COMPUTE_CAPABILITY_MAJOR": 9,
+    "COMPUTE_CAPABILITY_MINOR": 0,
+    "ASYNC_ENGINE_COUNT": 3,
+    "COMPUTE_MODE": 0,
+    "CONCURRENT_KERNELS": 1,
+    "COOPERATIVE_LAUNCH": 1,
+    "CAN_MAP_HOST_MEMORY": 1,
+    "ECC_ENABLED": 1,
+    "INTEGRATED": 0,
+    "KERNEL_EXEC_TIMEOUT": 0,
+    "MANAGED_MEMORY": 1,
+    "PCI_BUS_ID": 0,
+    "PCI_DEVICE_ID": 0,
+    "PCI_DOMAIN_ID": 0,
+    "TCC_DRIVER": 0,
+    "UNIFIED_ADDRESSING": 1,
+}
+
+
+class Device:
+    """The one simulated GPU. As a context manager it is what `cuda.gpus[0]` is."""
+
+    id = 0
+    name = "NVIDIA H200"
+    compute_capability = (9, 0)
+    uuid = "GPU-00000000-0000-0000-0000-000000000000"
+    supports_float16 = True
+    supports_bfloat16 = True
+    supports_fp8 = False  # which the hardware has and the simulator has not
+
+    def __getattr__(self, name: str) -> int:
+        """Return a device attribute under its name in CUDA's driver."""
+        if name in ATTRIBUTES:
+            return ATTRIBUTES[name]
+        raise AttributeError(f"normlab run's device has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        """Print as Numba does, and say what it is."""
+        return f"<CUDA device 0 '{self.name}', simulated by normlab>"
+
+    def __enter__(self) -> None:
+        """Select this device, which always is."""
+
+    def __exit__(self, *error: object) -> None:
+        """Leave it selected."""
+
+    def get_primary_context(self) -> "Context":
+        """Return the only context."""
+        return CONTEXT
+
+    def get_device_identity(self) -> dict[str, int]:
+        """Return where the device would be on the PCI bus."""
+        return {f"pci_{part}_id": ATTRIBUTES[f"PCI_{part.upper()}_ID"] for part in ("domain", "bus", "device")}
+
+    def reset(self) -> None:
+        """Do nothing: what is on the device belongs to the arrays of the program."""
+
+
+class MemoryInfo(NamedTuple):
+    """Bytes of device memory."""
+
+    free: int
+    total: int
+
+
+class Stream:
+    """A queue of work, always empty: every launch and copy is finished when its call returns."""
+
+    _made = 0
+
+    def __init__(self, handle: int | None = None):
+        """Be a new stream, or the one with this handle."""
+        if handle is None:
+            Stream._made += 1
+            handle = 0x1000 + Stream._made  # unlike the handles 0, 1 and 2 of the default streams
+        self.handle = handle
+
+    def __int__(self) -> int:
+        """Return the handle."""
+        return self.handle
+
+    def __bool__(self) -> bool:
+        """Be true, as every object of Numba's `Stream` is."""
+        return True
+
+    def __repr__(self) -> str:
+        """Print as Numba does."""
+        names = {0: "Default CUDA stream", 1: "Legacy default CUDA stream", 2: "Per-thread default CUDA stream"}
+        return f"<{names.get(self.handle, f'CUDA stream {self.handle}')}>"
+
+    def synchronize(self) -> None:
+        """Return at once: the stream is empty."""
+
+    @contextmanager
+    def auto_synchronize(self) -> Iterator["Stream"]:
+        """Synchronize at the end of a `with` block."""
+        yield self
+
+    def add_callback(self, callback: Callable[[Any, int, Any], None], arg: Any = None) -> None:
+        """Call `callback(stream, 0, arg)` now: all work before it is done."""
+        callback(self, 0, arg)
+
+    def async_done(self) -> "asyncio.Future[Stream]":
+        """Return an awaitable that is done."""
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(self)
+        return future
+
+
+class Event:
+    """A point in time; times are of the simulation, by the host's clock, and nothing like a GPU's."""
+
+    def __init__(self, timing: bool = True):
+        """Be an event that was not recorded yet."""
+        self.timing = timing
+        self._time: float | None = None
+
+    def record(self, stream: Any = 0) -> None:
+        """Take the time."""
+        self._time = time.perf_counter()
+
+    def query(self) -> bool:
+        """Return True: what came before is done."""
+        return True
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+    def wait(self, stream: Any = 0) -> None:
+        """Return at once."""
+
+    def elapsed_time(self, evtend: "Event") -> float:
+        """Return the milliseconds that the simulation took from here to `evtend`."""
+        if self._time is None or evtend._time is None:
+            raise RuntimeError("elapsed_time needs two events that were recorded")
+        if not (self.timing and evtend.timing):
+            raise RuntimeError("elapsed_time needs two events made with timing=True")
+        return (evtend._time - self._time) * 1e3
+
+
+class Context:
+    """What `cuda.current_context()` returns."""
+
+    def __init__(self, device: Device):
+        """Belong to `device`."""
+        self.device = device
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what is missing."""
+        raise AttributeError(f"normlab run's context has no attribute {name!r}")
+
+    def synchronize(self) -> None:
+        """Return at once: all work is done when it is asked for."""
+
+    def get_memory_info(self) -> MemoryInfo:
+        """Return free and total bytes; in use is what the program's device arrays hold."""
+        return MemoryInfo(MEMORY - Allocation.in_use, MEMORY)
+
+    def reset(self) -> None:
+        """Do nothing: what is on the device belongs to the arrays of the program."""
+
+    push = pop = prepare_for_use = reset
+
+    def create_stream(self) -> Stream:
+        """Return a new stream."""
+        return Stream()
+
+    def create_event(self, timing: bool = True) -> Event:
+        """Return a new event."""
+        return Event(timing)
+
+    @contextmanager
+    def defer_cleanup(self) -> Iterator[None]:
+        """Do nothing: Python frees the arrays."""
+        yield
+
+
+class DeviceList(list[Device]):
+    """`cuda.gpus`: the one device."""
+
+    @property
+    def current(self) -> Device:
+        """The selected device."""
+        return self[0]
+
+    @property
+    def lst(self) -> "DeviceList":
+        """The list itself."""
+        return self
+
+
+DEVICE = Device()
+CONTEXT = Context(DEVICE)
+GPUS = DeviceList([DEVICE])
+
+
+def current_context(devnum: int | None = None) -> Context:
+    """Return the context of device 0; raises IndexError for any other."""
+    if devnum not in (None, 0):
+        raise IndexError(f"normlab run simulates one GPU, number 0; there is no number {devnum}")
+    return CONTEXT
+
+
+def select_device(device_id: int) -> Device:
+    """Return device 0; raises IndexError for any other."""
+    return current_context(int(device_id)).device
+
+
+def detect() -> bool:
+    """Print the device as Numba prints what it finds; returns True."""
+    print("Found 1 CUDA devices")
+    print(f"id 0    {DEVICE.name:>20} {'[SUPPORTED]':>40}")
+    for what, value in (("Compute Capability", "9.0"), ("UUID", DEVICE.uuid), ("Simulated by", "normlab run")):
+        print(f"{what:>40}: {value}")
+    print("Summary:\n\t1/1 devices are supported")
+    return True
+
+
+@contextmanager
+def nothing() -> Iterator[None]:
+    """Stand for `cuda.defer_cleanup` and `cuda.profiling`, which have nothing to do."""
+    yield

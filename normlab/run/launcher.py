@@ -1,0 +1,114 @@
+"""What runs a launch: the simulator, or under `--sanitize` and `--trace` those who watch it; and what they report.
+
+The one place that decides it. A watched program runs as it does otherwise: findings are kept for the end.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from normlab import sim
+
+
+class Launch(NamedTuple):
+    """A launch with its arguments in device memory."""
+
+    kernel: Any
+    configuration: tuple
+    values: list[Any]
+    uninitialized: list[np.ndarray]  # of the values, those that nothing was written to
+
+
+class Record:
+    """What is known of one kernel at the end."""
+
+    def __init__(self, launch: Launch):
+        """Know nothing yet but the kernel's name and its first launch."""
+        function = launch.kernel.py_func
+        self.name = (
+            f"{function.__name__} ({Path(function.__code__.co_filename).name}:{function.__code__.co_firstlineno})"
+        )
+        self.configuration = launch.configuration
+        self.launches = 0
+        self.findings: Counter[str] = Counter()  # text → launches in which it was found
+        self.trace: Any = None  # of the first launch
+
+    def __str__(self) -> str:
+        """Print as a paragraph of the report."""
+        lines = [f"{self.name}: {plural(self.launches, 'launch', 'launches')}"]
+        for text, launches in self.findings.items():
+            lines.append(f"in {plural(launches, 'launch', 'launches')}: {text}")
+        if self.trace is not None:
+            grid, block = self.configuration[:2]
+            lines.append(f"first launch, [{grid}, {block}]:\n{self.trace}")
+        return "\n".join(lines).replace("\n", "\n  ")
+
+
+def plural(count: int, one: str, many: str) -> str:
+    """Return `count` with its noun."""
+    return f"{count or 'no'} {one if count == 1 else many}"
+
+
+def arrays_in(values: Iterable[Any]) -> Iterator[np.ndarray]:
+    """Walk through the arrays among a launch's values, those in tuples too; read-only ones left out."""
+    for value in values:
+        if isinstance(value, tuple):
+            yield from arrays_in(value)
+        elif isinstance(value, np.ndarray) and value.flags.writeable:
+            yield value
+
+
+class Launcher:
+    """Runs the launches of one program, one after another, whichever threads they come from."""
+
+    def __init__(self, sanitize: bool = False, trace: bool = False):
+        """Simulate, and watch if asked to."""
+        self._sanitize, self._trace = sanitize, trace
+        self._records: dict[CodeType, Record] = {}
+        self._lock = threading.RLock()
+
+    def launch(self, launch: Launch) -> None:
+        """Run one launch to its end. Kernels of Numba itself, in a reduction for example, are not watched."""
+        with self._lock:
+            if not (self._sanitize or self._trace) or str(launch.kernel.__module__).startswith("numba."):
+                sim.simulate(launch.kernel)[launch.configuration](*launch.values)
+            else:
+                self._watch(launch)
+
+    def _watch(self, launch: Launch) -> None:
+        record = self._records.setdefault(launch.kernel.py_func.__code__, Record(launch))
+        record.launches += 1
+        traced = self._trace and record.trace is None
+        if traced:
+            before = [memory.copy() for memory in arrays_in(launch.values)]
+            record.trace = sim.trace(launch.kernel)[launch.configuration](*launch.values)
+        if self._sanitize:
+            if traced:  # one launch, watched twice: the second time it finds what the first found
+                for memory, content in zip(arrays_in(launch.values), before, strict=True):
+                    memory[...] = content
+            watched = sim.sanitize(launch.kernel, uninitialized=launch.uninitialized)[launch.configuration]
+            record.findings.update(set(map(str, watched(*launch.values).findings)))
+        elif not traced:
+            sim.simulate(launch.kernel)[launch.configuration](*launch.values)
+
+    @property
+    def found_something(self) -> bool:
+        """Whether the sanitizer found anything in any launch."""
+        return any(record.findings for record in self._records.values())
+
+    def report(self) -> str:
+        """Return what there is to say at the end, kernel by kernel; nothing for a program that was not watched."""
+        if not (self._sanitize or self._trace):
+            return ""
+        launches = sum(record.launches for record in self._records.values())
+        found = sum(len(record.findings) for record in self._records.values())
+        head = f"normlab run: {plural(len(self._records), 'kernel', 'kernels')}, "
+        head += plural(launches, "launch", "launches")
+        if self._sanitize:
+            head += f", {plural(found, 'finding', 'findings')}"
+        return "\n\n".join([head, *map(str, self._records.values())])

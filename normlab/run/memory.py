@@ -1,0 +1,379 @@
+"""The simulated GPU's memory as a program on the host sees it: `cuda.to_device`, `device_array`, `copy_to_host`, ….
+
+A `DeviceArray` keeps its elements in a NumPy array that nothing on the host shares, so that a forgotten copy shows here
+as it does on a GPU. Fresh memory holds NaN, or the byte 0x5a. `kernel.py` hands `DeviceArray.memory` to a launch.
+"""
+
+import math
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from normlab.sim.memory import fresh
+
+CONTIGUOUS_NEEDED = (
+    "Array contains non-contiguous buffer and cannot be transferred as a single memory region. "
+    "Please ensure contiguous buffer with numpy .ascontiguousarray()"
+)
+
+
+class Allocation:
+    """One piece of device memory: who holds it, and whether anything was ever written there."""
+
+    in_use = 0  # bytes, of all that live
+
+    def __init__(self, memory: np.ndarray, written: bool):
+        """Count `memory` as in use until nobody refers to it."""
+        self.written = written
+        Allocation.in_use += memory.nbytes
+        weakref.finalize(self, Allocation._freed, memory.nbytes).atexit = False
+
+    @classmethod
+    def _freed(cls, nbytes: int) -> None:
+        cls.in_use -= nbytes
+
+
+class DeviceArray:
+    """An array in the simulated GPU's memory, with what Numba's `DeviceNDArray` offers a program.
+
+    `memory` is the NumPy array of its elements. Slices share it; `copy_to_host`, item access and `numpy.asarray` copy.
+    """
+
+    __cuda_ndarray__ = True
+    __cuda_memory__ = True
+
+    def __init__(self, memory: np.ndarray, allocation: Allocation | None = None, stream: Any = 0):
+        """Wrap `memory`: new memory, already written, unless an `allocation` is given."""
+        self.memory, self.stream = memory, stream
+        self.allocation = allocation or Allocation(memory, written=True)
+        self.shape, self.strides, self.dtype = memory.shape, memory.strides, memory.dtype
+        self.ndim, self.size, self.nbytes = memory.ndim, memory.size, memory.nbytes
+
+    @property
+    def alloc_size(self) -> int:
+        """Bytes from the first element to the end of the last."""
+        if not self.size:
+            return 0
+        steps = zip(self.shape, self.strides, strict=True)
+        return sum((size - 1) * abs(stride) for size, stride in steps) + self.dtype.itemsize
+
+    @property
+    def flags(self) -> dict[str, bool]:
+        """Contiguity, as `numpy.ndarray.flags` names it."""
+        return {"C_CONTIGUOUS": self.is_c_contiguous(), "F_CONTIGUOUS": self.is_f_contiguous()}
+
+    def is_c_contiguous(self) -> bool:
+        """Return whether the elements lie in C order, without gaps."""
+        return self.memory.flags.c_contiguous
+
+    def is_f_contiguous(self) -> bool:
+        """Return whether the elements lie in Fortran order, without gaps."""
+        return self.memory.flags.f_contiguous
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What `numba.typeof` answers."""
+        from normlab.run.numba_host import type_of
+
+        return type_of(self.memory)
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what a simulated array cannot have, or what this one has not."""
+        if name in ("__cuda_array_interface__", "__dlpack__", "device_ctypes_pointer", "gpu_data", "get_ipc_handle"):
+            raise AttributeError(f"{name}: an array of normlab run is in no GPU's memory, so it has no address there")
+        raise AttributeError(f"a device array of normlab run has no attribute {name!r}")
+
+    def __len__(self) -> int:
+        """Return the extent of the first axis."""
+        return len(self.memory)
+
+    def __repr__(self) -> str:
+        """Print as Numba's arrays do: without the elements."""
+        return f"<normlab.run DeviceArray of shape {self.shape}, {self.dtype}>"
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Return a copy in host memory."""
+        if copy is False:
+            raise ValueError("`copy=False` is not supported. A copy is always created.")
+        return self.copy_to_host().astype(dtype or self.dtype, copy=False)
+
+    # --- copies ------------------------------------------------------------------------------------------------------
+
+    def copy_to_host(self, ary: np.ndarray | None = None, stream: Any = 0) -> np.ndarray:
+        """Copy into `ary`, or a new host array, and return that. The copy is finished on return, stream or not."""
+        if any(stride < 0 for stride in self.strides):
+            raise NotImplementedError(f"D->H copy not implemented for negative strides: {self.strides}")
+        if ary is None:
+            return self.memory.copy(order="K")
+        check_compatible(self, ary)
+        ary[...] = self.memory.reshape(ary.shape)
+        return ary
+
+    def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
+        """Copy a host or device array of the same shape and dtype here."""
+        source = ary.memory if isinstance(ary, DeviceArray) else np.asarray(ary)
+        if not source.size:
+            return
+        for array in (self.memory, source) if isinstance(ary, DeviceArray) else (self.memory,):
+            check_contiguous(array)
+        if self.dtype != source.dtype:
+            raise TypeError(f"incompatible dtype: {self.dtype} vs. {source.dtype}")
+        if self.memory.squeeze().shape != source.squeeze().shape:
+            raise ValueError(f"incompatible shape: {self.shape} vs. {source.shape}")
+        self.allocation.written = True
+        self.memory[...] = source.reshape(self.shape)
+
+    # --- views -------------------------------------------------------------------------------------------------------
+
+    def _view(self, memory: np.ndarray, stream: Any = 0) -> "DeviceArray":
+        return DeviceArray(memory, self.allocation, stream or self.stream)
+
+    def getitem(self, item: Any, stream: Any = 0) -> Any:
+        """Return an element as a NumPy scalar, copied to the host; a slice or a record as a view on the device."""
+        if isinstance(item, str) and not (self.dtype.names and not self.ndim):
+            raise TypeError(f"a field ({item!r}) is read from one record of a device array, not from a whole array")
+        parts = item if isinstance(item, tuple) else (item,)
+        if not isinstance(item, str) and not all(_is_basic(part) for part in parts):
+            raise NotImplementedError(f"a device array is indexed by ints, slices and `...`, not by {item!r}")
+        found = self.memory[item]
+        if isinstance(found, np.void):
+            found = self.memory[(*parts, ...)]
+        if isinstance(found, np.ndarray) and (found.ndim or found.dtype.names):
+            return self._view(found, stream)
+        return found[()]
+
+    def setitem(self, key: Any, value: Any, stream: Any = 0) -> None:
+        """Assign a scalar, host array or device array to an element or a slice."""
+        source = value.memory if isinstance(value, DeviceArray) else np.asarray(value)
+        if not isinstance(key, str):
+            target = self.memory[(*key, ...) if isinstance(key, tuple) and ... not in key else key]
+            if source.ndim > np.ndim(target):
+                raise ValueError(f"Can't assign {source.ndim}-D array to {np.ndim(target)}-D self")
+        self.allocation.written = True
+        self.memory[key] = source
+
+    __getitem__ = getitem
+    __setitem__ = setitem
+
+    def bind(self, stream: Any = 0) -> "DeviceArray":
+        """Return the same array with another default stream."""
+        return DeviceArray(self.memory, self.allocation, stream)
+
+    @property
+    def T(self) -> "DeviceArray":  # noqa: N802 - the name that arrays have it under
+        """The transpose, a copy."""
+        return self.transpose()
+
+    def transpose(self, axes: Any = None) -> "DeviceArray":
+        """Return the transpose of a matrix: a copy, as Numba makes one."""
+        if axes and tuple(axes) == tuple(range(self.ndim)):
+            return self
+        if self.ndim != 2:
+            raise NotImplementedError("transposing a non-2D DeviceNDArray isn't supported")
+        if axes is not None and set(axes) != {0, 1}:
+            raise ValueError(f"invalid axes list {axes!r}")
+        return DeviceArray(self.memory.T.copy(order="C"), stream=self.stream)
+
+    def reshape(self, *newshape: Any, order: str = "C") -> "DeviceArray":
+        """Return a view of another shape; raises NotImplementedError where that needs a copy."""
+        shape = newshape[0] if len(newshape) == 1 and isinstance(newshape[0], (tuple, list)) else newshape
+        return self._without_copy(self.memory.reshape(shape, order=order))  # type: ignore[call-overload]
+
+    def ravel(self, order: str = "C", stream: Any = 0) -> "DeviceArray":
+        """Return a flat view; raises NotImplementedError where that needs a copy."""
+        return self._without_copy(self.memory.reshape(-1, order=order), stream)  # type: ignore[call-overload]
+
+    def _without_copy(self, memory: np.ndarray, stream: Any = 0) -> "DeviceArray":
+        if self.size and not np.may_share_memory(memory, self.memory):
+            raise NotImplementedError("operation requires copying")
+        return self._view(memory, stream)
+
+    def squeeze(self, axis: Any = None, stream: Any = 0) -> "DeviceArray":
+        """Return a view without axes of extent 1."""
+        return self._view(self.memory.squeeze(axis), stream)
+
+    def view(self, dtype: Any) -> "DeviceArray":
+        """Return the same bytes as elements of another dtype."""
+        return self._view(self.memory.view(dtype))
+
+    def split(self, section: int, stream: Any = 0) -> Iterator["DeviceArray"]:
+        """Walk through views of `section` elements each; the last may be shorter."""
+        if self.ndim != 1:
+            raise ValueError("only support 1d array")
+        if self.strides[0] != self.dtype.itemsize:
+            raise ValueError("only support unit stride")
+        for index in range(math.ceil(self.size / section)):
+            yield self._view(self.memory[index * section : (index + 1) * section], stream)
+
+
+def _is_basic(part: Any) -> bool:
+    return part is Ellipsis or isinstance(part, slice) or (hasattr(part, "__index__") and not np.ndim(part))
+
+
+class HostMappedArray(np.ndarray):
+    """Memory that host and device share: `cuda.mapped_array` and `cuda.managed_array`."""
+
+    __cuda_ndarray__ = True
+    __cuda_memory__ = True
+
+    def copy_to_host(self, ary: np.ndarray | None = None, stream: Any = 0) -> np.ndarray:
+        """Copy into `ary`, or a new host array, and return that."""
+        return DeviceArray(np.asarray(self)).copy_to_host(ary)
+
+    def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
+        """Copy a host or device array of the same shape and dtype here."""
+        DeviceArray(np.asarray(self)).copy_to_device(ary)
+
+
+def check_contiguous(array: np.ndarray) -> None:
+    """Raise ValueError, as Numba does, for an array that cannot be copied in one piece; broadcast axes do not count."""
+    core = array[tuple(0 if stride == 0 else slice(None) for stride in array.strides)] if array.size else array
+    if not (core.flags.c_contiguous or core.flags.f_contiguous):
+        raise ValueError(CONTIGUOUS_NEEDED)
+
+
+def check_compatible(device: DeviceArray, host: np.ndarray) -> None:
+    """Raise TypeError or ValueError unless `host` has the dtype, shape and strides of `device`."""
+    ours, theirs = device.memory.squeeze(), host.squeeze()
+    if device.dtype != host.dtype:
+        raise TypeError(f"incompatible dtype: {device.dtype} vs. {host.dtype}")
+    if ours.shape != theirs.shape:
+        raise ValueError(f"incompatible shape: {device.shape} vs. {host.shape}")
+    if device.size and ours.strides != theirs.strides:
+        raise ValueError(f"incompatible strides: {device.strides} vs. {host.strides}")
+
+
+# --- what `cuda` offers -----------------------------------------------------------------------------------------------
+
+
+def copied(host: Any) -> np.ndarray:
+    """Return a host array (or record) as new device memory of the same shape and strides."""
+    array = np.asanyarray(host)
+    check_contiguous(array)
+    return np.array(array, order="K", subok=False)
+
+
+def uninitialised(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C") -> np.ndarray:
+    """Return memory that holds NaN, or the byte 0x5a."""
+    extents = shape if isinstance(shape, (tuple, list)) else (shape,)
+    if not all(isinstance(extent, (int, np.integer)) for extent in extents):
+        raise TypeError(f"shape must be an integer or tuple of integers, not {shape!r}")
+    if order not in ("C", "F"):
+        raise ValueError("must be either C/F order")
+    dtype, extents = np.dtype(dtype), tuple(int(extent) for extent in extents)
+    if strides is None:
+        axes = extents if order == "C" else extents[::-1]
+        memory = np.asarray(fresh(axes, dtype)).view(np.ndarray)
+        return memory if order == "C" else memory.T
+    strides = strides if isinstance(strides, (tuple, list)) else (strides,)
+    if len(strides) != len(extents):
+        raise ValueError("strides not match ndim")
+    span = sum((extent - 1) * stride for extent, stride in zip(extents, strides, strict=True)) + dtype.itemsize
+    flat = np.asarray(fresh((math.ceil(span / dtype.itemsize),), dtype)).view(np.ndarray)
+    return np.lib.stride_tricks.as_strided(flat, extents, strides)
+
+
+def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | None = None) -> DeviceArray:
+    """Return a copy of a host array on the device; a device array is returned as it is."""
+    if to is not None:
+        if copy:
+            to.copy_to_device(obj, stream)
+        return to
+    if isinstance(obj, (DeviceArray, HostMappedArray)):
+        return obj  # type: ignore[return-value]
+    if copy:
+        return DeviceArray(copied(obj), stream=stream)
+    return device_array_like(np.asanyarray(obj), stream)
+
+
+def device_array(
+    shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0
+) -> DeviceArray:
+    """Return an array that nothing was written to."""
+    memory = uninitialised(shape, dtype, strides, order)
+    return DeviceArray(memory, Allocation(memory, written=False), stream)
+
+
+def pinned_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C") -> np.ndarray:
+    """Return a host array; here nothing needs pinning."""
+    return uninitialised(shape, dtype, strides, order)
+
+
+def mapped_array(
+    shape: Any,
+    dtype: Any = np.float64,
+    strides: Any = None,
+    order: str = "C",
+    stream: Any = 0,
+    portable: bool = False,
+    wc: bool = False,
+) -> HostMappedArray:
+    """Return a host array that kernels see without a copy."""
+    return uninitialised(shape, dtype, strides, order).view(HostMappedArray)
+
+
+def managed_array(
+    shape: Any,
+    dtype: Any = np.float64,
+    strides: Any = None,
+    order: str = "C",
+    stream: Any = 0,
+    attach_global: bool = True,
+) -> HostMappedArray:
+    """Return an array that host and kernels share."""
+    return uninitialised(shape, dtype, strides, order).view(HostMappedArray)
+
+
+def _layout_of(array: Any) -> dict[str, Any]:
+    """Return shape, dtype and order of `array` for a new contiguous one."""
+    flags = array.flags
+    fortran = flags["F_CONTIGUOUS"] and not flags["C_CONTIGUOUS"]
+    return {"shape": array.shape, "dtype": array.dtype, "order": "F" if fortran else "C"}
+
+
+def device_array_like(ary: Any, stream: Any = 0) -> DeviceArray:
+    """Return an array of the shape, dtype and order of `ary` that nothing was written to."""
+    return device_array(**_layout_of(ary), stream=stream)
+
+
+def pinned_array_like(ary: Any) -> np.ndarray:
+    """Return a host array of the shape, dtype and order of `ary`."""
+    return pinned_array(**_layout_of(ary))
+
+
+def mapped_array_like(ary: Any, stream: Any = 0, portable: bool = False, wc: bool = False) -> HostMappedArray:
+    """Return a host array of the shape, dtype and order of `ary` that kernels see without a copy."""
+    return mapped_array(**_layout_of(ary))
+
+
+@contextmanager
+def pinned(*arylist: np.ndarray) -> Iterator[None]:
+    """Do nothing: here no host memory needs pinning."""
+    yield
+
+
+@contextmanager
+def mapped(*arylist: np.ndarray, stream: Any = 0) -> Iterator[Any]:
+    """Give the arrays (or the only one) to the device for the length of a `with` block, without a copy."""
+    arrays = [DeviceArray(array, stream=stream) for array in arylist]
+    yield arrays[0] if len(arrays) == 1 else arrays
+
+
+def is_cuda_array(obj: Any) -> bool:
+    """Return whether `obj` is an array in a GPU's memory, simulated or not."""
+    return isinstance(obj, DeviceArray) or hasattr(obj, "__cuda_array_interface__")
+
+
+def is_cuda_ndarray(obj: Any) -> bool:
+    """Return whether `obj` is one of Numba's own device arrays, here one of ours."""
+    return getattr(obj, "__cuda_ndarray__", False)
+
+
+def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
+    """Return a device array as it is; raises TypeError for anything else: no other library's memory is simulated."""
+    if not isinstance(obj, DeviceArray):
+        raise TypeError(f"normlab run knows its own device arrays only, not a {type(obj).__name__}")
+    return obj

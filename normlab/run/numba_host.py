@@ -1,0 +1,70 @@
+"""What a program on the host asks of Numba itself: types, signatures, and the modules that `stand_in` alters.
+
+The one file of this room that imports Numba. It is imported late: what `NUMBA_ENABLE_CUDASIM` says is read by Numba when
+it is imported, and `import_numba` has to come before.
+"""
+
+from typing import Any
+
+import numba.cuda.random  # imported here, so that its name `cuda` is the module that is altered
+import numpy as np
+from numba import cuda
+from numba.cuda.cudadrv import driver
+from numba.cuda.kernels import reduction
+from numba.np.ufunc import decorators as ufunc_decorators
+
+try:
+    from numba.cuda import types
+    from numba.cuda.core import sigutils
+    from numba.cuda.np.numpy_support import as_dtype, from_dtype
+    from numba.cuda.np.ufunc import decorators as cuda_ufunc_decorators
+except ImportError:  # numba's own, older numba.cuda: on macOS, where numba-cuda has no wheels
+    from numba.core import sigutils, types
+    from numba.np.numpy_support import as_dtype, from_dtype
+
+    cuda_ufunc_decorators = ufunc_decorators
+
+__all__ = [
+    "as_dtype",
+    "cuda",
+    "driver",
+    "is_signature",
+    "normalised",
+    "reduction",
+    "scalar_dtype",
+    "type_of",
+    "ufunc_makers",
+]
+
+is_signature = sigutils.is_signature
+
+
+def normalised(signature: Any) -> tuple[tuple, Any]:
+    """Return the argument types and the return type (or None) of a signature in any of Numba's spellings."""
+    return sigutils.normalize_signature(signature)
+
+
+def scalar_dtype(kind: Any) -> np.dtype | None:
+    """Return the NumPy dtype of a Numba type of numbers, None for every other type."""
+    return np.dtype(as_dtype(kind)) if isinstance(kind, (types.Number, types.Boolean)) else None
+
+
+def type_of(value: Any) -> Any:
+    """Return the Numba type of a kernel's argument: of an array in simulated memory, a scalar or a tuple.
+
+    Raises NotImplementedError or ValueError for what Numba has no type for.
+    """
+    if isinstance(value, tuple):
+        return types.Tuple([type_of(item) for item in value])
+    if isinstance(value, np.ndarray):
+        layout = "C" if value.flags.c_contiguous else "F" if value.flags.f_contiguous else "A"
+        return types.Array(from_dtype(value.dtype), value.ndim, layout, readonly=not value.flags.writeable)
+    return numba.typeof(value)
+
+
+def ufunc_makers(name: str) -> list[Any]:
+    """Return the classes behind `numba.vectorize` and `cuda.vectorize`, whose `target_registry` maps a target's name.
+
+    name: "Vectorize", or "GUVectorize" for `guvectorize`.
+    """
+    return [getattr(module, name) for module in {ufunc_decorators, cuda_ufunc_decorators}]

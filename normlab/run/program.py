@@ -1,0 +1,71 @@
+"""A script run as `python script.py` runs it: as `__main__`, with its arguments, its folder first on the path.
+
+What it raises is printed without the frames of this room and of the simulator, and becomes the exit code.
+"""
+
+import os
+import sys
+import threading
+import traceback
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+MACHINERY = (str(Path(__file__).parent), str(Path(__file__).parent.parent / "sim"))
+
+
+def execute(script: str, arguments: list[str]) -> int:
+    """Run `script` to its end, its threads too, and return the exit code that `python script` would have."""
+    source = Path(script).read_bytes()
+    main = ModuleType("__main__")
+    main.__dict__.update(__file__=os.path.abspath(script), __builtins__=__builtins__)
+    before = sys.argv, sys.path[0], sys.modules["__main__"]
+    sys.argv, sys.path[0] = [script, *arguments], os.path.dirname(os.path.realpath(script))
+    sys.modules["__main__"] = main
+    try:
+        try:
+            exec(compile(source, os.path.abspath(script), "exec", dont_inherit=True), main.__dict__)
+        except SystemExit as stop:
+            return _exit_code(stop)
+        except BaseException as error:
+            _show(error)
+            return 130 if isinstance(error, KeyboardInterrupt) else 1
+        finally:
+            for thread in threading.enumerate():
+                if not thread.daemon and thread is not threading.current_thread():
+                    thread.join()
+        return 0
+    finally:
+        sys.argv, sys.path[0], sys.modules["__main__"] = before
+        sys.stdout.flush()
+
+
+def _exit_code(stop: SystemExit) -> int:
+    """Return what the shell sees of `sys.exit(code)`."""
+    if stop.code is None:
+        return 0
+    if isinstance(stop.code, int):
+        return stop.code & 0xFF
+    print(stop.code, file=sys.stderr)
+    return 1
+
+
+def _show(error: BaseException) -> None:
+    """Print an exception that the program did not catch, through the program's own hook if it has one."""
+    seen: set[int] = set()
+    chain: list[BaseException | None] = [error]
+    while chain:
+        link = chain.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            link.__traceback__ = _own_frames(link.__traceback__)
+            chain += [link.__cause__, link.__context__]
+    sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback with the program's frames only."""
+    kept = None
+    for frame, line in reversed(list(traceback.walk_tb(trace))):
+        if not frame.f_code.co_filename.startswith(MACHINERY):
+            kept = TracebackType(kept, frame, frame.f_lasti, line)
+    return kept

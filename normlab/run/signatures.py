@@ -1,0 +1,109 @@
+"""Eager signatures: what `@cuda.jit("void(float32[:], int32)")` does to the arguments of a launch.
+
+A scalar becomes the declared type, as the driver passes it; an array has to be what was declared, for a GPU would read
+its bytes as that. `kernel.py` calls this before a launch, and wraps device functions that declare their types.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from normlab.run.numba_host import as_dtype, is_signature, normalised, scalar_dtype, type_of
+from normlab.sim.arithmetic import INTEGER_CASTS, TYPES
+
+
+class Signature(NamedTuple):
+    """The declared Numba types of the arguments, and of the result (None: not declared)."""
+
+    arguments: tuple
+    result: Any
+
+
+def signatures_of(declared: Any) -> list[Signature] | None:
+    """Return what `cuda.jit` was given as signatures; None if it is something else, such as a function."""
+    if is_signature(declared):
+        return [Signature(*normalised(declared))]
+    if isinstance(declared, list):
+        return [Signature(*normalised(each)) for each in declared]
+    return None
+
+
+def is_array(kind: Any) -> bool:
+    """Return whether a Numba type is an array's."""
+    return hasattr(kind, "layout") and hasattr(kind, "ndim")
+
+
+def misfit(kind: Any, value: Any) -> int | None:
+    """Return how badly a value fits a type: 0 exactly, 1 by a safe conversion, 2 by any other, None not at all."""
+    if is_array(kind):
+        if not isinstance(value, np.ndarray):
+            return None
+        flags = value.flags
+        laid_out = {"C": flags.c_contiguous, "F": flags.f_contiguous}.get(kind.layout, True)
+        fits = kind.ndim == value.ndim and as_dtype(kind.dtype) == value.dtype and laid_out
+        return 0 if fits else None
+    dtype = scalar_dtype(kind)
+    if dtype is None:
+        return 0
+    if isinstance(value, (np.ndarray, tuple)) or value is None:
+        return None
+    given = np.asarray(value).dtype
+    return 0 if given == dtype else 1 if np.can_cast(given, dtype, "safe") else 2
+
+
+def bind(name: str, signatures: list[Signature], values: list[Any]) -> list[Any]:
+    """Return the values of a launch in the types of the signature that fits them best.
+
+    Raises TypeError where none fits: kernel `name`, what was given, what was declared.
+    """
+    given = ", ".join(_spelled(value) for value in values)
+    fitting = []
+    for signature in signatures:
+        if len(signature.arguments) == len(values):
+            misfits = [misfit(kind, value) for kind, value in zip(signature.arguments, values, strict=True)]
+            if None not in misfits:
+                fitting.append((sum(bad for bad in misfits if bad), len(fitting), signature))
+    if not fitting:
+        declared = " or ".join(f"({', '.join(map(str, signature.arguments))})" for signature in signatures)
+        raise TypeError(
+            f"No matching definition for argument type(s) {given} of kernel {name!r}, declared for {declared}"
+        )
+    chosen = min(fitting)[-1]
+    return [converted(name, kind, value) for kind, value in zip(chosen.arguments, values, strict=True)]
+
+
+def _spelled(value: Any) -> str:
+    try:
+        return str(type_of(value))
+    except (NotImplementedError, ValueError, TypeError):
+        return type(value).__name__
+
+
+def converted(name: str, kind: Any, value: Any) -> Any:
+    """Return a scalar in its declared type: rounded to a narrower float, wrapped to a narrower integer.
+
+    Raises TypeError for a float that was declared an integer, as passing it to a GPU does.
+    """
+    dtype = scalar_dtype(kind)
+    if dtype is None:
+        return value
+    if dtype.kind not in "iu":
+        with np.errstate(over="ignore"):
+            return dtype.type(value)
+    if not hasattr(value, "__index__") and not isinstance(value, np.bool_):
+        raise TypeError(
+            f"kernel {name!r} declares an argument as {kind}, and was given the {_spelled(value)} {value!r}"
+        )
+    return dtype.type(INTEGER_CASTS[dtype.name].wrap(operator.index(int(value))))
+
+
+def casts(signature: Signature) -> tuple[tuple, Any]:
+    """Return what turns a device function's arguments and result into their declared types; None for what stays."""
+    return tuple(map(_cast, signature.arguments)), None if signature.result is None else _cast(signature.result)
+
+
+def _cast(kind: Any) -> Callable[[Any], Any] | None:
+    dtype = scalar_dtype(kind)
+    return None if dtype is None else TYPES[dtype.name]

@@ -1,0 +1,119 @@
+"""The host side of `numba.cuda`, replaced for the length of one program.
+
+`stand_in` alters attributes of Numba's own modules, so that `from numba import cuda`, `from numba.cuda import jit` and
+`numba.vectorize(..., target="cuda")` find the rooms beside this file, wherever a program imports them. What kernels call
+(`cuda.grid`, `cuda.shared`, …) stays Numba's: the simulator knows it. What is not replaced and would reach for a driver
+is refused by name, also where there is a driver.
+"""
+
+import functools
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from normlab.run import device, elementwise, memory, numba_host
+from normlab.run.kernel import In, InOut, Kernel, Out, jit
+from normlab.run.launcher import Launcher
+
+UNSUPPORTED = (
+    *("BaseCUDAMemoryManager", "GetIpcHandleMixin", "HostOnlyCUDAMemoryManager", "declare_device"),
+    *("compile_all", "compile_for_current_device", "compile_ptx_for_current_device"),
+    *("from_cuda_array_interface", "open_ipc_array", "set_memory_manager"),
+)
+
+
+def host_face(launcher: Launcher) -> dict[str, Any]:
+    """Return the names of `numba.cuda` that a program on the host uses → what stands for them."""
+
+    class Reduce(numba_host.reduction.Reduce):
+        """Numba's own reduction; its kernels are made by `cuda.jit`, and so are ours. Remembers no others."""
+
+        _cache: dict[Any, Any] = {}  # noqa: RUF012 - as it is called and annotated there
+
+    return {
+        **{name: _refuse(f"cuda.{name}") for name in UNSUPPORTED},
+        "jit": functools.partial(jit, launcher),
+        "reduce": Reduce,
+        "Reduce": Reduce,
+        **{kind.__name__: kind for kind in (In, Out, InOut)},
+        **{
+            made.__name__: made
+            for made in (
+                *(memory.to_device, memory.device_array, memory.device_array_like, memory.managed_array),
+                *(memory.mapped, memory.mapped_array, memory.mapped_array_like, memory.as_cuda_array),
+                *(memory.pinned, memory.pinned_array, memory.pinned_array_like, memory.is_cuda_array),
+                *(device.current_context, device.select_device, device.detect),
+            )
+        },
+        "get_current_device": lambda: device.DEVICE,
+        "list_devices": lambda: device.GPUS,
+        "gpus": device.GPUS,
+        "is_available": lambda: True,
+        "is_supported_version": lambda: True,
+        "is_float16_supported": lambda: device.DEVICE.supports_float16,
+        "is_bfloat16_supported": lambda: device.DEVICE.supports_bfloat16,
+        "is_fp8_supported": lambda: device.DEVICE.supports_fp8,
+        "cuda_error": lambda: None,
+        "runtime": SimpleNamespace(get_version=lambda: (13, 0), is_supported_version=lambda: True),
+        "stream": device.Stream,
+        "default_stream": functools.partial(device.Stream, 0),
+        "legacy_default_stream": functools.partial(device.Stream, 1),
+        "per_thread_default_stream": functools.partial(device.Stream, 2),
+        "external_stream": lambda ptr: device.Stream(int(ptr)),
+        "event": device.Event,
+        "event_elapsed_time": lambda evtstart, evtend: evtstart.elapsed_time(evtend),
+        **dict.fromkeys(("synchronize", "close", "profile_start", "profile_stop"), lambda: None),
+        **dict.fromkeys(("defer_cleanup", "profiling"), device.nothing),
+        "require_context": lambda function: function,
+    }
+
+
+def _refuse(what: str) -> Any:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise NotImplementedError(f"{what} is not in normlab run: it needs a GPU's driver, and there is none here")
+
+    return refuse
+
+
+# The modules below numba.cuda in which programs, and Numba itself, look for the same things → name there: name here.
+ELSEWHERE: dict[str, dict[str, str]] = {
+    "api": {},
+    "args": {},
+    "decorators": {},
+    "kernels.reduction": {},
+    "cudadrv.devices": {"get_context": "current_context"},
+    "cudadrv.devicearray": {},
+    "cudadrv.driver": {},
+}
+
+
+@contextmanager
+def stand_in(launcher: Launcher) -> Iterator[None]:
+    """Replace the host side of `numba.cuda`: every launch of the program goes to `launcher`."""
+    cuda, face = numba_host.cuda, host_face(launcher)
+    with ExitStack() as stack:
+        alter = lambda target, name, value: stack.enter_context(mock.patch.object(target, name, value))  # noqa: E731
+        for name, value in face.items():
+            stack.enter_context(mock.patch.object(cuda, name, value, create=True))
+        for path, renamed in ELSEWHERE.items():
+            module = sys.modules.get(f"{cuda.__name__}.{path}")
+            for name, value in {**face, **{there: face[here] for there, here in renamed.items()}}.items():
+                if module is not None and hasattr(module, name):
+                    alter(module, name, value)
+        arrays = cuda.cudadrv.devicearray
+        for name, value in {
+            "DeviceNDArray": memory.DeviceArray,
+            "DeviceNDArrayBase": memory.DeviceArray,
+            "is_cuda_ndarray": memory.is_cuda_ndarray,
+        }.items():
+            alter(arrays, name, value)
+        alter(cuda.dispatcher, "CUDADispatcher", Kernel)
+        alter(numba_host.driver.Driver, "__getattr__", lambda driver, name: _refuse(f"the driver's {name}")())
+        alter(numba_host.driver.Driver, "ensure_initialized", lambda driver: _refuse("the CUDA driver")())
+        for kind, builder in (("Vectorize", elementwise.Vectorize), ("GUVectorize", elementwise.GUVectorize)):
+            for maker in numba_host.ufunc_makers(kind):
+                alter(maker, "target_registry", {**maker.target_registry, "cuda": builder})
+        yield
