@@ -17,7 +17,7 @@ from normlab.run.device import ATTRIBUTES
 from normlab.run.launcher import Launch, Launcher
 from normlab.run.memory import Allocation, DeviceArray, HostMappedArray, copied, uninitialised
 from normlab.run.numba_host import type_of
-from normlab.run.signatures import Signature, bind, casts, signatures_of
+from normlab.run.signatures import Signature, bind, casts, signature_of, signatures_of
 from normlab.sim import register_twin, simulate
 
 FORALL_BLOCK = 128  # threads; a GPU's driver would choose more, and every idle thread costs time here
@@ -139,7 +139,7 @@ class Kernel:
     """A kernel or device function. `py_func` is its Python function, which the simulator runs."""
 
     def __init__(
-        self, function: FunctionType, launcher: Launcher, options: dict[str, Any], signatures: list[Signature]
+        self, function: Callable[..., Any], launcher: Launcher, options: dict[str, Any], signatures: list[Signature]
     ):
         """Stand for `function`, launched by `launcher`; `signatures` are those declared."""
         functools.update_wrapper(self, function)
@@ -196,7 +196,7 @@ class Kernel:
 
     def compile(self, sig: Any) -> Overload:
         """Declare a specialisation and return it."""
-        (signature,) = signatures_of(sig) or [Signature(tuple(sig), None)]
+        signature = signature_of(sig)
         return self.overloads.setdefault(signature.arguments, Overload(self, signature))
 
     def specialize(self, *args: Any) -> "Kernel":
@@ -286,7 +286,7 @@ def _decorated(function: Any, launcher: Launcher, options: dict[str, Any], signa
 
 def _converting(kernel: Kernel, signature: Signature) -> Kernel:
     """Return a device function that calls `kernel` with arguments and result in their declared types."""
-    function = Kernel(kernel.py_func, kernel._launcher, kernel.targetoptions, [])
+    function: Any = Kernel(kernel.py_func, kernel._launcher, kernel.targetoptions, [])
     argument_casts, result_cast = casts(signature)
 
     def converted(*arguments):

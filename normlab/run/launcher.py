@@ -29,10 +29,8 @@ class Record:
 
     def __init__(self, launch: Launch):
         """Know nothing yet but the kernel's name and its first launch."""
-        function = launch.kernel.py_func
-        self.name = (
-            f"{function.__name__} ({Path(function.__code__.co_filename).name}:{function.__code__.co_firstlineno})"
-        )
+        code = launch.kernel.py_func.__code__
+        self.name = f"{launch.kernel.__name__} ({Path(code.co_filename).name}:{code.co_firstlineno})"
         self.configuration = launch.configuration
         self.launches = 0
         self.findings: Counter[str] = Counter()  # text → launches in which it was found

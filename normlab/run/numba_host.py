@@ -1,7 +1,7 @@
 """What a program on the host asks of Numba itself: types, signatures, and the modules that `stand_in` alters.
 
-The one file of this room that imports Numba. It is imported late: what `NUMBA_ENABLE_CUDASIM` says is read by Numba when
-it is imported, and `import_numba` has to come before.
+The one file of this room that imports Numba, and it is imported late: `run_program` has to hide `NUMBA_ENABLE_CUDASIM`
+before, which Numba reads when it is imported.
 """
 
 from typing import Any

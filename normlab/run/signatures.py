@@ -21,12 +21,17 @@ class Signature(NamedTuple):
     result: Any
 
 
+def signature_of(declared: Any) -> Signature:
+    """Return one signature, given in any of Numba's spellings."""
+    return Signature(*normalised(declared))
+
+
 def signatures_of(declared: Any) -> list[Signature] | None:
     """Return what `cuda.jit` was given as signatures; None if it is something else, such as a function."""
     if is_signature(declared):
-        return [Signature(*normalised(declared))]
+        return [signature_of(declared)]
     if isinstance(declared, list):
-        return [Signature(*normalised(each)) for each in declared]
+        return list(map(signature_of, declared))
     return None
 
 
@@ -59,7 +64,7 @@ def bind(name: str, signatures: list[Signature], values: list[Any]) -> list[Any]
     Raises TypeError where none fits: kernel `name`, what was given, what was declared.
     """
     given = ", ".join(_spelled(value) for value in values)
-    fitting = []
+    fitting: list[tuple[int, int, Signature]] = []
     for signature in signatures:
         if len(signature.arguments) == len(values):
             misfits = [misfit(kind, value) for kind, value in zip(signature.arguments, values, strict=True)]

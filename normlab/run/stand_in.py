@@ -1,9 +1,9 @@
 """The host side of `numba.cuda`, replaced for the length of one program.
 
 `stand_in` alters attributes of Numba's own modules, so that `from numba import cuda`, `from numba.cuda import jit` and
-`numba.vectorize(..., target="cuda")` find the rooms beside this file, wherever a program imports them. What kernels call
-(`cuda.grid`, `cuda.shared`, …) stays Numba's: the simulator knows it. What is not replaced and would reach for a driver
-is refused by name, also where there is a driver.
+`numba.vectorize(..., target="cuda")` find the files beside this one, wherever a program imports them. What kernels
+call (`cuda.grid`, `cuda.shared`, …) stays Numba's: the simulator knows it. What is not replaced and would reach for a
+driver is refused by name, also where there is a driver.
 """
 
 import functools
@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from normlab import engine
 from normlab.run import device, elementwise, memory, numba_host
 from normlab.run.kernel import In, InOut, Kernel, Out, jit
 from normlab.run.launcher import Launcher
@@ -110,6 +111,7 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
             "is_cuda_ndarray": memory.is_cuda_ndarray,
         }.items():
             alter(arrays, name, value)
+        alter(engine, "gpu_available", lambda: False)  # for a program that also calls normlab itself
         alter(cuda.dispatcher, "CUDADispatcher", Kernel)
         alter(numba_host.driver.Driver, "__getattr__", lambda driver, name: _refuse(f"the driver's {name}")())
         alter(numba_host.driver.Driver, "ensure_initialized", lambda driver: _refuse("the CUDA driver")())

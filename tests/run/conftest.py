@@ -1,0 +1,36 @@
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from normlab.run.launcher import Launcher
+from normlab.run.program import execute
+from normlab.run.stand_in import stand_in
+
+collect_ignore = ["programs"]  # they are run, not collected
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@pytest.fixture
+def cuda():
+    """`numba.cuda` as a program under `normlab run` finds it."""
+    import numba.cuda
+
+    with stand_in(Launcher()):
+        yield numba.cuda
+
+
+@pytest.fixture
+def run(capsys):
+    """Run one of the programs in this process: `.code`, `.out`, `.err`, and `.results`, the numbers it printed."""
+
+    def start(name, *arguments, launcher=None):
+        with stand_in(launcher or Launcher()):
+            code = execute(str(PROGRAMS / f"{name}.py"), list(map(str, arguments)))
+        out, err = capsys.readouterr()
+        lines = [line.removeprefix("result:").split() for line in out.splitlines() if line.startswith("result:")]
+        words = [word for line in lines for word in line]
+        numbers = [float({"True": 1, "False": 0}.get(word, word)) for word in words]
+        return SimpleNamespace(code=code, out=out, err=err, results=numbers)
+
+    return start
