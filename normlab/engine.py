@@ -19,15 +19,17 @@ from numba import cuda, float32, float64
 from numba.cuda import dispatcher as _dispatcher
 from numba.cuda.extending import intrinsic
 
-from normlab.sim import register_twin, simulate
+from normlab.sim import read_vector, register_twin, simulate, write_vector
 
 try:
     from numba.cuda import cgutils
     from numba.cuda import types as _types
+    from numba.cuda.core.errors import TypingError
     from numba.cuda.np.numpy_support import from_dtype
 except ImportError:  # numba's own, older numba.cuda: on macOS, where numba-cuda has no wheels
     from numba.core import cgutils
     from numba.core import types as _types
+    from numba.core.errors import TypingError
     from numba.np.numpy_support import from_dtype
 
 __all__ = [
@@ -43,8 +45,10 @@ __all__ = [
     "gpu_available",
     "launch",
     "load",
+    "load_vector",
     "numba_array",
     "store",
+    "store_vector",
     "synchronize",
     "to_device",
     "to_host",
@@ -313,10 +317,7 @@ def load(typing_context, array, index):
 
     def generate(context, builder, signature, args):
         value = context.unpack_value(builder, array.dtype, _element_pointer(context, builder, signature, args))
-        if array.dtype == BFLOAT16:  # the upper half of a float32
-            bits = builder.shl(builder.zext(value, ir.IntType(32)), ir.IntType(32)(16))
-            return builder.bitcast(bits, ir.FloatType())
-        return context.cast(builder, value, array.dtype, wide)
+        return _widen(context, builder, value, array.dtype, wide)
 
     return wide(array, index), generate
 
@@ -331,6 +332,53 @@ def store(typing_context, array, index, value):
         return context.get_dummy_value()
 
     return _types.none(array, index, value), generate
+
+
+@intrinsic
+def load_vector(typing_context, array, index, width):
+    """`width` neighbouring elements from `array[index]` on, in one instruction: a tuple in accumulator precision.
+
+    `width` is a literal int; width times itemsize is 4, 8 or 16 bytes, to a multiple of which the address must be
+    aligned: on a GPU a misaligned one is a fault. The elements lie next to each other along the last axis, which is
+    contiguous. Index as in `load`.
+    """
+    if not isinstance(width, _types.IntegerLiteral):
+        return None  # not for this intrinsic: Numba's error names the types that it was given
+    count = width.literal_value
+    _check_vector("load_vector", array, count)
+    wide = _types.float64 if array.dtype == _types.float64 else _types.float32
+    result = _types.UniTuple(wide, count)
+
+    def generate(context, builder, signature, args):
+        pointer, size = _vector_pointer(context, builder, signature, args, count)
+        loaded = builder.load(pointer)
+        loaded.align = size
+        elements = [_vector_element(builder, loaded, position, array.dtype) for position in range(count)]
+        values = [_widen(context, builder, element, array.dtype, wide) for element in elements]
+        return context.make_tuple(builder, result, values)
+
+    return result(array, index, width), generate
+
+
+@intrinsic
+def store_vector(typing_context, array, index, values):
+    """`array[index], …` = the tuple `values`, rounded as in `store`, in one instruction; limits as in `load_vector`."""
+    if not isinstance(values, _types.BaseTuple):
+        return None
+    count = len(values)
+    _check_vector("store_vector", array, count)
+
+    def generate(context, builder, signature, args):
+        pointer, size = _vector_pointer(context, builder, signature, args, count)
+        elements = [
+            _convert(context, builder, value, kind, array.dtype)
+            for value, kind in zip(cgutils.unpack_tuple(builder, args[2]), values, strict=True)
+        ]
+        stored = builder.store(_vector_of(builder, elements, pointer.type.pointee), pointer)
+        stored.align = size
+        return context.get_dummy_value()
+
+    return _types.none(array, index, values), generate
 
 
 @intrinsic
@@ -355,6 +403,52 @@ def _element_pointer(context, builder, signature, args):
     return cgutils.get_item_pointer(context, builder, array, data, indices, wraparound=False)
 
 
+def _vector_pointer(context, builder, signature, args, count):
+    """The address of `count` elements as one vector, and their size in bytes.
+
+    Two halves travel as one 32-bit word: of a vector of 16-bit elements the compiler would make two instructions.
+    """
+    dtype = signature.args[0].dtype
+    size = count * dtype.bitwidth // 8
+    half = dtype.bitwidth == 16
+    part = ir.IntType(32) if half else context.get_data_type(dtype)
+    vector = ir.VectorType(part, count // 2 if half else count)
+    return builder.bitcast(_element_pointer(context, builder, signature, args), vector.as_pointer()), size
+
+
+def _vector_element(builder, vector, position, dtype):
+    if dtype.bitwidth != 16:
+        return builder.extract_element(vector, ir.IntType(32)(position))
+    word = builder.extract_element(vector, ir.IntType(32)(position // 2))
+    return builder.trunc(builder.lshr(word, ir.IntType(32)(16 * (position % 2))), ir.IntType(16))
+
+
+def _vector_of(builder, elements, vector_type):
+    if vector_type.count < len(elements):
+        words = [builder.zext(element, ir.IntType(32)) for element in elements]
+        pairs = zip(words[::2], words[1::2], strict=True)
+        elements = [builder.or_(low, builder.shl(high, ir.IntType(32)(16))) for low, high in pairs]
+    vector = vector_type(ir.Undefined)
+    for position, element in enumerate(elements):
+        vector = builder.insert_element(vector, element, ir.IntType(32)(position))
+    return vector
+
+
+def _check_vector(name, array, count):
+    size = count * array.dtype.bitwidth // 8
+    if size not in (4, 8, 16):
+        raise TypingError(f"{name} moves 4, 8 or 16 bytes at a time, but {count} x {array.dtype} are {size}")
+    if array.layout != "C":
+        raise TypingError(f"{name} needs a C-contiguous array, whose neighbours lie side by side, but got {array}")
+
+
+def _widen(context, builder, value, source, wide):
+    if source == BFLOAT16:  # the upper half of a float32
+        bits = builder.shl(builder.zext(value, ir.IntType(32)), ir.IntType(32)(16))
+        return builder.bitcast(bits, ir.FloatType())
+    return context.cast(builder, value, source, wide)
+
+
 def _convert(context, builder, value, source, target):
     if target != BFLOAT16:
         return context.cast(builder, value, source, target)
@@ -372,10 +466,17 @@ def _store(array: Any, index: Any, value: Any) -> None:
     array[index] = value
 
 
+def _load_vector(array: Any, index: Any, width: int) -> tuple:
+    values = read_vector(array, index, width)
+    return values if array.dtype == np.float64 else tuple(map(np.float32, values))
+
+
 def _cast(value: Any, array: np.ndarray) -> Any:
     return array.dtype.type(value)
 
 
 register_twin(load, _load)
 register_twin(store, _store)
+register_twin(load_vector, _load_vector)
+register_twin(store_vector, write_vector)
 register_twin(cast, _cast)

@@ -111,7 +111,7 @@ def pointer(array: np.ndarray) -> int:
 class Observer:
     """Hears of everything that a launch does. The methods here do what the kernel asks, and note nothing."""
 
-    array_class = ObservedArray
+    array_class: type[ObservedArray] = ObservedArray
     cuda: Any  # of the launch
     paths: Paths | None = None  # for an observer that needs to know which lanes run together
 
@@ -174,6 +174,10 @@ class Observer:
         """Return the plain array and the index on which the running thread is to do its atomic operation."""
         return array.raw, key
 
+    def exchange(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
+        """Do as `atomic`, for an operation whose new value does not depend on the old one."""
+        return self.atomic(array, key)
+
     def read_vector(self, array: ObservedArray, key: tuple, width: int) -> Any:
         """Return `width` neighbouring elements, loaded by one instruction."""
         return array.raw[(*key[:-1], slice(key[-1], key[-1] + width))]
@@ -204,6 +208,13 @@ class Observer:
 
     def block_done(self, block: Any) -> None:
         """Hear that all threads of a block have returned."""
+
+    def hangs(self, blocks: list[Any]) -> None:
+        """Hear that the threads of `blocks` wait for each other or for nobody, before a DeadlockError says so."""
+
+    def refuse_mask(self, thread: Any, operation: str, mask: int) -> bool:
+        """Hear of a lane that its own mask leaves out; True: let it go on as if the mask named it alone."""
+        return False
 
     def refuse_shuffle(self, thread: Any, source: int, why: str) -> bool:
         """Hear of a shuffle from a lane that gives nothing; True: let it go on with its own value."""

@@ -20,10 +20,9 @@ class Call:
 
     __slots__ = ("outside", "paths", "turns")
 
-    def __init__(self, outside: int, path: int):
-        """Begin on `path`."""
-        self.outside, self.paths = outside, [path]
-        self.turns: list[int] = []
+    def __init__(self, outside: int, path: int, depth: int):
+        """Begin on `path`; loops are at most `depth` deep."""
+        self.outside, self.paths, self.turns = outside, [path] * (depth + 1), [0] * depth
 
 
 class Trail:
@@ -56,18 +55,19 @@ class Paths:
             self.warps.append((tuple(block.index), position))
 
     def _after(self, thread: Any, step: tuple) -> int:
+        """Return the number of the path to which `step` leads."""
         numbers = thread.warp.seen
         path = numbers.get(step)
         if path is None:
             self._last = path = numbers[step] = self._last + 1
         return path
 
-    def enter(self) -> None:
-        """Hear that the running thread has entered the function that calls this."""
+    def enter(self, depth: int) -> None:
+        """Hear that the running thread has entered the function that calls this, whose loops are `depth` deep."""
         thread = self._cuda.current
         trail = thread.seen
-        path = self._after(thread, (trail.path, *calls_of(sys._getframe(1))))
-        trail.calls.append(Call(trail.path, path))
+        path = self._after(thread, (trail.path, *calls_of(sys._getframe(2))))
+        trail.calls.append(Call(trail.path, path, depth))
         trail.path = path
 
     def leave(self) -> None:
@@ -79,8 +79,7 @@ class Paths:
         """Hear that a loop is about to begin, inside `depth` others, or has ended."""
         trail = self._cuda.current.seen
         call = trail.calls[-1]
-        del call.paths[depth + 1 :], call.turns[depth:]
-        call.turns.append(0)
+        call.turns[depth] = 0
         trail.path = call.paths[depth]
 
     def turn(self, depth: int, loop: int) -> None:
@@ -88,17 +87,31 @@ class Paths:
         thread = self._cuda.current
         trail = thread.seen
         call = trail.calls[-1]
-        del call.paths[depth + 1 :], call.turns[depth + 1 :]
-        call.turns[depth] += 1
-        trail.path = self._after(thread, (call.paths[depth], loop, call.turns[depth]))
-        call.paths.append(trail.path)
+        paths, turns = call.paths, call.turns
+        turns[depth] += 1
+        step = paths[depth], loop, turns[depth]
+        path = thread.warp.seen.get(step)
+        trail.path = paths[depth + 1] = path if path is not None else self._after(thread, step)
+
+
+_places: dict[tuple[int, int], int] = {}  # (code, instruction) → a number for its position in the source
+_positions: dict[tuple, int] = {}
 
 
 def calls_of(frame: Any) -> list[int]:
-    """Return the instructions, from inside outwards, by which the function of `frame` was called in the kernel."""
+    """Return where the kernel's functions stand, from that of `frame` outwards: a number for each source position.
+
+    Not instructions: the interpreter reports several for one call, before and after it has specialised it, and
+    compiles a loop's condition twice.
+    """
     found = []
-    while KERNEL_MARK in (frame := frame.f_back).f_globals:
-        found.append(frame.f_lasti)
+    while KERNEL_MARK in frame.f_globals:
+        instruction = id(frame.f_code), frame.f_lasti
+        if instruction not in _places:
+            position = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+            _places[instruction] = _positions.setdefault((id(frame.f_code), position), len(_positions))
+        found.append(_places[instruction])
+        frame = frame.f_back
     return found
 
 
@@ -107,22 +120,22 @@ class PathMarks(ast.NodeTransformer):
 
     def __init__(self) -> None:
         """Start outside of any function."""
-        self._depth = 0
-        self._loops = 0
+        self._depth = self._deepest = self._loops = 0
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         """enter(); try: the body; finally: leave()."""
-        outer = self._depth, self._loops
-        self._depth = self._loops = 0
+        outer = self._depth, self._deepest, self._loops
+        self._depth = self._deepest = self._loops = 0
         self.generic_visit(node)
         if self._loops:
-            node.body = [_report("enter"), ast.Try(node.body, [], [], [_report("leave")])]
-        self._depth, self._loops = outer
+            node.body = [_report("enter", self._deepest), ast.Try(node.body, [], [], [_report("leave")])]
+        self._depth, self._deepest, self._loops = outer
         return node
 
     def _visit_loop(self, node: Any) -> list[ast.stmt]:
         depth, loop = self._depth, self._loops
         self._depth, self._loops = depth + 1, loop + 1
+        self._deepest = max(self._deepest, self._depth)
         self.generic_visit(node)
         self._depth = depth
         node.body.insert(0, _report("turn", depth, loop))

@@ -142,7 +142,7 @@ METRICS: dict[str, Metric] = {
     "normlab__atomics_mem_shared.sum": Metric(
         lambda counts: counts.of("shared", "atom").lanes,
         "shared atomics",
-        "Atomic operations on shared memory, each lane's; lanes on one address take their turns, which is not modelled.",
+        "Atomic operations on shared memory, each lane's; that lanes on one address take turns is not modelled.",
     ),
     "normlab__shuffles.sum": Metric(
         lambda counts: counts.shuffles, "shuffles", "Shuffle instructions, one for a warp (or part of it)."

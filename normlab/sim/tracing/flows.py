@@ -45,9 +45,7 @@ class Flows:
             self._step = dict.fromkeys(self._number, 0)
 
     def access(self, thread: Any, buffer: Buffer, address: int, operation: str, line: Line) -> None:
-        """Hear of an access to memory; shared memory carries values from thread to thread."""
-        if buffer.space != "shared":
-            return
+        """Hear of an access to shared memory, which carries values from thread to thread."""
         if operation != "st" and address in self._writer:
             writer, step = self._writer[address]
             if writer is not thread:

@@ -24,7 +24,7 @@ class Heat:
         for step in range(0, size, self.itemsize):
             elements = self._elements(offsets + step)
             for kind in ("ld", "st") if operation == "atom" else (operation,):
-                np.add.at(self._counts[kind], elements, 1)
+                np.add.at(self._counts[kind], elements, np.uint32(1))
 
     def _elements(self, offsets: np.ndarray) -> np.ndarray:
         """Return the numbers, in C order, of the elements at `offsets`."""

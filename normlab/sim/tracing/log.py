@@ -28,7 +28,8 @@ class Groups:
 
     def part(self, chosen: np.ndarray) -> tuple[np.ndarray, "Groups"]:
         """Return the numbers of the requests whose events are `chosen`, and a view of them, numbered anew, alone."""
-        numbers, first, group = np.unique(self.group[chosen], return_index=True, return_inverse=True)
+        first, group = _numbered(self.group[chosen])
+        numbers = self.group[chosen][first]
         return numbers, Groups(self.site[numbers], self.lanes[numbers], group, first)
 
     @cached_property
@@ -63,20 +64,40 @@ class Log:
 def grouped(table: np.ndarray) -> Groups:
     """Return the requests that the accesses `table`, (n, 4), make."""
     site, path, lane = table[:, 0], table[:, 1], table[:, 2] % 32
-    key = path * (int(site.max()) + 1) + site
-    _, first, group = np.unique(key, return_index=True, return_inverse=True)
-    repeated = _occurrence(group * 32 + lane)
-    if repeated.any():
-        key = group * (int(repeated.max()) + 1) + repeated
-        _, first, group = np.unique(key, return_index=True, return_inverse=True)
+    first, group = _numbered(_pair(path, site))
+    seen = np.zeros((len(first), 32), bool)
+    seen[group, lane] = True
+    if seen.sum() < len(table):
+        first, group = _numbered(_pair(group, _occurrence(group * 32 + lane)))
     return Groups(site[first], np.bincount(group), group, first)
+
+
+def _numbered(key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return where each different key stands first, and which of them each entry has (as `np.unique` would, faster)."""
+    order = np.argsort(key, kind="stable")  # timsort: the log is made of ordered runs
+    begins = _begins(key[order])
+    group = np.empty(len(key), np.int64)
+    group[order] = np.cumsum(begins) - 1
+    return np.minimum.reduceat(order, np.flatnonzero(begins)), group
+
+
+def _begins(ordered: np.ndarray) -> np.ndarray:
+    """Return for each entry of a sorted array whether it differs from the one before."""
+    begins = np.empty(len(ordered), bool)
+    begins[:1] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=begins[1:])
+    return begins
+
+
+def _different(values: np.ndarray) -> np.ndarray:
+    ordered = np.sort(values, kind="stable")
+    return ordered[_begins(ordered)]
 
 
 def _occurrence(key: np.ndarray) -> np.ndarray:
     """Return for each entry how many equal ones stand before it."""
     order = np.argsort(key, kind="stable")
-    ordered = key[order]
-    begins = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    begins = np.flatnonzero(_begins(key[order]))
     lengths = np.diff(np.r_[begins, len(key)])
     rank = np.empty(len(key), np.int64)
     rank[order] = np.arange(len(key)) - np.repeat(begins, lengths)
@@ -85,9 +106,11 @@ def _occurrence(key: np.ndarray) -> np.ndarray:
 
 def sectors_of(groups: Groups, table: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, int]:
     """Return how many 32-byte sectors each request touches, and 0; `size`: bytes of each access, 32 at most."""
-    address = table[:, 3]
-    both = np.concatenate([address // SECTOR, (address + size - 1) // SECTOR])
-    return _distinct(np.tile(groups.group, 2), both, len(groups.lanes)), 0
+    first, last = table[:, 3] // SECTOR, (table[:, 3] + size - 1) // SECTOR
+    group = groups.group
+    if (first != last).any():
+        first, group = np.concatenate([first, last]), np.tile(group, 2)
+    return _distinct(group, first, len(groups.lanes)), 0
 
 
 def wavefronts_of(groups: Groups, table: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -104,7 +127,7 @@ def wavefronts_of(groups: Groups, table: np.ndarray, size: np.ndarray) -> tuple[
     together = np.where(size <= WORD, 32, 32 * WORD // np.maximum(size, WORD))
     phase = np.concatenate([(lane // together)[keep] for keep in inside]) + 4 * group
 
-    pairs = np.unique(_pair(phase, word))  # lanes that share a word share its pass
+    pairs = _different(_pair(phase, word))  # lanes that share a word share its pass
     width = int(word.max()) + 1
     banks = np.bincount(pairs // width * BANKS + pairs % width % BANKS, minlength=4 * count * BANKS)
     passes = banks.reshape(count, 4, BANKS).max(axis=2).sum(axis=1)
@@ -118,5 +141,5 @@ def _pair(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 def _distinct(group: np.ndarray, value: np.ndarray, count: int) -> np.ndarray:
     """Return how many different values each of `count` groups has."""
     value = value - value.min()
-    pairs = np.unique(_pair(group, value))
+    pairs = _different(_pair(group, value))
     return np.bincount(pairs // (int(value.max()) + 1), minlength=count)

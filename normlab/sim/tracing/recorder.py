@@ -7,13 +7,12 @@ with the kernel's source, its arrays, and what happens between two barriers of a
 
 import sys
 from collections.abc import Collection
-from types import CodeType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from normlab.sim.observe import KERNEL_MARK, Buffer, ObservedArray, Observer, kernel_frame, offset_of
-from normlab.sim.paths import Paths
+from normlab.sim.paths import Paths, calls_of
 from normlab.sim.tracing.counts import Counts
 from normlab.sim.tracing.flows import Flows
 from normlab.sim.tracing.heat import Heat
@@ -22,6 +21,7 @@ from normlab.sim.tracing.request import Kept, Line, Request, line_of
 from normlab.sim.warp import SOURCES
 
 VOTES = ("all_sync", "any_sync", "eq_sync", "ballot_sync", "match_any_sync", "match_all_sync")
+NOT_LOADED = (np.ndarray, np.void)  # a view, and a record: no access yet
 LONG = 1 << 18  # accesses in the log: 8 MB
 
 
@@ -33,31 +33,50 @@ class Site(NamedTuple):
     size: int
     heat: Heat
     origin: int  # the array's address
+    parts: int  # 2 for a complex number, whose parts the compiler loads and stores apart: the next site is the other's
+
+
+class Sites(dict[tuple[int, ...], int]):
+    """The numbers of the sites of one operation on one array: (code, instruction, calls from inside outwards) → number.
+
+    `heat` is None for an array that is not traced.
+    """
+
+    def __init__(self, operation: str, size: int, heat: Heat | None):
+        """Know no site yet."""
+        super().__init__()
+        self.operation, self.size, self.heat = operation, size, heat
 
 
 class TracedArray(ObservedArray):
     """An array that notes every access in its recorder's log."""
 
-    __slots__ = ()
+    __slots__ = ("loads", "stores")
+
+    def __init__(self, *arguments: Any):
+        """Find the sites of the array."""
+        super().__init__(*arguments)
+        self.loads = self.observer.sites(self, "ld", self.itemsize)  # type: ignore[attr-defined]
+        self.stores = self.observer.sites(self, "st", self.itemsize)  # type: ignore[attr-defined]
 
     def __getitem__(self, key: Any) -> Any:
         """Return an element, and note its load; a view costs nothing."""
         value = self.raw[key]
-        if isinstance(value, (np.ndarray, np.void)):
+        if isinstance(value, NOT_LOADED):
             return self.observer.value_of(self, key, value)
-        self.observer.note(self, key, "ld", self.itemsize)  # type: ignore[attr-defined]
+        self.observer.note(self, key, self.loads)  # type: ignore[attr-defined]
         return value
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Store an element, or as many as a slice has."""
         self.raw[key] = value.raw if isinstance(value, ObservedArray) else value
-        self.observer.note(self, key, "st", self.itemsize)  # type: ignore[attr-defined]
+        self.observer.note(self, key, self.stores)  # type: ignore[attr-defined]
 
 
 class Recorder(Observer):
     """Counts the requests, synchronisations and flows of one launch."""
 
-    array_class = TracedArray
+    array_class: type[ObservedArray] = TracedArray
     paths: Paths
 
     def __init__(self, keep: Collection[int]):
@@ -69,7 +88,9 @@ class Recorder(Observer):
         self.flows = Flows()
         self._keep = keep
         self._log = Log()
+        self._append = self._log.append
         self._sites: list[Site] = []
+        self._sites_of: dict[tuple, Sites] = {}
         self._site_numbers: dict[tuple, int] = {}
 
     def attach(self, cuda: Any) -> None:
@@ -90,62 +111,81 @@ class Recorder(Observer):
 
     def atomic(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
         """Note an atomic."""
-        self.note(array, key, "atom", array.itemsize)
+        self.note(array, key, self.sites(array, "atom", array.itemsize))
         return array.raw, key
 
     def read_vector(self, array: ObservedArray, key: tuple, width: int) -> Any:
         """Note a load of `width` neighbours by one instruction."""
         values = super().read_vector(array, key, width)
-        self.note(array, key, "ld", array.itemsize * width)
+        self.note(array, key, self.sites(array, "ld", array.itemsize * width))
         return values
 
     def write_vector(self, array: ObservedArray, key: tuple, values: tuple) -> None:
         """Note a store of neighbours by one instruction."""
         super().write_vector(array, key, values)
-        self.note(array, key, "st", array.itemsize * len(values))
+        self.note(array, key, self.sites(array, "st", array.itemsize * len(values)))
 
-    def note(self, array: ObservedArray, key: Any, operation: str, size: int) -> None:
+    def sites(self, array: ObservedArray, operation: str, size: int) -> Sites:
+        """Return the sites at which instructions do `operation` on `size` bytes of `array`."""
+        key = array.buffer.state, operation, size
+        if key not in self._sites_of:
+            self._sites_of[key] = Sites(operation, size, array.buffer.state)
+        return self._sites_of[key]
+
+    def note(self, array: ObservedArray, key: Any, sites: Sites) -> None:
         """Log the running thread's access to `array[key]`: every access of the kernel comes through here."""
-        buffer = array.buffer
-        if buffer.state is None:
+        if sites.heat is None:
             return
-        strides = array.strides
         try:
-            if key.__class__ is tuple and len(key) == 2 and key[0] >= 0 <= key[1]:
-                address = array.address + int(key[0]) * strides[0] + int(key[1]) * strides[1]
+            if key.__class__ is tuple:
+                row, column = key
+                rows, columns = array.strides
+                if row < 0 or column < 0:
+                    raise ValueError
+                address = array.address + row * rows + column * columns
             elif key.__class__ is int and key >= 0:
-                address = array.address + key * strides[0]
+                address = array.address + key * array.strides[0]
             else:
-                address = array.address + offset_of(array, key)
-        except TypeError:  # a slice is a loop over its elements
-            self._note_slice(array, key, operation)
-            return
-        frame = sys._getframe(2)
-        while KERNEL_MARK not in frame.f_globals:
-            frame = frame.f_back  # type: ignore[assignment]
-        code, instruction = frame.f_code, frame.f_lasti
-        site = buffer.state, operation, size, id(code), instruction
-        while KERNEL_MARK in (frame := frame.f_back).f_globals:  # type: ignore[union-attr, assignment]
-            site = (*site, frame.f_lasti)  # type: ignore[assignment]
-        number = self._site_numbers.get(site)
-        if number is None:
-            number = self._new_site(site, code, array)
+                raise ValueError
+        except (ValueError, TypeError):  # all that is not the usual: other dimensions, negative indices, slices
+            offset = offset_of(array, key)
+            if offset is None:
+                self._note_slice(array, key, sites.operation)
+                return
+            address = array.address + offset
+        depth = 2
+        while KERNEL_MARK not in (here := sys._getframe(depth)).f_globals:
+            depth += 1
+        site: tuple[int, ...] = id(here.f_code), here.f_lasti
+        frame: Any = here
+        while KERNEL_MARK in (frame := frame.f_back).f_globals:
+            site = (*site, frame.f_lasti)
+        try:
+            number = sites[site]
+        except KeyError:
+            number = sites[site] = self._site_number(sites, here, array)
         thread = self.cuda.current
         trail = thread.seen
-        self._log.append((number, trail.path, trail.slot, address))
-        if thread.block is self.flows.block:
-            self.flows.access(thread, buffer, address, operation, self._sites[number].line)
+        self._append((number, trail.path, trail.slot, address))
+        if array.buffer.space == "shared" and thread.block is self.flows.block:
+            self.flows.access(thread, array.buffer, address, sites.operation, self._sites[number].line)
 
-    def _new_site(self, site: tuple, code: CodeType, array: ObservedArray) -> int:
-        heat, operation, size, _, instruction, *_ = site
-        number = self._site_numbers[site] = len(self._sites)
-        self._sites.append(Site(line_of(code, instruction), operation, size, heat, array.buffer.address))
-        return number
+    def _site_number(self, sites: Sites, frame: Any, array: ObservedArray) -> int:
+        """Return the number of the site where `frame` stands; one source position may be several instructions."""
+        place = *calls_of(frame), array.buffer.state, sites.operation, sites.size
+        if place not in self._site_numbers:
+            self._site_numbers[place] = len(self._sites)
+            parts = 2 if array.raw.dtype.kind == "c" else 1
+            line = line_of(frame.f_code, frame.f_lasti)
+            made = Site(line, sites.operation, sites.size // parts, array.buffer.state, array.buffer.address, parts)
+            self._sites += [made] * parts
+        return self._site_numbers[place]
 
     def _note_slice(self, array: ObservedArray, key: Any, operation: str) -> None:
         view = array.viewed(np.asarray(array.raw)[key])
+        sites = self.sites(view, operation, view.itemsize)
         for index in np.ndindex(view.shape):
-            self.note(view, index, operation, view.itemsize)
+            self.note(view, index, sites)
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
@@ -194,9 +234,10 @@ class Recorder(Observer):
         """Make requests of the log, and count them by line."""
         if not len(self._log):
             return
-        table = self._log.take()
+        table = _with_second_parts(self._log.take(), self._sites)
         groups = grouped(table)
-        size, shared = (np.array(column)[table[:, 0]] for column in zip(*map(_pricing, self._sites), strict=True))
+        size = np.array([site.size for site in self._sites])[table[:, 0]]
+        shared = np.array([site.heat.space == "shared" for site in self._sites])[table[:, 0]]
         cost, fewest = np.zeros((2, len(groups.lanes)), np.int64)
         for chosen, price in ((~shared, sectors_of), (shared, wavefronts_of)):
             if chosen.any():
@@ -247,8 +288,14 @@ class Recorder(Observer):
         return self.lines[line]
 
 
-def _pricing(site: Site) -> tuple[int, bool]:
-    return site.size, site.heat.space == "shared"
+def _with_second_parts(table: np.ndarray, sites: list[Site]) -> np.ndarray:
+    """Return the accesses with those of imaginary parts."""
+    second = table[np.array([site.parts == 2 for site in sites])[table[:, 0]]]
+    if not len(second):
+        return table
+    second[:, 0] += 1
+    second[:, 3] += np.array([site.size for site in sites])[second[:, 0]]
+    return np.concatenate([table, second])
 
 
 def _stopped_at(thread: Any) -> Line:
