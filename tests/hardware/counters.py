@@ -1,0 +1,198 @@
+"""`trace`'s counters against the hardware's: python tests/hardware/counters.py OUT.json [--only REGEX] [--sass REGEX]
+
+Launches every kernel once under `ncu` and once under `trace`, on the same arguments. Writes OUT.json (the record),
+OUT.ncu.csv (what ncu said) and OUT.txt (the table). The rule: requests and sectors of global memory are equal,
+wavefronts of shared memory within 3 %. The exit status is 1 where a launch breaks it, unless its `compiler` says why.
+"""
+
+import argparse
+import csv
+import json
+import re
+import secrets
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+
+if not __package__:  # run as a script
+    sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+
+from hardware import machine
+from hardware.kernels import GLOBAL_LAUNCHES
+from hardware.launches import CONFLICTS, OPERATIONS, REQUESTS, SECTORS, SECTORS_A_REQUEST, WAVEFRONTS, Launch
+from hardware.shared_kernels import SHARED_LAUNCHES
+
+LAUNCHES: list[Launch] = [*GLOBAL_LAUNCHES, *SHARED_LAUNCHES]
+EXACT = [*REQUESTS.values(), *SECTORS.values()]
+NEAR = [*WAVEFRONTS.values()]
+TOLERANCE = 0.03  # of wavefronts: the hardware's counter itself runs 1 to 2 % over
+METRICS = [*EXACT, *SECTORS_A_REQUEST.values(), *NEAR, *CONFLICTS.values()]
+ATOMICS = [
+    f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum" for what in ("requests", "sectors") for op in ("atom", "red")
+]
+MEMORY_INSTRUCTION = re.compile(r"\b(?:LDG|STG|LDS|STS|LD|ST|RED|ATOMG?|ATOMS|LDL|STL)\b")
+SECONDS = 400  # for ncu, at most
+
+
+def arguments_of(launch: Launch, seed: int) -> tuple:
+    """The launch's arguments, the same for the same seed."""
+    return launch.arguments(np.random.default_rng([seed, *launch.name.encode()]))
+
+
+def launch_all(launches: list[Launch], seed: int) -> None:
+    """Launch each once on the GPU; this is what runs under ncu."""
+    for launch in launches:
+        _launch(launch, seed)
+        print(f"launched {launch.name}", flush=True)
+
+
+def _launch(launch: Launch, seed: int) -> None:
+    from normlab import engine
+
+    arguments = arguments_of(launch, seed)
+    views = [engine.to_device(argument) if isinstance(argument, np.ndarray) else argument for argument in arguments]
+    engine.launch(launch.kernel, launch.grid, launch.block, *views)
+    engine.cuda.synchronize()
+
+
+def measure(launches: list[Launch], seed: int, raw: Path) -> list[dict[str, float]]:
+    """What ncu counts in each launch, metric → value; its own words go into `raw`."""
+    names = [launch.name for launch in launches]
+    said = ""
+    for metrics in (METRICS + ATOMICS, METRICS):  # should a metric be unknown to this ncu
+        command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base", "--log-file",
+                   str(raw), "--metrics", ",".join(metrics), sys.executable, __file__, "--launch", str(seed),
+                   json.dumps(names)]  # fmt: skip
+        raw.unlink(missing_ok=True)
+        status, said = machine.run(command, SECONDS)
+        rows = parse(raw.read_text(errors="replace")) if raw.exists() else []
+        if rows:
+            break
+    with raw.open("a") as file:
+        file.write(f"\n==== exit status {status}; the program said:\n{said}")
+    if len(rows) != len(launches):
+        raise RuntimeError(f"ncu counted {len(rows)} of {len(launches)} launches, exit status {status}; see {raw}")
+    for launch, (function, _) in zip(launches, rows, strict=True):
+        if launch.function not in function:
+            raise RuntimeError(f"{launch.name!r} is {launch.function}, but ncu counted {function} in its place")
+    return [values for _, values in rows]
+
+
+def parse(text: str) -> list[tuple[str, dict[str, float]]]:
+    """ncu's CSV as (kernel's name, metric → value), one a launch; a row a launch, or a row a launch and metric."""
+    lines = text.splitlines()
+    first = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if first is None:
+        return []
+    launches: dict[str, tuple[str, dict[str, float]]] = {}
+    for row in csv.DictReader(line for line in lines[first:] if line.startswith('"')):
+        if not row["ID"]:  # the row of units
+            continue
+        _, values = launches.setdefault(row["ID"], (row["Kernel Name"], {}))
+        pairs = [(row["Metric Name"], row["Metric Value"])] if row.get("Metric Name") else row.items()
+        for metric, value in pairs:
+            if metric in METRICS or metric in ATOMICS:
+                values[metric] = number_in(value)
+    return list(launches.values())
+
+
+def number_in(text: str | None) -> float:
+    """A number as ncu prints it, with commas between thousands; NaN for none."""
+    try:
+        return float((text or "").replace(",", ""))
+    except ValueError:
+        return float("nan")
+
+
+def traced(launch: Launch, seed: int) -> dict[str, float]:
+    """What `trace` counts in the launch."""
+    from normlab.sim import trace
+
+    return trace(launch.kernel)[launch.grid, launch.block](*arguments_of(launch, seed)).metrics
+
+
+def compare(launch: Launch, seed: int, counted: dict[str, float]) -> dict:
+    """The record of one launch."""
+    simulated, by_hand = traced(launch, seed), launch.expected(arguments_of(launch, seed))
+    metrics = {
+        metric: {
+            key: values[metric]
+            for key, values in (("ncu", counted), ("trace", simulated), ("hand", by_hand))
+            if metric in values
+        }
+        for metric in (*METRICS, *ATOMICS)
+    }
+    broken = [metric for metric in (*EXACT, *NEAR) if not agree(metric, counted.get(metric), simulated.get(metric))]
+    return {
+        "name": launch.name, "kernel": launch.function, "grid": launch.grid, "block": launch.block,
+        "compiler": launch.compiler, "agrees": not broken, "broken": broken, "metrics": metrics,
+    }  # fmt: skip
+
+
+def agree(metric: str, counted: float | None, simulated: float | None) -> bool:
+    """Whether hardware and trace agree as far as they must."""
+    if counted is None or simulated is None:
+        return False
+    return abs(counted - simulated) <= (TOLERANCE * counted if metric in NEAR else 0)
+
+
+def table(records: list[dict]) -> str:
+    """Hardware's count and, where it is another, trace's behind a slash."""
+    columns = {f"{what} {op}": names[op] for what, names in
+               (("req", REQUESTS), ("sect", SECTORS), ("wave", WAVEFRONTS)) for op in OPERATIONS}  # fmt: skip
+    lines = [f"{'launch':36}" + "".join(f"{head:>16}" for head in columns) + "  verdict"]
+    for record in records:
+        cells = []
+        for metric in columns.values():
+            counted, simulated = (record["metrics"][metric].get(key, float("nan")) for key in ("ncu", "trace"))
+            cells.append(f"{counted:.0f}" if counted == simulated else f"{counted:.0f} / {simulated:.0f}")
+        verdict = "agrees" if record["agrees"] else record["compiler"] or "DIFFERS"
+        lines.append(f"{record['name']:36}" + "".join(f"{cell:>16}" for cell in cells) + f"  {verdict}")
+    return "\n".join(lines)
+
+
+def memory_instructions(launch: Launch, seed: int) -> list[str]:
+    """The compiled kernel's loads and stores in machine code, for a reader who asks why counts differ."""
+    try:
+        _launch(launch, seed)
+        listings = launch.kernel.inspect_sass().values()
+    except Exception as error:  # no nvdisasm, say: the counts are worth keeping all the same
+        return [f"no machine code: {type(error).__name__}: {error}"]
+    return [line.strip() for text in listings for line in text.splitlines() if MEMORY_INSTRUCTION.search(line)]
+
+
+def main() -> int:
+    """Run the comparison; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path, help="the record; two more files are written beside it")
+    parser.add_argument("--only", default="", help="only launches whose name has this regular expression")
+    parser.add_argument("--sass", help="record the memory instructions of these launches, too (a regular expression)")
+    options = parser.parse_args()
+    launches = [launch for launch in LAUNCHES if re.search(options.only, launch.name)]
+    seed = secrets.randbits(32)
+    record: dict = {**machine.provenance(), "ncu": machine.tool_version("ncu"), "seed": seed}
+    counts = measure(launches, seed, options.out.with_suffix(".ncu.csv"))
+    records = [compare(launch, seed, counted) for launch, counted in zip(launches, counts, strict=True)]
+    for launch, one in zip(launches, records, strict=True):
+        if not one["agrees"] or (options.sass and re.search(options.sass, launch.name)):
+            one["sass"] = memory_instructions(launch, seed)
+    lines = ",\n  ".join(json.dumps(one, default=float) for one in records)
+    options.out.write_text(f'{json.dumps(record, indent=1)[:-2]},\n "launches": [\n  {lines}\n ]\n}}\n')
+    text = table(records)
+    options.out.with_suffix(".txt").write_text(text + "\n")
+    print(text)
+    unexplained = [one["name"] for one in records if not one["agrees"] and not one["compiler"]]
+    print(f"{len(records)} launches, {len(unexplained)} differ", *unexplained, sep="\n  ")
+    return 1 if unexplained else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--launch"]:
+        wanted = json.loads(sys.argv[3])
+        launch_all([launch for launch in LAUNCHES if launch.name in wanted], int(sys.argv[2]))
+    elif not shutil.which("ncu"):
+        sys.exit("counters.py needs Nsight Compute's ncu on the PATH, and a GPU")
+    else:
+        sys.exit(main())
