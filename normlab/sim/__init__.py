@@ -22,19 +22,24 @@ What it does not do as a GPU does, although no error says so (`tests/sim/test_ag
 from normlab.sim.errors import BarrierError, DeadlockError, MaskError, ShuffleError, SimulationError
 from normlab.sim.launch import simulate
 from normlab.sim.rewrite import register_twin
+from normlab.sim.sanitizing import Act, Finding, Report, sanitize
 from normlab.sim.tracing import METRICS, Trace, trace
 from normlab.sim.vector import read_vector, write_vector
 
 __all__ = [
     "METRICS",
+    "Act",
     "BarrierError",
     "DeadlockError",
+    "Finding",
     "MaskError",
+    "Report",
     "ShuffleError",
     "SimulationError",
     "Trace",
     "read_vector",
     "register_twin",
+    "sanitize",
     "simulate",
     "trace",
     "write_vector",

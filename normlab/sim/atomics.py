@@ -31,11 +31,11 @@ class Atomics:
         """Belong to the launch of `cuda`."""
         self._cuda = cuda
 
-    def _update(self, array: np.ndarray, index: Any, new_value: Callable[[Any], Any]) -> Any:
-        """Replace `array[index]` by `new_value` of it and return the old one."""
+    def _update(self, array: np.ndarray, index: Any, new_value: Callable[[Any], Any], heard_as: str = "atomic") -> Any:
+        """Replace `array[index]` by `new_value` of it and return the old one. `heard_as`: the observer's method."""
         grid, thread = self._cuda.grid_run, self._cuda.current
         if self._cuda.observer is not None:
-            array, index = self._cuda.observer.atomic(array, index)
+            array, index = getattr(self._cuda.observer, heard_as)(array, index)
         old = array[index]
         array[index] = new = new_value(old)
         if new == old or new != new:
@@ -82,7 +82,7 @@ class Atomics:
     def exch(self, array: np.ndarray, index: Any, value: Any) -> Any:
         """array[index] = value."""
         value = _in_type_of(array, value)
-        return self._update(array, index, lambda old: value)
+        return self._update(array, index, lambda old: value, heard_as="exchange")
 
     def max(self, array: np.ndarray, index: Any, value: Any) -> Any:
         """Keep the larger; a NaN in the array stays, a NaN given is ignored."""

@@ -232,6 +232,8 @@ class Block:
             elif grid.progress == before or not self.spinning:
                 break
         if self.live_count and not self.spinning and len(self.at_grid_sync) < self.live_count:
+            if grid.cuda.observer is not None:
+                grid.cuda.observer.hangs([self])
             raise DeadlockError(grid.describe_waiting("deadlock", [self]))
 
     def release_barrier(self) -> None:
@@ -241,6 +243,8 @@ class Block:
         """
         arrived, self.arrived = self.arrived, []
         first = arrived[0]
+        if (observer := self.grid.cuda.observer) is not None:
+            observer.barrier(self, arrived)
         for thread in arrived:
             if thread.operation != first.operation:
                 raise BarrierError(
@@ -248,8 +252,6 @@ class Block:
                     f"  {first.operation} at {place(first.gr_frame)}  ({first.name})\n"
                     f"  {thread.operation} at {place(thread.gr_frame)}  ({thread.name})"
                 )
-        if (observer := self.grid.cuda.observer) is not None:
-            observer.barrier(self, arrived)
         if first.operation != "syncthreads":
             result = BARRIER_RESULTS[first.operation]([bool(thread.given) for thread in arrived])
             for thread in arrived:
@@ -333,6 +335,8 @@ class Grid:
                 self.run_block(block)
             idle = 0 if self.progress != before else idle + 1
             if idle == IDLE_ROUNDS:
+                if self.cuda.observer is not None:
+                    self.cuda.observer.hangs(self.parked)
                 raise DeadlockError(self.describe_waiting("livelock: nothing changes any more", self.parked))
 
     def release_grid_sync(self) -> None:

@@ -33,16 +33,20 @@ class WarpOperations:
 
     current: Any
     grid_run: "Grid"
+    observer: Any
 
     def _meet(self, operation: str, mask: Any, given: Any) -> Any:
         """Wait until the lanes of `mask` are at `operation`; return this lane's answer."""
         thread = self.current
         thread.mask = mask = int(mask) & FULL_MASK
         if not mask >> thread.lane & 1:
-            raise MaskError(
-                f"lane {thread.lane} calls {operation} with mask {mask:#010x}, which leaves the lane itself out\n"
-                f"  at {place(sys._getframe())}"
-            )
+            observer = self.observer
+            if observer is None or not observer.refuse_mask(thread, operation, mask):
+                raise MaskError(
+                    f"lane {thread.lane} calls {operation} with mask {mask:#010x}, which leaves the lane itself out\n"
+                    f"  at {place(sys._getframe())}"
+                )
+            thread.mask = 1 << thread.lane
         thread.given = given
         thread.warp.waiting.append(thread)
         self.grid_run.stop(thread, operation)

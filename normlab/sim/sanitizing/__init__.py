@@ -1,0 +1,109 @@
+"""`sanitize`: a launch that finds races, reads of garbage, bad indices, divergent barriers, wrong masks and deadlocks.
+
+`sanitizer` (threads: who meets whom) and `accesses` (memory) are the observer; `clocks` knows what happens before what,
+`shadow` who has accessed each element; `bounds` and `places` read indices and call sites; `collector`, `advice` and
+`findings` make the report.
+
+What it goes by, and where a GPU may differ:
+
+- Two accesses race if nothing orders them and one is a write, unless both are atomics. Barriers, grid syncs and warp
+  operations (`syncwarp` and everything that ends in `_sync`; not `activemask`) order; so do atomics behind a fence
+  (`clocks.py`). CUDA promises order in memory of `syncwarp` alone; that shuffles and votes give it too is custom.
+- One run is enough, as order is computed and not observed: any `schedule` gives the same findings, except where the
+  program takes another way by what it reads, and where one atomic hands over to another.
+- A read of memory that no other thread writes at the same time is a read of garbage; otherwise it is a race.
+- A thread that has returned counts as arrived at later barriers, as on today's GPUs, and the barrier is reported.
+- The launch goes on after a finding: a read out of bounds gives poison (NaN, or a large integer), such a write is
+  dropped, a negative index wraps as Numba's do, a shuffle from nowhere gives the lane its own value.
+- Arrays that a kernel takes from outside (globals, closures) and constant arrays are not watched.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from normlab.sim.errors import BarrierError, DeadlockError
+from normlab.sim.launch import Launch, Launchable, adopt_arguments
+from normlab.sim.memory import adopt
+from normlab.sim.sanitizing.findings import KINDS, Act, Finding, Report
+from normlab.sim.sanitizing.sanitizer import Sanitizer
+
+__all__ = ["KINDS", "Act", "Finding", "Report", "sanitize"]
+
+
+def sanitize(kernel: Any, uninitialized: Iterable[Any] = (), schedule: str | int = "forward") -> Launchable:
+    """Return `kernel` as something to launch under watch: `sanitize(kernel)[grid, block](*arguments)` gives a `Report`.
+
+    `kernel`, `schedule`, the launch configuration and the arguments are those of `simulate`; results are computed in
+    place. `uninitialized`: those of the arguments (arrays, by identity or memory) whose contents count as never
+    written, such as an output that was allocated empty.
+
+    Raises TypeError and ValueError as `simulate` does, TypeError for an `uninitialized` that is no array, ValueError
+    for one that is not among the arguments. What the kernel itself raises comes out, with the findings so far in a
+    note.
+
+    >>> import numpy as np
+    >>> from numba import cuda, float32
+    >>> @cuda.jit
+    ... def reverse(x):
+    ...     buffer = cuda.shared.array(32, float32)
+    ...     buffer[cuda.threadIdx.x] = x[cuda.threadIdx.x]
+    ...     x[cuda.threadIdx.x] = buffer[31 - cuda.threadIdx.x]
+    >>> report = sanitize(reverse)[1, 32](np.ones(32, np.float32))
+    >>> report.ok, [finding.kind for finding in report.findings]
+    (False, ['race'])
+    >>> report.findings[0].advice
+    'no barrier between the write at line 4 and the read at line 5: put cuda.syncwarp() between them'
+    """
+    arrays = [*_arrays(uninitialized)]
+    return Launchable("sanitize", kernel, schedule, lambda launch, arguments: _watch(launch, arguments, arrays))
+
+
+def _arrays(uninitialized: Any) -> Iterator[np.ndarray]:
+    """Return what counts as never written as NumPy arrays, sharing memory."""
+    if hasattr(uninitialized, "dtype") or not isinstance(uninitialized, Iterable):
+        raise TypeError(
+            f"uninitialized is a sequence of arrays, as in uninitialized=[out], not one {type(uninitialized).__name__}"
+        )
+    for array in uninitialized:
+        adopted = adopt(array) if hasattr(array, "dtype") else array
+        if not isinstance(adopted, np.ndarray):
+            raise TypeError(f"uninitialized holds {_described(array)}; it takes arrays among the launch's arguments")
+        yield np.asarray(adopted)
+
+
+def _described(value: Any) -> str:
+    return f"the {type(value).__name__} {value!r}"
+
+
+def _parts(arguments: Iterable[Any]) -> Iterator[np.ndarray]:
+    """Walk through the arrays among a launch's arguments, those in tuples too."""
+    for argument in arguments:
+        if isinstance(argument, tuple):
+            yield from _parts(argument)
+        elif isinstance(argument, np.ndarray):
+            yield argument
+
+
+def _watch(launch: Launch, arguments: tuple, uninitialized: list[np.ndarray]) -> Report:
+    """Run a launch to its end, or as far as it comes."""
+    name = launch.function.__name__
+    given = [*_parts(adopt_arguments(launch.function, arguments))]
+    for array in uninitialized:
+        if array.size and not any(np.may_share_memory(array, argument) for argument in given):
+            raise ValueError(
+                f"uninitialized holds an array of shape {array.shape} and dtype {array.dtype} that is not among the "
+                f"arguments of kernel {name!r}"
+            )
+    sanitizer = Sanitizer(uninitialized)
+    try:
+        launch.run(arguments, sanitizer)
+    except (BarrierError, DeadlockError):  # which are findings
+        pass
+    except BaseException as error:
+        report = sanitizer.report(name)
+        if not report.ok:
+            error.add_note(str(report))
+        raise
+    return sanitizer.report(name)

@@ -1,0 +1,67 @@
+"""Indices: where an element lies, and what is wrong with an index that lies outside.
+
+An index is held to each dimension of its array, not to the memory: `x[0, n]` of an array with rows of n elements is
+out of bounds, although there is a next row.
+"""
+
+from operator import index as integer
+from typing import Any
+
+import numpy as np
+
+from normlab.sim.memory import fresh
+from normlab.sim.observe import Buffer, ObservedArray
+
+
+def address_of(array: ObservedArray, key: Any) -> int | None:
+    """Return the address of one element, or None if `key` means a view, or an index that is not inside."""
+    try:
+        if type(key) is not tuple:
+            if len(array.shape) != 1:
+                return None
+            position = integer(key)
+            return array.address + position * array.strides[0] if 0 <= position < array.shape[0] else None
+        if len(key) != len(array.shape):
+            return None
+        address = array.address
+        for position, extent, stride in zip(map(integer, key), array.shape, array.strides, strict=True):
+            if not 0 <= position < extent:
+                return None
+            address += position * stride
+        return address
+    except TypeError:  # a slice; or no integer, which NumPy refuses in its own words
+        return None
+
+
+def positions_of(array: ObservedArray, key: Any) -> list[tuple[int, int, int]]:
+    """Return (axis, position, extent) for each index in `key` that is an integer."""
+    parts = key if type(key) is tuple else (key,)
+    found = []
+    axis = 0
+    for number, part in enumerate(parts):
+        if part is Ellipsis:
+            axis = len(array.shape) - (len(parts) - number - 1)
+        elif part is not None:
+            if hasattr(part, "__index__") and axis < len(array.shape):
+                found.append((axis, integer(part), array.shape[axis]))
+            axis += 1
+    return found
+
+
+def poison(array: ObservedArray, key: Any) -> np.ndarray:
+    """Return new memory, of the shape of `array[key]` for any index inside, that holds what nobody may rely on."""
+    inside = tuple(0 if hasattr(part, "__index__") else part for part in (key if type(key) is tuple else (key,)))
+    if 0 in (array.shape[axis] for axis, _, _ in positions_of(array, key)):  # there is no index inside
+        return fresh((), array.raw.dtype)
+    return fresh(np.shape(array.raw[inside]), array.raw.dtype)
+
+
+def index_of(buffer: Buffer, address: int) -> tuple[int, ...]:
+    """Return the index in a buffer's array of the element at `address`, or the byte's number if there is none."""
+    rest = address - buffer.address
+    index = [0] * buffer.array.ndim
+    strides = buffer.array.strides
+    for axis in sorted(range(len(index)), key=lambda axis: -abs(strides[axis])):
+        if strides[axis] and 0 <= rest // strides[axis] < buffer.array.shape[axis]:
+            index[axis], rest = divmod(rest, strides[axis])
+    return tuple(index) if 0 <= rest < buffer.array.itemsize else (address - buffer.address,)

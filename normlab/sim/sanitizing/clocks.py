@@ -1,0 +1,187 @@
+"""What happens before what: the clocks of threads and blocks.
+
+A full vector clock has an entry for every thread of the grid. Here knowledge comes in the portions in which CUDA's
+threads synchronise: a block at a barrier (a `phase` ends), a thread at a warp operation, a fence or an atomic (its
+`time` goes on). Between two such moments all accesses of a thread have one `Epoch`. The test is exact (`tests/sim/
+sanitizing/test_clocks.py` holds it to reachability in the graph of all events).
+
+An atomic passes on what its thread had fenced: a `threadfence` takes a snapshot of everything that happened before
+it, for the thread's own accesses and, through earlier barriers, for its block's; the snapshot is left at the address
+of every later atomic, and who accesses that address next has it. The side that acquires needs no fence here: the PTX
+model wants one, but NVIDIA's own threadFenceReduction does without. Nor need the fence be the signalling thread's own:
+`threadfence(); syncthreads()` and then an atomic by thread 0 is as common. A plain store to a flag passes on as much,
+because the race on the flag is reported by itself and would only be repeated for all that it guards.
+
+Source: Flanagan and Freund, FastTrack: efficient and precise dynamic race detection, PLDI 2009; PTX ISA, memory
+consistency model, causality order.
+"""
+
+from collections.abc import Iterable
+from types import CodeType
+from typing import NamedTuple
+
+
+class Known(NamedTuple):
+    """What happened before: all accesses of a block in phases below a number, of a thread at times below a number."""
+
+    phases: dict["BlockClock", int]
+    times: dict["ThreadClock", int]
+
+
+NOTHING = Known({}, {})
+
+
+class BlockClock:
+    """The barriers that a block has passed."""
+
+    __slots__ = ("fenced", "index", "known", "phase", "signal", "threads")
+
+    def __init__(self, index: tuple[int, int, int]):
+        """Start before the first barrier."""
+        self.index = index
+        self.phase = 0
+        self.known = self.fenced = NOTHING  # of all its threads at the last barrier
+        self.threads: list[ThreadClock] = []  # those that have done anything, returned ones too
+        self.signal: tuple[int, CodeType, int] | None = None  # address and instruction of the last global atomic
+
+
+class ThreadClock:
+    """What one thread knows, and what of it a fence has made fit to be passed on (`fenced` is part of the rest)."""
+
+    __slots__ = ("block", "epoch", "fenced", "fenced_for_block", "index", "known", "lane", "time", "warp")
+
+    def __init__(self, block: BlockClock, warp: int, lane: int, index: tuple[int, int, int]):
+        """Know what the block knows."""
+        self.block, self.warp, self.lane, self.index = block, warp, lane, index
+        self.time = 0
+        self.known, self.fenced, self.fenced_for_block = block.known, block.fenced, block.fenced
+        self.epoch: Epoch | None = None
+        block.threads.append(self)
+
+    def now(self) -> "Epoch":
+        """Return the epoch that goes on."""
+        if self.epoch is None:
+            self.epoch = Epoch(self)
+        return self.epoch
+
+
+class Epoch:
+    """A stretch of one thread's run in which it learns nothing and passes nothing on."""
+
+    __slots__ = ("accesses", "known", "phase", "thread", "time")
+
+    def __init__(self, thread: ThreadClock):
+        """Begin now."""
+        self.thread, self.time, self.phase, self.known = thread, thread.time, thread.block.phase, thread.known
+        self.accesses: dict[int, Access] = {}  # by instruction
+
+
+Access = tuple[Epoch, CodeType, int]  # when and by whom, and the instruction: its function's code and place there
+
+
+def before(earlier: Epoch, later: Epoch) -> bool:
+    """Return whether what was done in `earlier` happened before what is done in `later`, which goes on now."""
+    thread, known = earlier.thread, later.known
+    return (
+        thread is later.thread
+        or known.phases.get(thread.block, 0) > earlier.phase
+        or known.times.get(thread, 0) > earlier.time
+    )
+
+
+def union(portions: Iterable[Known]) -> Known:
+    """Return all that is known in one of `portions`."""
+    different = {id(known): known for known in portions if known is not NOTHING}
+    if len(different) < 2:
+        return next(iter(different.values()), NOTHING)
+    phases, times = (_latest(parts) for parts in zip(*different.values(), strict=True))
+    for known in different.values():
+        if known.phases is phases and known.times is times:  # it says all; the same object, so that nothing is new
+            return known
+    return Known(phases, times)
+
+
+def _latest(parts: tuple[dict, ...]) -> dict:
+    """Return the largest number under every key; the largest dictionary is copied whole, which is fast."""
+    largest = max(parts, key=len)
+    found = largest
+    for part in parts:
+        if part is not largest:
+            for key, number in part.items():
+                if found.get(key, 0) < number:
+                    if found is largest:
+                        found = largest.copy()
+                    found[key] = number
+    return found
+
+
+def pass_barrier(block: BlockClock) -> None:
+    """Let all threads of a block know all of each other; those that have returned count as arrived."""
+    block.phase += 1
+    known = union([block.known, *(thread.known for thread in block.threads)])
+    others = {thread: time for thread, time in known.times.items() if thread.block is not block}
+    block.known = Known({**known.phases, block: block.phase}, others)
+    block.fenced = union([block.fenced, *(thread.fenced for thread in block.threads)])
+    _adopt(block)
+
+
+def pass_grid_sync(blocks: Iterable[BlockClock]) -> None:
+    """Let all threads know everything; what was accessed before need not be asked for any more, and is forgotten."""
+    for block in blocks:
+        block.phase += 1
+        block.known, block.fenced = Known({block: block.phase}, {}), NOTHING
+        _adopt(block)
+
+
+def _adopt(block: BlockClock) -> None:
+    for thread in block.threads:
+        thread.known, thread.fenced, thread.fenced_for_block = block.known, block.fenced, block.fenced
+        thread.epoch = None
+
+
+def meet(threads: list[ThreadClock]) -> None:
+    """Let lanes that have met in a warp operation know all of each other."""
+    known = union(thread.known for thread in threads)
+    times = known.times.copy()
+    for thread in threads:
+        thread.time += 1
+        times[thread] = thread.time
+    known = Known(known.phases, times)
+    fenced = union(thread.fenced for thread in threads)
+    fenced_for_block = union(thread.fenced_for_block for thread in threads)
+    for thread in threads:
+        thread.known, thread.fenced, thread.fenced_for_block = known, fenced, fenced_for_block
+        thread.epoch = None
+
+
+def fence(thread: ThreadClock, for_block_only: bool) -> None:
+    """Make all that the thread has done, and knows, fit to be passed on by an atomic."""
+    thread.time += 1
+    thread.fenced_for_block = Known(thread.known.phases, {**thread.known.times, thread: thread.time})
+    if not for_block_only:
+        thread.fenced = thread.fenced_for_block
+    thread.epoch = None
+
+
+class Left:
+    """What lies at an address for the next to come: for everybody, and for the threads of one block."""
+
+    __slots__ = ("for_all", "for_block")
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self.for_all = NOTHING
+        self.for_block: dict[BlockClock, Known] = {}
+
+    def leave(self, thread: ThreadClock) -> None:
+        """Pass on what `thread` has fenced."""
+        self.for_all = union((self.for_all, thread.fenced))
+        own = self.for_block.get(thread.block, NOTHING)
+        self.for_block[thread.block] = union((own, thread.fenced_for_block))
+
+    def take(self, thread: ThreadClock) -> None:
+        """Let `thread` know what lies here."""
+        known = union((thread.known, self.for_all, self.for_block.get(thread.block, NOTHING)))
+        if known is not thread.known:
+            thread.known = known
+            thread.epoch = None

@@ -1,0 +1,53 @@
+"""Gathers what went wrong during a launch into findings: the same mistake of many threads is one."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any
+
+from normlab.sim.sanitizing.clocks import Access, ThreadClock
+from normlab.sim.sanitizing.findings import Act, Finding, Report
+from normlab.sim.tracing.request import Line, line_of
+
+
+def act(operation: str, thread: ThreadClock, source: Line | None) -> Act:
+    """Return what `thread` did at a line."""
+    return Act(operation, thread.block.index, thread.index, thread.warp, thread.lane, source)
+
+
+def act_of(operation: str, access: Access) -> Act:
+    """Return an access as an act."""
+    epoch, code, instruction = access
+    return act(operation, epoch.thread, line_of(code, instruction))
+
+
+class _Draft:
+    """A finding that may happen again."""
+
+    def __init__(self, finding: Finding):
+        self.finding, self.count, self.benign = finding, 0, True
+
+
+class Collector:
+    """The findings so far."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._drafts: dict[tuple, _Draft] = {}  # by kind, array and lines
+        self._events: dict[Hashable, tuple[_Draft, Any]] = {}  # by what tells two events apart quickly
+
+    def add(self, event: Hashable, keep: Any, make: Callable[[], Finding], benign: bool = False) -> None:
+        """Count an event; `make` describes the first of its kind. `keep` must outlive the ids in `event`."""
+        if event not in self._events:
+            finding = make()
+            sources = frozenset(one.source for one in (finding.first, finding.second) if one is not None)
+            draft = self._drafts.setdefault((finding.kind, finding.array, sources), _Draft(finding))
+            self._events[event] = draft, keep
+        draft, _ = self._events[event]
+        draft.count += 1
+        draft.benign = draft.benign and benign
+
+    def report(self, kernel: str) -> Report:
+        """Return all findings, sorted by their lines."""
+        findings = [replace(one.finding, count=one.count, benign=one.benign) for one in self._drafts.values()]
+        findings.sort(key=lambda finding: (finding.first.file or "", finding.lines, finding.kind, finding.array or ""))
+        return Report(kernel, tuple(findings))

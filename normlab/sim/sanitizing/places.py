@@ -1,0 +1,40 @@
+"""Where a stopped thread stands: the calls that led it there, and the line to name."""
+
+from types import CodeType, FrameType
+from typing import Any
+
+from normlab.sim.observe import KERNEL_MARK
+from normlab.sim.tracing.request import Line, line_of
+
+Place = tuple[tuple[CodeType, int], ...]  # the kernel's instruction, then those of the device functions it is inside of
+
+
+def place_of(thread: Any) -> Place:
+    """Return where a stopped thread stands."""
+    frame: FrameType | None = thread.gr_frame
+    found = []
+    while frame is not None:
+        if KERNEL_MARK in frame.f_globals:
+            found.append((frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(reversed(found))
+
+
+def line_at(place: Place) -> Line | None:
+    """Return the innermost line of a place."""
+    return line_of(*place[-1]) if place else None
+
+
+def parting_lines(one: Place, other: Place) -> tuple[Line | None, Line | None]:
+    """Return the lines of the outermost calls by which two places differ."""
+    for mine, theirs in zip(one, other, strict=False):
+        if mine[0] is not theirs[0] or mine[1] != theirs[1]:
+            return line_of(*mine), line_of(*theirs)
+    return line_at(one), line_at(other)
+
+
+def same(one: Place, other: Place) -> bool:
+    """Return whether two places are one; code objects are told apart by identity, as their comparison is slow."""
+    return len(one) == len(other) and all(
+        mine[1] == theirs[1] and mine[0] is theirs[0] for mine, theirs in zip(one, other, strict=True)
+    )
