@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from normlab.sim.launch import Launch, Launchable
 from normlab.sim.tracing import tables
@@ -11,6 +11,9 @@ from normlab.sim.tracing.counts import METRICS, Counts
 from normlab.sim.tracing.heat import Heat
 from normlab.sim.tracing.recorder import Recorder
 from normlab.sim.tracing.request import Line, Request
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def trace(kernel: Any, schedule: str | int = "forward", keep: Collection[int] | int = ()) -> Launchable:
@@ -58,6 +61,7 @@ class Trace:
     Attributes:
         kernel: the kernel's name. `grid`, `block`: (x, y, z).
         metrics: Nsight Compute's name of a metric → its value; `METRICS` says what each counts.
+        counts: what the metrics are made of.
         heat: how often each element of each array was loaded and stored.
         flows: who gave values to whom in the first block.
     """
@@ -79,7 +83,7 @@ class Trace:
             if heat.space == "global":
                 total.unique.ld += heat.touched(stores=False)
                 total.unique.st += heat.touched(stores=True)
-        self.metrics: dict[str, float] = total.metrics()
+        self.counts, self.metrics = total, total.metrics()
 
     def by_line(self) -> list[LineCounts]:
         """Return the metrics of every line that touched memory or synchronised, in the order of the source.
@@ -133,6 +137,66 @@ class Trace:
                 return heat
         names = ", ".join(sorted({repr(heat.name) for heat in self.heat}))
         raise ValueError(f"kernel {self.kernel!r} has no array {name!r}; it has {names or 'none'}")
+
+    def draw_sectors(
+        self, line: int | Request, operation: str | None = None, array: str | None = None, ax: "Axes | None" = None
+    ) -> "Axes":
+        """Draw which bytes of which sectors the lanes want: `line`'s costliest request of global memory, or a request.
+
+        Draws in the matplotlib `ax`, or a figure of its own, and returns the axes. Arguments and errors as those of
+        `requests`; ValueError, too, for a request of shared memory.
+        """
+        from normlab.sim.tracing.pictures import draw_sectors
+
+        return draw_sectors(self._one(line, operation, array, "global"), ax)
+
+    def draw_banks(
+        self, line: int | Request, operation: str | None = None, array: str | None = None, ax: "Axes | None" = None
+    ) -> "Axes":
+        """Draw which banks the lanes want: `line`'s costliest request of shared memory, or a request.
+
+        As `draw_sectors`; ValueError for a request of global memory.
+        """
+        from normlab.sim.tracing.pictures import draw_banks
+
+        return draw_banks(self._one(line, operation, array, "shared"), ax)
+
+    def draw_tree(
+        self, steps: range | int | None = None, threads: range | int | None = None, ax: "Axes | None" = None
+    ) -> "Axes":
+        """Draw who gives values to whom in the first block, step by step: a reduction's tree.
+
+        `steps`, `threads`: which to show, an int for the first so many. Raises ValueError where there is nothing to
+        show, TypeError for what is no int or range.
+        """
+        from normlab.sim.tracing.pictures import draw_tree
+
+        return draw_tree(self.flows, self.kernel, steps, threads, ax)
+
+    def draw_heat(
+        self, array: str, operation: str | None = None, width: int | None = None, ax: "Axes | None" = None
+    ) -> "Axes":
+        """Draw how often each element of `array`, the kernel's name for it, was loaded ("ld"), stored ("st") or both.
+
+        `width`: elements a row of a 1-D array. Raises ValueError for an unknown array or operation, for an array
+        without elements, and for a width of what is not 1-D.
+        """
+        from normlab.sim.tracing.pictures import draw_heat
+
+        return draw_heat(self.array(array), operation, width, ax)
+
+    def draw_comparison(self, other: "Trace", ax: "Axes | None" = None) -> "Axes":
+        """Draw the metrics of two traces as pairs of bars; raises TypeError for what is no Trace."""
+        from normlab.sim.tracing.pictures import draw_comparison
+
+        return draw_comparison(self.compare(other), ax)
+
+    def _one(self, line: int | Request, operation: str | None, array: str | None, space: str) -> Request:
+        """Return `line` if it is a request, else the costliest of that line, of `space` if there are such."""
+        if isinstance(line, Request):
+            return line
+        found = self.requests(line, operation, array)
+        return max(found, key=lambda request: (request.space == space, request.cost))
 
     def as_dict(self) -> dict[str, Any]:
         """Return kernel, launch, metrics and lines as JSON can hold them."""

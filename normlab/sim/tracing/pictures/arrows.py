@@ -1,0 +1,82 @@
+"""What the picture of a block's tree shows: the flows of values as arrows between threads.
+
+Numbers only, for matplotlib (tree.py) and the HTML report alike.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from normlab.sim.tracing.flows import Flows
+from normlab.sim.tracing.pictures.words import count
+
+
+class Arrow(NamedTuple):
+    """`values` values on their way: thread `source` gives them in step `start`, `target` has them in step `end`."""
+
+    source: int
+    target: int
+    start: int
+    end: int
+    by: str
+    values: int
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Who gives values to whom, among `threads` and within `steps`; `barriers`: the steps that begin with one."""
+
+    arrows: list[Arrow]
+    barriers: list[int]
+    threads: range
+    steps: range
+
+    @property
+    def numbers(self) -> str:
+        """What the tree shows, in words."""
+        ways: Counter[str] = Counter()
+        for arrow in self.arrows:
+            ways["by shuffle" if arrow.by == "shuffle" else f"through {arrow.by!r}"] += arrow.values
+        by = ", ".join(f"{count(values, 'value')} {way}" for way, values in ways.items())
+        return f"{by}; {count(len(self.barriers), 'barrier')}"
+
+
+def tree(flows: Flows, steps: range | int | None = None, threads: range | int | None = None) -> Tree:
+    """Return the flows of one block as arrows, those between the same threads at the same time as one.
+
+    `steps`, `threads`: which to show, an int for the first so many; default: all. Raises TypeError for what is no int
+    or range, ValueError where nothing is left to show.
+    """
+    if not flows.flows:
+        raise ValueError("no thread of the first block gave a value to another, by shuffle or by shared memory")
+    last = max(flow.end for flow in flows.flows)
+    shown_steps = _chosen("steps", steps, last + 1)
+    shown_threads = _chosen("threads", threads, flows.threads)
+    counted = Counter(
+        flow[:5]
+        for flow in flows.flows
+        if flow.start in shown_steps
+        and flow.end in shown_steps
+        and flow.source in shown_threads
+        and flow.target in shown_threads
+    )
+    if not counted:
+        first = min(flow.start for flow in flows.flows)
+        raise ValueError(
+            f"no value goes between threads {shown_threads.start} to {shown_threads.stop - 1} in steps "
+            f"{shown_steps.start} to {shown_steps.stop - 1}; the block has threads 0 to {flows.threads - 1}, "
+            f"and values go in steps {first} to {last}"
+        )
+    arrows = [Arrow(*flow, values) for flow, values in counted.items()]
+    barriers = [step for step in flows.barriers if step in shown_steps]
+    return Tree(arrows, barriers, shown_threads, range(shown_steps.start, max(arrow.end for arrow in arrows) + 1))
+
+
+def _chosen(what: str, chosen: range | int | None, count: int) -> range:
+    """Return the part of range(count) that was asked for."""
+    if chosen is not None and (isinstance(chosen, bool) or not isinstance(chosen, (int, range))):
+        raise TypeError(f"{what} takes an int (the first so many) or a range, not {chosen!r}")
+    asked = range(count) if chosen is None else range(chosen) if isinstance(chosen, int) else chosen
+    if asked.step != 1 or not 0 <= asked.start < min(asked.stop, count):
+        raise ValueError(f"{what} must lie within range({count}), without gaps, and not be empty; got {chosen!r}")
+    return range(asked.start, min(asked.stop, count))

@@ -1,0 +1,39 @@
+"""Picture of two traces side by side."""
+
+from typing import TYPE_CHECKING, Any
+
+from normlab.sim.tracing.counts import METRICS
+from normlab.sim.tracing.pictures import ink
+from normlab.sim.tracing.tables import Comparison, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def draw_comparison(comparison: Comparison, ax: "Axes | None" = None) -> "Axes":
+    """Draw two bars for every metric that one of two traces has, each pair scaled to its larger value.
+
+    The value stands at the bar; in `ax` or a figure of its own.
+    """
+    names = list(comparison.metrics)
+    ax = ink.axes(ax, 8.5, 1.8 + 0.42 * len(names))
+    looks: tuple[dict[str, Any], ...] = (
+        {"facecolor": ink.DARK},
+        {"facecolor": "white", "edgecolor": ink.ALERT, "hatch": "////"},
+    )
+    traces = (comparison.one, comparison.other)
+    for side, (trace, look) in enumerate(zip(traces, looks, strict=True)):
+        values = [pair[side] for pair in comparison.metrics.values()]
+        shares = [pair[side] / max(pair) for pair in comparison.metrics.values()]
+        places = [row + 0.38 * side for row in range(len(names))]
+        ax.barh(places, shares, height=0.34, label=f"{trace.kernel}[{trace.grid}, {trace.block}]", **look)
+        for place, share, value in zip(places, shares, values, strict=True):
+            ax.text(share + 0.01, place, number(value), va="center", fontsize=ink.SMALL, color=ink.TEXT)
+    ax.set_yticks([row + 0.19 for row in range(len(names))], [METRICS[name].short for name in names])
+    ax.set_xticks([])
+    ax.set_xlim(0, 1.18)
+    ax.set_ylim(len(names) - 0.2, -0.45)
+    ink.labels(ax, "each pair scaled to its larger value", "")
+    ax.set_title(f"{traces[0].kernel} and {traces[1].kernel}", loc="left", fontsize=ink.PLAIN, color=ink.TEXT)
+    ink.legend(ax, 1)
+    return ax

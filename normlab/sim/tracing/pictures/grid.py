@@ -1,0 +1,106 @@
+"""What the heat map of an array shows: how often each element was accessed, as a table small enough to draw.
+
+Numbers only, for matplotlib (heat.py) and the HTML report alike.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from normlab.sim.tracing.heat import Heat
+
+MOST_CELLS = 64  # along each axis
+
+
+@dataclass(frozen=True)
+class HeatGrid:
+    """How often the elements of an array were accessed, as a table small enough to draw.
+
+    `cells`: (rows, columns) accesses an element, the mean over the `tall` x `wide` elements of a cell; NaN where there
+    is no element. `shape`: (rows, columns) in elements. `counts`: what is counted, "loads", "stores" or both.
+    """
+
+    cells: np.ndarray
+    tall: int
+    wide: int
+    shape: tuple[int, int]
+    counts: str
+    total: int
+    touched: int
+    elements: int
+    axes: tuple[str, str]  # what runs along x and y
+
+    @property
+    def numbers(self) -> str:
+        """What the map shows, in words."""
+        share = self.touched / self.elements
+        return f"{self.total:,} {self.counts}; {self.touched:,} of {self.elements:,} elements touched ({share:.0%})"
+
+    @property
+    def binning(self) -> str:
+        """What a cell stands for."""
+        if self.tall == self.wide == 1:
+            return "accesses an element"
+        return f"accesses an element, mean of {self.tall} x {self.wide} elements a cell"
+
+
+def heat_grid(heat: Heat, operation: str | None = None, width: int | None = None) -> HeatGrid:
+    """Return the accesses of an array as a table: 1-D wrapped into rows of `width`, 3-D and more flattened to rows.
+
+    `operation`: "ld", "st", or None for both. Raises ValueError for another operation, for an array without elements,
+    and for a width below 1 or of an array that is not 1-D.
+    """
+    if operation not in (None, "ld", "st"):
+        raise ValueError(f'operation is "ld", "st" or None for both, not {operation!r}')
+    kinds = {None: (False, True), "ld": (False,), "st": (True,)}[operation]
+    counts: Any = sum(heat.counted(stores=stores).astype(np.int64) for stores in kinds)
+    if not counts.size:
+        raise ValueError(f"array {heat.name!r} of shape {heat.shape} has no elements")
+    if width is not None and (counts.ndim != 1 or width < 1):
+        raise ValueError(f"width is the row length, at least 1, of a 1-D array; got {width!r} for shape {heat.shape}")
+    if counts.ndim <= 1:
+        width = width or _row_length(counts.size)
+        rows = -(-counts.size // width)
+        table = np.full(rows * width, np.nan)
+        table[: counts.size] = counts.reshape(-1)
+        table = table.reshape(rows, width)
+    else:
+        table = counts.reshape(-1, counts.shape[-1]).astype(float)
+    tall, wide = (-(-extent // MOST_CELLS) for extent in table.shape)
+    return HeatGrid(
+        cells=_binned(table, tall, wide),
+        tall=tall,
+        wide=wide,
+        shape=(table.shape[0], table.shape[1]),
+        counts={None: "loads and stores", "ld": "loads", "st": "stores"}[operation],
+        total=int(counts.sum()),
+        touched=int((counts > 0).sum()),
+        elements=counts.size,
+        axes=_axes(counts.shape, width),
+    )
+
+
+def _axes(shape: tuple[int, ...], width: int | None) -> tuple[str, str]:
+    """Return what runs along x and y."""
+    if len(shape) <= 1:
+        return f"index, in rows of {width}", "row"
+    if len(shape) == 2:
+        return "index along axis 1", "index along axis 0"
+    return f"index along axis {len(shape) - 1}", "index along all other axes, flattened"
+
+
+def _row_length(size: int) -> int:
+    """Return a warp's 32 elements, or the power of two that makes a long array about as tall as wide."""
+    return min(size, max(32, 1 << round(np.log2(size) / 2)))
+
+
+def _binned(table: np.ndarray, tall: int, wide: int) -> np.ndarray:
+    """Return the mean of each `tall` x `wide` block of a table, over the elements that there are."""
+    rows, columns = (-(-extent // step) for extent, step in zip(table.shape, (tall, wide), strict=True))
+    padded = np.full((rows * tall, columns * wide), np.nan)
+    padded[: table.shape[0], : table.shape[1]] = table
+    blocks = padded.reshape(rows, tall, columns, wide).swapaxes(1, 2).reshape(rows, columns, -1)
+    there = ~np.isnan(blocks)
+    count = there.sum(axis=2)
+    return np.where(count > 0, np.where(there, blocks, 0).sum(axis=2) / np.maximum(count, 1), np.nan)

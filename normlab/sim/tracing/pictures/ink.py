@@ -1,0 +1,52 @@
+"""The look of the pictures: they are read on paper too, so shape, hatch and text say what colour says."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.legend import Legend
+
+DARK = "#1b4f8a"  # what is used, or in order
+ALERT = "#c8401a"  # what costs: conflicts
+PALE = "#dfe5ec"  # what moves along unused
+GRID = "#c3c9d1"
+ABSENT: dict[str, Any] = {"facecolor": "#f7f8fa", "hatch": "xxxx", "edgecolor": "#c3c9d1"}  # a lane not active
+TEXT = "#20262e"
+SMALL, PLAIN = 8.5, 10.5  # type, in points
+
+
+def axes(given: "Axes | None", width: float, height: float) -> "Axes":
+    """Return the axes given, or those of a new pyplot figure of this size in inches, as a notebook shows it."""
+    if given is not None:
+        return given
+    from matplotlib import pyplot
+
+    return pyplot.subplots(figsize=(width, height), layout="constrained")[1]
+
+
+def title(axes: "Axes", what: str, numbers: str, room: bool = False) -> None:
+    """Write what is seen, and below it the numbers; `room`: leave a line free below them."""
+    axes.set_title(f"{what}\n{numbers}", loc="left", fontsize=PLAIN, color=TEXT, pad=18 if room else 8)
+
+
+def labels(axes: "Axes", x: str, y: str) -> None:
+    """Name the axes."""
+    axes.set_xlabel(x, fontsize=PLAIN, color=TEXT)
+    axes.set_ylabel(y, fontsize=PLAIN, color=TEXT)
+    axes.tick_params(labelsize=SMALL, colors=TEXT)
+    for spine in axes.spines.values():
+        spine.set_color(GRID)
+
+
+def legend(axes: "Axes", columns: int) -> "Legend":
+    """Put the legend below the picture, where it hides nothing."""
+    return axes.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        borderaxespad=4.8,  # in widths of type: below the axis's label
+        ncols=columns,
+        fontsize=SMALL,
+        frameon=False,
+        handlelength=1.4,
+        columnspacing=1.6,
+    )

@@ -1,0 +1,147 @@
+"""What one request's pictures show: which lane wants which bytes of which sector, which words of which bank.
+
+Numbers only, for matplotlib (requests.py) and the HTML report alike.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from normlab.sim.tracing.model import BANKS, SECTOR, WORD, phases
+from normlab.sim.tracing.pictures.words import count, subject
+from normlab.sim.tracing.request import Request
+
+
+class Piece(NamedTuple):
+    """`size` bytes, from byte `start`, of the sector in `column`: what `lane` wants of it."""
+
+    lane: int
+    column: int
+    start: int
+    size: int
+
+
+@dataclass(frozen=True)
+class SectorMap:
+    """Which lane wants which bytes of which 32-byte sector.
+
+    `sectors`: the numbers, counted from the array's first, of the sectors touched, one a column. `used`: (column,
+    first byte, bytes) of every run of bytes that some lane wants.
+    """
+
+    sectors: list[int]
+    pieces: list[Piece]
+    used: list[tuple[int, int, int]]
+
+    @property
+    def numbers(self) -> str:
+        """What the request costs, in words."""
+        return (
+            f"{count(len(self.sectors), 'sector')}, {self.used_bytes:,} of {self.moved_bytes:,} bytes used "
+            f"({self.used_bytes / self.moved_bytes:.0%})"
+        )
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of all sectors touched."""
+        return SECTOR * len(self.sectors)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of them that some lane wants."""
+        return sum(size for _, _, size in self.used)
+
+
+def sector_map(request: Request) -> SectorMap:
+    """Return the map of a request of global memory; raises ValueError for one of shared memory."""
+    if request.space != "global":
+        raise ValueError(f"a sector map shows global memory, and this is a {subject(request)}; draw_banks shows it")
+    base = request.origin // SECTOR * SECTOR
+    sectors = sorted({sector for position in range(len(request.lanes)) for sector in request.sectors_of(position)})
+    column = {sector: number for number, sector in enumerate(sectors)}
+    pieces = []
+    for position, (lane, address) in enumerate(zip(request.lanes, request.addresses, strict=True)):
+        begin, end = address - base, address - base + request.size
+        for sector in request.sectors_of(position):
+            first, last = max(begin, SECTOR * sector), min(end, SECTOR * (sector + 1))
+            pieces.append(Piece(lane, column[sector], first - SECTOR * sector, last - first))
+    return SectorMap(sectors, pieces, _runs(pieces))
+
+
+def _runs(pieces: list[Piece]) -> list[tuple[int, int, int]]:
+    """Return the bytes of all pieces as runs without overlap."""
+    runs: list[tuple[int, int, int]] = []
+    for byte in sorted({(piece.column, piece.start + n) for piece in pieces for n in range(piece.size)}):
+        column, start, size = runs[-1] if runs else (-1, 0, 0)
+        if byte == (column, start + size):
+            runs[-1] = column, start, size + 1
+        else:
+            runs.append((*byte, 1))
+    return runs
+
+
+class Punch(NamedTuple):
+    """A word that `lane` wants of `bank` in `phase`.
+
+    `turn`: how many other words of that bank go before it; `lanes`: how many lanes want this word; `contested`:
+    whether lanes want other words of the bank, too.
+    """
+
+    lane: int
+    bank: int
+    phase: int
+    turn: int
+    lanes: int
+    contested: bool
+
+
+@dataclass(frozen=True)
+class BankMap:
+    """Which lane wants which bank.
+
+    `passes`: the wavefronts of each phase in which lanes are active; `lanes_per_phase`: 32, 16, 8 or fewer;
+    `conflicts`: wavefronts above the fewest that would do.
+    """
+
+    punches: list[Punch]
+    passes: dict[int, int]
+    lanes_per_phase: int
+    conflicts: int
+
+    @property
+    def numbers(self) -> str:
+        """What the request costs, in words."""
+        wavefronts = sum(self.passes.values())
+        return (
+            f"{count(wavefronts, 'wavefront')}, the fewest possible {wavefronts - self.conflicts}: "
+            f"{count(self.conflicts, 'bank conflict')}"
+        )
+
+
+def bank_map(request: Request) -> BankMap:
+    """Return the punchcard of a request of shared memory; raises ValueError for one of global memory."""
+    if request.space != "shared":
+        raise ValueError(f"a bank map shows shared memory, and this is a {subject(request)}; draw_sectors shows it")
+    punches: list[Punch] = []
+    passes: dict[int, int] = {}
+    lanes_per_phase = 32 * WORD // max(request.size, WORD)
+    for positions in phases(request.lanes, range(len(request.lanes)), request.size):
+        phase = request.lanes[positions[0]] // lanes_per_phase
+        wanted = Counter(word for position in positions for word in request.words_of(position))
+        queues: list[list[int]] = [[] for _ in range(BANKS)]
+        for word in wanted:
+            queues[word % BANKS].append(word)
+        passes[phase] = max(map(len, queues))
+        punches += [
+            Punch(
+                lane=request.lanes[position],
+                bank=word % BANKS,
+                phase=phase,
+                turn=queues[word % BANKS].index(word),
+                lanes=wanted[word],
+                contested=len(queues[word % BANKS]) > 1,
+            )
+            for position in positions
+            for word in request.words_of(position)
+        ]
+    return BankMap(punches, passes, lanes_per_phase, request.conflicts)

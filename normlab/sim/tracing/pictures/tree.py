@@ -1,0 +1,95 @@
+"""Picture of who gives values to whom in a block: a reduction's tree, step by step."""
+
+from typing import TYPE_CHECKING, Any
+
+from normlab.sim.tracing.flows import Flows
+from normlab.sim.tracing.pictures import ink
+from normlab.sim.tracing.pictures.arrows import Arrow, Tree, tree
+from normlab.sim.tracing.pictures.words import count
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WARP = 32
+MANY = 64  # threads: with more of them, arrows are finer
+
+
+def draw_tree(
+    flows: Flows,
+    kernel: str,
+    steps: range | int | None = None,
+    threads: range | int | None = None,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Draw who gives values to whom in the first block, in `ax` or a figure of its own.
+
+    Threads stand along x, time runs down: a step ends where threads meet, at a shuffle, a vote or a barrier. An arrow
+    goes from the thread that gives a value to the one that gets it; dashed and blue by shuffle, solid and red through
+    shared memory. A thick line across is a barrier, between the writes before it and the reads after it; dotted lines
+    down delimit warps. `steps`, `threads`: which to show, an int for the first so many.
+    """
+    seen = tree(flows, steps, threads)
+    ax = ink.axes(ax, 10.5, min(12.0, 2.6 + 0.6 * len(seen.steps)))
+    size = 6.5 if len(seen.threads) <= MANY else 3.6
+    _draw_threads(ax, seen)
+    for by_shuffle, colour, style in ((True, ink.DARK, (0, (5, 1.6))), (False, ink.ALERT, "solid")):
+        arrows = [arrow for arrow in seen.arrows if (arrow.by == "shuffle") is by_shuffle]
+        if arrows:
+            names = sorted({arrow.by for arrow in arrows})
+            label = "shuffle" if by_shuffle else f"through shared memory ({', '.join(names)})"
+            _draw_arrows(ax, arrows, label, colour, style, size)
+    for number, step in enumerate(seen.barriers):
+        label = "_another" if number else "barrier of the block"
+        ax.axhline(step - 0.5, color=ink.TEXT, linewidth=2.2, gid="barrier", label=label)
+    for border in range(seen.threads.start // WARP * WARP + WARP, seen.threads.stop, WARP):
+        ax.axvline(border - 0.5, color=ink.TEXT, linewidth=0.8, linestyle=":", gid="warp")
+    _label(ax, seen)
+    block = count(flows.threads, "thread")
+    ink.title(ax, f"{kernel}: who gives values to whom in the first block, of {block}", seen.numbers, room=True)
+    for handle in filter(None, ink.legend(ax, 3).legend_handles):
+        handle.set(linewidth=2, alpha=1)  # lines of a crowd are too faint for a legend
+    return ax
+
+
+def _draw_threads(ax: "Axes", seen: Tree) -> None:
+    """Draw a line down for every thread, as long as it gives or gets."""
+    begin: dict[int, int] = {}
+    end: dict[int, int] = {}
+    for arrow in seen.arrows:
+        for thread, step in ((arrow.source, arrow.start), (arrow.target, arrow.end)):
+            begin[thread] = min(begin.get(thread, step), step)
+            end[thread] = max(end.get(thread, step), step)
+    ax.vlines(list(begin), list(begin.values()), list(end.values()), color=ink.GRID, linewidth=0.8, zorder=0)
+
+
+def _draw_arrows(ax: "Axes", arrows: list[Arrow], label: str, colour: str, style: Any, size: float) -> None:
+    """Draw arrows of one kind: a line each, a dot where it begins, a head where it ends."""
+    from matplotlib.collections import LineCollection
+
+    lines = [((arrow.source, arrow.start), (arrow.target, arrow.end)) for arrow in arrows]
+    shafts = LineCollection(lines, colors=colour, linestyles=style, linewidths=size / 6, label=label, zorder=2)
+    shafts.set_alpha(1.0 if len(arrows) < 400 else 0.5)
+    shafts.set_gid(label)
+    ax.add_collection(shafts)
+    for marker, places in (("o", {line[0] for line in lines}), ("v", {line[1] for line in lines})):
+        area = size**2 / (2 if marker == "o" else 1)
+        x, y = zip(*places, strict=True)
+        ax.scatter(x, y, marker=marker, s=area, color=colour, linewidth=0, zorder=3)
+
+
+def _label(ax: "Axes", seen: Tree) -> None:
+    """Number threads, warps and steps, as many as there is room for."""
+    count_of, first = len(seen.threads), seen.threads.start
+    every = next(step for step in (1, 2, 4, 8, 16, 32, 64, 128) if count_of <= 20 * step)
+    ax.set_xticks(range(-(-first // every) * every, seen.threads.stop, every))
+    every = -(-len(seen.steps) // 20)
+    ax.set_yticks(range(seen.steps.start, seen.steps.stop, every))
+    ax.set_xlim(first - 0.8, seen.threads.stop - 0.2)
+    ax.set_ylim(seen.steps.stop - 0.6, seen.steps.start - 0.4)
+    ink.labels(ax, "thread of the block (dotted: borders of warps)", "step")
+    warps = range(first // WARP, (seen.threads.stop - 1) // WARP + 1)
+    every = -(-len(warps) // 16)
+    for warp in warps[::every]:
+        middle = (max(first, WARP * warp) + min(seen.threads.stop, WARP * (warp + 1)) - 1) / 2
+        text = f"warp {warp}" if len(warps) <= 8 else str(warp) if warp else "warp 0"
+        ax.text(middle, 1.01, text, transform=ax.get_xaxis_transform(), ha="center", fontsize=ink.SMALL, color=ink.TEXT)
