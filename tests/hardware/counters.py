@@ -116,12 +116,9 @@ def traced(launch: Launch, seed: int) -> dict[str, float]:
 def compare(launch: Launch, seed: int, counted: dict[str, float]) -> dict:
     """The record of one launch."""
     simulated, by_hand = traced(launch, seed), launch.expected(arguments_of(launch, seed))
+    sources = {"ncu": counted, "trace": simulated, "hand": by_hand}
     metrics = {
-        metric: {
-            key: values[metric]
-            for key, values in (("ncu", counted), ("trace", simulated), ("hand", by_hand))
-            if metric in values
-        }
+        metric: {source: values[metric] for source, values in sources.items() if metric in values}
         for metric in (*METRICS, *ATOMICS)
     }
     broken = [metric for metric in (*EXACT, *NEAR) if not agree(metric, counted.get(metric), simulated.get(metric))]

@@ -141,13 +141,15 @@ def own_verdict(bug: Planted, fixed: bool) -> dict:
 
         report = sanitize(kernel, uninitialized=empty)[bug.configuration](*arguments)
     except Exception as error:
-        return {"verdict": "no verdict", "kinds": [], "right": False, "reports": [f"{type(error).__name__}: {error}"]}
-    kinds = sorted({finding.kind for finding in report.findings})
+        return {"verdict": "no verdict", "reports": [f"{type(error).__name__}: {error}"]}
+    findings = report.findings
+    guilty = set(bug.lines)
     return {
         "verdict": "silent" if report.ok else "found",
-        "kinds": kinds,
-        "right": (not kinds) if fixed else bug.kind in kinds,
-        "reports": [str(finding) for finding in report.findings][:5],
+        "kinds": sorted({finding.kind for finding in findings}),
+        "lines": sorted({line for finding in findings for line in finding.lines}),
+        "right": any(finding.kind == bug.kind and guilty.issuperset(finding.lines) for finding in findings),
+        "reports": [str(finding) for finding in findings][:5],
     }
 
 
@@ -192,7 +194,7 @@ def accused(said: str) -> list[str]:
 
 
 def table(bugs: dict) -> str:
-    """Who finds what; a star where the report names a guilty line."""
+    """Who finds what; a star where a report names a guilty line (ours: only guilty ones, and of the right kind)."""
     heads = [*TOOLS, "normlab"]
     lines = [f"{'bug':36}{'kind':20}" + "".join(f"{head:>12}" for head in heads)]
     for name, row in bugs.items():
@@ -221,16 +223,18 @@ def main() -> None:
     for bug in PLANTED:
         bugs[bug.name]["normlab"] = own_verdict(bug, fixed=False)
         twins_of_ours[bug.name] = own_verdict(bug, fixed=True)
-    wrong = {name: verdict for name, verdict in twins_of_ours.items() if verdict["verdict"] != "silent"}
+    silent = sum(verdict["verdict"] == "silent" for verdict in twins_of_ours.values())
+    wrong = {name: verdict for name, verdict in twins_of_ours.items() if verdict["verdict"] == "found"}
     record = {
         **machine.provenance(),
         "compute-sanitizer": machine.tool_version("compute-sanitizer"),
         "bugs": bugs,
-        "twins": {**twins, "normlab": {"launches finished": len(twins_of_ours) - len(wrong), "accused": wrong}},
+        "twins": {**twins, "normlab": {"launches finished": silent + len(wrong), "accused": wrong}},
     }
     out.write_text(json.dumps(record, indent=1, default=str))
     text = table(bugs)
-    text += "".join(f"\ntwins accused by {tool}: {sorted(row['accused'])}" for tool, row in record["twins"].items())
+    for tool, row in record["twins"].items():
+        text += f"\n{tool}: {row['launches finished']} twins launched, accused {', '.join(row['accused']) or 'none'}"
     out.with_suffix(".txt").write_text(text + "\n")
     print(text)
 

@@ -18,7 +18,7 @@ from .launches import BANKS_BYTES, WARP, Launch, contiguous, counts
 BLOCKS = 8
 TIMES = 16  # that a warp repeats its access, so that one wavefront more or less in all is no 3 %
 PLACES = WARP * (WARP + 1)  # elements of a tile, so that a stride of 33 fits
-QUADS = 4 * WARP  # elements of a tile that is read 16 bytes at a time
+QUADS = WARP * WARP  # elements of a tile that is read 16 bytes at a time
 TREE = 256  # threads that sum
 SIDE, TILE, ROWS = 128, 32, 8  # of the matrix and of a tile; rows of threads that go down a tile
 LANES = np.arange(WARP)
@@ -43,7 +43,7 @@ def build_read(dtype):
 
 @cache
 def build_write(dtype):
-    """Each lane writes the element of the tile that `place` says, `TIMES` times."""
+    """Each lane writes the element of the tile that `place` says, `TIMES` times, and reads it as often."""
 
     @cuda.jit
     def shared_write(place, out):
@@ -52,7 +52,8 @@ def build_write(dtype):
         for k in range(TIMES):
             tile[place[k, lane]] = lane
         cuda.syncwarp()
-        out[0, lane] = tile[lane]
+        for k in range(TIMES):
+            out[k, lane] = tile[place[k, lane]]
 
     return shared_write
 
@@ -61,7 +62,7 @@ def build_write(dtype):
 def shared_read_vector(place, out):
     tile = cuda.shared.array(QUADS, float32, 16)
     lane = cuda.threadIdx.x
-    for row in range(4):
+    for row in range(WARP):
         tile[row * WARP + lane] = row
     cuda.syncwarp()
     for k in range(TIMES):
@@ -77,7 +78,8 @@ def shared_write_vector(place, out):
     for k in range(TIMES):
         store_vector(tile, 4 * place[k, lane], (value, value, value, value))
     cuda.syncwarp()
-    out[0, lane] = tile[lane]
+    for k in range(TIMES):
+        out[k, lane] = tile[4 * place[k, lane]]
 
 
 @cache
@@ -197,8 +199,11 @@ PLACES_OF = {
 }
 WRITTEN_APART = ("stride 1", "stride 2", "stride 32", "stride 33", "two words of each bank")
 WRITTEN = (*WRITTEN_APART, "all the same", "pairs", "anywhere")
-WIDE = ("stride 1", "reversed", "all the same", "halves of the warp", "same in both halves", "quarters of the warp",
-        "same in all quarters", "pairs", "even and odd", "shuffled")  # fmt: skip
+WIDE = (
+    *("stride 1", "reversed", "stride 2", "stride 4", "stride 8", "all the same", "pairs", "even and odd", "shuffled"),
+    *("halves of the warp", "same in both halves", "quarters of the warp", "same in all quarters"),
+    "two words of each bank",
+)
 
 
 def _patterns():
@@ -215,17 +220,17 @@ def _patterns():
             if name in WRITTEN:
                 yield _pattern(
                     f"write {8 * size}-bit, {name}", build_write(dtype), places, kind,
-                    counts(shared_ld=BLOCKS * row, shared_st=wavefronts if name in WRITTEN_APART else None),
+                    counts(shared_ld=wavefronts, shared_st=wavefronts if name in WRITTEN_APART else None),
                 )  # fmt: skip
     for name in WIDE:
         dense = 4 * requests if name in ("stride 1", "reversed") else None  # 512 bytes are four wavefronts
         yield _pattern(
             f"read 128-bit, {name}", shared_read_vector, PLACES_OF[name][0], np.float32,
-            counts(shared_ld=dense, shared_st=4 * BLOCKS),
+            counts(shared_ld=dense, shared_st=BLOCKS * WARP),
         )  # fmt: skip
     yield _pattern(
         "write 128-bit, stride 1", shared_write_vector, LANES, np.float32,
-        counts(shared_ld=BLOCKS, shared_st=4 * requests),
+        counts(shared_ld=4 * requests, shared_st=4 * requests),
     )  # fmt: skip
 
 

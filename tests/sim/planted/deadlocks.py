@@ -131,7 +131,7 @@ PLANTED = [
         "Block 0 waits for two signals, and one is ever sent.",
         hangs=True,
     ),
-    Planted("deadlock", grid_sync_of_some_blocks, grid_sync_of_some_blocks_fixed, 4, 32,
+    Planted("deadlock", grid_sync_of_some_blocks, grid_sync_of_some_blocks_fixed, 4, 1,
         lambda: (floats(3), zeros(3)),
         "A grid sync waits for all blocks, also for those that have returned.",
         hangs=True,
