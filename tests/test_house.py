@@ -20,11 +20,12 @@ FLOORS = {
     "arguments": 3,
     "ops": 3,
     "compare": 5,
+    "xray": 5,
     "run": 5,
     "cli": 5,
 }
 # Rooms of one floor that may import each other: the host face is cut into three, and the command is what compares.
-SIDEWAYS = {("arguments", "arrays"), ("ops", "arguments"), ("ops", "arrays"), ("cli", "compare"), ("cli", "run")}
+SIDEWAYS = {("arguments", "arrays"), ("ops", "arguments"), ("ops", "arrays"), ("cli", "compare"), ("cli", "xray"), ("cli", "run")}
 
 
 def imports(path: Path) -> set[str]:

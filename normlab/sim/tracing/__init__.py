@@ -9,8 +9,8 @@ counted. Lanes run together when they reach an instruction by the same calls and
 split them further.
 """
 
-from normlab.sim.tracing.counts import METRICS
+from normlab.sim.tracing.counts import METRICS, Counts
 from normlab.sim.tracing.request import Line, Request
 from normlab.sim.tracing.trace import LineCounts, Trace, trace
 
-__all__ = ["METRICS", "Line", "LineCounts", "Request", "Trace", "trace"]
+__all__ = ["METRICS", "Counts", "Line", "LineCounts", "Request", "Trace", "trace"]

@@ -35,7 +35,7 @@ def line_rows(trace: "Trace") -> list[Row]:
     rows = [
         [
             f"{row.line.file.rsplit('/', 1)[-1]}:{row.line.number}" if several else str(row.line.number),
-            row.line.text,
+            row.line.text.partition("  #")[0],
             *(number(row.metrics[name]) if row.metrics[name] else "" for name in names),
         ]
         for row in lines

@@ -1,0 +1,203 @@
+"""The ladder's X-ray: every step of a ladder traced on one problem, what `normlab trace` shows."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from normlab.arguments import FLOATS, statistics_dtype, step_of
+from normlab.kernels import LADDERS, BackwardProblem, Step
+from normlab.sim import METRICS, Trace, trace
+from normlab.sim.tracing import Counts
+from normlab.sim.tracing.tables import aligned, line_rows, number
+
+EPS = 1e-5
+SLOWER = 5  # times that a traced kernel takes, compared with a simulated one
+SMALLEST_SOURCE = 24  # characters of a source line that a table shows at least
+# The columns of the ladder's table: what every step has, then what tells steps apart.
+COLUMNS = [name for name in METRICS if "bytes" not in name and "sectors_per_request" not in name]
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """A step's launches, each traced, in order."""
+
+    step: Step
+    traces: list[Trace]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of all its launches together; unique bytes count once a launch."""
+        total = Counts()
+        for one in self.traces:
+            total.add(one.counts)
+            total.unique.ld += one.counts.unique.ld
+            total.unique.st += one.counts.unique.st
+        return total.metrics()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What the steps of a ladder are traced on: (n1, n2) elements of `dtype`, the same for input and parameters."""
+
+    ladder: str
+    n1: int
+    n2: int
+    dtype: str = "float32"
+    rms: bool = False
+    memory_efficient: bool = False
+
+    def seconds(self, steps: list[Step]) -> float:
+        """Return about how long it takes to trace `steps`."""
+        return SLOWER * sum(step.simulated_seconds(self.n1, self.n2) for step in steps)
+
+    def trace(self, step: Step) -> StepTrace:
+        """Return a step's launches on fresh random data, traced."""
+        traces: list[Trace] = []
+
+        def launch(kernel: Any, grid: Any, block: Any, *arguments: Any) -> None:
+            traces.append(trace(kernel)[grid, block](*arguments))
+
+        if self.ladder == "forward":
+            step.run(launch, *self._forward_operands())
+        else:
+            step.run(launch, Scratch, self._backward_problem())
+        return StepTrace(step, traces)
+
+    def _arrays(self, *shapes: tuple[int, ...]) -> list[np.ndarray]:
+        rng = np.random.default_rng(0)
+        return [rng.normal(size=shape).astype(FLOATS[self.dtype]) for shape in shapes]
+
+    def _forward_operands(self) -> tuple:
+        x, weight, bias, output = self._arrays((self.n1, self.n2), (self.n2,), (self.n2,), (self.n1, self.n2))
+        statistics = FLOATS[statistics_dtype(self.dtype)]
+        mean, invvar = np.empty((2, self.n1), statistics)
+        if self.rms:
+            return x, weight, None, statistics.type(EPS), output, None, invvar
+        return x, weight, bias, statistics.type(EPS), output, mean, invvar
+
+    def _backward_problem(self) -> BackwardProblem:
+        rows = self.n1, self.n2
+        grad_output, saved, weight, bias, grad_input = self._arrays(rows, rows, (self.n2,), (self.n2,), rows)
+        statistics = FLOATS[statistics_dtype(self.dtype)]
+        return BackwardProblem(
+            grad_output=grad_output,
+            saved=saved,
+            mean=None if self.rms or self.memory_efficient else np.zeros(self.n1, statistics),
+            invvar=np.ones(self.n1, statistics),
+            weight=weight,
+            bias=None if self.rms else bias,
+            eps=statistics.type(EPS),
+            rms=self.rms,
+            memory_efficient=self.memory_efficient,
+            grad_input=grad_input,
+            grad_weight=np.empty_like(weight),
+            grad_bias=None if self.rms else np.empty_like(bias),
+        )
+
+
+class Scratch:
+    """Memory for a step's partial results."""
+
+    empty = staticmethod(np.empty)
+    zeros = staticmethod(np.zeros)
+
+
+def steps_of(name: str) -> tuple[str, list[Step]]:
+    """Return ladder and steps that "LADDER" or "LADDER/STEP" names; raises ValueError for one that is not there."""
+    ladder, _, step = name.partition("/")
+    if ladder not in LADDERS:
+        raise ValueError(f"unknown ladder {ladder!r}: choose one of {', '.join(LADDERS)}")
+    return ladder, [step_of(ladder, step)] if step else list(LADDERS[ladder])
+
+
+def shape_of(text: str) -> tuple[int, int]:
+    """Return rows and columns of "8x256"; raises ValueError for anything else."""
+    parts = text.lower().split("x")
+    if len(parts) != 2 or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise ValueError(f"a shape is rows x columns, such as 8x256, both at least 1; got {text!r}")
+    return int(parts[0]), int(parts[1])
+
+
+def save(result: StepTrace, path: Path) -> list[Path]:
+    """Write a page for every launch of a step: `path`, or if there are several, `path` with each kernel's name."""
+    if len(result.traces) == 1:
+        return [result.traces[0].save(path)]
+    names = [f"{position}-{one.kernel}" for position, one in enumerate(result.traces, start=1)]
+    return [
+        one.save(path.with_name(f"{path.stem}-{name}{path.suffix}"))
+        for name, one in zip(names, result.traces, strict=True)
+    ]
+
+
+def show(problem: Problem, results: list[StepTrace], console: Console, by_line: bool) -> None:
+    """Print the ladder's table, or one step line by line."""
+    what = f"{'RMSNorm' if problem.rms else 'LayerNorm'} {problem.ladder}"
+    path = ", recomputed from the output" if problem.memory_efficient else ""
+    console.print(f"{what}{path}, {problem.n1} x {problem.n2} {problem.dtype}, traced in the simulator\n", style="bold")
+    if by_line:
+        for one in results[0].traces:
+            console.print(f"{one.kernel}[{one.grid}, {one.block}]", markup=False, highlight=False)
+            print(_table(line_rows(one), left=2, width=console.width), file=console.file)
+            console.print()
+    else:
+        print(_table(ladder_rows(results), left=1, width=console.width), file=console.file)
+        console.print("\nwhole launches; LADDER/STEP shows one line by line, --json every metric", style="dim")
+
+
+def ladder_rows(results: list[StepTrace]) -> list[list[str]]:
+    """Return a head, then a row for every step; only columns in which some step has a value."""
+    metrics = [result.metrics for result in results]
+    names = [name for name in COLUMNS if any(row[name] for row in metrics)]
+    head = ["step", *(METRICS[name].short for name in names), "moved/unique bytes"]
+    rows = [
+        [result.step.name, *(number(row[name]) if row[name] else "" for name in names), f"{_excess(row):.2f}"]
+        for result, row in zip(results, metrics, strict=True)
+    ]
+    return [head, *rows]
+
+
+def _excess(metrics: dict[str, float]) -> float:
+    moved, unique = (
+        sum(value for name, value in metrics.items() if name.startswith(f"normlab__bytes_{kind}"))
+        for kind in ("moved", "unique")
+    )
+    return moved / unique if unique else 0.0
+
+
+def _table(rows: list[list[str]], left: int, width: int) -> str:
+    """Return rows, the first of them the head, with the first `left` columns as text and the others as numbers.
+
+    The heads of numbers go over several lines, and the source is cut to what `width` leaves.
+    """
+    head, *body = rows
+    stacked = [[title] if column < left else title.replace("/", "/ ").split() for column, title in enumerate(head)]
+    depth = max(map(len, stacked))
+    above = [list(line) for line in zip(*([""] * (depth - len(words)) + words for words in stacked), strict=True)]
+    if "source" in head:
+        source = head.index("source")
+        others = [max(len(row[column]) for row in above + body) + 2 for column in range(len(head)) if column != source]
+        room = max(SMALLEST_SOURCE, width - sum(others))
+        body = [[*row[:source], _cut(row[source], room), *row[source + 1 :]] for row in body]
+    lines = aligned(above + body, left).split("\n")
+    return "\n".join([*lines[:depth], "-" * max(map(len, lines)), *lines[depth:]])
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def as_json(problem: Problem, results: list[StepTrace]) -> str:
+    """Return everything that was counted."""
+    steps = [
+        {
+            "step": result.step.name,
+            "metrics": result.metrics,
+            "launches": [one.as_dict() for one in result.traces],
+        }
+        for result in results
+    ]
+    return json.dumps({**vars(problem), "steps": steps}, indent=2)
