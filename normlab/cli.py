@@ -165,6 +165,45 @@ def trace_ladder(
         typer.echo(f"wrote {page}", err=True)
 
 
+@app.command(
+    "run",
+    short_help="Run a numba.cuda program without a GPU.",
+    context_settings={"allow_interspersed_args": False},  # what follows the script is the script's
+)
+def run_script(
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python program that uses numba.cuda.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGS]...", show_default=False, help="The program's own arguments.")
+    ] = None,
+    sanitize: Annotated[
+        bool,
+        typer.Option("--sanitize", help="Look for races, bad indices, reads of garbage, … in every launch."),
+    ] = False,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Count what the first launch of every kernel asks of memory, line by line.")
+    ] = False,
+) -> None:
+    """Run a program that uses numba.cuda, unmodified: its kernels run in normlab's simulator, with a GPU or without.
+
+    Launches, device arrays, streams, events, reductions, vectorize and random numbers behave as Numba's; the device
+    calls itself an H200. Times that the program measures are of the simulation. Options of normlab come before SCRIPT.
+
+    --sanitize and --trace report on stderr when the program has ended, kernel by kernel. Launches in processes that the
+    program starts are simulated, but not watched.
+
+    Exit code: the program's; 1 when --sanitize found something in a program that succeeds; 2 when SCRIPT cannot be
+    read.
+    """
+    from normlab.run import run_program
+
+    try:
+        code = run_program(str(script), arguments or [], sanitize, trace)
+    except OSError as error:
+        typer.echo(f"normlab run: cannot read {script}: {error.strerror}", err=True)
+        code = 2
+    raise typer.Exit(code)
+
+
 @contextmanager
 def _progress(passes: int) -> Iterator[Callable[[], None]]:
     """A progress bar on a terminal, on stderr; nothing where stderr is no terminal."""

@@ -5,10 +5,8 @@
 launch goes through `launcher`, to the simulator.
 """
 
-import atexit
 import os
 import sys
-from contextlib import ExitStack
 
 SIMULATOR_SWITCH = "NUMBA_ENABLE_CUDASIM"
 
@@ -24,18 +22,14 @@ def run_program(script: str, arguments: list[str], sanitize: bool = False, trace
     for a script that cannot be read. `numba.cuda` stays replaced until the interpreter exits, so that what the program
     registered with `atexit` finds it too.
     """
-    switch = os.environ.pop(SIMULATOR_SWITCH, None)  # Numba reads it once, when it is imported
+    if os.environ.pop(SIMULATOR_SWITCH, "0") != "0":  # Numba reads it when it is imported, here and in child processes
+        print(f"normlab run: {SIMULATOR_SWITCH} is ignored: kernels run in normlab's simulator", file=sys.stderr)
     from normlab.run.launcher import Launcher
     from normlab.run.program import execute
-    from normlab.run.stand_in import stand_in
+    from normlab.run.stand_in import replace_for_good
 
-    if switch is not None:
-        os.environ[SIMULATOR_SWITCH] = switch
-        print(f"normlab run: {SIMULATOR_SWITCH} is ignored: kernels run in normlab's simulator", file=sys.stderr)
     launcher = Launcher(sanitize, trace)
-    replaced = ExitStack()
-    replaced.enter_context(stand_in(launcher))
-    atexit.register(replaced.close)
+    replace_for_good(lambda: launcher)
     code = execute(script, arguments)
     if report := launcher.report():
         print(report, file=sys.stderr)

@@ -122,7 +122,6 @@ class Ufunc:
         kernel.forall(flat.size, stream=stream)(DeviceArray(flat), elements)
         if not np.may_share_memory(flat, made.memory):
             made.memory[...] = flat.reshape(made.shape)
-        made.allocation.written = True
         return returned(made, out, any(isinstance(array, DeviceArray) for array in arrays))
 
     def _resolved(self, arguments: Sequence[Any], arrays: list[Any]) -> tuple[np.dtype, ...]:

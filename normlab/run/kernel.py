@@ -15,7 +15,7 @@ import numpy as np
 
 from normlab.run.device import ATTRIBUTES
 from normlab.run.launcher import Launch, Launcher
-from normlab.run.memory import Allocation, DeviceArray, HostMappedArray, copied, uninitialised
+from normlab.run.memory import DeviceArray, HostMappedArray, copied, uninitialised
 from normlab.run.numba_host import type_of
 from normlab.run.signatures import Signature, bind, casts, signature_of, signatures_of
 from normlab.sim import register_twin, simulate
@@ -60,8 +60,7 @@ class Transfer:
     def __init__(self, kernel: str, arguments: tuple):
         """Move `arguments`; raises TypeError or ValueError where Numba cannot."""
         self.back: list[Callable[[], None]] = []
-        self.allocations: list[Allocation] = []
-        self.uninitialized: list[np.ndarray] = []
+        self.fresh: list[np.ndarray] = []
         self.values = []
         for position, argument in enumerate(arguments, start=1):
             try:
@@ -77,9 +76,8 @@ class Transfer:
             moved = [self.moved(item) for item in value]
             return type(value)(*moved) if hasattr(value, "_fields") else tuple(moved)
         if isinstance(value, DeviceArray):
-            self.allocations.append(value.allocation)
-            if not value.allocation.written:
-                self.uninitialized.append(value.memory)
+            if value.allocation.fresh:
+                self.fresh.append(value.memory)
             return value.memory
         if isinstance(value, HostMappedArray):
             return np.asarray(value)
@@ -94,7 +92,7 @@ class Transfer:
         memory = copied(host)
         if hint is Out:
             memory = uninitialised(host.shape, host.dtype, host.strides)
-            self.uninitialized.append(memory)
+            self.fresh.append(memory)
         if not host.flags.writeable:
             memory.flags.writeable = False
         elif hint is not In:
@@ -223,9 +221,7 @@ class Kernel:
             values = bind(name, self._signatures, values)
         else:
             self.compile(tuple(map(type_of, values)))
-        self._launcher.launch(Launch(self, configuration, values, transfer.uninitialized))
-        for allocation in transfer.allocations:
-            allocation.written = True
+        self._launcher.launch(Launch(self, configuration, values, transfer.fresh))
         for come_back in transfer.back:
             come_back()
 

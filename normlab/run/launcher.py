@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab import sim
+from normlab.run.poison import unwritten
 
 
 class Launch(NamedTuple):
@@ -21,7 +22,7 @@ class Launch(NamedTuple):
     kernel: Any
     configuration: tuple
     values: list[Any]
-    uninitialized: list[np.ndarray]  # of the values, those that nothing was written to
+    fresh: list[np.ndarray]  # of the values, those that were allocated empty
 
 
 class Record:
@@ -33,14 +34,21 @@ class Record:
         self.name = f"{launch.kernel.__name__} ({Path(code.co_filename).name}:{code.co_firstlineno})"
         self.configuration = launch.configuration
         self.launches = 0
-        self.findings: Counter[str] = Counter()  # text → launches in which it was found
+        self.findings: dict[tuple, Any] = {}  # what makes two findings the same → the first
+        self.launches_with: Counter[tuple] = Counter()
         self.trace: Any = None  # of the first launch
+
+    def add(self, findings: Iterable[Any]) -> None:
+        """Count the findings of one launch; kind, array and lines make two the same, whatever the element."""
+        same = {(each.kind, each.array, each.lines, each.benign): each for each in findings}
+        self.findings = {**same, **self.findings}
+        self.launches_with.update(same.keys())
 
     def __str__(self) -> str:
         """Print as a paragraph of the report."""
         lines = [f"{self.name}: {plural(self.launches, 'launch', 'launches')}"]
-        for text, launches in self.findings.items():
-            lines.append(f"in {plural(launches, 'launch', 'launches')}: {text}")
+        for key, finding in self.findings.items():
+            lines.append(f"in {plural(self.launches_with[key], 'launch', 'launches')}: {finding}")
         if self.trace is not None:
             grid, block = self.configuration[:2]
             lines.append(f"first launch, [{grid}, {block}]:\n{self.trace}")
@@ -89,8 +97,9 @@ class Launcher:
             if traced:  # one launch, watched twice: the second time it finds what the first found
                 for memory, content in zip(arrays_in(launch.values), before, strict=True):
                     memory[...] = content
-            watched = sim.sanitize(launch.kernel, uninitialized=launch.uninitialized)[launch.configuration]
-            record.findings.update(set(map(str, watched(*launch.values).findings)))
+            garbage = [part for memory in launch.fresh for part in unwritten(memory)]
+            watched = sim.sanitize(launch.kernel, uninitialized=garbage)[launch.configuration]
+            record.add(watched(*launch.values).findings)
         elif not traced:
             sim.simulate(launch.kernel)[launch.configuration](*launch.values)
 

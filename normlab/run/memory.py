@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.memory import fresh
+from normlab.run.poison import poisoned
 
 CONTIGUOUS_NEEDED = (
     "Array contains non-contiguous buffer and cannot be transferred as a single memory region. "
@@ -21,13 +21,13 @@ CONTIGUOUS_NEEDED = (
 
 
 class Allocation:
-    """One piece of device memory: who holds it, and whether anything was ever written there."""
+    """One piece of device memory, counted as in use as long as somebody holds it."""
 
     in_use = 0  # bytes, of all that live
 
-    def __init__(self, memory: np.ndarray, written: bool):
-        """Count `memory` as in use until nobody refers to it."""
-        self.written = written
+    def __init__(self, memory: np.ndarray, fresh: bool = False):
+        """Count `memory`; `fresh` if it was allocated empty, so that what is in it may be garbage."""
+        self.fresh = fresh
         Allocation.in_use += memory.nbytes
         weakref.finalize(self, Allocation._freed, memory.nbytes).atexit = False
 
@@ -46,9 +46,9 @@ class DeviceArray:
     __cuda_memory__ = True
 
     def __init__(self, memory: np.ndarray, allocation: Allocation | None = None, stream: Any = 0):
-        """Wrap `memory`: new memory, already written, unless an `allocation` is given."""
+        """Wrap `memory`: all of an allocation that was filled at once, unless one is given."""
         self.memory, self.stream = memory, stream
-        self.allocation = allocation or Allocation(memory, written=True)
+        self.allocation = allocation or Allocation(memory)
         self.shape, self.strides, self.dtype = memory.shape, memory.strides, memory.dtype
         self.ndim, self.size, self.nbytes = memory.ndim, memory.size, memory.nbytes
 
@@ -123,7 +123,6 @@ class DeviceArray:
             raise TypeError(f"incompatible dtype: {self.dtype} vs. {source.dtype}")
         if self.memory.squeeze().shape != source.squeeze().shape:
             raise ValueError(f"incompatible shape: {self.shape} vs. {source.shape}")
-        self.allocation.written = True
         self.memory[...] = source.reshape(self.shape)
 
     # --- views -------------------------------------------------------------------------------------------------------
@@ -152,7 +151,6 @@ class DeviceArray:
             target = self.memory[(*key, ...) if isinstance(key, tuple) and ... not in key else key]
             if source.ndim > np.ndim(target):
                 raise ValueError(f"Can't assign {source.ndim}-D array to {np.ndim(target)}-D self")
-        self.allocation.written = True
         self.memory[key] = source
 
     __getitem__ = getitem
@@ -257,7 +255,7 @@ def copied(host: Any) -> np.ndarray:
 
 
 def uninitialised(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C") -> np.ndarray:
-    """Return memory that holds NaN, or the byte 0x5a."""
+    """Return fresh memory; raises TypeError or ValueError for a shape, strides or order that cannot be."""
     extents = shape if isinstance(shape, (tuple, list)) else (shape,)
     if not all(isinstance(extent, (int, np.integer)) for extent in extents):
         raise TypeError(f"shape must be an integer or tuple of integers, not {shape!r}")
@@ -266,13 +264,13 @@ def uninitialised(shape: Any, dtype: Any = np.float64, strides: Any = None, orde
     dtype, extents = np.dtype(dtype), tuple(int(extent) for extent in extents)
     if strides is None:
         axes = extents if order == "C" else extents[::-1]
-        memory = np.asarray(fresh(axes, dtype)).view(np.ndarray)
+        memory = poisoned(axes, dtype)
         return memory if order == "C" else memory.T
     strides = strides if isinstance(strides, (tuple, list)) else (strides,)
     if len(strides) != len(extents):
         raise ValueError("strides not match ndim")
     span = sum((extent - 1) * stride for extent, stride in zip(extents, strides, strict=True)) + dtype.itemsize
-    flat = np.asarray(fresh((math.ceil(span / dtype.itemsize),), dtype)).view(np.ndarray)
+    flat = poisoned((math.ceil(span / dtype.itemsize),), dtype)
     return np.lib.stride_tricks.as_strided(flat, extents, strides)
 
 
@@ -294,7 +292,7 @@ def device_array(
 ) -> DeviceArray:
     """Return an array that nothing was written to."""
     memory = uninitialised(shape, dtype, strides, order)
-    return DeviceArray(memory, Allocation(memory, written=False), stream)
+    return DeviceArray(memory, Allocation(memory, fresh=True), stream)
 
 
 def pinned_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C") -> np.ndarray:

@@ -6,10 +6,12 @@ call (`cuda.grid`, `cuda.shared`, …) stays Numba's: the simulator knows it. Wh
 driver is refused by name, also where there is a driver.
 """
 
+import atexit
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from multiprocessing import spawn
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -91,6 +93,24 @@ ELSEWHERE: dict[str, dict[str, str]] = {
 }
 
 
+class ForChild:
+    """Travels to every process that `multiprocessing` spawns, where unpickling it replaces `numba.cuda` for good.
+
+    A forked process has inherited that. In either, launches are simulated and not watched: reports are of one process.
+    """
+
+    def __reduce__(self) -> tuple:
+        """Pickle as the call."""
+        return replace_for_good, (Launcher,)
+
+
+def replace_for_good(make_launcher: Callable[[], Launcher]) -> None:
+    """Replace the host side of `numba.cuda` until the interpreter exits, for what runs `atexit`, too."""
+    replaced = ExitStack()
+    replaced.enter_context(stand_in(make_launcher()))
+    atexit.register(replaced.close)
+
+
 @contextmanager
 def stand_in(launcher: Launcher) -> Iterator[None]:
     """Replace the host side of `numba.cuda`: every launch of the program goes to `launcher`."""
@@ -115,6 +135,8 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
         alter(cuda.dispatcher, "CUDADispatcher", Kernel)
         alter(numba_host.driver.Driver, "__getattr__", lambda driver, name: _refuse(f"the driver's {name}")())
         alter(numba_host.driver.Driver, "ensure_initialized", lambda driver: _refuse("the CUDA driver")())
+        prepare = spawn.get_preparation_data
+        alter(spawn, "get_preparation_data", lambda name: {"normlab.run": ForChild(), **prepare(name)})
         for kind, builder in (("Vectorize", elementwise.Vectorize), ("GUVectorize", elementwise.GUVectorize)):
             for maker in numba_host.ufunc_makers(kind):
                 alter(maker, "target_registry", {**maker.target_registry, "cuda": builder})

@@ -1,3 +1,4 @@
+import gc
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +26,7 @@ def run(capsys):
     """Run one of the programs in this process: `.code`, `.out`, `.err`, and `.results`, the numbers it printed."""
 
     def start(name, *arguments, launcher=None):
+        gc.collect()  # the last program's arrays
         with stand_in(launcher or Launcher()):
             code = execute(str(PROGRAMS / f"{name}.py"), list(map(str, arguments)))
         out, err = capsys.readouterr()

@@ -156,7 +156,6 @@ def test_signatures_convert_scalars_and_refuse_arrays(run):
 def test_a_crash_shows_the_program_s_lines_only(run):
     finished = run("crashes")
     assert finished.code == 1
-    assert "normlab" not in finished.err.replace("normlab/tests", "").replace(str(sys.path[0]), "").split("File", 1)[0]
     places = [line.strip() for line in finished.err.splitlines() if line.strip().startswith("File ")]
     assert [place.rpartition(" in ")[2] for place in places] == ["<module>", "launch", "shift", "deeper"]
     assert all("crashes.py" in place for place in places)

@@ -1,0 +1,47 @@
+"""What fresh device memory holds: NaN with a payload of its own, or the byte 0x5a; and which of it is still there.
+
+A program may allocate in one launch, write half of it in the next and read it all in a third. `unwritten` finds what
+nobody wrote by its content, for the sanitizer: values that no program computes by chance.
+"""
+
+import ml_dtypes
+import numpy as np
+
+BYTE = b"\x5a"
+NAN = {  # little endian: the payload 5a…, below the bits of a quiet NaN
+    np.dtype(np.float64): BYTE * 6 + b"\xfa\x7f",
+    np.dtype(np.float32): BYTE * 2 + b"\xda\x7f",
+    np.dtype(np.float16): BYTE + b"\x7e",
+    np.dtype(ml_dtypes.bfloat16): b"\xda\x7f",
+}
+NAN[np.dtype(np.complex64)] = NAN[np.dtype(np.float32)] * 2
+NAN[np.dtype(np.complex128)] = NAN[np.dtype(np.float64)] * 2
+TELLING = 4  # bytes: shorter elements may have the poison's value by chance, though not a whole array of them
+
+
+def pattern(dtype: np.dtype) -> np.ndarray:
+    """Return the bytes of one fresh element."""
+    return np.frombuffer(NAN.get(dtype) or BYTE * dtype.itemsize, np.uint8)
+
+
+def poisoned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return fresh memory."""
+    memory = np.empty(shape, dtype)
+    if memory.size and dtype.itemsize:
+        memory.reshape(-1).view(np.uint8).reshape(-1, dtype.itemsize)[:] = pattern(dtype)
+    return memory
+
+
+def unwritten(memory: np.ndarray) -> list[np.ndarray]:
+    """Return views of what is still fresh in `memory`: all of it, or runs of elements."""
+    if not memory.size:
+        return []
+    elements = np.ascontiguousarray(memory).reshape(-1).view(np.uint8).reshape(memory.size, -1)
+    fresh = (elements == pattern(memory.dtype)).all(axis=1)
+    if fresh.all():
+        return [memory]
+    if memory.dtype.itemsize < TELLING or not memory.flags.c_contiguous:
+        return []
+    edges = np.flatnonzero(np.diff(fresh, prepend=False, append=False))
+    flat = memory.reshape(-1)
+    return [flat[first:end] for first, end in edges.reshape(-1, 2)]
