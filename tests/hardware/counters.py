@@ -1,8 +1,9 @@
-"""`trace`'s counters against the hardware's: python tests/hardware/counters.py OUT.json [--only REGEX] [--sass REGEX]
+"""`trace`'s counters against the hardware's: python tests/hardware/counters.py OUT.json
 
 Launches every kernel once under `ncu` and once under `trace`, on the same arguments. Writes OUT.json (the record),
-OUT.ncu.csv (what ncu said) and OUT.txt (the table). The rule: requests and sectors of global memory are equal,
-wavefronts of shared memory within 3 %. The exit status is 1 where a launch breaks it, unless its `compiler` says why.
+OUT.ncu.csv (what ncu said) and OUT.txt (the table); with --again it traces once more for the counts of an earlier
+record, which needs no GPU. The rule: requests and sectors of global memory are equal, wavefronts of shared memory
+within 3 %. The exit status is 1 where a launch breaks it, unless its `compiler` says why.
 """
 
 import argparse
@@ -57,27 +58,33 @@ def _launch(launch: Launch, seed: int) -> None:
     engine.cuda.synchronize()
 
 
-def measure(launches: list[Launch], seed: int, raw: Path) -> list[dict[str, float]]:
-    """What ncu counts in each launch, metric → value; its own words go into `raw`."""
-    names = [launch.name for launch in launches]
-    said = ""
+def measure(launches: list[Launch], seed: int, raw: Path) -> str:
+    """What ncu says of the launches; kept in `raw`, too, with what the program said."""
+    said = counted = ""
     for metrics in (METRICS + ATOMICS, METRICS):  # should a metric be unknown to this ncu
-        command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base", "--log-file",
-                   str(raw), "--metrics", ",".join(metrics), sys.executable, __file__, "--launch", str(seed),
-                   json.dumps(names)]  # fmt: skip
         raw.unlink(missing_ok=True)
-        status, said = machine.run(command, SECONDS)
-        rows = parse(raw.read_text(errors="replace")) if raw.exists() else []
-        if rows:
+        options = ["--clock-control", "none", "--target-processes", "all", "--print-units", "base"]
+        output = ["--csv", "--page", "raw", "--log-file", str(raw), "--metrics", ",".join(metrics)]
+        program = [sys.executable, __file__, "--launch", str(seed), json.dumps([launch.name for launch in launches])]
+        status, said = machine.run(["ncu", *options, *output, *program], SECONDS)
+        counted = raw.read_text(errors="replace") if raw.exists() else ""
+        if parse(counted):
             break
-    with raw.open("a") as file:
-        file.write(f"\n==== exit status {status}; the program said:\n{said}")
-    if len(rows) != len(launches):
-        raise RuntimeError(f"ncu counted {len(rows)} of {len(launches)} launches, exit status {status}; see {raw}")
-    for launch, (function, _) in zip(launches, rows, strict=True):
+    raw.write_text(f"{counted}\n==== exit status {status}; the program said:\n{said}")
+    return counted
+
+
+def matched(launches: list[Launch], counted: str) -> list[tuple[Launch, dict[str, float]]]:
+    """Each launch with its metrics, in order, as far as ncu came; raises RuntimeError if it counted none."""
+    rows = parse(counted)
+    if not rows or len(rows) > len(launches):
+        raise RuntimeError(f"ncu counted {len(rows)} launches where {len(launches)} were wanted; see what it said")
+    if len(rows) < len(launches):
+        print(f"warning: ncu counted {len(rows)} of {len(launches)} launches")
+    for launch, (function, _) in zip(launches, rows, strict=False):
         if launch.function not in function:
-            raise RuntimeError(f"{launch.name!r} is {launch.function}, but ncu counted {function} in its place")
-    return [values for _, values in rows]
+            print(f"warning: {launch.name!r} launches {launch.function}, ncu calls what it counted there {function}")
+    return [(launch, values) for launch, (_, values) in zip(launches, rows, strict=False)]
 
 
 def parse(text: str) -> list[tuple[str, dict[str, float]]]:
@@ -160,36 +167,52 @@ def memory_instructions(launch: Launch, seed: int) -> list[str]:
     return [line.strip() for text in listings for line in text.splitlines() if MEMORY_INSTRUCTION.search(line)]
 
 
+def write(out: Path, record: dict, records: list[dict]) -> int:
+    """Write the record, a launch a line, and the table; return the exit status."""
+    lines = ",\n  ".join(json.dumps(one, default=float) for one in records)
+    out.write_text(f'{json.dumps(record, indent=1)[:-2]},\n "launches": [\n  {lines}\n ]\n}}\n')
+    unexplained = [one["name"] for one in records if not one["agrees"] and not one["compiler"]]
+    text = f"{table(records)}\n{len(records)} launches, {len(unexplained)} differ: {', '.join(unexplained) or 'none'}"
+    out.with_suffix(".txt").write_text(text + "\n")
+    print(text)
+    return 1 if unexplained else 0
+
+
 def main() -> int:
     """Run the comparison; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path, help="the record; two more files are written beside it")
     parser.add_argument("--only", default="", help="only launches whose name has this regular expression")
     parser.add_argument("--sass", help="record the memory instructions of these launches, too (a regular expression)")
+    parser.add_argument("--again", action="store_true", help="trace again, for the counts of an earlier record")
     options = parser.parse_args()
-    launches = [launch for launch in LAUNCHES if re.search(options.only, launch.name)]
-    seed = secrets.randbits(32)
-    record: dict = {**machine.provenance(), "ncu": machine.tool_version("ncu"), "seed": seed}
-    counts = measure(launches, seed, options.out.with_suffix(".ncu.csv"))
-    records = [compare(launch, seed, counted) for launch, counted in zip(launches, counts, strict=True)]
-    for launch, one in zip(launches, records, strict=True):
-        if not one["agrees"] or (options.sass and re.search(options.sass, launch.name)):
-            one["sass"] = memory_instructions(launch, seed)
-    lines = ",\n  ".join(json.dumps(one, default=float) for one in records)
-    options.out.write_text(f'{json.dumps(record, indent=1)[:-2]},\n "launches": [\n  {lines}\n ]\n}}\n')
-    text = table(records)
-    options.out.with_suffix(".txt").write_text(text + "\n")
-    print(text)
-    unexplained = [one["name"] for one in records if not one["agrees"] and not one["compiler"]]
-    print(f"{len(records)} launches, {len(unexplained)} differ", *unexplained, sep="\n  ")
-    return 1 if unexplained else 0
+    raw = options.out.with_suffix(".ncu.csv")
+    if options.again:
+        record = json.loads(options.out.read_text())
+        before = {one["name"]: one for one in record.pop("launches")}
+        launches = [launch for launch in LAUNCHES if launch.name in before]
+        counted = raw.read_text()
+    else:
+        before = {}
+        launches = [launch for launch in LAUNCHES if re.search(options.only, launch.name)]
+        record = {**machine.provenance(), "ncu": machine.tool_version("ncu"), "seed": secrets.randbits(32)}
+        counted = measure(launches, record["seed"], raw)
+    records = []
+    for launch, values in matched(launches, counted):
+        one = compare(launch, record["seed"], values)
+        if "sass" in before.get(launch.name, {}):
+            one["sass"] = before[launch.name]["sass"]
+        elif not options.again and (not one["agrees"] or (options.sass and re.search(options.sass, launch.name))):
+            one["sass"] = memory_instructions(launch, record["seed"])
+        records.append(one)
+    return write(options.out, record, records)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--launch"]:
         wanted = json.loads(sys.argv[3])
         launch_all([launch for launch in LAUNCHES if launch.name in wanted], int(sys.argv[2]))
-    elif not shutil.which("ncu"):
+    elif "--again" not in sys.argv and not shutil.which("ncu"):
         sys.exit("counters.py needs Nsight Compute's ncu on the PATH, and a GPU")
     else:
         sys.exit(main())

@@ -2,7 +2,8 @@
 
 Every bug is launched under every tool in a process of its own, because one that faults takes its process along, and
 one that hangs is killed after a while. The mended twins run one after another in one process a tool. Writes OUT.json
-(the record), OUT.raw.txt (what the tools said) and OUT.txt (the table).
+(the record), OUT.raw.txt (what the tools said) and OUT.txt (the table); with --again it reads once more what the tools
+said earlier and asks `sanitize` again, which needs no GPU.
 """
 
 import argparse
@@ -37,7 +38,8 @@ ALWAYS = ["--show-backtrace", "no", "--print-limit", "20", "--require-cuda-init"
 PROCESSES = max(1, min(14, (os.cpu_count() or 2) - 2))
 SECONDS, SECONDS_OF_A_HANG, SECONDS_OF_ALL = 90, 20, 240
 BUDGET = 330  # seconds, after which no more processes are started
-RAW = 6000  # characters of each process's words that are kept
+RAW = 8000  # characters of each process's words that are kept, of the first and of the last
+TWINS = "all twins"  # whose words these are, where it is not one bug
 LAUNCHED, FINISHED = "normlab launches", "normlab finished"
 
 SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error)|(?:RACECHECK SUMMARY: (\d+) hazard)")
@@ -70,13 +72,13 @@ def launch(bug: Planted, fixed: bool) -> None:
 
 
 def launch_all(names: list[str], fixed: bool) -> None:
-    """Launch these bugs, or their twins; one that cannot be launched does not keep the others from it."""
+    """Launch these bugs, or their twins; one that fails does not keep the others from it."""
     by_name = {bug.name: bug for bug in PLANTED}
     for name in names:
         try:
             launch(by_name[name], fixed)
         except Exception as error:
-            print(f"normlab could not launch {name}: {type(error).__name__}: {error}", flush=True)
+            print(f"normlab sees {name} fail: {type(error).__name__}: {error}", flush=True)
 
 
 @cache
@@ -153,33 +155,42 @@ def own_verdict(bug: Planted, fixed: bool) -> dict:
     }
 
 
-def ask_the_tools(raw: list[str]) -> tuple[dict, dict]:
-    """Run all: bug → tool → verdict, and tool → verdict on the twins. What was said goes to `raw`."""
+def ask_the_tools(raw: Path) -> None:
+    """Launch every bug under every tool, and the twins; write what was said to `raw`, a section a process."""
     deadline = time.monotonic() + BUDGET
-    jobs = [(tool, bug) for hangs in (False, True) for bug in PLANTED for tool in TOOLS if bug.hangs == hangs]
+    jobs = [(tool, None) for tool in TOOLS]
+    jobs += [(tool, bug) for hangs in (False, True) for bug in PLANTED for tool in TOOLS if bug.hangs == hangs]
 
-    def one(job: tuple[str, Planted]) -> dict:
+    def one(job: tuple[str, Planted | None]) -> str:
         tool, bug = job
         if time.monotonic() > deadline:
-            return {"verdict": "not run"}
-        seconds = SECONDS_OF_A_HANG if bug.hangs else SECONDS
-        status, said = machine.run(command_of(tool, [bug.name], fixed=False), seconds)
-        raw.append(f"\n==== {tool} {bug.name}, status {status}\n{said[:RAW]}")
-        return verdict_of(status, said, bug)
+            return ""
+        names = [bug.name] if bug else [bug.name for bug in PLANTED]
+        seconds = SECONDS_OF_ALL if not bug else SECONDS_OF_A_HANG if bug.hangs else SECONDS
+        status, said = machine.run(command_of(tool, names, fixed=not bug), seconds)
+        kept = said if len(said) <= 2 * RAW or not bug else f"{said[:RAW]}\n[...]\n{said[-RAW:]}"
+        return f"\n==== {tool}, {bug.name if bug else TWINS}, status {status}\n{kept[: 50 * RAW]}"
 
-    def twins(tool: str) -> dict:
-        names = [bug.name for bug in PLANTED]
-        status, said = machine.run(command_of(tool, names, fixed=True), SECONDS_OF_ALL)
-        raw.append(f"\n==== {tool} on all twins, status {status}\n{said[-20 * RAW :]}")
-        found = verdict_of(status, said)
-        return {**found, "launches finished": said.count(FINISHED), "accused": accused(said)}
+    with ThreadPoolExecutor(PROCESSES) as pool, raw.open("w") as file:
+        file.write(f"compute-sanitizer --help\n{help_text()}")
+        for section in pool.map(one, jobs):  # whatever goes wrong later, what the tools said is worth keeping
+            file.write(section)
+            file.flush()
 
+
+def read(raw: str) -> tuple[dict, dict]:
+    """The sections of `raw`: bug → its kind and tool → verdict, and tool → verdict on the twins."""
+    by_name = {bug.name: bug for bug in PLANTED}
     bugs: dict[str, dict] = {bug.name: {"kind": bug.kind} for bug in PLANTED}
-    with ThreadPoolExecutor(PROCESSES) as pool:
-        of_twins = pool.map(twins, TOOLS)
-        for (tool, bug), verdict in zip(jobs, pool.map(one, jobs), strict=True):
-            bugs[bug.name][tool] = verdict
-        return bugs, dict(zip(TOOLS, of_twins, strict=True))
+    twins = {}
+    _, *parts = re.split(r"^==== (\w+), (.+), status (.+)$", raw, flags=re.MULTILINE)
+    for tool, name, status, said in zip(*4 * [iter(parts)], strict=True):
+        verdict = verdict_of(None if status == "None" else int(status), said, by_name.get(name))
+        if name == TWINS:
+            twins[tool] = {**verdict, "launches finished": said.count(FINISHED), "accused": accused(said)}
+        elif name in bugs:
+            bugs[name][tool] = verdict
+    return bugs, twins
 
 
 def accused(said: str) -> list[str]:
@@ -213,36 +224,36 @@ def main() -> None:
     """Run everything and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path, help="the record; two more files are written beside it")
-    out = parser.parse_args().out
-    raw = [f"\n==== compute-sanitizer --help\n{help_text()}"]
-    try:
-        bugs, twins = ask_the_tools(raw)
-    finally:  # whatever goes wrong, what the tools said is worth keeping
-        out.with_suffix(".raw.txt").write_text("".join(sorted(raw)))
-    twins_of_ours = {}
+    parser.add_argument(
+        "--again", action="store_true", help="read an earlier run's raw words, ask only `sanitize` anew"
+    )
+    options = parser.parse_args()
+    raw = options.out.with_suffix(".raw.txt")
+    if options.again:
+        record = json.loads(options.out.read_text())
+    else:
+        record = {**machine.provenance(), "compute-sanitizer": machine.tool_version("compute-sanitizer")}
+        ask_the_tools(raw)
+    bugs, twins = read(raw.read_text())
+    own_twins = {}
     for bug in PLANTED:
         bugs[bug.name]["normlab"] = own_verdict(bug, fixed=False)
-        twins_of_ours[bug.name] = own_verdict(bug, fixed=True)
-    silent = sum(verdict["verdict"] == "silent" for verdict in twins_of_ours.values())
-    wrong = {name: verdict for name, verdict in twins_of_ours.items() if verdict["verdict"] == "found"}
-    record = {
-        **machine.provenance(),
-        "compute-sanitizer": machine.tool_version("compute-sanitizer"),
-        "bugs": bugs,
-        "twins": {**twins, "normlab": {"launches finished": silent + len(wrong), "accused": wrong}},
-    }
-    out.write_text(json.dumps(record, indent=1, default=str))
+        own_twins[bug.name] = own_verdict(bug, fixed=True)
+    silent = sum(verdict["verdict"] == "silent" for verdict in own_twins.values())
+    wrong = {name: verdict for name, verdict in own_twins.items() if verdict["verdict"] == "found"}
+    twins["normlab"] = {"launches finished": silent + len(wrong), "accused": wrong}
+    options.out.write_text(json.dumps({**record, "bugs": bugs, "twins": twins}, indent=1, ensure_ascii=False) + "\n")
     text = table(bugs)
-    for tool, row in record["twins"].items():
+    for tool, row in twins.items():
         text += f"\n{tool}: {row['launches finished']} twins launched, accused {', '.join(row['accused']) or 'none'}"
-    out.with_suffix(".txt").write_text(text + "\n")
+    options.out.with_suffix(".txt").write_text(text + "\n")
     print(text)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--launch"]:
         launch_all(sys.argv[3:], fixed=sys.argv[2] == "fixed")
-    elif not shutil.which("compute-sanitizer"):
+    elif "--again" not in sys.argv and not shutil.which("compute-sanitizer"):
         sys.exit("sanitizers.py needs compute-sanitizer on the PATH, and a GPU")
     else:
         main()

@@ -82,6 +82,16 @@ def test_the_twin_that_was_running_is_accused():
     assert accused(said) == ["tree_sum_without_barrier_fixed"]
 
 
+def test_what_was_kept_of_a_run_is_read_again():
+    raw = f"compute-sanitizer --help\n==== racecheck, {TREE.name}, status 1\n{RACE}"
+    raw += f"\n==== memcheck, {TREE.name}, status None\n\n==== racecheck, all twins, status 0\n{CLEAN}"
+    bugs, twins = sanitizers.read(raw)
+    assert bugs[TREE.name]["racecheck"] == verdict_of(1, RACE, TREE)
+    assert bugs[TREE.name]["memcheck"]["verdict"] == "hangs"
+    assert "racecheck" not in bugs["missing_guard"]
+    assert (twins["racecheck"]["launches finished"], twins["racecheck"]["accused"]) == (1, [])
+
+
 def test_the_table_has_a_row_a_bug_and_stars_the_right_line():
     silent = {"verdict": "silent"}
     row = {"kind": "race", "racecheck": verdict_of(1, RACE, TREE), "memcheck": silent, "initcheck": silent,

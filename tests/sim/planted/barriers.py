@@ -131,7 +131,6 @@ PLANTED = [
     Planted("barrier-divergence", barrier_in_the_branch, barrier_in_the_branch_fixed, 1, SIZE,
         lambda: (floats(SIZE), zeros(1)),
         "Threads that skip the barrier are not counted, so it never waits for all; before Volta it hung.",
-        also=("race",),
     ),
     Planted("barrier-divergence", return_before_the_barrier, return_before_the_barrier_fixed, 1, SIZE,
         lambda: (floats(50), zeros(50)),

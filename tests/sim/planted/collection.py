@@ -20,11 +20,11 @@ SIZE = 64  # threads a block in most of the kernels: two warps
 class Planted:
     """One planted bug.
 
-    kind: of the finding that it must give. kernel, fixed: under `cuda.jit`, with the mistake and without. arguments:
-    makes fresh NumPy arrays and numbers for one launch of either. note: what happens on a GPU. uninitialized: the
-    positions of arguments whose contents count as never written. also: kinds that may be found beside `kind`, at the
-    marked lines too. benign: the race is one of equal values. hangs: a GPU does not come back from the kernel.
-    dynamic_shared: bytes of dynamic shared memory.
+    kind: of the findings that it must give, at the marked lines and nowhere else. kernel, fixed: under `cuda.jit`, with
+    the mistake and without. arguments: makes fresh NumPy arrays and numbers for one launch of either. note: what
+    happens on a GPU. uninitialized: the positions of arguments whose contents count as never written. benign: the race
+    is one of equal values. hangs: a GPU does not come back from the kernel. dynamic_shared: bytes of dynamic shared
+    memory.
     """
 
     kind: str
@@ -35,7 +35,6 @@ class Planted:
     arguments: Callable[[], tuple]
     note: str
     uninitialized: tuple[int, ...] = ()
-    also: tuple[str, ...] = ()
     benign: bool = False
     hangs: bool = False
     dynamic_shared: int = 0

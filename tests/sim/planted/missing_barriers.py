@@ -5,8 +5,6 @@ from numba import cuda, float32, int32
 
 from .collection import SIZE, Planted, counters, floats, zeros
 
-UNINITIALIZED = ("uninitialized-read",)  # who reads too early may find what nobody has written yet
-
 
 @cuda.jit
 def tree_sum_without_barrier(x, out):
@@ -185,12 +183,10 @@ PLANTED = [
     Planted("race", reverse_without_barrier, reverse_without_barrier_fixed, 1, SIZE,
         lambda: (floats(SIZE),),
         "A warp that is ahead reads the other warp's half before it is written.",
-        also=UNINITIALIZED,
     ),
     Planted("race", reverse_with_syncwarp_only, reverse_with_syncwarp_only_fixed, 1, SIZE,
         lambda: (floats(SIZE),),
         "syncwarp orders the lanes of one warp; the values here come from the other one.",
-        also=UNINITIALIZED,
     ),
     Planted("race", double_buffer_with_early_barrier, double_buffer_with_early_barrier_fixed, 1, SIZE,
         lambda: (floats(5, SIZE), zeros(SIZE)),
@@ -203,11 +199,9 @@ PLANTED = [
     Planted("race", broadcast_without_barrier, broadcast_without_barrier_fixed, 1, SIZE,
         _row,
         "Warp 1 may subtract what shared memory held before thread 0 has written.",
-        also=UNINITIALIZED,
     ),
     Planted("race", bins_cleared_without_barrier, bins_cleared_without_barrier_fixed, 1, SIZE,
         lambda: ((np.arange(SIZE, dtype=np.int32) * 7 + 40) % SIZE, counters(SIZE)),
         "A bin is counted up before its own thread clears it, and the count is lost.",
-        also=UNINITIALIZED,
     ),
 ]  # fmt: skip
