@@ -33,6 +33,11 @@ def address_of(array: ObservedArray, key: Any) -> int | None:
         return None
 
 
+def wrapped_address_of(array: ObservedArray, key: Any) -> int | None:
+    """Return as `address_of`, with negative indices counted from the end."""
+    return address_of(array, tuple(position % extent for _, position, extent in positions_of(array, key)))
+
+
 def positions_of(array: ObservedArray, key: Any) -> list[tuple[int, int, int]]:
     """Return (axis, position, extent) for each index in `key` that is an integer."""
     parts = key if type(key) is tuple else (key,)

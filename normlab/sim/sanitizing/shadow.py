@@ -43,6 +43,12 @@ class Region:
         flat = np.frombuffer(self.garbage, np.uint8)[offset:]
         as_strided(flat, (*shape, size), (*strides, 1))[...] = GARBAGE
 
+    def written(self, address: int, size: int) -> None:
+        """Hear that an element has contents from now on."""
+        assert self.garbage is not None
+        offset = address - self.start
+        self.garbage[offset : offset + size] = bytes(size)
+
     def forget(self) -> None:
         """Begin anew after a barrier of all threads that can reach the memory."""
         for accesses in (self.reads, self.writes, self.atomics, self.left):

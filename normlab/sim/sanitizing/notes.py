@@ -1,0 +1,191 @@
+"""What the sanitizer keeps of threads, blocks and memory, and how it notes what is wrong with an access."""
+
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+from normlab.sim.memory import DYNAMIC_ADDRESS
+from normlab.sim.observe import KERNEL_MARK, Buffer, ObservedArray, Observer, pointer
+from normlab.sim.sanitizing.advice import against_garbage, against_index, against_race
+from normlab.sim.sanitizing.bounds import index_of, positions_of
+from normlab.sim.sanitizing.clocks import Access, BlockClock, ThreadClock
+from normlab.sim.sanitizing.collector import Collector, act_of
+from normlab.sim.sanitizing.findings import Finding
+from normlab.sim.sanitizing.shadow import GARBAGE, Region
+from normlab.sim.scheduler import WARP_SIZE
+
+
+class BlockMemory:
+    """What the sanitizer keeps of one block: its clock, and the shadows of its shared memory."""
+
+    __slots__ = ("clock", "dynamic", "regions", "returned")
+
+    def __init__(self, index: tuple[int, int, int]):
+        """Start without shared memory."""
+        self.clock = BlockClock(index)
+        self.regions: list[Region] = []
+        self.dynamic: Region | None = None
+        self.returned: ThreadClock | None = None  # the last thread that has
+
+
+class Notes(Observer):
+    """The observer's books."""
+
+    def __init__(self, uninitialized: Sequence[np.ndarray]):
+        """Know of no memory yet. Of the arguments, `uninitialized` have no contents."""
+        super().__init__()
+        self.uninitialized = uninitialized
+        self.collector = Collector()
+        self.blocks: dict[Any, BlockMemory] = {}  # of the blocks that have not ended
+        self.regions: dict[int, Region] = {}  # of global memory, by the allocation's address
+
+    # --- who and where -----------------------------------------------------------------------------------------------
+
+    def clock(self, thread: Any) -> ThreadClock:
+        """Return the clock of a thread."""
+        if thread.seen is None:
+            index, extent = thread.index, self.cuda.blockDim
+            warp = (index.x + extent.x * (index.y + extent.y * index.z)) // WARP_SIZE
+            thread.seen = ThreadClock(self.memory(thread.block).clock, warp, thread.lane, tuple(index))
+        return thread.seen
+
+    def memory(self, block: Any) -> BlockMemory:
+        """Return what is kept of a block."""
+        if block not in self.blocks:
+            self.blocks[block] = BlockMemory(tuple(block.index))
+        return self.blocks[block]
+
+    def access(self, frame: FrameType | None) -> Access:
+        """Return the running thread's access at the innermost line of kernel source around `frame`."""
+        while KERNEL_MARK not in frame.f_globals:  # type: ignore[union-attr]
+            frame = frame.f_back  # type: ignore[union-attr]
+        clock = self.cuda.current.seen
+        if clock is None:
+            clock = self.clock(self.cuda.current)
+        epoch = clock.epoch
+        if epoch is None:
+            epoch = clock.now()
+        code, instruction = frame.f_code, frame.f_lasti  # type: ignore[union-attr]
+        access = epoch.accesses.get(instruction)
+        if access is None or access[1] is not code:
+            access = epoch.accesses[instruction] = (epoch, code, instruction)
+        return access
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    def add(self, buffer: Buffer) -> None:
+        """Give memory its shadow."""
+        array, block = buffer.array, None if buffer.space == "global" else self.memory(self.cuda.current.block)
+        unit = max(1, array.itemsize)
+        if block is None:
+            start, owner = next(
+                (start, owner)
+                for start, owner in self._owners.values()
+                if start <= buffer.address < start + max(1, owner.nbytes)
+            )
+            region = buffer.state = self.regions.setdefault(start, Region(start, unit))
+            region.units(buffer.address, unit)
+            self._empty(buffer, region, owner)
+            return
+        dynamic = buffer.space == "shared" and buffer.address == DYNAMIC_ADDRESS
+        if dynamic and block.dynamic is not None:
+            buffer.state = block.dynamic
+            return
+        region = buffer.state = Region(buffer.address, unit, shared=buffer.space == "shared")
+        size = self.cuda.current.block.shared["dynamic"].nbytes if dynamic else array.nbytes
+        region.garbage = bytearray([GARBAGE]) * size
+        if region.shared:
+            block.regions.append(region)
+        if dynamic:
+            block.dynamic = region
+
+    def _empty(self, buffer: Buffer, region: Region, owner: np.ndarray) -> None:
+        """Note which elements of an argument count as never written."""
+        lowest, end = byte_bounds(owner)
+        for array in self.uninitialized:
+            if np.may_share_memory(array, buffer.array):
+                low, high = byte_bounds(array)
+                inside = lowest <= low and high <= end  # or a tensor's memory, of which NumPy knows no owner
+                part = array if inside else buffer.array
+                if region.garbage is None:
+                    region.garbage = bytearray(end - lowest)
+                offset = buffer.address + pointer(part) - pointer(buffer.array) - region.start
+                region.never_written(offset, part.shape, part.strides, part.itemsize)
+
+    # --- what is wrong -----------------------------------------------------------------------------------------------
+
+    def outside(self, operation: str, array: ObservedArray, key: Any, access: Access) -> bool:
+        """Note an index that is negative or out of bounds; return whether it is out of bounds."""
+        outside = False
+        positions, name = positions_of(array, key), array.buffer.name
+        for axis, position, extent in positions:
+            if 0 <= position < extent:
+                continue
+            kind = "negative-index" if -extent <= position < 0 else "out-of-bounds"
+            outside = outside or kind == "out-of-bounds"
+
+            def make(kind: str = kind, wrong: tuple = (axis, position, extent)) -> Finding:
+                return Finding(
+                    kind,
+                    name,
+                    array.buffer.space,
+                    tuple(place for _, place, _ in positions),
+                    act_of(operation, access),
+                    None,
+                    against_index(kind, name, *wrong),
+                )
+
+            self.collector.add((kind, name, id(access[1]), access[2]), access[1], make)
+        return outside
+
+    def garbage(self, operation: str, buffer: Buffer, address: int, access: Access) -> None:
+        """Note a read of what was never written, or wait for a write that it is in a race with."""
+        region: Region = buffer.state
+        if not region.shared:
+            self._note_garbage(operation, buffer, address, access)
+            return
+        pending = region.pending.setdefault(address, [])
+        if not pending or pending[-1][1] is not access:
+            pending.append((operation, access, buffer))
+
+    def _note_garbage(self, operation: str, buffer: Buffer, address: int, access: Access) -> None:
+        def make() -> Finding:
+            first = act_of(operation, access)
+            advice = against_garbage(buffer.name, buffer.space, operation, first.line)
+            index = index_of(buffer, address)
+            return Finding("uninitialized-read", buffer.name, buffer.space, index, first, None, advice)
+
+        event = "uninitialized-read", buffer.name, id(access[1]), access[2]
+        self.collector.add(event, access[1], make)
+
+    def settle(self, region: Region) -> None:
+        """Note the reads of garbage that no other thread's write was in a race with."""
+        for address, reads in region.pending.items():
+            for operation, access, buffer in reads:
+                self._note_garbage(operation, buffer, address, access)
+        region.pending.clear()
+
+    def races(
+        self,
+        operation: str,
+        buffer: Buffer,
+        address: int,
+        access: Access,
+        earlier: list[tuple[str, Access]],
+        same_value: bool = False,
+    ) -> None:
+        """Note that `access` races with `earlier` ones."""
+        buffer.state.pending.pop(address, None)  # whether it was written yet is a matter of luck: the race is the cause
+        for other_operation, other in earlier:
+
+            def make(other_operation: str = other_operation, other: Access = other) -> Finding:
+                first, second = act_of(other_operation, other), act_of(operation, access)
+                advice = against_race(first, second, other, access)
+                return Finding("race", buffer.name, buffer.space, index_of(buffer, address), first, second, advice)
+
+            event = "race", buffer.name, id(access[1]), access[2], id(other[1]), other[2]
+            benign = same_value and other_operation == "write"
+            self.collector.add(event, (access[1], other[1]), make, benign)
