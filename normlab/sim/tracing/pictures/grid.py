@@ -21,6 +21,7 @@ class HeatGrid:
     is no element. `shape`: (rows, columns) in elements. `counts`: what is counted, "loads", "stores" or both.
     """
 
+    subject: str
     cells: np.ndarray
     tall: int
     wide: int
@@ -69,6 +70,7 @@ def heat_grid(heat: Heat, operation: str | None = None, width: int | None = None
         table = counts.reshape(-1, counts.shape[-1]).astype(float)
     tall, wide = (-(-extent // MOST_CELLS) for extent in table.shape)
     return HeatGrid(
+        subject=f"{heat.space} array {heat.name!r}, shape {heat.shape}",
         cells=_binned(table, tall, wide),
         tall=tall,
         wide=wide,

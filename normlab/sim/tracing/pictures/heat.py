@@ -51,7 +51,7 @@ def draw_heat(heat: Heat, operation: str | None = None, width: int | None = None
     ax.set_xlim(0, seen.shape[1])
     ax.set_ylim(seen.shape[0], 0)
     ink.labels(ax, *seen.axes)
-    ink.title(ax, f"{heat.space} array {heat.name!r}, shape {heat.shape}", seen.numbers)
+    ink.title(ax, seen.subject, seen.numbers)
     return ax
 
 

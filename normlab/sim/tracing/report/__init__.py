@@ -1,0 +1,152 @@
+"""`Trace.save`: one HTML page that needs no network and no server, with the source on one side and, on the other, the
+counters and maps of the chosen line, of the launch, its arrays and its threads.
+
+Python says what there is (here; `listing` has the source), `page.html.j2` where it goes, `page.js` draws the maps from
+the same layouts as the matplotlib pictures do.
+"""
+
+from dataclasses import asdict
+from math import isnan
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from normlab.sim.tracing.counts import METRICS
+from normlab.sim.tracing.pictures.arrows import tree
+from normlab.sim.tracing.pictures.grid import heat_grid
+from normlab.sim.tracing.pictures.maps import bank_map, sector_map
+from normlab.sim.tracing.pictures.words import count, subject
+from normlab.sim.tracing.report.listing import sections
+from normlab.sim.tracing.request import Line, Request
+from normlab.sim.tracing.tables import number, title
+from normlab.sim.tracing.trace import Trace
+
+MOST_REQUESTS = 64  # of one line and array, to look at one by one
+MOST_ARROWS = 4000
+
+
+class Column(NamedTuple):
+    """A column of numbers beside the source: sums of all metrics in whose names one of `parts` stands."""
+
+    meaning: str
+    parts: tuple[str, ...]
+
+
+COLUMNS = {
+    "sectors": Column("32-byte sectors of global memory", ("t_sectors_pipe_lsu_mem_global",)),
+    "wavefronts": Column("wavefronts of shared memory", ("wavefronts_mem_shared",)),
+    "atomics": Column("atomic operations, each lane's", ("normlab__atomics",)),
+    "syncs": Column(
+        "barriers, shuffles, votes, warp and grid syncs",
+        tuple(f"normlab__{kind}.sum" for kind in ("barriers", "shuffles", "votes", "warp_syncs", "grid_syncs")),
+    ),
+}
+
+
+def write(trace: Trace, path: Path) -> Path:
+    """Write the page of `trace` and return its path.
+
+    Raises FileNotFoundError where the folder does not exist, IsADirectoryError where `path` is a folder.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(f"the report needs the name of a file, and {str(path)!r} is a folder")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into")
+    path.write_text(page(trace), encoding="utf-8")
+    return path
+
+
+def page(trace: Trace) -> str:
+    """Return the HTML."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    templates = Environment(
+        loader=PackageLoader("normlab.sim.tracing", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    costs = {row.line: _cost(row.metrics) for row in trace.by_line()}
+    requests = {row.line: _requests(trace, row.line) for row in trace.by_line()}
+    every = [request for groups in requests.values() for group in groups for request in group]
+    return templates.get_template("page.html.j2").render(
+        trace=trace,
+        title=title(trace),
+        sections=sections(trace),
+        columns={
+            name: column.meaning for name, column in COLUMNS.items() if any(cost[name] for cost in costs.values())
+        },
+        costs=costs,
+        most={name: max((cost[name] for cost in costs.values()), default=0) for name in COLUMNS},
+        numbers={line: place for place, line in enumerate(costs)},
+        by_line={row.line: row.metrics for row in trace.by_line()},
+        requests=requests,
+        place=every.index,
+        heats=[heat for heat in trace.heat if heat.counted(stores=False).size],
+        metrics=METRICS,
+        number=number,
+        count=count,
+        data={"requests": [_request(request) for request in every], "heats": _heats(trace), "tree": _tree(trace)},
+    )
+
+
+def _cost(metrics: dict[str, float]) -> dict[str, int]:
+    """Return the numbers that stand beside a line."""
+    return {
+        name: int(sum(value for metric, value in metrics.items() if any(part in metric for part in column.parts)))
+        for name, column in COLUMNS.items()
+    }
+
+
+def _requests(trace: Trace, line: Line) -> list[list[Request]]:
+    """Return the kept requests of a line, those of one operation on one array together, the costliest first."""
+    try:
+        kept = trace.requests(line.number, file=line.file)
+    except ValueError:  # the line only synchronises
+        return []
+    groups: dict[tuple[str, str, str], list[Request]] = {}
+    for request in kept:
+        groups.setdefault((request.space, request.operation, request.array), []).append(request)
+    return [sorted(group, key=lambda one: -one.cost)[:MOST_REQUESTS] for group in groups.values()]
+
+
+def _request(request: Request) -> dict[str, Any]:
+    """Return a request's map for page.js."""
+    shared: dict[str, Any] = {"subject": subject(request), "array": request.array, "lanes": request.lanes}
+    if request.space == "global":
+        sectors = sector_map(request)
+        return shared | asdict(sectors) | {"numbers": sectors.numbers}
+    banks = bank_map(request)
+    return shared | asdict(banks) | {"numbers": banks.numbers}
+
+
+def _heats(trace: Trace) -> list[dict[str, Any]]:
+    """Return the heat maps of the loads and of the stores of every array, those that there are."""
+    found = []
+    for heat in trace.heat:
+        for operation in ("ld", "st"):
+            if heat.counted(stores=operation == "st").any():
+                seen = heat_grid(heat, operation)
+                cells = [[None if isnan(cell) else float(f"{cell:.3g}") for cell in row] for row in seen.cells]
+                words = {"subject": seen.subject, "numbers": seen.numbers, "binning": seen.binning}
+                found.append(asdict(seen) | words | {"cells": cells})
+    return found
+
+
+def _tree(trace: Trace) -> dict[str, Any] | None:
+    """Return the arrows of the first block, as many whole steps of them as a page can carry."""
+    if not trace.flows.flows:
+        return None
+    seen = tree(trace.flows)
+    ends = sorted(arrow.end for arrow in seen.arrows)
+    cut = len(ends) > MOST_ARROWS
+    if cut:
+        seen = tree(trace.flows, steps=range(seen.steps.start, max(ends[MOST_ARROWS], seen.steps.start + 2)))
+    return {
+        "arrows": seen.arrows,
+        "barriers": seen.barriers,
+        "steps": [seen.steps.start, seen.steps.stop],
+        "threads": len(seen.threads),
+        "subject": f"{trace.kernel}, {count(len(seen.threads), 'thread')}",
+        "numbers": seen.numbers + (f"; the first {len(seen.steps)} steps only" if cut else ""),
+    }

@@ -1,0 +1,103 @@
+"""The source of a launch, for the report: every function of which a line did something, its Python coloured."""
+
+import ast
+import io
+import keyword
+import linecache
+import tokenize
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+from normlab.sim.tracing.request import Line
+from normlab.sim.tracing.trace import Trace
+
+
+@dataclass(frozen=True)
+class Section:
+    """The lines of one function: (line, HTML of its text)."""
+
+    file: str
+    lines: list[tuple[Line, Markup]]
+
+
+def sections(trace: Trace) -> list[Section]:
+    """Return the kernel, then the other functions with lines that did something, by file and line."""
+    active: dict[str, list[int]] = {trace.file: [trace.first_line]}
+    for row in trace.by_line():
+        active.setdefault(row.line.file, []).append(row.line.number)
+    found = [
+        (first == trace.first_line and file == trace.file, Section(file, _lines(file, first, last)))
+        for file, numbers in active.items()
+        for first, last in _functions(file, numbers)
+    ]
+    return [
+        section for _, section in sorted(found, key=lambda one: (not one[0], one[1].file, one[1].lines[0][0].number))
+    ]
+
+
+def _functions(file: str, numbers: list[int]) -> list[tuple[int, int]]:
+    """Return the first and last line of the innermost function around each of `numbers`."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:  # a notebook cell with magics
+        tree = ast.Module([], [])
+    extents = [
+        (min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]), node.end_lineno or node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+    ]
+    around = {max((one for one in extents if one[0] <= number <= one[1]), default=None) for number in numbers}
+    if None in around:  # a lambda, or no source: what lies between the first and the last line that did something
+        return [(min(numbers), max(numbers))]
+    return sorted(extent for extent in around if extent)
+
+
+def _lines(file: str, first: int, last: int) -> list[tuple[Line, Markup]]:
+    """Return lines of a file without the indentation that all share."""
+    texts = [linecache.getline(file, number).rstrip("\n").expandtabs() for number in range(first, last + 1)]
+    shared = min((len(text) - len(text.lstrip()) for text in texts if text.strip()), default=0)
+    coloured = _coloured(file)
+    return [
+        (Line(file, number), _html(text, shared, coloured.get(number, [])))
+        for number, text in enumerate(texts, start=first)
+    ]
+
+
+def _html(text: str, begin: int, spans: list[tuple[int, int, str]]) -> Markup:
+    """Return a line from column `begin` on, as HTML with its spans (first column, last column, class) marked."""
+    pieces: list[Markup] = []
+    for first, last, kind in spans:
+        pieces += [
+            escape(text[begin:first]),
+            Markup('<i class="{}">{}</i>').format(kind, text[max(begin, first) : last]),
+        ]
+        begin = max(begin, last)
+    return Markup("").join([*pieces, escape(text[begin:])])
+
+
+def _coloured(file: str) -> dict[int, list[tuple[int, int, str]]]:
+    """Return (first column, last column, class) of the comments, strings, numbers and keywords in each line."""
+    found: dict[int, list[tuple[int, int, str]]] = {}
+    source = "".join(linecache.getlines(file)).expandtabs()
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            kind = _kind(token)
+            (first, begin), (last, end) = token.start, token.end
+            for number in range(first, last + 1) if kind else ():
+                whole = len(source)  # a string of many lines goes to the end of all but its last
+                span = begin if number == first else 0, end if number == last else whole, kind
+                found.setdefault(number, []).append(span)
+    except (tokenize.TokenError, SyntaxError):
+        pass
+    return found
+
+
+def _kind(token: tokenize.TokenInfo) -> str:
+    """Return the class of a token that is coloured, else nothing."""
+    name = tokenize.tok_name[token.type]
+    if name == "NAME":
+        return "keyword" if keyword.iskeyword(token.string) else ""
+    return {"COMMENT": "comment", "STRING": "string", "NUMBER": "number"}.get(
+        name, "string" if "FSTRING" in name else ""
+    )
