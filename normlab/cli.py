@@ -171,7 +171,7 @@ def trace_ladder(
     context_settings={"allow_interspersed_args": False},  # what follows the script is the script's
 )
 def run_script(
-    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python program that uses numba.cuda.")],
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python program that uses numba.cuda.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[ARGS]...", show_default=False, help="The program's own arguments.")
     ] = None,
@@ -188,16 +188,15 @@ def run_script(
     Launches, device arrays, streams, events, reductions, vectorize and random numbers behave as Numba's; the device
     calls itself an H200. Times that the program measures are of the simulation. Options of normlab come before SCRIPT.
 
-    --sanitize and --trace report on stderr when the program has ended, kernel by kernel. Launches in processes that the
-    program starts are simulated, but not watched.
+    --sanitize and --trace report on stderr when the program has ended, kernel by kernel. Launches in processes that
+    the program starts are simulated, but not watched.
 
-    Exit code: the program's; 1 when --sanitize found something in a program that succeeds; 2 when SCRIPT cannot be
-    read.
+    Exit code: the program's; 1 when --sanitize found something; 2 when SCRIPT cannot be read.
     """
     from normlab.run import run_program
 
     try:
-        code = run_program(str(script), arguments or [], sanitize, trace)
+        code = run_program(script, arguments or [], sanitize, trace)
     except OSError as error:
         typer.echo(f"normlab run: cannot read {script}: {error.strerror}", err=True)
         code = 2

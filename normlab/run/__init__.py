@@ -5,8 +5,13 @@
 launch goes through `launcher`, to the simulator.
 """
 
+import atexit
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from normlab.run.launcher import Launcher
 
 SIMULATOR_SWITCH = "NUMBA_ENABLE_CUDASIM"
 
@@ -16,12 +21,14 @@ __all__ = ["run_program"]
 def run_program(script: str, arguments: list[str], sanitize: bool = False, trace: bool = False) -> int:
     """Run `script` as `python script arguments…` would, its kernels in the simulator, whether there is a GPU or not.
 
-    sanitize, trace: watch every launch, and report on stderr when the program has ended, kernel by kernel.
+    sanitize, trace: watch every launch, and report on stderr when the interpreter exits, kernel by kernel.
 
-    Returns the program's exit code, or 1 if the program succeeded and the sanitizer found something. Raises OSError
-    for a script that cannot be read. `numba.cuda` stays replaced until the interpreter exits, so that what the program
-    registered with `atexit` finds it too.
+    Returns the program's exit code, with which the caller has to exit: `numba.cuda` stays replaced until then, for the
+    threads that the program left running and for what it registered with `atexit`. If the sanitizer found something,
+    the process exits with 1. Raises OSError for a script that cannot be read.
     """
+    with open(script, "rb"):
+        pass
     if os.environ.pop(SIMULATOR_SWITCH, "0") != "0":  # Numba reads it when it is imported, here and in child processes
         print(f"normlab run: {SIMULATOR_SWITCH} is ignored: kernels run in normlab's simulator", file=sys.stderr)
     from normlab.run.launcher import Launcher
@@ -30,7 +37,14 @@ def run_program(script: str, arguments: list[str], sanitize: bool = False, trace
 
     launcher = Launcher(sanitize, trace)
     replace_for_good(lambda: launcher)
-    code = execute(script, arguments)
-    if report := launcher.report():
-        print(report, file=sys.stderr)
-    return code or int(launcher.found_something)
+    if sanitize or trace:
+        atexit.register(_report, launcher)
+    return execute(script, arguments)
+
+
+def _report(launcher: "Launcher") -> None:
+    """Print the report of a whole program; called after all that it registered with `atexit` itself."""
+    sys.stdout.flush()
+    print(launcher.report(), file=sys.stderr, flush=True)
+    if launcher.found_something:
+        os._exit(1)  # the exit code is settled by now, and this alone can change it

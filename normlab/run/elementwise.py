@@ -28,6 +28,13 @@ class Builder:
             raise KeyError(f"Unrecognized options. cuda vectorize target does not support option: {sorted(unknown)}")
         self.py_func = self.pyfunc = function
 
+    def kernel(self, caller: Any) -> Kernel:
+        """Return the kernel whose threads run `caller`, in the name of the function that it calls."""
+        caller.__name__ = self.py_func.__name__
+        made = cuda.jit(caller)
+        made.source = self.py_func
+        return made
+
     def disable_compile(self) -> None:
         """Do nothing: signatures are added before."""
 
@@ -90,10 +97,10 @@ class Vectorize(Builder):
             if index < made.shape[0]:
                 made[index] = core(*[array[index] for array in inputs])
 
-        elementwise.__name__ = self.py_func.__name__
+        kernel = self.kernel(elementwise)
         self.kernels[tuple(np.dtype(as_dtype(kind)) for kind in arguments)] = (
             np.dtype(as_dtype(declared)),
-            cuda.jit(elementwise),
+            kernel,
         )
 
     def build_ufunc(self) -> "Ufunc":
@@ -209,10 +216,9 @@ class GUVectorize(Builder):
                     ]
                 )
 
-        rowwise.__name__ = self.py_func.__name__
         dtypes = [np.dtype(as_dtype(kind.dtype if is_array(kind) else kind)) for kind in arguments]
         split = len(self.inputs)
-        self.kernels[tuple(dtypes[:split])] = tuple(dtypes[split:]), cuda.jit(rowwise)
+        self.kernels[tuple(dtypes[:split])] = tuple(dtypes[split:]), self.kernel(rowwise)
 
     def build_ufunc(self) -> "GeneralizedUfunc":
         """Return the function."""

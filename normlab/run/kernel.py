@@ -134,14 +134,18 @@ def _missing(name: str) -> Exception:
 
 
 class Kernel:
-    """A kernel or device function. `py_func` is its Python function, which the simulator runs."""
+    """A kernel or device function.
+
+    `py_func` is its Python function, which the simulator runs; `source` the program's own, which a report names.
+    """
 
     def __init__(
         self, function: Callable[..., Any], launcher: Launcher, options: dict[str, Any], signatures: list[Signature]
     ):
         """Stand for `function`, launched by `launcher`; `signatures` are those declared."""
         functools.update_wrapper(self, function)
-        self.py_func, self.targetoptions = function, options
+        self.py_func = self.source = function
+        self.targetoptions = options
         self.specialized = len(signatures) == 1
         self._launcher, self._signatures = launcher, signatures
         self.overloads = {signature.arguments: Overload(self, signature) for signature in signatures}

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from textwrap import indent
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -30,9 +31,8 @@ class Record:
 
     def __init__(self, launch: Launch):
         """Know nothing yet but the kernel's name and its first launch."""
-        code = launch.kernel.py_func.__code__
+        code = launch.kernel.source.__code__
         self.name = f"{launch.kernel.__name__} ({Path(code.co_filename).name}:{code.co_firstlineno})"
-        self.configuration = launch.configuration
         self.launches = 0
         self.findings: dict[tuple, Any] = {}  # what makes two findings the same → the first
         self.launches_with: Counter[tuple] = Counter()
@@ -50,9 +50,8 @@ class Record:
         for key, finding in self.findings.items():
             lines.append(f"in {plural(self.launches_with[key], 'launch', 'launches')}: {finding}")
         if self.trace is not None:
-            grid, block = self.configuration[:2]
-            lines.append(f"first launch, [{grid}, {block}]:\n{self.trace}")
-        return "\n".join(lines).replace("\n", "\n  ")
+            lines.append(f"the first:\n{self.trace}")
+        return indent("\n".join(lines), "  ").strip()
 
 
 def plural(count: int, one: str, many: str) -> str:
@@ -79,15 +78,15 @@ class Launcher:
         self._lock = threading.RLock()
 
     def launch(self, launch: Launch) -> None:
-        """Run one launch to its end. Kernels of Numba itself, in a reduction for example, are not watched."""
+        """Run one launch to its end."""
         with self._lock:
-            if not (self._sanitize or self._trace) or str(launch.kernel.__module__).startswith("numba."):
+            if not (self._sanitize or self._trace):
                 sim.simulate(launch.kernel)[launch.configuration](*launch.values)
             else:
                 self._watch(launch)
 
     def _watch(self, launch: Launch) -> None:
-        record = self._records.setdefault(launch.kernel.py_func.__code__, Record(launch))
+        record = self._records.setdefault(launch.kernel.source.__code__, Record(launch))
         record.launches += 1
         traced = self._trace and record.trace is None
         if traced:
@@ -109,9 +108,7 @@ class Launcher:
         return any(record.findings for record in self._records.values())
 
     def report(self) -> str:
-        """Return what there is to say at the end, kernel by kernel; nothing for a program that was not watched."""
-        if not (self._sanitize or self._trace):
-            return ""
+        """Return what there is to say at the end, kernel by kernel."""
         launches = sum(record.launches for record in self._records.values())
         found = sum(len(record.findings) for record in self._records.values())
         head = f"normlab run: {plural(len(self._records), 'kernel', 'kernels')}, "

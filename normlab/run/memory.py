@@ -262,7 +262,7 @@ def uninitialised(shape: Any, dtype: Any = np.float64, strides: Any = None, orde
     if order not in ("C", "F"):
         raise ValueError("must be either C/F order")
     dtype, extents = np.dtype(dtype), tuple(int(extent) for extent in extents)
-    if strides is None:
+    if strides is None or 0 in extents:
         axes = extents if order == "C" else extents[::-1]
         memory = poisoned(axes, dtype)
         return memory if order == "C" else memory.T

@@ -3,9 +3,9 @@
 What it raises is printed without the frames of this room and of the simulator, and becomes the exit code.
 """
 
+import builtins
 import os
 import sys
-import threading
 import traceback
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -14,10 +14,10 @@ MACHINERY = (str(Path(__file__).parent), str(Path(__file__).parent.parent / "sim
 
 
 def execute(script: str, arguments: list[str]) -> int:
-    """Run `script` to its end, its threads too, and return the exit code that `python script` would have."""
+    """Run `script` to its end and return the exit code that `python script` would have."""
     source = Path(script).read_bytes()
     main = ModuleType("__main__")
-    main.__dict__.update(__file__=os.path.abspath(script), __builtins__=__builtins__)
+    main.__dict__.update(__file__=os.path.abspath(script), __builtins__=builtins)
     before = sys.argv, sys.path[0], sys.modules["__main__"]
     sys.argv, sys.path[0] = [script, *arguments], os.path.dirname(os.path.realpath(script))
     sys.modules["__main__"] = main
@@ -29,14 +29,9 @@ def execute(script: str, arguments: list[str]) -> int:
         except BaseException as error:
             _show(error)
             return 130 if isinstance(error, KeyboardInterrupt) else 1
-        finally:
-            for thread in threading.enumerate():
-                if not thread.daemon and thread is not threading.current_thread():
-                    thread.join()
         return 0
     finally:
         sys.argv, sys.path[0], sys.modules["__main__"] = before
-        sys.stdout.flush()
 
 
 def _exit_code(stop: SystemExit) -> int:

@@ -70,7 +70,6 @@ EXPECTED = {
     "mandelbrot": mandelbrot,
     "scan": lambda: (1, np.random.default_rng(0).integers(0, 10, 256).sum()),
     "streams": lambda: (2048 * 3 * 2, 90, 32 * 1024, 1, 1, 1, 9, 0),
-    "threads": lambda: (64 * (sum(range(6)) + 100),),
     "numpy_only": lambda: (8,),
 }
 

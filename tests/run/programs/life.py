@@ -23,7 +23,7 @@ class Life:
         return count
 
     def advance(self, generations):
-        grid = tuple(-(-size // width) for size, width in zip(self.shape, self.threads))
+        grid = tuple(-(-size // width) for size, width in zip(self.shape, self.threads, strict=True))
         for _ in range(generations):
             generation[grid, self.threads](self.now, self.next)
             self.now, self.next = self.next, self.now

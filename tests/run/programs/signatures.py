@@ -1,7 +1,7 @@
 """Declared types, and what they do to values."""
 
 import numpy as np
-from numba import cuda, float32, float64, int8, int32, void
+from numba import cuda, float32, float64, int8, void
 
 
 @cuda.jit(float32(float32), device=True)
@@ -26,8 +26,10 @@ narrow[1, 1](out, 300, 0.1)
 filled = np.zeros(4, np.float32)
 fill[1, 4](filled, 3)
 print("result:", *out, filled.sum())
-assert narrow.specialized and not fill.specialized
-assert (float64[::1], int8, float32) not in narrow.overloads and (float64[:], int8, float32) in narrow.overloads
+assert narrow.specialized
+assert not fill.specialized
+assert (float64[::1], int8, float32) not in narrow.overloads
+assert (float64[:], int8, float32) in narrow.overloads
 try:
     fill[1, 4](filled.astype(np.int32), 3)
 except TypeError as error:

@@ -11,9 +11,11 @@ def scale(x, factor):
         x[i] *= factor
 
 
-assert cuda.is_available() and cuda.detect()
+assert cuda.is_available()
+assert cuda.detect()
 device = cuda.select_device(0)
-assert len(cuda.gpus) == 1 and cuda.gpus.current.id == device.id
+assert len(cuda.gpus) == 1
+assert cuda.gpus.current.id == device.id
 context = cuda.current_context()
 free, total = context.get_memory_info()
 with cuda.gpus[0]:
@@ -23,7 +25,7 @@ halves, streams = np.split(host, 2), [cuda.stream(), cuda.stream()]
 start, end = cuda.event(), cuda.event(timing=True)
 start.record()
 with cuda.pinned(host), cuda.defer_cleanup():
-    for half, stream in zip(halves, streams):
+    for half, stream in zip(halves, streams, strict=True):
         with stream.auto_synchronize():
             on_device = cuda.to_device(half, stream=stream)
             scale[32, 64, stream](on_device, np.float32(3))
