@@ -208,7 +208,7 @@ const help = document.getElementById("help");
 document.getElementById("ask").addEventListener("click", () => help.showModal());
 
 document.addEventListener("keydown", event => {
-  if (event.ctrlKey || event.metaKey || event.altKey || help.open || event.target.matches("select, summary")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || help.open || event.target.matches("select")) return;
   const tab = tabs.indexOf(event.target), within = event.target.closest("[role=tabpanel]");
   const steps = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1, Home: -Infinity, End: Infinity };
   const letter = event.key === "j" || event.key === "k";
