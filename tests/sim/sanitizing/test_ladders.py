@@ -1,0 +1,97 @@
+"""Nothing is found in any kernel of the ladders, whose outputs and scratch memory come without contents."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from normlab.kernels import LADDERS, BackwardProblem
+from normlab.sim import sanitize
+
+DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
+# shape, dtype, weight and bias given, RMSNorm, schedule: every value of each with several of the others
+CASES = [
+    ((1, 1), "float32", (True, True), False, "forward"),
+    ((1, 2), "float16", (False, False), True, "reverse"),
+    ((3, 31), "float64", (True, False), False, 5),
+    ((2, 33), "bfloat16", (True, False), True, "forward"),
+    ((5, 7), "float32", (False, True), False, "reverse"),
+    ((2, 129), "float16", (True, True), False, 6),
+    ((33, 3), "bfloat16", (False, False), False, "forward"),
+    ((1, 65), "float32", (True, False), True, 7),
+    ((4, 64), "float64", (False, False), True, "forward"),
+]
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+class Memory:
+    """Gives scratch memory to a step and remembers what of it has no contents yet."""
+
+    def __init__(self):
+        self.empties = []
+
+    def empty(self, shape, dtype):
+        self.empties.append(np.full(shape, np.nan, dtype))
+        return self.empties[-1]
+
+    def zeros(self, shape, dtype):
+        return np.zeros(shape, dtype)
+
+
+def launcher(memory, schedule):
+    """Launch under watch; what one kernel has written is no longer empty for the next."""
+
+    def launch(kernel, grid, block, *arguments):
+        empties = [one for one in memory.empties if any(one is argument for argument in arguments)]
+        report = sanitize(kernel, empties, schedule)[grid, block](*arguments)
+        assert report.ok, str(report)
+        memory.empties = [one for one in memory.empties if not any(one is known for known in empties)]
+
+    return launch
+
+
+def operands(case):
+    (n1, n2), dtype, (has_weight, has_bias), rms, _ = case
+    random = np.random.default_rng(n1 * n2)
+    kind = DTYPES[dtype]
+    statistics = np.float64 if dtype == "float64" else np.float32
+    x, grad = (random.standard_normal((n1, n2)).astype(kind) for _ in range(2))
+    weight, bias = (random.standard_normal(n2).astype(kind) if given else None for given in (has_weight, has_bias))
+    return x, grad, weight, None if rms else bias, statistics
+
+
+@every_case
+@pytest.mark.parametrize("step", LADDERS["forward"], ids=lambda step: step.name)
+def test_nothing_is_found_in_a_forward_step(step, case):
+    x, _, weight, bias, statistics = operands(case)
+    memory = Memory()
+    output = memory.empty(x.shape, x.dtype)
+    mean = None if case[3] else memory.empty(x.shape[:1], statistics)
+    invvar = memory.empty(x.shape[:1], statistics)
+    step.run(launcher(memory, case[4]), x, weight, bias, statistics(1e-5), output, mean, invvar)
+    assert not memory.empties
+    assert np.isfinite(output.astype(np.float64)).all()
+
+
+@every_case
+@pytest.mark.parametrize("memory_efficient", [False, True])
+@pytest.mark.parametrize("step", LADDERS["backward"], ids=lambda step: step.name)
+def test_nothing_is_found_in_a_backward_step(step, memory_efficient, case):
+    x, grad, weight, bias, statistics = operands(case)
+    memory = Memory()
+    problem = BackwardProblem(
+        grad_output=grad,
+        saved=x,
+        mean=None if memory_efficient or case[3] else x.astype(statistics).mean(1),
+        invvar=np.ones(x.shape[0], statistics),
+        weight=weight,
+        bias=bias,
+        eps=statistics(1e-5),
+        rms=case[3],
+        memory_efficient=memory_efficient,
+        grad_input=memory.empty(x.shape, x.dtype),
+        grad_weight=None if weight is None else memory.empty(x.shape[1:], x.dtype),
+        grad_bias=None if bias is None else memory.empty(x.shape[1:], x.dtype),
+    )
+    step.run(launcher(memory, case[4]), memory, problem)
+    assert not memory.empties
+    assert np.isfinite(problem.grad_input.astype(np.float64)).all()
