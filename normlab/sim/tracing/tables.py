@@ -61,16 +61,28 @@ def aligned(rows: list[Row], left: int) -> str:
 
 
 def html_table(rows: list[Row], left: int) -> str:
-    """Return rows, the first of them the head, as an HTML table."""
+    """Return rows, the first of them the head, as an HTML table that a notebook's width holds.
+
+    The first `left` columns are names and code, the others numbers. A short title has its metric's full name as a
+    tooltip, a full name what it means.
+    """
+    tips = {metric.short: name for name, metric in METRICS.items()}
+    tips |= {name: metric.meaning for name, metric in METRICS.items()}
 
     def cells(row: Row, tag: str) -> str:
+        code = "text-align: left; font-family: monospace"
+        wraps = f"{code}; min-width: 13em; overflow-wrap: anywhere"
+        kinds = [*[code] * (left - 1), wraps, *["text-align: right"] * (len(row) - left)]
         return "".join(
-            f'<{tag} style="text-align:{"left" if column < left else "right"}">{escape(cell)}</{tag}>'
-            for column, cell in enumerate(row)
+            f'<{tag} style="{kind}; padding: 2px 6px"'
+            + (f' title="{escape(tips[cell])}"' if cell in tips else "")
+            + f">{escape(cell).replace('/', '/<wbr>')}</{tag}>"
+            for kind, cell in zip(kinds, row, strict=True)
         )
 
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows[1:])
-    return f"<table><thead><tr>{cells(rows[0], 'th')}</tr></thead><tbody>{body}</tbody></table>"
+    table = f"<table><thead><tr>{cells(rows[0], 'th')}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div style="max-width: 100%; overflow-x: auto">{table}</div>'
 
 
 def title(trace: "Trace") -> str:
@@ -85,10 +97,10 @@ def as_text(trace: "Trace") -> str:
 
 
 def as_html(trace: "Trace") -> str:
-    """Return a trace's metrics and lines as two HTML tables."""
+    """Return a trace's lines, then its metrics, as two HTML tables."""
     lines = html_table(line_rows(trace), left=2)
-    metrics = html_table([["metric", "value"], *metric_rows(trace)], left=1)
-    return f"<div><h4>{escape(title(trace))}</h4>{lines}{metrics}</div>"
+    metrics = html_table([["metric", "", "value"], *([name, shown(name), n] for name, n in metric_rows(trace))], left=2)
+    return f"<div><h4>{escape(title(trace))}</h4>{lines}<br>{metrics}</div>"
 
 
 class Comparison:

@@ -203,6 +203,19 @@ def test_the_page_of_the_apex_kernel_is_small(tmp_path):
     assert traced_apex(16, 256).save(tmp_path / "report.html").stat().st_size < 500_000
 
 
+def test_a_notebook_shows_short_heads_with_the_full_names_as_tooltips():
+    counted = traced_transpose()
+    html = counted._repr_html_()
+    head = html[: html.index("</thead>")]
+    sectors = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
+    assert f'title="{sectors}">ld sectors</th>' in head
+    assert f">{sectors}</td>" in html[html.index("</thead>") :]
+    for name in counted.metrics:
+        assert (f">{name}</td>" in html) is bool(counted.metrics[name])
+    assert "y[i + k, j] = tile[j, i + k]" in html
+    assert sectors in counted.compare(counted)._repr_html_()
+
+
 # --- the browser -----------------------------------------------------------------------------------------------------
 
 in_browser = pytest.mark.skipif(
@@ -371,6 +384,14 @@ def test_the_page_fits_its_window_by_day_and_by_night(browser, pages, width, hei
     ]
     assert abs(light[0] - light[1]) > 450
     assert (light[0] < light[1]) is (theme == "light")
+
+
+@in_browser
+def test_the_table_of_a_notebook_is_no_wider_than_its_cell(browser, tmp_path):
+    page = tmp_path / "cell.html"
+    page.write_text(f"<!doctype html><body style='width: 880px; font-size: 12px'>{traced_apex(2, 300)._repr_html_()}")
+    look(browser, page)
+    assert script(browser, "[...document.querySelectorAll('table')].map(e => e.offsetWidth <= 880)") == [True, True]
 
 
 @in_browser

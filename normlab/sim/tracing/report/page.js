@@ -146,7 +146,10 @@ function tree(seen) {
   for (let thread = 0; thread < threads; thread += every(threads, 16)) shapes.push(text(x(thread), bottom + 14, thread));
   shapes.push(text(left + width / 2, bottom + 32, "thread of the block (dotted: borders of warps)"));
   shapes.push(text(10, top + 60, "step", "middle", { transform: `rotate(-90 10 ${top + 60})` }));
-  const legend = [[line(0, 6, 16, 6, "shuffle"), "shuffle"], [line(0, 6, 16, 6, "memory"), "through shared memory"], [line(0, 6, 16, 6, "barrier"), "barrier"]];
+  const kinds = new Set(seen.arrows.map(arrow => (arrow[4] === "shuffle" ? "shuffle" : "memory")));
+  if (seen.barriers.length) kinds.add("barrier");
+  const meanings = { shuffle: "shuffle", memory: "through shared memory", barrier: "barrier of the block" };
+  const legend = [...kinds].map(kind => [line(0, 6, 16, 6, kind), meanings[kind]]);
   return picture(left + width + 4, bottom + 38, seen.subject, seen.numbers, legend, shapes);
 }
 
