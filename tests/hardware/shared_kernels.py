@@ -18,7 +18,7 @@ from .launches import BANKS_BYTES, WARP, Launch, contiguous, counts
 BLOCKS = 8
 TIMES = 16  # that a warp repeats its access, so that one wavefront more or less in all is no 3 %
 PLACES = WARP * (WARP + 1)  # elements of a tile, so that a stride of 33 fits
-QUADS = WARP * WARP  # elements of a tile that is read 16 bytes at a time
+QUADS = 4 * 512  # elements of a tile that is read 16 bytes at a time
 TREE = 256  # threads that sum
 SIDE, TILE, ROWS = 128, 32, 8  # of the matrix and of a tile; rows of threads that go down a tile
 LANES = np.arange(WARP)
@@ -26,7 +26,7 @@ LANES = np.arange(WARP)
 
 @cache
 def build_read(dtype):
-    """Each lane reads the element of the tile that `place` says, `TIMES` times."""
+    """Each lane reads the element of the tile that `place` says, `TIMES` times; a lane whose place is -1 does not."""
 
     @cuda.jit
     def shared_read(place, out):
@@ -36,7 +36,9 @@ def build_read(dtype):
             tile[row * WARP + lane] = row
         cuda.syncwarp()
         for k in range(TIMES):
-            out[k, lane] = tile[place[k, lane]]
+            where = place[k, lane]
+            if where >= 0:
+                out[k, lane] = tile[where]
 
     return shared_read
 
@@ -62,12 +64,14 @@ def build_write(dtype):
 def shared_read_vector(place, out):
     tile = cuda.shared.array(QUADS, float32, 16)
     lane = cuda.threadIdx.x
-    for row in range(WARP):
+    for row in range(QUADS // WARP):
         tile[row * WARP + lane] = row
     cuda.syncwarp()
     for k in range(TIMES):
-        a, b, c, d = load_vector(tile, 4 * place[k, lane], 4)
-        out[k, lane] = a + b + c + d
+        where = place[k, lane]
+        if where >= 0:
+            a, b, c, d = load_vector(tile, 4 * where, 4)
+            out[k, lane] = a + b + c + d
 
 
 @cuda.jit
@@ -174,6 +178,7 @@ def _transposes():
             )  # fmt: skip
 
 
+ANYWHERE = np.random.default_rng(2).integers(0, 512, WARP)
 # name → (the place of each lane's element, wavefronts a request where they are easy to say, by item size)
 PLACES_OF = {
     "stride 1": (LANES, {2: 1, 4: 1, 8: 2}),
@@ -195,7 +200,25 @@ PLACES_OF = {
     "two words of each bank": (LANES % 16 + 32 * (LANES // 16), {4: 2}),
     "one lane apart": (np.where(LANES == 31, 32, LANES), {4: 2}),
     "shuffled": (np.random.default_rng(1).permutation(WARP), {4: 1}),
-    "anywhere": (np.random.default_rng(2).integers(0, PLACES, WARP), {}),
+    "anywhere": (ANYWHERE, {}),
+    # lanes that share their element with a neighbour: this is where the hardware takes the warp's parts together
+    "pairs anywhere": (ANYWHERE[LANES // 2], {}),
+    "every second anywhere": (ANYWHERE[LANES // 4 * 2 + LANES % 2], {}),
+    "fours anywhere": (ANYWHERE[LANES // 4], {}),
+    "every fourth anywhere": (ANYWHERE[LANES // 8 * 4 + LANES % 4], {}),
+    "eights anywhere": (ANYWHERE[LANES // 8], {}),
+    "pairs, then every second": (np.where(LANES < 16, ANYWHERE[LANES // 2], ANYWHERE[LANES // 4 * 2 + LANES % 2]), {}),
+    "pairs, then neighbours": (np.where(LANES < 16, LANES // 2, LANES), {}),
+    "neighbours, then pairs": (np.where(LANES < 16, LANES, LANES // 2), {}),
+    "pairs in one quarter": (np.where(LANES < 8, LANES // 2, LANES), {}),
+    "all pairs but one": (np.where(LANES == 5, 40, LANES // 2), {}),
+    "odd pairs": ((LANES + 1) // 2 % 16, {}),
+    "even lanes, anywhere": (np.where(LANES % 2, -1, ANYWHERE), {}),
+    "even lanes, neighbours": (np.where(LANES % 2, -1, LANES // 2), {}),
+    "lower half, anywhere": (np.where(LANES < 16, ANYWHERE, -1), {}),
+    "two quarters, neighbours": (np.where(LANES // 8 % 2, -1, LANES // 16 * 8 + LANES % 8), {}),
+    "one lane": (np.where(LANES == 9, 3, -1), {}),
+    "even lanes, then pairs": (np.where(LANES >= 16, LANES // 2, np.where(LANES % 2, -1, LANES // 2)), {}),
 }
 WRITTEN_APART = ("stride 1", "stride 2", "stride 32", "stride 33", "two words of each bank")
 WRITTEN = (*WRITTEN_APART, "all the same", "pairs", "anywhere")
@@ -203,6 +226,7 @@ WIDE = (
     *("stride 1", "reversed", "stride 2", "stride 4", "stride 8", "all the same", "pairs", "even and odd", "shuffled"),
     *("halves of the warp", "same in both halves", "quarters of the warp", "same in all quarters"),
     "two words of each bank",
+    *[name for name in PLACES_OF if "anywhere" in name or "pairs" in name or "lane" in name or "quarter" in name],
 )
 
 
@@ -222,11 +246,11 @@ def _patterns():
                     f"write {8 * size}-bit, {name}", build_write(dtype), places, kind,
                     counts(shared_ld=wavefronts, shared_st=wavefronts if name in WRITTEN_APART else None),
                 )  # fmt: skip
-    for name in WIDE:
+    for name in dict.fromkeys(WIDE):
         dense = 4 * requests if name in ("stride 1", "reversed") else None  # 512 bytes are four wavefronts
         yield _pattern(
             f"read 128-bit, {name}", shared_read_vector, PLACES_OF[name][0], np.float32,
-            counts(shared_ld=dense, shared_st=BLOCKS * WARP),
+            counts(shared_ld=dense, shared_st=BLOCKS * QUADS // WARP),
         )  # fmt: skip
     yield _pattern(
         "write 128-bit, stride 1", shared_write_vector, LANES, np.float32,

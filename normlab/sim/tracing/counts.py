@@ -14,7 +14,7 @@ class Memory:
     lanes: int = 0
     sectors: int = 0  # global memory only
     wavefronts: int = 0  # shared memory only
-    fewest: int = 0  # wavefronts that a conflict-free layout would take
+    fewest: int = 0  # wavefronts that the same lanes would take without conflicts
 
     def add(self, other: "Memory") -> None:
         """Count what `other` counted, too."""
@@ -101,13 +101,13 @@ def _of_shared(operation: str, word: str) -> dict[str, Metric]:
             lambda counts: counts.of("shared", operation).wavefronts,
             f"shared {operation} wavefronts",
             f"Shared {word}: passes through the 32 banks of 4 bytes, one a request unless lanes want different words "
-            "of one bank, or more than 128 bytes together. The hardware's own counter runs a little above.",
+            "of one bank, or more than 128 bytes together.",
         ),
         f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{operation}.sum": Metric(
             lambda counts: counts.of("shared", operation).wavefronts - counts.of("shared", operation).fewest,
             f"shared {operation} conflicts",
-            f"Shared {word}: wavefronts above the fewest that the same words could take. Modelled; the hardware's "
-            "counter of this name also counts other stalls of the data stage.",
+            f"Shared {word}: wavefronts above the fewest that the lanes could take: one, two for 8 bytes a lane, four "
+            "for 16 (half of that where lanes want the same in pairs).",
         ),
     }
 

@@ -114,24 +114,36 @@ def sectors_of(groups: Groups, table: np.ndarray, size: np.ndarray) -> tuple[np.
 
 
 def wavefronts_of(groups: Groups, table: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each request's passes through the banks of shared memory, and the fewest that its words could take.
+    """Return each request's passes through the banks of shared memory, and its phases, the fewest possible.
 
-    The rule is that of `model.wavefronts`.
+    The rules are those of `model.phases` and `model.wavefronts`.
     """
     count, lane, address = len(groups.lanes), table[:, 2] % 32, table[:, 3]
     steps = range(0, int(size.max()), WORD)
     inside = [size > step for step in steps]
-    group = np.concatenate([groups.group[keep] for keep in inside])
     word = np.concatenate([(address[keep] + step) // WORD for step, keep in zip(steps, inside, strict=True)])
     word -= word.min() // BANKS * BANKS
     together = np.where(size <= WORD, 32, 32 * WORD // np.maximum(size, WORD))
-    phase = np.concatenate([(lane // together)[keep] for keep in inside]) + 4 * group
+    together[(size > WORD) & _halved(groups, lane, address)[groups.group]] *= 2
+    numbers = lane // together + 4 * groups.group
+    phase = np.concatenate([numbers[keep] for keep in inside])
 
     pairs = _different(_pair(phase, word))  # lanes that share a word share its pass
     width = int(word.max()) + 1
     banks = np.bincount(pairs // width * BANKS + pairs % width % BANKS, minlength=4 * count * BANKS)
-    passes = banks.reshape(count, 4, BANKS).max(axis=2).sum(axis=1)
-    return passes, -(-_distinct(group, word, count) // BANKS)
+    passes = banks.reshape(count, 4, BANKS).max(axis=2)
+    return passes.sum(axis=1), (passes > 0).sum(axis=1)
+
+
+def _halved(groups: Groups, lane: np.ndarray, address: np.ndarray) -> np.ndarray:
+    """Return for each request whether its lanes want the same in pairs."""
+    wanted = np.full((len(groups.lanes), 32), -1)
+    wanted[groups.group, lane] = address
+    agree = np.zeros(len(wanted), bool)
+    for other in (1, 2):
+        partner = wanted[:, np.arange(32) ^ other]
+        agree |= ((wanted == partner) | (wanted < 0) | (partner < 0)).all(axis=1)
+    return agree
 
 
 def _pair(one: np.ndarray, other: np.ndarray) -> np.ndarray:

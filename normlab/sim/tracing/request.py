@@ -6,7 +6,7 @@ from functools import cache
 from itertools import islice
 from types import CodeType
 
-from normlab.sim.tracing.model import BANKS, SECTOR, WORD, fewest_wavefronts, sectors, wavefronts
+from normlab.sim.tracing.model import BANKS, SECTOR, WORD, conflicts, sectors, wavefronts
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Request:
 
     @property
     def conflicts(self) -> int:
-        """Wavefronts above the fewest that would do."""
-        return self.wavefronts - fewest_wavefronts(self.addresses, self.size)
+        """Wavefronts above the fewest possible."""
+        return conflicts(self.lanes, self.addresses, self.size)
 
     @property
     def cost(self) -> int:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normlab.sim.tracing.log import grouped, sectors_of, wavefronts_of
-from normlab.sim.tracing.model import fewest_wavefronts, sectors, wavefronts
+from normlab.sim.tracing.model import conflicts, phases, sectors, wavefronts
 
 LANES = range(32)
 
@@ -60,10 +60,33 @@ def test_multicast_several_words_of_different_banks_one_wavefront():
     assert wavefronts(LANES, [4 * (lane // 8) for lane in LANES], 4) == 1
 
 
-def test_conflicts_are_wavefronts_above_the_fewest_of_the_same_words():
-    column = [128 * lane for lane in LANES]
-    assert (wavefronts(LANES, column, 4), fewest_wavefronts(column, 4)) == (32, 1)
-    assert fewest_wavefronts([16 * lane for lane in LANES], 16) == 4
+def test_conflicts_are_wavefronts_above_one_a_phase():
+    assert conflicts(LANES, [128 * lane for lane in LANES], 4) == 31
+    assert conflicts(LANES, [16 * lane for lane in LANES], 16) == 0
+    assert conflicts(LANES, [16 * lane for lane in LANES], 8) == 2
+
+
+@pytest.mark.parametrize(
+    ("place", "of_8_bytes", "of_16_bytes"),
+    [  # as the H200 counted them: tests/hardware
+        (lambda lane: 0, 1, 2),
+        (lambda lane: lane // 2, 1, 2),
+        (lambda lane: lane % 2, 1, 2),
+        (lambda lane: lane // 16, 1, 2),
+        (lambda lane: lane % 16, 2, 4),
+        (lambda lane: lane if lane < 16 else lane // 2, 2, 4),
+        (lambda lane: (lane + 1) // 2 % 16, 2, 4),
+    ],
+)
+def test_lanes_that_want_the_same_in_pairs_go_together(place, of_8_bytes, of_16_bytes):
+    for size, want in ((8, of_8_bytes), (16, of_16_bytes)):
+        addresses = [size * place(lane) for lane in LANES]
+        assert wavefronts(LANES, addresses, size) == want == len(phases(LANES, addresses, size))
+
+
+def test_a_lane_that_takes_no_part_agrees_with_any():
+    assert wavefronts(range(0, 32, 2), [8 * lane for lane in range(16)], 8) == 1
+    assert wavefronts(range(16), [8 * lane for lane in range(16)], 8) == 1
 
 
 @st.composite
@@ -73,8 +96,9 @@ def requests(draw):
     made = []
     for _ in range(draw(st.integers(1, 6))):
         lanes = draw(st.lists(st.integers(0, 31), min_size=1, max_size=32, unique=True))
-        elements = draw(st.lists(st.integers(0, 300), min_size=len(lanes), max_size=len(lanes)))
-        made.append((lanes, [size * element for element in elements]))
+        elements = draw(st.lists(st.integers(0, 300), min_size=32, max_size=32))
+        shared = draw(st.sampled_from([lambda lane: lane, lambda lane: lane // 2, lambda lane: lane & ~2]))
+        made.append((lanes, [size * elements[shared(lane)] for lane in lanes]))
     return size, made
 
 
@@ -91,9 +115,9 @@ def test_the_log_prices_as_the_model_does(drawn):
     sizes = np.full(len(table), size)
     assert list(groups.lanes) == [len(lanes) for lanes, _ in made]
     assert list(sectors_of(groups, table, sizes)[0]) == [sectors(addresses, size) for _, addresses in made]
-    passes, fewest = wavefronts_of(groups, table, sizes)
+    passes, least = wavefronts_of(groups, table, sizes)
     assert list(passes) == [wavefronts(lanes, addresses, size) for lanes, addresses in made]
-    assert list(fewest) == [fewest_wavefronts(addresses, size) for _, addresses in made]
+    assert list(least) == [len(phases(lanes, addresses, size)) for lanes, addresses in made]
 
 
 def test_what_a_lane_repeats_at_one_place_is_a_request_of_its_own():

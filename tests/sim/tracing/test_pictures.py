@@ -96,6 +96,8 @@ def test_a_sector_map_marks_lanes_that_are_not_active_and_gaps():
     (absent,) = artist(ax, "lane not active")
     assert len(absent.get_paths()) == 29
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "10"]
+    assert len(artist(ax, "gap")) == 1
+    assert not artist(draw_sectors(request("global", strided(4), 4)), "gap")
     assert ax.get_title(loc="left") == (
         "global load of 'x', line 7: 3 lanes of 4 bytes\n2 sectors, 12 of 64 bytes used (19%)"
     )

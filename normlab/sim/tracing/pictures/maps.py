@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from normlab.sim.tracing.model import BANKS, SECTOR, WORD, phases
+from normlab.sim.tracing.model import BANKS, SECTOR, lanes_together, phases
 from normlab.sim.tracing.pictures.words import count, subject
 from normlab.sim.tracing.request import Request
 
@@ -124,8 +124,8 @@ def bank_map(request: Request) -> BankMap:
         raise ValueError(f"a bank map shows shared memory, and this is a {subject(request)}; draw_sectors shows it")
     punches: list[Punch] = []
     passes: dict[int, int] = {}
-    lanes_per_phase = 32 * WORD // max(request.size, WORD)
-    for positions in phases(request.lanes, range(len(request.lanes)), request.size):
+    lanes_per_phase = lanes_together(request.lanes, request.addresses, request.size)
+    for positions in phases(request.lanes, request.addresses, request.size):
         phase = request.lanes[positions[0]] // lanes_per_phase
         wanted = Counter(word for position in positions for word in request.words_of(position))
         queues: list[list[int]] = [[] for _ in range(BANKS)]

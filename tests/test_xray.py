@@ -1,0 +1,94 @@
+"""`normlab trace`: the ladder's X-ray and its one-step view."""
+
+import json
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from normlab import xray
+from normlab.cli import app
+from normlab.kernels import LADDERS
+
+LD_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
+ST_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["trace", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("ladder", LADDERS)
+def test_a_ladder_is_a_table_with_a_row_for_every_step(ladder):
+    done = run(ladder, "--shape", "4x64")
+    assert done.exit_code == 0, done.output
+    assert "4 x 64 float32" in done.stdout
+    for step in LADDERS[ladder]:
+        (row,) = [line for line in done.stdout.splitlines() if line.startswith(f"{step.name} ")]
+        assert len(row.split()) > 5
+    assert max(map(len, done.stdout.splitlines())) < 130
+
+
+def test_one_step_is_shown_line_by_line():
+    done = run("forward/apex", "--shape", "4x64", "--dtype", "bfloat16")
+    assert "forward_apex[(1, 4, 1), (32, 4, 1)]" in done.stdout
+    assert "store(invvar" in done.stdout
+    assert "warp.py:" in done.stdout
+
+
+def test_a_step_of_several_launches_shows_each():
+    done = run("backward/apex", "--shape", "4x64", "--recompute")
+    for kernel in ("partial_sums", "final_sums", "grad_input"):
+        assert f"backward_apex_{kernel}[" in done.stdout
+
+
+def test_json_has_every_metric_of_every_launch_and_line():
+    answer = json.loads(run("forward", "--shape", "4x64", "--norm", "rms", "--json").stdout)
+    assert (answer["ladder"], answer["n1"], answer["n2"], answer["rms"]) == ("forward", 4, 64, True)
+    assert [step["step"] for step in answer["steps"]] == [step.name for step in LADDERS["forward"]]
+    for step in answer["steps"]:
+        lines = [line for launch in step["launches"] for line in launch["lines"]]
+        assert step["metrics"][LD_SECTORS] == sum(line["metrics"][LD_SECTORS] for line in lines) > 0
+
+
+def test_apex_s_forward_reads_x_twice_and_writes_it_once():
+    problem = xray.Problem("forward", 4, 128)
+    (result,) = [problem.trace(step) for step in LADDERS["forward"] if step.name == "apex"]
+    rows, statistics = 4 * 128 * 4 // 32, 4 * 2
+    # its Welford pass takes four neighbours a lane, so each of its four loads touches every fourth element: 16 sectors
+    assert result.metrics[ST_SECTORS] == rows + statistics
+    assert result.metrics[LD_SECTORS] == 4 * rows + rows + 2 * rows
+
+
+def test_html_writes_a_page_for_every_launch(tmp_path):
+    done = run("forward/apex", "--shape", "2x64", "--html", tmp_path / "page.html")
+    assert done.exit_code == 0, done.output
+    assert "forward_apex" in (tmp_path / "page.html").read_text()
+    done = run("backward/apex", "--shape", "2x64", "--html", tmp_path / "back.html")
+    assert done.exit_code == 0, done.output
+    assert len(list(tmp_path.glob("back-*.html"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sideways"], "unknown ladder 'sideways': choose one of forward, backward"),
+        (["forward/sideways"], "unknown step 'sideways' of the forward ladder; known: thread_per_row"),
+        (["forward", "--shape", "8"], "a shape is rows x columns, such as 8x256, both at least 1; got '8'"),
+        (["forward", "--shape", "0x8"], "both at least 1; got '0x8'"),
+        (["forward", "--html", "x.html"], "--html writes one step's report: give one, such as forward/thread_per_row"),
+        (["forward", "--recompute"], "--recompute is for the backward ladder, not for 'forward'"),
+        (["forward/apex", "--shape", "2x8", "--html", "/nowhere/x.html"], "/nowhere"),
+    ],
+)
+def test_what_cannot_be_used_is_named(arguments, message):
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_forward_of_16_x_1024_is_traced_in_time():
+    began = time.perf_counter()
+    assert run("forward/apex", "--shape", "16x1024").exit_code == 0
+    assert time.perf_counter() - began < 10
