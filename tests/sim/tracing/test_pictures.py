@@ -152,7 +152,7 @@ def test_wide_accesses_are_drawn_in_their_phases(size, count):
 
 
 def test_phases_keep_their_numbers_when_half_a_warp_is_away():
-    ax = draw_banks(request("shared", [0, 8], 8, lanes=[20, 21]))
+    ax = draw_banks(request("shared", [0, 8, 16, 24], 8, lanes=[20, 21, 22, 23]))
     assert [text.get_text() for text in ax.texts] == ["phase 2: 1 wavefront"]
 
 
@@ -294,6 +294,13 @@ def test_a_tree_can_be_cut_to_steps_and_threads():
     second = segments(counted.draw_tree(steps=range(4, 6), threads=range(32, 64)))["shuffle"]
     assert sorted(source for (source, _), _ in second) == list(range(32, 64))
     assert {start for (_, start), _ in second} == {4}
+
+
+def test_a_tree_of_a_trace_that_could_not_keep_all_flows_says_so():
+    counted = traced(butterfly, 64)
+    assert "keeps" not in tree(counted.flows).numbers
+    counted.flows.flows *= 70
+    assert tree(counted.flows).numbers.endswith("; the trace keeps the first 20,000 values only")
 
 
 def test_a_block_whose_threads_keep_to_themselves_has_no_tree():

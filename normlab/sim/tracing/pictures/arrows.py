@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from normlab.sim.tracing.flows import Flows
+from normlab.sim.tracing.flows import LIMIT, Flows
 from normlab.sim.tracing.pictures.words import count
 
 
@@ -24,12 +24,16 @@ class Arrow(NamedTuple):
 
 @dataclass(frozen=True)
 class Tree:
-    """Who gives values to whom, among `threads` and within `steps`; `barriers`: the steps that begin with one."""
+    """Who gives values to whom, among `threads` and within `steps`.
+
+    `barriers`: the steps that begin with one; `partial`: whether the trace kept the first flows only.
+    """
 
     arrows: list[Arrow]
     barriers: list[int]
     threads: range
     steps: range
+    partial: bool
 
     @property
     def numbers(self) -> str:
@@ -38,7 +42,8 @@ class Tree:
         for arrow in self.arrows:
             ways["by shuffle" if arrow.by == "shuffle" else f"through {arrow.by!r}"] += arrow.values
         by = ", ".join(f"{count(values, 'value')} {way}" for way, values in ways.items())
-        return f"{by}; {count(len(self.barriers), 'barrier')}"
+        kept = f"; the trace keeps the first {LIMIT:,} values only" if self.partial else ""
+        return f"{by}; {count(len(self.barriers), 'barrier')}{kept}"
 
 
 def tree(flows: Flows, steps: range | int | None = None, threads: range | int | None = None) -> Tree:
@@ -69,7 +74,8 @@ def tree(flows: Flows, steps: range | int | None = None, threads: range | int | 
         )
     arrows = [Arrow(*flow, values) for flow, values in counted.items()]
     barriers = [step for step in flows.barriers if step in shown_steps]
-    return Tree(arrows, barriers, shown_threads, range(shown_steps.start, max(arrow.end for arrow in arrows) + 1))
+    last = max(arrow.end for arrow in arrows)
+    return Tree(arrows, barriers, shown_threads, range(shown_steps.start, last + 1), partial=len(flows.flows) >= LIMIT)
 
 
 def _chosen(what: str, chosen: range | int | None, count: int) -> range:

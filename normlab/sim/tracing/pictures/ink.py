@@ -47,6 +47,6 @@ def legend(axes: "Axes", columns: int) -> "Legend":
         ncols=columns,
         fontsize=SMALL,
         frameon=False,
-        handlelength=1.4,
+        handlelength=2.4,
         columnspacing=1.6,
     )

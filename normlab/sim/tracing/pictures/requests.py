@@ -1,5 +1,6 @@
 """Pictures of one request: its sectors of global memory, or its banks of shared memory."""
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from normlab.sim.tracing.model import BANKS, SECTOR
@@ -40,11 +41,11 @@ def draw_sectors(request: Request, ax: "Axes | None" = None) -> "Axes":
         if boxes:
             look = {"edgecolor": "white", "linewidth": 0.4, **look}
             ax.add_collection(PolyCollection(corners, label=label, gid=label, **look))
-    for left, (sector, following) in enumerate(zip(seen.sectors, [*seen.sectors[1:], None], strict=True), start=1):
-        neighbours = following is None or following == sector + 1
-        ax.axvline(
-            left, color=ink.GRID if neighbours else ink.TEXT, linewidth=0.6, linestyle="-" if neighbours else ":"
-        )
+    for border, (sector, following) in enumerate(pairwise(seen.sectors), start=1):
+        if following == sector + 1:
+            ax.axvline(border, color=ink.GRID, linewidth=0.6)
+        else:
+            ax.axvline(border, color=ink.TEXT, linewidth=1.3, linestyle=":", gid="gap")
     step = -(-columns // 16)
     ax.set_xticks([column + 0.5 for column in range(0, columns, step)], [str(n) for n in seen.sectors[::step]])
     ax.set_yticks([*(lane + 0.5 for lane in range(0, LANES, 4)), LANES + 1.25], [*map(str, range(0, LANES, 4)), "all"])

@@ -69,6 +69,7 @@ def page(trace: Trace) -> str:
     costs = {row.line: _cost(row.metrics) for row in trace.by_line()}
     requests = {row.line: _requests(trace, row.line) for row in trace.by_line()}
     every = [request for groups in requests.values() for group in groups for request in group]
+    places = {id(request): place for place, request in enumerate(every)}
     return templates.get_template("page.html.j2").render(
         trace=trace,
         title=title(trace),
@@ -81,8 +82,7 @@ def page(trace: Trace) -> str:
         numbers={line: place for place, line in enumerate(costs)},
         by_line={row.line: row.metrics for row in trace.by_line()},
         requests=requests,
-        place=every.index,
-        heats=[heat for heat in trace.heat if heat.counted(stores=False).size],
+        place=lambda request: places[id(request)],
         metrics=METRICS,
         number=number,
         count=count,
@@ -134,19 +134,21 @@ def _heats(trace: Trace) -> list[dict[str, Any]]:
 
 
 def _tree(trace: Trace) -> dict[str, Any] | None:
-    """Return the arrows of the first block, as many whole steps of them as a page can carry."""
+    """Return the arrows of the first block, the first of them if they are too many for a page."""
     if not trace.flows.flows:
         return None
     seen = tree(trace.flows)
-    ends = sorted(arrow.end for arrow in seen.arrows)
-    cut = len(ends) > MOST_ARROWS
-    if cut:
-        seen = tree(trace.flows, steps=range(seen.steps.start, max(ends[MOST_ARROWS], seen.steps.start + 2)))
+    shown = sorted(seen.arrows, key=lambda arrow: (arrow.end, arrow.start))[:MOST_ARROWS]
+    cut = (
+        f"; drawn are the first {MOST_ARROWS:,} of {len(seen.arrows):,} arrows" if len(shown) < len(seen.arrows) else ""
+    )
+    last = max(arrow.end for arrow in shown)
     return {
-        "arrows": seen.arrows,
-        "barriers": seen.barriers,
-        "steps": [seen.steps.start, seen.steps.stop],
+        "arrows": shown,
+        "barriers": [step for step in seen.barriers if step <= last],
+        "steps": [seen.steps.start, last + 1],
         "threads": len(seen.threads),
         "subject": f"{trace.kernel}, {count(len(seen.threads), 'thread')}",
-        "numbers": seen.numbers + (f"; the first {len(seen.steps)} steps only" if cut else ""),
+        "numbers": seen.numbers
+        + (f"; drawn are the first {MOST_ARROWS:,} of {len(seen.arrows):,} arrows" if cut else ""),
     }
