@@ -100,7 +100,7 @@ class BankMap:
     """Which lane wants which bank.
 
     `passes`: the wavefronts of each phase in which lanes are active; `lanes_per_phase`: 32, 16, 8 or fewer;
-    `conflicts`: wavefronts above the fewest that would do.
+    `conflicts`: wavefronts above one a phase.
     """
 
     punches: list[Punch]

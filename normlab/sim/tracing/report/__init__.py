@@ -138,10 +138,9 @@ def _tree(trace: Trace) -> dict[str, Any] | None:
     if not trace.flows.flows:
         return None
     seen = tree(trace.flows)
-    shown = sorted(seen.arrows, key=lambda arrow: (arrow.end, arrow.start))[:MOST_ARROWS]
-    cut = (
-        f"; drawn are the first {MOST_ARROWS:,} of {len(seen.arrows):,} arrows" if len(shown) < len(seen.arrows) else ""
-    )
+    in_time = sorted(seen.arrows, key=lambda arrow: (arrow.end, arrow.start))
+    shown, left_out = in_time[:MOST_ARROWS], in_time[MOST_ARROWS:]
+    cut = f"; drawn are the first {MOST_ARROWS:,} of {len(in_time):,} arrows" if len(shown) < len(seen.arrows) else ""
     last = max(arrow.end for arrow in shown)
     return {
         "arrows": shown,
@@ -149,6 +148,5 @@ def _tree(trace: Trace) -> dict[str, Any] | None:
         "steps": [seen.steps.start, last + 1],
         "threads": len(seen.threads),
         "subject": f"{trace.kernel}, {count(len(seen.threads), 'thread')}",
-        "numbers": seen.numbers
-        + (f"; drawn are the first {MOST_ARROWS:,} of {len(seen.arrows):,} arrows" if cut else ""),
+        "numbers": seen.numbers + (f"; drawn are the first {MOST_ARROWS:,} of {len(in_time):,} arrows" if cut else ""),
     }
