@@ -12,7 +12,8 @@ What it goes by, and where a GPU may differ:
 - One run is enough, as order is computed and not observed: any `schedule` gives the same findings, except where the
   program takes another way by what it reads, and where one atomic hands over to another.
 - A read of memory that no other thread writes at the same time is a read of garbage; otherwise it is a race.
-- A thread that has returned counts as arrived at later barriers, as on today's GPUs, and the barrier is reported.
+- A thread that has returned counts as arrived at later barriers, as on today's GPUs, and the barrier is reported. A
+  grid sync is not, as long as thread 0 of every block comes to it, for which alone the other blocks wait.
 - The launch goes on after a finding: a read out of bounds gives poison (NaN, or a large integer), such a write is
   dropped, a negative index wraps as Numba's do, a shuffle from nowhere gives the lane its own value.
 - Arrays that a kernel takes from outside (globals, closures) and constant arrays are not watched.

@@ -1,46 +1,54 @@
 """What to do about a finding: one sentence, chosen by who is involved and where."""
 
-from normlab.sim.sanitizing.clocks import Access
 from normlab.sim.sanitizing.findings import Act
-from normlab.sim.tracing.request import line_of
+
+WARP, BLOCK, GRID = range(3)  # what two threads have in common
 
 
-def against_race(first: Act, second: Act, earlier: Access, later: Access) -> str:
-    """Return what orders two accesses, or makes them harmless."""
-    one, other = earlier[0].thread, later[0].thread
-    both = f"the {first.operation} at line {first.line} and the {second.operation} at line {second.line}"
+def against_race(first: Act, second: Act, reach: int, next_turn: bool, signal: int | None) -> str:
+    """Return what orders two accesses, or makes them harmless.
+
+    `reach`: of the two threads. `next_turn`: a barrier stands between their lines, so the second access is of the next
+    turn of a loop. `signal`: the line of the atomic by which the writer's block tells the reader's.
+    """
     at_once = first.line == second.line
-    if at_once and first.operation == second.operation == "write":
-        return f"two threads write the element at line {first.line}: let one of them write, or use cuda.atomic"
+    both = f"the {first.operation} at line {first.line} and the {second.operation} at line {second.line}"
+    if next_turn:
+        both += " in the loop's next turn"
     if "atomic" in (first.operation, second.operation):
         plain = first if second.operation == "atomic" else second
-        barrier = "a barrier" if one.block is other.block else "a grid sync"
+        barrier = "a grid sync" if reach == GRID else "a barrier"
         return f"only one of {both} is an atomic: make the {plain.operation} one too, or put {barrier} between them"
-    if one.block is not other.block:
-        mine, theirs = one.block.signal, other.block.signal
-        if mine is not None and theirs is not None and mine[0] == theirs[0]:
-            signal = line_of(mine[1], mine[2]).number
-            return (
-                f"no fence between the {first.operation} at line {first.line} and the atomic at line {signal} that is "
-                f"to tell the other block of it: put cuda.threadfence() before the atomic"
-            )
+    if signal is not None:
+        write = first if first.operation == "write" else second
+        return (
+            f"no fence between the write at line {write.line} and the atomic at line {signal} that tells another block "
+            "of it: put cuda.threadfence() there"
+        )
+    if reach == GRID:
         return (
             f"nothing orders {both}, which are in two blocks: put them into two kernels, or a grid sync between them, "
             "or update the element by cuda.atomic"
         )
-    barrier = "syncwarp" if one.warp == other.warp else "syncthreads"
+    if at_once and first.operation == second.operation:
+        return f"two threads write the element at line {first.line}: let one of them write, or use cuda.atomic"
+    barrier = "syncwarp" if reach == WARP else "syncthreads"
     if at_once:
         return (
             f"line {first.line} writes an element that another thread reads there: read into a variable, then "
             f"cuda.{barrier}(), then write; or update the element by cuda.atomic"
         )
-    return f"no barrier between {both}: put cuda.{barrier}() between them"
+    where = "at the end of the loop's body" if next_turn else "between them"
+    return f"no barrier between {both}: put cuda.{barrier}() {where}"
 
 
 def against_garbage(name: str, space: str, operation: str, line: int | None) -> str:
     """Return what to do about an element that nobody had written."""
     if space == "global":
-        return f"nothing had written this element of {name!r} before line {line}, and the array came without contents"
+        return (
+            f"nothing had written this element of {name!r} before the {operation} at line {line}, and the array came "
+            "without contents: write it first, or fill the array before the launch"
+        )
     return (
         f"nothing had written this element of {name!r} before the {operation} at line {line}, and {space} memory "
         "begins as garbage: write it first"

@@ -64,6 +64,12 @@ class ThreadClock:
             self.epoch = Epoch(self)
         return self.epoch
 
+    def end_epoch(self) -> None:
+        """Know more, or pass something on, from now on."""
+        if self.epoch is not None:
+            self.epoch.accesses.clear()  # which point back to it
+            self.epoch = None
+
 
 class Epoch:
     """A stretch of one thread's run in which it learns nothing and passes nothing on."""
@@ -136,7 +142,7 @@ def pass_grid_sync(blocks: Iterable[BlockClock]) -> None:
 def _adopt(block: BlockClock) -> None:
     for thread in block.threads:
         thread.known, thread.fenced, thread.fenced_for_block = block.known, block.fenced, block.fenced
-        thread.epoch = None
+        thread.end_epoch()
 
 
 def meet(threads: list[ThreadClock]) -> None:
@@ -151,7 +157,7 @@ def meet(threads: list[ThreadClock]) -> None:
     fenced_for_block = union(thread.fenced_for_block for thread in threads)
     for thread in threads:
         thread.known, thread.fenced, thread.fenced_for_block = known, fenced, fenced_for_block
-        thread.epoch = None
+        thread.end_epoch()
 
 
 def fence(thread: ThreadClock, for_block_only: bool) -> None:
@@ -160,7 +166,7 @@ def fence(thread: ThreadClock, for_block_only: bool) -> None:
     thread.fenced_for_block = Known(thread.known.phases, {**thread.known.times, thread: thread.time})
     if not for_block_only:
         thread.fenced = thread.fenced_for_block
-    thread.epoch = None
+    thread.end_epoch()
 
 
 class Left:
@@ -184,4 +190,4 @@ class Left:
         known = union((thread.known, self.for_all, self.for_block.get(thread.block, NOTHING)))
         if known is not thread.known:
             thread.known = known
-            thread.epoch = None
+            thread.end_epoch()

@@ -23,8 +23,8 @@ def act_of(operation: str, access: Access) -> Act:
 class _Draft:
     """A finding that may happen again."""
 
-    def __init__(self, finding: Finding):
-        self.finding, self.count, self.benign = finding, 0, True
+    def __init__(self, finding: Finding, reach: int):
+        self.finding, self.reach, self.count, self.benign = finding, reach, 0, True
 
 
 class Collector:
@@ -35,12 +35,19 @@ class Collector:
         self._drafts: dict[tuple, _Draft] = {}  # by kind, array and lines
         self._events: dict[Hashable, tuple[_Draft, Any]] = {}  # by what tells two events apart quickly
 
-    def add(self, event: Hashable, keep: Any, make: Callable[[], Finding], benign: bool = False) -> None:
-        """Count an event; `make` describes the first of its kind. `keep` must outlive the ids in `event`."""
+    def add(
+        self, event: Hashable, keep: Any, make: Callable[[], Finding], benign: bool = False, reach: int = 0
+    ) -> None:
+        """Count an event; `make` describes the first of its kind. `keep` must outlive the ids in `event`.
+
+        Of the same finding in several events, the description with the widest `reach` is kept.
+        """
         if event not in self._events:
             finding = make()
             sources = frozenset(one.source for one in (finding.first, finding.second) if one is not None)
-            draft = self._drafts.setdefault((finding.kind, finding.array, sources), _Draft(finding))
+            draft = self._drafts.setdefault((finding.kind, finding.array, sources), _Draft(finding, reach))
+            if reach > draft.reach:
+                draft.finding, draft.reach = finding, reach
             self._events[event] = draft, keep
         draft, _ = self._events[event]
         draft.count += 1

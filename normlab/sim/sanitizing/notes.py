@@ -1,7 +1,7 @@
 """What the sanitizer keeps of threads, blocks and memory, and how it notes what is wrong with an access."""
 
 from collections.abc import Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
@@ -9,13 +9,15 @@ from numpy.lib.array_utils import byte_bounds
 
 from normlab.sim.memory import DYNAMIC_ADDRESS
 from normlab.sim.observe import KERNEL_MARK, Buffer, ObservedArray, Observer, pointer
-from normlab.sim.sanitizing.advice import against_garbage, against_index, against_race
+from normlab.sim.sanitizing.advice import BLOCK, GRID, WARP, against_garbage, against_index, against_race
 from normlab.sim.sanitizing.bounds import index_of, positions_of
 from normlab.sim.sanitizing.clocks import Access, BlockClock, ThreadClock
 from normlab.sim.sanitizing.collector import Collector, act_of
 from normlab.sim.sanitizing.findings import Finding
+from normlab.sim.sanitizing.places import Place
 from normlab.sim.sanitizing.shadow import GARBAGE, Region
 from normlab.sim.scheduler import WARP_SIZE
+from normlab.sim.tracing.request import line_of
 
 
 class BlockMemory:
@@ -40,6 +42,7 @@ class Notes(Observer):
         self.uninitialized = uninitialized
         self.collector = Collector()
         self.blocks: dict[Any, BlockMemory] = {}  # of the blocks that have not ended
+        self.passed: dict[tuple[int, int, int], CodeType] = {}  # instructions where threads met, and whose
         self.regions: dict[int, Region] = {}  # of global memory, by the allocation's address
 
     # --- who and where -----------------------------------------------------------------------------------------------
@@ -73,6 +76,11 @@ class Notes(Observer):
         if access is None or access[1] is not code:
             access = epoch.accesses[instruction] = (epoch, code, instruction)
         return access
+
+    def pass_sync(self, place: Place, reach: int) -> None:
+        """Remember where the threads of a warp or a block have met: advice depends on it."""
+        for code, instruction in place:
+            self.passed[id(code), instruction, reach] = code
 
     # --- memory ------------------------------------------------------------------------------------------------------
 
@@ -179,13 +187,38 @@ class Notes(Observer):
     ) -> None:
         """Note that `access` races with `earlier` ones."""
         buffer.state.pending.pop(address, None)  # whether it was written yet is a matter of luck: the race is the cause
+        mine = access[0].thread
         for other_operation, other in earlier:
+            theirs = other[0].thread
+            reach = GRID if mine.block is not theirs.block else BLOCK if mine.warp != theirs.warp else WARP
 
-            def make(other_operation: str = other_operation, other: Access = other) -> Finding:
-                first, second = act_of(other_operation, other), act_of(operation, access)
-                advice = against_race(first, second, other, access)
-                return Finding("race", buffer.name, buffer.space, index_of(buffer, address), first, second, advice)
+            def make(one: tuple[str, Access] = (other_operation, other), reach: int = reach) -> Finding:
+                return self._race(one, (operation, access), buffer, address, reach)
 
-            event = "race", buffer.name, id(access[1]), access[2], id(other[1]), other[2]
+            event = "race", buffer.name, id(access[1]), access[2], id(other[1]), other[2], reach
             benign = same_value and other_operation == "write"
-            self.collector.add(event, (access[1], other[1]), make, benign)
+            self.collector.add(event, (access[1], other[1]), make, benign, reach)
+
+    def _race(
+        self, one: tuple[str, Access], other: tuple[str, Access], buffer: Buffer, address: int, reach: int
+    ) -> Finding:
+        """Return a race with its accesses in the order of their lines, or of a loop that has a barrier between them."""
+        one, other = sorted((one, other), key=lambda side: (act_of(*side).line or 0, side[0]))
+        first, second = act_of(*one), act_of(*other)
+        (_, code, _), (_, other_code, _) = one[1], other[1]
+        barriers = [
+            line_of(its_code, instruction).number
+            for (_, instruction, its_reach), its_code in self.passed.items()
+            if its_code is code is other_code and its_reach >= reach
+        ]
+        next_turn = any((first.line or 0) < line < (second.line or 0) for line in barriers)
+        if next_turn:
+            first, second = second, first
+        signal = None
+        if reach == GRID and "atomic" not in (first.operation, second.operation):
+            writer, reader = (one, other) if one[0] == "write" else (other, one)
+            told, heard = (side[1][0].thread.block.signal for side in (writer, reader))
+            if told is not None and heard is not None and told[0] == heard[0] != address:
+                signal = line_of(told[1], told[2]).number
+        advice = against_race(first, second, reach, next_turn, signal)
+        return Finding("race", buffer.name, buffer.space, index_of(buffer, address), first, second, advice)

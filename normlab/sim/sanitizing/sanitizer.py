@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.sanitizing.accesses import Accesses
+from normlab.sim.sanitizing.advice import BLOCK, GRID, WARP
 from normlab.sim.sanitizing.clocks import ThreadClock, fence, meet, pass_barrier, pass_grid_sync
 from normlab.sim.sanitizing.collector import act, act_of
 from normlab.sim.sanitizing.findings import Act, Finding, Report
@@ -30,6 +31,7 @@ class Sanitizer(Accesses):
     def meeting(self, group: list[Any]) -> None:
         """Order lanes by a warp operation."""
         meet([self.clock(thread) for thread in group])
+        self.pass_sync(place_of(group[0]), WARP)
         self._excused = None
         if self._outside_mask and group[0] in self._outside_mask:
             self._excused = group[0]
@@ -41,8 +43,12 @@ class Sanitizer(Accesses):
 
     def barrier(self, block: Any, arrived: list[Any]) -> None:
         """Order the threads of a block, and look whether all of them stand at one call."""
-        self._compare(block, arrived)
+        self._compare(arrived)
         memory = self.memory(block)
+        if memory.returned is not None:
+            count = len(block.threads) - len(arrived)
+            some = "a thread" if count == 1 else f"{count} threads"
+            self._missing("barrier-divergence", arrived[0], memory.returned, f"{some} of the block")
         pass_barrier(memory.clock)
         for region in memory.regions:
             region.forget()
@@ -50,7 +56,11 @@ class Sanitizer(Accesses):
     def grid_sync(self, blocks: list[Any]) -> None:
         """Order everything."""
         for block in blocks:
-            self._compare(block, block.at_grid_sync)
+            waiting = block.at_grid_sync
+            self._compare(waiting)
+            first = block.warps[0].threads[0]  # which signals for its block; others may have returned
+            if first not in waiting:
+                self._missing("deadlock", waiting[0], self.clock(first), "thread 0 of the block")
         if self._gone is not None:
             self._missing("deadlock", blocks[0].at_grid_sync[0], self._gone, "all threads of another block")
         pass_grid_sync(self.memory(block).clock for block in blocks)
@@ -83,24 +93,20 @@ class Sanitizer(Accesses):
 
     # --- who is missing ----------------------------------------------------------------------------------------------
 
-    def _compare(self, block: Any, arrived: list[Any]) -> None:
-        """Note threads of a block that stand at another barrier than the rest, or have returned."""
+    def _compare(self, arrived: list[Any]) -> None:
+        """Note threads of a block that stand at another barrier than the rest."""
         places: list[tuple[Place, Any]] = []
         for thread in arrived:
             place = place_of(thread)
             if not any(same(place, other) for other, _ in places):
                 places.append((place, thread))
+        self.pass_sync(places[0][0], GRID if arrived[0].operation == "grid sync" else BLOCK)
         if len(places) > 1:
             places.sort(key=lambda one: str(line_at(one[0])))
             (here, first), *others = places
             for there, second in others:
                 lines = parting_lines(here, there)
                 self._divergent(first, lines[0], second, lines[1])
-        returned = self.memory(block).returned
-        if returned is not None:
-            count = len(block.threads) - len(arrived)
-            some = "a thread" if count == 1 else f"{count} threads"
-            self._missing("barrier-divergence", arrived[0], returned, f"{some} of the block")
 
     def _divergent(self, one: Any, line: Line | None, other: Any, other_line: Line | None) -> None:
         first = act(one.operation, self.clock(one), line)
@@ -116,9 +122,7 @@ class Sanitizer(Accesses):
         first = act(thread.operation, self.clock(thread), line_at(place_of(thread)))
         second = act("returned", returned, None)
         consequence = (
-            "which waits for all threads of the grid"
-            if kind == "deadlock"
-            else "which today's GPUs forgive and CUDA does not allow"
+            "which waits for it" if kind == "deadlock" else "which today's GPUs forgive and CUDA does not allow"
         )
         advice = (
             f"{who} returned before the {first.operation} at line {first.line}, {consequence}: let every thread reach "

@@ -55,20 +55,20 @@ def test_a_report_names_array_index_both_threads_and_both_lines_with_their_text(
     assert not report.ok
     (finding,) = report.findings
     assert isinstance(finding, Finding)
-    assert (finding.kind, finding.array, finding.space, finding.index) == ("race", "x", "global", (1,))
+    assert (finding.kind, finding.array, finding.space, finding.index) == ("race", "x", "global", (32,))
     assert finding.count == 62
     assert not finding.benign
     first, second = finding.first, finding.second
-    assert (first.operation, first.block, first.warp, first.lane, first.thread) == ("read", (0, 0, 0), 0, 0, (0, 0, 0))
-    assert (second.operation, second.warp, second.lane, second.thread) == ("write", 0, 1, (1, 0, 0))
+    assert (first.operation, first.block, first.warp, first.lane) == ("read", (0, 0, 0), 0, 31)
+    assert (second.operation, second.warp, second.lane, second.thread) == ("write", 1, 0, (32, 0, 0))
     assert first.text == second.text == "x[i] = x[i + 1]"
     assert first.file == __file__
     assert first.line == second.line == shifted.py_func.__code__.co_firstlineno + 4
     assert re.search(
-        r"1 finding in kernel 'shifted'\n\n1\. race on global x\[1\], 62 times\n"
-        r"  read by block \(0, 0, 0\), warp 0, lane 0, thread \(0, 0, 0\)\n"
+        r"1 finding in kernel 'shifted'\n\n1\. race on global x\[32\], 62 times\n"
+        r"  read by block \(0, 0, 0\), warp 0, lane 31, thread \(31, 0, 0\)\n"
         r"    .*test_sanitize.py:\d+: x\[i\] = x\[i \+ 1\]\n"
-        r"  write by .*lane 1, .*\n    .*\n  line \d+ writes an element",
+        r"  write by .*lane 0, .*\n    .*\n  line \d+ writes an element",
         str(report),
     )
 
@@ -213,6 +213,16 @@ def test_lanes_are_ordered_by_sync_operations_that_both_take_part_in_and_not_by_
 
 
 @cuda.jit
+def tile_used_again(x, out):
+    tile = cuda.shared.array(64, float32)
+    thread = cuda.threadIdx.x
+    for _ in range(3):
+        tile[thread] = x[thread]
+        cuda.syncthreads()
+        out[thread] += tile[cuda.blockDim.x - 1 - thread]
+
+
+@cuda.jit
 def overwritten(x, values):
     x[0] = values[cuda.threadIdx.x]
 
@@ -227,23 +237,21 @@ def test_a_race_is_benign_only_if_all_write_the_same_value():
 
 
 @pytest.mark.parametrize(
-    ("kernel", "grid", "block", "advice"),
+    ("kernel", "grid", "block", "arrays", "advice"),
     [
-        (
-            exchanged_by_activemask,
-            1,
-            32,
-            r"between the write at line \d+ and the read at line \d+: put cuda.syncwarp\(\)",
-        ),
-        (shifted, 2, 32, "grid sync|syncwarp"),
-        (overwritten, 1, 2, "let one of them write, or use cuda.atomic"),
+        (exchanged_by_activemask, 1, 32, 2, r"the write at line \d+ and the read at line \d+: put cuda.syncwarp\(\)"),
+        (shifted, 1, 32, 1, r"read into a variable, then cuda.syncwarp\(\), then write"),
+        (shifted, 1, 64, 1, r"read into a variable, then cuda.syncthreads\(\), then write"),
+        (shifted, 2, 32, 1, "which are in two blocks: put them into two kernels, or a grid sync"),
+        (overwritten, 1, 2, 2, "let one of them write, or use cuda.atomic"),
+        (tile_used_again, 1, 64, 2, r"in the loop's next turn: put cuda.syncthreads\(\) at the end of the loop's body"),
+        (tile_used_again, 1, 32, 2, r"in the loop's next turn: put cuda.syncwarp\(\) at the end of the loop's body"),
     ],
 )
-def test_the_advice_fits_who_is_involved(kernel, grid, block, advice):
-    report = sanitize(kernel)[grid, block](
-        *[floats(64)] * (kernel is shifted) or (floats(32), np.zeros(32, np.float32))
-    )
-    assert re.search(advice, report.findings[0].advice)
+def test_the_advice_fits_the_threads_that_are_farthest_apart(kernel, grid, block, arrays, advice):
+    for schedule in ("forward", "reverse"):
+        report = sanitize(kernel, schedule=schedule)[grid, block](*(floats(64) for _ in range(arrays)))
+        assert re.search(advice, report.findings[0].advice)
 
 
 def test_the_race_of_thousands_of_threads_is_one_finding():
@@ -472,11 +480,12 @@ def test_a_deadlock_names_both_places_and_what_they_wait_for():
 
 
 @cuda.jit
-def some_of_a_block_sync_the_grid(x):
-    if cuda.threadIdx.x > 0:
+def some_of_a_block_sync_the_grid(x, first, last):
+    if first <= cuda.threadIdx.x < last:
         cuda.cg.this_grid().sync()
         x[cuda.grid(1)] = 1
 
 
-def test_threads_that_miss_a_grid_sync_are_a_divergent_barrier():
-    assert found(some_of_a_block_sync_the_grid, 2, 8, floats(16)) == [("barrier-divergence", None, (2,))]
+def test_a_grid_sync_waits_for_thread_0_of_every_block():
+    assert found(some_of_a_block_sync_the_grid, 2, 8, floats(16), 0, 5) == []
+    assert found(some_of_a_block_sync_the_grid, 2, 8, floats(16), 1, 8) == [("deadlock", None, (2,))]
