@@ -73,9 +73,9 @@ def tree(flows: Flows, steps: range | int | None = None, threads: range | int | 
             f"and values go in steps {first} to {last}"
         )
     arrows = [Arrow(*flow, values) for flow, values in counted.items()]
-    barriers = [step for step in flows.barriers if step in shown_steps]
-    last = max(arrow.end for arrow in arrows)
-    return Tree(arrows, barriers, shown_threads, range(shown_steps.start, last + 1), partial=len(flows.flows) >= LIMIT)
+    drawn_steps = range(shown_steps.start, max(arrow.end for arrow in arrows) + 1)
+    barriers = [step for step in flows.barriers if step in drawn_steps]
+    return Tree(arrows, barriers, shown_threads, drawn_steps, partial=len(flows.flows) >= LIMIT)
 
 
 def _chosen(what: str, chosen: range | int | None, count: int) -> range:

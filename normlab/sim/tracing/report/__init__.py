@@ -138,9 +138,8 @@ def _tree(trace: Trace) -> dict[str, Any] | None:
     if not trace.flows.flows:
         return None
     seen = tree(trace.flows)
-    in_time = sorted(seen.arrows, key=lambda arrow: (arrow.end, arrow.start))
-    shown, left_out = in_time[:MOST_ARROWS], in_time[MOST_ARROWS:]
-    cut = f"; drawn are the first {MOST_ARROWS:,} of {len(in_time):,} arrows" if len(shown) < len(seen.arrows) else ""
+    shown = sorted(seen.arrows, key=lambda arrow: (arrow.end, arrow.start))[:MOST_ARROWS]
+    first = f"; drawn are the first {len(shown):,} of {len(seen.arrows):,} arrows"
     last = max(arrow.end for arrow in shown)
     return {
         "arrows": shown,
@@ -148,5 +147,5 @@ def _tree(trace: Trace) -> dict[str, Any] | None:
         "steps": [seen.steps.start, last + 1],
         "threads": len(seen.threads),
         "subject": f"{trace.kernel}, {count(len(seen.threads), 'thread')}",
-        "numbers": seen.numbers + (f"; drawn are the first {MOST_ARROWS:,} of {len(in_time):,} arrows" if cut else ""),
+        "numbers": seen.numbers + (first if len(shown) < len(seen.arrows) else ""),
     }
