@@ -137,6 +137,8 @@ class Launch:
             names = inspect.signature(function).parameters
             adopted = [observer.adopt(value, name) for value, name in zip(adopted, names, strict=False)]
         body = Rewriter(cuda).function(function)
+        if observer is not None:
+            observer.kernel_code = body.__code__
         order = schedule_order(self._schedule)
         cuda.grid_run = Grid(cuda, function.__name__, lambda: body(*adopted), self.grid, self.block, order)
         cuda.grid_run.run()

@@ -6,7 +6,7 @@ meet. `trace` and `sanitize` are observers.
 """
 
 import sys
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
@@ -113,6 +113,7 @@ class Observer:
 
     array_class: type[ObservedArray] = ObservedArray
     cuda: Any  # of the launch
+    kernel_code: CodeType  # as it runs
     paths: Paths | None = None  # for an observer that needs to know which lanes run together
 
     def __init__(self) -> None:

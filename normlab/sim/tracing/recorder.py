@@ -37,15 +37,12 @@ class Site(NamedTuple):
 
 
 class Sites(dict[tuple[int, ...], int]):
-    """The numbers of the sites of one operation on one array: (code, instruction, calls from inside outwards) → number.
+    """The numbers of the sites of one operation on an array: (code, instruction, *calls outwards) → number."""
 
-    `heat` is None for an array that is not traced.
-    """
-
-    def __init__(self, operation: str, size: int, heat: Heat | None):
+    def __init__(self, operation: str, size: int, shared: bool):
         """Know no site yet."""
         super().__init__()
-        self.operation, self.size, self.heat = operation, size, heat
+        self.operation, self.size, self.shared = operation, size, shared
 
 
 class TracedArray(ObservedArray):
@@ -102,12 +99,14 @@ class Recorder(Observer):
 
     def add(self, buffer: Buffer) -> None:
         """Count the accesses to an array together with those to the arrays of its name in other blocks."""
-        if buffer.space == "local":  # registers, or a memory of its own behind L1
-            return
         key = buffer.space, buffer.name, buffer.array.shape, buffer.address
         if key not in self.heat:
             self.heat[key] = Heat(buffer)
         buffer.state = self.heat[key]
+
+    def made(self, array: np.ndarray, name: str, space: str, address: int) -> Any:
+        """Return a new shared array to be traced; a local one is a register, or in a memory of its own behind L1."""
+        return array if space == "local" else super().made(array, name, space, address)
 
     def atomic(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
         """Note an atomic."""
@@ -129,13 +128,11 @@ class Recorder(Observer):
         """Return the sites at which instructions do `operation` on `size` bytes of `array`."""
         key = array.buffer.state, operation, size
         if key not in self._sites_of:
-            self._sites_of[key] = Sites(operation, size, array.buffer.state)
+            self._sites_of[key] = Sites(operation, size, array.buffer.space == "shared")
         return self._sites_of[key]
 
     def note(self, array: ObservedArray, key: Any, sites: Sites) -> None:
         """Log the running thread's access to `array[key]`: every access of the kernel comes through here."""
-        if sites.heat is None:
-            return
         try:
             if key.__class__ is tuple:
                 row, column = key
@@ -158,7 +155,8 @@ class Recorder(Observer):
             depth += 1
         site: tuple[int, ...] = id(here.f_code), here.f_lasti
         frame: Any = here
-        while KERNEL_MARK in (frame := frame.f_back).f_globals:
+        while frame.f_code is not self.kernel_code:
+            frame = frame.f_back
             site = (*site, frame.f_lasti)
         try:
             number = sites[site]
@@ -167,7 +165,7 @@ class Recorder(Observer):
         thread = self.cuda.current
         trail = thread.seen
         self._append((number, trail.path, trail.slot, address))
-        if array.buffer.space == "shared" and thread.block is self.flows.block:
+        if sites.shared and thread.block is self.flows.block:
             self.flows.access(thread, array.buffer, address, sites.operation, self._sites[number].line)
 
     def _site_number(self, sites: Sites, frame: Any, array: ObservedArray) -> int:
