@@ -81,8 +81,11 @@ def test_a_sector_map_has_a_column_a_sector_and_every_byte_that_a_lane_wants(nam
     ax = draw_sectors(asked)
     (used,) = artist(ax, "bytes used")
     assert len(used.get_paths()) == len(seen.pieces)
-    area = sum(np.ptp(path.vertices[:, 0]) for path in used.get_paths())
-    assert area == pytest.approx(32 * size / 32)  # 32 lanes of `size` bytes, in sectors
+    boxes = {
+        (round(32 * path.vertices[:, 0].min()), round(32 * np.ptp(path.vertices[:, 0])), path.vertices[:, 1].min())
+        for path in used.get_paths()
+    }
+    assert boxes == {(32 * p.column + p.start, p.size, p.lane) for p in seen.pieces}
     (moved,) = artist(ax, "sector moved")
     cells = {(path.vertices[:, 0].min(), path.vertices[:, 1].min()) for path in moved.get_paths()}
     assert {int(column) for column, _ in cells} == set(range(asked.sectors))

@@ -357,6 +357,17 @@ def test_arrays_and_threads_show_what_the_trace_counted(browser, pages):
 
 
 @in_browser
+def test_the_chosen_line_is_in_sight_and_indented(browser, pages):
+    look(browser, pages["apex"], 800, 700)
+    for key in ("j", "END", "k", "HOME"):
+        press(browser, key)
+        boxes = "[document.querySelector('button.line[aria-current]'), document.getElementById('source')]"
+        line, source = script(browser, f"{boxes}.map(e => e.getBoundingClientRect().toJSON())")
+        assert source["top"] <= line["top"] < line["bottom"] <= source["bottom"]
+    assert script(browser, "getComputedStyle(document.querySelector('button.line code')).whiteSpace") == "pre"
+
+
+@in_browser
 def test_source_that_looks_like_html_does_nothing_in_a_browser(browser, pages):
     look(browser, pages["nasty"])
     shown = script(browser, "[...document.querySelectorAll('#source .line:not(.head) code')].map(e => e.textContent)")
