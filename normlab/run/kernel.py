@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from normlab.run.device import ATTRIBUTES
+from normlab.run.frozen import frozen
 from normlab.run.launcher import Launch, Launcher
 from normlab.run.memory import DeviceArray, HostMappedArray, copied, uninitialised
 from normlab.run.numba_host import type_of
@@ -109,6 +110,7 @@ class Overload:
     def __init__(self, kernel: "Kernel", signature: Signature):
         """Belong to `kernel`."""
         self.kernel, self.signature = kernel, signature
+        self.function = frozen(kernel.py_func)
 
     def max_cooperative_grid_blocks(self, blockdim: Any, dynsmemsize: int = 0) -> int:
         """Return how many blocks of `blockdim` threads an H200 holds at once, as far as registers allow it."""
@@ -139,12 +141,11 @@ class Kernel:
     `py_func` is its Python function, which the simulator runs; `source` the program's own, which a report names.
     """
 
-    def __init__(
-        self, function: Callable[..., Any], launcher: Launcher, options: dict[str, Any], signatures: list[Signature]
-    ):
+    def __init__(self, function: Any, launcher: Launcher, options: dict[str, Any], signatures: list[Signature]):
         """Stand for `function`, launched by `launcher`; `signatures` are those declared."""
         functools.update_wrapper(self, function)
         self.py_func = self.source = function
+        self.called: Kernel = self  # what other kernels call under this name
         self.targetoptions = options
         self.specialized = len(signatures) == 1
         self._launcher, self._signatures = launcher, signatures
@@ -199,7 +200,9 @@ class Kernel:
     def compile(self, sig: Any) -> Overload:
         """Declare a specialisation and return it."""
         signature = signature_of(sig)
-        return self.overloads.setdefault(signature.arguments, Overload(self, signature))
+        if signature.arguments not in self.overloads:
+            self.overloads[signature.arguments] = Overload(self, signature)
+        return self.overloads[signature.arguments]
 
     def specialize(self, *args: Any) -> "Kernel":
         """Return a kernel that takes arguments of the types of `args` only."""
@@ -209,7 +212,9 @@ class Kernel:
         return Kernel(self.py_func, self._launcher, self.targetoptions, [Signature(types, None)])
 
     def recompile(self) -> None:
-        """Do nothing: there is nothing compiled."""
+        """Take the globals as they are now, in every specialisation."""
+        for overload in self.overloads.values():
+            overload.function = frozen(self.py_func)
 
     @property
     def signatures(self) -> list[tuple]:
@@ -222,10 +227,11 @@ class Kernel:
         transfer = Transfer(name, arguments)
         values = transfer.values
         if self._signatures:
-            values = bind(name, self._signatures, values)
+            signature, values = bind(name, self._signatures, values)
         else:
-            self.compile(tuple(map(type_of, values)))
-        self._launcher.launch(Launch(self, configuration, values, transfer.fresh))
+            signature = Signature(tuple(map(type_of, values)), None)
+        overload = self.compile(signature.arguments)
+        self._launcher.launch(Launch(self.source, overload.function, configuration, values, transfer.fresh))
         for come_back in transfer.back:
             come_back()
 
@@ -280,7 +286,8 @@ def _decorated(function: Any, launcher: Launcher, options: dict[str, Any], signa
         raise TypeError(f"cuda.jit decorates a Python function, not a {type(function).__name__}")
     kernel = Kernel(function, launcher, options, signatures)
     if options["device"] and len(signatures) == 1:
-        register_twin(kernel, _converting(kernel, signatures[0]))
+        kernel.called = _converting(kernel, signatures[0])
+        register_twin(kernel, kernel.called)
     return kernel
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from textwrap import indent
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,8 @@ from normlab.run.poison import unwritten
 class Launch(NamedTuple):
     """A launch with its arguments in device memory."""
 
-    kernel: Any
+    source: FunctionType  # the program's function, which the report names
+    function: FunctionType  # what runs
     configuration: tuple
     values: list[Any]
     fresh: list[np.ndarray]  # of the values, those that were allocated empty
@@ -31,8 +32,8 @@ class Record:
 
     def __init__(self, launch: Launch):
         """Know nothing yet but the kernel's name and its first launch."""
-        code = launch.kernel.source.__code__
-        self.name = f"{launch.kernel.__name__} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+        code = launch.source.__code__
+        self.name = f"{launch.source.__name__} ({Path(code.co_filename).name}:{code.co_firstlineno})"
         self.launches = 0
         self.findings: dict[tuple, Any] = {}  # what makes two findings the same → the first
         self.launches_with: Counter[tuple] = Counter()
@@ -81,26 +82,26 @@ class Launcher:
         """Run one launch to its end."""
         with self._lock:
             if not (self._sanitize or self._trace):
-                sim.simulate(launch.kernel)[launch.configuration](*launch.values)
+                sim.simulate(launch.function)[launch.configuration](*launch.values)
             else:
                 self._watch(launch)
 
     def _watch(self, launch: Launch) -> None:
-        record = self._records.setdefault(launch.kernel.source.__code__, Record(launch))
+        record = self._records.setdefault(launch.source.__code__, Record(launch))
         record.launches += 1
         traced = self._trace and record.trace is None
         if traced:
             before = [memory.copy() for memory in arrays_in(launch.values)]
-            record.trace = sim.trace(launch.kernel)[launch.configuration](*launch.values)
+            record.trace = sim.trace(launch.function)[launch.configuration](*launch.values)
         if self._sanitize:
             if traced:  # one launch, watched twice: the second time it finds what the first found
                 for memory, content in zip(arrays_in(launch.values), before, strict=True):
                     memory[...] = content
             garbage = [part for memory in launch.fresh for part in unwritten(memory)]
-            watched = sim.sanitize(launch.kernel, uninitialized=garbage)[launch.configuration]
+            watched = sim.sanitize(launch.function, uninitialized=garbage)[launch.configuration]
             record.add(watched(*launch.values).findings)
         elif not traced:
-            sim.simulate(launch.kernel)[launch.configuration](*launch.values)
+            sim.simulate(launch.function)[launch.configuration](*launch.values)
 
     @property
     def found_something(self) -> bool:

@@ -58,8 +58,8 @@ def misfit(kind: Any, value: Any) -> int | None:
     return 0 if given == dtype else 1 if np.can_cast(given, dtype, "safe") else 2
 
 
-def bind(name: str, signatures: list[Signature], values: list[Any]) -> list[Any]:
-    """Return the values of a launch in the types of the signature that fits them best.
+def bind(name: str, signatures: list[Signature], values: list[Any]) -> tuple[Signature, list[Any]]:
+    """Return the signature that fits the values of a launch best, and the values in its types.
 
     Raises TypeError where none fits: kernel `name`, what was given, what was declared.
     """
@@ -76,7 +76,7 @@ def bind(name: str, signatures: list[Signature], values: list[Any]) -> list[Any]
             f"No matching definition for argument type(s) {given} of kernel {name!r}, declared for {declared}"
         )
     chosen = min(fitting)[-1]
-    return [converted(name, kind, value) for kind, value in zip(chosen.arguments, values, strict=True)]
+    return chosen, [converted(name, kind, value) for kind, value in zip(chosen.arguments, values, strict=True)]
 
 
 def _spelled(value: Any) -> str:
