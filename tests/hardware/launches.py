@@ -1,7 +1,7 @@
 """What a launch to be counted is, and the words for what is counted."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ class Launch:
     name: of the launch, unique. kernel: under `cuda.jit`. arguments: NumPy arrays, numbers and None from a random
     generator, fresh for each launch. expected: the arguments to the counts that a person finds with a pencil, metric
     name → count; only those that are easy. compiler: where the compiled kernel does something else than its source,
-    what it does; hardware and trace need not agree there.
+    what it does, and fewer: by how much it counts less than the source, metric name → count.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Launch:
     arguments: Callable[[np.random.Generator], tuple]
     expected: Callable[[tuple], dict[str, int]] = lambda arguments: {}
     compiler: str = ""
+    fewer: dict[str, int] = field(default_factory=dict)
 
     @property
     def function(self) -> str:

@@ -252,10 +252,12 @@ def _patterns():
             f"read 128-bit, {name}", shared_read_vector, PLACES_OF[name][0], np.float32,
             counts(shared_ld=dense, shared_st=BLOCKS * QUADS // WARP),
         )  # fmt: skip
-    yield _pattern(
-        "write 128-bit, stride 1", shared_write_vector, LANES, np.float32,
-        counts(shared_ld=4 * requests, shared_st=4 * requests),
-    )  # fmt: skip
+    for name in ("stride 1", "stride 2", "all the same", "pairs", "anywhere", "pairs anywhere"):
+        dense = 4 * requests if name == "stride 1" else None
+        yield _pattern(
+            f"write 128-bit, {name}", shared_write_vector, PLACES_OF[name][0], np.float32,
+            counts(shared_ld=dense, shared_st=dense),
+        )  # fmt: skip
 
 
 def _pattern(name, kernel, places, kind, expected):

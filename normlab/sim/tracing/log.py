@@ -104,19 +104,21 @@ def _occurrence(key: np.ndarray) -> np.ndarray:
     return rank
 
 
-def sectors_of(groups: Groups, table: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return how many 32-byte sectors each request touches, and 0; `size`: bytes of each access, 32 at most."""
+def sectors_of(groups: Groups, table: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Return how many 32-byte sectors each request touches; `size`: bytes of each access, 32 at most."""
     first, last = table[:, 3] // SECTOR, (table[:, 3] + size - 1) // SECTOR
     group = groups.group
     if (first != last).any():
         first, group = np.concatenate([first, last]), np.tile(group, 2)
-    return _distinct(group, first, len(groups.lanes)), 0
+    return _distinct(group, first, len(groups.lanes))
 
 
-def wavefronts_of(groups: Groups, table: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def wavefronts_of(
+    groups: Groups, table: np.ndarray, size: np.ndarray, loads: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return each request's passes through the banks of shared memory, and its phases, the fewest possible.
 
-    The rules are those of `model.phases` and `model.wavefronts`.
+    `loads`: whether each access is one. The rules are those of `model.phases` and `model.wavefronts`.
     """
     count, lane, address = len(groups.lanes), table[:, 2] % 32, table[:, 3]
     steps = range(0, int(size.max()), WORD)
@@ -124,7 +126,7 @@ def wavefronts_of(groups: Groups, table: np.ndarray, size: np.ndarray) -> tuple[
     word = np.concatenate([(address[keep] + step) // WORD for step, keep in zip(steps, inside, strict=True)])
     word -= word.min() // BANKS * BANKS
     together = np.where(size <= WORD, 32, 32 * WORD // np.maximum(size, WORD))
-    together[(size > WORD) & _halved(groups, lane, address)[groups.group]] *= 2
+    together[loads & (size > WORD) & _halved(groups, lane, address)[groups.group]] *= 2
     numbers = lane // together + 4 * groups.group
     phase = np.concatenate([numbers[keep] for keep in inside])
 

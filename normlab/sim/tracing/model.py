@@ -23,30 +23,30 @@ def sectors(addresses: Sequence[int], size: int) -> int:
     return len(units(addresses, size, SECTOR))
 
 
-def lanes_together(lanes: Sequence[int], addresses: Sequence[int], size: int) -> int:
+def lanes_together(lanes: Sequence[int], addresses: Sequence[int], size: int, loads: bool = True) -> int:
     """Return how many neighbouring lanes (active or not) the shared memory takes on in one phase: 32, 16 or 8.
 
     A wavefront carries 128 bytes, so lanes of 8 bytes go by half warps, lanes of 16 bytes by quarter warps. Where all
-    lanes want the same as their neighbour (lane ^ 1), or all the same as the next but one (lane ^ 2), they want half
-    as much, and two such parts go as one; a lane that does not take part agrees with any. Measured on an H200, on
-    the patterns of `tests/hardware/shared_kernels.py`.
+    lanes load the same as their neighbour (lane ^ 1), or all the same as the next but one (lane ^ 2), they want half
+    as much, and two such parts go as one; a lane that does not take part agrees with any. Stores do not. Measured on
+    an H200, on the patterns of `tests/hardware/shared_kernels.py`.
     """
     together = 32 if size <= WORD else 32 * WORD // size
     wanted = dict(zip(lanes, addresses, strict=True))
     agree = (all(wanted.get(lane ^ other, at) == at for lane, at in wanted.items()) for other in (1, 2))
-    return 2 * together if size > WORD and any(agree) else together
+    return 2 * together if loads and size > WORD and any(agree) else together
 
 
-def phases(lanes: Sequence[int], addresses: Sequence[int], size: int) -> list[list[int]]:
+def phases(lanes: Sequence[int], addresses: Sequence[int], size: int, loads: bool = True) -> list[list[int]]:
     """Return the positions (in `lanes`) that the shared memory takes on together, phase by phase."""
-    together = lanes_together(lanes, addresses, size)
+    together = lanes_together(lanes, addresses, size, loads)
     found: dict[int, list[int]] = {}
     for position, lane in enumerate(lanes):
         found.setdefault(lane // together, []).append(position)
     return list(found.values())
 
 
-def wavefronts(lanes: Sequence[int], addresses: Sequence[int], size: int) -> int:
+def wavefronts(lanes: Sequence[int], addresses: Sequence[int], size: int, loads: bool = True) -> int:
     """Return in how many passes the 32 banks serve a request of `size` bytes a lane.
 
     In a pass each bank gives one 4-byte word, to as many lanes as want it (broadcast, multicast); lanes that touch
@@ -54,7 +54,7 @@ def wavefronts(lanes: Sequence[int], addresses: Sequence[int], size: int) -> int
     """
     return sum(
         _passes(units([addresses[position] for position in together], size, WORD))
-        for together in phases(lanes, addresses, size)
+        for together in phases(lanes, addresses, size, loads)
     )
 
 
@@ -65,6 +65,6 @@ def _passes(words: set[int]) -> int:
     return max(banks)
 
 
-def conflicts(lanes: Sequence[int], addresses: Sequence[int], size: int) -> int:
+def conflicts(lanes: Sequence[int], addresses: Sequence[int], size: int, loads: bool = True) -> int:
     """Return the wavefronts above the fewest possible, one for each phase."""
-    return wavefronts(lanes, addresses, size) - len(phases(lanes, addresses, size))
+    return wavefronts(lanes, addresses, size, loads) - len(phases(lanes, addresses, size, loads))

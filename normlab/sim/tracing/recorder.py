@@ -236,11 +236,14 @@ class Recorder(Observer):
         groups = grouped(table)
         size = np.array([site.size for site in self._sites])[table[:, 0]]
         shared = np.array([site.heat.space == "shared" for site in self._sites])[table[:, 0]]
+        loads = np.array([site.operation == "ld" for site in self._sites])[table[:, 0]]
         cost, fewest = np.zeros((2, len(groups.lanes)), np.int64)
-        for chosen, price in ((~shared, sectors_of), (shared, wavefronts_of)):
-            if chosen.any():
-                requests, part = groups.part(chosen)
-                cost[requests], fewest[requests] = price(part, table[chosen], size[chosen])
+        if not shared.all():
+            requests, part = groups.part(~shared)
+            cost[requests] = sectors_of(part, table[~shared], size[~shared])
+        if shared.any():
+            requests, part = groups.part(shared)
+            cost[requests], fewest[requests] = wavefronts_of(part, table[shared], size[shared], loads[shared])
         for number in np.unique(table[:, 0]):
             site, mine = self._sites[number], groups.site == number
             memory = self._counts(site.line).of(site.heat.space, site.operation)

@@ -60,12 +60,12 @@ class Request:
     @property
     def wavefronts(self) -> int:
         """Passes through the banks of shared memory."""
-        return wavefronts(self.lanes, self.addresses, self.size)
+        return wavefronts(self.lanes, self.addresses, self.size, self.operation == "ld")
 
     @property
     def conflicts(self) -> int:
         """Wavefronts above the fewest possible."""
-        return conflicts(self.lanes, self.addresses, self.size)
+        return conflicts(self.lanes, self.addresses, self.size, self.operation == "ld")
 
     @property
     def cost(self) -> int:

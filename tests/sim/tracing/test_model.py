@@ -84,6 +84,11 @@ def test_lanes_that_want_the_same_in_pairs_go_together(place, of_8_bytes, of_16_
         assert wavefronts(LANES, addresses, size) == want == len(phases(LANES, addresses, size))
 
 
+def test_stores_do_not_go_together():
+    assert wavefronts(LANES, [0] * 32, 8, loads=False) == 2
+    assert wavefronts(LANES, [0] * 32, 16, loads=False) == 4
+
+
 def test_a_lane_that_takes_no_part_agrees_with_any():
     assert wavefronts(range(0, 32, 2), [8 * lane for lane in range(16)], 8) == 1
     assert wavefronts(range(16), [8 * lane for lane in range(16)], 8) == 1
@@ -114,10 +119,11 @@ def test_the_log_prices_as_the_model_does(drawn):
     groups = grouped(table)
     sizes = np.full(len(table), size)
     assert list(groups.lanes) == [len(lanes) for lanes, _ in made]
-    assert list(sectors_of(groups, table, sizes)[0]) == [sectors(addresses, size) for _, addresses in made]
-    passes, least = wavefronts_of(groups, table, sizes)
-    assert list(passes) == [wavefronts(lanes, addresses, size) for lanes, addresses in made]
-    assert list(least) == [len(phases(lanes, addresses, size)) for lanes, addresses in made]
+    assert list(sectors_of(groups, table, sizes)) == [sectors(addresses, size) for _, addresses in made]
+    for loads in (True, False):
+        passes, least = wavefronts_of(groups, table, sizes, np.full(len(table), loads))
+        assert list(passes) == [wavefronts(lanes, addresses, size, loads) for lanes, addresses in made]
+        assert list(least) == [len(phases(lanes, addresses, size, loads)) for lanes, addresses in made]
 
 
 def test_what_a_lane_repeats_at_one_place_is_a_request_of_its_own():

@@ -124,8 +124,8 @@ def bank_map(request: Request) -> BankMap:
         raise ValueError(f"a bank map shows shared memory, and this is a {subject(request)}; draw_sectors shows it")
     punches: list[Punch] = []
     passes: dict[int, int] = {}
-    lanes_per_phase = lanes_together(request.lanes, request.addresses, request.size)
-    for positions in phases(request.lanes, request.addresses, request.size):
+    lanes_per_phase = lanes_together(request.lanes, request.addresses, request.size, request.operation == "ld")
+    for positions in phases(request.lanes, request.addresses, request.size, request.operation == "ld"):
         phase = request.lanes[positions[0]] // lanes_per_phase
         wanted = Counter(word for position in positions for word in request.words_of(position))
         queues: list[list[int]] = [[] for _ in range(BANKS)]
