@@ -27,9 +27,9 @@ from hardware.shared_kernels import SHARED_LAUNCHES
 
 LAUNCHES: list[Launch] = [*GLOBAL_LAUNCHES, *SHARED_LAUNCHES]
 EXACT = [*REQUESTS.values(), *SECTORS.values()]
-NEAR = [*WAVEFRONTS.values()]
+NEAR = [*WAVEFRONTS.values(), *CONFLICTS.values()]
 TOLERANCE = 0.03  # of wavefronts: the hardware's counter itself runs 1 to 2 % over
-METRICS = [*EXACT, *SECTORS_A_REQUEST.values(), *NEAR, *CONFLICTS.values()]
+METRICS = [*EXACT, *SECTORS_A_REQUEST.values(), *NEAR]
 ATOMICS = [
     f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum" for what in ("requests", "sectors") for op in ("atom", "red")
 ]
