@@ -1,8 +1,8 @@
 """`normlab run`: a program that uses `numba.cuda`, unmodified, on a machine without a GPU.
 
-`program` runs the script, `stand_in` replaces the host side of `numba.cuda` while it runs: `kernel` (launches),
-`memory` (device arrays), `device` (device, context, streams, events), `elementwise` (vectorize, guvectorize). Every
-launch goes through `launcher`, to the simulator.
+`program` runs the script, `stand_in` replaces the host side of `numba.cuda` while it runs: `decorator` and `kernel`
+(`cuda.jit` and launches), `allocate` and `memory` (device arrays), `device` (device, context, streams, events),
+`elementwise` (vectorize), `rowwise` (guvectorize). Every launch goes through `launcher`, to the simulator.
 """
 
 import atexit

@@ -1,32 +1,26 @@
-"""`cuda.jit`, and what it returns: a kernel that a program launches as if it were compiled.
+"""What `cuda.jit` returns: a kernel that a program launches as if it were compiled.
 
-Arguments travel as Numba moves them: device arrays as they are, host arrays copied there and back, scalars as declared.
-What then runs the launch is `launcher.py`'s to decide.
+Arguments travel by `transfer.py` and take their declared types by `signatures.py`; what then runs the launch is
+`launcher.py`'s to decide.
 """
 
 import functools
 import inspect
 import math
 from collections.abc import Callable
-from types import FunctionType, MethodType
+from types import MethodType
 from typing import Any
-
-import numpy as np
 
 from normlab.run.device import ATTRIBUTES
 from normlab.run.frozen import frozen
 from normlab.run.launcher import Launch, Launcher
-from normlab.run.memory import DeviceArray, HostMappedArray, copied, uninitialised
 from normlab.run.numba_host import type_of
-from normlab.run.signatures import Signature, bind, casts, signature_of, signatures_of
-from normlab.sim import register_twin, simulate
+from normlab.run.signatures import Signature, bind, signature_of
+from normlab.run.transfer import Transfer
+from normlab.sim import simulate
 
 FORALL_BLOCK = 128  # threads; a GPU's driver would choose more, and every idle thread costs time here
 WARP = ATTRIBUTES["WARP_SIZE"]
-OPTIONS = {
-    *("abi", "abi_info", "boundscheck", "cache", "debug", "extensions", "fastmath", "forceinline", "inline"),
-    *("launch_bounds", "lineinfo", "link", "lto", "max_registers", "nopython", "opt", "shared_memory_carveout"),
-}
 NOT_COMPILED = {
     *("inspect_asm", "inspect_cfg", "inspect_disasm_cfg", "inspect_llvm", "inspect_lto_ptx", "inspect_sass"),
     *("inspect_sass_cfg", "inspect_types", "get_const_mem_size", "get_local_mem_per_thread"),
@@ -34,74 +28,6 @@ NOT_COMPILED = {
     *("const_mem_size", "local_mem_per_thread", "max_threads_per_block", "regs_per_thread", "shared_mem_per_block"),
 }
 MISSING_CONFIGURATION = "Kernel launch configuration was not specified. Use the syntax: kernel[grid, block](arguments)"
-
-
-# --- how an argument travels -----------------------------------------------------------------------------------------
-
-
-class InOut:
-    """`cuda.InOut(array)`: copied to the device and back, as every host array is by default."""
-
-    def __init__(self, value: Any):
-        """Mark a host array."""
-        self.value = value
-
-
-class In(InOut):
-    """`cuda.In(array)`: copied to the device only."""
-
-
-class Out(InOut):
-    """`cuda.Out(array)`: copied back only; the kernel finds uninitialised memory."""
-
-
-class Transfer:
-    """The arguments of one launch in device memory, and how they come back."""
-
-    def __init__(self, kernel: str, arguments: tuple):
-        """Move `arguments`; raises TypeError or ValueError where Numba cannot."""
-        self.back: list[Callable[[], None]] = []
-        self.fresh: list[np.ndarray] = []
-        self.values = []
-        for position, argument in enumerate(arguments, start=1):
-            try:
-                self.values.append(self.moved(argument))
-            except TypeError as error:
-                raise TypeError(f"argument {position} of kernel {kernel!r} {error}") from None
-
-    def moved(self, argument: Any) -> Any:
-        """Return one argument as the kernel gets it."""
-        hint = type(argument) if isinstance(argument, InOut) else InOut
-        value = argument.value if isinstance(argument, InOut) else argument
-        if isinstance(value, tuple):
-            moved = [self.moved(item) for item in value]
-            return type(value)(*moved) if hasattr(value, "_fields") else tuple(moved)
-        if isinstance(value, DeviceArray):
-            if value.allocation.fresh:
-                self.fresh.append(value.memory)
-            return value.memory
-        if isinstance(value, HostMappedArray):
-            return np.asarray(value)
-        if isinstance(value, (np.ndarray, np.void)):
-            return self.copied(np.asarray(value), hint)
-        if value is None or not isinstance(value, (bool, int, float, complex, np.generic)):
-            raise TypeError(f"is a {type(value).__name__}; kernels take host or device arrays and numbers")
-        return value
-
-    def copied(self, host: np.ndarray, hint: type[InOut]) -> np.ndarray:
-        """Return a copy of `host`, and see to its way back."""
-        memory = copied(host)
-        if hint is Out:
-            memory = uninitialised(host.shape, host.dtype, host.strides)
-            self.fresh.append(memory)
-        if not host.flags.writeable:
-            memory.flags.writeable = False
-        elif hint is not In:
-            self.back.append(lambda: np.copyto(host, memory))
-        return memory
-
-
-# --- kernels ---------------------------------------------------------------------------------------------------------
 
 
 class Overload:
@@ -257,48 +183,3 @@ class Configured:
     def __call__(self, *args: Any) -> None:
         """Launch."""
         self.kernel.launch(self._configuration, args)
-
-
-# --- the decorator ---------------------------------------------------------------------------------------------------
-
-
-def jit(launcher: Launcher, func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
-    """`cuda.jit` in all its forms; options that only concern a compiler change nothing.
-
-    Raises NotImplementedError for `link`, `extensions` and `boundscheck`, KeyError for an option that Numba does not
-    have.
-    """
-    if unknown := options.keys() - OPTIONS:
-        raise KeyError(f"Unrecognized options: {unknown}. Known options are {sorted(OPTIONS)}")
-    for option in ("link", "extensions", "boundscheck"):
-        if options.get(option):
-            raise NotImplementedError(f"cuda.jit({option}=…): normlab run interprets kernels and cannot do that")
-    options["device"] = device
-    signatures = signatures_of(func_or_sig)
-    if func_or_sig is None or signatures is not None:
-        return lambda function: _decorated(function, launcher, options, signatures or [])
-    return _decorated(func_or_sig, launcher, options, [])
-
-
-def _decorated(function: Any, launcher: Launcher, options: dict[str, Any], signatures: list[Signature]) -> Kernel:
-    function = getattr(function, "py_func", function)
-    if not isinstance(function, FunctionType):
-        raise TypeError(f"cuda.jit decorates a Python function, not a {type(function).__name__}")
-    kernel = Kernel(function, launcher, options, signatures)
-    if options["device"] and len(signatures) == 1:
-        kernel.called = _converting(kernel, signatures[0])
-        register_twin(kernel, kernel.called)
-    return kernel
-
-
-def _converting(kernel: Kernel, signature: Signature) -> Kernel:
-    """Return a device function that calls `kernel` with arguments and result in their declared types."""
-    function: Any = Kernel(kernel.py_func, kernel._launcher, kernel.targetoptions, [])
-    argument_casts, result_cast = casts(signature)
-
-    def converted(*arguments):
-        pairs = zip(argument_casts, arguments, strict=True)
-        result = function(*[value if cast is None else cast(value) for cast, value in pairs])
-        return result if result_cast is None else result_cast(result)
-
-    return Kernel(converted, kernel._launcher, kernel.targetoptions, [])

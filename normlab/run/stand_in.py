@@ -17,9 +17,11 @@ from typing import Any
 from unittest import mock
 
 from normlab import engine
-from normlab.run import device, elementwise, memory, numba_host
-from normlab.run.kernel import In, InOut, Kernel, Out, jit
+from normlab.run import allocate, device, elementwise, memory, numba_host, rowwise
+from normlab.run.decorator import jit
+from normlab.run.kernel import Kernel
 from normlab.run.launcher import Launcher
+from normlab.run.transfer import In, InOut, Out
 
 UNSUPPORTED = (
     *("BaseCUDAMemoryManager", "GetIpcHandleMixin", "HostOnlyCUDAMemoryManager", "declare_device"),
@@ -45,9 +47,9 @@ def host_face(launcher: Launcher) -> dict[str, Any]:
         **{
             made.__name__: made
             for made in (
-                *(memory.to_device, memory.device_array, memory.device_array_like, memory.managed_array),
-                *(memory.mapped, memory.mapped_array, memory.mapped_array_like, memory.as_cuda_array),
-                *(memory.pinned, memory.pinned_array, memory.pinned_array_like, memory.is_cuda_array),
+                *(allocate.to_device, allocate.device_array, allocate.device_array_like, allocate.managed_array),
+                *(allocate.mapped, allocate.mapped_array, allocate.mapped_array_like, allocate.as_cuda_array),
+                *(allocate.pinned, allocate.pinned_array, allocate.pinned_array_like, allocate.is_cuda_array),
                 *(device.current_context, device.select_device, device.detect),
             )
         },
@@ -128,7 +130,9 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
         for name, value in {
             "DeviceNDArray": memory.DeviceArray,
             "DeviceNDArrayBase": memory.DeviceArray,
-            "is_cuda_ndarray": memory.is_cuda_ndarray,
+            "ManagedNDArray": memory.HostMappedArray,
+            "MappedNDArray": memory.HostMappedArray,
+            "is_cuda_ndarray": allocate.is_cuda_ndarray,
         }.items():
             alter(arrays, name, value)
         alter(engine, "gpu_available", lambda: False)  # for a program that also calls normlab itself
@@ -137,7 +141,7 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
         alter(numba_host.driver.Driver, "ensure_initialized", lambda driver: _refuse("the CUDA driver")())
         prepare = spawn.get_preparation_data
         alter(spawn, "get_preparation_data", lambda name: {"normlab.run": ForChild(), **prepare(name)})
-        for kind, builder in (("Vectorize", elementwise.Vectorize), ("GUVectorize", elementwise.GUVectorize)):
+        for kind, builder in (("Vectorize", elementwise.Vectorize), ("GUVectorize", rowwise.GUVectorize)):
             for maker in numba_host.ufunc_makers(kind):
                 alter(maker, "target_registry", {**maker.target_registry, "cuda": builder})
         yield

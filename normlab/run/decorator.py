@@ -1,0 +1,56 @@
+"""`cuda.jit` in all its forms."""
+
+from types import FunctionType
+from typing import Any
+
+from normlab.run.kernel import Kernel
+from normlab.run.launcher import Launcher
+from normlab.run.signatures import Signature, casts, signatures_of
+from normlab.sim import register_twin
+
+OPTIONS = {
+    *("abi", "abi_info", "boundscheck", "cache", "debug", "extensions", "fastmath", "forceinline", "inline"),
+    *("launch_bounds", "lineinfo", "link", "lto", "max_registers", "nopython", "opt", "shared_memory_carveout"),
+}
+
+
+def jit(launcher: Launcher, func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
+    """`cuda.jit` in all its forms; options that only concern a compiler change nothing.
+
+    Raises NotImplementedError for `link`, `extensions` and `boundscheck`, KeyError for an option that Numba does not
+    have.
+    """
+    if unknown := options.keys() - OPTIONS:
+        raise KeyError(f"Unrecognized options: {unknown}. Known options are {sorted(OPTIONS)}")
+    for option in ("link", "extensions", "boundscheck"):
+        if options.get(option):
+            raise NotImplementedError(f"cuda.jit({option}=…): normlab run interprets kernels and cannot do that")
+    options["device"] = device
+    signatures = signatures_of(func_or_sig)
+    if func_or_sig is None or signatures is not None:
+        return lambda function: _decorated(function, launcher, options, signatures or [])
+    return _decorated(func_or_sig, launcher, options, [])
+
+
+def _decorated(function: Any, launcher: Launcher, options: dict[str, Any], signatures: list[Signature]) -> Kernel:
+    function = getattr(function, "py_func", function)
+    if not isinstance(function, FunctionType):
+        raise TypeError(f"cuda.jit decorates a Python function, not a {type(function).__name__}")
+    kernel = Kernel(function, launcher, options, signatures)
+    if options["device"] and len(signatures) == 1:
+        kernel.called = _converting(kernel, signatures[0])
+        register_twin(kernel, kernel.called)
+    return kernel
+
+
+def _converting(kernel: Kernel, signature: Signature) -> Kernel:
+    """Return a device function that calls `kernel` with arguments and result in their declared types."""
+    function: Any = Kernel(kernel.py_func, kernel._launcher, kernel.targetoptions, [])
+    argument_casts, result_cast = casts(signature)
+
+    def converted(*arguments):
+        pairs = zip(argument_casts, arguments, strict=True)
+        result = function(*[value if cast is None else cast(value) for cast, value in pairs])
+        return result if result_cast is None else result_cast(result)
+
+    return Kernel(converted, kernel._launcher, kernel.targetoptions, [])

@@ -1,0 +1,71 @@
+"""How the arguments of a launch travel, as Numba moves them: device arrays as they are, host arrays there and back."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from normlab.run.allocate import copied, uninitialised
+from normlab.run.memory import DeviceArray, HostMappedArray
+
+
+class InOut:
+    """`cuda.InOut(array)`: copied to the device and back, as every host array is by default."""
+
+    def __init__(self, value: Any):
+        """Mark a host array."""
+        self.value = value
+
+
+class In(InOut):
+    """`cuda.In(array)`: copied to the device only."""
+
+
+class Out(InOut):
+    """`cuda.Out(array)`: copied back only; the kernel finds uninitialised memory."""
+
+
+class Transfer:
+    """The arguments of one launch in device memory, and how they come back."""
+
+    def __init__(self, kernel: str, arguments: tuple):
+        """Move `arguments`; raises TypeError or ValueError where Numba cannot."""
+        self.back: list[Callable[[], None]] = []
+        self.fresh: list[np.ndarray] = []
+        self.values = []
+        for position, argument in enumerate(arguments, start=1):
+            try:
+                self.values.append(self.moved(argument))
+            except TypeError as error:
+                raise TypeError(f"argument {position} of kernel {kernel!r} {error}") from None
+
+    def moved(self, argument: Any) -> Any:
+        """Return one argument as the kernel gets it."""
+        hint = type(argument) if isinstance(argument, InOut) else InOut
+        value = argument.value if isinstance(argument, InOut) else argument
+        if isinstance(value, tuple):
+            moved = [self.moved(item) for item in value]
+            return type(value)(*moved) if hasattr(value, "_fields") else tuple(moved)
+        if isinstance(value, DeviceArray):
+            if value.allocation.fresh:
+                self.fresh.append(value.memory)
+            return value.memory
+        if isinstance(value, HostMappedArray):
+            return np.asarray(value)
+        if isinstance(value, (np.ndarray, np.void)):
+            return self.copied(np.asarray(value), hint)
+        if value is None or not isinstance(value, (bool, int, float, complex, np.generic)):
+            raise TypeError(f"is a {type(value).__name__}; kernels take host or device arrays and numbers")
+        return value
+
+    def copied(self, host: np.ndarray, hint: type[InOut]) -> np.ndarray:
+        """Return a copy of `host`, and see to its way back."""
+        memory = copied(host)
+        if hint is Out:
+            memory = uninitialised(host.shape, host.dtype, host.strides)
+            self.fresh.append(memory)
+        if not host.flags.writeable:
+            memory.flags.writeable = False
+        elif hint is not In:
+            self.back.append(lambda: np.copyto(host, memory))
+        return memory
