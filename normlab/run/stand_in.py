@@ -83,16 +83,11 @@ def _refuse(what: str) -> Any:
     return refuse
 
 
-# The modules below numba.cuda in which programs, and Numba itself, look for the same things → name there: name here.
-ELSEWHERE: dict[str, dict[str, str]] = {
-    "api": {},
-    "args": {},
-    "decorators": {},
-    "kernels.reduction": {},
-    "cudadrv.devices": {"get_context": "current_context"},
-    "cudadrv.devicearray": {},
-    "cudadrv.driver": {},
-}
+# The modules below numba.cuda in which programs, and Numba itself, look for the same names.
+ELSEWHERE = (
+    *("api", "args", "decorators", "kernels.reduction"),
+    *("cudadrv.devicearray", "cudadrv.devices", "cudadrv.driver"),
+)
 
 
 class ForChild:
@@ -121,11 +116,12 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
         alter = lambda target, name, value: stack.enter_context(mock.patch.object(target, name, value))  # noqa: E731
         for name, value in face.items():
             stack.enter_context(mock.patch.object(cuda, name, value, create=True))
-        for path, renamed in ELSEWHERE.items():
+        for path in ELSEWHERE:
             module = sys.modules.get(f"{cuda.__name__}.{path}")
-            for name, value in {**face, **{there: face[here] for there, here in renamed.items()}}.items():
-                if module is not None and hasattr(module, name):
+            for name, value in face.items():
+                if hasattr(module, name):
                     alter(module, name, value)
+        alter(cuda.cudadrv.devices, "get_context", device.current_context)
         arrays = cuda.cudadrv.devicearray
         for name, value in {
             "DeviceNDArray": memory.DeviceArray,
