@@ -10,7 +10,7 @@ from normlab.sim.observe import Buffer, ObservedArray, ObservedRecord
 from normlab.sim.sanitizing.bounds import address_of, poison, wrapped_address_of
 from normlab.sim.sanitizing.clocks import NOTHING, Access
 from normlab.sim.sanitizing.notes import Notes
-from normlab.sim.sanitizing.shadow import GARBAGE, UPDATED, WRITTEN, Region
+from normlab.sim.sanitizing.shadow import GARBAGE, UPDATED, WRITTEN, Region, together
 
 
 class WatchedArray(ObservedArray):
@@ -21,14 +21,21 @@ class WatchedArray(ObservedArray):
 
     def __getitem__(self, key: Any) -> Any:
         """Return an element, or a view."""
+        observer = self.observer
         address = address_of(self, key)
         if address is None:
-            return self.observer.read(self, key)
+            return observer.read(self, key)
         value = self.raw[key]
         if isinstance(value, np.void):
             return ObservedRecord(self, key)
-        observer = self.observer
-        observer.note_read(self, address, observer.access(sys._getframe(1)))
+        access = observer.access(sys._getframe(1))
+        region: Region = self.buffer.state
+        if region.reads_only and region.unit == self.itemsize:  # as most arguments; `note_read`, cut short
+            seen = region.reads.get(address)
+            if seen is not access:
+                region.reads[address] = access if seen is None else together(seen, access)
+            return value
+        observer.note_read(self, address, access)
         return value
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -65,6 +72,7 @@ class Accesses(Notes):
         """Do `array[key] = value`, where `key` is the element at `address`."""
         region: Region = array.buffer.state
         size = array.itemsize
+        region.reads_only = False
         if region.garbage is not None:
             region.written(address, size)
         conflict = None
@@ -105,6 +113,7 @@ class Accesses(Notes):
 
     def _note_atomic(self, array: ObservedArray, address: int, access: Access) -> None:
         region: Region = array.buffer.state
+        region.reads_only = False
         thread = access[0].thread
         if region.left:
             access = self._acquired(region, address, access)

@@ -17,10 +17,9 @@ def address_of(array: ObservedArray, key: Any) -> int | None:
     """Return the address of one element, or None if `key` means a view, or an index that is not inside."""
     try:
         if type(key) is not tuple:
-            if len(array.shape) != 1:
-                return None
+            (extent,), (stride,) = array.shape, array.strides
             position = integer(key)
-            return array.address + position * array.strides[0] if 0 <= position < array.shape[0] else None
+            return array.address + position * stride if 0 <= position < extent else None
         if len(key) != len(array.shape):
             return None
         address = array.address
@@ -29,7 +28,7 @@ def address_of(array: ObservedArray, key: Any) -> int | None:
                 return None
             address += position * stride
         return address
-    except TypeError:  # a slice; or no integer, which NumPy refuses in its own words
+    except (TypeError, ValueError):  # a slice; too few indices; or no integer, which NumPy refuses in its own words
         return None
 
 

@@ -182,8 +182,9 @@ class Left:
     def leave(self, thread: ThreadClock) -> None:
         """Pass on what `thread` has fenced."""
         self.for_all = union((self.for_all, thread.fenced))
-        own = self.for_block.get(thread.block, NOTHING)
-        self.for_block[thread.block] = union((own, thread.fenced_for_block))
+        if thread.fenced_for_block is not thread.fenced:
+            own = self.for_block.get(thread.block, NOTHING)
+            self.for_block[thread.block] = union((own, thread.fenced_for_block))
 
     def take(self, thread: ThreadClock) -> None:
         """Let `thread` know what lies here."""

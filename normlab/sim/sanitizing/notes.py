@@ -105,6 +105,7 @@ class Notes(Observer):
         region = buffer.state = Region(buffer.address, unit, shared=buffer.space == "shared")
         size = self.cuda.current.block.shared["dynamic"].nbytes if dynamic else array.nbytes
         region.garbage = bytearray([GARBAGE]) * size
+        region.reads_only = False
         if region.shared:
             block.regions.append(region)
         if dynamic:
@@ -120,6 +121,7 @@ class Notes(Observer):
                 part = array if inside else buffer.array
                 if region.garbage is None:
                     region.garbage = bytearray(end - lowest)
+                    region.reads_only = False
                 offset = buffer.address + pointer(part) - pointer(buffer.array) - region.start
                 region.never_written(offset, part.shape, part.strides, part.itemsize)
 

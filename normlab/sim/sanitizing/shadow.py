@@ -7,7 +7,9 @@ Shared memory forgets everything at a barrier of its block, and global memory at
 that follows.
 """
 
+from copy import copy
 from math import gcd
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -15,21 +17,26 @@ from numpy.lib.stride_tricks import as_strided
 from normlab.sim.observe import Buffer
 from normlab.sim.sanitizing.clocks import Access, Left, ThreadClock, before
 
-THIN = 64  # accesses to one unit, from which on only a few of every instruction are kept
+THIN = 64  # reads or atomics of one unit, from which on only a few of every instruction are kept
+THIN_WRITES = 16  # the same for writes, which every access is held to
 KEPT = 2  # of these: blocks an instruction, warps a block, lanes a warp
 WRITTEN, GARBAGE, UPDATED = 0, 1, 2  # UPDATED: by an atomic, so that it is garbage for other atomics only: one finding
 
-Accesses = dict[int, list[Access]]  # by the address of a unit
+Several = (
+    Access | list[Access]
+)  # one, as for most units, or more: a list for every unit would keep Python's memory busy
+Accesses = dict[int, Several]  # by the address of a unit
 
 
 class Region:
     """The shadow of one allocation, from `start` on the imagined device."""
 
-    __slots__ = ("atomics", "garbage", "left", "pending", "reads", "shared", "start", "unit", "writes")
+    __slots__ = ("atomics", "garbage", "left", "pending", "reads", "reads_only", "shared", "start", "unit", "writes")
 
     def __init__(self, start: int, unit: int, shared: bool = True):
         """Have elements of `unit` bytes. `shared`: more than one thread can reach it."""
         self.start, self.unit, self.shared = start, unit, shared
+        self.reads_only = shared  # so far: nobody has written, and nothing is garbage
         self.reads: Accesses = {}
         self.writes: Accesses = {}
         self.atomics: Accesses = {}
@@ -59,12 +66,9 @@ class Region:
     def read(self, address: int, access: Access) -> list[tuple[str, Access]] | None:
         """Note a read of one unit."""
         seen = self.reads.get(address)
-        if seen is None:
-            self.reads[address] = [access]
-        elif seen[-1] is access:  # nobody has read it since; who has written it since has met this access
+        if seen is access:  # nobody has read it since; who has written it since has met this access
             return None
-        else:
-            _add(seen, access)
+        self.reads[address] = access if seen is None else together(seen, access)
         writes, atomics = self.writes.get(address), self.atomics.get(address)
         if writes is None and atomics is None:
             return None
@@ -73,21 +77,16 @@ class Region:
     def write(self, address: int, access: Access) -> list[tuple[str, Access]] | None:
         """Note a write of one unit."""
         writes, reads, atomics = self.writes.get(address), self.reads.get(address), self.atomics.get(address)
-        if writes is None:
-            self.writes[address] = [access]
-        elif writes[-1] is not access:
-            _add(writes, access)
-        if writes is None and reads is None and atomics is None:
-            return None
-        return _unordered(access, ("write", writes), ("read", reads), ("atomic", atomics))
+        found = None
+        if writes is not None or reads is not None or atomics is not None:
+            found = _unordered(access, ("write", writes), ("read", reads), ("atomic", atomics))
+        self.writes[address] = access if writes is None else together(writes, access, THIN_WRITES)
+        return found
 
     def atomic(self, address: int, access: Access) -> list[tuple[str, Access]] | None:
         """Note an atomic update of one unit."""
         seen = self.atomics.get(address)
-        if seen is None:
-            self.atomics[address] = [access]
-        elif seen[-1] is not access:
-            _add(seen, access)
+        self.atomics[address] = access if seen is None else together(seen, access)
         writes, reads = self.writes.get(address), self.reads.get(address)
         if writes is None and reads is None:
             return None
@@ -114,21 +113,23 @@ class Region:
         """Return the addresses of the units of an element, after cutting the region smaller if need be."""
         unit = gcd(self.unit, size, address - self.start)
         if unit != self.unit:
-            tables: tuple[dict[int, list], ...] = (self.reads, self.writes, self.atomics, self.pending)
+            tables: tuple[dict[int, Any], ...] = (self.reads, self.writes, self.atomics, self.pending)
             for table in tables:
-                finer = {at + part: list(of) for at, of in table.items() for part in range(0, self.unit, unit)}
+                finer = {at + part: copy(of) for at, of in table.items() for part in range(0, self.unit, unit)}
                 table.clear()
                 table.update(finer)
             self.unit = unit
         return range(address, address + size, unit)
 
 
-def _unordered(access: Access, *earlier: tuple[str, list[Access] | None]) -> list[tuple[str, Access]] | None:
+def _unordered(access: Access, *earlier: tuple[str, Several | None]) -> list[tuple[str, Access]] | None:
     """Return the accesses in `earlier` that did not happen before `access`, or None."""
     epoch = access[0]
     found = None
     for operation, accesses in earlier:
-        for other in accesses or ():
+        if accesses is None:
+            continue
+        for other in accesses if isinstance(accesses, list) else (accesses,):
             if other[0] is not epoch and not before(other[0], epoch):
                 if found is None:
                     found = []
@@ -136,18 +137,23 @@ def _unordered(access: Access, *earlier: tuple[str, list[Access] | None]) -> lis
     return found
 
 
-def _add(accesses: list[Access], access: Access) -> None:
-    """Add an access to those of a unit; drop some if they are many.
+def together(seen: Several, access: Access, thin: int = THIN) -> Several:
+    """Return what a unit has `seen` together with one more access, without some if they are many.
 
     All are kept at first, so that every pair of lines is found, in whatever order threads run. Of the same instruction
     by the same thread the last will do: what is not ordered with an earlier one is not with the last one either.
     Beyond that, knowledge comes in blocks and warps, so two blocks, two warps of each and two lanes of each stand for
     all others: a thread that is not ordered with one that was dropped is not ordered with one of them either.
     """
+    accesses = seen if isinstance(seen, list) else [seen]
+    last = accesses[-1]
+    if last[0].thread is access[0].thread and last[2] == access[2] and last[1] is access[1]:
+        accesses[-1] = access
+        return accesses if len(accesses) > 1 else access
     accesses.append(access)
     count = len(accesses)
-    if count < THIN or count & (count - 1):  # at every power of two
-        return
+    if count < thin or count & (count - 1):  # at every power of two
+        return accesses
     latest = {(one[0].thread, id(one[1]), one[2]): one for one in accesses}
     kept: dict[tuple, dict] = {}
     accesses.clear()
@@ -160,5 +166,4 @@ def _add(accesses: list[Access], access: Access) -> None:
                 if len(lanes) < KEPT:
                     lanes.append(thread.lane)
                     accesses.append(one)
-    if accesses[-1] is not access:
-        accesses.append(access)
+    return accesses
