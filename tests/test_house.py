@@ -21,6 +21,7 @@ FLOORS = {
     "ops": 3,
     "compare": 5,
     "xray": 5,
+    "bench": 5,
     "run": 5,
     "cli": 5,
 }

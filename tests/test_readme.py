@@ -4,15 +4,20 @@ import re
 import runpy
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 
+from normlab.bench import readme, record
+
+mpl.use("Agg")
 README = (Path(__file__).parent.parent / "README.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=["use it", "a kernel of your own"])
-def test_the_readme_s_programs_run(program, tmp_path):
+@pytest.mark.parametrize("program", PROGRAMS, ids=["use it", "a kernel of your own", "trace and sanitize"])
+def test_the_readme_s_programs_run(program, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "program.py"
     file.write_text(program)
     names = runpy.run_path(str(file))
@@ -21,5 +26,36 @@ def test_the_readme_s_programs_run(program, tmp_path):
             names["recomputed"], (names["grad_input"], names["grad_weight"], names["grad_bias"]), strict=True
         ):
             np.testing.assert_allclose(one, other, atol=1e-4)
+    elif "report" in names:
+        (race,) = names["report"].findings
+        assert (race.kind, race.first.line, race.second.line) == ("race", 11, 12)
+        assert "no barrier between the write at line 11 and the read at line 12" in race.advice
+        assert names["counted"].request(12, "ld").wavefronts == 32
+        assert names["counted"].metrics["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"] == 1024
+        assert (tmp_path / "transpose.html").stat().st_size > 10_000
     else:
         np.testing.assert_allclose(names["variance"], names["x"].var(axis=1, dtype=np.float64), rtol=1e-3)
+
+
+def test_the_readme_shows_the_records():
+    assert readme.counters() in README
+    words = " ".join(README.split())
+    assert readme.sanitizers() in words
+    assert f"; {len(record('counters_h200')['launches'])} launches, `normlab/bench/records/counters_h200.json`" in words
+
+
+def test_hardware_and_trace_agree_in_the_record():
+    launches = record("counters_h200")["launches"]
+    assert len(launches) >= 100
+    assert [launch["name"] for launch in launches if not launch["agrees"]] == []
+
+
+def test_sanitize_found_every_planted_bug_in_the_record():
+    bugs = record("sanitizers_h200")["bugs"]
+    assert len(bugs) >= 25
+    assert [name for name, bug in bugs.items() if not bug["normlab"]["right"]] == []
+
+
+def test_an_unknown_record_is_named():
+    with pytest.raises(FileNotFoundError, match="no record 'x'; there are counters_h200, sanitizers_h200"):
+        record("x")

@@ -1,8 +1,9 @@
-"""The GPU without a GPU: `simulate` runs the Python body of any `numba.cuda` kernel, warps and barriers included.
+"""The GPU without a GPU: `simulate` runs the Python body of any `numba.cuda` kernel, warps and barriers included;
+`trace` counts on the way what it asks of memory (tracing/), `sanitize` finds its bugs (sanitizing/).
 
 `launch` (configuration, arguments) → `rewrite` and `operators` (the kernel's function, made to run here) → `scheduler`
 (threads, warps, blocks) ↔ `api`, `warp`, `atomics`, `memory`, `functions`, `libdevice`, `arithmetic` (what the kernel
-calls). It imports nothing else of normlab, and no Numba.
+calls). `observe` and `paths` are the eyes of the two. It imports nothing else of normlab, and no Numba.
 
 What it does not do as a GPU does, although no error says so (`tests/sim/test_against_gpu.py` holds it to one):
 
@@ -15,7 +16,8 @@ What it does not do as a GPU does, although no error says so (`tests/sim/test_ag
 - Narrow integers in the fields of a record are NumPy's own, and so is a uint64 there.
 - Indices have 64 bits, not 32, for the bit functions.
 - Functions of `math` are NumPy's, a few ulp away from libdevice's.
-- Memory has one order for all threads, so a missing fence is not seen; what no barrier orders depends on `schedule`.
+- Memory has one order for all threads, so a missing fence changes no result (`sanitize` sees it); what no barrier
+  orders depends on `schedule`.
 - Without readable source (a kernel from `exec`, a notebook cell with magics) ints and operators are Python's.
 """
 

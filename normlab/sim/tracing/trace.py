@@ -1,6 +1,6 @@
 """`trace`: a kernel's memory requests, counted per launch and per source line."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -210,11 +210,6 @@ class Trace:
                 for row in self.by_line()
             ],
         }
-
-    def __iter__(self) -> Iterator[Request]:
-        """Walk through all kept requests."""
-        for kept in self._kept.values():
-            yield from kept.all or ([kept.first] if kept.first else [])
 
     def __repr__(self) -> str:
         """Name the kernel and its launch."""

@@ -1,0 +1,50 @@
+"""The README's tables, made from the records: `python -m normlab.bench.readme` prints them."""
+
+from typing import Any
+
+from normlab.bench import record
+
+GLOBAL = "l1tex__t_{}_pipe_lsu_mem_global_op_{}.sum"
+SHARED = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
+COLUMNS = {
+    "ld requests": GLOBAL.format("requests", "ld"),
+    "ld sectors": GLOBAL.format("sectors", "ld"),
+    "st requests": GLOBAL.format("requests", "st"),
+    "st sectors": GLOBAL.format("sectors", "st"),
+    "shared ld wavefronts": SHARED.format("ld"),
+    "shared st wavefronts": SHARED.format("st"),
+}
+LAUNCHES = (
+    *("copy float32", "copy float16", "copy float32 x4", "copy strided by 2", "copy strided by 8", "copy strided by 33"),
+    *("gather", "histogram", "square", "transpose naive", "transpose float32 tile 32x32", "transpose float32 tile 32x33"),
+    *("tree sum interleaved", "tree sum sequential", "forward apex", "backward apex partial sums"),
+    *("backward apex final sums", "backward apex grad input"),
+)
+TOOLS = ("racecheck", "memcheck", "initcheck", "synccheck")
+
+
+def counters() -> str:
+    """Return hardware against trace as a Markdown table."""
+    launches = {launch["name"]: launch for launch in record("counters_h200")["launches"]}
+    lines = [["launch", *COLUMNS], ["---", *["--:"] * len(COLUMNS)]]
+    for name in LAUNCHES:
+        lines.append([name, *(_cell(launches[name]["metrics"][metric]) for metric in COLUMNS.values())])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(counted: dict[str, Any]) -> str:
+    hardware, traced = f"{counted['ncu']:,.0f}", f"{counted['trace']:,.0f}"
+    return hardware if hardware == traced else f"{hardware} / {traced}"
+
+
+def sanitizers() -> str:
+    """Return how many planted bugs compute-sanitizer's tools find, in words."""
+    bugs = record("sanitizers_h200")["bugs"].values()
+    found = {tool: sum(bug[tool]["verdict"] == "found" for bug in bugs) for tool in TOOLS}
+    together = sum(any(bug[tool]["verdict"] == "found" for tool in TOOLS) for bug in bugs)
+    return f"four tools find {together} ({', '.join(f'{tool} {count}' for tool, count in found.items())})"
+
+
+if __name__ == "__main__":
+    print(counters())
+    print(sanitizers())
