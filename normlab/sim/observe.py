@@ -71,6 +71,15 @@ class ObservedArray:
     def _result(self, value: Any) -> Any:
         return self.viewed(value) if isinstance(value, np.ndarray) and np.may_share_memory(value, self.raw) else value
 
+    def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, out: tuple = (), **keywords: Any) -> Any:
+        """Do what NumPy's function does, element by element: `np.sin(x, out)` in a kernel is a loop."""
+        plain = [_elements(part) if isinstance(part, ObservedArray) else part for part in inputs]
+        result = getattr(function, method)(*plain, **keywords)
+        for target, values in zip(out, result if isinstance(result, tuple) else (result,), strict=False):
+            for index in np.ndindex(target.shape):
+                target[index] = np.broadcast_to(values, target.shape)[index]
+        return out[0] if len(out) == 1 else out or result
+
     def viewed(self, view: np.ndarray) -> "ObservedArray":
         """Return a view of `raw` as an observed array of the same buffer."""
         return type(self)(view, self.buffer, self.observer, self.address + pointer(view) - pointer(self.raw))
@@ -80,6 +89,14 @@ class ObservedArray:
         if name not in self.fields:
             self.fields[name] = self.viewed(np.asarray(self.raw)[name])
         return self.fields[name]
+
+
+def _elements(array: ObservedArray) -> np.ndarray:
+    """Return a copy of an array's elements, each of them read."""
+    copy = np.array(array.raw)
+    for index in np.ndindex(array.shape):
+        copy[index] = array[index]
+    return copy
 
 
 class ObservedRecord:

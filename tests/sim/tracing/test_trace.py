@@ -443,3 +443,24 @@ def test_flows_through_shared_memory_go_from_writer_to_reader():
         (32 >> step, step, step + 1) for step in range(6)
     }
     assert flows.barriers == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_function_of_numpy_on_whole_arrays_is_a_loop():
+    @cuda.jit
+    def kernel(x, y):
+        np.sin(x, y)
+
+    x, y = floats(6), np.zeros(6, np.float32)
+    counted = trace(kernel)[1, 1](x, y)
+    np.testing.assert_array_equal(y, np.sin(x))
+    assert of(counted, LD, "requests") == of(counted, ST, "requests") == [6]
+
+
+def test_early_lanes_and_late_ones_stand_at_one_instruction():
+    """The interpreter reports another place of a subscript once it has specialised it."""
+
+    @cuda.jit
+    def kernel(x, y):
+        y[cuda.threadIdx.x] = x[cuda.threadIdx.x]
+
+    assert of(trace(kernel)[1, 32](floats(32), floats(32)), LD, "requests") == [1]

@@ -1,0 +1,66 @@
+"""Where a kernel accesses memory: the sites that the log numbers, and the arrays that report to it."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from normlab.sim.observe import ObservedArray
+from normlab.sim.tracing.heat import Heat
+from normlab.sim.tracing.request import Line
+
+NOT_LOADED = (np.ndarray, np.void)  # a view, and a record: no access yet
+
+
+class Site(NamedTuple):
+    """An instruction, as it was reached by its calls, that accesses `size` bytes of an array."""
+
+    line: Line
+    operation: str
+    size: int
+    heat: Heat
+    origin: int  # the array's address
+    parts: int  # 2 for a complex number, whose parts the compiler loads and stores apart: the next site is the other's
+
+
+class Sites(dict[tuple[int, ...], int]):
+    """The numbers of the sites of one operation on an array: (code, instruction, *calls outwards) → number."""
+
+    def __init__(self, operation: str, size: int, shared: bool):
+        """Know no site yet."""
+        super().__init__()
+        self.operation, self.size, self.shared = operation, size, shared
+
+
+class TracedArray(ObservedArray):
+    """An array that notes every access in its recorder's log."""
+
+    __slots__ = ("loads", "stores")
+
+    def __init__(self, *arguments: Any):
+        """Find the sites of the array."""
+        super().__init__(*arguments)
+        self.loads = self.observer.sites(self, "ld", self.itemsize)  # type: ignore[attr-defined]
+        self.stores = self.observer.sites(self, "st", self.itemsize)  # type: ignore[attr-defined]
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return an element, and note its load; a view costs nothing."""
+        value = self.raw[key]
+        if isinstance(value, NOT_LOADED):
+            return self.observer.value_of(self, key, value)
+        self.observer.note(self, key, self.loads)  # type: ignore[attr-defined]
+        return value
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Store an element, or as many as a slice has."""
+        self.raw[key] = value.raw if isinstance(value, ObservedArray) else value
+        self.observer.note(self, key, self.stores)  # type: ignore[attr-defined]
+
+
+def with_second_parts(table: np.ndarray, sites: list[Site]) -> np.ndarray:
+    """Return the accesses with those of imaginary parts."""
+    second = table[np.array([site.parts == 2 for site in sites])[table[:, 0]]]
+    if not len(second):
+        return table
+    second[:, 0] += 1
+    second[:, 3] += np.array([site.size for site in sites])[second[:, 0]]
+    return np.concatenate([table, second])
