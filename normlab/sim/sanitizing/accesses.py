@@ -45,6 +45,8 @@ class WatchedArray(ObservedArray):
             self.observer.write(self, key, value)
             return
         observer = self.observer
+        if isinstance(value, ObservedRecord):
+            value = observer.whole(value)
         observer.write_at(self, key, value, address, observer.access(sys._getframe(1)))
 
 
@@ -153,6 +155,14 @@ class Accesses(Notes):
         if address is not None:
             self.note_read(array, address, access)
         return value
+
+    def whole(self, record: ObservedRecord) -> Any:
+        """Return a record with all its fields, which are read to be stored elsewhere."""
+        array, key = record._array, record._key
+        address = wrapped_address_of(array, key)
+        assert address is not None  # or the record would be one of nobody's
+        self.note_read(array, address, self.access(sys._getframe(1)))
+        return array.raw[key]
 
     def _of_nobody(self, array: ObservedArray, made: np.ndarray) -> ObservedArray:
         """Return new memory as the kernel sees it, in the place of a view that lies outside."""

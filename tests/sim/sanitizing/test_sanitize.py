@@ -307,6 +307,36 @@ def test_an_atomic_reads_what_it_updates_unless_it_is_an_exchange():
     assert found(cleared_by_exchange, 1, 8, np.zeros(8)) == []
 
 
+@cuda.jit
+def counted_in_garbage_at_two_places(out):
+    bins = cuda.shared.array(1, int32)
+    if cuda.threadIdx.x % 2:
+        cuda.atomic.add(bins, 0, 1)
+    else:
+        cuda.atomic.max(bins, 0, 1)
+    cuda.syncthreads()
+    out[cuda.threadIdx.x] = bins[0]
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse", 4])
+def test_every_line_that_updates_garbage_is_named_and_no_line_that_reads_the_outcome(schedule):
+    want = [("uninitialized-read", "bins", (3,)), ("uninitialized-read", "bins", (5,))]
+    assert found(counted_in_garbage_at_two_places, 1, 8, np.zeros(8), schedule=schedule) == want
+
+
+def test_a_record_stored_whole_is_read_and_written():
+    @cuda.jit
+    def shifted_records(x):
+        if cuda.threadIdx.x < 2:
+            x[cuda.threadIdx.x] = x[cuda.threadIdx.x + 1]
+
+    x = np.array([(1, 2), (3, 4), (5, 6)], [("a", np.float32), ("b", np.int16)])
+    assert found(shifted_records, 1, 1, x, uninitialized=[x[2:]]) == []
+    assert x[0] == x[1]
+    assert found(shifted_records, 1, 2, x) == [("race", "x", (2,))]
+    assert found(shifted_records, 1, 1, x, uninitialized=[x[1:]]) == [("uninitialized-read", "x", (2,))]
+
+
 def test_each_block_s_shared_memory_begins_without_contents():
     @cuda.jit
     def first_block_writes(out):
