@@ -180,6 +180,57 @@ def test_a_fence_for_the_block_does_not_reach_another_block():
 
 
 @cuda.jit
+def polled_by_a_plain_load(message, flag, out):
+    if cuda.blockIdx.x == 0:
+        message[0] = 7
+        cuda.threadfence()
+        cuda.atomic.exch(flag, 0, 1)
+    else:
+        while cuda.ldcv(flag, 0) == 0:
+            pass
+        out[0] = message[0]
+
+
+@cuda.jit
+def raised_by_a_plain_store(message, flag, out):
+    if cuda.blockIdx.x == 0:
+        message[0] = 7
+        cuda.threadfence()
+        flag[0] = 1
+    else:
+        while cuda.atomic.add(flag, 0, 0) == 0:
+            pass
+        out[0] = message[0]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "lines", "advice"),
+    [
+        (polled_by_a_plain_load, (4, 6), r"make the read one too, or put a grid sync between them"),
+        (raised_by_a_plain_store, (4, 6), r"make the write one too, or put a grid sync between them"),
+    ],
+)
+def test_a_flag_that_is_no_atomic_on_one_side_is_the_race_and_what_it_guards_is_not(kernel, lines, advice):
+    arguments = floats(1), np.zeros(1, np.int32), floats(1)
+    assert found(kernel, 2, 1, *arguments) == [("race", "flag", lines)]
+    (finding,) = sanitize(kernel)[2, 1](floats(1), np.zeros(1, np.int32), floats(1)).findings
+    assert finding.advice.endswith(advice)
+
+
+@cuda.jit
+def counted_and_cleared(count):
+    cuda.atomic.add(count, 0, 1)
+    count[0] = 0
+
+
+def test_an_atomic_on_the_element_itself_is_no_signal_that_lacks_a_fence():
+    report = sanitize(counted_and_cleared)[2, 1](np.zeros(1, np.int32))
+    advice = {finding.lines: finding.advice for finding in report.findings}
+    assert sorted(len(lines) for lines in advice) == [1, 2]
+    assert all("fence" not in text for text in advice.values())
+
+
+@cuda.jit
 def exchanged_by_activemask(x, out):
     buffer = cuda.shared.array(32, float32)
     lane = cuda.threadIdx.x
