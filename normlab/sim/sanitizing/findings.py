@@ -57,7 +57,8 @@ class Finding:
 
     kind: one of `KINDS`. array, space, index: the memory, its space ("global", "shared" or "local") and the element,
     negative or out of bounds as the kernel gave it; None, None and () where no memory is meant. first, second: what
-    the two threads did (second is None if one is enough to go wrong). count: how often. benign: a race of writes that
+    the two threads did (second is None if one is enough to go wrong). count: how often, or at least, as an instruction
+    that raced with 256 others at an element is not asked about there any more. benign: a race of writes that
     all store what the element holds already. advice: what to do, in a sentence.
     """
 

@@ -19,6 +19,7 @@ from normlab.sim.sanitizing.clocks import Access, Left, ThreadClock, before
 
 THIN = 64  # reads or atomics of one unit, from which on only a few of every instruction are kept
 THIN_WRITES = 16  # the same for writes, which every access is held to
+ENOUGH = 256  # races of one instruction at one unit, from which on it is not asked about there any more
 KEPT = 2  # of these: blocks an instruction, warps a block, lanes a warp
 WRITTEN, GARBAGE, UPDATED = 0, 1, 2  # UPDATED: by an atomic, so that it is garbage for other atomics only: one finding
 
@@ -31,7 +32,22 @@ Accesses = dict[int, Several]  # by the address of a unit
 class Region:
     """The shadow of one allocation, from `start` on the imagined device."""
 
-    __slots__ = ("atomics", "garbage", "left", "pending", "reads", "reads_only", "shared", "start", "unit", "writes")
+    __slots__ = (
+        *(
+            "atomics",
+            "garbage",
+            "left",
+            "pending",
+            "races",
+            "reads",
+            "reads_only",
+            "settled",
+            "shared",
+            "start",
+            "unit",
+        ),
+        "writes",
+    )
 
     def __init__(self, start: int, unit: int, shared: bool = True):
         """Have elements of `unit` bytes. `shared`: more than one thread can reach it."""
@@ -40,6 +56,8 @@ class Region:
         self.reads: Accesses = {}
         self.writes: Accesses = {}
         self.atomics: Accesses = {}
+        self.races: dict[tuple[int, int, int], int] = {}  # unit, code and instruction → how many it had
+        self.settled: set[tuple[int, int, int]] = set()  # those that had enough
         self.left: dict[int, Left] = {}  # what atomics pass on at their addresses
         self.garbage: bytearray | None = None  # WRITTEN, GARBAGE or UPDATED for each byte; None: all are written
         self.pending: dict[int, list[tuple[str, Access, Buffer]]] = {}  # reads of garbage, by address
@@ -58,13 +76,15 @@ class Region:
 
     def forget(self) -> None:
         """Begin anew after a barrier of all threads that can reach the memory."""
-        for accesses in (self.reads, self.writes, self.atomics, self.left):
-            accesses.clear()
+        for known in (self.reads, self.writes, self.atomics, self.left, self.races, self.settled):
+            known.clear()
 
     # --- accesses: each returns those before it that it races with, by what they did ---------------------------------
 
     def read(self, address: int, access: Access) -> list[tuple[str, Access]] | None:
         """Note a read of one unit."""
+        if self.settled and (address, id(access[1]), access[2]) in self.settled:
+            return None
         seen = self.reads.get(address)
         if seen is access:  # nobody has read it since; who has written it since has met this access
             return None
@@ -72,25 +92,41 @@ class Region:
         writes, atomics = self.writes.get(address), self.atomics.get(address)
         if writes is None and atomics is None:
             return None
-        return _unordered(access, ("write", writes), ("atomic", atomics))
+        return self._unordered(address, access, ("write", writes), ("atomic", atomics))
 
     def write(self, address: int, access: Access) -> list[tuple[str, Access]] | None:
         """Note a write of one unit."""
+        if self.settled and (address, id(access[1]), access[2]) in self.settled:
+            return None
         writes, reads, atomics = self.writes.get(address), self.reads.get(address), self.atomics.get(address)
         found = None
         if writes is not None or reads is not None or atomics is not None:
-            found = _unordered(access, ("write", writes), ("read", reads), ("atomic", atomics))
+            found = self._unordered(address, access, ("write", writes), ("read", reads), ("atomic", atomics))
         self.writes[address] = access if writes is None else together(writes, access, THIN_WRITES)
         return found
 
     def atomic(self, address: int, access: Access) -> list[tuple[str, Access]] | None:
         """Note an atomic update of one unit."""
+        if self.settled and (address, id(access[1]), access[2]) in self.settled:
+            return None
         seen = self.atomics.get(address)
         self.atomics[address] = access if seen is None else together(seen, access)
         writes, reads = self.writes.get(address), self.reads.get(address)
         if writes is None and reads is None:
             return None
-        return _unordered(access, ("write", writes), ("read", reads))
+        return self._unordered(address, access, ("write", writes), ("read", reads))
+
+    def _unordered(
+        self, address: int, access: Access, *earlier: tuple[str, Several | None]
+    ) -> list[tuple[str, Access]] | None:
+        """Return what in `earlier` races with `access`; an instruction with enough of these is settled."""
+        found = unordered(access, *earlier)
+        if found is not None:
+            key = address, id(access[1]), access[2]
+            self.races[key] = self.races.get(key, 0) + len(found)
+            if self.races[key] >= ENOUGH:
+                self.settled.add(key)
+        return found
 
     # --- what atomics pass on ----------------------------------------------------------------------------------------
 
@@ -122,7 +158,7 @@ class Region:
         return range(address, address + size, unit)
 
 
-def _unordered(access: Access, *earlier: tuple[str, Several | None]) -> list[tuple[str, Access]] | None:
+def unordered(access: Access, *earlier: tuple[str, Several | None]) -> list[tuple[str, Access]] | None:
     """Return the accesses in `earlier` that did not happen before `access`, or None."""
     epoch = access[0]
     found = None

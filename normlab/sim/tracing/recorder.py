@@ -89,16 +89,14 @@ class Recorder(Observer):
     def note(self, array: ObservedArray, key: Any, sites: Sites) -> None:
         """Log the running thread's access to `array[key]`: every access of the kernel comes through here."""
         try:
-            if key.__class__ is tuple:
+            if key.__class__ is int and key >= 0:
+                address = array.address + key * array.strides[0]
+            else:
                 row, column = key
                 rows, columns = array.strides
                 if row < 0 or column < 0:
                     raise ValueError
                 address = array.address + row * rows + column * columns
-            elif key.__class__ is int and key >= 0:
-                address = array.address + key * array.strides[0]
-            else:
-                raise ValueError
         except (ValueError, TypeError):  # all that is not the usual: other dimensions, negative indices, slices
             offset = offset_of(array, key)
             if offset is None:
@@ -108,11 +106,9 @@ class Recorder(Observer):
         depth = 2
         while KERNEL_MARK not in (here := sys._getframe(depth)).f_globals:
             depth += 1
-        site: tuple[int, ...] = id(here.f_code), here.f_lasti
-        frame: Any = here
-        while frame.f_code is not self.kernel_code:
-            frame = frame.f_back
-            site = (*site, frame.f_lasti)
+        site: int | tuple[int, ...] = here.f_lasti
+        if here.f_code is not self.kernel_code:
+            site = self._site_in_function(here)
         try:
             number = sites[site]
         except KeyError:
@@ -122,6 +118,13 @@ class Recorder(Observer):
         self._append((number, trail.path, trail.slot, address))
         if sites.shared and thread.block is self.flows.block:
             self.flows.access(thread, array.buffer, address, sites.operation, self._sites[number].line)
+
+    def _site_in_function(self, frame: Any) -> tuple[int, ...]:
+        """Return what tells a site in a device function from all others: its instruction and its calls outwards."""
+        site: tuple[int, ...] = id(frame.f_code), frame.f_lasti
+        while (frame := frame.f_back).f_code is not self.kernel_code:
+            site = (*site, frame.f_lasti)
+        return (*site, frame.f_lasti)
 
     def _site_number(self, sites: Sites, frame: Any, array: ObservedArray) -> int:
         """Return the number of the site where `frame` stands; one source position may be several instructions."""

@@ -22,8 +22,11 @@ class Site(NamedTuple):
     parts: int  # 2 for a complex number, whose parts the compiler loads and stores apart: the next site is the other's
 
 
-class Sites(dict[tuple[int, ...], int]):
-    """The numbers of the sites of one operation on an array: (code, instruction, *calls outwards) → number."""
+class Sites(dict[int | tuple[int, ...], int]):
+    """The numbers of the sites of one operation on an array.
+
+    The keys are quick to make: the instruction in the kernel, or (code, instruction, *calls outwards) in a function.
+    """
 
     def __init__(self, operation: str, size: int, shared: bool):
         """Know no site yet."""
@@ -34,11 +37,12 @@ class Sites(dict[tuple[int, ...], int]):
 class TracedArray(ObservedArray):
     """An array that notes every access in its recorder's log."""
 
-    __slots__ = ("loads", "stores")
+    __slots__ = ("loads", "note", "stores")
 
     def __init__(self, *arguments: Any):
         """Find the sites of the array."""
         super().__init__(*arguments)
+        self.note = self.observer.note  # type: ignore[attr-defined]
         self.loads = self.observer.sites(self, "ld", self.itemsize)  # type: ignore[attr-defined]
         self.stores = self.observer.sites(self, "st", self.itemsize)  # type: ignore[attr-defined]
 
@@ -47,13 +51,13 @@ class TracedArray(ObservedArray):
         value = self.raw[key]
         if isinstance(value, NOT_LOADED):
             return self.observer.value_of(self, key, value)
-        self.observer.note(self, key, self.loads)  # type: ignore[attr-defined]
+        self.note(self, key, self.loads)
         return value
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Store an element, or as many as a slice has."""
         self.raw[key] = value.raw if isinstance(value, ObservedArray) else value
-        self.observer.note(self, key, self.stores)  # type: ignore[attr-defined]
+        self.note(self, key, self.stores)
 
 
 def with_second_parts(table: np.ndarray, sites: list[Site]) -> np.ndarray:

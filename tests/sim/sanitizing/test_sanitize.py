@@ -8,6 +8,7 @@ import torch
 from numba import cuda, float32, int32
 
 from normlab.sim import Finding, Report, sanitize
+from normlab.sim.sanitizing.shadow import ENOUGH
 
 FULL = 0xFFFFFFFF
 
@@ -307,7 +308,7 @@ def test_the_advice_fits_the_threads_that_are_farthest_apart(kernel, grid, block
 
 def test_the_race_of_thousands_of_threads_is_one_finding():
     (finding,) = sanitize(overwritten)[20, 64](floats(1), np.arange(64, dtype=np.float32)).findings
-    assert finding.count > 1000
+    assert finding.count >= ENOUGH  # and about there it is settled
 
 
 # --- memory without contents -----------------------------------------------------------------------------------------
