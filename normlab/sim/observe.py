@@ -6,10 +6,12 @@ meet. `trace` and `sanitize` are observers.
 """
 
 import sys
+from contextlib import suppress
 from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from normlab.sim.paths import KERNEL_MARK, Paths
 
@@ -24,11 +26,11 @@ class Buffer:
     to the observer.
     """
 
-    __slots__ = ("address", "array", "name", "space", "state")
+    __slots__ = ("address", "allocation", "array", "name", "space", "state")
 
-    def __init__(self, name: str, space: str, array: np.ndarray, address: int):
-        """Name `array`, which lies in "global", "shared", "local" or "constant" memory."""
-        self.name, self.space, self.array, self.address = name, space, array, address
+    def __init__(self, name: str, space: str, array: np.ndarray, address: int, allocation: range = range(0)):
+        """Name `array`: in "global", "shared", "local" or "constant" memory, at `address` of `allocation`."""
+        self.name, self.space, self.array, self.address, self.allocation = name, space, array, address, allocation
         self.state: Any = None
 
 
@@ -73,7 +75,7 @@ class ObservedArray:
 
     def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, out: tuple = (), **keywords: Any) -> Any:
         """Do what NumPy's function does, element by element: `np.sin(x, out)` in a kernel is a loop."""
-        plain = [_elements(part) if isinstance(part, ObservedArray) else part for part in inputs]
+        plain = [elements(part) if isinstance(part, ObservedArray) else part for part in inputs]
         result = getattr(function, method)(*plain, **keywords)
         for target, values in zip(out, result if isinstance(result, tuple) else (result,), strict=False):
             for index in np.ndindex(target.shape):
@@ -91,7 +93,7 @@ class ObservedArray:
         return self.fields[name]
 
 
-def _elements(array: ObservedArray) -> np.ndarray:
+def elements(array: ObservedArray) -> np.ndarray:
     """Return a copy of an array's elements, each of them read."""
     copy = np.array(array.raw)
     for index in np.ndindex(array.shape):
@@ -125,6 +127,25 @@ def pointer(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+def allocation_of(array: np.ndarray) -> tuple[int, int, Any]:
+    """Return the host address and the bytes of the memory that `array` is all or a view of, and whose it is.
+
+    NumPy knows the array that a view is made of, a torch tensor its storage, anything else its buffer.
+    """
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    base: Any = owner.base
+    if hasattr(base, "untyped_storage"):
+        storage = base.untyped_storage()
+        return storage.data_ptr(), storage.nbytes(), owner
+    with suppress(TypeError, ValueError, BufferError):
+        whole = np.frombuffer(base.obj if isinstance(base, memoryview) else base, np.uint8)
+        return pointer(whole), whole.nbytes, owner
+    low, high = byte_bounds(owner)
+    return low, high - low, owner
+
+
 class Observer:
     """Hears of everything that a launch does. The methods here do what the kernel asks, and note nothing."""
 
@@ -135,7 +156,7 @@ class Observer:
 
     def __init__(self) -> None:
         """Know of no memory yet."""
-        self._owners: dict[int, tuple[int, Any]] = {}  # an allocation's host address → its address on the device
+        self._owners: dict[int, tuple[range, Any]] = {}  # an allocation's host address → its addresses on the device
         self._end = ALIGNMENT  # of the imagined device's memory in use
 
     def attach(self, cuda: Any) -> None:
@@ -151,19 +172,19 @@ class Observer:
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
         if not isinstance(value, np.ndarray):
             return value
-        buffer = Buffer(name, space, value, self._device_address(value))
+        address, allocation = self._device_address(value)
+        buffer = Buffer(name, space, value, address, allocation)
         self.add(buffer)
         return self.array_class(value, buffer, self, buffer.address)
 
-    def _device_address(self, array: np.ndarray) -> int:
-        owner = array
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
-        start = pointer(owner)
+    def _device_address(self, array: np.ndarray) -> tuple[int, range]:
+        """Return where `array` begins on the imagined device, and the addresses of the allocation that it lies in."""
+        start, size, owner = allocation_of(array)
         if start not in self._owners:
-            self._owners[start] = self._end, owner  # kept, so that no other array takes its place
-            self._end += -(-max(owner.nbytes, 1) // ALIGNMENT) * ALIGNMENT
-        return self._owners[start][0] + pointer(array) - start
+            self._owners[start] = range(self._end, self._end + size), owner  # kept: no other array takes its place
+            self._end += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
+        allocation = self._owners[start][0]
+        return allocation.start + pointer(array) - start, allocation
 
     def made(self, array: np.ndarray, name: str, space: str, address: int) -> ObservedArray:
         """Return a new shared or local array as the kernel sees it."""

@@ -139,6 +139,8 @@ class PathMarks(ast.NodeTransformer):
         self.generic_visit(node)
         self._depth = depth
         node.body.insert(0, _report("turn", depth, loop))
+        if node.orelse:  # where all lanes meet that have not left by a break
+            node.orelse.insert(0, _report("loop", depth))
         return [_report("loop", depth), node, _report("loop", depth)]
 
     visit_For = visit_While = _visit_loop  # noqa: N815

@@ -5,10 +5,9 @@ from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
-from numpy.lib.array_utils import byte_bounds
 
 from normlab.sim.memory import DYNAMIC_ADDRESS
-from normlab.sim.observe import KERNEL_MARK, Buffer, ObservedArray, Observer, pointer
+from normlab.sim.observe import KERNEL_MARK, Buffer, ObservedArray, Observer, allocation_of, pointer
 from normlab.sim.sanitizing.advice import BLOCK, GRID, WARP, against_garbage, against_index, against_race
 from normlab.sim.sanitizing.bounds import index_of, positions_of
 from normlab.sim.sanitizing.clocks import Access, BlockClock, ThreadClock
@@ -89,14 +88,10 @@ class Notes(Observer):
         array, block = buffer.array, None if buffer.space == "global" else self.memory(self.cuda.current.block)
         unit = max(1, array.itemsize)
         if block is None:
-            start, owner = next(
-                (start, owner)
-                for start, owner in self._owners.values()
-                if start <= buffer.address < start + max(1, owner.nbytes)
-            )
+            start = buffer.allocation.start
             region = buffer.state = self.regions.setdefault(start, Region(start, unit))
             region.units(buffer.address, unit)
-            self._empty(buffer, region, owner)
+            self._empty(buffer, region)
             return
         dynamic = buffer.space == "shared" and buffer.address == DYNAMIC_ADDRESS
         if dynamic and block.dynamic is not None:
@@ -111,19 +106,16 @@ class Notes(Observer):
         if dynamic:
             block.dynamic = region
 
-    def _empty(self, buffer: Buffer, region: Region, owner: np.ndarray) -> None:
+    def _empty(self, buffer: Buffer, region: Region) -> None:
         """Note which elements of an argument count as never written."""
-        lowest, end = byte_bounds(owner)
+        start, size, _ = allocation_of(buffer.array)
         for array in self.uninitialized:
             if np.may_share_memory(array, buffer.array):
-                low, high = byte_bounds(array)
-                inside = lowest <= low and high <= end  # or a tensor's memory, of which NumPy knows no owner
-                part = array if inside else buffer.array
+                part = array if allocation_of(array)[0] == start else buffer.array
                 if region.garbage is None:
-                    region.garbage = bytearray(end - lowest)
+                    region.garbage = bytearray(size)
                     region.reads_only = False
-                offset = buffer.address + pointer(part) - pointer(buffer.array) - region.start
-                region.never_written(offset, part.shape, part.strides, part.itemsize)
+                region.never_written(pointer(part) - start, part.shape, part.strides, part.itemsize)
 
     # --- what is wrong -----------------------------------------------------------------------------------------------
 

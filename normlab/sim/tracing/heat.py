@@ -39,7 +39,7 @@ class Heat:
         weights = np.cumprod((1, *self.shape[:0:-1]))[::-1]
         for axis in order:
             stride = abs(self._strides[axis])
-            index = rest // stride if stride else np.zeros_like(rest)
+            index = np.minimum(rest // stride, self.shape[axis] - 1) if stride else np.zeros_like(rest)
             rest = rest - index * stride
             number += (self.shape[axis] - 1 - index if self._strides[axis] < 0 else index) * weights[axis]
         return number
@@ -48,6 +48,21 @@ class Heat:
         """Return the counts in the shape of the array."""
         return self._counts["st" if stores else "ld"].reshape(self.shape)
 
-    def touched(self, stores: bool) -> int:
-        """Return the bytes of the elements that were touched at least once."""
-        return int((self.counted(stores) > 0).sum()) * self.itemsize
+
+class Touched:
+    """Which bytes of one allocation were loaded, and which were stored, under whatever name."""
+
+    def __init__(self, allocation: range):
+        """Start with none."""
+        self._start = allocation.start
+        self._bytes = {operation: np.zeros(len(allocation), bool) for operation in ("ld", "st")}
+
+    def touch(self, operation: str, addresses: np.ndarray, size: int) -> None:
+        """Hear of loads ("ld") or stores ("st") of `size` bytes each; atomics are apart."""
+        if operation in self._bytes:
+            for step in range(size):
+                self._bytes[operation][addresses - self._start + step] = True
+
+    def count(self, operation: str) -> int:
+        """Return the bytes that `operation` touched at least once."""
+        return int(self._bytes[operation].sum())

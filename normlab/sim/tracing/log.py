@@ -54,6 +54,10 @@ class Log:
         """Return the number of accesses."""
         return len(self.events) // FIELDS
 
+    def put_back(self, table: np.ndarray) -> None:
+        """Have the accesses `table`, (n, 4), again."""
+        self.events.frombytes(np.ascontiguousarray(table).tobytes())
+
     def take(self) -> np.ndarray:
         """Return the accesses as an (n, 4) array, and start again empty."""
         table = np.array(self.events, np.int64).reshape(-1, FIELDS)

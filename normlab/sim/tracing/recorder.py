@@ -1,8 +1,8 @@
 """The observer behind `trace`: it logs what lanes do one by one, and counts the requests that their warps make of it.
 
-Requests are counted when the log is long and all blocks stand still in one place, or at the end, and then forgotten,
-but for the first and the costliest of every line, and those of the lines whose requests were asked for. Memory grows
-with the kernel's source, its arrays, and what happens between two barriers of a block.
+Requests are counted when the log is long and their warp has ended or stands at a barrier, or at the end, and then
+forgotten, but for the first and the costliest of every line, and those of the lines whose requests were asked for.
+Memory grows with the kernel's source, its arrays, and what a warp does between two barriers.
 """
 
 import sys
@@ -15,7 +15,7 @@ from normlab.sim.observe import KERNEL_MARK, Buffer, ObservedArray, Observer, ke
 from normlab.sim.paths import Paths, calls_of
 from normlab.sim.tracing.counts import Counts
 from normlab.sim.tracing.flows import Flows
-from normlab.sim.tracing.heat import Heat
+from normlab.sim.tracing.heat import Heat, Touched
 from normlab.sim.tracing.log import Groups, Log, grouped, sectors_of, wavefronts_of
 from normlab.sim.tracing.request import Kept, Line, Request, line_of
 from normlab.sim.tracing.sites import Site, Sites, TracedArray, with_second_parts
@@ -38,8 +38,11 @@ class Recorder(Observer):
         self.kept: dict[tuple[Line, str, str, str], Kept] = {}  # (line, space, operation, array)
         self.heat: dict[tuple, Heat] = {}
         self.flows = Flows()
+        self.touched: dict[range, Touched] = {}  # by allocation of global memory
         self._keep = keep
         self._log = Log()
+        self._long = LONG
+        self._ended: list[bool] = []  # by number of the warp
         self._append = self._log.append
         self._sites: list[Site] = []
         self._sites_of: dict[tuple, Sites] = {}
@@ -90,7 +93,8 @@ class Recorder(Observer):
         """Log the running thread's access to `array[key]`: every access of the kernel comes through here."""
         try:
             if key.__class__ is int and key >= 0:
-                address = array.address + key * array.strides[0]
+                (stride,) = array.strides
+                address = array.address + key * stride
             else:
                 row, column = key
                 rows, columns = array.strides
@@ -133,7 +137,10 @@ class Recorder(Observer):
             self._site_numbers[place] = len(self._sites)
             parts = 2 if array.raw.dtype.kind == "c" else 1
             line = line_of(frame.f_code, frame.f_lasti)
-            made = Site(line, sites.operation, sites.size // parts, array.buffer.state, array.buffer.address, parts)
+            buffer = array.buffer
+            made = Site(
+                line, sites.operation, sites.size // parts, buffer.state, buffer.address, buffer.allocation, parts
+            )
             self._sites += [made] * parts
         return self._site_numbers[place]
 
@@ -150,7 +157,7 @@ class Recorder(Observer):
         self._counts(_stopped_at(arrived[0])).barriers += 1
         if block is self.flows.block:
             self.flows.barrier(arrived)
-        self._count_if_long(block)
+        self._count_if_long(block.warps)
 
     def meeting(self, group: list[Any]) -> None:
         """Count a warp operation, at the line of its first lane."""
@@ -169,28 +176,46 @@ class Recorder(Observer):
         """Count a grid sync, at the line of the first thread."""
         waiting = [thread for block in blocks for thread in block.at_grid_sync]
         self._counts(_stopped_at(waiting[0])).grid_syncs += 1
+        self.count()
 
     def block_begins(self, block: Any) -> None:
         """Give every thread of a new block its trail."""
         self.paths.begin(block)
+        self._ended += [False] * len(block.warps)
         self.flows.begin(block)
 
-    def block_done(self, block: Any) -> None:
-        """Make room in the log."""
-        self._count_if_long(block)
+    def returned(self, thread: Any) -> None:
+        """Make room in the log when a warp has come to its end."""
+        if not thread.warp.live:
+            self._ended[thread.seen.slot // 32] = True
+            self._count_if_long([])
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    def _count_if_long(self, block: Any) -> None:
-        """Count what a long log holds, if no request is half made: `block`, which stands still, is the only one."""
-        if len(self._log) > LONG and not any(other is not block for other in self.cuda.grid_run.parked):
-            self.count()
+    def _count_if_long(self, standing: list[Any]) -> None:
+        """Count what a long log holds of the warps that have ended, or that are `standing` at a barrier.
+
+        Of others a request may be half made.
+        """
+        if len(self._log) < self._long:
+            return
+        table = self._log.take()
+        whole = np.array(self._ended, bool)
+        whole[[warp.threads[0].seen.slot // 32 for warp in standing]] = True
+        chosen = whole[table[:, 2] // 32]
+        self._count(table[chosen])
+        self._log.put_back(table[~chosen])
+        self._long = max(LONG, 2 * len(self._log))
 
     def count(self) -> None:
-        """Make requests of the log, and count them by line."""
-        if not len(self._log):
+        """Count what the log holds: no thread is between two accesses of one request."""
+        self._count(self._log.take())
+
+    def _count(self, table: np.ndarray) -> None:
+        """Make requests of accesses, and count them by line."""
+        if not len(table):
             return
-        table = with_second_parts(self._log.take(), self._sites)
+        table = with_second_parts(table, self._sites)
         groups = grouped(table)
         size = np.array([site.size for site in self._sites])[table[:, 0]]
         shared = np.array([site.heat.space == "shared" for site in self._sites])[table[:, 0]]
@@ -212,8 +237,17 @@ class Recorder(Observer):
             else:
                 memory.wavefronts += int(cost[mine].sum())
                 memory.fewest += int(fewest[mine].sum())
-            site.heat.count(site.operation, table[table[:, 0] == number, 3] - site.origin, site.size)
+            addresses = table[table[:, 0] == number, 3]
+            if number == 0 or self._sites[number - 1] is not site:  # else the second part of complex numbers
+                site.heat.count(site.operation, addresses - site.origin, site.size)
+            if site.heat.space == "global":
+                self._touched(site.allocation).touch(site.operation, addresses, site.size)
             self._keep_some(site, groups, np.flatnonzero(mine), cost, table)
+
+    def _touched(self, allocation: range) -> Touched:
+        if allocation not in self.touched:
+            self.touched[allocation] = Touched(allocation)
+        return self.touched[allocation]
 
     def _keep_some(self, site: Site, groups: Groups, mine: np.ndarray, cost: np.ndarray, table: np.ndarray) -> None:
         """Keep the first and the costliest of the requests numbered `mine`, or all."""

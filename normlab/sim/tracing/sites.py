@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normlab.sim.observe import ObservedArray
+from normlab.sim.observe import ObservedArray, elements
 from normlab.sim.tracing.heat import Heat
 from normlab.sim.tracing.request import Line
 
@@ -19,6 +19,7 @@ class Site(NamedTuple):
     size: int
     heat: Heat
     origin: int  # the array's address
+    allocation: range  # of global memory, that it lies in
     parts: int  # 2 for a complex number, whose parts the compiler loads and stores apart: the next site is the other's
 
 
@@ -56,7 +57,7 @@ class TracedArray(ObservedArray):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Store an element, or as many as a slice has."""
-        self.raw[key] = value.raw if isinstance(value, ObservedArray) else value
+        self.raw[key] = elements(value) if isinstance(value, ObservedArray) else value
         self.note(self, key, self.stores)
 
 

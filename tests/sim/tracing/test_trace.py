@@ -8,6 +8,7 @@ from numba import cuda, float32, float64
 from normlab.engine import load_vector, store_vector
 from normlab.kernels import LADDERS
 from normlab.sim import METRICS, Trace, simulate, trace
+from normlab.sim.tracing.log import Log
 
 LD, ST = (
     {
@@ -464,3 +465,114 @@ def test_early_lanes_and_late_ones_stand_at_one_instruction():
         y[cuda.threadIdx.x] = x[cuda.threadIdx.x]
 
     assert of(trace(kernel)[1, 32](floats(32), floats(32)), LD, "requests") == [1]
+
+
+def test_a_row_stored_by_one_index_is_a_store_of_each_element():
+    @cuda.jit
+    def kernel(x):
+        x[cuda.threadIdx.x] = 0
+
+    assert of(trace(kernel)[1, 32](floats(32, 4)), ST, "requests", "sectors", "unique") == [4, 64, 512]
+
+
+def test_a_row_stored_in_another_is_loaded_too():
+    @cuda.jit
+    def kernel(x, y):
+        y[cuda.threadIdx.x, :] = x[cuda.threadIdx.x, :]
+
+    x, y = floats(32, 4), np.zeros((32, 4), np.float32)
+    counted = trace(kernel)[1, 32](x, y)
+    np.testing.assert_array_equal(x, y)
+    assert of(counted, LD, "requests", "unique") == of(counted, ST, "requests", "unique") == [4, 512]
+
+
+def test_lanes_meet_in_the_else_of_a_loop():
+    @cuda.jit
+    def kernel(x, y):
+        i = cuda.threadIdx.x
+        for _ in range(i % 4):
+            pass
+        else:
+            y[i] = x[i]
+        n = 0
+        while n < i % 3:
+            n += 1
+        else:
+            y[i] += 1
+
+    assert of(trace(kernel)[1, 32](floats(32), floats(32)), LD, "requests") == [2]
+    assert of(trace(kernel)[1, 32](floats(32), floats(32)), ST, "requests") == [2]
+
+
+def test_views_of_tensors_and_buffers_keep_their_place_in_the_allocation():
+    torch = pytest.importorskip("torch")
+    for dtype, sectors in ((torch.float32, 5), (torch.bfloat16, 3)):
+        base = torch.zeros(64, dtype=dtype)
+        assert of(trace(copy)[1, 32](base[1:33], torch.zeros(32, dtype=dtype), 1, 0), LD, "sectors") == [sectors]
+    memory = bytearray(4 * 64)
+    shifted = np.frombuffer(memory, np.float32, offset=4)
+    assert of(trace(copy)[1, 32](shifted, floats(32), 1, 0), LD, "sectors") == [5]
+
+
+def test_unique_bytes_do_not_depend_on_names_and_dtypes():
+    @cuda.jit
+    def both(x, y, out):
+        out[cuda.threadIdx.x] = x[cuda.threadIdx.x] + y[cuda.threadIdx.x]
+
+    x = floats(64)
+    for other, unique in ((x[:32], 128), (x[16:48], 192), (x[:32].view(np.int32), 128)):
+        assert of(trace(both)[1, 32](x[:32], other, floats(32)), LD, "unique") == [unique]
+    state = np.zeros(32, np.dtype([("a", np.float32), ("b", np.float64)], align=True))
+
+    @cuda.jit
+    def field(x):
+        x[cuda.threadIdx.x].a = 1
+
+    assert of(trace(field)[1, 32](state), ST, "unique") == [128]
+
+
+def test_atomics_are_no_unique_loads_or_stores():
+    @cuda.jit
+    def kernel(x):
+        cuda.atomic.add(x, 0, 1)
+
+    assert of(trace(kernel)[1, 32](floats(1)), LD, "unique") == [0]
+
+
+def test_heat_of_complex_numbers_and_of_arrays_whose_axes_overlap():
+    @cuda.jit
+    def touch(x):
+        x[cuda.threadIdx.x] += 1
+
+    assert (trace(touch)[1, 4](np.zeros(4, np.complex128)).array("x").counted(stores=False) == 1).all()
+
+    @cuda.jit
+    def window(x, y):
+        y[cuda.threadIdx.x] = x[cuda.threadIdx.x, 3]
+
+    windows = np.lib.stride_tricks.sliding_window_view(floats(9), 4)
+    counted = trace(window)[1, 6](windows, floats(6))
+    assert counted.array("x").counted(stores=False).sum() == 6
+    assert of(counted, LD, "unique") == [24]
+
+
+@cuda.jit
+def many_accesses(x, y):
+    i = cuda.grid(1)
+    for _ in range(60):
+        y[i] = x[i] + y[i]
+    cuda.cg.this_grid().sync()
+    y[i] = x[i]
+
+
+def test_the_log_is_emptied_when_warps_end_or_stand(monkeypatch):
+    whole = trace(many_accesses)[4, 96](floats(384), floats(384))
+    monkeypatch.setattr("normlab.sim.tracing.recorder.LONG", 300)
+    longest = []
+    take = Log.take
+    monkeypatch.setattr(Log, "take", lambda log: longest.append(len(log)) or take(log))
+    assert trace(many_accesses)[4, 96](floats(384), floats(384)).as_dict() == whole.as_dict()
+    assert of(whole, LD, "requests") == [12 * 121]
+    longest.clear()
+    trace(transpose)[4, (32, 32)](floats(32, 32), floats(32, 32), False)
+    assert max(longest) < 3000  # of 4 x 4096 accesses
