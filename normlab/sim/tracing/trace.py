@@ -1,5 +1,6 @@
 """`trace`: a kernel's memory requests, counted per launch and per source line."""
 
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,13 @@ class LineCounts:
     line: Line
     metrics: dict[str, float]
 
+    def __repr__(self) -> str:
+        """Name the line and those of its metrics that are not 0, by their short titles."""
+        told = ", ".join(
+            f"{tables.shown(name)} {tables.number(value)}" for name, value in self.metrics.items() if value
+        )
+        return f"<line {self.line.number}: {self.line.text or tables.NO_SOURCE} ({told})>"
+
 
 class Trace:
     """What a launch did to memory, and where its threads met.
@@ -79,27 +87,34 @@ class Trace:
         total = Counts()
         for counts in recorder.lines.values():
             total.add(counts)
-        for heat in self.heat:
-            if heat.space == "global":
-                total.unique.ld += heat.touched(stores=False)
-                total.unique.st += heat.touched(stores=True)
+        for touched in recorder.touched.values():
+            total.unique.ld += touched.count("ld")
+            total.unique.st += touched.count("st")
         self.counts, self.metrics = total, total.metrics()
 
     def by_line(self) -> list[LineCounts]:
-        """Return the metrics of every line that touched memory or synchronised, in the order of the source.
+        """Return the metrics of every line that touched memory or synchronised: the kernel's file first, then others.
 
         Unique bytes are known of whole launches only, and left out.
         """
         return [
             LineCounts(line, {name: value for name, value in counts.metrics().items() if "unique" not in name})
-            for line, counts in sorted(self._lines.items(), key=lambda item: (item[0].file, item[0].number))
+            for line, counts in sorted(self._lines.items(), key=lambda item: self._place(item[0]))
         ]
 
-    def compare(self, other: "Trace") -> tables.Comparison:
-        """Return the metrics of two traces side by side; prints as a table, in a notebook too."""
+    def _place(self, line: Line) -> tuple[bool, str, int]:
+        """Return by what lines are sorted."""
+        return line.file != self.file, line.file, line.number
+
+    def compare(self, other: "Trace", labels: tuple[str, str] | None = None) -> tables.Comparison:
+        """Return the metrics of two traces side by side; prints as a table, in a notebook too.
+
+        `labels`: what to call this trace and the other, instead of their kernels. Raises TypeError for what is no
+        Trace and for labels that are no two strings, ValueError for two labels that are the same.
+        """
         if not isinstance(other, Trace):
             raise TypeError(f"compare takes another Trace, not {type(other).__name__}")
-        return tables.Comparison(self, other)
+        return tables.Comparison(self, other, labels)
 
     def requests(
         self, line: int, operation: str | None = None, array: str | None = None, file: str | None = None
@@ -185,11 +200,13 @@ class Trace:
 
         return draw_heat(self.array(array), operation, width, ax)
 
-    def draw_comparison(self, other: "Trace", ax: "Axes | None" = None) -> "Axes":
-        """Draw the metrics of two traces as pairs of bars; raises TypeError for what is no Trace."""
+    def draw_comparison(
+        self, other: "Trace", ax: "Axes | None" = None, labels: tuple[str, str] | None = None
+    ) -> "Axes":
+        """Draw the metrics of two traces as pairs of bars; `labels` and errors as those of `compare`."""
         from normlab.sim.tracing.pictures import draw_comparison
 
-        return draw_comparison(self.compare(other), ax)
+        return draw_comparison(self.compare(other, labels), ax)
 
     def _one(self, line: int | Request, operation: str | None, array: str | None, space: str) -> Request:
         """Return `line` if it is a request, else the costliest of that line, of `space` if there are such."""
@@ -216,8 +233,8 @@ class Trace:
         return f"<Trace of {self.kernel}[{self.grid}, {self.block}]>"
 
     def __str__(self) -> str:
-        """Return the metrics and the lines as tables."""
-        return tables.as_text(self)
+        """Return the metrics and the lines as tables, on a terminal no wider than it is."""
+        return tables.as_text(self, tables.terminal_width(sys.stdout))
 
     def _repr_html_(self) -> str:
         return tables.as_html(self)
