@@ -6,7 +6,7 @@ from typing import Any
 
 from normlab.sim.sanitizing.clocks import Access, ThreadClock
 from normlab.sim.sanitizing.findings import Act, Finding, Report
-from normlab.sim.tracing.request import Line, line_of
+from normlab.sim.source import Line, line_of
 
 
 def act(operation: str, thread: ThreadClock, source: Line | None) -> Act:

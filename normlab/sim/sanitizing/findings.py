@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from normlab.sim.tracing.request import Line
+from normlab.sim.source import Line
 
 KINDS = (
     "race",

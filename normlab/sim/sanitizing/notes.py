@@ -16,7 +16,7 @@ from normlab.sim.sanitizing.findings import Finding
 from normlab.sim.sanitizing.places import Place
 from normlab.sim.sanitizing.shadow import GARBAGE, Region
 from normlab.sim.scheduler import WARP_SIZE
-from normlab.sim.tracing.request import line_of
+from normlab.sim.source import line_of
 
 
 class BlockMemory:

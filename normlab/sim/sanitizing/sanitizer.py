@@ -13,7 +13,7 @@ from normlab.sim.sanitizing.collector import act, act_of
 from normlab.sim.sanitizing.findings import Act, Finding, Report
 from normlab.sim.sanitizing.places import Place, line_at, parting_lines, place_of, same
 from normlab.sim.scheduler import wanted
-from normlab.sim.tracing.request import Line
+from normlab.sim.source import Line
 
 
 class Sanitizer(Accesses):

@@ -9,8 +9,9 @@ counted. Lanes run together when they reach an instruction by the same calls and
 split them further.
 """
 
+from normlab.sim.source import Line
 from normlab.sim.tracing.counts import METRICS, Counts
-from normlab.sim.tracing.request import Line, Request
+from normlab.sim.tracing.request import Request
 from normlab.sim.tracing.trace import LineCounts, Trace, trace
 
 __all__ = ["METRICS", "Counts", "Line", "LineCounts", "Request", "Trace", "trace"]

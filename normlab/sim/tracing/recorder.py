@@ -13,11 +13,12 @@ import numpy as np
 
 from normlab.sim.observe import KERNEL_MARK, Buffer, ObservedArray, Observer, kernel_frame, offset_of
 from normlab.sim.paths import Paths, calls_of
+from normlab.sim.source import Line, line_of
 from normlab.sim.tracing.counts import Counts
 from normlab.sim.tracing.flows import Flows
 from normlab.sim.tracing.heat import Heat, Touched
 from normlab.sim.tracing.log import Groups, Log, grouped, sectors_of, wavefronts_of
-from normlab.sim.tracing.request import Kept, Line, Request, line_of
+from normlab.sim.tracing.request import Kept, Request
 from normlab.sim.tracing.sites import Site, Sites, TracedArray, with_second_parts
 from normlab.sim.warp import SOURCES
 

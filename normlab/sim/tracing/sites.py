@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.sim.observe import ObservedArray, elements
+from normlab.sim.source import Line
 from normlab.sim.tracing.heat import Heat
-from normlab.sim.tracing.request import Line
 
 NOT_LOADED = (np.ndarray, np.void)  # a view, and a record: no access yet
 

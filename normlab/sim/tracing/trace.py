@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normlab.sim.launch import Launch, Launchable
+from normlab.sim.source import Line
 from normlab.sim.tracing import tables
 from normlab.sim.tracing.counts import METRICS, Counts
 from normlab.sim.tracing.heat import Heat
 from normlab.sim.tracing.recorder import Recorder
-from normlab.sim.tracing.request import Line, Request
+from normlab.sim.tracing.request import Request
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

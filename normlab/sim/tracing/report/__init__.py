@@ -10,13 +10,14 @@ from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from normlab.sim.source import Line
 from normlab.sim.tracing.counts import METRICS
 from normlab.sim.tracing.pictures.arrows import tree
 from normlab.sim.tracing.pictures.grid import heat_grid
 from normlab.sim.tracing.pictures.maps import bank_map, sector_map
 from normlab.sim.tracing.pictures.words import count, subject
 from normlab.sim.tracing.report.listing import sections
-from normlab.sim.tracing.request import Line, Request
+from normlab.sim.tracing.request import Request
 from normlab.sim.tracing.tables import number, title
 from normlab.sim.tracing.trace import Trace
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from normlab.sim.tracing.request import Line
+from normlab.sim.source import Line
 from normlab.sim.tracing.trace import Trace
 
 
