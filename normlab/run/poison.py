@@ -40,8 +40,12 @@ def unwritten(memory: np.ndarray) -> list[np.ndarray]:
     fresh = (elements == pattern(memory.dtype)).all(axis=1)
     if fresh.all():
         return [memory]
-    if memory.dtype.itemsize < TELLING or not memory.flags.c_contiguous:
+    if memory.dtype.itemsize < TELLING:
         return []
-    edges = np.flatnonzero(np.diff(fresh, prepend=False, append=False))
-    flat = memory.reshape(-1)
-    return [flat[first:end] for first, end in edges.reshape(-1, 2)]
+    rows = (1, -1) if memory.flags.c_contiguous else memory.shape
+    memory, fresh = memory.reshape(rows), fresh.reshape(rows)
+    return [
+        memory[row][first:end]
+        for row in np.ndindex(memory.shape[:-1])
+        for first, end in np.flatnonzero(np.diff(fresh[row], prepend=False, append=False)).reshape(-1, 2)
+    ]

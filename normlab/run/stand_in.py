@@ -25,9 +25,11 @@ from normlab.run.transfer import In, InOut, Out
 
 UNSUPPORTED = (
     *("BaseCUDAMemoryManager", "GetIpcHandleMixin", "HostOnlyCUDAMemoryManager", "declare_device"),
-    *("compile_all", "compile_for_current_device", "compile_ptx_for_current_device"),
     *("from_cuda_array_interface", "open_ipc_array", "set_memory_manager"),
 )
+COMPILERS = ("compile", "compile_all", "compile_ptx", "compile_for_current_device", "compile_ptx_for_current_device")
+NO_DRIVER = "it needs a GPU's driver, and there is none here"
+NO_COMPILER = "kernels are interpreted here, and nothing compiles them"
 
 
 def host_face(launcher: Launcher) -> dict[str, Any]:
@@ -39,7 +41,8 @@ def host_face(launcher: Launcher) -> dict[str, Any]:
         _cache: dict[Any, Any] = {}  # noqa: RUF012 - as it is called and annotated there
 
     return {
-        **{name: _refuse(f"cuda.{name}") for name in UNSUPPORTED},
+        **{name: _refuse(f"cuda.{name}", NO_DRIVER) for name in UNSUPPORTED},
+        **{name: _refuse(f"cuda.{name}", NO_COMPILER) for name in COMPILERS},
         "jit": functools.partial(jit, launcher),
         "reduce": Reduce,
         "Reduce": Reduce,
@@ -76,9 +79,9 @@ def host_face(launcher: Launcher) -> dict[str, Any]:
     }
 
 
-def _refuse(what: str) -> Any:
+def _refuse(what: str, why: str) -> Any:
     def refuse(*arguments: Any, **options: Any) -> None:
-        raise NotImplementedError(f"{what} is not in normlab run: it needs a GPU's driver, and there is none here")
+        raise NotImplementedError(f"{what} is not in normlab run: {why}")
 
     return refuse
 
@@ -133,8 +136,10 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
             alter(arrays, name, value)
         alter(engine, "gpu_available", lambda: False)  # for a program that also calls normlab itself
         alter(cuda.dispatcher, "CUDADispatcher", Kernel)
-        alter(numba_host.driver.Driver, "__getattr__", lambda driver, name: _refuse(f"the driver's {name}")())
-        alter(numba_host.driver.Driver, "ensure_initialized", lambda driver: _refuse("the CUDA driver")())
+        alter(
+            numba_host.driver.Driver, "__getattr__", lambda driver, name: _refuse(f"the driver's {name}", NO_DRIVER)()
+        )
+        alter(numba_host.driver.Driver, "ensure_initialized", lambda driver: _refuse("the CUDA driver", NO_DRIVER)())
         prepare = spawn.get_preparation_data
         alter(spawn, "get_preparation_data", lambda name: {"normlab.run": ForChild(), **prepare(name)})
         for kind, builder in (("Vectorize", elementwise.Vectorize), ("GUVectorize", rowwise.GUVectorize)):

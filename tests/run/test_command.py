@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from normlab.cli import app
-from normlab.run.launcher import Launcher
+from normlab.run.launcher import Launcher, ordinal
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -36,8 +36,8 @@ def test_findings_are_reported_at_the_end_and_make_the_exit_code_1():
         *[done.stderr.split(f"\n\n{name} (planted.py:")[1] for name in ("total", "reverse")],
     )
     assert "in 1 launch" not in first_half
-    assert "in 1 launch: uninitialized-read on global x[32], 32 times" in total
-    assert "in 3 launches: race on shared shared[32], 64 times" in reverse
+    assert "in 1 launch, the 1st, total[1, 64]: uninitialized-read on global x[32], 32 times" in total
+    assert "in 3 launches, first the 1st, reverse[1, 64]: race on shared shared[32], 64 times" in reverse
     assert reverse.count("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum") == 1
 
 
@@ -79,6 +79,29 @@ def test_nothing_is_found_in_correct_programs_and_their_results_stay(run, name):
     assert not launcher.found_something, launcher.report()
     if name != "streams":  # which prints times
         assert watched.out == plain.out
+
+
+def test_findings_of_a_launch_that_raised_count_and_say_which_it_was(run):
+    launcher = Launcher(sanitize=True)
+    finished = run("caught", launcher=launcher)
+    assert finished.results == [1]  # under the sanitizer, a store out of bounds is a finding, and goes on
+    assert "raising (caught.py:7): 4 launches" in launcher.report()
+    assert "in 1 launch, the 4th, raising[(1, 1), 33]: race on global x[0]" in launcher.report()
+    assert "in 1 launch, the 1st, outside[1, 1]: out-of-bounds on global x[1]" in launcher.report()
+    assert [*map(ordinal, (1, 2, 3, 4, 11, 22, 112))] == ["1st", "2nd", "3rd", "4th", "11th", "22nd", "112th"]
+
+
+def test_a_first_launch_that_raises_has_no_trace_and_says_so(run):
+    launcher = Launcher(trace=True)
+    assert run("caught", launcher=launcher).results == [3]
+    head, raising, outside = launcher.report().split("(caught.py:")
+    assert "2 kernels, 5 launches" in head
+    assert "the first:\n  raising[" in raising
+    assert "the first raised IndexError: " in outside
+    assert "--sanitize says more" in outside
+    both = Launcher(sanitize=True, trace=True)
+    assert run("caught", launcher=both).results == [1]
+    assert "out-of-bounds on global x[1]" in both.report()
 
 
 def test_tracing_changes_no_result(run):

@@ -80,6 +80,9 @@ def test_what_needs_a_driver_is_refused_by_name(cuda):
     for name in ("open_ipc_array", "set_memory_manager", "from_cuda_array_interface"):
         with pytest.raises(NotImplementedError, match=rf"cuda\.{name} is not in normlab run"):
             getattr(cuda, name)()
+    for name in ("compile", "compile_ptx", "compile_ptx_for_current_device"):
+        with pytest.raises(NotImplementedError, match=rf"cuda\.{name} is not in normlab run: .*nothing compiles"):
+            getattr(cuda, name)(print, ())
     with pytest.raises(NotImplementedError, match="driver's cuDeviceGetCount is not in normlab run"):
         cuda.cudadrv.driver.driver.get_device_count()
 

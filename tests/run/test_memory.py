@@ -42,6 +42,13 @@ def test_unwritten_elements_are_known_by_content():
     memory[3, 2] = 0
     assert [part.size for part in unwritten(memory)] == [3, 5]
     assert np.shares_memory(unwritten(memory)[1], memory[2])
+    rows = poisoned((4, 6), np.dtype(np.int32))[::2, ::2]
+    rows[1, 1] = 0
+    assert [part.shape for part in unwritten(rows)] == [(3,), (1,), (1,)]
+    assert all(np.shares_memory(part, rows) for part in unwritten(rows))
+    columns = poisoned((4, 3), np.dtype(np.float64)).T
+    columns[0] = 1
+    assert sum(part.size for part in unwritten(columns)) == 8
     small = poisoned((4,), np.dtype(np.uint8))
     small[0] = 1
     assert unwritten(small) == []  # 0x5a is a value like any other
