@@ -14,6 +14,7 @@ from normlab import __version__
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 PATIENCE = 20.0  # seconds above which the user is told how long it will take
+LONGEST = 86_400.0  # seconds that nobody waits for
 
 
 class Norm(StrEnum):
@@ -146,8 +147,10 @@ def trace_ladder(
             raise ValueError(f"--recompute is for the backward ladder, not for {ladder!r}")
         if html is not None and len(steps) > 1:
             raise ValueError(f"--html writes one step's report: give one, such as {ladder}/{steps[0].name}")
-        if (seconds := problem.seconds(steps)) > PATIENCE:
-            typer.echo(f"this takes about {seconds / 60:.1f} minutes; a smaller --shape takes less", err=True)
+        if (seconds := problem.seconds(steps)) > LONGEST:
+            raise ValueError(f"{shape} takes about {duration(seconds)}, more than a day; a smaller --shape takes less")
+        if seconds > PATIENCE:
+            typer.echo(f"this takes about {duration(seconds)}; a smaller --shape takes less", err=True)
         with _progress(len(steps)) as advance:
             results = []
             for step in steps:
@@ -201,6 +204,13 @@ def run_script(
         typer.echo(f"normlab run: cannot read {script}: {error.strerror}", err=True)
         code = 2
     raise typer.Exit(code)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as minutes, hours or days."""
+    if seconds < 7200:
+        return f"{seconds / 60:.1f} minutes"
+    return f"{seconds / 3600:.1f} hours" if seconds < 172_800 else f"{seconds / 86_400:,.0f} days"
 
 
 @contextmanager

@@ -12,11 +12,10 @@ from normlab.arguments import FLOATS, statistics_dtype, step_of
 from normlab.kernels import LADDERS, BackwardProblem, Step
 from normlab.sim import METRICS, Trace, trace
 from normlab.sim.tracing import Counts
-from normlab.sim.tracing.tables import aligned, line_rows, number
+from normlab.sim.tracing.tables import NARROWEST, fitted, lines_text, number, title
 
 EPS = 1e-5
 SLOWER = 5  # times that a traced kernel takes, compared with a simulated one
-SMALLEST_SOURCE = 24  # characters of a source line that a table shows at least
 # The columns of the ladder's table: what every step has, then what tells steps apart.
 COLUMNS = [name for name in METRICS if "bytes" not in name and "sectors_per_request" not in name]
 
@@ -108,9 +107,13 @@ class Scratch:
 
 def steps_of(name: str) -> tuple[str, list[Step]]:
     """Return ladder and steps that "LADDER" or "LADDER/STEP" names; raises ValueError for one that is not there."""
-    ladder, _, step = name.partition("/")
+    ladder, slash, step = name.partition("/")
     if ladder not in LADDERS:
         raise ValueError(f"unknown ladder {ladder!r}: choose one of {', '.join(LADDERS)}")
+    if slash and not step:
+        raise ValueError(
+            f"{name!r} names no step: {ladder!r} alone means all of them, and {ladder}/{LADDERS[ladder][0].name} one"
+        )
     return ladder, [step_of(ladder, step)] if step else list(LADDERS[ladder])
 
 
@@ -134,18 +137,22 @@ def save(result: StepTrace, path: Path) -> list[Path]:
 
 
 def show(problem: Problem, results: list[StepTrace], console: Console, by_line: bool) -> None:
-    """Print the ladder's table, or one step line by line."""
+    """Print the ladder's table, or one step line by line; a terminal gets no wider lines than it has room for."""
+    width = max(console.width, NARROWEST) if console.is_terminal else None
     what = f"{'RMSNorm' if problem.rms else 'LayerNorm'} {problem.ladder}"
     path = ", recomputed from the output" if problem.memory_efficient else ""
-    console.print(f"{what}{path}, {problem.n1} x {problem.n2} {problem.dtype}, traced in the simulator\n", style="bold")
+    head = f"{what}{path}, {problem.n1} x {problem.n2} {problem.dtype}, traced in the simulator\n"
+    console.print(head, style="bold", soft_wrap=width is None)
     if by_line:
-        for one in results[0].traces:
-            console.print(f"{one.kernel}[{one.grid}, {one.block}]", markup=False, highlight=False)
-            print(_table(line_rows(one), left=2, width=console.width), file=console.file)
+        for position, one in enumerate(results[0].traces, start=1):
+            launch = f"launch {position} of {len(results[0].traces)}: " if len(results[0].traces) > 1 else ""
+            print(f"{launch}{title(one)}", file=console.file)
+            print(lines_text(one, width), file=console.file)
             console.print()
     else:
-        print(_table(ladder_rows(results), left=1, width=console.width), file=console.file)
-        console.print("\nwhole launches; LADDER/STEP shows one line by line, --json every metric", style="dim")
+        print(fitted(ladder_rows(results), width), file=console.file)
+        foot = "\nwhole launches; LADDER/STEP shows one line by line, --json every metric"
+        console.print(foot, style="dim", soft_wrap=width is None)
 
 
 def ladder_rows(results: list[StepTrace]) -> list[list[str]]:
@@ -166,28 +173,6 @@ def _excess(metrics: dict[str, float]) -> float:
         for kind in ("moved", "unique")
     )
     return moved / unique if unique else 0.0
-
-
-def _table(rows: list[list[str]], left: int, width: int) -> str:
-    """Return rows, the first of them the head, with the first `left` columns as text and the others as numbers.
-
-    The heads of numbers go over several lines, and the source is cut to what `width` leaves.
-    """
-    head, *body = rows
-    stacked = [[title] if column < left else title.replace("/", "/ ").split() for column, title in enumerate(head)]
-    depth = max(map(len, stacked))
-    above = [list(line) for line in zip(*([""] * (depth - len(words)) + words for words in stacked), strict=True)]
-    if "source" in head:
-        source = head.index("source")
-        others = [max(len(row[column]) for row in above + body) + 2 for column in range(len(head)) if column != source]
-        room = max(SMALLEST_SOURCE, width - sum(others))
-        body = [[*row[:source], _cut(row[source], room), *row[source + 1 :]] for row in body]
-    lines = aligned(above + body, left).split("\n")
-    return "\n".join([*lines[:depth], "-" * max(map(len, lines)), *lines[depth:]])
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def as_json(problem: Problem, results: list[StepTrace]) -> str:

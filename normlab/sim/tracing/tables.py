@@ -1,7 +1,14 @@
-"""Traces as tables: plain text for a terminal, HTML for a notebook."""
+"""Traces as tables: plain text for a terminal or a file, HTML for a notebook.
 
+A terminal gets no line that is wider than itself: source is cut, then a line's counters go below it; a ladder's table
+goes without some columns, and says which. A file gets all.
+"""
+
+import os
+import sys
 from html import escape
-from typing import TYPE_CHECKING
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
 from normlab.sim.tracing.counts import METRICS
 
@@ -9,6 +16,12 @@ if TYPE_CHECKING:
     from normlab.sim.tracing.trace import Trace
 
 Row = list[str]
+NARROWEST = 80  # columns that a terminal is expected to have
+SMALLEST_SOURCE = 24  # characters of a source line that a table shows at least
+NO_SOURCE = "(source not available)"
+NOTHING = "no memory request, no synchronisation"
+# Heads of columns that a narrow terminal goes without, the first of them first: others tell as much, or more.
+LEAST_TELLING = ("lanes/request", "st requests", "ld requests", "votes", "warp syncs", "grid syncs")
 
 
 def number(value: float) -> str:
@@ -19,6 +32,24 @@ def number(value: float) -> str:
 def shown(name: str) -> str:
     """Return the short title of a metric."""
     return METRICS[name].short
+
+
+def file_name(file: str) -> str:
+    """Return what a reader knows a file by: its name, or the notebook cell that it stands for."""
+    session: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    try:
+        kind, label = session.compile.format_code_name(file)
+    except (AttributeError, TypeError):  # no notebook, or no cell of it
+        return file.rsplit("/", 1)[-1]
+    return f"{kind} {label}"
+
+
+def terminal_width(stream: Any, indented: int = 0) -> int | None:
+    """Return the columns, 80 or more, that a terminal has for what stands `indented`; None if `stream` is none."""
+    try:
+        return max(NARROWEST, os.get_terminal_size(stream.fileno()).columns) - indented
+    except (OSError, AttributeError, ValueError):  # a file, a pipe, a notebook
+        return None
 
 
 def metric_rows(trace: "Trace") -> list[Row]:
@@ -34,8 +65,8 @@ def line_rows(trace: "Trace") -> list[Row]:
     several = len({row.line.file for row in lines}) > 1
     rows = [
         [
-            f"{row.line.file.rsplit('/', 1)[-1]}:{row.line.number}" if several else str(row.line.number),
-            row.line.text.partition("  #")[0],
+            f"{file_name(row.line.file)}:{row.line.number}" if several else str(row.line.number),
+            row.line.text.partition("  #")[0] or NO_SOURCE,
             *(number(row.metrics[name]) if row.metrics[name] else "" for name in names),
         ]
         for row in lines
@@ -58,6 +89,72 @@ def aligned(rows: list[Row], left: int) -> str:
         ).rstrip()
         for row in rows
     )
+
+
+def as_table(rows: list[Row], left: int) -> str:
+    """Return rows, the first of them the head, as text; the titles of numbers go over several lines."""
+    heads = _stacked(rows[0], left)
+    lines = aligned(heads + rows[1:], left).split("\n")
+    return "\n".join([*lines[: len(heads)], "-" * max(map(len, lines)), *lines[len(heads) :]])
+
+
+def fitted(rows: list[Row], width: int | None) -> str:
+    """Return a table whose first column is names as text of at most `width` columns; None: as many as it takes.
+
+    What is too much is left out: first those of `LEAST_TELLING`, then from the right; and a note says so.
+    """
+    dropped: list[str] = []
+    while width is not None and _width(rows, left=1) > width and len(rows[0]) > 2:
+        weak = [title for title in LEAST_TELLING if title in rows[0]]
+        column = rows[0].index(weak[0]) if weak else len(rows[0]) - 1
+        dropped.append(rows[0][column])
+        rows = [[*row[:column], *row[column + 1 :]] for row in rows]
+    note = f"no room for {', '.join(dropped)}: a wider terminal shows them, and so does a file"
+    return "\n".join([as_table(rows, left=1), *(wrap(note, width or NARROWEST) if dropped else ())])
+
+
+def lines_text(trace: "Trace", width: int | None) -> str:
+    """Return what every line did, as text of at most `width` columns; None: as many as it takes.
+
+    Source is cut to 24 characters; where that is not enough, a line's counters stand below it.
+    """
+    rows = line_rows(trace)
+    if len(rows) == 1:
+        return NOTHING
+    if width is None:
+        return as_table(rows, left=2)
+    longest = max(len(row[1]) for row in rows)
+    room = max(SMALLEST_SOURCE, longest - max(0, _width(rows, left=2) - width))
+    cut = [[row[0], _cut(row[1], room), *row[2:]] for row in rows]
+    return as_table(cut, left=2) if _width(cut, left=2) <= width else _folded(rows, width)
+
+
+def _folded(rows: list[Row], width: int) -> str:
+    """Return a line's number and source, below them its counters, and so on; the first row is the head."""
+    margin = max(len(row[0]) for row in rows[1:]) + 2
+    text = []
+    for where, source, *values in rows[1:]:
+        text.append(where.ljust(margin) + _cut(source, width - margin))
+        counters = [f"{head} {value}" for head, value in zip(rows[0][2:], values, strict=True) if value]
+        joined = [counter.replace(" ", "\0") for counter in counters]  # a counter stays in one line
+        told = wrap(", ".join(joined), width, initial_indent=" " * margin, subsequent_indent=" " * margin)
+        text += [line.replace("\0", " ") for line in told]
+    return "\n".join(text)
+
+
+def _stacked(head: Row, left: int) -> list[Row]:
+    """Return a head whose titles of numbers go over several lines, as those lines."""
+    words = [[title] if column < left else title.replace("/", "/ ").split() for column, title in enumerate(head)]
+    depth = max(map(len, words))
+    return [list(line) for line in zip(*([""] * (depth - len(title)) + title for title in words), strict=True)]
+
+
+def _width(rows: list[Row], left: int) -> int:
+    return max(map(len, aligned(_stacked(rows[0], left) + rows[1:], left).split("\n")))
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def html_table(rows: list[Row], left: int) -> str:
@@ -90,38 +187,72 @@ def title(trace: "Trace") -> str:
     return f"{trace.kernel}[{trace.grid}, {trace.block}]"
 
 
-def as_text(trace: "Trace") -> str:
-    """Return a trace's metrics and lines."""
-    metrics = aligned([["metric", "value"], *metric_rows(trace)], left=1)
-    return f"{title(trace)}\n\n{metrics}\n\n{aligned(line_rows(trace), left=2)}"
+def as_text(trace: "Trace", width: int | None = None) -> str:
+    """Return a trace's metrics and lines in `width` columns, or as many as it takes."""
+    metrics = metric_rows(trace)
+    head = [aligned([["metric", "value"], *metrics], left=1)] if metrics else []
+    return "\n\n".join([title(trace), *head, lines_text(trace, width)])
 
 
 def as_html(trace: "Trace") -> str:
     """Return a trace's lines, then its metrics, as two HTML tables."""
+    if not trace.by_line():
+        return f"<div><h4>{escape(title(trace))}</h4><p>{NOTHING}</p></div>"
     lines = html_table(line_rows(trace), left=2)
     metrics = html_table([["metric", "", "value"], *([name, shown(name), n] for name, n in metric_rows(trace))], left=2)
     return f"<div><h4>{escape(title(trace))}</h4>{lines}<br>{metrics}</div>"
 
 
 class Comparison:
-    """Two traces side by side, metric by metric."""
+    """Two traces side by side, metric by metric. `print` it; a notebook shows a table.
 
-    def __init__(self, one: "Trace", other: "Trace"):
-        """Compare `other` with `one`."""
+    Attributes:
+        labels: what the columns are called. metrics: name → the values of both.
+    """
+
+    def __init__(self, one: "Trace", other: "Trace", labels: tuple[str, str] | None = None):
+        """Compare `other` with `one`, under their kernels' names, numbered where they are the same, or `labels`.
+
+        Raises TypeError for labels that are no two strings, ValueError for two that are the same.
+        """
         self.one, self.other = one, other
+        self.labels = _names_of(one, other) if labels is None else _two_labels(labels)
         names = [name for name in METRICS if one.metrics[name] or other.metrics[name]]
         self.metrics = {name: (one.metrics[name], other.metrics[name]) for name in names}
 
-    def rows(self) -> list[Row]:
-        """Return a head, then [metric, one, other, other / one]."""
-        rows = [["metric", self.one.kernel, self.other.kernel, "ratio"]]
+    def rows(self, short: bool = False) -> list[Row]:
+        """Return a head, then [metric, one, other, other / one]; `short`: with the metrics' short titles."""
+        rows = [["metric", *self.labels, "second / first"]]
         for name, (mine, others) in self.metrics.items():
-            rows.append([name, number(mine), number(others), f"{others / mine:.2f}" if mine else "-"])
+            ratio = f"{others / mine:.2f}" if mine else "-"
+            rows.append([shown(name) if short else name, number(mine), number(others), ratio])
         return rows
 
+    def __repr__(self) -> str:
+        """Name the two."""
+        return f"<Comparison of {self.labels[0]} and {self.labels[1]}: {len(self.metrics)} metrics>"
+
     def __str__(self) -> str:
-        """Return the table as text."""
-        return aligned(self.rows(), left=1)
+        """Return the table as text, with short titles where a terminal has no room for the names."""
+        width, text = terminal_width(sys.stdout), aligned(self.rows(), left=1)
+        if width is None or max(map(len, text.split("\n"))) <= width:
+            return text
+        return aligned(self.rows(short=True), left=1)
 
     def _repr_html_(self) -> str:
         return html_table(self.rows(), left=1)
+
+
+def _names_of(one: "Trace", other: "Trace") -> tuple[str, str]:
+    if one.kernel != other.kernel:
+        return one.kernel, other.kernel
+    return f"{one.kernel} (1)", f"{other.kernel} (2)"
+
+
+def _two_labels(labels: Any) -> tuple[str, str]:
+    given = labels if isinstance(labels, (tuple, list)) else ()
+    if len(given) != 2 or not all(isinstance(label, str) for label in given):
+        raise TypeError(f"labels takes two strings, one for each trace, not {labels!r}")
+    if given[0] == given[1]:
+        raise ValueError(f"the labels of two traces must differ, and both are {given[0]!r}")
+    return given[0], given[1]

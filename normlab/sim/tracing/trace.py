@@ -58,10 +58,8 @@ class LineCounts:
 
     def __repr__(self) -> str:
         """Name the line and those of its metrics that are not 0, by their short titles."""
-        told = ", ".join(
-            f"{tables.shown(name)} {tables.number(value)}" for name, value in self.metrics.items() if value
-        )
-        return f"<line {self.line.number}: {self.line.text or tables.NO_SOURCE} ({told})>"
+        told = [f"{tables.shown(name)} {tables.number(value)}" for name, value in self.metrics.items() if value]
+        return f"<line {self.line.number}: {self.line.text or tables.NO_SOURCE} ({', '.join(told)})>"
 
 
 class Trace:

@@ -26,7 +26,8 @@ def draw_comparison(comparison: Comparison, ax: "Axes | None" = None) -> "Axes":
         values = [pair[side] for pair in comparison.metrics.values()]
         shares = [pair[side] / max(pair) for pair in comparison.metrics.values()]
         places = [row + 0.38 * side for row in range(len(names))]
-        ax.barh(places, shares, height=0.34, label=f"{trace.kernel}[{trace.grid}, {trace.block}]", **look)
+        name = f"{comparison.labels[side]}, grid {trace.grid}, block {trace.block}"
+        ax.barh(places, shares, height=0.34, label=name, **look)
         for place, share, value in zip(places, shares, values, strict=True):
             ax.text(share + 0.01, place, number(value), va="center", fontsize=ink.SMALL, color=ink.TEXT)
     ax.set_yticks([row + 0.19 for row in range(len(names))], [METRICS[name].short for name in names])
@@ -34,6 +35,6 @@ def draw_comparison(comparison: Comparison, ax: "Axes | None" = None) -> "Axes":
     ax.set_xlim(0, 1.18)
     ax.set_ylim(len(names) - 0.2, -0.45)
     ink.labels(ax, "each pair scaled to its larger value", "")
-    ax.set_title(f"{traces[0].kernel} and {traces[1].kernel}", loc="left", fontsize=ink.PLAIN, color=ink.TEXT)
+    ax.set_title(" and ".join(comparison.labels), loc="left", fontsize=ink.PLAIN, color=ink.TEXT)
     ink.legend(ax, 1)
     return ax
