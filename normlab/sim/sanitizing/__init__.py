@@ -1,8 +1,8 @@
 """`sanitize`: a launch that finds races, reads of garbage, bad indices, divergent barriers, wrong masks and deadlocks.
 
 `sanitizer` (threads: who meets whom) and `accesses` (memory) are the observer; `clocks` knows what happens before what,
-`shadow` who has accessed each element; `bounds` and `places` read indices and call sites; `collector`, `advice` and
-`findings` make the report.
+`shadow` who has accessed each element, `inputs` which arrays need neither, as nobody writes them; `bounds` and `places`
+read indices and call sites; `collector`, `advice` and `findings` make the report.
 
 What it goes by, and where a GPU may differ:
 
@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.errors import BarrierError, DeadlockError
-from normlab.sim.launch import Launch, Launchable, adopt_arguments
+from normlab.sim.launch import Launch, Launchable, _described, adopt_arguments
 from normlab.sim.memory import adopt
 from normlab.sim.sanitizing.findings import KINDS, Act, Finding, Report
+from normlab.sim.sanitizing.inputs import arrays_in, inputs_of
 from normlab.sim.sanitizing.sanitizer import Sanitizer
 
 __all__ = ["KINDS", "Act", "Finding", "Report", "sanitize"]
@@ -42,7 +43,7 @@ def sanitize(kernel: Any, uninitialized: Iterable[Any] = (), schedule: str | int
 
     Raises TypeError and ValueError as `simulate` does, TypeError for an `uninitialized` that is no array, ValueError
     for one that is not among the arguments. What the kernel itself raises comes out, with the findings so far in a
-    note.
+    note, and the `Report` so far as its attribute `sanitizer_report`.
 
     >>> import numpy as np
     >>> from numba import cuda, float32
@@ -74,36 +75,25 @@ def _arrays(uninitialized: Any) -> Iterator[np.ndarray]:
         yield np.asarray(adopted)
 
 
-def _described(value: Any) -> str:
-    return f"the {type(value).__name__} {value!r}"
-
-
-def _parts(arguments: Iterable[Any]) -> Iterator[np.ndarray]:
-    """Walk through the arrays among a launch's arguments, those in tuples too."""
-    for argument in arguments:
-        if isinstance(argument, tuple):
-            yield from _parts(argument)
-        elif isinstance(argument, np.ndarray):
-            yield argument
-
-
 def _watch(launch: Launch, arguments: tuple, uninitialized: list[np.ndarray]) -> Report:
     """Run a launch to its end, or as far as it comes."""
     name = launch.function.__name__
-    given = [*_parts(adopt_arguments(launch.function, arguments))]
+    adopted = adopt_arguments(launch.function, arguments)
+    given = [*arrays_in(adopted)]
     for array in uninitialized:
         if array.size and not any(np.may_share_memory(array, argument) for argument in given):
             raise ValueError(
                 f"uninitialized holds an array of shape {array.shape} and dtype {array.dtype} that is not among the "
                 f"arguments of kernel {name!r}"
             )
-    sanitizer = Sanitizer(uninitialized)
+    sanitizer = Sanitizer(uninitialized, inputs_of(launch.function.__code__, adopted, uninitialized))
     try:
         launch.run(arguments, sanitizer)
     except (BarrierError, DeadlockError):  # which are findings
         pass
     except BaseException as error:
         report = sanitizer.report(name)
+        error.sanitizer_report = report  # type: ignore[attr-defined]
         if not report.ok:
             error.add_note(str(report))
         raise

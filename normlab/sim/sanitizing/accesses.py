@@ -50,10 +50,37 @@ class WatchedArray(ObservedArray):
         observer.write_at(self, key, value, address, observer.access(sys._getframe(1)))
 
 
+class InputArray(WatchedArray):
+    """An array that nobody writes (`inputs.py`): of its elements only the indices are looked at."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return an element."""
+        try:
+            if type(key) is not tuple:
+                if key >= 0:
+                    return self.raw[key]
+            else:
+                for position in key:
+                    if position < 0:
+                        break
+                else:
+                    return self.raw[key]
+        except (IndexError, TypeError):
+            pass
+        return self.observer.read(self, key)
+
+
 class Accesses(Notes):
     """An observer that finds races, reads of garbage and bad indices."""
 
     array_class = WatchedArray
+
+    def adopt(self, value: Any, name: str, space: str = "global") -> Any:
+        """Return what a kernel sees of an argument that it calls `name`."""
+        array = super().adopt(value, name, space)
+        return InputArray(array.raw, array.buffer, self, array.address) if name in self.inputs else array
 
     # --- one element -------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """What the sanitizer keeps of threads, blocks and memory, and how it notes what is wrong with an access."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -35,10 +35,10 @@ class BlockMemory:
 class Notes(Observer):
     """The observer's books."""
 
-    def __init__(self, uninitialized: Sequence[np.ndarray]):
-        """Know of no memory yet. Of the arguments, `uninitialized` have no contents."""
+    def __init__(self, uninitialized: Sequence[np.ndarray], inputs: Container[str]):
+        """Know of no memory yet. Of the arguments, `uninitialized` have no contents, and nobody writes `inputs`."""
         super().__init__()
-        self.uninitialized = uninitialized
+        self.uninitialized, self.inputs = uninitialized, inputs
         self.collector = Collector()
         self.blocks: dict[Any, BlockMemory] = {}  # of the blocks that have not ended
         self.passed: dict[tuple[int, int, int], CodeType] = {}  # instructions where threads met, and whose

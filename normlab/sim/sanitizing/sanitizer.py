@@ -1,7 +1,7 @@
 """The observer behind `sanitize`: the threads' side. Who has met whom, who is missing, and who waits for ever."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,9 @@ from normlab.sim.source import Line
 class Sanitizer(Accesses):
     """Watches one launch."""
 
-    def __init__(self, uninitialized: Sequence[np.ndarray]):
-        """Start before the launch, of whose arguments some count as never written."""
-        super().__init__(uninitialized)
+    def __init__(self, uninitialized: Sequence[np.ndarray], inputs: Container[str]):
+        """Start before the launch: some arguments count as never written, and some parameters nobody writes."""
+        super().__init__(uninitialized, inputs)
         self._gone: ThreadClock | None = None  # a thread of a block that has ended
         self._outside_mask: list[Any] = []  # threads that are about to shuffle with nobody, and have been noted
         self._excused: Any = None  # one of these, which is shuffling

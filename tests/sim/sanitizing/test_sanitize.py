@@ -119,10 +119,12 @@ def test_an_exception_of_the_kernel_s_own_surfaces_with_the_findings_so_far():
     with pytest.raises(ValueError, match="n must not be 0") as caught:
         sanitize(divides)[1, 2](floats(1), 0)
     assert caught.value.__notes__ == ["in kernel 'divides', block (0, 0, 0), thread (0, 0, 0)"]
+    assert caught.value.sanitizer_report.ok
 
     with pytest.raises(ValueError, match="n must not be 0") as caught:
         sanitize(divides)[1, 2](floats(0), 0)
     assert any("out-of-bounds on global x[0], 2 times" in note for note in caught.value.__notes__)
+    assert [finding.kind for finding in caught.value.sanitizer_report.findings] == ["out-of-bounds"]
 
 
 # --- races -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,112 @@
+"""Inputs: the arrays that a kernel only reads, which its source shows before the launch.
+
+Nothing can race at an element that nobody writes, so of an input only the indices need be watched. Whether an argument
+is one is decided on the safe side: every mention of the parameter in the kernel must be a load of one element, its
+extent, or a comparison with None, and it must share no memory with an argument of which that is not so. Without
+source, and for records and arrays in tuples, the answer is no.
+
+An element that a `while` waits for is no input either: who spins on it waits for a write, which is to be looked for.
+"""
+
+import ast
+import linecache
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+EXTENT = {"dtype", "itemsize", "ndim", "shape", "size", "strides"}
+
+
+def inputs_of(code: CodeType, arguments: list[Any], empty: list[np.ndarray]) -> set[str]:
+    """Return the parameters of a kernel whose arrays nobody writes and all of which has contents.
+
+    arguments: in order, as the kernel sees them. empty: arrays of which that is not so.
+    """
+    only_read = _only_read(code)
+    inputs, others = {}, [*empty]
+    for name, argument in zip(code.co_varnames, arguments, strict=False):
+        plain = isinstance(argument, np.ndarray) and not argument.dtype.names
+        if plain and name in only_read and only_read[name] <= {argument.ndim}:
+            inputs[name] = argument
+        else:
+            others.extend(arrays_in([argument]))
+    return {name for name, array in inputs.items() if not any(np.may_share_memory(array, other) for other in others)}
+
+
+def arrays_in(arguments: Iterable[Any]) -> Iterator[np.ndarray]:
+    """Walk through the arrays among a launch's arguments, those in tuples too."""
+    for argument in arguments:
+        if isinstance(argument, tuple):
+            yield from arrays_in(argument)
+        elif isinstance(argument, np.ndarray):
+            yield argument
+
+
+@lru_cache(maxsize=256)
+def _only_read(code: CodeType) -> dict[str, set[int]]:
+    """Return each parameter that the function `code` only reads elements of → the numbers of indices it is given."""
+    function = _definition(code)
+    if function is None:
+        return {}
+    harmless: set[ast.Name] = set()
+    indices: dict[str, set[int]] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.ctx, ast.Load):
+            harmless.add(node.value)
+            parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            makes_view = any(_is_view(part) for part in parts)
+            indices.setdefault(node.value.id, set()).add(0 if makes_view else len(parts))
+        elif isinstance(node, ast.Attribute) and node.attr in EXTENT and isinstance(node.value, ast.Name):
+            harmless.add(node.value)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len":
+            harmless.update(one for one in node.args if isinstance(one, ast.Name))
+        elif isinstance(node, ast.Compare) and all(isinstance(one, (ast.Is, ast.IsNot)) for one in node.ops):
+            harmless.update(one for one in (node.left, *node.comparators) if isinstance(one, ast.Name))
+    spoilt = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and node not in harmless}
+    spoilt.update(code.co_cellvars, *(_awaited(node) for node in ast.walk(function) if isinstance(node, ast.While)))
+    return {name: indices.get(name, set()) for name in code.co_varnames[: code.co_argcount] if name not in spoilt}
+
+
+def _is_view(part: ast.expr) -> bool:
+    """Return whether an index is plainly no integer: a slice, `...`, None, or several unpacked."""
+    constant = part.value if isinstance(part, ast.Constant) else 0
+    return isinstance(part, (ast.Slice, ast.Starred)) or not isinstance(constant, int)
+
+
+def _awaited(loop: ast.While) -> set[str]:
+    """Return the arrays whose elements may decide how long a loop goes on: those in its condition, or in all of it."""
+    where = loop if isinstance(loop.test, ast.Constant) else loop.test
+    return {
+        node.value.id
+        for node in ast.walk(where)
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)
+    }
+
+
+def _definition(code: CodeType) -> ast.AST | None:
+    """Return the syntax tree of the function `code`, or None if its source is missing or has changed since."""
+    try:
+        return _definitions(code.co_filename, "".join(linecache.getlines(code.co_filename))).get(code)
+    except (SyntaxError, ValueError):  # a notebook cell with magics, for one
+        return None
+
+
+@lru_cache(maxsize=64)
+def _definitions(filename: str, source: str) -> dict[CodeType, ast.AST]:
+    """Compile a file; return each function's code object → its syntax tree."""
+    tree = ast.parse(source)
+    trees = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            trees[node.name, min([node.lineno, *(one.lineno for one in node.decorator_list)])] = node
+    found: dict[CodeType, ast.AST] = {}
+    rest = [compile(tree, filename, "exec", dont_inherit=True)]
+    while rest:
+        code = rest.pop()
+        rest += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        if (code.co_name, code.co_firstlineno) in trees:
+            found[code] = trees[code.co_name, code.co_firstlineno]
+    return found
