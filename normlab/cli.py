@@ -168,6 +168,12 @@ def trace_ladder(
         typer.echo(f"wrote {page}", err=True)
 
 
+def _refuse_module(module: str | None) -> None:
+    if module is not None:
+        typer.echo(f"normlab run: takes a program's file, not -m {module}: give the path of its .py", err=True)
+        raise typer.Exit(2)
+
+
 @app.command(
     "run",
     short_help="Run a numba.cuda program without a GPU.",
@@ -175,8 +181,8 @@ def trace_ladder(
 )
 def run_script(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python program that uses numba.cuda.")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGS]...", show_default=False, help="The program's own arguments.")
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", show_default=False, help="The program's own arguments.")
     ] = None,
     sanitize: Annotated[
         bool,
@@ -185,6 +191,7 @@ def run_script(
     trace: Annotated[
         bool, typer.Option("--trace", help="Count what the first launch of every kernel asks of memory, line by line.")
     ] = False,
+    _: Annotated[str | None, typer.Option("-m", hidden=True, is_eager=True, callback=_refuse_module)] = None,
 ) -> None:
     """Run a program that uses numba.cuda, unmodified: its kernels run in normlab's simulator, with a GPU or without.
 
@@ -192,14 +199,24 @@ def run_script(
     calls itself an H200. Times that the program measures are of the simulation. Options of normlab come before SCRIPT.
 
     --sanitize and --trace report on stderr when the program has ended, kernel by kernel. Launches in processes that
-    the program starts are simulated, but not watched.
+    the program starts are simulated, but not watched. A device array that is allocated empty and then partly written
+    counts as written if its elements are shorter than 4 bytes.
 
-    Exit code: the program's; 1 when --sanitize found something; 2 when SCRIPT cannot be read.
+    Exit code: the program's own, as `python SCRIPT` would have it (1 for an uncaught exception, 130 for Ctrl-C), or 1
+    when --sanitize found something, whatever the program's: the last report on stderr tells the two apart. 2 when
+    normlab cannot use its arguments or read SCRIPT.
     """
     from normlab.run import run_program
 
+    for option in ("--sanitize", "--trace"):
+        if option in (args or []):
+            typer.echo(
+                f"normlab run: {option} after SCRIPT is an argument of the program; normlab's own comes before: "
+                f"normlab run {option} {script}",
+                err=True,
+            )
     try:
-        code = run_program(script, arguments or [], sanitize, trace)
+        code = run_program(script, args or [], sanitize, trace)
     except OSError as error:
         typer.echo(f"normlab run: cannot read {script}: {error.strerror}", err=True)
         code = 2

@@ -63,6 +63,26 @@ def test_options_behind_the_script_are_the_script_s():
     assert done.stdout.startswith("usage: matmul_shared.py [-h] [--rows ROWS]")
 
 
+def test_options_of_normlab_behind_the_script_are_noticed():
+    done = normlab_run("exits.py", "nothing", "--sanitize")
+    assert done.returncode == 0
+    assert "'nothing', '--sanitize']" in done.stdout  # still the program's
+    assert done.stderr == (
+        "normlab run: --sanitize after SCRIPT is an argument of the program; normlab's own comes before: "
+        "normlab run --sanitize exits.py\n"
+    )
+
+
+def test_a_module_is_refused_and_the_help_names_the_exit_codes():
+    done = CliRunner().invoke(app, ["run", "-m", "package"])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == "normlab run: takes a program's file, not -m package: give the path of its .py\n"
+    told = CliRunner().invoke(app, ["run", "--help"]).stdout
+    assert "SCRIPT} [ARGS]...\n" in told
+    assert "-m" not in told.split()
+    assert "130 for Ctrl-C" in told
+
+
 def test_a_script_that_is_not_there():
     done = CliRunner().invoke(app, ["run", "no_such_program.py"])
     assert done.exit_code == 2
