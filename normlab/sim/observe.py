@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from normlab.sim.paths import KERNEL_MARK, Paths
+from normlab.sim.paths import KERNEL_MARK
 
 ALIGNMENT = 512  # bytes to which a GPU's allocator aligns
 
@@ -140,7 +140,8 @@ def allocation_of(array: np.ndarray) -> tuple[int, int, Any]:
         storage = base.untyped_storage()
         return storage.data_ptr(), storage.nbytes(), owner
     with suppress(TypeError, ValueError, BufferError):
-        whole = np.frombuffer(base.obj if isinstance(base, memoryview) else base, np.uint8)
+        memory: Any = base.obj if isinstance(base, memoryview) else base
+        whole = np.frombuffer(memory, np.uint8)
         return pointer(whole), whole.nbytes, owner
     low, high = byte_bounds(owner)
     return low, high - low, owner
@@ -152,7 +153,7 @@ class Observer:
     array_class: type[ObservedArray] = ObservedArray
     cuda: Any  # of the launch
     kernel_code: CodeType  # as it runs
-    paths: Paths | None = None  # for an observer that needs to know which lanes run together
+    wants_marks = False  # whether functions report their turns and accesses (paths.py, marks.py)
 
     def __init__(self) -> None:
         """Know of no memory yet."""
@@ -162,6 +163,10 @@ class Observer:
     def attach(self, cuda: Any) -> None:
         """Watch the launch of `cuda`, which is about to begin."""
         self.cuda = cuda
+
+    def marks(self, in_kernel: bool) -> dict[str, Any]:
+        """Return the globals that marked functions call: the kernel, or (not `in_kernel`) functions that it calls."""
+        return {}
 
     # --- memory ------------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ import numpy as np
 from normlab.sim.arithmetic import OPERATORS, adopt_scalar
 from normlab.sim.functions import popc
 from normlab.sim.indices import boolean_names, index_names, is_boolean, is_index
+from normlab.sim.marks import AccessMarks
 from normlab.sim.paths import PathMarks
 
 PREFIX = "_simulated_"
@@ -58,7 +59,7 @@ _safe_codes: dict[tuple[int, bool], tuple[CodeType, CodeType]] = {}
 
 
 def safe_code(code: CodeType, marked: bool = False) -> CodeType:
-    """Return `code` with the device's arithmetic; `marked`: with reports of its calls and turns too (paths.py)."""
+    """Return `code` with the device's arithmetic; `marked`: with marks for an observer (paths.py, marks.py)."""
     key = id(code), marked
     if key not in _safe_codes:
         _safe_codes[key] = (code, _with_typed_numbers(_recompiled(code, marked)))  # the original is kept for its id
@@ -85,7 +86,7 @@ def _compiled_file(filename: str, source: str, marked: bool) -> dict[tuple[str, 
     plain = compile(tree, filename, "exec", dont_inherit=True)
     tree = SafeOperators().visit(tree)
     if marked:
-        tree = PathMarks().visit(tree)
+        tree = AccessMarks().visit(PathMarks().visit(tree))
     safe = compile(ast.fix_missing_locations(tree), filename, "exec", dont_inherit=True)
     pairs: dict[tuple[str, int], list[tuple[CodeType, CodeType]]] = {}
     for one, other in zip(_functions(plain), _functions(safe), strict=True):

@@ -37,36 +37,28 @@ class Trail:
 
 
 class Paths:
-    """Numbers the paths of every warp. Each thread has its `Trail` in `seen`, each warp its numbers."""
+    """Follows the threads of a launch. Each has its `Trail` in `seen`.
+
+    A path is the hash of the path before it and the step from there: 64 bits, so that two are hardly ever the same.
+    """
 
     def __init__(self, cuda: Any):
         """Follow the threads of the launch of `cuda`."""
         self._cuda = cuda
-        self._last = 0
         self.warps: list[tuple[tuple[int, int, int], int]] = []  # by number: index of the block, position in it
 
     def begin(self, block: Any) -> None:
         """Put the threads of a block that has not run yet on paths of their warp."""
         for position, warp in enumerate(block.warps):
-            self._last += 1
-            warp.seen = {}  # a step, and the path it begins on → the path it leads to
+            number = len(self.warps)
             for thread in warp.threads:
-                thread.seen = Trail(self._last, 32 * len(self.warps) + thread.lane)
+                thread.seen = Trail(hash((number, 0)), 32 * number + thread.lane)
             self.warps.append((tuple(block.index), position))
-
-    def _after(self, thread: Any, step: tuple) -> int:
-        """Return the number of the path to which `step` leads."""
-        numbers = thread.warp.seen
-        path = numbers.get(step)
-        if path is None:
-            self._last = path = numbers[step] = self._last + 1
-        return path
 
     def enter(self, depth: int) -> None:
         """Hear that the running thread has entered the function that calls this, whose loops are `depth` deep."""
-        thread = self._cuda.current
-        trail = thread.seen
-        path = self._after(thread, (trail.path, *calls_of(sys._getframe(2))))
+        trail = self._cuda.current.seen
+        path = hash((trail.path, *calls_of(sys._getframe(2))))
         trail.calls.append(Call(trail.path, path, depth))
         trail.path = path
 
@@ -84,14 +76,10 @@ class Paths:
 
     def turn(self, depth: int, loop: int) -> None:
         """Hear that a turn of the loop begins, the function's `loop`-th."""
-        thread = self._cuda.current
-        trail = thread.seen
+        trail = self._cuda.current.seen
         call = trail.calls[-1]
-        paths, turns = call.paths, call.turns
-        turns[depth] += 1
-        step = paths[depth], loop, turns[depth]
-        path = thread.warp.seen.get(step)
-        trail.path = paths[depth + 1] = path if path is not None else self._after(thread, step)
+        call.turns[depth] = turn = call.turns[depth] + 1
+        trail.path = call.paths[depth + 1] = hash((call.paths[depth], loop, turn))
 
 
 _places: dict[tuple[int, int], int] = {}  # (code, instruction) → a number for its position in the source

@@ -17,7 +17,6 @@ from normlab.sim.arithmetic import BUILTINS, INTEGER_CASTS, TYPES, adopt_scalar
 from normlab.sim.functions import MATH, Namespace
 from normlab.sim.memory import adopt
 from normlab.sim.operators import OPERATOR_GLOBALS, safe_code
-from normlab.sim.paths import PATHS
 
 CUDA_PACKAGES = ("numba.cuda", "numba_cuda.numba.cuda", "numba_cuda_mlir.cuda", "numba_cuda_mlir")
 SIMULATED_BUILTINS = vars(builtins) | BUILTINS
@@ -53,15 +52,18 @@ class Rewriter:
     def __init__(self, cuda: Cuda):
         """Rewrite for the launch of `cuda`."""
         self._cuda = cuda
-        self._paths = None if cuda.observer is None else cuda.observer.paths
         self._done: dict[int, FunctionType] = {}
 
     def function(self, original: FunctionType) -> FunctionType:
         """Return `original` as the simulator runs it."""
         if id(original) in self._done:
             return self._done[id(original)]
-        code = safe_code(original.__code__, marked=self._paths is not None)
-        new_globals: dict[str, Any] = {"__builtins__": SIMULATED_BUILTINS, **OPERATOR_GLOBALS, PATHS: self._paths}
+        observer = self._cuda.observer
+        marked = observer is not None and observer.wants_marks
+        code = safe_code(original.__code__, marked)
+        new_globals: dict[str, Any] = {"__builtins__": SIMULATED_BUILTINS, **OPERATOR_GLOBALS}
+        if observer is not None and marked:
+            new_globals |= observer.marks(in_kernel=not self._done)
         closure = tuple(CellType() for _ in original.__closure__ or ())
         rewritten = FunctionType(code, new_globals, original.__name__, None, closure)
         self._done[id(original)] = rewritten  # before looking at what it names: it may name itself

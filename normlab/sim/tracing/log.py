@@ -6,7 +6,6 @@ one warp (paths.py). An access that a lane repeats at one site and path, with no
 of its own.
 """
 
-from array import array as compact
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from normlab.sim.tracing.model import BANKS, SECTOR, WORD
 
+LONG = 1 << 18  # integers in a Python list
 FIELDS = 4  # of an event: site, path, slot (32 times the warp's number + lane), address
 
 
@@ -43,26 +43,37 @@ class Groups:
 
 
 class Log:
-    """Accesses that no request has been made of yet."""
+    """Accesses that no request has been made of yet. `append` takes the four integers of one as a tuple."""
 
     def __init__(self) -> None:
         """Start empty."""
-        self.events = compact("q")
-        self.append = self.events.extend  # of four
+        self._events: list[int] = []  # the latest: no other way to note four integers is as quick
+        self._packed: list[np.ndarray] = []  # those before
+        self.append = self._events.extend
 
     def __len__(self) -> int:
         """Return the number of accesses."""
-        return len(self.events) // FIELDS
+        return len(self._events) // FIELDS + sum(map(len, self._packed))
 
-    def put_back(self, table: np.ndarray) -> None:
-        """Have the accesses `table`, (n, 4), again."""
-        self.events.frombytes(np.ascontiguousarray(table).tobytes())
+    def pack_if_long(self) -> None:
+        """Keep the latest accesses in less memory, if they are many."""
+        if len(self._events) > LONG:
+            self.pack()
+
+    def pack(self) -> None:
+        """Keep the latest accesses in less memory."""
+        self._packed.append(np.array(self._events, np.int64).reshape(-1, FIELDS))
+        self._events.clear()
 
     def take(self) -> np.ndarray:
         """Return the accesses as an (n, 4) array, and start again empty."""
-        table = np.array(self.events, np.int64).reshape(-1, FIELDS)
-        del self.events[:]
-        return table
+        self.pack()
+        packed, self._packed = self._packed, []
+        return np.concatenate(packed)
+
+    def put_back(self, table: np.ndarray) -> None:
+        """Have the accesses `table`, (n, 4), again."""
+        self._packed.append(table)
 
 
 def grouped(table: np.ndarray) -> Groups:

@@ -6,20 +6,21 @@ Memory grows with the kernel's source, its arrays, and what a warp does between 
 """
 
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 
-from normlab.sim.observe import KERNEL_MARK, Buffer, ObservedArray, Observer, kernel_frame, offset_of
-from normlab.sim.paths import Paths, calls_of
+from normlab.sim.marks import LOAD, STORE
+from normlab.sim.observe import KERNEL_MARK, Buffer, ObservedArray, Observer, elements, kernel_frame, offset_of
+from normlab.sim.paths import PATHS, Paths, calls_of
 from normlab.sim.source import Line, line_of
 from normlab.sim.tracing.counts import Counts
 from normlab.sim.tracing.flows import Flows
 from normlab.sim.tracing.heat import Heat, Touched
 from normlab.sim.tracing.log import Groups, Log, grouped, sectors_of, wavefronts_of
 from normlab.sim.tracing.request import Kept, Request
-from normlab.sim.tracing.sites import Site, Sites, TracedArray, with_second_parts
+from normlab.sim.tracing.sites import NOT_LOADED, Site, Sites, TracedArray, with_second_parts
 from normlab.sim.warp import SOURCES
 
 VOTES = ("all_sync", "any_sync", "eq_sync", "ballot_sync", "match_any_sync", "match_all_sync")
@@ -30,6 +31,7 @@ class Recorder(Observer):
     """Counts the requests, synchronisations and flows of one launch."""
 
     array_class: type[ObservedArray] = TracedArray
+    wants_marks = True
     paths: Paths
 
     def __init__(self, keep: Collection[int]):
@@ -44,7 +46,6 @@ class Recorder(Observer):
         self._log = Log()
         self._long = LONG
         self._ended: list[bool] = []  # by number of the warp
-        self._append = self._log.append
         self._sites: list[Site] = []
         self._sites_of: dict[tuple, Sites] = {}
         self._site_numbers: dict[tuple, int] = {}
@@ -53,6 +54,40 @@ class Recorder(Observer):
         """Number the paths of the launch of `cuda`."""
         super().attach(cuda)
         self.paths = Paths(cuda)
+        self._record = self._recording()
+
+    def marks(self, in_kernel: bool) -> dict[str, Any]:
+        """Return what the kernel's source calls at turns of loops, and for its loads and stores."""
+        if not in_kernel:  # a function's places depend on who called it: `note` reads them off the frames
+            return {PATHS: self.paths, LOAD: _load, STORE: _store}
+
+        record = self._record
+
+        def load(array: Any, key: Any, place: int) -> Any:
+            if array.__class__ is not TracedArray:
+                return array[key]
+            value = array.raw[key]
+            if isinstance(value, NOT_LOADED):
+                return self.value_of(array, key, value)
+            sites = array.loads
+            number = sites.get(place)
+            if number is None:
+                number = sites[place] = self._site_number(sites, sys._getframe(1), array)
+            record(array, key, sites, number)
+            return value
+
+        def store(value: Any, array: Any, key: Any, place: int) -> None:
+            if array.__class__ is not TracedArray:
+                array[key] = value
+                return
+            array.raw[key] = elements(value) if isinstance(value, ObservedArray) else value
+            sites = array.stores
+            number = sites.get(place)
+            if number is None:
+                number = sites[place] = self._site_number(sites, sys._getframe(1), array)
+            record(array, key, sites, number)
+
+        return {PATHS: self.paths, LOAD: load, STORE: store}
 
     # --- accesses ----------------------------------------------------------------------------------------------------
 
@@ -90,39 +125,51 @@ class Recorder(Observer):
             self._sites_of[key] = Sites(operation, size, array.buffer.space == "shared")
         return self._sites_of[key]
 
+    def _recording(self) -> Callable[[ObservedArray, Any, Sites, int], None]:
+        """Return the function through which every access of the kernel comes. What it needs is at hand in a closure."""
+        cuda, flows, all_sites, append = self.cuda, self.flows, self._sites, self._log.append
+
+        def record(array: ObservedArray, key: Any, sites: Sites, number: int) -> None:
+            """Log the running thread's access to `array[key]`."""
+            try:
+                if key.__class__ is tuple:
+                    row, column = key
+                    rows, columns = array.strides
+                    if row < 0 or column < 0:
+                        raise ValueError
+                    address = array.address + row * rows + column * columns
+                else:
+                    index = key if key.__class__ is int else int(key)
+                    if index < 0:
+                        raise ValueError
+                    (stride,) = array.strides
+                    address = array.address + index * stride
+            except (ValueError, TypeError):  # all that is not the usual: other dimensions, negative indices, slices
+                offset = offset_of(array, key)
+                if offset is None:
+                    self._record_slice(array, key, sites.operation, number)
+                    return
+                address = array.address + offset
+            thread = cuda.current
+            trail = thread.seen
+            append((number, trail.path, trail.slot, address))
+            if sites.shared and thread.block is flows.block:
+                flows.access(thread, array.buffer, address, sites.operation, all_sites[number].line)
+
+        return record
+
     def note(self, array: ObservedArray, key: Any, sites: Sites) -> None:
-        """Log the running thread's access to `array[key]`: every access of the kernel comes through here."""
-        try:
-            if key.__class__ is int and key >= 0:
-                (stride,) = array.strides
-                address = array.address + key * stride
-            else:
-                row, column = key
-                rows, columns = array.strides
-                if row < 0 or column < 0:
-                    raise ValueError
-                address = array.address + row * rows + column * columns
-        except (ValueError, TypeError):  # all that is not the usual: other dimensions, negative indices, slices
-            offset = offset_of(array, key)
-            if offset is None:
-                self._note_slice(array, key, sites.operation)
-                return
-            address = array.address + offset
+        """Log the running thread's access to `array[key]`, at the place that the frames tell."""
         depth = 2
-        while KERNEL_MARK not in (here := sys._getframe(depth)).f_globals:
+        while KERNEL_MARK not in (frame := sys._getframe(depth)).f_globals:
             depth += 1
-        site: int | tuple[int, ...] = here.f_lasti
-        if here.f_code is not self.kernel_code:
-            site = self._site_in_function(here)
-        try:
-            number = sites[site]
-        except KeyError:
-            number = sites[site] = self._site_number(sites, here, array)
-        thread = self.cuda.current
-        trail = thread.seen
-        self._append((number, trail.path, trail.slot, address))
-        if sites.shared and thread.block is self.flows.block:
-            self.flows.access(thread, array.buffer, address, sites.operation, self._sites[number].line)
+        site: int | tuple[int, ...] = frame.f_lasti
+        if frame.f_code is not self.kernel_code:
+            site = self._site_in_function(frame)
+        number = sites.get(site)
+        if number is None:
+            number = sites[site] = self._site_number(sites, frame, array)
+        self._record(array, key, sites, number)
 
     def _site_in_function(self, frame: Any) -> tuple[int, ...]:
         """Return what tells a site in a device function from all others: its instruction and its calls outwards."""
@@ -145,11 +192,12 @@ class Recorder(Observer):
             self._sites += [made] * parts
         return self._site_numbers[place]
 
-    def _note_slice(self, array: ObservedArray, key: Any, operation: str) -> None:
+    def _record_slice(self, array: ObservedArray, key: Any, operation: str, number: int) -> None:
+        """Log an access to every element of a slice, as a loop makes them."""
         view = array.viewed(np.asarray(array.raw)[key])
         sites = self.sites(view, operation, view.itemsize)
         for index in np.ndindex(view.shape):
-            self.note(view, index, sites)
+            self._record(view, index, sites, number)
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
@@ -187,6 +235,7 @@ class Recorder(Observer):
 
     def returned(self, thread: Any) -> None:
         """Make room in the log when a warp has come to its end."""
+        self._log.pack_if_long()
         if not thread.warp.live:
             self._ended[thread.seen.slot // 32] = True
             self._count_if_long([])
@@ -280,6 +329,14 @@ class Recorder(Observer):
         if line not in self.lines:
             self.lines[line] = Counts()
         return self.lines[line]
+
+
+def _load(array: Any, key: Any, place: int) -> Any:
+    return array[key]
+
+
+def _store(value: Any, array: Any, key: Any, place: int) -> None:
+    array[key] = value
 
 
 def _stopped_at(thread: Any) -> Line:
