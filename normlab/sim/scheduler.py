@@ -397,7 +397,7 @@ class Grid:
     def annotate_index(self, error: IndexError, thread: Thread) -> None:
         """Note which array an index lies outside of."""
         name, array = failing_array(error) or ("", None)
-        if isinstance(array, np.ndarray):
+        if isinstance(array, (np.ndarray, ObservedArray)):
             kind = "shared array" if any(array is shared for shared in thread.block.shared.values()) else "array"
             error.add_note(f"{name!r} is {'a' if kind[0] == 's' else 'an'} {kind} of shape {array.shape}")
 

@@ -576,3 +576,17 @@ def test_the_log_is_emptied_when_warps_end_or_stand(monkeypatch):
     longest.clear()
     trace(transpose)[4, (32, 32)](floats(32, 32), floats(32, 32), False)
     assert max(longest) < 3000  # of 4 x 4096 accesses
+
+
+def test_an_index_error_names_the_array_under_trace_too():
+    @cuda.jit
+    def kernel(x):
+        s = cuda.shared.array((2, 3), float32)
+        if cuda.threadIdx.x == 0:
+            s[1, 3] = 0
+        x[cuda.threadIdx.x] = 1
+
+    for how in (simulate, trace):
+        with pytest.raises(IndexError) as info:
+            how(kernel)[1, 2](floats(1))
+        assert info.value.__notes__[0] == "'s' is a shared array of shape (2, 3)"
