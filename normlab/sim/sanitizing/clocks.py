@@ -2,8 +2,8 @@
 
 A full vector clock has an entry for every thread of the grid. Here knowledge comes in the portions in which CUDA's
 threads synchronise: a block at a barrier (a `phase` ends), a thread at a warp operation, a fence or an atomic (its
-`time` goes on). Between two such moments all accesses of a thread have one `Epoch`. The test is exact (`tests/sim/
-sanitizing/test_clocks.py` holds it to reachability in the graph of all events).
+`time` goes on). Between two such moments all accesses of a thread have one `Epoch`. The test of two accesses is exact
+(`tests/sim/sanitizing/test_clocks.py` holds it to reachability in the graph of all events).
 
 An atomic passes on what its thread had fenced: a `threadfence` takes a snapshot of everything that happened before
 it, for the thread's own accesses and, through earlier barriers, for its block's; the snapshot is left at the address
@@ -16,19 +16,24 @@ Source: Flanagan and Freund, FastTrack: efficient and precise dynamic race detec
 consistency model, causality order.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Known(NamedTuple):
-    """What happened before: all accesses of a block in phases below a number, of a thread at times below a number."""
+    """What happened before: all accesses of a block in phases below a number, of a thread at times below a number.
+
+    And what lay at an address up to some length of its journal: not what that says, which may be of thousands.
+    """
 
     phases: dict["BlockClock", int]
     times: dict["ThreadClock", int]
+    journals: dict["Journal", int]
 
 
-NOTHING = Known({}, {})
+NOTHING = Known({}, {}, {})
 
 
 class BlockClock:
@@ -92,7 +97,22 @@ def before(earlier: Epoch, later: Epoch) -> bool:
         thread is later.thread
         or known.phases.get(thread.block, 0) > earlier.phase
         or known.times.get(thread, 0) > earlier.time
+        or _told(earlier, known.journals)
     )
+
+
+def _told(earlier: Epoch, journals: dict["Journal", int]) -> bool:
+    """Return whether one of some journals, up to a length, or of those that they mention, says so."""
+    asked: dict[Journal, int] = {}
+    rest = list(journals.items())
+    while rest:
+        journal, length = rest.pop()
+        if asked.get(journal, 0) < length:
+            asked[journal] = length
+            if journal.tells(earlier, length):
+                return True
+            rest.extend((other, journal.latest(other, length)) for other in journal.others)
+    return False
 
 
 def union(portions: Iterable[Known]) -> Known:
@@ -100,14 +120,14 @@ def union(portions: Iterable[Known]) -> Known:
     different = {id(known): known for known in portions if known is not NOTHING}
     if len(different) < 2:
         return next(iter(different.values()), NOTHING)
-    phases, times = (_latest(parts) for parts in zip(*different.values(), strict=True))
+    parts = [_latest(tables) for tables in zip(*different.values(), strict=True)]
     for known in different.values():
-        if known.phases is phases and known.times is times:  # it says all; the same object, so that nothing is new
+        if all(table is part for table, part in zip(known, parts, strict=True)):  # it says all: nothing is new
             return known
-    return Known(phases, times)
+    return Known(*parts)
 
 
-def _latest(parts: tuple[dict, ...]) -> dict:
+def _latest(parts: tuple[dict, ...]) -> Any:
     """Return the largest number under every key; the largest dictionary is copied whole, which is fast."""
     largest = max(parts, key=len)
     found = largest
@@ -126,7 +146,7 @@ def pass_barrier(block: BlockClock) -> None:
     block.phase += 1
     known = union([block.known, *(thread.known for thread in block.threads)])
     others = {thread: time for thread, time in known.times.items() if thread.block is not block}
-    block.known = Known({**known.phases, block: block.phase}, others)
+    block.known = Known({**known.phases, block: block.phase}, others, known.journals)
     block.fenced = union([block.fenced, *(thread.fenced for thread in block.threads)])
     _adopt(block)
 
@@ -135,7 +155,7 @@ def pass_grid_sync(blocks: Iterable[BlockClock]) -> None:
     """Let all threads know everything; what was accessed before need not be asked for any more, and is forgotten."""
     for block in blocks:
         block.phase += 1
-        block.known, block.fenced = Known({block: block.phase}, {}), NOTHING
+        block.known, block.fenced = Known({block: block.phase}, {}, {}), NOTHING
         _adopt(block)
 
 
@@ -152,7 +172,7 @@ def meet(threads: list[ThreadClock]) -> None:
     for thread in threads:
         thread.time += 1
         times[thread] = thread.time
-    known = Known(known.phases, times)
+    known = Known(known.phases, times, known.journals)
     fenced = union(thread.fenced for thread in threads)
     fenced_for_block = union(thread.fenced_for_block for thread in threads)
     for thread in threads:
@@ -163,10 +183,70 @@ def meet(threads: list[ThreadClock]) -> None:
 def fence(thread: ThreadClock, for_block_only: bool) -> None:
     """Make all that the thread has done, and knows, fit to be passed on by an atomic."""
     thread.time += 1
-    thread.fenced_for_block = Known(thread.known.phases, {**thread.known.times, thread: thread.time})
+    known = thread.known
+    thread.fenced_for_block = Known(known.phases, {**known.times, thread: thread.time}, known.journals)
     if not for_block_only:
         thread.fenced = thread.fenced_for_block
     thread.end_epoch()
+
+
+class Journal:
+    """All that was ever left somewhere, in the order in which it came: numbers of blocks and threads that grow.
+
+    Who takes what lies here remembers the journal's length alone, and a journal does so with others. So the cost of a
+    lock or a counter that every thread of a grid passes does not grow with the number of those that came before.
+    What one thread alone has left, as most do, is kept as it is.
+    """
+
+    __slots__ = ("_facts", "_only", "_where", "others")
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._only: tuple[ThreadClock, Known] | None = None  # who has left something, if it is one, and what
+        self._facts = 0
+        self._where: dict[Any, tuple[list[int], list[int]]] = {}  # by block, thread or journal: numbers, and places
+        self.others: list[Journal] = []  # of these
+
+    def tells(self, earlier: Epoch, length: int) -> bool:
+        """Return whether the first `length` facts themselves say that `earlier` happened before."""
+        thread = earlier.thread
+        return self.latest(thread.block, length) > earlier.phase or self.latest(thread, length) > earlier.time
+
+    def latest(self, who: Any, length: int) -> int:
+        """Return the number of a block, thread or journal in the first `length` facts, 0 if there is none."""
+        if who not in self._where:
+            return 0
+        numbers, places = self._where[who]
+        return numbers[bisect_left(places, length) - 1]
+
+    def add(self, thread: ThreadClock, known: Known) -> None:
+        """Leave what `thread` has fenced."""
+        if not self._facts:
+            if self._only is None or self._only[0] is thread:
+                self._only = thread, known
+                return
+            self._extend(self._only[1])
+            self._only = None
+        self._extend(known)
+
+    def _extend(self, known: Known) -> None:
+        self.others += [journal for journal in known.journals if journal not in self._where]
+        for table in known:
+            for who, number in table.items():
+                numbers, places = self._where.setdefault(who, ([0], [-1]))
+                if numbers[-1] < number:
+                    numbers.append(number)
+                    places.append(self._facts)
+                    self._facts += 1
+
+    def learned_by(self, thread: ThreadClock) -> Known:
+        """Return what a thread knows that takes what lies here: the same object if nothing is new."""
+        known = thread.known
+        if self._only is not None:
+            return known if self._only[0] is thread else union((known, self._only[1]))
+        if known.journals.get(self, 0) == self._facts:
+            return known
+        return Known(known.phases, known.times, {**known.journals, self: self._facts})
 
 
 class Left:
@@ -176,19 +256,23 @@ class Left:
 
     def __init__(self) -> None:
         """Start with nothing."""
-        self.for_all = NOTHING
-        self.for_block: dict[BlockClock, Known] = {}
+        self.for_all = Journal()
+        self.for_block: dict[BlockClock, Journal] = {}
 
     def leave(self, thread: ThreadClock) -> None:
         """Pass on what `thread` has fenced."""
-        self.for_all = union((self.for_all, thread.fenced))
+        if thread.fenced is not NOTHING:
+            self.for_all.add(thread, thread.fenced)
         if thread.fenced_for_block is not thread.fenced:
-            own = self.for_block.get(thread.block, NOTHING)
-            self.for_block[thread.block] = union((own, thread.fenced_for_block))
+            if thread.block not in self.for_block:
+                self.for_block[thread.block] = Journal()
+            self.for_block[thread.block].add(thread, thread.fenced_for_block)
 
     def take(self, thread: ThreadClock) -> None:
         """Let `thread` know what lies here."""
-        known = union((thread.known, self.for_all, self.for_block.get(thread.block, NOTHING)))
-        if known is not thread.known:
-            thread.known = known
-            thread.end_epoch()
+        for journal in (self.for_all, self.for_block.get(thread.block)):
+            if journal is not None:
+                known = journal.learned_by(thread)
+                if known is not thread.known:
+                    thread.known = known
+                    thread.end_epoch()

@@ -145,6 +145,21 @@ def test_a_grid_sync_lets_blocks_forget_and_start_in_a_new_phase():
     assert mine.known.phases == {blocks[0]: 1}
 
 
+def test_what_a_thread_knows_stays_small_however_many_have_passed_a_counter():
+    blocks, counter = [BlockClock((index, 0, 0)) for index in range(50)], Left()
+    threads = [ThreadClock(block, 0, lane, (lane, 0, 0)) for block in blocks for lane in range(8)]
+    epochs = []
+    for thread in threads * 2:
+        epochs.append(thread.now())
+        fence(thread, for_block_only=False)
+        counter.take(thread)
+        counter.leave(thread)
+    last = threads[-1].now()
+    assert all(before(epoch, last) for epoch in epochs)
+    assert not before(threads[0].now(), last)
+    assert max(len(table) for thread in threads for table in (*thread.known, *thread.fenced)) <= 1
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.permutations(range(128)), st.integers(0, 127))
 def test_readers_that_are_dropped_have_others_that_stand_for_them(order, writer):
