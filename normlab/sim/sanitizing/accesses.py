@@ -146,8 +146,7 @@ class Accesses(Notes):
         thread = access[0].thread
         if region.left:
             access = self._acquired(region, address, access)
-        if array.buffer.space == "global":
-            thread.block.signal = address, access[1], access[2]
+        thread.block.signals[thread, id(access[1]), access[2]] = address, access
         for unit in (address,) if array.itemsize == region.unit else region.units(address, array.itemsize):
             if region.garbage is not None and region.garbage[unit - region.start] != WRITTEN:
                 self.garbage("atomic", array.buffer, unit, access)

@@ -5,11 +5,14 @@ from normlab.sim.sanitizing.findings import Act
 WARP, BLOCK, GRID = range(3)  # what two threads have in common
 
 
-def against_race(first: Act, second: Act, reach: int, next_turn: bool, signal: int | None) -> str:
+def against_race(
+    first: Act, second: Act, reach: int, next_turn: bool, in_loop: bool, signal: tuple[Act, int] | None
+) -> str:
     """Return what orders two accesses, or makes them harmless.
 
     `reach`: of the two threads. `next_turn`: a barrier stands between their lines, so the second access is of the next
-    turn of a loop. `signal`: the line of the atomic by which the writer's block tells the reader's.
+    turn of a loop. `in_loop`: they are at one line, in a loop without a barrier. `signal`: which of them came first,
+    and the line of the atomic by which its thread tells the other one.
     """
     at_once = first.line == second.line
     both = f"the {first.operation} at line {first.line} and the {second.operation} at line {second.line}"
@@ -20,10 +23,11 @@ def against_race(first: Act, second: Act, reach: int, next_turn: bool, signal: i
         barrier = "a grid sync" if reach == GRID else "a barrier"
         return f"only one of {both} is an atomic: make the {plain.operation} one too, or put {barrier} between them"
     if signal is not None:
-        write = first if first.operation == "write" else second
+        whom, fence = ("block", "threadfence") if reach == GRID else ("thread", "threadfence_block")
+        told, line = signal
         return (
-            f"no fence between the write at line {write.line} and the atomic at line {signal} that tells another block "
-            "of it: put cuda.threadfence() there"
+            f"no fence between the {told.operation} at line {told.line} and the atomic at line {line} that tells "
+            f"another {whom} of it: put cuda.{fence}() there"
         )
     if reach == GRID:
         return (
@@ -33,6 +37,11 @@ def against_race(first: Act, second: Act, reach: int, next_turn: bool, signal: i
     if at_once and first.operation == second.operation:
         return f"two threads write the element at line {first.line}: let one of them write, or use cuda.atomic"
     barrier = "syncwarp" if reach == WARP else "syncthreads"
+    if in_loop:
+        return (
+            f"no barrier in the loop around line {first.line}, where a thread reads in one turn what another writes in "
+            f"the turn before: put cuda.{barrier}() at the end of the loop's body, outside of any if"
+        )
     if at_once:
         return (
             f"line {first.line} writes an element that another thread reads there: read into a variable, then "

@@ -39,7 +39,7 @@ NOTHING = Known({}, {}, {})
 class BlockClock:
     """The barriers that a block has passed."""
 
-    __slots__ = ("fenced", "index", "known", "phase", "signal", "threads")
+    __slots__ = ("fenced", "index", "known", "phase", "signals", "threads")
 
     def __init__(self, index: tuple[int, int, int]):
         """Start before the first barrier."""
@@ -47,7 +47,7 @@ class BlockClock:
         self.phase = 0
         self.known = self.fenced = NOTHING  # of all its threads at the last barrier
         self.threads: list[ThreadClock] = []  # those that have done anything, returned ones too
-        self.signal: tuple[int, CodeType, int] | None = None  # address and instruction of the last global atomic
+        self.signals: dict[tuple, tuple[int, Access]] = {}  # by thread and instruction: its last atomic, and where
 
 
 class ThreadClock:

@@ -1,8 +1,13 @@
 """What `sanitize` returns: a `Report` of `Finding`s, each of one or two `Act`s of threads."""
 
+from collections import Counter
 from dataclasses import dataclass
+from html import escape
+from typing import Any
 
 from normlab.sim.source import Line
+
+PRINTED = 5  # findings of one kind on one array
 
 KINDS = (
     "race",
@@ -45,6 +50,19 @@ class Act:
         """The line itself, without indentation."""
         return "" if self.source is None else self.source.text
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as what JSON has."""
+        return {
+            "operation": self.operation,
+            "block": [*map(int, self.block)],
+            "thread": [*map(int, self.thread)],
+            "warp": int(self.warp),
+            "lane": int(self.lane),
+            "file": self.file,
+            "line": self.line,
+            "text": self.text,
+        }
+
     def __str__(self) -> str:
         """Return what is done, by whom and where."""
         who = f"{self.operation} by block {self.block}, warp {self.warp}, lane {self.lane}, thread {self.thread}"
@@ -77,18 +95,33 @@ class Finding:
         """The numbers of the lines involved, in ascending order, each once."""
         return tuple(sorted({act.line for act in (self.first, self.second) if act is not None and act.line}))
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as what JSON has."""
+        return {
+            "kind": self.kind,
+            "array": self.array,
+            "space": self.space,
+            "index": [*map(int, self.index)],
+            "first": self.first.as_dict(),
+            "second": None if self.second is None else self.second.as_dict(),
+            "lines": list(self.lines),
+            "count": self.count,
+            "benign": self.benign,
+            "advice": self.advice,
+        }
+
     def __str__(self) -> str:
         """Return the finding in four to seven lines."""
-        times = "once" if self.count == 1 else f"{self.count} times"
+        times = "once" if self.count == 1 else f"{self.count:,} times"
         where = "" if self.array is None else f" on {self.space} {self.array}[{', '.join(map(str, self.index))}]"
         equal = " of equal values" if self.benign else ""
         acts = "\n".join(f"  {act}" for act in (self.first, self.second) if act is not None)
         return f"{self.kind}{equal}{where}, {times}\n{acts}\n  {self.advice}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
-    """All that a launch did wrong. `print` it.
+    """All that a launch did wrong. `print` it, or let a notebook show it.
 
     kernel: its name. findings: sorted by file and line; a benign race is one of them.
     """
@@ -101,11 +134,55 @@ class Report:
         """Whether nothing was found."""
         return not self.findings
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as what JSON has: numbers, texts, lists and dictionaries."""
+        return {"kernel": self.kernel, "ok": self.ok, "findings": [finding.as_dict() for finding in self.findings]}
+
+    def __repr__(self) -> str:
+        """Return the kernel's name and the kinds of what was found."""
+        kinds = Counter(finding.kind for finding in self.findings)
+        listed = ", ".join(kind if count == 1 else f"{kind} ({count:,})" for kind, count in kinds.items())
+        return f"<Report of {self.kernel}: {self._count}{': ' if kinds else ''}{listed}>"
+
     def __str__(self) -> str:
-        """Return all findings, one after another."""
-        if self.ok:
-            return f"nothing found in kernel {self.kernel!r}"
+        """Return the findings, one after another; of many of one kind on one array the first ones."""
+        printed, left_out = self._selected()
+        numbered = (f"{number}. {finding}" for number, finding in printed)
+        return "\n\n".join([self._head, *numbered, *left_out])
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook."""
+        printed, left_out = self._selected()
+        parts = [f"<p><b>{escape(self._head)}</b></p>"]
+        for number, finding in printed:
+            title, *rest = str(finding).split("\n")
+            listing = "\n".join(line.removeprefix("  ") for line in rest[:-1])
+            parts.append(
+                f"<p><b>{number}. {escape(title)}</b></p><pre>{escape(listing)}</pre><p>{escape(rest[-1])}</p>"
+            )
+        return "".join([*parts, *(f"<p>{escape(line)}</p>" for line in left_out)])
+
+    @property
+    def _count(self) -> str:
         count = len(self.findings)
-        head = f"{count} finding{'' if count == 1 else 's'} in kernel {self.kernel!r}"
-        numbered = (f"{number}. {finding}" for number, finding in enumerate(self.findings, 1))
-        return "\n\n".join([head, *numbered])
+        return f"{count:,} finding{'' if count == 1 else 's'}" if count else "nothing found"
+
+    @property
+    def _head(self) -> str:
+        return f"{self._count} in kernel {self.kernel!r}"
+
+    def _selected(self) -> tuple[list[tuple[int, Finding]], list[str]]:
+        """Return the numbered findings to print, and lines that say how many more there are."""
+        seen: Counter[tuple[str, str | None]] = Counter()
+        printed = []
+        for number, finding in enumerate(self.findings, 1):
+            seen[finding.kind, finding.array] += 1
+            if seen[finding.kind, finding.array] <= PRINTED:
+                printed.append((number, finding))
+        left_out = [
+            f"{count - PRINTED:,} more of kind {kind}{'' if array is None else f' on {array}'}; "
+            "all are in report.findings"
+            for (kind, array), count in seen.items()
+            if count > PRINTED
+        ]
+        return printed, left_out

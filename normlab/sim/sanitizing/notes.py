@@ -10,9 +10,10 @@ from normlab.sim.memory import DYNAMIC_ADDRESS
 from normlab.sim.observe import KERNEL_MARK, Buffer, ObservedArray, Observer, allocation_of, pointer
 from normlab.sim.sanitizing.advice import BLOCK, GRID, WARP, against_garbage, against_index, against_race
 from normlab.sim.sanitizing.bounds import index_of, positions_of
-from normlab.sim.sanitizing.clocks import Access, BlockClock, ThreadClock
+from normlab.sim.sanitizing.clocks import Access, BlockClock, ThreadClock, before
 from normlab.sim.sanitizing.collector import Collector, act_of
 from normlab.sim.sanitizing.findings import Finding
+from normlab.sim.sanitizing.loops import in_one_loop, loop_without_barrier
 from normlab.sim.sanitizing.places import Place
 from normlab.sim.sanitizing.shadow import GARBAGE, Region
 from normlab.sim.scheduler import WARP_SIZE
@@ -197,6 +198,8 @@ class Notes(Observer):
         self, one: tuple[str, Access], other: tuple[str, Access], buffer: Buffer, address: int, reach: int
     ) -> Finding:
         """Return a race with its accesses in the order of their lines, or of a loop that has a barrier between them."""
+        line = self._signal(one[1], other[1], address, reach)
+        signal = None if line is None else (act_of(*one), line)
         one, other = sorted((one, other), key=lambda side: (act_of(*side).line or 0, side[0]))
         first, second = act_of(*one), act_of(*other)
         (_, code, _), (_, other_code, _) = one[1], other[1]
@@ -206,13 +209,39 @@ class Notes(Observer):
             if its_code is code is other_code and its_reach >= reach
         ]
         next_turn = any((first.line or 0) < line < (second.line or 0) for line in barriers)
-        if next_turn:
+        in_loop = (
+            first.line == second.line
+            and first.operation != second.operation
+            and buffer.space == "shared"
+            and loop_without_barrier(code, first.line or 0, barriers)
+        )
+        if next_turn or in_loop:
             first, second = second, first
-        signal = None
-        if reach == GRID and "atomic" not in (first.operation, second.operation):
-            writer, reader = (one, other) if one[0] == "write" else (other, one)
-            told, heard = (side[1][0].thread.block.signal for side in (writer, reader))
-            if told is not None and heard is not None and told[0] == heard[0] != address:
-                signal = line_of(told[1], told[2]).number
-        advice = against_race(first, second, reach, next_turn, signal)
+        if in_loop and self.cuda.blockDim.x * self.cuda.blockDim.y * self.cuda.blockDim.z > WARP_SIZE:
+            reach = BLOCK  # for a part of the threads the loop may go on longer than for others
+        advice = against_race(first, second, reach, next_turn, in_loop, signal)
         return Finding("race", buffer.name, buffer.space, index_of(buffer, address), first, second, advice)
+
+    def _signal(self, earlier: Access, later: Access, address: int, reach: int) -> int | None:
+        """Return the line of the atomic that follows `earlier` and tells the thread of `later`, which lacks a fence.
+
+        Within a block the other thread must ask by another atomic, in a loop most often; else both just count.
+        """
+        epoch, code, _ = earlier
+        mine, theirs = epoch.thread, later[0].thread
+        line = line_of(*earlier[1:]).number
+        heard = [
+            (at, access)
+            for at, access in theirs.block.signals.values()
+            if at != address and (access[0].thread is theirs or before(access[0], later[0]))
+        ]
+        found = []
+        for at, told in mine.block.signals.values():
+            number = line_of(*told[1:]).number
+            if told[0].thread is mine:
+                follows = told[1] is not code or number >= line or in_one_loop(code, line, number)
+            else:
+                follows = before(epoch, told[0])
+            if follows and any(at == there and (reach == GRID or told[1:] != by[1:]) for there, by in heard):
+                found.append(number)
+        return min(found, key=lambda number: (number < line, number), default=None)

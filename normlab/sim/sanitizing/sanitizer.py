@@ -125,8 +125,8 @@ class Sanitizer(Accesses):
             "which waits for it" if kind == "deadlock" else "which today's GPUs forgive and CUDA does not allow"
         )
         advice = (
-            f"{who} returned before the {first.operation} at line {first.line}, {consequence}: let every thread reach "
-            "it, and put the condition around the work before and after"
+            f"{who} ended without coming to the {first.operation} at line {first.line}, {consequence}: let every "
+            "thread reach it, and put the condition around the work before and after"
         )
         event = kind, first.source, "returned"
         self.collector.add(event, None, lambda: Finding(kind, None, None, (), first, second, advice))
@@ -156,9 +156,11 @@ class Sanitizer(Accesses):
         threads = thread.warp.threads
         first = act(thread.operation, self.clock(thread), line_at(place_of(thread)))
         second = act("absent", self.clock(threads[source]), None) if source < len(threads) else None
+        absent = why == "has returned"  # to the reader of the line it has, or was never in the branch
+        remedy = "outside of the condition" if absent else "and name it in the mask"
         advice = (
-            f"lane {thread.lane} reads from lane {source}, which {why} (mask {thread.mask:#010x}): let every lane that "
-            "is read come to this call, and name it in the mask"
+            f"lane {thread.lane} reads from lane {source}, which {'does not come to this call' if absent else why} "
+            f"(mask {thread.mask:#010x}): let every lane that is read come to this call, {remedy}"
         )
         event = "shuffle-mask", first.source, why
         self.collector.add(event, None, lambda: Finding("shuffle-mask", None, None, (), first, second, advice))

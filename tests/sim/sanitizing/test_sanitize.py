@@ -518,7 +518,7 @@ def test_who_has_returned_before_a_barrier_is_named():
     assert finding.second.operation == "returned"
     assert finding.second.lane < 3
     assert finding.second.line is None
-    assert "3 threads of the block returned before the syncthreads at line" in finding.advice
+    assert "3 threads of the block ended without coming to the syncthreads at line" in finding.advice
 
 
 @cuda.jit

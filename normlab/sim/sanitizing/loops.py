@@ -1,0 +1,36 @@
+"""Loops of a function, read off its instructions: a jump back ends one."""
+
+import dis
+from functools import cache
+from types import CodeType
+
+
+@cache
+def loops_of(code: CodeType) -> list[tuple[range, bool]]:
+    """Return the lines of each loop, the smallest first, and whether something that synchronises is named there."""
+    lines = [position[0] for position in code.co_positions()]
+    instructions = list(dis.get_instructions(code))
+    ends: dict[int, int] = {}  # a `continue` jumps back, too: by where the loop begins
+    for instruction in instructions:
+        target = instruction.argval
+        if instruction.opcode in dis.hasjrel and target <= instruction.offset:
+            ends[target] = max(instruction.offset, ends.get(target, 0))
+    found = []
+    for begin, end in ends.items():
+        inside = [number for number in lines[begin // 2 : end // 2 + 1] if number is not None]
+        names = [one.argval for one in instructions if begin <= one.offset <= end and isinstance(one.argval, str)]
+        found.append((range(min(inside), max(inside) + 1), any("sync" in name for name in names)))
+    return sorted(found, key=lambda loop: len(loop[0]))
+
+
+def in_one_loop(code: CodeType, one: int, other: int) -> bool:
+    """Return whether a loop holds both lines."""
+    return any(one in lines and other in lines for lines, _ in loops_of(code))
+
+
+def loop_without_barrier(code: CodeType, line: int, barriers: list[int]) -> bool:
+    """Return whether `line` is in a loop of which nothing synchronises the innermost, no line of `barriers` either."""
+    for lines, synchronises in loops_of(code):
+        if line in lines:
+            return not synchronises and not any(barrier in lines for barrier in barriers)
+    return False
