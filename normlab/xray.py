@@ -147,7 +147,7 @@ def show(problem: Problem, results: list[StepTrace], console: Console, by_line: 
         for position, one in enumerate(results[0].traces, start=1):
             launch = f"launch {position} of {len(results[0].traces)}: " if len(results[0].traces) > 1 else ""
             print(f"{launch}{title(one)}", file=console.file)
-            print(lines_text(one, width), file=console.file)
+            print(lines_text(one, width, files=True), file=console.file)
             console.print()
     else:
         print(fitted(ladder_rows(results), width), file=console.file)

@@ -57,15 +57,18 @@ def metric_rows(trace: "Trace") -> list[Row]:
     return [[name, number(value)] for name, value in trace.metrics.items() if value]
 
 
-def line_rows(trace: "Trace") -> list[Row]:
-    """Return a header and a row for every line; only columns in which some line has a value."""
+def line_rows(trace: "Trace", files: bool = False) -> list[Row]:
+    """Return a header and a row for every line; only columns in which some line has a value.
+
+    Files are named if there are several, or if `files` asks for it.
+    """
     lines = trace.by_line()
     names = [name for name in METRICS if any(row.metrics.get(name) for row in lines) and not _derived(name)]
     head = ["line", "source", *map(shown, names)]
-    several = len({row.line.file for row in lines}) > 1
+    files = files or len({row.line.file for row in lines}) > 1
     rows = [
         [
-            f"{file_name(row.line.file)}:{row.line.number}" if several else str(row.line.number),
+            f"{file_name(row.line.file)}:{row.line.number}" if files else str(row.line.number),
             row.line.text.partition("  #")[0] or NO_SOURCE,
             *(number(row.metrics[name]) if row.metrics[name] else "" for name in names),
         ]
@@ -113,12 +116,12 @@ def fitted(rows: list[Row], width: int | None) -> str:
     return "\n".join([as_table(rows, left=1), *(wrap(note, width or NARROWEST) if dropped else ())])
 
 
-def lines_text(trace: "Trace", width: int | None) -> str:
+def lines_text(trace: "Trace", width: int | None, files: bool = False) -> str:
     """Return what every line did, as text of at most `width` columns; None: as many as it takes.
 
     Source is cut to 24 characters; where that is not enough, a line's counters stand below it.
     """
-    rows = line_rows(trace)
+    rows = line_rows(trace, files)
     if len(rows) == 1:
         return NOTHING
     if width is None:

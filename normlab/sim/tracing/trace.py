@@ -1,8 +1,9 @@
 """`trace`: a kernel's memory requests, counted per launch and per source line."""
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,8 @@ def trace(kernel: Any, schedule: str | int = "forward", keep: Collection[int] | 
     The kernel runs as `simulate` runs it, in place on its arguments. `keep`: line numbers of the kernel's source, of
     which every request is kept, to be looked at one by one; of other lines the first and the costliest are.
 
-    Raises what `simulate` raises.
+    Raises what `simulate` raises, TypeError for a `keep` of other than ints, ValueError for lines below 1 and, after
+    the launch, for lines that neither the kernel has nor a function that it called.
 
     >>> import numpy as np
     >>> from numba import cuda
@@ -36,17 +38,38 @@ def trace(kernel: Any, schedule: str | int = "forward", keep: Collection[int] | 
     >>> counted.metrics["l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"]
     8.0
     """
-    lines = {keep} if isinstance(keep, int) else set(keep)
-    if not all(isinstance(line, int) for line in lines):
-        raise TypeError(f"keep takes line numbers of the kernel's source, not {keep!r}")
+    lines = _line_numbers(keep)
 
     def start(launch: Launch, arguments: tuple) -> Trace:
         recorder = Recorder(lines)
         launch.run(arguments, recorder)
         recorder.count()
+        _check_kept(lines, launch, recorder)
         return Trace(launch, recorder)
 
     return Launchable("trace", kernel, schedule, start)
+
+
+def _line_numbers(keep: Any) -> set[int]:
+    """Return the line numbers of `keep`; raises TypeError for what is none, ValueError for one below 1."""
+    lines = [keep] if isinstance(keep, int) else list(keep) if isinstance(keep, Iterable) else [keep]
+    if isinstance(keep, str) or not all(isinstance(line, int) and not isinstance(line, bool) for line in lines):
+        raise TypeError(f"keep takes line numbers of the kernel's source, an int or several, not {keep!r}")
+    if lines and min(lines) < 1:
+        raise ValueError(f"keep takes line numbers of the kernel's source, from 1 on, not {min(lines)}")
+    return set(lines)
+
+
+def _check_kept(lines: set[int], launch: Launch, recorder: Recorder) -> None:
+    """Raise ValueError for a line that is neither the kernel's nor one of a function in which something happened."""
+    code = launch.function.__code__
+    last = max(line or 0 for _, _, line in code.co_lines())
+    known = {line.number for line in recorder.lines} | {*range(code.co_firstlineno, last + 1)}
+    if unknown := sorted(lines - known):
+        raise ValueError(
+            f"keep={unknown[0]}: kernel {launch.function.__name__!r} has lines {code.co_firstlineno} to {last}, and no "
+            f"function that it called did something at a line {unknown[0]}"
+        )
 
 
 @dataclass(frozen=True)
@@ -91,6 +114,11 @@ class Trace:
             total.unique.st += touched.count("st")
         self.counts, self.metrics = total, total.metrics()
 
+    @property
+    def blocks(self) -> int:
+        """How many blocks the grid has."""
+        return prod(self.grid)
+
     def by_line(self) -> list[LineCounts]:
         """Return the metrics of every line that touched memory or synchronised: the kernel's file first, then others.
 
@@ -121,8 +149,13 @@ class Trace:
         """Return the requests kept of a line: all if it was named in `keep`, else the first and the costliest.
 
         `operation`: "ld", "st" or "atom"; `array`: its name in the kernel; `file`: if several files have such a line.
-        Raises ValueError when nothing was kept of such requests, saying what there is.
+        Raises ValueError when nothing was kept of such requests, saying what there is, and for another operation;
+        TypeError for a line that is no int.
         """
+        if isinstance(line, bool) or not isinstance(line, int):
+            raise TypeError(f"line is the number of a line of the kernel's source, an int, not {line!r}")
+        if operation not in (None, "ld", "st", "atom"):
+            raise ValueError(f'operation is "ld", "st", "atom" or None for any, not {operation!r}')
         found: list[Request] = []
         for (where, _, made, name), kept in self._kept.items():
             wanted = where.number == line and operation in (None, made) and array in (None, name)
@@ -193,11 +226,11 @@ class Trace:
         """Draw how often each element of `array`, the kernel's name for it, was loaded ("ld"), stored ("st") or both.
 
         `width`: elements a row of a 1-D array. Raises ValueError for an unknown array or operation, for an array
-        without elements, and for a width of what is not 1-D.
+        without elements, and for a width of what is not 1-D, TypeError for a width that is no int.
         """
         from normlab.sim.tracing.pictures import draw_heat
 
-        return draw_heat(self.array(array), operation, width, ax)
+        return draw_heat(self.array(array), operation, width, ax, blocks=self.blocks)
 
     def draw_comparison(
         self, other: "Trace", ax: "Axes | None" = None, labels: tuple[str, str] | None = None

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import warnings
+from io import BytesIO
 from itertools import pairwise
 
 import matplotlib
@@ -102,7 +104,8 @@ def test_a_sector_map_marks_lanes_that_are_not_active_and_gaps():
     assert len(artist(ax, "gap")) == 1
     assert not artist(draw_sectors(request("global", strided(4), 4)), "gap")
     assert ax.get_title(loc="left") == (
-        "global load of 'x', line 7: 3 lanes of 4 bytes\n2 sectors, 12 of 64 bytes used (19%)"
+        "global load of 'x', line 7: 3 lanes of 4 bytes, lane 3 at byte 0\n"
+        "block (0, 0, 0), warp 0: 2 sectors, 12 of 64 bytes used (19%)"
     )
 
 
@@ -248,7 +251,8 @@ def test_the_interleaved_tree_goes_from_neighbour_to_neighbour_at_doubling_dista
     assert set(lines) == expected
     assert len(artist(ax, "barrier")) == levels  # the last barrier is after the last flow
     assert len(artist(ax, "warp")) == threads // 32 - 1
-    assert f"{threads - 1} values through 'buffer'; {levels} barriers" in ax.get_title(loc="left")
+    barriers = f"{levels} of the block's {levels + 1} barriers"
+    assert ax.get_title(loc="left").endswith(f"\n{threads - 1} values through 'buffer'; {barriers}")
 
 
 def test_the_sequential_tree_of_1024_threads_halves_them():
@@ -293,9 +297,29 @@ def test_a_tree_can_be_cut_to_steps_and_threads():
     counted = traced(butterfly, 64)
     assert len(segments(counted.draw_tree(steps=3))["shuffle"]) == 2 * 64  # steps 0, 1, 2: two go by
     assert len(segments(counted.draw_tree(threads=32))["shuffle"]) == 5 * 32
+    assert "values from or to" not in tree(counted.flows, threads=32).numbers
     second = segments(counted.draw_tree(steps=range(4, 6), threads=range(32, 64)))["shuffle"]
     assert sorted(source for (source, _), _ in second) == list(range(32, 64))
     assert {start for (_, start), _ in second} == {4}
+
+
+def test_arrows_from_threads_that_are_not_shown_are_marked():
+    counted = traced(sequential, 256)
+    seen = tree(counted.flows, threads=32)
+    assert (
+        seen.numbers
+        == "31 values through 'buffer', 96 values from or to threads not shown; 8 of the block's 9 barriers"
+    )
+    assert sorted(seen.crossing)[0][:4] == (32, 0, 2, 3)
+    assert {(arrow.start, arrow.end) for arrow in seen.crossing} == {(0, 1), (1, 2), (2, 3)}
+    ax = counted.draw_tree(threads=32)
+    (shafts,) = artist(ax, "from or to a thread not shown")
+    segments = shafts.get_segments()
+    assert [round(x) for _, (x, _) in segments] == [*range(32)] * 3
+    assert all(begin > end for (begin, _), (end, _) in segments)  # from the side of the higher threads
+    assert not artist(counted.draw_tree(), "from or to a thread not shown")
+    gives = tree(counted.flows, threads=range(32, 64))  # these give all they have
+    assert {arrow.target for arrow in gives.crossing if arrow.source in gives.threads} == set(range(32))
 
 
 def test_a_tree_of_a_trace_that_could_not_keep_all_flows_says_so():
@@ -318,7 +342,11 @@ def test_a_block_whose_threads_keep_to_themselves_has_no_tree():
         ({"threads": range(64, 70)}, ValueError, r"threads must lie within range\(64\), without gaps.*range\(64, 70\)"),
         ({"threads": range(0, 64, 2)}, ValueError, "without gaps"),
         ({"steps": 0}, ValueError, r"steps must lie within range\(6\)"),
-        ({"threads": range(16, 18), "steps": 2}, ValueError, "no value goes between threads 16 to 17 in steps 0 to 1"),
+        (
+            {"threads": range(16, 18), "steps": 1},
+            ValueError,
+            "no value goes from or to threads 16 to 17 in steps 0 to 0",
+        ),
     ],
 )
 def test_a_tree_of_what_is_not_there_is_refused(arguments, error, text):
@@ -389,6 +417,8 @@ def test_heat_of_what_is_not_there_is_refused():
         counted.draw_heat("z")
     with pytest.raises(ValueError, match=r'operation is "ld", "st" or None for both, not \'load\''):
         counted.draw_heat("x", "load")
+    with pytest.raises(TypeError, match=r"width is the row length, an int, not 2.5"):
+        counted.draw_heat("x", width=2.5)
     with pytest.raises(ValueError, match=r"width is the row length, at least 1, of a 1-D array; got 0"):
         counted.draw_heat("x", width=0)
     heat = counted.array("x")
@@ -421,6 +451,77 @@ def test_a_trace_picks_the_costliest_request_of_a_line_in_the_memory_that_is_dra
         counted.draw_sectors(copy - 1)
 
 
+def test_the_two_loads_of_a_line_are_told_apart_by_where_they_begin():
+    adding = traced(sequential, 64).first_line + 9
+    counted = trace(sequential, keep=adding)[1, 64](np.zeros(64, np.float32), np.zeros(1, np.float32))
+    requests = [one for one in counted.requests(adding, "ld") if one.warp == 0]
+    titles = [counted.draw_banks(one).get_title(loc="left").splitlines() for one in requests]
+    assert {first.rpartition(", ")[2] for first, _ in titles} >= {"lane 0 at byte 0", "lane 0 at byte 128"}
+    assert all(second.startswith("block (0, 0, 0), warp 0: 1 wavefront, ") for _, second in titles)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        (("8",), TypeError, "line is the number of a line of the kernel's source, an int, not '8'"),
+        ((True,), TypeError, "an int, not True"),
+        ((8, "load"), ValueError, 'operation is "ld", "st", "atom" or None for any, not \'load\''),
+    ],
+)
+def test_what_names_no_request_is_refused(arguments, error, text):
+    for draw in (traced(sequential, 32).draw_sectors, traced(sequential, 32).draw_banks):
+        with pytest.raises(error, match=text):
+            draw(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("keep", "error", "text"),
+    [
+        ("8", TypeError, "keep takes line numbers of the kernel's source, an int or several, not '8'"),
+        (2.5, TypeError, "an int or several, not 2.5"),
+        ([8, True], TypeError, "an int or several, not"),
+        ([8, 0], ValueError, "from 1 on, not 0"),
+        (100_000, ValueError, r"keep=100000: kernel 'sequential' has lines \d+ to \d+, and no function"),
+    ],
+)
+def test_lines_to_keep_that_are_none_are_refused(keep, error, text):
+    with pytest.raises(error, match=text):
+        trace(sequential, keep=keep)[1, 32](np.zeros(32, np.float32), np.zeros(1, np.float32))
+
+
+def test_a_line_of_a_device_function_can_be_kept():
+    line = traced(apex, 64).by_line()[-1].line
+    assert not line.file.endswith("test_pictures.py")
+    kept = trace(apex, keep=line.number)[1, 64](np.zeros(64, np.float32), np.zeros(64, np.float32))
+    assert kept.by_line()[-1].line == line
+
+
+def test_the_heat_of_a_shared_array_names_the_blocks_that_it_adds_up():
+    counted = trace(through_shared)[3, 32](np.ones(32, np.float32), np.zeros(32, np.float32))
+    (first, numbers) = counted.draw_heat("buffer").get_title(loc="left").splitlines()
+    assert first == "shared array 'buffer', shape (64,), those of 3 blocks together"
+    assert numbers.startswith(f"{3 * 64} loads and stores")
+    assert "blocks" not in counted.draw_heat("x").get_title(loc="left")
+    assert "blocks" not in traced(through_shared, 32).draw_heat("buffer").get_title(loc="left")
+
+
+def test_figures_of_a_script_are_gone_with_their_axes():
+    counted = traced(sequential, 32)
+    axes = [counted.draw_heat("x") for _ in range(25)]
+    assert not pyplot.get_fignums()
+    axes[0].figure.savefig(BytesIO())
+
+
+def test_pyplot_has_the_figures_of_a_notebook_to_show_and_close_them(monkeypatch):
+    monkeypatch.setattr(matplotlib, "get_backend", lambda: "module://matplotlib_inline.backend_inline")
+    counted = traced(every_other, 32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(25):
+            counted.draw_heat("x")
+    assert len(pyplot.get_fignums()) == 25
+
+
 def test_a_comparison_has_a_bar_for_every_metric_of_both():
     one, other = traced(sequential, 64), traced(butterfly, 64)
     ax = one.draw_comparison(other)
@@ -432,6 +533,10 @@ def test_a_comparison_has_a_bar_for_every_metric_of_both():
         assert max(bar.get_width(), twin.get_width()) == 1
     with pytest.raises(TypeError, match="compare takes another Trace, not int"):
         one.draw_comparison(3)
+    grid = "grid (1, 1, 1), block (64, 1, 1)"
+    names = [text.get_text() for text in one.draw_comparison(one).get_legend().get_texts()]
+    assert names == [f"sequential (1), {grid}", f"sequential (2), {grid}"]
+    assert one.draw_comparison(one, labels=("a", "b")).get_title(loc="left") == "a and b"
 
 
 def test_pictures_fit_into_axes_that_are_given():

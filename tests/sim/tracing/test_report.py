@@ -4,7 +4,10 @@ import importlib.util
 import json
 import re
 import shutil
+import sys
 from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -160,12 +163,66 @@ def test_a_kernel_without_memory_or_source_still_has_a_page(tmp_path):
     assert embedded(html) == {"requests": [], "heats": [], "tree": None}
 
 
+def test_a_kernel_that_does_nothing_says_so_instead_of_empty_tables():
+    @cuda.jit
+    def idle(x):
+        i = cuda.grid(1)  # noqa: F841
+
+    counted = trace(idle)[2, 32](np.ones(1))
+    assert str(counted) == "idle[(2, 1, 1), (32, 1, 1)]\n\nno memory request, no synchronisation"
+    assert "<p>no memory request, no synchronisation</p>" in counted._repr_html_()
+
+
+def test_source_that_is_not_there_is_said_not_to_be(tmp_path):
+    space = {}
+    exec("def copy(x, y):\n    y[0] = x[0]\n", space)
+    counted = trace(space["copy"])[1, 1](np.ones(1), np.ones(1))
+    assert "2     (source not available)" in str(counted)
+    assert repr(counted.by_line()[0]).startswith("<line 2: (source not available) (ld requests 1, ld sectors 1, ")
+    html = counted.save(tmp_path / "report.html").read_text()
+    assert "<h2>&lt;string&gt; (source not available)</h2>" in html
+    assert "<pre><code>(source not available)</code></pre>" in html
+
+
+def test_lines_of_a_notebook_s_cells_are_known_by_their_cells(tmp_path, monkeypatch):
+    paths = {name: str(tmp_path / f"{number}.py") for number, name in enumerate(("device", "kernel"))}
+    cells = {paths["kernel"]: ("Cell", "In[7]"), paths["device"]: ("Cell", "In[3]")}
+    session = SimpleNamespace(compile=SimpleNamespace(format_code_name=cells.get))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: session))
+    space = {"cuda": cuda}
+    for name, source in (
+        ("device", "@cuda.jit(device=True)\ndef get(x):\n    return x[0]\n"),
+        ("kernel", "@cuda.jit\ndef kernel(x, y):\n    y[0] = get(x)\n"),
+    ):
+        Path(paths[name]).write_text(source)
+        exec(compile(source, paths[name], "exec"), space)
+    counted = trace(space["kernel"])[1, 1](np.ones(1), np.ones(1))
+    first, second = str(counted).splitlines()[-2:]
+    assert first.startswith("Cell In[7]:3  y[0] = get(x) ")  # the kernel's own, though its path sorts last
+    assert second.startswith("Cell In[3]:3  return x[0] ")
+    html = counted.save(tmp_path / "report.html").read_text()
+    assert "<h2>Cell In[7]</h2>" in html
+    assert "<h2>Cell In[3], line 3</h2>" in html
+
+
+def test_two_traces_of_one_name_are_told_apart():
+    counted = traced_transpose()
+    comparison = counted.compare(counted)
+    assert comparison.rows()[0] == ["metric", "transpose (1)", "transpose (2)", "second / first"]
+    assert repr(comparison) == f"<Comparison of transpose (1) and transpose (2): {len(comparison.metrics)} metrics>"
+    assert counted.compare(counted, labels=("plain", "padded")).rows()[0][1:3] == ["plain", "padded"]
+    with pytest.raises(TypeError, match="labels takes two strings, one for each trace, not 'ab'"):
+        counted.compare(counted, labels="ab")
+    with pytest.raises(ValueError, match="the labels of two traces must differ, and both are 'a'"):
+        counted.compare(counted, labels=("a", "a"))
+
+
 def test_the_maps_are_those_of_the_requests(tmp_path):
     counted = traced_transpose()
     line = counted.first_line + 8
     data = embedded(counted.save(tmp_path / "report.html").read_text())
     column = next(one for one in data["requests"] if one["subject"].startswith(f"shared load of 'tile', line {line}"))
-    assert column["numbers"] == "32 wavefronts, the fewest possible 1: 31 bank conflicts"
+    assert column["numbers"] == "block (0, 0, 0), warp 0: 32 wavefronts, the fewest possible 1: 31 bank conflicts"
     assert {(lane, bank, turn) for lane, bank, _, turn, *_ in column["punches"]} == {(n, 0, n) for n in range(32)}
     row = next(one for one in data["requests"] if one["subject"].startswith("global load of 'x'"))
     assert row["sectors"] == [0, 1, 2, 3]

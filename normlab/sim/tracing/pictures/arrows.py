@@ -26,11 +26,14 @@ class Arrow(NamedTuple):
 class Tree:
     """Who gives values to whom, among `threads` and within `steps`.
 
-    `barriers`: the steps that begin with one; `partial`: whether the trace kept the first flows only.
+    `crossing`: arrows between these threads and others. `barriers`: the steps that begin with one; `all_barriers`: how
+    many the block has; `partial`: whether the trace kept the first flows only.
     """
 
     arrows: list[Arrow]
+    crossing: list[Arrow]
     barriers: list[int]
+    all_barriers: int
     threads: range
     steps: range
     partial: bool
@@ -41,9 +44,15 @@ class Tree:
         ways: Counter[str] = Counter()
         for arrow in self.arrows:
             ways["by shuffle" if arrow.by == "shuffle" else f"through {arrow.by!r}"] += arrow.values
+        crossing = sum(arrow.values for arrow in self.crossing)
+        if crossing:
+            ways["from or to threads not shown"] = crossing
         by = ", ".join(f"{count(values, 'value')} {way}" for way, values in ways.items())
+        barriers = count(self.all_barriers, "barrier")
+        if len(self.barriers) < self.all_barriers:
+            barriers = f"{len(self.barriers)} of the block's {barriers}"
         kept = f"; the trace keeps the first {LIMIT:,} values only" if self.partial else ""
-        return f"{by}; {count(len(self.barriers), 'barrier')}{kept}"
+        return f"{by}; {barriers}{kept}"
 
 
 def tree(flows: Flows, steps: range | int | None = None, threads: range | int | None = None) -> Tree:
@@ -57,25 +66,24 @@ def tree(flows: Flows, steps: range | int | None = None, threads: range | int | 
     last = max(flow.end for flow in flows.flows)
     shown_steps = _chosen("steps", steps, last + 1)
     shown_threads = _chosen("threads", threads, flows.threads)
-    counted = Counter(
-        flow[:5]
-        for flow in flows.flows
-        if flow.start in shown_steps
-        and flow.end in shown_steps
-        and flow.source in shown_threads
-        and flow.target in shown_threads
-    )
-    if not counted:
+    within: Counter[tuple[int, int, int, int, str]] = Counter()
+    crossing = within.copy()
+    for flow in flows.flows:
+        ends = (flow.source in shown_threads) + (flow.target in shown_threads)
+        if ends and flow.start in shown_steps and flow.end in shown_steps:
+            (within if ends == 2 else crossing)[flow[:5]] += 1
+    if not within and not crossing:
         first = min(flow.start for flow in flows.flows)
         raise ValueError(
-            f"no value goes between threads {shown_threads.start} to {shown_threads.stop - 1} in steps "
+            f"no value goes from or to threads {shown_threads.start} to {shown_threads.stop - 1} in steps "
             f"{shown_steps.start} to {shown_steps.stop - 1}; the block has threads 0 to {flows.threads - 1}, "
             f"and values go in steps {first} to {last}"
         )
-    arrows = [Arrow(*flow, values) for flow, values in counted.items()]
-    drawn_steps = range(shown_steps.start, max(arrow.end for arrow in arrows) + 1)
+    arrows, others = ([Arrow(*flow, values) for flow, values in some.items()] for some in (within, crossing))
+    drawn_steps = range(shown_steps.start, max(arrow.end for arrow in arrows + others) + 1)
     barriers = [step for step in flows.barriers if step in drawn_steps]
-    return Tree(arrows, barriers, shown_threads, drawn_steps, partial=len(flows.flows) >= LIMIT)
+    partial = len(flows.flows) >= LIMIT
+    return Tree(arrows, others, barriers, len(flows.barriers), shown_threads, drawn_steps, partial)
 
 
 def _chosen(what: str, chosen: range | int | None, count: int) -> range:

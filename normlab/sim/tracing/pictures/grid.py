@@ -46,12 +46,15 @@ class HeatGrid:
         return f"accesses an element, mean of {self.tall} x {self.wide} elements a cell"
 
 
-def heat_grid(heat: Heat, operation: str | None = None, width: int | None = None) -> HeatGrid:
+def heat_grid(heat: Heat, operation: str | None = None, width: int | None = None, blocks: int = 1) -> HeatGrid:
     """Return the accesses of an array as a table: 1-D wrapped into rows of `width`, 3-D and more flattened to rows.
 
-    `operation`: "ld", "st", or None for both. Raises ValueError for another operation, for an array without elements,
-    and for a width below 1 or of an array that is not 1-D.
+    `operation`: "ld", "st", or None for both. `blocks`: of the launch, each of which has a shared array of its own.
+    Raises ValueError for another operation, for an array without elements, and for a width below 1 or of an array that
+    is not 1-D; TypeError for a width that is no int.
     """
+    if width is not None and (isinstance(width, bool) or not isinstance(width, int)):
+        raise TypeError(f"width is the row length, an int, not {width!r}")
     if operation not in (None, "ld", "st"):
         raise ValueError(f'operation is "ld", "st" or None for both, not {operation!r}')
     kinds = {None: (False, True), "ld": (False,), "st": (True,)}[operation]
@@ -68,9 +71,10 @@ def heat_grid(heat: Heat, operation: str | None = None, width: int | None = None
         table = table.reshape(rows, width)
     else:
         table = counts.reshape(-1, counts.shape[-1]).astype(float)
+    together = f", those of {blocks:,} blocks together" if heat.space == "shared" and blocks > 1 else ""
     tall, wide = (-(-extent // MOST_CELLS) for extent in table.shape)
     return HeatGrid(
-        subject=f"{heat.space} array {heat.name!r}, shape {heat.shape}",
+        subject=f"{heat.space} array {heat.name!r}, shape {heat.shape}{together}",
         cells=_binned(table, tall, wide),
         tall=tall,
         wide=wide,

@@ -12,19 +12,25 @@ if TYPE_CHECKING:
 ROOM_FOR_NUMBERS = 32, 16  # columns, rows
 
 
-def draw_heat(heat: Heat, operation: str | None = None, width: int | None = None, ax: "Axes | None" = None) -> "Axes":
+def draw_heat(
+    heat: Heat,
+    operation: str | None = None,
+    width: int | None = None,
+    ax: "Axes | None" = None,
+    blocks: int = 1,
+) -> "Axes":
     """Draw how often each element of an array was accessed, in `ax` or a figure of its own.
 
     The darker, the more often; hatched: never. `operation`: "ld", "st", or None for loads and stores together. A 1-D
     array is wrapped into rows of `width` elements; of an array of three dimensions and more all but the last count as
-    rows; a large array is binned, and the colour bar says how.
+    rows; a large array is binned, and the colour bar says how. `blocks`: of the launch.
     """
     import numpy as np
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
     from matplotlib.ticker import MaxNLocator
 
-    seen = heat_grid(heat, operation, width)
+    seen = heat_grid(heat, operation, width, blocks)
     rows, columns = seen.cells.shape
     ax = ink.axes(ax, 9.0, min(8.0, 2.6 + 0.3 * max(2, rows)))
     ax.axhspan(0, seen.shape[0], facecolor="white", hatch="////", edgecolor=ink.GRID, linewidth=0, zorder=0)

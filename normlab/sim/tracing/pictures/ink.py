@@ -1,5 +1,6 @@
 """The look of the pictures: they are read on paper too, so shape, hatch and text say what colour says."""
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,12 +17,26 @@ SMALL, PLAIN = 8.5, 10.5  # type, in points
 
 
 def axes(given: "Axes | None", width: float, height: float) -> "Axes":
-    """Return the axes given, or those of a new pyplot figure of this size in inches, as a notebook shows it."""
+    """Return the axes given, or those of a new figure of this size in inches.
+
+    pyplot has the figure where it shows figures, in a notebook or a window. A script without windows gets one that is
+    gone when nobody holds its axes: pyplot would keep it.
+    """
     if given is not None:
         return given
+    import matplotlib
+    from matplotlib.backends import BackendFilter, backend_registry
+
+    size: dict[str, Any] = {"figsize": (width, height), "layout": "constrained"}
+    if matplotlib.get_backend().lower() in backend_registry.list_builtin(BackendFilter.NON_INTERACTIVE):
+        from matplotlib.figure import Figure
+
+        return Figure(**size).subplots()
     from matplotlib import pyplot
 
-    return pyplot.subplots(figsize=(width, height), layout="constrained")[1]
+    with warnings.catch_warnings():  # a loop over requests may open many: a notebook closes them after the cell
+        warnings.filterwarnings("ignore", "More than .* figures", RuntimeWarning)
+        return pyplot.subplots(**size)[1]
 
 
 def title(axes: "Axes", what: str, numbers: str, room: bool = False) -> None:

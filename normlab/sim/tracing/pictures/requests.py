@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from normlab.sim.tracing.model import BANKS, SECTOR
 from normlab.sim.tracing.pictures import ink
 from normlab.sim.tracing.pictures.maps import BankMap, bank_map, sector_map
-from normlab.sim.tracing.pictures.words import count, subject
+from normlab.sim.tracing.pictures.words import count, maker, subject
 from normlab.sim.tracing.request import Request
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def draw_sectors(request: Request, ax: "Axes | None" = None) -> "Axes":
     ax.set_xlim(0, columns)
     ax.set_ylim(LANES + 2, 0)
     ink.labels(ax, f"32-byte sector of {request.array!r}, counted from the array's first (dotted: a gap)", "lane")
-    ink.title(ax, subject(request), seen.numbers)
+    ink.title(ax, subject(request), f"{maker(request)}: {seen.numbers}")
     ink.legend(ax, 3)
     return ax
 
@@ -105,7 +105,7 @@ def draw_banks(request: Request, ax: "Axes | None" = None) -> "Axes":
     ax.set_xlim(-0.7, BANKS - 0.3)
     ax.set_ylim(LANES - 0.4, -0.6)
     ink.labels(ax, "bank (4 bytes wide)", "lane")
-    ink.title(ax, subject(request), seen.numbers)
+    ink.title(ax, subject(request), f"{maker(request)}: {seen.numbers}")
     ink.legend(ax, 4)
     return ax
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from normlab.sim.tracing.flows import Flows
 from normlab.sim.tracing.pictures import ink
-from normlab.sim.tracing.pictures.arrows import Arrow, Tree, tree
+from normlab.sim.tracing.pictures.arrows import Tree, tree
 from normlab.sim.tracing.pictures.words import count
 
 if TYPE_CHECKING:
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 WARP = 32
 MANY = 64  # threads: with more of them, arrows are finer
+Segment = tuple[tuple[float, float], tuple[float, float]]  # (thread, step) where a line begins, and where it ends
 
 
 def draw_tree(
@@ -25,8 +26,9 @@ def draw_tree(
 
     Threads stand along x, time runs down: a step ends where threads meet, at a shuffle, a vote or a barrier. An arrow
     goes from the thread that gives a value to the one that gets it; dashed and blue by shuffle, solid and red through
-    shared memory. A thick line across is a barrier, between the writes before it and the reads after it; dotted lines
-    down delimit warps. `steps`, `threads`: which to show, an int for the first so many.
+    shared memory; short and dotted, from or to a thread that is not shown. A thick line across is a barrier, between
+    the writes before it and the reads after it; dotted lines down delimit warps. `steps`, `threads`: which to show, an
+    int for the first so many.
     """
     seen = tree(flows, steps, threads)
     ax = ink.axes(ax, 10.5, min(12.0, 2.6 + 0.6 * len(seen.steps)))
@@ -37,7 +39,9 @@ def draw_tree(
         if arrows:
             names = sorted({arrow.by for arrow in arrows})
             label = "shuffle" if by_shuffle else f"through shared memory ({', '.join(names)})"
-            _draw_arrows(ax, arrows, label, colour, style, size)
+            lines: list[Segment] = [((arrow.source, arrow.start), (arrow.target, arrow.end)) for arrow in arrows]
+            _draw_arrows(ax, lines, lines, lines, label, colour, style, size)
+    _draw_crossing(ax, seen, size)
     for number, step in enumerate(seen.barriers):
         label = "_another" if number else "barrier of the block"
         ax.axhline(step - 0.5, color=ink.TEXT, linewidth=2.2, gid="barrier", label=label)
@@ -62,19 +66,43 @@ def _draw_threads(ax: "Axes", seen: Tree) -> None:
     ax.vlines(list(begin), list(begin.values()), list(end.values()), color=ink.GRID, linewidth=0.8, zorder=0)
 
 
-def _draw_arrows(ax: "Axes", arrows: list[Arrow], label: str, colour: str, style: Any, size: float) -> None:
-    """Draw arrows of one kind: a line each, a dot where it begins, a head where it ends."""
+def _draw_arrows(
+    ax: "Axes",
+    lines: list[Segment],
+    dots: list[Segment],
+    heads: list[Segment],
+    label: str,
+    colour: str,
+    style: Any,
+    size: float,
+) -> None:
+    """Draw arrows of one kind: a line each, a dot where those among `dots` begin, a head where those of `heads` end."""
     from matplotlib.collections import LineCollection
 
-    lines = [((arrow.source, arrow.start), (arrow.target, arrow.end)) for arrow in arrows]
     shafts = LineCollection(lines, colors=colour, linestyles=style, linewidths=size / 6, label=label, zorder=2)
-    shafts.set_alpha(1.0 if len(arrows) < 400 else 0.5)
+    shafts.set_alpha(1.0 if len(lines) < 400 else 0.5)
     shafts.set_gid(label)
     ax.add_collection(shafts)
-    for marker, places in (("o", {line[0] for line in lines}), ("v", {line[1] for line in lines})):
+    for marker, places in (("o", {line[0] for line in dots}), ("v", {line[1] for line in heads})):
         area = size**2 / (2 if marker == "o" else 1)
-        x, y = zip(*places, strict=True)
+        x, y = zip(*places, strict=True) if places else ((), ())
         ax.scatter(x, y, marker=marker, s=area, color=colour, linewidth=0, zorder=3)
+
+
+def _draw_crossing(ax: "Axes", seen: Tree, size: float) -> None:
+    """Draw of an arrow from or to a thread that is not shown the end that is, leaning to the other's side."""
+    lean = len(seen.threads) / WARP
+    coming: list[Segment] = []
+    going: list[Segment] = []
+    for source, target, start, end, *_ in seen.crossing:
+        aside = lean if source > target else -lean
+        if target in seen.threads:
+            coming.append(((target + aside, end - 0.4), (target, end)))
+        else:
+            going.append(((source, start), (source - aside, start + 0.4)))
+    if seen.crossing:
+        label = "from or to a thread not shown"
+        _draw_arrows(ax, coming + going, going, coming, label, ink.TEXT, (0, (1, 1)), size)
 
 
 def _label(ax: "Axes", seen: Tree) -> None:

@@ -15,8 +15,14 @@ def count(number: int, word: str) -> str:
 
 
 def subject(request: Request) -> str:
-    """Return what a request is, its line included."""
+    """Return what a request is: its line, and where it begins, which tells two loads of one line apart."""
+    begin = f"lane {request.lanes[0]} at byte {request.addresses[0] - request.origin:,}"
     return (
         f"{request.space} {OPERATIONS[request.operation]} of {request.array!r}, line {request.line.number}: "
-        f"{count(len(request.lanes), 'lane')} of {count(request.size, 'byte')}"
+        f"{count(len(request.lanes), 'lane')} of {count(request.size, 'byte')}, {begin}"
     )
+
+
+def maker(request: Request) -> str:
+    """Return whose request it is."""
+    return f"block {request.block}, warp {request.warp}"

@@ -15,10 +15,10 @@ from normlab.sim.tracing.counts import METRICS
 from normlab.sim.tracing.pictures.arrows import tree
 from normlab.sim.tracing.pictures.grid import heat_grid
 from normlab.sim.tracing.pictures.maps import bank_map, sector_map
-from normlab.sim.tracing.pictures.words import count, subject
+from normlab.sim.tracing.pictures.words import count, maker, subject
 from normlab.sim.tracing.report.listing import sections
 from normlab.sim.tracing.request import Request
-from normlab.sim.tracing.tables import number, title
+from normlab.sim.tracing.tables import NO_SOURCE, file_name, number, title
 from normlab.sim.tracing.trace import Trace
 
 MOST_REQUESTS = 64  # of one line and array, to look at one by one
@@ -86,6 +86,8 @@ def page(trace: Trace) -> str:
         place=lambda request: places[id(request)],
         metrics=METRICS,
         number=number,
+        file_name=file_name,
+        no_source=NO_SOURCE,
         count=count,
         data={"requests": [_request(request) for request in every], "heats": _heats(trace), "tree": _tree(trace)},
     )
@@ -114,11 +116,8 @@ def _requests(trace: Trace, line: Line) -> list[list[Request]]:
 def _request(request: Request) -> dict[str, Any]:
     """Return a request's map for page.js."""
     shared: dict[str, Any] = {"subject": subject(request), "array": request.array, "lanes": request.lanes}
-    if request.space == "global":
-        sectors = sector_map(request)
-        return shared | asdict(sectors) | {"numbers": sectors.numbers}
-    banks = bank_map(request)
-    return shared | asdict(banks) | {"numbers": banks.numbers}
+    seen = sector_map(request) if request.space == "global" else bank_map(request)
+    return shared | asdict(seen) | {"numbers": f"{maker(request)}: {seen.numbers}"}
 
 
 def _heats(trace: Trace) -> list[dict[str, Any]]:
@@ -127,7 +126,7 @@ def _heats(trace: Trace) -> list[dict[str, Any]]:
     for heat in trace.heat:
         for operation in ("ld", "st"):
             if heat.counted(stores=operation == "st").any():
-                seen = heat_grid(heat, operation)
+                seen = heat_grid(heat, operation, blocks=trace.blocks)
                 cells = [[None if isnan(cell) else float(f"{cell:.3g}") for cell in row] for row in seen.cells]
                 words = {"subject": seen.subject, "numbers": seen.numbers, "binning": seen.binning}
                 found.append(asdict(seen) | words | {"cells": cells})

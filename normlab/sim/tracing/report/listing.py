@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from normlab.sim.source import Line
+from normlab.sim.tracing.tables import NO_SOURCE, file_name
 from normlab.sim.tracing.trace import Trace
 
 
@@ -19,6 +20,13 @@ class Section:
 
     file: str
     lines: list[tuple[Line, Markup]]
+
+    @property
+    def heading(self) -> str:
+        """The path, or the notebook cell that it stands for; and whether there is no source."""
+        name = file_name(self.file)
+        path = self.file if self.file.endswith(name) else name
+        return path if linecache.getlines(self.file) else f"{path} {NO_SOURCE}"
 
 
 def sections(trace: Trace) -> list[Section]:
