@@ -18,6 +18,7 @@ EPS = 1e-5
 SLOWER = 5  # times that a traced kernel takes, compared with a simulated one
 # The columns of the ladder's table: what every step has, then what tells steps apart.
 COLUMNS = [name for name in METRICS if "bytes" not in name and "sectors_per_request" not in name]
+RESULTS = ("grad_input", "grad_weight", "grad_bias")  # of the backward
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class StepTrace:
 
     step: Step
     traces: list[Trace]
+    results: list[str]  # what each launch computes of the backward's results, "grad_weight" say; or nothing
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -56,15 +58,20 @@ class Problem:
     def trace(self, step: Step) -> StepTrace:
         """Return a step's launches on fresh random data, traced."""
         traces: list[Trace] = []
+        results: list[str] = []
+        named: dict[int, str] = {}  # the identity of a result's array → its name
 
         def launch(kernel: Any, grid: Any, block: Any, *arguments: Any) -> None:
             traces.append(trace(kernel)[grid, block](*arguments))
+            results.append("-".join(named[id(one)] for one in arguments if id(one) in named))
 
         if self.ladder == "forward":
             step.run(launch, *self._forward_operands())
         else:
-            step.run(launch, Scratch, self._backward_problem())
-        return StepTrace(step, traces)
+            problem = self._backward_problem()
+            named = {id(getattr(problem, name)): name for name in RESULTS if getattr(problem, name) is not None}
+            step.run(launch, Scratch, problem)
+        return StepTrace(step, traces, results)
 
     def _arrays(self, *shapes: tuple[int, ...]) -> list[np.ndarray]:
         rng = np.random.default_rng(0)
@@ -126,14 +133,14 @@ def shape_of(text: str) -> tuple[int, int]:
 
 
 def save(result: StepTrace, path: Path) -> list[Path]:
-    """Write a page for every launch of a step: `path`, or if there are several, `path` with each kernel's name."""
+    """Write a page for every launch of a step: `path`, or if there are several, `path` with kernel and result."""
     if len(result.traces) == 1:
         return [result.traces[0].save(path)]
-    names = [f"{position}-{one.kernel}" for position, one in enumerate(result.traces, start=1)]
-    return [
-        one.save(path.with_name(f"{path.stem}-{name}{path.suffix}"))
-        for name, one in zip(names, result.traces, strict=True)
-    ]
+    pages = []
+    for position, (one, computed) in enumerate(zip(result.traces, result.results, strict=True), start=1):
+        parts = [path.stem, str(position), one.kernel, *([computed] if computed not in one.kernel else [])]
+        pages.append(one.save(path.with_name("-".join(parts) + path.suffix)))
+    return pages
 
 
 def show(problem: Problem, results: list[StepTrace], console: Console, by_line: bool) -> None:
@@ -144,9 +151,10 @@ def show(problem: Problem, results: list[StepTrace], console: Console, by_line: 
     head = f"{what}{path}, {problem.n1} x {problem.n2} {problem.dtype}, traced in the simulator\n"
     console.print(head, style="bold", soft_wrap=width is None)
     if by_line:
-        for position, one in enumerate(results[0].traces, start=1):
-            launch = f"launch {position} of {len(results[0].traces)}: " if len(results[0].traces) > 1 else ""
-            print(f"{launch}{title(one)}", file=console.file)
+        launches = list(zip(results[0].traces, results[0].results, strict=True))
+        for position, (one, computed) in enumerate(launches, start=1):
+            which = f"launch {position} of {len(launches)}: " if len(launches) > 1 else ""
+            print(f"{which}{title(one)}{f' for {computed}' if computed else ''}", file=console.file)
             print(lines_text(one, width, files=True), file=console.file)
             console.print()
     else:

@@ -44,6 +44,9 @@ def test_a_step_of_several_launches_shows_each():
     done = run("backward/apex", "--shape", "4x64", "--recompute")
     for kernel in ("partial_sums", "final_sums", "grad_input"):
         assert f"backward_apex_{kernel}[" in done.stdout
+    heads = [line for line in done.stdout.splitlines() if line.startswith("launch ")]
+    assert [head.partition(" for ")[2] for head in heads] == ["", "grad_weight", "grad_bias", "grad_input"]
+    assert [head.partition(":")[0] for head in heads] == [f"launch {n} of 4" for n in range(1, 5)]
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +102,13 @@ def test_html_writes_a_page_for_every_launch(tmp_path):
     assert "forward_apex" in (tmp_path / "page.html").read_text()
     done = run("backward/apex", "--shape", "2x64", "--html", tmp_path / "back.html")
     assert done.exit_code == 0, done.output
-    assert len(list(tmp_path.glob("back-*.html"))) == 4
+    names = sorted(path.stem.replace("backward_apex_", "") for path in tmp_path.glob("back-*.html"))
+    assert names == [
+        "back-1-partial_sums",
+        "back-2-final_sums-grad_weight",
+        "back-3-final_sums-grad_bias",
+        "back-4-grad_input",
+    ]
 
 
 @pytest.mark.parametrize(
