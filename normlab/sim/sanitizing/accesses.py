@@ -11,6 +11,10 @@ from normlab.sim.sanitizing.bounds import address_of, poison, wrapped_address_of
 from normlab.sim.sanitizing.clocks import NOTHING, Access
 from normlab.sim.sanitizing.notes import Notes
 from normlab.sim.sanitizing.shadow import GARBAGE, UPDATED, WRITTEN, Region, together
+from normlab.sim.scheduler import TURN
+
+PATIENCE = 5040  # reads of what has been read, before others run: a multiple of those in one turn of any small loop
+AGAIN = 60  # the same for who has waited in vain
 
 
 class WatchedArray(ObservedArray):
@@ -32,8 +36,12 @@ class WatchedArray(ObservedArray):
         region: Region = self.buffer.state
         if region.reads_only and region.unit == self.itemsize:  # as most arguments; `note_read`, cut short
             seen = region.reads.get(address)
-            if seen is not access:
-                region.reads[address] = access if seen is None else together(seen, access)
+            if seen is None:
+                region.reads[address] = access
+            elif seen is access or (type(seen) is list and seen[-1] is access):
+                observer.again()
+            else:
+                region.reads[address] = together(seen, access)
             return value
         observer.note_read(self, address, access)
         return value
@@ -93,9 +101,23 @@ class Accesses(Notes):
             if region.garbage is not None and region.garbage[unit - region.start] == GARBAGE:
                 self.garbage("read", array.buffer, unit, access)
             if region.shared:
+                seen = region.reads.get(unit)
                 earlier = region.read(unit, access)
                 if earlier is not None:
                     self.races("read", array.buffer, unit, access, earlier)
+                if seen is access or (type(seen) is list and seen[-1] is access):
+                    self.again()
+
+    def again(self) -> None:
+        """Hear of a read like the last one there: a thread with many of these may wait for another one's store."""
+        self.repeated += 1
+        if self.repeated >= PATIENCE:
+            thread = self.cuda.current
+            before = thread.polled.get("variables")
+            thread.spins = TURN - 1
+            self.cuda.grid_run.turn(thread)
+            in_vain = thread.polled["variables"] == before
+            self.repeated = PATIENCE - AGAIN if in_vain else 0  # not what others have left: stop at the same place
 
     def write_at(self, array: ObservedArray, key: Any, value: Any, address: int, access: Access) -> None:
         """Do `array[key] = value`, where `key` is the element at `address`."""

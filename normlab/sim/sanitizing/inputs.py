@@ -77,11 +77,19 @@ def _is_view(part: ast.expr) -> bool:
 
 
 def _awaited(loop: ast.While) -> set[str]:
-    """Return the arrays whose elements may decide how long a loop goes on: those in its condition, or in all of it."""
-    where = loop if isinstance(loop.test, ast.Constant) else loop.test
+    """Return the arrays whose elements may decide how long a loop goes on.
+
+    Those in its condition, or in all of it if that is a constant, and those of which a variable in the condition comes.
+    """
+    deciding: list[ast.AST] = [loop if isinstance(loop.test, ast.Constant) else loop.test]
+    names = {node.id for node in ast.walk(loop.test) if isinstance(node, ast.Name)}
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Assign) and any(isinstance(one, ast.Name) and one.id in names for one in node.targets):
+            deciding.append(node.value)
     return {
         node.value.id
-        for node in ast.walk(where)
+        for part in deciding
+        for node in ast.walk(part)
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)
     }
 

@@ -41,6 +41,7 @@ class Notes(Observer):
         super().__init__()
         self.uninitialized, self.inputs = uninitialized, inputs
         self.collector = Collector()
+        self.repeated = 0  # reads like the last one at an address
         self.blocks: dict[Any, BlockMemory] = {}  # of the blocks that have not ended
         self.passed: dict[tuple[int, int, int], CodeType] = {}  # instructions where threads met, and whose
         self.regions: dict[int, Region] = {}  # of global memory, by the allocation's address

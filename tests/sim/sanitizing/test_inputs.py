@@ -24,7 +24,7 @@ def row_sum(x, weight, y):
 
 
 @cuda.jit
-def otherwise(alias, view, row, given, stored, added, returned, awaited, polled, unused):
+def otherwise(alias, view, row, given, stored, added, returned, awaited, polled, tested, unused):
     other = alias
     other[0] = 1
     part = view[1:]
@@ -38,6 +38,9 @@ def otherwise(alias, view, row, given, stored, added, returned, awaited, polled,
     while True:
         if polled[0]:
             break
+    done = False
+    while not done:
+        done = tested[0] != 0
     return returned
 
 
@@ -52,7 +55,7 @@ def test_what_is_only_read_by_element_is_an_input():
 
 
 def test_what_is_mentioned_in_any_other_way_is_not():
-    arrays = [np.ones((2, 2)) if name == "row" else np.ones(2) for name in otherwise.py_func.__code__.co_varnames[:10]]
+    arrays = [np.ones((2, 2)) if name == "row" else np.ones(2) for name in otherwise.py_func.__code__.co_varnames[:11]]
     assert names(otherwise, *arrays) == {"unused"}
 
 

@@ -573,3 +573,37 @@ def some_of_a_block_sync_the_grid(x, first, last):
 def test_a_grid_sync_waits_for_thread_0_of_every_block():
     assert found(some_of_a_block_sync_the_grid, 2, 8, floats(16), 0, 5) == []
     assert found(some_of_a_block_sync_the_grid, 2, 8, floats(16), 1, 8) == [("deadlock", None, (2,))]
+
+
+@cuda.jit
+def waits_for_a_plain_flag(flag, out, writer):
+    i = cuda.grid(1)
+    if i == writer:
+        flag[0] = 1
+    else:
+        while flag[0] == 0:
+            pass
+    out[i] = 1
+
+
+@cuda.jit
+def waits_for_what_nobody_writes(flag):
+    while flag[0] == 0:
+        pass
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse"])
+@pytest.mark.parametrize(("grid", "block"), [(2, 1), (1, 2), (1, 34)])
+def test_a_spin_on_a_plain_load_lets_the_others_run(grid, block, schedule):
+    for writer in (0, grid * block - 1):
+        out = floats(grid * block) * 0
+        report = sanitize(waits_for_a_plain_flag, schedule=schedule)[grid, block](np.zeros(1, np.int32), out, writer)
+        assert [(finding.kind, finding.array) for finding in report.findings] == [("race", "flag")]
+        assert out.all()
+
+
+@pytest.mark.parametrize(("grid", "block"), [(1, 1), (2, 34)])
+def test_a_spin_on_a_plain_load_for_nothing_is_a_deadlock(grid, block):
+    (finding,) = sanitize(waits_for_what_nobody_writes)[grid, block](np.zeros(1, np.int32)).findings
+    assert (finding.kind, finding.first.text) == ("deadlock", "while flag[0] == 0:")
+    assert "waits for a value that no thread writes" in finding.advice
