@@ -191,6 +191,10 @@ def run_script(
     trace: Annotated[
         bool, typer.Option("--trace", help="Count what the first launch of every kernel asks of memory, line by line.")
     ] = False,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", show_default=False, help="Write the report as JSON, too."),
+    ] = None,
     _: Annotated[str | None, typer.Option("-m", hidden=True, is_eager=True, callback=_refuse_module)] = None,
 ) -> None:
     """Run a program that uses numba.cuda, unmodified: its kernels run in normlab's simulator, with a GPU or without.
@@ -208,6 +212,9 @@ def run_script(
     """
     from normlab.run import run_program
 
+    if json_file is not None and not (sanitize or trace):
+        typer.echo("normlab run: --json writes what --sanitize or --trace report: give one of them, too", err=True)
+        raise typer.Exit(2)
     for option in ("--sanitize", "--trace"):
         if option in (args or []):
             typer.echo(
@@ -216,9 +223,12 @@ def run_script(
                 err=True,
             )
     try:
-        code = run_program(script, args or [], sanitize, trace)
+        if json_file is not None:
+            json_file = json_file.absolute()  # wherever the program goes
+            json_file.write_text("")
+        code = run_program(script, args or [], sanitize, trace, json_file)
     except OSError as error:
-        typer.echo(f"normlab run: cannot read {script}: {error.strerror}", err=True)
+        typer.echo(f"normlab run: cannot open {error.filename}: {error.strerror}", err=True)
         code = 2
     raise typer.Exit(code)
 

@@ -2,12 +2,15 @@
 
 `program` runs the script, `stand_in` replaces the host side of `numba.cuda` while it runs: `decorator` and `kernel`
 (`cuda.jit` and launches), `allocate` and `memory` (device arrays), `device` (device, context, streams, events),
-`elementwise` (vectorize), `rowwise` (guvectorize). Every launch goes through `launcher`, to the simulator.
+`elementwise` (vectorize), `rowwise` (guvectorize). Every launch goes through `launcher`, to the simulator; `record`
+keeps what is reported at the end.
 """
 
 import atexit
+import json
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,10 +21,13 @@ SIMULATOR_SWITCH = "NUMBA_ENABLE_CUDASIM"
 __all__ = ["run_program"]
 
 
-def run_program(script: str, arguments: list[str], sanitize: bool = False, trace: bool = False) -> int:
+def run_program(
+    script: str, arguments: list[str], sanitize: bool = False, trace: bool = False, json_file: Path | None = None
+) -> int:
     """Run `script` as `python script arguments…` would, its kernels in the simulator, whether there is a GPU or not.
 
-    sanitize, trace: watch every launch, and report on stderr when the interpreter exits, kernel by kernel.
+    sanitize, trace: watch every launch, and report on stderr when the interpreter exits, kernel by kernel; in
+    `json_file`, too, if one is given.
 
     Returns the program's exit code, with which the caller has to exit: `numba.cuda` stays replaced until then, for the
     threads that the program left running and for what it registered with `atexit`. If the sanitizer found something,
@@ -38,13 +44,15 @@ def run_program(script: str, arguments: list[str], sanitize: bool = False, trace
     launcher = Launcher(sanitize, trace)
     replace_for_good(lambda: launcher)
     if sanitize or trace:
-        atexit.register(_report, launcher)
+        atexit.register(_report, launcher, json_file)
     return execute(script, arguments)
 
 
-def _report(launcher: "Launcher") -> None:
+def _report(launcher: "Launcher", json_file: Path | None) -> None:
     """Print the report of a whole program; called after all that it registered with `atexit` itself."""
     sys.stdout.flush()
+    if json_file is not None:
+        json_file.write_text(json.dumps(launcher.as_dict(), indent=2), encoding="utf-8")
     print(launcher.report(), file=sys.stderr, flush=True)
     if launcher.found_something:
         os._exit(1)  # the exit code is settled by now, and this alone can change it

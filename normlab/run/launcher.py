@@ -3,12 +3,8 @@
 The one place that decides it. A watched program runs as it does otherwise: findings are kept for the end.
 """
 
-import sys
 import threading
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from textwrap import indent
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
@@ -16,9 +12,7 @@ import numpy as np
 
 from normlab import sim
 from normlab.run.poison import unwritten
-from normlab.sim.tracing.tables import as_text, terminal_width
-
-INDENT = 2  # columns, of what is said of one kernel
+from normlab.run.record import Record, plural
 
 
 class Launch(NamedTuple):
@@ -29,55 +23,6 @@ class Launch(NamedTuple):
     configuration: tuple
     values: list[Any]
     fresh: list[np.ndarray]  # of the values, those that were allocated empty
-
-
-class Record:
-    """What is known of one kernel at the end."""
-
-    def __init__(self, launch: Launch):
-        """Know nothing yet but the kernel's name and its first launch."""
-        code = launch.source.__code__
-        self.kernel = launch.source.__name__
-        self.place = f"{Path(code.co_filename).name}:{code.co_firstlineno}"
-        self.launches = 0
-        self.findings: dict[tuple, Any] = {}  # what makes two findings the same → the first
-        self.launches_with: Counter[tuple] = Counter()
-        self.first_with: dict[tuple, str] = {}  # → the launch of that first
-        self.first: Any = None  # the trace of the first launch, or what it raised
-
-    def add(self, findings: Iterable[Any], launch: Launch) -> None:
-        """Count the findings of one launch; kind, array and lines make two the same, whatever the element."""
-        same = {(each.kind, each.array, each.lines, each.benign): each for each in findings}
-        self.findings = {**same, **self.findings}
-        self.launches_with.update(same.keys())
-        grid, block, *_ = launch.configuration
-        for key in same:
-            self.first_with.setdefault(key, f"{ordinal(self.launches)}, {self.kernel}[{grid}, {block}]")
-
-    def __str__(self) -> str:
-        """Print as a paragraph of the report."""
-        lines = [f"{self.kernel} ({self.place}): {plural(self.launches, 'launch', 'launches')}"]
-        for key, finding in self.findings.items():
-            count = self.launches_with[key]
-            which = f"{'the' if count == 1 else 'first the'} {self.first_with[key]}"
-            lines.append(f"in {plural(count, 'launch', 'launches')}, {which}: {finding}")
-        if isinstance(self.first, BaseException):
-            lines.append(f"the first raised {type(self.first).__name__}: {self.first}; --sanitize says more of such")
-        elif self.first is not None:
-            text = as_text(self.first, terminal_width(sys.stderr, indented=INDENT))
-            lines.append(f"the first:\n{text}")
-        return indent("\n".join(lines), " " * INDENT).strip()
-
-
-def plural(count: int, one: str, many: str) -> str:
-    """Return `count` with its noun."""
-    return f"{count or 'no'} {one if count == 1 else many}"
-
-
-def ordinal(number: int) -> str:
-    """Return "1st", "2nd", …"""
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number // 10 % 10 != 1 else 0, "th")
-    return f"{number}{ending}"
 
 
 def arrays_in(values: Iterable[Any]) -> Iterator[np.ndarray]:
@@ -107,7 +52,7 @@ class Launcher:
                 self._watch(launch)
 
     def _watch(self, launch: Launch) -> None:
-        record = self._records.setdefault(launch.source.__code__, Record(launch))
+        record = self._records.setdefault(launch.source.__code__, Record(launch.source))
         record.launches += 1
         traced = self._trace and record.launches == 1
         before = [memory.copy() for memory in arrays_in(launch.values)] if traced and self._sanitize else []
@@ -134,7 +79,7 @@ class Launcher:
             raise
         finally:
             if report is not None:
-                record.add(report.findings, launch)
+                record.add(report.findings, launch.configuration)
 
     @property
     def found_something(self) -> bool:
@@ -150,3 +95,7 @@ class Launcher:
         if self._sanitize:
             head += f", {plural(found, 'finding', 'findings')}"
         return "\n\n".join([head, *map(str, self._records.values())])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the same as what JSON has."""
+        return {"kernels": [record.as_dict() for record in self._records.values()]}

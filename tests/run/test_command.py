@@ -1,5 +1,6 @@
 """`normlab run` itself: what only a process of its own shows. Each costs a second, so they are few."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from normlab.cli import app
-from normlab.run.launcher import Launcher, ordinal
+from normlab.run.launcher import Launcher
+from normlab.run.record import Record, ordinal
+from normlab.sim.sanitizing import Act, Finding
+from normlab.sim.source import Line
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -26,8 +30,8 @@ def normlab_run(*arguments, **environment):
     )
 
 
-def test_findings_are_reported_at_the_end_and_make_the_exit_code_1():
-    done = normlab_run("--sanitize", "--trace", "planted.py")
+def test_findings_are_reported_at_the_end_and_make_the_exit_code_1(tmp_path):
+    done = normlab_run("--sanitize", "--trace", "--json", tmp_path / "report.json", "planted.py")
     assert done.returncode == 1  # and not the program's own 5
     assert done.stdout == "result: True\n"
     assert "normlab run: 3 kernels, 5 launches, 2 findings" in done.stderr
@@ -39,6 +43,12 @@ def test_findings_are_reported_at_the_end_and_make_the_exit_code_1():
     assert "in 1 launch, the 1st, total[1, 64]: uninitialized-read on global x[32], 32 times" in total
     assert "in 3 launches, first the 1st, reverse[1, 64]: race on shared shared[32], 64 times" in reverse
     assert reverse.count("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum") == 1
+    kernels = json.loads((tmp_path / "report.json").read_text())["kernels"]
+    assert [(one["kernel"], one["launches"]) for one in kernels] == [("first_half", 1), ("total", 1), ("reverse", 3)]
+    assert [[found["kind"] for found in one["findings"]] for one in kernels] == [[], ["uninitialized-read"], ["race"]]
+    (race,) = kernels[2]["findings"]
+    assert (race["launches"], race["first_launch"]) == (3, {"number": 1, "grid": 1, "block": 64})
+    assert kernels[2]["trace"]["metrics"]["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"] > 0
 
 
 def test_threads_and_exit_functions_are_watched_to_the_end():
@@ -83,10 +93,26 @@ def test_a_module_is_refused_and_the_help_names_the_exit_codes():
     assert "130 for Ctrl-C" in told
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--json", "report.json", "exits.py"],
+            "--json writes what --sanitize or --trace report: give one of them, too",
+        ),
+        (["--trace", "--json", "/nowhere/report.json", "exits.py"], "cannot open /nowhere/report.json: No such file"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_refused_before_the_program_runs(arguments, said):
+    done = CliRunner().invoke(app, ["run", *arguments])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"normlab run: {said}" in done.stderr
+
+
 def test_a_script_that_is_not_there():
     done = CliRunner().invoke(app, ["run", "no_such_program.py"])
     assert done.exit_code == 2
-    assert done.output == "normlab run: cannot read no_such_program.py: No such file or directory\n"
+    assert done.output == "normlab run: cannot open no_such_program.py: No such file or directory\n"
 
 
 QUIET = ["block_reduction", "grid_sync", "laplace_2d", "life", "matmul_shared", "scan", "streams", "ufuncs"]
@@ -109,6 +135,23 @@ def test_findings_of_a_launch_that_raised_count_and_say_which_it_was(run):
     assert "in 1 launch, the 4th, raising[(1, 1), 33]: race on global x[0]" in launcher.report()
     assert "in 1 launch, the 1st, outside[1, 1]: out-of-bounds on global x[1]" in launcher.report()
     assert [*map(ordinal, (1, 2, 3, 4, 11, 22, 112))] == ["1st", "2nd", "3rd", "4th", "11th", "22nd", "112th"]
+
+
+def test_of_many_findings_of_a_kind_the_first_are_printed():
+    def kernel():
+        pass
+
+    record = Record(kernel)
+    record.launches = 2
+    lines = [Line(__file__, number) for number in range(1, 9)]
+    acts = [Act("write", (0, 0, 0), (0, 0, 0), 0, 0, line) for line in lines]
+    record.add([Finding("race", "x", "global", (0,), act, None, "wait") for act in acts], (1, 32))
+    record.add([Finding("race", "y", "global", (0,), acts[0], None, "wait")], (1, 32))
+    text = str(record)
+    assert text.count("in 1 launch, the 2nd, kernel[1, 32]: race on global x[0]") == 5
+    assert text.count("race on global y[0]") == 1
+    assert text.endswith("3 more of kind race on x: see --json FILE")
+    assert len(record.as_dict()["findings"]) == 9
 
 
 def test_a_first_launch_that_raises_has_no_trace_and_says_so(run):
