@@ -17,6 +17,11 @@ What it goes by, and where a GPU may differ:
 - The launch goes on after a finding: a read out of bounds gives poison (NaN, or a large integer), such a write is
   dropped, a negative index wraps as Numba's do, a shuffle from nowhere gives the lane its own value.
 - Arrays that a kernel takes from outside (globals, closures) and constant arrays are not watched.
+- Of an element that 64 threads or more access between two barriers, a sample is kept (`shadow.together`): a race is
+  missed if each of these, and not another one that races, has signalled by a fence and an atomic of its own.
+- Threads that come to one barrier in different turns of a loop, each as often, are not told apart.
+- A `while` on a plain load goes on when another thread has stored, and the race is reported; on a GPU it may spin for
+  ever on a value that was loaded once. `simulate` lets others run only at atomics, `ldcv` and `nanosleep`.
 """
 
 from collections.abc import Iterable, Iterator

@@ -3,7 +3,8 @@
 A full vector clock has an entry for every thread of the grid. Here knowledge comes in the portions in which CUDA's
 threads synchronise: a block at a barrier (a `phase` ends), a thread at a warp operation, a fence or an atomic (its
 `time` goes on). Between two such moments all accesses of a thread have one `Epoch`. The test of two accesses is exact
-(`tests/sim/sanitizing/test_clocks.py` holds it to reachability in the graph of all events).
+(`tests/sim/sanitizing/test_clocks.py` holds it to reachability in the graph of all events); which accesses are kept
+to be tested is the business of `shadow.py`, which thins them out.
 
 An atomic passes on what its thread had fenced: a `threadfence` takes a snapshot of everything that happened before
 it, for the thread's own accesses and, through earlier barriers, for its block's; the snapshot is left at the address

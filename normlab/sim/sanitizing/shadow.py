@@ -179,7 +179,9 @@ def together(seen: Several, access: Access, thin: int = THIN) -> Several:
     All are kept at first, so that every pair of lines is found, in whatever order threads run. Of the same instruction
     by the same thread the last will do: what is not ordered with an earlier one is not with the last one either.
     Beyond that, knowledge comes in blocks and warps, so two blocks, two warps of each and two lanes of each stand for
-    all others: a thread that is not ordered with one that was dropped is not ordered with one of them either.
+    all others: a thread that is not ordered with one that was dropped is not ordered with one of them either, as long
+    as they are ordered by barriers and warp operations. Single lanes that signal, each by its own fence and atomic, may
+    be just those that were kept: then a race with the others is missed.
     """
     accesses = seen if isinstance(seen, list) else [seen]
     last = accesses[-1]
