@@ -49,7 +49,9 @@ class Record:
                     f"{count - PRINTED:,} more of kind {kind}{f' on {array}' if array else ''}: see --json FILE"
                 )
         if isinstance(self.first, BaseException):
-            lines.append(f"the first raised {type(self.first).__name__}: {self.first}; --sanitize says more of such")
+            words = [f"the first raised {self._raised}", *getattr(self.first, "__notes__", ())[:1]]
+            hint = [] if self.findings else ["--sanitize tells more"]
+            lines.append("; ".join(words + hint))
         elif self.first is not None:
             lines.append(f"the first:\n{as_text(self.first, terminal_width(sys.stderr, indented=INDENT))}")
         return indent("\n".join(lines), " " * INDENT).strip()
@@ -59,6 +61,10 @@ class Record:
         count, (number, grid, block) = self.launches_with[key], self.first_with[key]
         which = f"{'the' if count == 1 else 'first the'} {ordinal(number)}"
         return f"{plural(count, 'launch', 'launches')}, {which}, {self.kernel}[{grid}, {block}]"
+
+    @property
+    def _raised(self) -> str:
+        return f"{type(self.first).__name__}: {self.first}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as what JSON has."""
@@ -77,7 +83,7 @@ class Record:
                 for key, finding in self.findings.items()
             ],
             "trace": None if raised or self.first is None else self.first.as_dict(),
-            "raised": f"{type(self.first).__name__}: {self.first}" if raised else None,
+            "raised": self._raised if raised else None,
         }
 
 

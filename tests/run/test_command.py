@@ -161,10 +161,12 @@ def test_a_first_launch_that_raises_has_no_trace_and_says_so(run):
     assert "2 kernels, 5 launches" in head
     assert "the first:\n  raising[" in raising
     assert "the first raised IndexError: " in outside
-    assert "--sanitize says more" in outside
+    assert outside.endswith("; 'x' is an array of shape (1,); --sanitize tells more")
     both = Launcher(sanitize=True, trace=True)
     assert run("caught", launcher=both).results == [1]
     assert "out-of-bounds on global x[1]" in both.report()
+    assert "--sanitize tells" not in both.report()
+    assert both.as_dict()["kernels"][1]["raised"].startswith("IndexError: index 1 is out of bounds")
 
 
 def test_tracing_changes_no_result(run):
