@@ -15,8 +15,22 @@ COLUMNS = {
     "shared st wavefronts": SHARED.format("st"),
 }
 LAUNCHES = (
-    *("copy float32", "copy float16", "copy float32 x4", "copy strided by 2", "copy strided by 8", "copy strided by 33"),
-    *("gather", "histogram", "square", "transpose naive", "transpose float32 tile 32x32", "transpose float32 tile 32x33"),
+    *(
+        "copy float32",
+        "copy float16",
+        "copy float32 x4",
+        "copy strided by 2",
+        "copy strided by 8",
+        "copy strided by 33",
+    ),
+    *(
+        "gather",
+        "histogram",
+        "square",
+        "transpose naive",
+        "transpose float32 tile 32x32",
+        "transpose float32 tile 32x33",
+    ),
     *("tree sum interleaved", "tree sum sequential", "forward apex", "backward apex partial sums"),
     *("backward apex final sums", "backward apex grad input"),
 )

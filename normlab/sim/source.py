@@ -1,10 +1,14 @@
 """Lines of a kernel's source."""
 
 import linecache
+import sys
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from types import CodeType
+from typing import Any
+
+NO_SOURCE = "(source not available)"
 
 
 @dataclass(frozen=True)
@@ -20,8 +24,23 @@ class Line:
         return linecache.getline(self.file, self.number).strip()
 
     def __str__(self) -> str:
-        """Return file:number: text."""
-        return f"{self.file}:{self.number}: {self.text}"
+        """Return file:number: text, for a notebook's line its cell."""
+        return f"{notebook_cell(self.file) or self.file}:{self.number}: {self.text or NO_SOURCE}"
+
+
+def notebook_cell(file: str) -> str | None:
+    """Return the name of the notebook cell that `file` stands for, if it does."""
+    session: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    try:
+        kind, label = session.compile.format_code_name(file)
+    except (AttributeError, TypeError):  # no notebook, or no cell of it
+        return None
+    return f"{kind} {label}"
+
+
+def file_name(file: str) -> str:
+    """Return what a reader knows a file by: its name, or that of a notebook's cell."""
+    return notebook_cell(file) or file.rsplit("/", 1)[-1]
 
 
 @cache

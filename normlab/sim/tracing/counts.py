@@ -121,8 +121,8 @@ METRICS: dict[str, Metric] = {
         f"normlab__bytes_unique_mem_global_op_{operation}.sum": Metric(
             lambda counts, operation=operation: getattr(counts.unique, operation),  # type: ignore[misc]
             f"{operation} unique bytes",
-            f"Bytes of global memory with at least one {word}, under whatever name: the compulsory traffic, if caches were "
-            "perfect. Atomics are apart.",
+            f"Bytes of global memory with at least one {word}, under whatever name: the compulsory traffic, if caches "
+            "were perfect. Atomics are apart.",
         )
         for operation, word in (("ld", "load"), ("st", "store"))
     },

@@ -5,11 +5,11 @@ goes without some columns, and says which. A file gets all.
 """
 
 import os
-import sys
 from html import escape
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from normlab.sim.source import NO_SOURCE, file_name
 from normlab.sim.tracing.counts import METRICS
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 Row = list[str]
 NARROWEST = 80  # columns that a terminal is expected to have
 SMALLEST_SOURCE = 24  # characters of a source line that a table shows at least
-NO_SOURCE = "(source not available)"
 NOTHING = "no memory request, no synchronisation"
 # Heads of columns that a narrow terminal goes without, the first of them first: others tell as much, or more.
 LEAST_TELLING = ("lanes/request", "st requests", "ld requests", "votes", "warp syncs", "grid syncs")
@@ -32,16 +31,6 @@ def number(value: float) -> str:
 def shown(name: str) -> str:
     """Return the short title of a metric."""
     return METRICS[name].short
-
-
-def file_name(file: str) -> str:
-    """Return what a reader knows a file by: its name, or the notebook cell that it stands for."""
-    session: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    try:
-        kind, label = session.compile.format_code_name(file)
-    except (AttributeError, TypeError):  # no notebook, or no cell of it
-        return file.rsplit("/", 1)[-1]
-    return f"{kind} {label}"
 
 
 def terminal_width(stream: Any, indented: int = 0) -> int | None:
@@ -204,58 +193,3 @@ def as_html(trace: "Trace") -> str:
     lines = html_table(line_rows(trace), left=2)
     metrics = html_table([["metric", "", "value"], *([name, shown(name), n] for name, n in metric_rows(trace))], left=2)
     return f"<div><h4>{escape(title(trace))}</h4>{lines}<br>{metrics}</div>"
-
-
-class Comparison:
-    """Two traces side by side, metric by metric. `print` it; a notebook shows a table.
-
-    Attributes:
-        labels: what the columns are called. metrics: name → the values of both.
-    """
-
-    def __init__(self, one: "Trace", other: "Trace", labels: tuple[str, str] | None = None):
-        """Compare `other` with `one`, under their kernels' names, numbered where they are the same, or `labels`.
-
-        Raises TypeError for labels that are no two strings, ValueError for two that are the same.
-        """
-        self.one, self.other = one, other
-        self.labels = _names_of(one, other) if labels is None else _two_labels(labels)
-        names = [name for name in METRICS if one.metrics[name] or other.metrics[name]]
-        self.metrics = {name: (one.metrics[name], other.metrics[name]) for name in names}
-
-    def rows(self, short: bool = False) -> list[Row]:
-        """Return a head, then [metric, one, other, other / one]; `short`: with the metrics' short titles."""
-        rows = [["metric", *self.labels, "second / first"]]
-        for name, (mine, others) in self.metrics.items():
-            ratio = f"{others / mine:.2f}" if mine else "-"
-            rows.append([shown(name) if short else name, number(mine), number(others), ratio])
-        return rows
-
-    def __repr__(self) -> str:
-        """Name the two."""
-        return f"<Comparison of {self.labels[0]} and {self.labels[1]}: {len(self.metrics)} metrics>"
-
-    def __str__(self) -> str:
-        """Return the table as text, with short titles where a terminal has no room for the names."""
-        width, text = terminal_width(sys.stdout), aligned(self.rows(), left=1)
-        if width is None or max(map(len, text.split("\n"))) <= width:
-            return text
-        return aligned(self.rows(short=True), left=1)
-
-    def _repr_html_(self) -> str:
-        return html_table(self.rows(), left=1)
-
-
-def _names_of(one: "Trace", other: "Trace") -> tuple[str, str]:
-    if one.kernel != other.kernel:
-        return one.kernel, other.kernel
-    return f"{one.kernel} (1)", f"{other.kernel} (2)"
-
-
-def _two_labels(labels: Any) -> tuple[str, str]:
-    given = labels if isinstance(labels, (tuple, list)) else ()
-    if len(given) != 2 or not all(isinstance(label, str) for label in given):
-        raise TypeError(f"labels takes two strings, one for each trace, not {labels!r}")
-    if given[0] == given[1]:
-        raise ValueError(f"the labels of two traces must differ, and both are {given[0]!r}")
-    return given[0], given[1]

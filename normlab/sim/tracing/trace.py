@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normlab.sim.launch import Launch, Launchable
-from normlab.sim.source import Line
+from normlab.sim.source import NO_SOURCE, Line
 from normlab.sim.tracing import tables
+from normlab.sim.tracing.comparison import Comparison
 from normlab.sim.tracing.counts import METRICS, Counts
 from normlab.sim.tracing.heat import Heat
 from normlab.sim.tracing.recorder import Recorder
@@ -82,7 +83,7 @@ class LineCounts:
     def __repr__(self) -> str:
         """Name the line and those of its metrics that are not 0, by their short titles."""
         told = [f"{tables.shown(name)} {tables.number(value)}" for name, value in self.metrics.items() if value]
-        return f"<line {self.line.number}: {self.line.text or tables.NO_SOURCE} ({', '.join(told)})>"
+        return f"<line {self.line.number}: {self.line.text or NO_SOURCE} ({', '.join(told)})>"
 
 
 class Trace:
@@ -133,7 +134,7 @@ class Trace:
         """Return by what lines are sorted."""
         return line.file != self.file, line.file, line.number
 
-    def compare(self, other: "Trace", labels: tuple[str, str] | None = None) -> tables.Comparison:
+    def compare(self, other: "Trace", labels: tuple[str, str] | None = None) -> Comparison:
         """Return the metrics of two traces side by side; prints as a table, in a notebook too.
 
         `labels`: what to call this trace and the other, instead of their kernels. Raises TypeError for what is no
@@ -141,7 +142,7 @@ class Trace:
         """
         if not isinstance(other, Trace):
             raise TypeError(f"compare takes another Trace, not {type(other).__name__}")
-        return tables.Comparison(self, other, labels)
+        return Comparison(self, other, labels)
 
     def requests(
         self, line: int, operation: str | None = None, array: str | None = None, file: str | None = None

@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
+from normlab.sim.tracing.comparison import Comparison
 from normlab.sim.tracing.counts import METRICS
 from normlab.sim.tracing.pictures import ink
-from normlab.sim.tracing.tables import Comparison, number
+from normlab.sim.tracing.tables import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

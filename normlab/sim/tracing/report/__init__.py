@@ -10,7 +10,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from normlab.sim.source import Line
+from normlab.sim.source import NO_SOURCE, Line, file_name
 from normlab.sim.tracing.counts import METRICS
 from normlab.sim.tracing.pictures.arrows import tree
 from normlab.sim.tracing.pictures.grid import heat_grid
@@ -18,7 +18,7 @@ from normlab.sim.tracing.pictures.maps import bank_map, sector_map
 from normlab.sim.tracing.pictures.words import count, maker, subject
 from normlab.sim.tracing.report.listing import sections
 from normlab.sim.tracing.request import Request
-from normlab.sim.tracing.tables import NO_SOURCE, file_name, number, title
+from normlab.sim.tracing.tables import number, title
 from normlab.sim.tracing.trace import Trace
 
 MOST_REQUESTS = 64  # of one line and array, to look at one by one

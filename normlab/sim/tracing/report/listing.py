@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from normlab.sim.source import Line
-from normlab.sim.tracing.tables import NO_SOURCE, file_name
+from normlab.sim.source import NO_SOURCE, Line, file_name
 from normlab.sim.tracing.trace import Trace
 
 
