@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from normlab.run.memory import Allocation
 
-MEMORY = 139 * 2**30  # bytes
+MEMORY = 150_109_880_320  # bytes
 # The names of CUDA's device attributes → what the driver says of an H200.
 ATTRIBUTES = {
     "MAX_THREADS_PER_BLOCK": 1024,
@@ -35,7 +35,7 @@ ATTRIBUTES = {
     "MULTIPROCESSOR_COUNT": 132,
     "CLOCK_RATE": 1_980_000,  # kHz
     "MEMORY_CLOCK_RATE": 3_201_000,  # kHz
-    "GLOBAL_MEMORY_BUS_WIDTH": 6144,  # bits
+    "GLOBAL_MEMORY_BUS_WIDTH": 6016,  # bits
     "L2_CACHE_SIZE": 60 * 2**20,
     "SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO": 2,
     "COMPUTE_CAPABILITY_MAJOR": 9,
