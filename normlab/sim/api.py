@@ -13,7 +13,8 @@ from normlab.sim.atomics import Atomics
 from normlab.sim.functions import MATH, Namespace, brev, clz, ffs, fma, popc
 from normlab.sim.libdevice import FP16, LIBDEVICE
 from normlab.sim.memory import ConstantMemory, LocalMemory, SharedMemory
-from normlab.sim.observe import ObservedArray, Observer
+from normlab.sim.observe import Observer
+from normlab.sim.observed import ObservedArray
 from normlab.sim.scheduler import WARP_SIZE, Dim3, Thread
 from normlab.sim.warp import WarpOperations
 

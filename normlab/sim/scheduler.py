@@ -22,7 +22,7 @@ import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
 
 from normlab.sim.errors import BarrierError, DeadlockError, calling_frame, failing_array, is_machinery, place
-from normlab.sim.observe import ObservedArray
+from normlab.sim.observed import ObservedArray
 from normlab.sim.warp import RESOLVERS
 
 WARP_SIZE = 32

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.errors import SimulationError
-from normlab.sim.observe import ObservedArray, pointer
+from normlab.sim.observed import ObservedArray, pointer
 
 
 def read_vector(array: Any, index: Any, width: int) -> tuple:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.memory import fresh
-from normlab.sim.observe import Buffer, ObservedArray, ObservedRecord
+from normlab.sim.observed import Buffer, ObservedArray, ObservedRecord
 from normlab.sim.sanitizing.bounds import address_of, poison, wrapped_address_of
 from normlab.sim.sanitizing.clocks import NOTHING, Access
 from normlab.sim.sanitizing.notes import Notes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.memory import fresh
-from normlab.sim.observe import Buffer, ObservedArray
+from normlab.sim.observed import Buffer, ObservedArray
 
 
 def address_of(array: ObservedArray, key: Any) -> int | None:

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.memory import DYNAMIC_ADDRESS
-from normlab.sim.observe import KERNEL_MARK, Buffer, ObservedArray, Observer, allocation_of, pointer
+from normlab.sim.observe import Observer
+from normlab.sim.observed import Buffer, ObservedArray, allocation_of, pointer
+from normlab.sim.paths import KERNEL_MARK
 from normlab.sim.sanitizing.advice import BLOCK, GRID, WARP, against_garbage, against_index, against_race
 from normlab.sim.sanitizing.bounds import index_of, positions_of
 from normlab.sim.sanitizing.clocks import Access, BlockClock, ThreadClock, before

@@ -3,7 +3,7 @@
 from types import CodeType, FrameType
 from typing import Any
 
-from normlab.sim.observe import KERNEL_MARK
+from normlab.sim.paths import KERNEL_MARK
 from normlab.sim.source import Line, line_of
 
 Place = tuple[tuple[CodeType, int], ...]  # the kernel's instruction, then those of the device functions it is inside of

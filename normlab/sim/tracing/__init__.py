@@ -1,7 +1,8 @@
 """Traces: what a kernel's warps ask of memory, in Nsight Compute's words.
 
-`trace` runs a kernel under the eyes of a `Recorder` (recorder.py), which gathers lanes into requests (request.py),
-prices them (model.py) and counts them (counts.py). Tables, pictures and the HTML report show the outcome.
+`trace` runs a kernel under the eyes of a `Recorder` (recorder.py), which logs what each lane does (sites.py, log.py).
+The `Tally` (tally.py) makes requests of it (request.py), prices them (model.py) and counts them (counts.py, heat.py).
+Tables, pictures and the HTML report show the outcome.
 
 Where the model stops: it counts the accesses of the source. A compiler may hoist a load out of a loop, merge two of
 the same address, or drop one nobody uses. Caches, timing and DRAM are not modelled, local memory and constants not

@@ -6,7 +6,7 @@ go on with the same count. Only the first block that runs is watched, and only i
 
 from typing import Any, NamedTuple
 
-from normlab.sim.observe import Buffer
+from normlab.sim.observed import Buffer
 from normlab.sim.source import Line
 from normlab.sim.warp import SOURCES
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from normlab.sim.observe import Buffer
+from normlab.sim.observed import Buffer
 
 
 class Heat:

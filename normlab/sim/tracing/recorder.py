@@ -1,4 +1,4 @@
-"""The observer behind `trace`: it logs what lanes do one by one, and counts the requests that their warps make of it.
+"""The observer behind `trace`: it logs what lanes do one by one, for the tally of what their warps make of it.
 
 Requests are counted when the log is long and their warp has ended or stands at a barrier, or at the end, and then
 forgotten, but for the first and the costliest of every line, and those of the lines whose requests were asked for.
@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.marks import LOAD, STORE
-from normlab.sim.observe import KERNEL_MARK, Buffer, ObservedArray, Observer, elements, kernel_frame, offset_of
-from normlab.sim.paths import PATHS, Paths, calls_of
+from normlab.sim.observe import Observer, kernel_frame
+from normlab.sim.observed import Buffer, ObservedArray, elements, offset_of
+from normlab.sim.paths import KERNEL_MARK, PATHS, Paths, calls_of
 from normlab.sim.source import Line, line_of
-from normlab.sim.tracing.counts import Counts
 from normlab.sim.tracing.flows import Flows
-from normlab.sim.tracing.heat import Heat, Touched
-from normlab.sim.tracing.log import Groups, Log, grouped, sectors_of, wavefronts_of
-from normlab.sim.tracing.request import Kept, Request
-from normlab.sim.tracing.sites import NOT_LOADED, Site, Sites, TracedArray, with_second_parts
+from normlab.sim.tracing.heat import Heat
+from normlab.sim.tracing.log import Log
+from normlab.sim.tracing.sites import NOT_LOADED, Site, Sites, TracedArray
+from normlab.sim.tracing.tally import Tally
 from normlab.sim.warp import SOURCES
 
 VOTES = ("all_sync", "any_sync", "eq_sync", "ballot_sync", "match_any_sync", "match_all_sync")
@@ -32,16 +32,14 @@ class Recorder(Observer):
 
     array_class: type[ObservedArray] = TracedArray
     wants_marks = True
-    paths: Paths
+    paths: Paths  # these two from `attach` on
+    tally: Tally
 
     def __init__(self, keep: Collection[int]):
         """Keep all requests of the lines numbered `keep`."""
         super().__init__()
-        self.lines: dict[Line, Counts] = {}
-        self.kept: dict[tuple[Line, str, str, str], Kept] = {}  # (line, space, operation, array)
         self.heat: dict[tuple, Heat] = {}
         self.flows = Flows()
-        self.touched: dict[range, Touched] = {}  # by allocation of global memory
         self._keep = keep
         self._log = Log()
         self._long = LONG
@@ -54,6 +52,7 @@ class Recorder(Observer):
         """Number the paths of the launch of `cuda`."""
         super().attach(cuda)
         self.paths = Paths(cuda)
+        self.tally = Tally(self._keep, self._sites, self.paths.warps)
         self._record = self._recording()
 
     def marks(self, in_kernel: bool) -> dict[str, Any]:
@@ -203,7 +202,7 @@ class Recorder(Observer):
 
     def barrier(self, block: Any, arrived: list[Any]) -> None:
         """Count a barrier, at the line of the first thread."""
-        self._counts(_stopped_at(arrived[0])).barriers += 1
+        self.tally.counts_of(_stopped_at(arrived[0])).barriers += 1
         if block is self.flows.block:
             self.flows.barrier(arrived)
         self._count_if_long(block.warps)
@@ -211,7 +210,7 @@ class Recorder(Observer):
     def meeting(self, group: list[Any]) -> None:
         """Count a warp operation, at the line of its first lane."""
         line, operation = _stopped_at(group[0]), group[0].operation
-        counts = self._counts(line)
+        counts = self.tally.counts_of(line)
         if operation in SOURCES:
             counts.shuffles += 1
         elif operation in VOTES:
@@ -224,7 +223,7 @@ class Recorder(Observer):
     def grid_sync(self, blocks: list[Any]) -> None:
         """Count a grid sync, at the line of the first thread."""
         waiting = [thread for block in blocks for thread in block.at_grid_sync]
-        self._counts(_stopped_at(waiting[0])).grid_syncs += 1
+        self.tally.counts_of(_stopped_at(waiting[0])).grid_syncs += 1
         self.count()
 
     def block_begins(self, block: Any) -> None:
@@ -253,82 +252,13 @@ class Recorder(Observer):
         whole = np.array(self._ended, bool)
         whole[[warp.threads[0].seen.slot // 32 for warp in standing]] = True
         chosen = whole[table[:, 2] // 32]
-        self._count(table[chosen])
+        self.tally.add(table[chosen])
         self._log.put_back(table[~chosen])
         self._long = max(LONG, 2 * len(self._log))
 
     def count(self) -> None:
         """Count what the log holds: no thread is between two accesses of one request."""
-        self._count(self._log.take())
-
-    def _count(self, table: np.ndarray) -> None:
-        """Make requests of accesses, and count them by line."""
-        if not len(table):
-            return
-        table = with_second_parts(table, self._sites)
-        groups = grouped(table)
-        size = np.array([site.size for site in self._sites])[table[:, 0]]
-        shared = np.array([site.heat.space == "shared" for site in self._sites])[table[:, 0]]
-        loads = np.array([site.operation == "ld" for site in self._sites])[table[:, 0]]
-        cost, fewest = np.zeros((2, len(groups.lanes)), np.int64)
-        if not shared.all():
-            requests, part = groups.part(~shared)
-            cost[requests] = sectors_of(part, table[~shared], size[~shared])
-        if shared.any():
-            requests, part = groups.part(shared)
-            cost[requests], fewest[requests] = wavefronts_of(part, table[shared], size[shared], loads[shared])
-        for number in np.unique(table[:, 0]):
-            site, mine = self._sites[number], groups.site == number
-            memory = self._counts(site.line).of(site.heat.space, site.operation)
-            memory.requests += int(mine.sum())
-            memory.lanes += int(groups.lanes[mine].sum())
-            if site.heat.space == "global":
-                memory.sectors += int(cost[mine].sum())
-            else:
-                memory.wavefronts += int(cost[mine].sum())
-                memory.fewest += int(fewest[mine].sum())
-            addresses = table[table[:, 0] == number, 3]
-            if number == 0 or self._sites[number - 1] is not site:  # else the second part of complex numbers
-                site.heat.count(site.operation, addresses - site.origin, site.size)
-            if site.heat.space == "global":
-                self._touched(site.allocation).touch(site.operation, addresses, site.size)
-            self._keep_some(site, groups, np.flatnonzero(mine), cost, table)
-
-    def _touched(self, allocation: range) -> Touched:
-        if allocation not in self.touched:
-            self.touched[allocation] = Touched(allocation)
-        return self.touched[allocation]
-
-    def _keep_some(self, site: Site, groups: Groups, mine: np.ndarray, cost: np.ndarray, table: np.ndarray) -> None:
-        """Keep the first and the costliest of the requests numbered `mine`, or all."""
-        key = site.line, site.heat.space, site.operation, site.heat.name
-        if key not in self.kept:
-            self.kept[key] = Kept(site.line.number in self._keep)
-        in_time = mine[np.argsort(groups.first[mine])]
-        if self.kept[key].all is None:
-            in_time = in_time[sorted({0, int(np.argmax(cost[in_time]))})]
-        for number in in_time:
-            events = groups.events(number, table)
-            block, warp = self.paths.warps[int(events[0, 2]) // 32]
-            self.kept[key].add(
-                Request(
-                    line=site.line,
-                    operation=site.operation,
-                    space=site.heat.space,
-                    array=site.heat.name,
-                    size=site.size,
-                    origin=site.origin,
-                    block=block,
-                    warp=warp,
-                    lanes=tuple((events[:, 2] % 32).tolist()),
-                    addresses=tuple(events[:, 3].tolist()),
-                )
-            )
-
-    def _counts(self, line: Line) -> Counts:
-        if line not in self.lines:
-            self.lines[line] = Counts()
-        return self.lines[line]
+        self.tally.add(self._log.take())
 
 
 def _load(array: Any, key: Any, place: int) -> Any:

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normlab.sim.observe import ObservedArray, elements
+from normlab.sim.observed import ObservedArray, elements
 from normlab.sim.source import Line
 from normlab.sim.tracing.heat import Heat
 

@@ -65,7 +65,7 @@ def _check_kept(lines: set[int], launch: Launch, recorder: Recorder) -> None:
     """Raise ValueError for a line that is neither the kernel's nor one of a function in which something happened."""
     code = launch.function.__code__
     last = max(line or 0 for _, _, line in code.co_lines())
-    known = {line.number for line in recorder.lines} | {*range(code.co_firstlineno, last + 1)}
+    known = {line.number for line in recorder.tally.lines} | {*range(code.co_firstlineno, last + 1)}
     if unknown := sorted(lines - known):
         raise ValueError(
             f"keep={unknown[0]}: kernel {launch.function.__name__!r} has lines {code.co_firstlineno} to {last}, and no "
@@ -105,12 +105,12 @@ class Trace:
         self.heat: list[Heat] = list(recorder.heat.values())
         self.flows = recorder.flows
         self.flows.end()
-        self._kept = recorder.kept
-        self._lines = recorder.lines
+        self._kept = recorder.tally.kept
+        self._lines = recorder.tally.lines
         total = Counts()
-        for counts in recorder.lines.values():
+        for counts in recorder.tally.lines.values():
             total.add(counts)
-        for touched in recorder.touched.values():
+        for touched in recorder.tally.touched.values():
             total.unique.ld += touched.count("ld")
             total.unique.st += touched.count("st")
         self.counts, self.metrics = total, total.metrics()

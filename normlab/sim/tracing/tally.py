@@ -1,0 +1,93 @@
+"""Requests made of the log's accesses, priced, and counted by source line."""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from normlab.sim.source import Line
+from normlab.sim.tracing.counts import Counts
+from normlab.sim.tracing.heat import Touched
+from normlab.sim.tracing.log import Groups, grouped, sectors_of, wavefronts_of
+from normlab.sim.tracing.request import Kept, Request
+from normlab.sim.tracing.sites import Site, with_second_parts
+
+
+class Tally:
+    """The counters of every line, the requests that are kept to be shown, and the bytes that were touched."""
+
+    def __init__(self, keep: Collection[int], sites: list[Site], warps: list[tuple[tuple[int, int, int], int]]):
+        """Keep all requests of the lines numbered `keep`; `sites`, `warps`: what the log's numbers stand for."""
+        self.lines: dict[Line, Counts] = {}
+        self.kept: dict[tuple[Line, str, str, str], Kept] = {}  # (line, space, operation, array)
+        self.touched: dict[range, Touched] = {}  # by allocation of global memory
+        self._keep, self._sites, self._warps = keep, sites, warps
+
+    def add(self, table: np.ndarray) -> None:
+        """Make requests of accesses, and count them by line."""
+        if not len(table):
+            return
+        table = with_second_parts(table, self._sites)
+        groups = grouped(table)
+        size = np.array([site.size for site in self._sites])[table[:, 0]]
+        shared = np.array([site.heat.space == "shared" for site in self._sites])[table[:, 0]]
+        loads = np.array([site.operation == "ld" for site in self._sites])[table[:, 0]]
+        cost, fewest = np.zeros((2, len(groups.lanes)), np.int64)
+        if not shared.all():
+            requests, part = groups.part(~shared)
+            cost[requests] = sectors_of(part, table[~shared], size[~shared])
+        if shared.any():
+            requests, part = groups.part(shared)
+            cost[requests], fewest[requests] = wavefronts_of(part, table[shared], size[shared], loads[shared])
+        for number in np.unique(table[:, 0]):
+            site, mine = self._sites[number], groups.site == number
+            memory = self.counts_of(site.line).of(site.heat.space, site.operation)
+            memory.requests += int(mine.sum())
+            memory.lanes += int(groups.lanes[mine].sum())
+            if site.heat.space == "global":
+                memory.sectors += int(cost[mine].sum())
+            else:
+                memory.wavefronts += int(cost[mine].sum())
+                memory.fewest += int(fewest[mine].sum())
+            addresses = table[table[:, 0] == number, 3]
+            if number == 0 or self._sites[number - 1] is not site:  # else the second part of complex numbers
+                site.heat.count(site.operation, addresses - site.origin, site.size)
+            if site.heat.space == "global":
+                self._touched(site.allocation).touch(site.operation, addresses, site.size)
+            self._keep_some(site, groups, np.flatnonzero(mine), cost, table)
+
+    def _touched(self, allocation: range) -> Touched:
+        if allocation not in self.touched:
+            self.touched[allocation] = Touched(allocation)
+        return self.touched[allocation]
+
+    def _keep_some(self, site: Site, groups: Groups, mine: np.ndarray, cost: np.ndarray, table: np.ndarray) -> None:
+        """Keep the first and the costliest of the requests numbered `mine`, or all."""
+        key = site.line, site.heat.space, site.operation, site.heat.name
+        if key not in self.kept:
+            self.kept[key] = Kept(site.line.number in self._keep)
+        in_time = mine[np.argsort(groups.first[mine])]
+        if self.kept[key].all is None:
+            in_time = in_time[sorted({0, int(np.argmax(cost[in_time]))})]
+        for number in in_time:
+            events = groups.events(number, table)
+            block, warp = self._warps[int(events[0, 2]) // 32]
+            self.kept[key].add(
+                Request(
+                    line=site.line,
+                    operation=site.operation,
+                    space=site.heat.space,
+                    array=site.heat.name,
+                    size=site.size,
+                    origin=site.origin,
+                    block=block,
+                    warp=warp,
+                    lanes=tuple((events[:, 2] % 32).tolist()),
+                    addresses=tuple(events[:, 3].tolist()),
+                )
+            )
+
+    def counts_of(self, line: Line) -> Counts:
+        """Return the counters of a source line."""
+        if line not in self.lines:
+            self.lines[line] = Counts()
+        return self.lines[line]
