@@ -3,7 +3,7 @@
 
 `launch` (configuration, arguments) → `rewrite` and `operators` (the kernel's function, made to run here) → `scheduler`
 (threads, warps, blocks) ↔ `api`, `warp`, `atomics`, `memory`, `functions`, `libdevice`, `arithmetic` (what the kernel
-calls). `observe`, `observed`, `paths` and `marks` are the eyes of the two. It imports nothing else of normlab, no Numba.
+calls). `observe`, `observed`, `paths`, `marks` are the eyes of the two. It imports nothing else of normlab, no Numba.
 
 What it does not do as a GPU does, although no error says so (`tests/sim/test_against_gpu.py` holds it to one):
 
