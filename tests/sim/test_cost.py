@@ -62,28 +62,38 @@ def ratio(verb, run):
     return seconds[verb] / seconds[simulate]
 
 
+def assert_costs(verb, at_most, run):
+    """Time is noisy: one measurement of three within the bound will do."""
+    measured = []
+    while len(measured) < 3:
+        measured.append(ratio(verb, run))
+        if measured[-1] < at_most:
+            return
+    raise AssertionError(f"{verb.__name__} takes {', '.join(f'{one:.1f}' for one in measured)} times as long")
+
+
 @BOTH
 def test_a_tree_sum(verb):
     x, out = np.ones(8 * 128, np.float32), np.zeros(8, np.float32)
-    assert ratio(verb, lambda launch: launch(tree_sum, 8, 128, x, out)) < AT_MOST[verb]
+    assert_costs(verb, AT_MOST[verb], lambda launch: launch(tree_sum, 8, 128, x, out))
 
 
 @BOTH
 def test_a_sum_of_vectors(verb):
     x, y = np.ones((2, 8192), np.float32)
-    assert ratio(verb, lambda launch: launch(scaled_sum, 2, 128, x, y, np.float32(2))) < AT_MOST[verb]
+    assert_costs(verb, AT_MOST[verb], lambda launch: launch(scaled_sum, 2, 128, x, y, np.float32(2)))
 
 
 @pytest.mark.parametrize(("verb", "at_most"), [(trace, 8.0), (sanitize, AT_MOST[sanitize])], ids=["trace", "sanitize"])
 def test_a_product_of_matrices(verb, at_most):
     """Where a kernel does nothing but load, tracing misses its bar: a load takes 0.1 µs, noting it 0.6."""
     a, b, c = np.ones((3, 32, 32), np.float32)
-    assert ratio(verb, lambda launch: launch(product, (4, 4), (8, 8), a, b, c)) < at_most
+    assert_costs(verb, at_most, lambda launch: launch(product, (4, 4), (8, 8), a, b, c))
 
 
 def test_a_kernel_that_does_nothing_but_race():
     x, out = np.ones(20, np.float32), np.zeros(1, np.float32)
-    assert ratio(sanitize, lambda launch: launch(everybody_adds_up, 8, 128, x, out)) < AT_MOST[sanitize]
+    assert_costs(sanitize, AT_MOST[sanitize], lambda launch: launch(everybody_adds_up, 8, 128, x, out))
 
 
 @BOTH
@@ -92,4 +102,4 @@ def test_every_forward_step(verb, step):
     x = np.ones((8, 512), np.float32)
     weight, output, mean, invvar = x[0].copy(), x.copy(), np.zeros(8, np.float32), np.zeros(8, np.float32)
     operands = (x, weight, weight, np.float32(1e-5), output, mean, invvar)
-    assert ratio(verb, lambda launch: step.run(launch, *operands)) < AT_MOST[verb]
+    assert_costs(verb, AT_MOST[verb], lambda launch: step.run(launch, *operands))
