@@ -39,15 +39,15 @@ class Observer:
 
     # --- memory ------------------------------------------------------------------------------------------------------
 
-    def adopt(self, value: Any, name: str, space: str = "global") -> Any:
+    def adopt(self, value: Any, name: str) -> Any:
         """Return what a kernel sees of an argument that it calls `name`."""
         if isinstance(value, tuple):
-            parts = [self.adopt(part, f"{name}[{position}]", space) for position, part in enumerate(value)]
+            parts = [self.adopt(part, f"{name}[{position}]") for position, part in enumerate(value)]
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
         if not isinstance(value, np.ndarray):
             return value
         address, allocation = self._device_address(value)
-        buffer = Buffer(name, space, value, address, allocation)
+        buffer = Buffer(name, "global", value, address, allocation)
         self.add(buffer)
         return self.array_class(value, buffer, self, buffer.address)
 

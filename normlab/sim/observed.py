@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Buffer:
-    """Memory under one name: an argument, or a shared, local or constant array.
+    """Memory under one name: an argument, or a shared or local array.
 
     `address` is where it begins on the device that we imagine: allocations begin at multiples of 512 bytes, two
     views of one allocation lie as far apart as on the host, and every shared array begins at bank 0. `state` belongs
@@ -21,7 +21,7 @@ class Buffer:
     __slots__ = ("address", "allocation", "array", "name", "space", "state")
 
     def __init__(self, name: str, space: str, array: np.ndarray, address: int, allocation: range = range(0)):
-        """Name `array`: in "global", "shared", "local" or "constant" memory, at `address` of `allocation`."""
+        """Name `array`: in "global", "shared" or "local" memory, at `address` of `allocation`."""
         self.name, self.space, self.array, self.address, self.allocation = name, space, array, address, allocation
         self.state: Any = None
 

@@ -89,9 +89,9 @@ class Accesses(Notes):
 
     array_class = WatchedArray
 
-    def adopt(self, value: Any, name: str, space: str = "global") -> Any:
+    def adopt(self, value: Any, name: str) -> Any:
         """Return what a kernel sees of an argument that it calls `name`."""
-        array = super().adopt(value, name, space)
+        array = super().adopt(value, name)
         return InputArray(array.raw, array.buffer, self, array.address) if name in self.inputs else array
 
     # --- one element -------------------------------------------------------------------------------------------------

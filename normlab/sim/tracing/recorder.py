@@ -13,7 +13,7 @@ import numpy as np
 
 from normlab.sim.marks import LOAD, STORE
 from normlab.sim.observe import Observer, kernel_frame
-from normlab.sim.observed import Buffer, ObservedArray, elements, offset_of
+from normlab.sim.observed import Buffer, ObservedArray, ObservedRecord, elements, offset_of
 from normlab.sim.paths import KERNEL_MARK, PATHS, Paths, calls_of
 from normlab.sim.source import Line, line_of
 from normlab.sim.tracing.flows import Flows
@@ -76,7 +76,7 @@ class Recorder(Observer):
             return value
 
         def store(value: Any, array: Any, key: Any, place: int) -> None:
-            if array.__class__ is not TracedArray:
+            if array.__class__ is not TracedArray or isinstance(value, ObservedRecord):
                 array[key] = value
                 return
             array.raw[key] = elements(value) if isinstance(value, ObservedArray) else value

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normlab.sim.observed import ObservedArray, elements
+from normlab.sim.observed import ObservedArray, ObservedRecord, elements
 from normlab.sim.source import Line
 from normlab.sim.tracing.heat import Heat
 
@@ -57,7 +57,11 @@ class TracedArray(ObservedArray):
         return value
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Store an element, or as many as a slice has."""
+        """Store an element, or as many as a slice has; a record field by field."""
+        if isinstance(value, ObservedRecord):
+            for name in self.raw.dtype.names or ():
+                self.field(name)[key] = value[name]
+            return
         self.raw[key] = elements(value) if isinstance(value, ObservedArray) else value
         self.note(self, key, self.stores)
 

@@ -578,6 +578,19 @@ def test_the_log_is_emptied_when_warps_end_or_stand(monkeypatch):
     assert max(longest) < 3000  # of 4 x 4096 accesses
 
 
+def test_a_record_is_stored_in_another_field_by_field():
+    state = np.dtype([("a", np.float32), ("b", np.float64)], align=True)
+
+    @cuda.jit
+    def kernel(x, y):
+        x[cuda.threadIdx.x] = y[cuda.threadIdx.x]
+
+    x, y = np.zeros(4, state), np.ones(4, state)
+    counted = trace(kernel)[1, 4](x, y)
+    assert (x == y).all()
+    assert of(counted, LD, "requests", "unique") == of(counted, ST, "requests", "unique") == [2, 48]
+
+
 def test_an_index_error_names_the_array_under_trace_too():
     @cuda.jit
     def kernel(x):
