@@ -28,7 +28,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import a public function the first time somebody uses it."""
     if name in __all__:
-        return getattr(import_module("normlab.ops"), name)
+        function = globals()[name] = getattr(import_module("normlab.ops"), name)  # the second time it is found at once
+        return function
     raise AttributeError(f"module 'normlab' has no attribute {name!r}")
 
 

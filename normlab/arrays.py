@@ -6,7 +6,8 @@ Used by `normlab.ops` alone. A home turns arrays of one kind into kernel operand
 """
 
 import sys
-from functools import cached_property, partial, partialmethod
+from collections.abc import Callable
+from functools import cache, partialmethod
 from typing import Any, Protocol
 
 import ml_dtypes
@@ -47,12 +48,15 @@ def device_name(array: Any) -> str:
     return f"cuda:{engine.device_of(array.__cuda_array_interface__['data'][0])}"
 
 
+@cache
+def stream_getter() -> Callable[[int], int]:
+    """What tells the handle of torch's current stream on a GPU, given its number: the quickest that torch has."""
+    torch = sys.modules["torch"]
+    return getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream)
+
+
 class Home(Protocol):
     """What `normlab.ops` asks of a kind of array."""
-
-    @property
-    def stream(self) -> int:
-        """The handle of the stream that the work is queued on; 0: the default stream."""
 
     def operand(self, array: Any, shape: tuple[int, ...]) -> Any:
         """The array (or None) as a C-contiguous kernel operand of this shape."""
@@ -63,14 +67,15 @@ class Home(Protocol):
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An operand of zeros."""
 
+    def launch(self, *args: Any, **options: Any) -> None:
+        """`engine.launch` on the home's stream; options without `stream`."""
+
     def give_back(self, operand: Any, shape: tuple[int, ...]) -> Any:
-        """An operand that `empty` made, as an array of the caller's kind."""
+        """An operand (or None) that `empty` or `zeros` made, as an array of the caller's kind."""
 
 
 class HostHome:
     """NumPy arrays and torch CPU tensors: computed in place by the simulator, or copied to a GPU and back."""
-
-    stream = 0
 
     def __init__(self, like: Any):
         self.torch = is_torch(like)
@@ -89,7 +94,11 @@ class HostHome:
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:  # noqa: D102
         return self.operand(np.zeros(shape, dtype), shape)
 
+    launch = staticmethod(engine.launch)
+
     def give_back(self, operand: Any, shape: tuple[int, ...]) -> Any:  # noqa: D102
+        if operand is None:
+            return None
         array = engine.to_host(operand) if isinstance(operand, engine.DeviceArray) else operand
         return _tensor_of_numpy(array.reshape(shape)) if self.torch else array.reshape(shape)
 
@@ -99,16 +108,14 @@ class TorchHome:
 
     def __init__(self, device: Any):
         self.device = device
-
-    @cached_property
-    def stream(self) -> int:  # noqa: D102
-        return sys.modules["torch"].cuda.current_stream(self.device).cuda_stream
+        self.index = device.index
+        self.stream = stream_getter()(device.index)
 
     def operand(self, array: Any, shape: tuple[int, ...]) -> Any:  # noqa: D102
         if array is None:
             return None
         tensor = array.detach().contiguous()
-        return engine.DeviceArray(tensor.data_ptr(), shape, FLOATS[dtype_name(tensor)], self.device.index, tensor)
+        return engine.DeviceArray(tensor.data_ptr(), shape, FLOATS[dtype_name(tensor)], self.index, tensor)
 
     def _made_by(self, make: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         torch = sys.modules["torch"]
@@ -118,7 +125,10 @@ class TorchHome:
     zeros = partialmethod(_made_by, "zeros")
 
     def give_back(self, operand: Any, shape: tuple[int, ...]) -> Any:  # noqa: D102
-        return operand.owner.reshape(shape)
+        return None if operand is None else operand.owner.reshape(shape)
+
+    def launch(self, *args: Any, **options: Any) -> None:  # noqa: D102
+        engine.launch(*args, stream=self.stream, **options)
 
 
 class InterfaceHome:
@@ -151,7 +161,7 @@ class InterfaceHome:
         padded = view._replace(shape=(1,) * missing + view.shape, strides=(0,) * missing + tuple(view.strides))
         copy = self.empty((int(np.prod(view.shape)),), view.dtype)
         if copy.shape[0]:
-            engine.launch(copy_strided, -(-copy.shape[0] // THREADS), THREADS, padded, copy, stream=self.stream)
+            self.launch(copy_strided, -(-copy.shape[0] // THREADS), THREADS, padded, copy)
         return copy
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:  # noqa: D102
@@ -160,7 +170,12 @@ class InterfaceHome:
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:  # noqa: D102
         return engine.to_device(np.zeros(shape, dtype), self.device)
 
+    def launch(self, *args: Any, **options: Any) -> None:  # noqa: D102
+        engine.launch(*args, stream=self.stream, **options)
+
     def give_back(self, operand: Any, shape: tuple[int, ...]) -> Any:  # noqa: D102
+        if operand is None:
+            return None
         array = engine.numba_array(operand, shape)
         return self.cupy.asarray(array) if self.cupy else array
 
@@ -200,11 +215,6 @@ def home_of(required: dict[str, Any], optional: dict[str, Any]) -> Home:
     if not device.startswith("cuda"):
         raise ValueError(f"{first_name} is on {device}; normlab has kernels for 'cpu' and 'cuda' devices")
     return TorchHome(first.device) if is_torch(first) else InterfaceHome(first)
-
-
-def launcher(home: Home) -> Any:
-    """`engine.launch` on a home's stream."""
-    return partial(engine.launch, stream=home.stream)
 
 
 def _numpy_of_tensor(tensor: Any) -> np.ndarray:

@@ -15,9 +15,9 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from normlab import arguments, engine
-from normlab.arrays import FLOATS, Home, HostHome, dtype_name, home_of, launcher
-from normlab.kernels import LADDERS, BackwardProblem, Step
+from normlab import arguments, engine, replay
+from normlab.arrays import FLOATS, Home, HostHome, dtype_name, home_of
+from normlab.kernels import BEST, LADDERS, BackwardProblem, Step
 
 PATIENCE = 60.0  # seconds of simulation before a warning
 
@@ -137,8 +137,13 @@ def rms_norm_backward(
 
 
 def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
-    optional = {"weight": weight, "bias": bias}
-    home = home_of({"x": x}, optional)
+    wanted = BEST["forward"] if step is None else step
+    key, pointers = replay.signature((x, weight, bias), normalized_shape, eps, wanted, "forward", rms)
+    recording = replay.find(key)
+    if recording:
+        return recording(pointers)
+
+    home = replay.recorded(home_of({"x": x}, {"weight": weight, "bias": bias}), key, pointers)
     shape = arguments.shape_of(normalized_shape)
     n1, n2 = arguments.rows_and_columns("x", x, shape)
     output_dtype = FLOATS[arguments.parameter_dtype("x", x, weight, bias)]
@@ -153,7 +158,7 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
     if n1:
         _warn_if_slow(chosen, "forward", n1, n2, home)
         chosen.run(
-            launcher(home),
+            home.launch,
             home.operand(x, (n1, n2)),
             home.operand(weight, (n2,)),
             home.operand(bias, (n2,)),
@@ -163,16 +168,22 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
             invvar,
         )
     leading = tuple(x.shape[: -len(shape)])
-    return (
-        home.give_back(output, tuple(x.shape)),
-        None if mean is None else home.give_back(mean, leading),
-        home.give_back(invvar, leading),
-    )
+    results = home.give_back(output, tuple(x.shape)), home.give_back(mean, leading), home.give_back(invvar, leading)
+    replay.keep(home)
+    return results
 
 
 def _backward(grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, memory_efficient, step, *, rms):
+    wanted = BEST["backward"] if step is None else step
+    given = grad_output, saved, invvar, weight, bias, mean
+    key, pointers = replay.signature(given, normalized_shape, eps, wanted, "backward", rms, bool(memory_efficient))
+    recording = replay.find(key)
+    if recording:
+        return recording(pointers)
+
     optional = {"mean": mean, "weight": weight, "bias": bias}
     home = home_of({"saved": saved, "grad_output": grad_output, "invvar": invvar}, optional)
+    home = replay.recorded(home, key, pointers)
     shape = arguments.shape_of(normalized_shape)
     n1, n2 = arguments.rows_and_columns("saved", saved, shape)
     output_dtype = arguments.parameter_dtype("saved", saved, weight, bias)
@@ -198,10 +209,10 @@ def _backward(grad_output, saved, mean, invvar, normalized_shape, weight, bias, 
         problem = BackwardProblem(
             grad_output=home.operand(grad_output, (n1, n2)),
             saved=home.operand(saved, (n1, n2)),
-            mean=None if memory_efficient else home.operand(mean, (n1,)),
             invvar=home.operand(invvar, (n1,)),
             weight=home.operand(weight, (n2,)),
             bias=home.operand(bias, (n2,)),
+            mean=None if memory_efficient else home.operand(mean, (n1,)),
             eps=eps,
             rms=rms,
             memory_efficient=bool(memory_efficient),
@@ -209,12 +220,14 @@ def _backward(grad_output, saved, mean, invvar, normalized_shape, weight, bias, 
             grad_weight=grad_weight,
             grad_bias=grad_bias,
         )
-        chosen.run(launcher(home), home, problem)
-    return (
+        chosen.run(home.launch, home, problem)
+    results = (
         home.give_back(grad_input, tuple(saved.shape)),
-        None if grad_weight is None else home.give_back(grad_weight, shape),
-        None if grad_bias is None else home.give_back(grad_bias, shape),
+        home.give_back(grad_weight, shape),
+        home.give_back(grad_bias, shape),
     )
+    replay.keep(home)
+    return results
 
 
 def _rounded(eps: float, dtype: str) -> Any:

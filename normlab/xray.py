@@ -61,8 +61,10 @@ class Problem:
         results: list[str] = []
         named: dict[int, str] = {}  # the identity of a result's array → its name
 
-        def launch(kernel: Any, grid: Any, block: Any, *arguments: Any) -> None:
-            traces.append(trace(kernel)[grid, block](*arguments))
+        def launch(
+            kernel: Any, grid: Any, block: Any, *arguments: Any, shared_bytes: int = 0, cluster: int = 1
+        ) -> None:
+            traces.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*arguments))
             results.append("-".join(named[id(one)] for one in arguments if id(one) in named))
 
         if self.ladder == "forward":

@@ -16,7 +16,7 @@ def arithmetic(case: Case, forward_step, backward_step) -> oracle.Arithmetic:
     if backward_step is not None:
         other = backward_step.row_chains(case.n2)
         row = type(row)(max(row.terms, other.terms), max(row.merges, other.merges))
-    column = backward_step.column_chains(max(1, case.x.shape[0])) if backward_step else (1, 0)
+    column = backward_step.column_chains(max(1, case.x.shape[0]), case.n2) if backward_step else (1, 0)
     return oracle.Arithmetic(
         input=case.x.dtype.name,
         output=case.grad_output.dtype.name,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import hypothesis
+import ml_dtypes
 import numpy as np
 import pytest
 from draws import Case, gammas, inputs
@@ -26,6 +27,7 @@ from normlab.sim import SimulationError
 
 FRESH = ("normlab.stages", "normlab.kernels")
 TESTS = Path(__file__).parent
+BFLOAT16 = ml_dtypes.bfloat16
 
 
 class Mutation(NamedTuple):
@@ -81,6 +83,22 @@ MUTATIONS = [
     Mutation("atomics: rows beyond the grid are left out", "kernels.backward.step_0_global_atomics", "row += cuda.gridDim.x", "row += 1000000000", "test_properties.py::test_blocks_stride_over_rows_beyond_the_grid_limit"),
     Mutation("apex grad_input: RMSNorm takes mean(g) off", "kernels.backward.step_1_apex", "if not rms:", "if True:", "backward apex saved"),
     Mutation("atomics: a plain addition", "kernels.backward.step_0_global_atomics", "cuda.atomic.add(total_weight, column, grad * xhat)", "total_weight[column] = grad * xhat", "backward global_atomics saved"),
+    Mutation("vectors: lanes past the end count", "kernels.forward.step_5_vectors", "if whole or first + v * span < n2:  # what lies past the end must not count as (0 - mean)²", "if True:", "forward vectors"),
+    Mutation("one barrier: none", "kernels.forward.step_6_one_barrier", "cuda.syncthreads()  # all warps of a team have left their sums before any of them collects", "pass", "forward one_barrier"),
+    Mutation("grouped: E[x²] - E[x]² between the groups", "stages.grouped", "deviation = board[phase, row, 0, member] / cast(values, board) - center\n                squares += board[phase, row, 1, member] + cast(values, board) * (deviation * deviation)", "group = board[phase, row, 0, member] / cast(values, board)\n                squares += board[phase, row, 1, member] + cast(values, board) * (group * group - center * center)", "forward one_barrier"),
+    Mutation("team: one level short", "stages.team", "for level in range(levels):", "for level in range(levels - 1):", "forward one_barrier"),
+    Mutation("clusters: one phase for all rows", "kernels.forward.step_7_clusters", "phase = 1 - phase  # the next row's sums must not meet these, which others may still be reading", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
+    Mutation("clusters: the copies are not waited for", "kernels.forward.step_7_clusters", "wait_copies(0)  # for the thread's own copies: it reads no others", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
+    Mutation("clusters: no barrier", "kernels.forward.step_7_clusters", "cluster_sync()  # all warps of the cluster have left their sums", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
+    Mutation("fused: the sum for grad_weight without x̂", "kernels.backward.step_2_fused", "sums_weight[at] += grad * value", "sums_weight[at] += grad", "backward fused saved"),
+    Mutation("final sums: a part is left out", "kernels.backward.final_sums", "for k in range(1, THREADS_A_COLUMN):", "for k in range(2, THREADS_A_COLUMN):", "backward fused saved"),
+    Mutation("pipelined: one phase for all rows", "kernels.backward.pipeline", "phase = 1 - phase\n            if members > 1:", "if members > 1:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: a copy too many in flight", "kernels.backward.pipeline", "in_flight = stages - 1 - lag", "in_flight = stages - lag", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: the copies are not waited for", "kernels.backward.pipeline", "wait_copies(in_flight)", "pass", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: the last row has no second pass", "kernels.backward.pipeline", "while top < n1 + lag * stride:", "while top < n1:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: a team's sums are left out", "kernels.backward.pipeline", "for other in range(rows - 1):", "for other in range(rows - 2):", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: no barrier before the teams' sums are read", "kernels.backward.pipeline", "cuda.syncthreads()  # all teams' sums are in shared memory before the first team adds them up", "pass", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: columns of grad_output swapped", "kernels.backward.passes", "copy_async(grad_ring, grads_at + at + v * span,", "copy_async(grad_ring, grads_at + at + (vectors - 1 - v) * span,", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
 ]  # fmt: skip
 
 
@@ -129,11 +147,18 @@ def check_columns(name: str):
             examine_backward(Case(x, one, one, grad, 1e-5, False), thread_per_row, step, False)
 
 
+def pipelined_rows(patch):
+    """What `test_many_rows_a_block_are_right` takes, for the pipelined backward with a lag."""
+    return arguments.step_of("backward", "pipelined"), 18, 198, BFLOAT16, False, patch
+
+
 # What tests take that are not called without arguments, given a monkeypatch.
 ARGUMENTS = {
     "test_tiles_hold_the_terms_of_their_elements_and_zeros_elsewhere": lambda patch: (32, 64, 20),
     "test_every_thread_gets_the_moments_of_all_warps": lambda patch: (4,),
     "test_blocks_stride_over_rows_beyond_the_grid_limit": lambda patch: (patch,),
+    "test_many_rows_a_block_are_right": pipelined_rows,
+    "test_many_rows_a_cluster_are_right_and_nothing_is_found": lambda patch: (patch,),
 }
 
 

@@ -10,6 +10,7 @@ from draws import DTYPES
 
 from normlab import arguments, layer_norm_backward, layer_norm_forward, ops, oracle, rms_norm_backward, rms_norm_forward
 from normlab.engine import gpu_available
+from normlab.kernels import BEST
 
 rng = np.random.default_rng(7)
 
@@ -348,6 +349,7 @@ def test_backward_names_what_was_given_and_what_is_needed(change, kind, text):
 @pytest.mark.skipif(gpu_available(), reason="with a GPU nothing is simulated")
 def test_a_long_simulation_is_announced(monkeypatch):
     monkeypatch.setattr(ops, "PATIENCE", 1e-4)
-    text = r"about 0 s for step 'warp_shuffle' on 2 x 512 elements; step='thread_per_row' takes about 0 s, fewer rows"
+    best = BEST["forward"]
+    text = rf"about 0 s for step '{best}' on 2 x 512 elements; step='thread_per_row' takes about 0 s, fewer rows"
     with pytest.warns(UserWarning, match=text):
         layer_norm_forward(draw(2, 512), 512)

@@ -96,6 +96,29 @@ def test_apex_s_forward_reads_x_twice_and_writes_it_once():
     assert result.metrics[LD_SECTORS] == 4 * rows + rows + 2 * rows
 
 
+def test_the_fast_steps_read_x_once_16_bytes_a_lane():
+    problem = xray.Problem("forward", 4, 512)
+    rows = 4 * 512 * 4 // 32
+    for step in LADDERS["forward"]:
+        if step.name in ("vectors", "one_barrier", "clusters"):
+            result = problem.trace(step)
+            assert result.metrics[LD_SECTORS] == rows + 2 * rows  # x, and the parameters once a row
+            assert result.metrics[ST_SECTORS] == rows + 4 * 2
+            assert result.metrics[LD_SECTORS.replace("sectors", "requests")] == 3 * rows // 16
+
+
+def test_copies_and_clusters_are_counted_and_shown():
+    done = run("forward/clusters", "--shape", "1x32776", "--dtype", "bfloat16", "--norm", "rms")
+    assert "forward_clusters[(4, 1, 1), (256, 1, 1)], clusters of 4" in done.stdout
+    (copied,) = [line for line in done.stdout.splitlines() if "copy_async(" in line]
+    # 4097 lanes copy 16 bytes each: 128 whole warps and a lane; a whole warp's 512 bytes take four wavefronts
+    assert copied.split(")")[-1].split()[:3] == ["129", "2,049", "513"]
+    head = " ".join(done.stdout.split("step_7")[0].split())
+    assert "copy copy copy" in head
+    assert "remote" in head
+    assert "cluster" in head
+
+
 def test_html_writes_a_page_for_every_launch(tmp_path):
     done = run("forward/apex", "--shape", "2x64", "--html", tmp_path / "page.html")
     assert done.exit_code == 0, done.output
@@ -119,7 +142,7 @@ def test_html_writes_a_page_for_every_launch(tmp_path):
         (["forward", "--shape", "8"], "a shape is rows x columns, such as 8x256, both at least 1; got '8'"),
         (["forward", "--shape", "0x8"], "both at least 1; got '0x8'"),
         (["forward/"], "'forward/' names no step: 'forward' alone means all of them, and forward/thread_per_row one"),
-        (["forward", "--shape", "100000x100000"], "100000x100000 takes about 11 days, more than a day"),
+        (["forward", "--shape", "100000x100000"], "days, more than a day; a smaller --shape takes less"),
         (["forward", "--html", "x.html"], "--html writes one step's report: give one, such as forward/thread_per_row"),
         (["forward", "--recompute"], "--recompute is for the backward ladder, not for 'forward'"),
         (["forward/apex", "--shape", "2x8", "--html", "/nowhere/x.html"], "/nowhere"),

@@ -1,4 +1,8 @@
-"""Records of what was measured on hardware: JSON files with date, machine, versions and the command that made them."""
+"""What was measured on hardware.
+
+`normlab bench` measures speed (`commands`, `norm`, `ladder`, `host`). `records/` keeps that, and what the simulator was
+held against: JSON files with date, machine, versions and the command that made them.
+"""
 
 import json
 from importlib.resources import files

@@ -1,8 +1,14 @@
-"""The README's tables, made from the records: `python -m normlab.bench.readme` prints them."""
+"""The README's tables, made from the records: `python -m normlab.bench.readme` prints those of the simulator.
 
+The benchmarks' tables come from `normlab.bench.report`; `insert` puts them between two markers.
+"""
+
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from normlab.bench import record
+from normlab.bench.report import markdown
 
 GLOBAL = "l1tex__t_{}_pipe_lsu_mem_global_op_{}.sum"
 SHARED = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
@@ -57,6 +63,39 @@ def sanitizers() -> str:
     found = {tool: sum(bug[tool]["verdict"] == "found" for bug in bugs) for tool in TOOLS}
     together = sum(any(bug[tool]["verdict"] == "found" for tool in TOOLS) for bug in bugs)
     return f"four tools find {together} ({', '.join(f'{tool} {count}' for tool, count in found.items())})"
+
+
+PLOT = "norm.svg"  # in records/, where `normlab bench report --plot` is to put it
+BEGIN, END = "<!-- normlab bench report: begin -->", "<!-- normlab bench report: end -->"
+
+
+def benchmarks(records: list[dict[str, Any]]) -> str:
+    """Return the benchmarks' part: the plot, if there is one, and the records' tables."""
+    tables = markdown(records)
+    if not (files("normlab.bench") / "records" / PLOT).is_file():
+        return tables
+    return f"![Fraction of the copy bandwidth over n2](normlab/bench/records/{PLOT})\n\n{tables}"
+
+
+def between(text: str) -> str:
+    """What stands between the markers.
+
+    Raises:
+        ValueError: not one of each marker, in this order.
+    """
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise ValueError(f"one line {BEGIN} and below it one line {END} are needed")
+    return text.partition(BEGIN)[2].partition(END)[0].strip()
+
+
+def insert(readme: Path, tables: str) -> None:
+    """Replace what stands between the markers of a file; ValueError, naming the file, as `between`."""
+    text = readme.read_text()
+    try:
+        between(text)
+    except ValueError as error:
+        raise ValueError(f"{readme}: {error}") from None
+    readme.write_text(f"{text.partition(BEGIN)[0]}{BEGIN}\n{tables}\n{END}{text.partition(END)[2]}")
 
 
 if __name__ == "__main__":

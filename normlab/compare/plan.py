@@ -43,7 +43,7 @@ class Plan:
         """How the step of a ladder rounds: its formats, and the length of its sums."""
         forward, backward = _step("forward", self.forward), _step("backward", self.backward)
         rows = (forward if ladder == "forward" else backward).row_chains(n2)
-        columns = backward.column_chains(n1)
+        columns = backward.column_chains(n1, n2)
         return oracle.Arithmetic(
             input=self.dtype,
             output=self.dtype,

@@ -15,6 +15,11 @@ class Chains(NamedTuple):
     merges: int
 
 
+def longest(*chains: Chains) -> Chains:
+    """Chains as long as the longest of each kind: for a step that has several kernels."""
+    return Chains(max(chain.terms for chain in chains), max(chain.merges for chain in chains))
+
+
 @dataclass(frozen=True)
 class Step:
     """One rung.
@@ -25,7 +30,7 @@ class Step:
         run: queues the kernels; every array is an operand that `engine.launch` takes (NumPy, or on a device).
         row_chains: n2 -> the chains of its sums along a row.
         simulated_seconds: (n1, n2) -> about how long the simulator takes (measured on 2 cores at 2.5 GHz). It pays
-            about 60 µs for a thread with its shuffles and barriers, and 3 to 10 µs for an element.
+            about 60 µs for a thread with its shuffles and barriers, and 3 to 30 µs for an element.
     """
 
     name: str
@@ -40,7 +45,7 @@ class ForwardStep(Step):
     """`run(launch, x, weight, bias, eps, output, mean, invvar)`.
 
     x, output: (n1, n2), n1 > 0; weight, bias: (n2,) or None; mean: (n1,), or None for RMSNorm; invvar: (n1,);
-    eps: a NumPy scalar of mean's dtype. `statistics`: "welford" or "two_pass", how the variance is found.
+    eps: a NumPy scalar of mean's dtype. `statistics`: how the variance is found, in `oracle.Arithmetic`'s words.
     """
 
     statistics: str
@@ -50,10 +55,10 @@ class ForwardStep(Step):
 class BackwardStep(Step):
     """`run(launch, memory, problem)`; `memory.empty(shape, dtype)` and `memory.zeros(shape, dtype)` give scratch.
 
-    `column_chains`: n1 -> the chains of its sums over rows.
+    `column_chains`: (n1, n2) -> the chains of its sums over rows.
     """
 
-    column_chains: Callable[[int], Chains]
+    column_chains: Callable[[int, int], Chains]
 
 
 @dataclass(frozen=True)
@@ -82,3 +87,8 @@ class BackwardProblem:
     def operands(self) -> tuple:
         """What every backward kernel reads, in the order of its arguments."""
         return self.grad_output, self.saved, self.mean, self.invvar, self.weight, self.bias, self.eps
+
+    @property
+    def matrices(self) -> tuple:
+        """The arrays with rows: what a vector must be aligned in."""
+        return self.grad_output, self.saved, self.grad_input

@@ -4,9 +4,11 @@ Given to the bounds by whoever knows the kernel (a test, `normlab compare`).
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from normlab.oracle.floats import EXTENDED_ROUNDOFF, Extended, Format, float_format
+
+Statistics = Literal["welford", "two_pass", "grouped"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +40,11 @@ class Arithmetic:
     """Most rows that one thread adds up for grad_weight and grad_bias."""
     column_merges: int
     """Levels of the tree that merges those."""
-    statistics: Literal["welford", "two_pass"] = "welford"
-    """How layer norm's variance is computed. RMS norm adds squares in either case."""
+    statistics: Statistics = "welford"
+    """How layer norm's variance is computed: the functions of these names in `moments`. RMS norm just adds squares.
+
+    "grouped" is a tree in every group (a warp, say) and one over the groups: `row_merges` counts the levels of both.
+    """
 
     def __post_init__(self) -> None:
         """ValueError for a format that nobody knows, or for sums of no terms."""
@@ -47,8 +52,8 @@ class Arithmetic:
             float_format(name)
         if min(self.row_terms, self.column_terms) < 1 or min(self.row_merges, self.column_merges) < 0:
             raise ValueError(f"sums need at least one term and no fewer than 0 merges: {self}")
-        if self.statistics not in ("welford", "two_pass"):
-            raise ValueError(f'statistics={self.statistics!r}: known are "welford" and "two_pass"')
+        if self.statistics not in get_args(Statistics):
+            raise ValueError(f"statistics={self.statistics!r}: known are {', '.join(get_args(Statistics))}")
 
     @property
     def u_format(self) -> Format:

@@ -18,20 +18,24 @@ NOTHING_KNOWN, SAME_PATTERN = Extended(np.inf), Extended(np.nan)  # the special 
 
 def mean_and_variance(x: ExtendedArray, middle: Normalised, arithmetic: Arithmetic) -> tuple[Inexact, Inexact]:
     """Of every row of x (n1, n2), each (n1, 1), in the way the arithmetic says."""
-    method = welford if arithmetic.statistics == "welford" else two_pass
+    method = {"welford": welford, "two_pass": two_pass, "grouped": grouped}[arithmetic.statistics]
     mean_error, variance_error = method(x, middle.variance, arithmetic)
     # No sum of x passes n max|x|. What is squared is as far apart as the row's values and the errors of two means at
     # most, and multiplied by n at most: Chan's merge multiplies by n_A (n_B/n) before it squares, so by 0 where one
-    # thread is empty and its mean of 0 is far from the other's. The factor 4 is for rounding.
+    # thread is empty and its mean of 0 is far from the other's. The factor 4 is for rounding, and for groups, whose
+    # squares within and between add up to twice that.
     largest = abs(x).max(axis=1, keepdims=True, initial=0)
     apart = x.max(axis=1, keepdims=True) - x.min(axis=1, keepdims=True)
     apart = apart + 2 * gamma_k(4 * arithmetic.row_sum, arithmetic.u) * largest
     overflows = 4 * x.shape[1] * np.maximum(largest, apart * apart) > arithmetic.u_format.largest
     mean_error = np.where(overflows, NOTHING_KNOWN, mean_error)
     variance_error = np.where(overflows, NOTHING_KNOWN, variance_error)
-    # A row with an infinity has no variance; its mean is infinite, but Welford's may be inf - inf.
+    # A row with an infinity has no variance. Its mean is infinite, but for inf - inf: in Welford's steps, and where the
+    # finite values may add up to an infinity of the other sign. The factor 4 is for rounding.
     broken = ~np.isfinite(largest)
-    either = np.isinf(middle.mean) & (arithmetic.statistics == "welford")
+    added = np.where(np.isfinite(x), abs(x), 0).sum(axis=1, keepdims=True)
+    may_overflow = 4 * added > arithmetic.u_format.largest
+    either = np.isinf(middle.mean) & (may_overflow | (arithmetic.statistics == "welford"))
     mean_error = np.where(broken, np.where(either, NOTHING_KNOWN, SAME_PATTERN), mean_error)
     variance_error = np.where(broken, SAME_PATTERN, variance_error)
     return Inexact(middle.mean, mean_error, arithmetic), Inexact(middle.variance, variance_error, arithmetic)
@@ -62,6 +66,36 @@ def two_pass(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) 
     mean_error = gamma_k(arithmetic.row_sum + 2, u) * row_mean(abs(x)) + eta
     squared = mean_error * mean_error
     return mean_error, squared + gamma_k(arithmetic.row_sum + 5, u) * (variance + squared) + 2 * eta
+
+
+def grouped(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) -> tuple[ExtendedArray, ExtendedArray]:
+    """Bounds for two passes in every group w of n_w values, and squares within groups plus squares between them.
+
+    s_w = Σ_w x, m_w = s_w / n_w, q_w = Σ_w (x - m_w)², then over the groups, empty ones left out:
+        mean = Σ s_w / n,   variance = Σ (q_w + n_w (m_w - mean)²) / n
+    Chan, Golub and LeVeque 1983, formula 2.1, for any number of groups at once. D: additions in a group and over them.
+
+    Mean: as in `two_pass`. A group's mean is off by |e_w| <= γ_{D+2} mean_w|x| + η <= γ_{D+2} rms_w + η, so that
+        Σ n_w e_w² / n <= d²,   d := γ_{D+2} rms + η,   and the row's mean is off by |e| <= d, too
+    Variance. Deviations from an exact mean add up to 0, within a group and between groups, so with these means
+        Σ_w (x - m̂_w)² = Σ_w (x - m_w)² + n_w e_w²
+        Σ n_w (m̂_w - mean^)² = Σ n_w (m_w - mean)² + 2 Σ n_w (m_w - mean) e_w + Σ n_w (e_w - e)²
+    The exact squares add up to n σ². By Cauchy's inequality and Σ n_w (m_w - mean)² <= n σ² the rest, divided by n, is
+    at most
+        P = 2 σ d + d² + (d + d)²
+    2 σ d is of first order, unlike in `two_pass`: nothing ties a group's wrong mean to the others'.
+    Then a square within rounds 3 times (deviation twice, product), one between 4 times (by n_w, too). So do the
+    additions, at most D for both, and 1 more, q_w + n_w (…); dividing by n costs 2 if it multiplies by 1/n:
+        |variance^ - σ²| <= P + γ_{D+6} (σ² + P)
+    A square between skips the additions in a group, of which there is at least one: hence D + 6 is enough for it.
+    Underflow costs η a square and a product by n_w, and η for the division: less than 4 η.
+    """
+    u, eta = arithmetic.u, arithmetic.u_format.half_subnormal
+    means = gamma_k(arithmetic.row_sum + 2, u)
+    group_error = means * np.sqrt(row_mean(x * x)) + eta
+    changes = 2 * np.sqrt(variance) * group_error + 5 * group_error * group_error
+    variance_error = changes + gamma_k(arithmetic.row_sum + 6, u) * (variance + changes) + 4 * eta
+    return means * row_mean(abs(x)) + eta, variance_error
 
 
 def welford(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) -> tuple[ExtendedArray, ExtendedArray]:

@@ -134,7 +134,8 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
             "is_cuda_ndarray": allocate.is_cuda_ndarray,
         }.items():
             alter(arrays, name, value)
-        alter(engine, "gpu_available", lambda: False)  # for a program that also calls normlab itself
+        for where in (engine, engine.worlds):  # for a program that also calls normlab itself
+            alter(where, "gpu_available", lambda: False)
         alter(cuda.dispatcher, "CUDADispatcher", Kernel)
         alter(
             numba_host.driver.Driver, "__getattr__", lambda driver, name: _refuse(f"the driver's {name}", NO_DRIVER)()

@@ -2,8 +2,10 @@
 `trace` counts on the way what it asks of memory (tracing/), `sanitize` finds its bugs (sanitizing/).
 
 `launch` (configuration, arguments) → `rewrite` and `operators` (the kernel's function, made to run here) → `scheduler`
-(threads, warps, blocks) ↔ `api`, `warp`, `atomics`, `memory`, `functions`, `libdevice`, `arithmetic` (what the kernel
-calls). `observe`, `observed`, `paths`, `marks` are the eyes of the two. It imports nothing else of normlab, no Numba.
+(threads, warps, blocks, with the clusters of `clusters`) ↔ `api`, `warp`, `atomics`, `memory`, `functions`,
+`libdevice`, `arithmetic` (what the kernel calls). `vector`, `asynchronous` and `clusters` have the twins of an engine's
+intrinsics: wide loads and stores, `cp.async`, distributed shared memory. `observe`, `observed`, `paths`, `marks` are
+the eyes of the two. It imports nothing else of normlab, no Numba.
 
 What it does not do as a GPU does, although no error says so (`tests/sim/test_against_gpu.py` holds it to one):
 
@@ -15,6 +17,8 @@ What it does not do as a GPU does, although no error says so (`tests/sim/test_ag
 - A product and a sum are rounded apart, where NVVM may make them one fused multiply-add.
 - Narrow integers in the fields of a record are NumPy's own, and so is a uint64 there.
 - Indices have 64 bits, not 32, for the bit functions.
+- An asynchronous copy reads its source when it begins and arrives when it is waited for, not in between.
+- Shared and local arrays of bfloat16 work; numba-cuda 0.30.4 does not compile them.
 - Functions of `math` are NumPy's, a few ulp away from libdevice's.
 - Memory has one order for all threads, so a missing fence changes no result (`sanitize` sees it); what no barrier
   orders depends on `schedule`.

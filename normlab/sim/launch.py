@@ -7,6 +7,7 @@ from types import FunctionType
 from typing import Any
 
 from normlab.sim.api import Cuda
+from normlab.sim.clusters import MAX_CLUSTER
 from normlab.sim.errors import own_lines
 from normlab.sim.memory import MAX_SHARED, adopt
 from normlab.sim.observe import Observer
@@ -18,21 +19,21 @@ MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
-def simulate(kernel: Any, schedule: str | int = "forward") -> "Launchable":
+def simulate(kernel: Any, schedule: str | int = "forward", cluster: int = 1) -> "Launchable":
     """Return `kernel` as something to launch without a GPU: `simulate(kernel)[grid, block](*arguments)`.
 
     `kernel`: what `numba.cuda.jit` returns, or a plain Python function that uses `cuda`; its Python body runs, with
     every device function that it names, on NumPy arrays and torch CPU tensors in place. `schedule`: the order in
     which blocks, warps and lanes take their turns, "forward", "reverse" or an int seed for permutations; the same
-    schedule gives the same run.
+    schedule gives the same run. `cluster`: so many blocks, neighbours along x, make a thread-block cluster.
 
     The launch configuration is Numba's: grid and block (an int or a tuple of up to three), then, if need be, a stream
     (which is ignored) and the bytes of dynamic shared memory.
 
     Raises TypeError for what is not a kernel, for a wrong number of arguments and for arguments that a kernel cannot
-    take; ValueError for an unknown schedule or an impossible configuration. A launch raises `SimulationError` where a
-    GPU would hang (`DeadlockError`) or compute garbage; what the kernel itself raises comes out as it is, with a note
-    of block and thread.
+    take; ValueError for an unknown schedule, an impossible configuration or cluster. A launch raises `SimulationError`
+    where a GPU would hang (`DeadlockError`) or compute garbage; what the kernel itself raises comes out as it is, with
+    a note of block and thread.
 
     >>> import numpy as np
     >>> from numba import cuda
@@ -45,7 +46,7 @@ def simulate(kernel: Any, schedule: str | int = "forward") -> "Launchable":
     >>> x[:4]
     array([31., 30., 29., 28.], dtype=float32)
     """
-    return Launchable("simulate", kernel, schedule, Launch.run)
+    return Launchable("simulate", kernel, schedule, cluster, Launch.run)
 
 
 def _described(value: Any) -> str:
@@ -55,11 +56,13 @@ def _described(value: Any) -> str:
 class Launchable:
     """A kernel that waits for its launch configuration."""
 
-    def __init__(self, verb: str, kernel: Any, schedule: str | int, start: Callable[["Launch", tuple], Any]):
+    def __init__(
+        self, verb: str, kernel: Any, schedule: str | int, cluster: int, start: Callable[["Launch", tuple], Any]
+    ):
         """Keep the kernel for `start`, which is called with each launch and its arguments.
 
-        `verb`: the function's name that the caller knows this by. Raises TypeError for what is not a kernel,
-        ValueError for an unknown schedule.
+        `verb`: the function's name that the caller knows this by. Raises TypeError for what is not a kernel and for a
+        cluster that is no int, ValueError for an unknown schedule or a cluster that no GPU has.
         """
         function = kernel if isinstance(kernel, FunctionType) else python_function(kernel)
         if function is None:
@@ -67,7 +70,12 @@ class Launchable:
         if getattr(kernel, "targetoptions", {}).get("device"):
             raise TypeError(f"{function.__name__!r} is a device function; only a kernel can be launched")
         schedule_order(schedule)
-        self._verb, self._function, self._schedule, self._start = verb, function, schedule, start
+        if isinstance(cluster, bool) or not isinstance(cluster, int):
+            raise TypeError(f"cluster is a number of blocks, an int, not {_described(cluster)}")
+        if not 1 <= cluster <= MAX_CLUSTER:
+            raise ValueError(f"a cluster has 1 to {MAX_CLUSTER} blocks, not {cluster}")
+        self._verb, self._function, self._start = verb, function, start
+        self._schedule, self._cluster = schedule, cluster
 
     def __getitem__(self, configuration: Any) -> "Launch":
         """Return the kernel configured by `grid, block[, stream[, dynamic_shared_bytes]]`."""
@@ -94,7 +102,11 @@ class Launchable:
             raise ValueError(
                 f"{dynamic_shared_bytes} bytes of dynamic shared memory are more than the {MAX_SHARED} that a block has"
             )
-        return Launch(self._function, self._schedule, grid, block, int(dynamic_shared_bytes), self._start)
+        if grid.x % self._cluster:
+            raise ValueError(f"grid {grid} has {grid.x} blocks along x, no multiple of the cluster's {self._cluster}")
+        return Launch(
+            self._function, self._schedule, self._cluster, grid, block, int(dynamic_shared_bytes), self._start
+        )
 
     def __call__(self, *arguments: Any) -> None:
         """Refuse: a kernel is launched with a configuration."""
@@ -109,13 +121,14 @@ class Launch:
         self,
         function: FunctionType,
         schedule: str | int,
+        cluster: int,
         grid: Dim3,
         block: Dim3,
         dynamic_shared_bytes: int,
         start: Callable[["Launch", tuple], Any],
     ):
         """Keep all that a launch needs but its arguments."""
-        self.function, self.grid, self.block = function, grid, block
+        self.function, self.grid, self.block, self.cluster = function, grid, block, cluster
         self._schedule, self._dynamic_shared_bytes, self._start = schedule, dynamic_shared_bytes, start
 
     def __call__(self, *arguments: Any) -> Any:
@@ -140,7 +153,9 @@ class Launch:
         if observer is not None:
             observer.kernel_code = body.__code__
         order = schedule_order(self._schedule)
-        cuda.grid_run = Grid(cuda, function.__name__, lambda: body(*adopted), self.grid, self.block, order)
+        cuda.grid_run = Grid(
+            cuda, function.__name__, lambda: body(*adopted), self.grid, self.block, order, self.cluster
+        )
         cuda.grid_run.run()
 
 

@@ -9,6 +9,7 @@ does. Under observation (observe.py) what they return is wrapped.
 import linecache
 import re
 import sys
+from math import prod
 from types import FrameType
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from normlab.sim.arithmetic import INTEGER_CASTS, WITH_LOADS_OF_THEIR_OWN, IntegerCast, adopt_scalar
 from normlab.sim.errors import SimulationError
+from normlab.sim.observed import ObservedArray, plain_array, pointer
 
 INTEGER_POISON = 0x5A  # every byte of a fresh integer: 0x5a5a5a5a is as good as garbage, and easy to recognise
 MAX_STATIC_SHARED = 48 * 1024  # bytes a block, for ptxas
@@ -112,9 +114,18 @@ def shape_of(shape: Any) -> tuple[int, ...]:
     return tuple(int(extent) for extent in extents)
 
 
-def fresh(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return new memory, filled with what no kernel may rely on: NaN, or a large integer."""
-    array: np.ndarray = np.empty(shape, dtype)
+def fresh(shape: tuple[int, ...], dtype: np.dtype, alignment: int = 0) -> np.ndarray:
+    """Return new memory, filled with what no kernel may rely on: NaN, or a large integer.
+
+    `alignment`: where it begins is a multiple of so many bytes, and not of twice as many; 0: anywhere.
+    """
+    if alignment:
+        size = dtype.itemsize * prod(shape)
+        room = np.empty(size + 2 * alignment, np.uint8)
+        start = (alignment - pointer(room)) % (2 * alignment)
+        array = room[start : start + size].view(dtype).reshape(shape)
+    else:
+        array = np.empty(shape, dtype)
     if dtype.kind in "fc" or dtype == ml_dtypes.bfloat16:
         array.fill(np.nan)
     elif dtype.kind == "b":
@@ -140,25 +151,68 @@ class SharedMemory:
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> np.ndarray:
         """Return the block's array of this call: every thread and every repetition gets the same one.
 
-        Shape 0 stands for all of the launch's dynamic shared memory, which calls of every dtype share.
+        Shape 0 stands for all of the launch's dynamic shared memory, which calls of every dtype share. Any other array
+        begins at a multiple of `alignment` bytes, or of those that its dtype needs, and of no more than these: where it
+        lies well for vectors on a GPU, although nobody asked for it, that is luck.
         """
         # The instruction of the call, not its line: two arrays made in one line are two. The globals are the calling
         # function's own (rewrite.py), and so tell apart two device functions that a closure made from one source.
         caller = sys._getframe(1)
         site = (id(caller.f_code), caller.f_lasti, id(caller.f_globals))
-        shared = self._cuda.current.block.shared
-        if site not in shared:
-            extents, kind = shape_of(shape), dtype_of(dtype)
-            array = self._dynamic(kind) if extents == (0,) else self._static(extents, kind)
-            if self._cuda.observer is not None:
-                where = DYNAMIC_ADDRESS if extents == (0,) else len(shared) * SHARED_SPACING
-                array = self._cuda.observer.made(array, name_given(caller, "shared array"), "shared", where)
-            shared[site] = array
-        return shared[site]
+        block = self._cuda.current.block
+        if site not in block.shared:
+            name = name_given(caller, "shared array")
+            self._make(block, site, shape_of(shape), dtype_of(dtype), alignment, name)
+        return block.shared[site]
 
-    def _static(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    def _make(
+        self, block: Any, site: Any, extents: tuple[int, ...], kind: np.dtype, alignment: int | None, name: str
+    ) -> None:
+        """Give a block the array of a call."""
+        array = self._dynamic(block, kind) if extents == (0,) else self._static(block, extents, kind, alignment)
+        if self._cuda.observer is not None:
+            where = DYNAMIC_ADDRESS if extents == (0,) else len(block.shared) * SHARED_SPACING
+            array = self._cuda.observer.made(array, name, "shared", where, block)
+        block.shared[site] = array
+
+    def holds(self, array: np.ndarray) -> bool:
+        """Return whether an array is in the running block's shared memory."""
+        return self._site_of(array) is not None
+
+    def _site_of(self, array: np.ndarray) -> Any:
+        """Return the call that gave the running block the memory that `array` is in, None if there is none."""
+        for site, shared in self._cuda.current.block.shared.items():
+            if site != "dynamic" and np.may_share_memory(array, plain_array(shared)):
+                return site
+        return None
+
+    def counterpart(self, array: Any, block: Any) -> Any:
+        """Return what lies in the shared memory of `block` where `array` lies in the running thread's block.
+
+        None for an array that is not in shared memory. A block that has not come to the call that makes the array has
+        the memory all the same.
+        """
+        plain = plain_array(array)
+        site = self._site_of(plain)
+        if site is None:
+            return None
+        mine = self._cuda.current.block.shared[site]
+        if site not in block.shared:
+            dynamic = "dynamic" in self._cuda.current.block.shared and np.may_share_memory(
+                plain, self._cuda.current.block.shared["dynamic"]
+            )
+            name = mine.buffer.name if isinstance(mine, ObservedArray) else ""
+            alignment = pointer(plain_array(mine)) & -pointer(plain_array(mine))
+            self._make(block, site, (0,) if dynamic else mine.shape, mine.dtype, alignment, name)
+        theirs = block.shared[site]
+        memory = np.asarray(plain_array(theirs)).reshape(-1).view(np.uint8)
+        offset = pointer(plain) - pointer(plain_array(mine))
+        view = as_kernel_array(np.ndarray(plain.shape, plain.dtype, memory, offset, plain.strides))
+        return theirs.viewed(view) if isinstance(theirs, ObservedArray) else view
+
+    def _static(self, block: Any, shape: tuple[int, ...], dtype: np.dtype, alignment: int | None) -> np.ndarray:
         """Return a new array; raises SimulationError where a block has no more room."""
-        array, block = fresh(shape, dtype), self._cuda.current.block
+        array = fresh(shape, dtype, alignment or dtype.alignment)
         block.static_bytes += array.nbytes
         if block.static_bytes > MAX_STATIC_SHARED:
             raise SimulationError(
@@ -172,13 +226,12 @@ class SharedMemory:
             )
         return array
 
-    def _dynamic(self, dtype: np.dtype) -> np.ndarray:
+    def _dynamic(self, block: Any, dtype: np.dtype) -> np.ndarray:
         """Return the block's dynamic shared memory as an array of as many `dtype` as fit."""
-        shared = self._cuda.current.block.shared
-        if "dynamic" not in shared:
-            shared["dynamic"] = np.full(self._dynamic_bytes, DYNAMIC_POISON, np.uint8)
+        if "dynamic" not in block.shared:
+            block.shared["dynamic"] = np.full(self._dynamic_bytes, DYNAMIC_POISON, np.uint8)
         usable = self._dynamic_bytes // dtype.itemsize * dtype.itemsize
-        return as_kernel_array(shared["dynamic"][:usable].view(dtype))
+        return as_kernel_array(block.shared["dynamic"][:usable].view(dtype))
 
 
 class LocalMemory:
@@ -193,7 +246,8 @@ class LocalMemory:
         array = fresh(shape_of(shape), dtype_of(dtype))
         if self._cuda.observer is None:
             return array
-        return self._cuda.observer.made(array, name_given(sys._getframe(1), "local array"), "local", 0)
+        name, block = name_given(sys._getframe(1), "local array"), self._cuda.current.block
+        return self._cuda.observer.made(array, name, "local", 0, block)
 
 
 class ConstantMemory:

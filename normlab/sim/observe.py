@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from normlab.sim.asynchronous import Copy, Part, neighbours
 from normlab.sim.observed import Buffer, ObservedArray, ObservedRecord, allocation_of, pointer
 from normlab.sim.paths import KERNEL_MARK
 
@@ -60,9 +61,9 @@ class Observer:
         allocation = self._owners[start][0]
         return allocation.start + pointer(array) - start, allocation
 
-    def made(self, array: np.ndarray, name: str, space: str, address: int) -> ObservedArray:
-        """Return a new shared or local array as the kernel sees it."""
-        buffer = Buffer(name, space, array, address)
+    def made(self, array: np.ndarray, name: str, space: str, address: int, block: Any) -> ObservedArray:
+        """Return a new shared or local array, in the memory of `block`, as the kernel sees it."""
+        buffer = Buffer(name, space, array, address, block=block)
         self.add(buffer)
         return self.array_class(array, buffer, self, address)
 
@@ -99,6 +100,22 @@ class Observer:
         """Store neighbouring elements by one instruction."""
         array.raw[(*key[:-1], slice(key[-1], key[-1] + len(values)))] = values
 
+    def begin_copy(self, target: Part, source: Part) -> Copy | None:
+        """Return the copy of the bits of `source` that the running thread starts; None: it may not start it."""
+        elements, values = (neighbours(array.raw, key, width) for array, key, width in (target, source))
+        return Copy(elements, values.view(elements.dtype).copy())
+
+    def end_copy(self, copy: Copy) -> None:
+        """Hear that a copy has arrived, which the running thread has waited for."""
+
+    def remote(self, array: ObservedArray, key: Any, operation: str) -> ObservedArray:
+        """Return another block's shared array as the running thread reaches it, for a "read" or "write" of `key`."""
+        return array
+
+    def refuse_remote(self, array: ObservedArray, key: Any, operation: str) -> bool:
+        """Hear of an access to the memory of a block that has ended; True: leave it out and go on."""
+        return False
+
     # --- threads -----------------------------------------------------------------------------------------------------
 
     def block_begins(self, block: Any) -> None:
@@ -109,6 +126,15 @@ class Observer:
 
     def meeting(self, group: list[Any]) -> None:
         """Hear that a warp operation has all its lanes, before it is answered."""
+
+    def cluster_arrive(self, thread: Any) -> None:
+        """Hear that a thread arrives at its cluster's barrier."""
+
+    def cluster_meets(self, blocks: list[Any]) -> None:
+        """Hear that all live threads of a cluster have arrived; `blocks`: those that have not ended."""
+
+    def cluster_wait(self, thread: Any) -> None:
+        """Hear that a thread goes on behind its cluster's barrier."""
 
     def grid_sync(self, blocks: list[Any]) -> None:
         """Hear that all live threads of the grid stand at a grid sync and will go on."""

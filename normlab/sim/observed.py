@@ -14,15 +14,18 @@ class Buffer:
     """Memory under one name: an argument, or a shared or local array.
 
     `address` is where it begins on the device that we imagine: allocations begin at multiples of 512 bytes, two
-    views of one allocation lie as far apart as on the host, and every shared array begins at bank 0. `state` belongs
-    to the observer.
+    views of one allocation lie as far apart as on the host, and every shared array begins at bank 0. `block`: whose
+    memory it is, if it is shared or local. `state` belongs to the observer.
     """
 
-    __slots__ = ("address", "allocation", "array", "name", "space", "state")
+    __slots__ = ("address", "allocation", "array", "block", "name", "space", "state")
 
-    def __init__(self, name: str, space: str, array: np.ndarray, address: int, allocation: range = range(0)):
+    def __init__(
+        self, name: str, space: str, array: np.ndarray, address: int, allocation: range = range(0), block: Any = None
+    ):
         """Name `array`: in "global", "shared" or "local" memory, at `address` of `allocation`."""
         self.name, self.space, self.array, self.address, self.allocation = name, space, array, address, allocation
+        self.block = block
         self.state: Any = None
 
 
@@ -112,6 +115,11 @@ class ObservedRecord:
         self._array.field(name)[self._key] = value
 
     __getitem__, __setitem__ = __getattr__, __setattr__
+
+
+def plain_array(array: Any) -> np.ndarray:
+    """Return the NumPy array behind an array of a kernel, observed or not."""
+    return array.raw if isinstance(array, ObservedArray) else array
 
 
 def pointer(array: np.ndarray) -> int:

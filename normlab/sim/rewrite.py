@@ -7,6 +7,7 @@ of the original is touched, and no Numba is imported: what belongs to Numba is t
 
 import builtins
 import math
+from functools import partial
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -24,16 +25,17 @@ SIMULATED_MATH = Namespace(
     "math", {name: np.float64(getattr(math, name)) for name in ("pi", "e", "tau", "inf", "nan")} | MATH
 )
 
-_twins: dict[int, tuple[Any, Any]] = {}
+_twins: dict[int, tuple[Any, Any, bool]] = {}
 
 
-def register_twin(original: Any, twin: Any) -> None:
+def register_twin(original: Any, twin: Any, of_launch: bool = False) -> None:
     """Say that a kernel which names `original` calls `twin` in the simulator.
 
     For what has no Python body to run, such as a Numba intrinsic. `twin` is called as it is if it is a plain Python
-    function; if it is to use `cuda` itself, make it a device function (`cuda.jit(device=True)`).
+    function, with the launch's `cuda` (api.py) before its arguments if it is one `of_launch`; if it is to use `cuda`
+    as a kernel does, make it a device function (`cuda.jit(device=True)`).
     """
-    _twins[id(original)] = (original, twin)  # the original is kept, so that its id stays its own
+    _twins[id(original)] = (original, twin, of_launch)  # the original is kept, so that its id stays its own
 
 
 def python_function(value: Any) -> FunctionType | None:
@@ -79,7 +81,10 @@ class Rewriter:
     def value(self, value: Any) -> Any:
         """Return what a kernel finds under a name that stands for `value` outside."""
         if id(value) in _twins:
-            value = _twins[id(value)][1]
+            _, twin, of_launch = _twins[id(value)]
+            if of_launch:
+                return partial(twin, self._cuda)
+            value = twin
         if isinstance(value, ModuleType):
             return self._module(value)
         function = python_function(value)

@@ -3,11 +3,11 @@
 A CUDA thread is a greenlet: a function call that can stop in the middle and go on later. It stops only where CUDA
 threads meet (a barrier, a warp operation, a grid sync) or where it spins on an atomic. A warp runs its lanes one
 after another, each to its next stop, then resolves the warp operations whose lanes are all there; a block runs its
-warps, then releases its barrier; a grid runs its blocks. `launch.py` starts a `Grid`, the operations in `api.py` and
-`warp.py` stop its threads.
+warps, then releases its barrier; a cluster runs its blocks in turns, a grid its clusters. `launch.py` starts a `Grid`,
+the operations in `api.py`, `warp.py` and `clusters.py` stop its threads.
 
-Every meeting is resolved in one place, and there an observer (observe.py) hears of it: `Block.release_barrier`,
-`Warp.answer`, `Grid.release_grid_sync`.
+Every meeting is resolved in one place, and there an observer (observe.py) hears of it: `Warp.answer`,
+`Block.release_barrier`, `Cluster.release` (clusters.py), `Grid.release_grid_sync`.
 """
 
 import contextvars
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
 
+from normlab.sim.clusters import Cluster
 from normlab.sim.errors import BarrierError, DeadlockError, calling_frame, failing_array, is_machinery, place
 from normlab.sim.observed import ObservedArray
 from normlab.sim.warp import RESOLVERS
@@ -95,8 +96,8 @@ class Thread(greenlet):
     """
 
     __slots__ = (
-        *("block", "given", "index", "lane", "mask", "operation", "polled", "result", "seen", "spins", "updates"),
-        "warp",
+        *("arrival", "block", "copies", "given", "index", "lane", "mask", "operation", "polled", "result", "seen"),
+        *("spins", "updates", "warp"),
     )
 
     def __init__(self, run: Callable[[], None], index: Dim3, lane: int, warp: "Warp", block: "Block"):
@@ -108,6 +109,8 @@ class Thread(greenlet):
         self.given: Any = None
         self.result: Any = None
         self.polled: dict[Any, Any] = {}  # address → value, of the atomics that changed nothing
+        self.copies: Any = None  # those on their way (asynchronous.py)
+        self.arrival: int | None = None  # at the cluster's barrier, after it had been passed so often
         self.seen: Any = None  # the observer's own
 
     @property
@@ -184,13 +187,14 @@ class Warp:
 class Block:
     """The threads of one block, its barrier and its shared memory."""
 
-    def __init__(self, grid: "Grid", index: Dim3):
+    def __init__(self, grid: "Grid", index: Dim3, cluster: Cluster):
         """Make the threads of the block; none has run yet."""
-        self.grid, self.index = grid, index
+        self.grid, self.index, self.cluster = grid, index, cluster
         self.seen: Any = None  # the observer's own
         self.shared: dict[Any, np.ndarray] = {}  # filled by memory.py
         self.static_bytes = 0  # of its arrays of fixed shape
         self.arrived: list[Thread] = []  # at a block barrier
+        self.at_cluster: list[Thread] = []  # at the cluster's barrier
         self.at_grid_sync: list[Thread] = []
         self.warps: list[Warp] = []
         threads = grid.thread_indices
@@ -231,7 +235,8 @@ class Block:
                 self.release_barrier()
             elif grid.progress == before or not self.spinning:
                 break
-        if self.live_count and not self.spinning and len(self.at_grid_sync) < self.live_count:
+        waits_for_others = self.spinning or self.at_cluster or len(self.at_grid_sync) == self.live_count
+        if self.live_count and not waits_for_others:
             if grid.cuda.observer is not None:
                 grid.cuda.observer.hangs([self])
             raise DeadlockError(grid.describe_waiting("deadlock", [self]))
@@ -256,11 +261,15 @@ class Block:
             result = BARRIER_RESULTS[first.operation]([bool(thread.given) for thread in arrived])
             for thread in arrived:
                 thread.result = result
-        for thread in arrived:
+        self.wake(arrived)
+        self.grid.progress += 1
+
+    def wake(self, threads: list[Thread]) -> None:
+        """Let all live threads go on, which have met somewhere."""
+        for thread in threads:
             thread.operation = None
         for warp in self.warps:
             warp.ready = list(warp.live)
-        self.grid.progress += 1
 
 
 BARRIER_RESULTS: dict[str | None, Callable[[list[bool]], int]] = {
@@ -271,15 +280,25 @@ BARRIER_RESULTS: dict[str | None, Callable[[list[bool]], int]] = {
 
 
 class Grid:
-    """One launch: its blocks in the order of the schedule, and the moment in which all of them meet."""
+    """One launch: its clusters in the order of the schedule, and the moment in which all blocks meet."""
 
-    def __init__(self, cuda: Any, kernel_name: str, call: Callable[[], None], grid: Dim3, block: Dim3, order: Order):
-        """Prepare the launch of `call` over `grid` blocks of `block` threads."""
+    def __init__(
+        self,
+        cuda: Any,
+        kernel_name: str,
+        call: Callable[[], None],
+        grid: Dim3,
+        block: Dim3,
+        order: Order,
+        cluster: int = 1,
+    ):
+        """Prepare the launch of `call` over `grid` blocks, `cluster` to a cluster along x, of `block` threads."""
         self.cuda, self.kernel_name, self.call, self.order = cuda, kernel_name, call, order
         self.block_indices, self.thread_indices = Indices(grid), Indices(block)[:]
+        self.cluster, self.cluster_indices = cluster, Indices(Dim3(grid.x // cluster, grid.y, grid.z))
         self.hub = getcurrent()
         self.progress = 0  # counts what cannot happen in a livelock
-        self.parked: list[Block] = []
+        self.parked: list[Cluster] = []  # those that have not ended
         with np.errstate(
             all="ignore"
         ):  # a GPU has no floating-point warnings; greenlets start with a context of their own
@@ -292,6 +311,7 @@ class Grid:
         warp = thread.warp
         warp.live.remove(thread)
         warp.live_mask &= ~(1 << thread.lane)
+        warp.block.cluster.arrived.discard(thread)
         warp.block.live_count -= 1
         self.progress += 1
         if self.cuda.observer is not None:
@@ -299,56 +319,81 @@ class Grid:
 
     def run(self) -> None:
         """Run every block to its end. Whatever is raised, in a kernel or here, leaves no thread behind."""
-        running: Block | None = None
         try:
-            for index in self.order(self.block_indices):
-                running = Block(self, index)
-                self.parked.append(running)
-                if self.cuda.observer is not None:
-                    self.cuda.observer.block_begins(running)
-                self.run_block(running)
+            for index in self.order(self.cluster_indices):
+                self.parked.append(self.begin_cluster(index))
+                self.run_cluster(self.parked[-1])
             self.run_parked()
         except BaseException as error:
             self.annotate(error)
             raise
         finally:
-            for block in self.parked:
-                for thread in block.threads:
-                    end(thread)
+            for cluster in self.parked:
+                for block in cluster.blocks:
+                    for thread in block.threads:
+                        end(thread)
 
-    def run_block(self, block: Block) -> None:
-        """Run `block` as far as it comes, and forget it when it is done."""
-        block.run()
-        if not block.live_count:
-            self.parked.remove(block)
+    def begin_cluster(self, index: Dim3) -> Cluster:
+        """Return the blocks of the cluster at `index`; none has run yet."""
+        cluster = Cluster()
+        for x in range(index.x * self.cluster, (index.x + 1) * self.cluster):
+            block = Block(self, Dim3(x, index.y, index.z), cluster)
+            cluster.blocks.append(block)
             if self.cuda.observer is not None:
-                self.cuda.observer.block_done(block)
+                self.cuda.observer.block_begins(block)
+        return cluster
+
+    def run_cluster(self, cluster: Cluster) -> None:
+        """Run the blocks of a cluster in turns, as far as they come, and forget it when all are done.
+
+        Raises DeadlockError when threads wait at the cluster's barrier for others that nobody lets come there.
+        """
+        while True:
+            before = self.progress
+            live = cluster.live
+            for block in self.order(live) if len(live) > 1 else live:
+                block.run()
+                if not block.live_count and self.cuda.observer is not None:
+                    self.cuda.observer.block_done(block)
+            if cluster.meets():
+                cluster.release()
+            elif len(live) <= 1 or self.progress == before:
+                break
+        live = cluster.live
+        if not live:
+            self.parked.remove(cluster)
+        elif any(block.at_cluster for block in live) and not any(block.spinning for block in live):
+            if self.cuda.observer is not None:
+                self.cuda.observer.hangs(live)
+            raise DeadlockError(self.describe_waiting("deadlock", live))
+
+    @property
+    def live_blocks(self) -> list[Block]:
+        """The blocks that have begun and not ended."""
+        return [block for cluster in self.parked for block in cluster.live]
 
     def run_parked(self) -> None:
         """Run the blocks that wait for each other, by grid sync or by spinning, until none is left."""
         idle = 0
         while self.parked:
             before = self.progress
-            if all(len(block.at_grid_sync) == block.live_count for block in self.parked):
+            if all(len(block.at_grid_sync) == block.live_count for block in self.live_blocks):
                 self.release_grid_sync()
-            for block in self.order(list(self.parked)):
-                self.run_block(block)
+            for cluster in self.order(list(self.parked)):
+                self.run_cluster(cluster)
             idle = 0 if self.progress != before else idle + 1
             if idle == IDLE_ROUNDS:
                 if self.cuda.observer is not None:
-                    self.cuda.observer.hangs(self.parked)
-                raise DeadlockError(self.describe_waiting("livelock: nothing changes any more", self.parked))
+                    self.cuda.observer.hangs(self.live_blocks)
+                raise DeadlockError(self.describe_waiting("livelock: nothing changes any more", self.live_blocks))
 
     def release_grid_sync(self) -> None:
         """Let all threads of the grid go on from their grid sync."""
         if self.cuda.observer is not None:
-            self.cuda.observer.grid_sync(self.parked)
-        for block in self.parked:
-            for warp in block.warps:
-                warp.ready = list(warp.live)
-            for thread in block.at_grid_sync:
-                thread.operation = None
-            block.at_grid_sync = []
+            self.cuda.observer.grid_sync(self.live_blocks)
+        for block in self.live_blocks:
+            waiting, block.at_grid_sync = block.at_grid_sync, []
+            block.wake(waiting)
         self.progress += 1
 
     def stop(self, thread: Thread, operation: str) -> None:
@@ -441,6 +486,8 @@ def wanted(thread: Thread) -> str:
     block = thread.block
     if thread in block.arrived:
         return f"{block.live_count - len(block.arrived)} more threads of its block to reach a barrier"
+    if thread in block.at_cluster:
+        return f"{block.cluster.missing} more threads of its cluster to arrive at its barrier"
     if thread in block.at_grid_sync:
         return "every thread of the grid that has not returned"
     if thread in thread.warp.waiting:

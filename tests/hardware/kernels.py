@@ -5,8 +5,6 @@ from ml_dtypes import bfloat16
 from numba import cuda
 
 from normlab.engine import load, load_vector, store, store_vector
-from normlab.kernels import LADDERS
-from normlab.kernels.step import BackwardProblem
 
 from .launches import SECTOR, WARP, Launch, contiguous, counts, touched
 
@@ -212,45 +210,4 @@ def _kept(arguments):
     return counts(contiguous(SIZE, 4), (int(kept.any(axis=1).sum()), int(sectors)))
 
 
-HOISTED = {
-    "backward apex grad input": (
-        "mean[row] and invvar[row] are loaded once for four columns, not four times, and invvar[row] once for a "
-        "gradient, not twice: no store comes between.",
-        3 * 32 * 6 + 3 * 4 * 32,  # a turn of a warp (3 warps with columns, 32 rows) loses 6 loads, a gradient one
-    )
-}
-
-
-def _recorded(run):
-    """One launch of each kernel that a ladder's step launches. The counts do not depend on the arrays' values."""
-    calls = {}
-    run(lambda kernel, grid, block, *arguments: calls.setdefault(kernel, (grid, block, arguments)))
-    for kernel, (grid, block, arguments) in calls.items():
-        name = kernel.py_func.__name__.replace("_", " ")
-        compiler, fewer = HOISTED.get(name, ("", 0))
-        yield Launch(
-            name, kernel, grid, block, lambda rng, a=arguments: a,
-            compiler=compiler, fewer=counts(ld=(fewer, fewer)) if fewer else {},
-        )  # fmt: skip
-
-
-def _apex():
-    rng = np.random.default_rng(0)
-    n1, n2 = 32, 384
-    x, dy = _floats(rng, n1, n2), _floats(rng, n1, n2)
-    weight, bias = _floats(rng, n2), _floats(rng, n2)
-    output, mean, invvar = np.zeros_like(x), np.zeros(n1, np.float32), np.ones(n1, np.float32)
-    eps = np.float32(1e-5)
-
-    class Scratch:
-        empty = zeros = staticmethod(np.zeros)
-
-    problem = BackwardProblem(
-        dy, x, mean, invvar, weight, bias, eps, False, False, np.zeros_like(x), np.zeros_like(bias), np.zeros_like(bias)
-    )  # fmt: skip
-    forward, backward = (next(step for step in LADDERS[way] if step.name == "apex") for way in ("forward", "backward"))
-    yield from _recorded(lambda launch: forward.run(launch, x, weight, bias, eps, output, mean, invvar))
-    yield from _recorded(lambda launch: backward.run(launch, Scratch, problem))
-
-
-GLOBAL_LAUNCHES = [*_copies(), *_irregular(), *_apex()]
+GLOBAL_LAUNCHES = [*_copies(), *_irregular()]

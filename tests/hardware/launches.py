@@ -12,6 +12,11 @@ SECTORS = {op: f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum" for op in OPE
 SECTORS_A_REQUEST = {op: f"l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_{op}.ratio" for op in OPERATIONS}
 WAVEFRONTS = {op: f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{op}.sum" for op in OPERATIONS}
 CONFLICTS = {op: f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{op}.sum" for op in OPERATIONS}
+COPY_REQUESTS = "sm__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts.sum"  # of asynchronous copies (cp.async)
+COPY_SECTORS = "sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum"
+COPY_WAVEFRONTS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum"
+REMOTE_REQUESTS = {op: f"l1tex__t_requests_pipe_lsu_mem_dshared_op_{op}.sum" for op in OPERATIONS}  # in other blocks
+REMOTE_SECTORS = {op: f"l1tex__t_sectors_pipe_lsu_mem_dshared_op_{op}.sum" for op in OPERATIONS}
 
 WARP = 32  # lanes
 SECTOR = 32  # bytes
@@ -25,7 +30,8 @@ class Launch:
     name: of the launch, unique. kernel: under `cuda.jit`. arguments: NumPy arrays, numbers and None from a random
     generator, fresh for each launch. expected: the arguments to the counts that a person finds with a pencil, metric
     name → count; only those that are easy. compiler: where the compiled kernel does something else than its source,
-    what it does, and fewer: by how much it counts less than the source, metric name → count.
+    what it does, and fewer: by how much it counts less than the source, metric name → count. unverified: no record has
+    the launch yet; where it differs it is shown, and breaks no rule. shared_bytes, cluster: as of `engine.launch`.
     """
 
     name: str
@@ -36,6 +42,9 @@ class Launch:
     expected: Callable[[tuple], dict[str, int]] = lambda arguments: {}
     compiler: str = ""
     fewer: dict[str, int] = field(default_factory=dict)
+    shared_bytes: int = 0
+    cluster: int = 1
+    unverified: bool = False
 
     @property
     def function(self) -> str:

@@ -56,7 +56,16 @@ def launch(bug: Planted, fixed: bool) -> None:
     """Launch a planted bug, or its twin, on the GPU, with line numbers in its code; this runs under the tools."""
     from numba import cuda
 
+    from normlab import engine
+
     kernel = cuda.jit(lineinfo=True)((bug.fixed if fixed else bug.kernel).py_func)
+    if bug.cluster > 1:  # which Numba's own launcher does not have
+        views = [engine.to_device(one) if isinstance(one, np.ndarray) else one for one in bug.arguments()]
+        print(f"{LAUNCHED} {kernel.py_func.__name__}", flush=True)
+        engine.launch(kernel, bug.grid, bug.block, *views, shared_bytes=bug.dynamic_shared, cluster=bug.cluster)
+        cuda.synchronize()
+        print(f"{FINISHED} {kernel.py_func.__name__}", flush=True)
+        return
     arguments: list[Any] = []
     for position, argument in enumerate(bug.arguments()):
         if not isinstance(argument, np.ndarray):
@@ -141,7 +150,7 @@ def own_verdict(bug: Planted, fixed: bool) -> dict:
     try:
         from normlab.sim import sanitize
 
-        report = sanitize(kernel, uninitialized=empty)[bug.configuration](*arguments)
+        report = sanitize(kernel, uninitialized=empty, cluster=bug.cluster)[bug.configuration](*arguments)
     except Exception as error:
         return {"verdict": "no verdict", "reports": [f"{type(error).__name__}: {error}"]}
     findings = report.findings

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hardware import counters
-from hardware.counters import LAUNCHES, METRICS, agree, parse, table
+from hardware.counters import LAUNCHES, METRICS, UNVERIFIED, agree, parse, table, without_unknown
 from hardware.launches import REQUESTS, WAVEFRONTS
 from normlab.engine import gpu_available
 
@@ -65,6 +65,22 @@ def test_a_row_a_metric_is_read():
 
 def test_what_is_no_csv_has_no_launches():
     assert parse("==ERROR== Failed to find metric regex:nonsense\n") == []
+
+
+def test_metrics_that_ncu_names_as_unknown_are_not_asked_for_again_and_the_old_ones_always():
+    asked = METRICS + UNVERIFIED
+    once = without_unknown(asked, f"==ERROR== Failed to find metric {UNVERIFIED[0]}")
+    assert once == METRICS + UNVERIFIED[1:]
+    assert without_unknown(once, "==ERROR== Something else") == METRICS
+    assert without_unknown(METRICS, "==ERROR== Something else") == METRICS
+
+
+@pytest.mark.parametrize(("unverified", "status"), [(True, 0), (False, 1)])
+def test_a_launch_that_differs_breaks_the_rule_unless_no_record_has_had_it(unverified, status, tmp_path):
+    metrics = {metric: {"ncu": 8.0, "trace": 9.0} for metric in METRICS}
+    one = {"name": "copy", "metrics": metrics, "agrees": False, "compiler": "", "unverified": unverified}
+    assert counters.write(tmp_path / "counters.json", {"date": "today"}, [one]) == status
+    assert "DIFFERS" in (tmp_path / "counters.txt").read_text()
 
 
 def test_global_counts_agree_exactly_and_wavefronts_within_three_percent():

@@ -6,13 +6,24 @@ import pytest
 
 from normlab.engine import compile_ptx, float32, float64
 from normlab.kernels import LADDERS
-from normlab.kernels.backward import step_0_global_atomics, step_1_apex
+from normlab.kernels.backward import (
+    final_sums,
+    pipeline,
+    step_0_global_atomics,
+    step_1_apex,
+    step_2_fused,
+    step_3_pipelined,
+)
+from normlab.kernels.backward.passes import Kind
 from normlab.kernels.forward import (
     step_0_thread_per_row,
     step_1_block_tree,
     step_2_warp_shuffle,
     step_3_apex,
     step_4_column_blocks,
+    step_5_vectors,
+    step_6_one_barrier,
+    step_7_clusters,
 )
 
 pytest.importorskip("numba_cuda", reason="PTX is made by numba-cuda, which has no wheels for this platform")
@@ -25,7 +36,12 @@ TYPES = [
     (np.float16, np.float32),
     (np.float64,) * 2,
 ]
-TARGETS = pytest.mark.parametrize("cc", [(8, 0), (9, 0)], ids=["sm_80", "sm_90"])
+# Their kernels take a second each; `test_plans` has sm_80, and all forms where asked to.
+FAST_FORMS = [
+    (BFLOAT16, BFLOAT16, False, (9, 0)),
+]
+# (T, V, rms, target): the instructions differ little between targets and norms, so these stand for the others.
+FORMS = [(t, v, False, (9, 0)) for t, v in TYPES] + [(*TYPES[2], True, (9, 0)), (*TYPES[2], False, (8, 0))]
 
 
 def compiled(t, v, rms, cc):
@@ -52,12 +68,42 @@ def compiled(t, v, rms, cc):
             (step_1_apex.build_partial_sums(dtype, memory_efficient), (*operands, np.int64, *parts)),
             (step_1_apex.build_grad_input(dtype, rms, memory_efficient), (*operands, saved)),
         ]
+    if (t, v, rms, cc) in FAST_FORMS:
+        kernels += fast_kernels(t, v, rms, cc, forward)
     return [(kernel.py_func.__name__, compile_ptx(kernel, types, cc)) for kernel, types in kernels]
 
 
-@TARGETS
-@pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
-@pytest.mark.parametrize(("t", "v"), TYPES, ids=lambda dtype: np.dtype(dtype).name)
+def fast_kernels(t, v, rms, cc, forward):
+    """The kernels of vectors, which do not take float64: for n2 = 2048, and 65536 columns in clusters.
+
+    All of their plans: `test_plans`.
+    """
+    x, weight, bias, u, output, mean, invvar = forward
+    itemsizes = [np.dtype(dtype).itemsize for dtype in (t, v)]
+    width = 16 // max(itemsizes)
+    with_factor = (x, weight, bias, u, u, output, mean, invvar)
+    parts = ((u, 2), None if rms else (u, 2))
+    kernels = [
+        (step_5_vectors.build(float32, step_5_vectors.deal_for(2048, width)), forward),
+        (step_6_one_barrier.build(float32, step_6_one_barrier.plan_for(2048, width, max(itemsizes))), with_factor),
+        (final_sums.build(float32), (*parts, weight, bias)),
+    ]
+    long = step_7_clusters.plan_for(65536, width, itemsizes[0], cc)
+    if long is not None:  # clusters need compute capability 9.0
+        kernels.append((step_7_clusters.build(float32, long), with_factor))
+    for memory_efficient in (False, True):
+        saved = output if memory_efficient else x
+        operands = (output, saved, None if memory_efficient else mean, invvar, weight, bias, u)
+        kind = Kind(rms, memory_efficient, True, not rms)
+        sizes = itemsizes[1] if memory_efficient else itemsizes[0], itemsizes[1]
+        layout = step_3_pipelined.layout_for(2048, width, *sizes, kind.parameters, cc)
+        fused = step_2_fused.build(float32, step_2_fused.deal_for(2048, width), rms, memory_efficient)
+        kernels.append((fused, (*operands, saved, *parts)))
+        kernels.append((pipeline.build(float32, layout, kind), (*operands, u, saved, *parts)))
+    return kernels
+
+
+@pytest.mark.parametrize(("t", "v", "rms", "cc"), FORMS)
 def test_kernels_use_no_local_memory_and_float64_only_for_float64(t, v, rms, cc):
     for name, ptx in compiled(t, v, rms, cc):
         assert ".local" not in ptx, f"{name} keeps an array in local memory"
@@ -66,18 +112,15 @@ def test_kernels_use_no_local_memory_and_float64_only_for_float64(t, v, rms, cc)
 
 
 def test_the_saved_input_path_has_no_division_by_gamma():
-    ptx = dict(compiled(np.float32, np.float32, False, (9, 0)))  # the later entry of a name: memory_efficient
-    saved = compile_ptx(
-        step_1_apex.build_partial_sums(float32, False),
-        ((np.float32, 2), (np.float32, 2), (np.float32, 1), (np.float32, 1), (np.float32, 1), (np.float32, 1),
-         np.float32, np.int64, (np.float32, 2), (np.float32, 2)),
-    )  # fmt: skip
+    row, matrix = (np.float32, 1), (np.float32, 2)
+    types = (matrix, matrix, row, row, row, row, np.float32, np.int64, matrix, matrix)
+    saved, recomputed = (compile_ptx(step_1_apex.build_partial_sums(float32, me), types) for me in (False, True))
     assert "div.rn.f32" not in saved
-    assert "div.rn.f32" in ptx["backward_apex_partial_sums"]
+    assert "div.rn.f32" in recomputed
 
 
 def test_every_step_of_the_ladders_is_compiled_here():
     assert [step.name for step in LADDERS["forward"]] == [
-        "thread_per_row", "block_tree", "warp_shuffle", "apex", "column_blocks",
+        "thread_per_row", "block_tree", "warp_shuffle", "apex", "column_blocks", "vectors", "one_barrier", "clusters",
     ]  # fmt: skip
-    assert [step.name for step in LADDERS["backward"]] == ["global_atomics", "apex"]
+    assert [step.name for step in LADDERS["backward"]] == ["global_atomics", "apex", "fused", "pipelined"]

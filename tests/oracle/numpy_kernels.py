@@ -1,9 +1,9 @@
 """Kernels as NumPy, rounding where the bounds say a kernel rounds, for the tests of the bounds.
 
 A row is dealt out to `threads` threads in turn; each works through its values one after another, then the
-threads' results are merged in a tree that halves them. Every array is of the accumulator's type U, so NumPy
-rounds each operation to U. A method is one place where a kernel can be wrong: the tests override one to get a
-broken kernel.
+threads' results are merged in a tree that halves them. `cuts` divides a row into groups first, each with `threads`
+threads of its own; a tree over the groups follows. Every array is of the accumulator's type U, so NumPy rounds each
+operation to U. A method is one place where a kernel can be wrong: the tests override one to get a broken kernel.
 """
 
 from dataclasses import dataclass
@@ -48,6 +48,8 @@ class NumpyKernels:
     column_threads: int = 1
     statistics: str = "welford"
     rms: bool = False
+    cuts: tuple[float, ...] = ()  # where a group of a row ends and the next begins, in shares of it; not for Welford's
+    reciprocal: bool = False  # times 1/n instead of divided by n
     fast_root: bool = False
     means: bool = False  # grad_input by means instead of sums
 
@@ -61,8 +63,8 @@ class NumpyKernels:
             output=self.output,
             parameter=self.parameter,
             accumulator=np.dtype(self.U).name,
-            row_terms=-(-n2 // self.threads),
-            row_merges=self.threads.bit_length() - 1,
+            row_terms=-(-self.counts(n2).max() // self.threads),
+            row_merges=self.threads.bit_length() - 1 + len(self.cuts).bit_length(),
             column_terms=max(1, -(-n1 // self.column_threads)),
             column_merges=self.column_threads.bit_length() - 1,
             statistics=self.statistics,
@@ -73,17 +75,37 @@ class NumpyKernels:
 
     # sums
 
-    def sum(self, values, threads=None):
+    def ends(self, n2):
+        """Where the groups end, but for the last."""
+        return [int(cut * n2) for cut in self.cuts]
+
+    def counts(self, n2):
+        """How many values each group has; 0 is possible."""
+        return np.diff([0, *self.ends(n2), n2])
+
+    def sum(self, values, threads):
         """(n1, n2) to (n1, 1)."""
-        threads = threads or self.threads
         partial = np.zeros((values.shape[0], threads), values.dtype)
         for start in range(0, values.shape[1], threads):
             chunk = values[:, start : start + threads]
             partial[:, : chunk.shape[1]] += chunk
+        return self.tree(partial)
+
+    def tree(self, partial):
+        """(n1, any number) to (n1, 1), halving."""
         while partial.shape[1] > 1:
-            half = partial.shape[1] // 2
-            partial = partial[:, :half] + partial[:, half:]
+            half = (partial.shape[1] + 1) // 2
+            lower, upper = partial[:, :half].copy(), partial[:, half:]
+            lower[:, : upper.shape[1]] += upper
+            partial = lower
         return partial
+
+    def group_sums(self, values):
+        """(n1, n2) to (n1, groups)."""
+        return np.hstack([self.sum(group, self.threads) for group in np.split(values, self.ends(values.shape[1]), 1)])
+
+    def row_sum(self, values):
+        return self.tree(self.group_sums(values))
 
     def column_sum(self, values):
         return self.sum(np.ascontiguousarray(values.T), self.column_threads)[:, 0]
@@ -120,16 +142,36 @@ class NumpyKernels:
     def variance_of(self, m2, count):
         return m2 / count
 
+    def divided(self, total, count):
+        count = self.U(count)
+        return total * (1 / count) if self.reciprocal else total / count
+
     def two_pass(self, x):
-        n = self.U(x.shape[1])
-        mean = self.sum(x) / n
+        n2 = x.shape[1]
+        mean = self.divided(self.row_sum(x), n2)
         deviation = x - mean
-        return mean, self.sum(deviation * deviation) / n
+        return mean, self.divided(self.row_sum(deviation * deviation), n2)
+
+    def grouped(self, x):
+        n2 = x.shape[1]
+        counts, sums = self.counts(n2), self.group_sums(x)
+        means = self.divided(sums, np.maximum(counts, 1))
+        mean = self.divided(self.tree(sums), n2)
+        squares = self.within(x, counts, means) + self.between(self.U(counts), means - mean)
+        return mean, self.divided(self.tree(squares), n2)
+
+    def within(self, x, counts, means):
+        deviation = x - np.repeat(means, counts, axis=1)
+        return self.group_sums(deviation * deviation)
+
+    def between(self, counts, delta):
+        """By the count first: an empty group's 0 must meet `delta` before its square overflows."""
+        return counts * delta * delta
 
     def moments(self, x):
         if self.rms:
-            return None, self.sum(x * x) / self.U(x.shape[1])
-        return self.welford(x) if self.statistics == "welford" else self.two_pass(x)
+            return None, self.divided(self.row_sum(x * x), x.shape[1])
+        return getattr(self, self.statistics)(x)
 
     def invvar(self, variance, eps):
         if self.fast_root:  # rsqrtf, 2 ulp off
@@ -167,7 +209,7 @@ class NumpyKernels:
                 xhat = (saved if self.rms else saved - mean[:, None]) * invvar
                 terms2 = g * xhat
             n = self.U(saved.shape[1])
-            sum1, sum2 = (self.U(0) if self.rms else self.sum(true_g)), self.sum(terms2)
+            sum1, sum2 = (self.U(0) if self.rms else self.row_sum(true_g)), self.row_sum(terms2)
             if self.means:
                 grad_input = (g - (sum1 * (1 / n) + xhat * (sum2 * (1 / n)))) * invvar
             else:

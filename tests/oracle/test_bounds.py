@@ -19,6 +19,8 @@ from normlab.oracle import (
     rms_norm,
     rms_norm_bound,
 )
+from normlab.oracle.floats import extended
+from normlab.oracle.moments import grouped, two_pass
 
 STORAGE = [
     ("float32", "float32", "float32"),
@@ -31,20 +33,29 @@ STORAGE = [
     ("bfloat16", "float32", "float32"),
 ]
 BEYOND_FLOAT32 = [1e39, 1e300, np.inf, -1e39, -1e300, -np.inf, np.nan]
-METHODS = [("welford", False), ("two_pass", False), ("welford", True)]  # statistics, rms
+THIRDS = (1 / 3, 2 / 3)
+METHODS = {
+    "welford": {"statistics": "welford"},
+    "two_pass": {"statistics": "two_pass"},
+    "grouped": {"statistics": "grouped", "cuts": THIRDS},
+    "rms": {"rms": True},
+}
 
 
 @st.composite
 def kernels(draw):
-    statistics, rms = draw(st.sampled_from(METHODS))
+    method = draw(st.sampled_from(list(METHODS.values())))
+    if method != METHODS["welford"]:
+        # Groups of any sizes, and empty ones: first, last, in the middle.
+        cuts = draw(st.lists(st.sampled_from([0, 0.03, 0.25, 0.5, 0.6, 0.99, 1]), max_size=9))
+        method = {**method, "cuts": tuple(sorted(cuts)), "reciprocal": draw(st.booleans())}
     return NumpyKernels(
         *draw(st.sampled_from(STORAGE)),
         threads=draw(st.sampled_from([1, 2, 32, 128])),
         column_threads=draw(st.sampled_from([1, 4, 16])),
-        statistics=statistics,
-        rms=rms,
         fast_root=draw(st.booleans()),
         means=draw(st.booleans()),
+        **method,
     )
 
 
@@ -102,15 +113,15 @@ def reached(kernel, memory_efficient, *, n1=17, n2=769):
 
 
 @pytest.mark.parametrize("memory_efficient", [False, True], ids=["saved_input", "saved_output"])
-@pytest.mark.parametrize(("statistics", "rms"), METHODS, ids=["welford", "two_pass", "rms"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     ("storage", "threads"),
     [("float32", 1), ("float32", 32), ("float32", 128), ("float64", 128), ("float16", 128), ("bfloat16", 128)],
 )
 def test_adverse_inputs_reach_every_bound_within_a_factor_of_100(
-    storage, threads, statistics, rms, memory_efficient, record_property
+    storage, threads, method, memory_efficient, record_property
 ):
-    kernel = NumpyKernels(storage, storage, storage, threads=threads, statistics=statistics, rms=rms)
+    kernel = NumpyKernels(storage, storage, storage, threads=threads, **METHODS[method])
     best = reached(kernel, memory_efficient)
     assert best.keys() >= {"output", "invvar", "grad_input", "grad_weight"}
     for name, value in best.items():
@@ -145,8 +156,11 @@ class BiasedCount(NumpyKernels):
 class MeanOfSquaresMinusSquareOfMean(NumpyKernels):
     def welford(self, x):
         n = self.U(x.shape[1])
-        mean = self.sum(x) / n
-        return mean, self.sum(x * x) / n - mean * mean
+        mean = self.row_sum(x) / n
+        return mean, self.row_sum(x * x) / n - mean * mean
+
+    def within(self, x, counts, means):
+        return self.group_sums(x * x) - self.U(counts) * means * means
 
 
 class NoClamp(NumpyKernels):
@@ -160,12 +174,12 @@ class EpsOutsideTheRoot(NumpyKernels):
 
 
 class HalfAccumulator(NumpyKernels):
-    def sum(self, values, threads=None):
+    def sum(self, values, threads):
         return super().sum(values.astype(np.float16), threads).astype(self.U)
 
 
 class ForgottenTail(NumpyKernels):
-    def sum(self, values, threads=None):
+    def sum(self, values, threads):
         return super().sum(values[:, : values.shape[1] // 32 * 32], threads)
 
 
@@ -183,6 +197,23 @@ class SquaredBeforeWeighed(NumpyKernels):
         delta = mean_b - mean_a
         share = count_b / np.maximum(count, 1)
         return mean, m2_a + m2_b + delta * delta * count_a * share, count
+
+
+class NothingBetweenGroups(NumpyKernels):
+    def between(self, counts, delta):
+        return self.U(0)
+
+
+class ForgottenCountOfGroup(NumpyKernels):
+    def between(self, counts, delta):
+        return delta * delta
+
+
+class GroupSquaredBeforeWeighed(NumpyKernels):
+    """Overflows where a group is empty, and its mean of 0 far from the row's."""
+
+    def between(self, counts, delta):
+        return counts * (delta * delta)
 
 
 class ClampedThoughSaved(NumpyKernels):
@@ -205,6 +236,10 @@ class ClampedThoughSaved(NumpyKernels):
         (ForgottenTail, {"statistics": "two_pass"}, normal, 1e-5, False, {"mean", "invvar", "grad_bias"}),
         (ForgottenCountInMerge, {"threads": 32}, normal, 1e-5, False, {"invvar", "output"}),
         (SquaredBeforeWeighed, {"threads": 256}, distant, 1e-5, False, {"invvar", "output"}),
+        (NothingBetweenGroups, METHODS["grouped"], normal, 1e-5, False, {"invvar", "output"}),
+        (ForgottenCountOfGroup, METHODS["grouped"], normal, 1e-5, False, {"invvar", "output"}),
+        (MeanOfSquaresMinusSquareOfMean, METHODS["grouped"], far_from_zero, 1e-5, False, {"invvar", "output"}),
+        (GroupSquaredBeforeWeighed, {**METHODS["grouped"], "cuts": (1,)}, distant, 1e-5, False, {"invvar", "output"}),
         (ClampedThoughSaved, {}, normal, 0.5, False, {"grad_input"}),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else None,
@@ -238,6 +273,37 @@ class NeighboursSwapped(NumpyKernels):
 
     def sides(self, partial):
         return partial[:, 1::2], partial[:, ::2]
+
+
+@pytest.mark.parametrize("threads", [1, 32])
+@pytest.mark.parametrize("mean", [1e1, 1e3])
+def test_wrong_means_of_groups_cost_the_variance_more_than_a_wrong_mean_of_all_does(mean, threads, record_property):
+    """Two groups of equal values, whose sums round the same way again and again, each its own way."""
+    n1, n2 = 500, 1024
+    values = mean + np.random.default_rng(0).uniform(-1, 1, size=(n1, 2))
+    x = within(np.repeat(values, n2 // 2, axis=1), "float32")
+    kernel = NumpyKernels(statistics="grouped", threads=threads, cuts=(0.5,))
+    got = kernel.grouped(x)[1]
+    exact = extended(x)
+    variance = exact.var(axis=1, keepdims=True)
+    by_groups, by_row = (
+        ratio(got, variance, bound(exact, variance, kernel.arithmetic(n1, n2))[1], "variance")
+        for bound in (grouped, two_pass)
+    )
+    record_property("grouped", by_groups)
+    assert 0.1 <= by_groups <= 1
+    assert by_row > 5
+
+
+def test_the_mean_of_a_row_with_an_infinity_is_known_only_where_its_finite_values_cannot_overflow():
+    """Two threads: inf + 1 and -3e38 - 3e38, which is NaN together."""
+    for statistics in ("two_pass", "grouped"):
+        kernel = NumpyKernels(statistics=statistics, threads=2)
+        for value, known in ((-3e38, False), (-1e37, True)):
+            x = np.float32([[np.inf, value, 1, value]])
+            assert np.isinf(kernel.forward(x, None, None, 1e-5).mean[0]) == known
+            bound = layer_norm_bound(x, 4, None, None, 1e-5, kernel.arithmetic(1, 4)).mean
+            assert np.isnan(bound[0]) if known else np.isinf(bound[0])
 
 
 def mean_ratio(kernel, x):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
+from normlab.engine.asynchronous import commit_copies, copy_async, wait_copies
 from normlab.kernels import LADDERS
 from normlab.sim import sanitize, simulate, trace
 
@@ -50,6 +51,21 @@ def product(a, b, c):
     for k in range(a.shape[1]):
         total += a[i, k] * b[k, j]
     c[i, j] = total
+
+
+@cuda.jit
+def pipeline(x, out):
+    tile = cuda.shared.array((2, 128), float32, 16)
+    thread = cuda.threadIdx.x
+    total = float32(0)
+    for row in range(x.shape[0]):
+        if thread < 32:
+            copy_async(tile, (row % 2, 4 * thread), x, (row, 4 * thread), 4)
+        commit_copies()
+        wait_copies(0)
+        cuda.syncthreads()
+        total += tile[row % 2, 127 - thread]
+    out[thread] = total
 
 
 def ratio(verb, run):
@@ -103,3 +119,9 @@ def test_every_forward_step(verb, step):
     weight, output, mean, invvar = x[0].copy(), x.copy(), np.zeros(8, np.float32), np.zeros(8, np.float32)
     operands = (x, weight, weight, np.float32(1e-5), output, mean, invvar)
     assert_costs(verb, AT_MOST[verb], lambda launch: step.run(launch, *operands))
+
+
+@BOTH
+def test_a_pipeline_of_asynchronous_copies(verb):
+    x, out = np.ones((32, 128), np.float32), np.zeros(128, np.float32)
+    assert_costs(verb, AT_MOST[verb], lambda launch: launch(pipeline, 1, 128, x, out))

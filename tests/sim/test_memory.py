@@ -1,12 +1,13 @@
 """Shared, local, constant and dynamic memory; integer loads and stores; atomics."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba import cuda, float32, int32, types, uint8
+from numba import cuda, float32, int32, types, uint8, uint32
 
-from normlab.sim import simulate
+from normlab.sim import SimulationError, read_vector, sanitize, simulate, trace, write_vector
 
 
 def test_two_shared_arrays_on_one_line_are_two():
@@ -321,3 +322,42 @@ def test_cache_hints_load_and_store():
     out = np.zeros(2, np.float32)
     simulate(kernel)[1, 1](np.array([3, 4], np.float32), out)
     assert list(out) == [7, 12]
+
+
+@cuda.jit
+def vectors_of_shared_memory(out):
+    plain = cuda.shared.array(8, float32)
+    aligned = cuda.shared.array(8, float32, 16)
+    write_vector(aligned, 4, read_vector(out, 0, 4))
+    if out.shape[0] == 8:
+        read_vector(plain, 0, 4)
+
+
+def test_a_shared_array_lies_as_it_was_asked_to_and_no_better():
+    simulate(vectors_of_shared_memory)[1, 1](np.zeros(4, np.float32))
+    with pytest.raises(SimulationError, match="needs a multiple of that, and a shared array an alignment=16"):
+        simulate(vectors_of_shared_memory)[1, 1](np.zeros(8, np.float32))
+
+
+@cuda.jit
+def one_memory(x, out):
+    singles, halves = cuda.shared.array(0, float32), cuda.shared.array(0, np.float16)
+    pairs, words = cuda.shared.array(0, ml_dtypes.bfloat16), cuda.shared.array(0, uint32)
+    thread = cuda.threadIdx.x
+    last = singles.shape[0] - 32 + thread
+    singles[last] = x[thread]
+    out[0, thread] = pairs[2 * last + 1]
+    out[1, thread] = words[last]
+    out[2, thread] = halves[2 * last]
+    cuda.syncthreads()
+    out[3, thread] = singles[singles.shape[0] - 1 - thread]
+    out[4, thread] = pairs.shape[0]
+
+
+@pytest.mark.parametrize("run", [simulate, trace, sanitize])
+def test_dynamic_arrays_of_all_dtypes_are_one_memory_of_up_to_227_kilobytes(run):
+    x, out = np.arange(1, 33, dtype=np.float32), np.zeros((5, 32))
+    report = run(one_memory)[1, 32, 0, 227 * 1024](x, out)
+    want = x.view(np.uint16).reshape(32, 2).view(ml_dtypes.bfloat16)[:, 1], x.view(np.uint32), np.zeros(32), x[::-1]
+    np.testing.assert_array_equal(out, [*(row.astype(float) for row in want), np.full(32, 227 * 512.0)])
+    assert run is not sanitize or report.ok

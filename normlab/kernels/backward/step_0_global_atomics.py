@@ -95,5 +95,5 @@ STEP = BackwardStep(
     run=_run,
     row_chains=lambda n2: Chains(terms=-(-n2 // THREADS), merges=7),
     simulated_seconds=lambda n1, n2: n1 * (0.006 + 12e-6 * n2),
-    column_chains=lambda n1: Chains(terms=n1, merges=0),
+    column_chains=lambda n1, n2: Chains(terms=n1, merges=0),
 )

@@ -178,5 +178,7 @@ STEP = BackwardStep(
     row_chains=lambda n2: Chains(terms=STEP_COLUMNS * -(-n2 // (STEP_COLUMNS * THREADS)), merges=7),
     # 16 blocks of 128 threads stand on every 32 columns, however few the rows
     simulated_seconds=lambda n1, n2: n1 * (0.006 + 12e-6 * n2) + 0.0019 * n2,
-    column_chains=lambda n1: Chains(terms=_rows_a_part(n1) // ROWS + ROWS // WARPS + PARTS // FINAL_WARPS, merges=5),
+    column_chains=lambda n1, n2: Chains(
+        terms=_rows_a_part(n1) // ROWS + ROWS // WARPS + PARTS // FINAL_WARPS, merges=5
+    ),
 )

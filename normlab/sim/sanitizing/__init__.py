@@ -9,6 +9,10 @@ What it goes by, and where a GPU may differ:
 - Two accesses race if nothing orders them and one is a write, unless both are atomics. Barriers, grid syncs and warp
   operations (`syncwarp` and everything that ends in `_sync`; not `activemask`) order; so do atomics behind a fence
   (`clocks.py`). CUDA promises order in memory of `syncwarp` alone; that shuffles and votes give it too is custom.
+- A `cluster_sync` orders the threads of those of the cluster's blocks that have not ended. Another block's shared
+  memory is there from the first `cluster_sync` on until its block may have ended: an access at another time races.
+- An asynchronous copy writes its target at any time until its thread has waited for it, so every access to it by then
+  races, also one by the same thread. That the source changes meanwhile is not looked for.
 - One run is enough, as order is computed and not observed: any `schedule` gives the same findings, except where the
   program takes another way by what it reads, and where one atomic hands over to another.
 - A read of memory that no other thread writes at the same time is a read of garbage; otherwise it is a race.
@@ -39,12 +43,14 @@ from normlab.sim.sanitizing.sanitizer import Sanitizer
 __all__ = ["KINDS", "Act", "Finding", "Report", "sanitize"]
 
 
-def sanitize(kernel: Any, uninitialized: Iterable[Any] = (), schedule: str | int = "forward") -> Launchable:
+def sanitize(
+    kernel: Any, uninitialized: Iterable[Any] = (), schedule: str | int = "forward", cluster: int = 1
+) -> Launchable:
     """Return `kernel` as something to launch under watch: `sanitize(kernel)[grid, block](*arguments)` gives a `Report`.
 
-    `kernel`, `schedule`, the launch configuration and the arguments are those of `simulate`; results are computed in
-    place. `uninitialized`: those of the arguments (arrays, by identity or memory) whose contents count as never
-    written, such as an output that was allocated empty.
+    `kernel`, `schedule`, `cluster`, the launch configuration and the arguments are those of `simulate`; results are
+    computed in place. `uninitialized`: those of the arguments (arrays, by identity or memory) whose contents count as
+    never written, such as an output that was allocated empty.
 
     Raises TypeError and ValueError as `simulate` does, TypeError for an `uninitialized` that is no array, ValueError
     for one that is not among the arguments. What the kernel itself raises comes out, with the findings so far in a
@@ -64,7 +70,7 @@ def sanitize(kernel: Any, uninitialized: Iterable[Any] = (), schedule: str | int
     'no barrier between the write at line 4 and the read at line 5: put cuda.syncwarp() between them'
     """
     arrays = [*_arrays(uninitialized)]
-    return Launchable("sanitize", kernel, schedule, lambda launch, arguments: _watch(launch, arguments, arrays))
+    return Launchable("sanitize", kernel, schedule, cluster, lambda launch, given: _watch(launch, given, arrays))
 
 
 def _arrays(uninitialized: Any) -> Iterator[np.ndarray]:

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from normlab.sim.asynchronous import Copy, Part, neighbours
 from normlab.sim.memory import fresh
 from normlab.sim.observed import Buffer, ObservedArray, ObservedRecord
 from normlab.sim.sanitizing.bounds import address_of, poison, wrapped_address_of
-from normlab.sim.sanitizing.clocks import NOTHING, Access
-from normlab.sim.sanitizing.notes import Notes
+from normlab.sim.sanitizing.clocks import NOTHING, Access, CopyClock
+from normlab.sim.sanitizing.notes import Flight, Notes
 from normlab.sim.sanitizing.shadow import GARBAGE, UPDATED, WRITTEN, Region, together
 from normlab.sim.scheduler import TURN
 
@@ -251,3 +252,44 @@ class Accesses(Notes):
         """Store neighbouring elements by one instruction."""
         for part, value in enumerate(values):
             array[(*key[:-1], key[-1] + part)] = value
+
+    # --- asynchronous copies -----------------------------------------------------------------------------------------
+
+    def begin_copy(self, target: Part, source: Part) -> Copy | None:
+        """Note the reads of the source, and that from now on somebody whom nothing orders writes the target."""
+        array, key, width = target
+        values = np.asarray(self.read_vector(*source)).view(array.raw.dtype)
+        access = self.access(sys._getframe(1))
+        self.copied.add((id(access[1]), access[2]))
+        indices = [(*key[:-1], key[-1] + part) for part in range(width)]
+        addresses = [address for index in indices if (address := address_of(array, index)) is not None]
+        if len(addresses) < width:
+            for index in indices:
+                self.outside("copy", array, index, access)
+            return None
+        thread = access[0].thread
+        if thread not in self.copiers:
+            self.copiers[thread] = CopyClock(thread)
+        under_way = self.copiers[thread].now(), access[1], access[2]
+        flight = Flight(array.buffer, addresses, under_way)
+        self._write_all(flight, access, under_way)
+        self.memory(array.buffer.block).copies[id(flight)] = flight
+        return Copy(neighbours(array.raw, key, width), values, flight)
+
+    def end_copy(self, copy: Copy) -> None:
+        """Note that what was under way is written now, by the thread that has waited for it."""
+        flight: Flight = copy.seen
+        region: Region = flight.buffer.state
+        del self.memory(flight.buffer.block).copies[id(flight)]
+        for unit in flight.units():
+            region.arrive(unit, flight.under_way)
+        for address in flight.addresses:
+            region.written(address, flight.buffer.array.itemsize)
+        _, code, instruction = flight.under_way
+        self._write_all(flight, (self.clock(self.cuda.current).now(), code, instruction))
+
+    def _write_all(self, flight: Flight, access: Access, under_way: Access | None = None) -> None:
+        for unit in flight.units():
+            earlier = flight.buffer.state.write(unit, access, under_way)
+            if earlier is not None:
+                self.races("write", flight.buffer, unit, access, earlier)

@@ -2,7 +2,7 @@
 
 from normlab.sim.sanitizing.findings import Act
 
-WARP, BLOCK, GRID = range(3)  # what two threads have in common
+WARP, BLOCK, CLUSTER, GRID = range(4)  # what two threads have in common
 
 
 def against_race(
@@ -20,10 +20,10 @@ def against_race(
         both += " in the loop's next turn"
     if "atomic" in (first.operation, second.operation):
         plain = first if second.operation == "atomic" else second
-        barrier = "a grid sync" if reach == GRID else "a barrier"
+        barrier = {GRID: "a grid sync", CLUSTER: "a cluster_sync"}.get(reach, "a barrier")
         return f"only one of {both} is an atomic: make the {plain.operation} one too, or put {barrier} between them"
     if signal is not None:
-        whom, fence = ("block", "threadfence") if reach == GRID else ("thread", "threadfence_block")
+        whom, fence = ("block", "threadfence") if reach >= CLUSTER else ("thread", "threadfence_block")
         told, line = signal
         return (
             f"no fence between the {told.operation} at line {told.line} and the atomic at line {line} that tells "
@@ -36,6 +36,9 @@ def against_race(
         )
     if at_once and first.operation == second.operation:
         return f"two threads write the element at line {first.line}: let one of them write, or use cuda.atomic"
+    where = "at the end of the loop's body" if next_turn else "between them"
+    if reach == CLUSTER:
+        return f"nothing orders {both}, which are in two blocks of a cluster: put cluster_sync() {where}"
     barrier = "syncwarp" if reach == WARP else "syncthreads"
     if in_loop:
         return (
@@ -47,8 +50,40 @@ def against_race(
             f"line {first.line} writes an element that another thread reads there: read into a variable, then "
             f"cuda.{barrier}(), then write; or update the element by cuda.atomic"
         )
-    where = "at the end of the loop's body" if next_turn else "between them"
+    if first.operation == "copy" and not next_turn:
+        where = "behind its wait_copies()"
     return f"no barrier between {both}: put cuda.{barrier}() {where}"
+
+
+def against_copy(copy: Act, other: Act) -> str:
+    """Return what to do about an access to what an asynchronous copy that is still under way writes."""
+    at = f"the {other.operation} at line {other.line}"
+    if copy.block == other.block and copy.thread == other.thread:
+        return (
+            f"the copy at line {copy.line} may be under way still at {at} by the same thread: put commit_copies() and "
+            "a wait_copies() that covers it between them"
+        )
+    return (
+        f"the copy at line {copy.line} may be under way still at {at}: let the thread that started it commit_copies() "
+        "and wait_copies(), and put a barrier between that and the other access"
+    )
+
+
+def against_end(access: Act, owner: tuple[int, int, int]) -> str:
+    """Return what to do about an access to the shared memory of a block of the cluster that may have ended."""
+    return (
+        f"block {owner} may have ended, and its shared memory with it, before the {access.operation} at line "
+        f"{access.line}: put cluster_sync() behind the last access to another block's memory, and let all blocks come "
+        "to it"
+    )
+
+
+def against_beginning(access: Act, owner: tuple[int, int, int]) -> str:
+    """Return what to do about an access to the shared memory of a block of the cluster that may not have begun."""
+    return (
+        f"block {owner} may not have begun, and its shared memory not be there, at the {access.operation} at line "
+        f"{access.line}: put cluster_sync() before the first access to another block's memory"
+    )
 
 
 def against_garbage(name: str, space: str, operation: str, line: int | None) -> str:

@@ -26,10 +26,12 @@ from typing import Any, NamedTuple
 class Known(NamedTuple):
     """What happened before: all accesses of a block in phases below a number, of a thread at times below a number.
 
-    And what lay at an address up to some length of its journal: not what that says, which may be of thousands.
+    A cluster stands among the phases, with how often its barrier has been passed: what its threads did before as many
+    arrivals happened before. And what lay at an address up to some length of its journal: not what that says, which
+    may be of thousands.
     """
 
-    phases: dict["BlockClock", int]
+    phases: dict[Any, int]
     times: dict["ThreadClock", int]
     journals: dict["Journal", int]
 
@@ -40,11 +42,11 @@ NOTHING = Known({}, {}, {})
 class BlockClock:
     """The barriers that a block has passed."""
 
-    __slots__ = ("fenced", "index", "known", "phase", "signals", "threads")
+    __slots__ = ("cluster", "fenced", "index", "known", "phase", "signals", "threads")
 
-    def __init__(self, index: tuple[int, int, int]):
-        """Start before the first barrier."""
-        self.index = index
+    def __init__(self, index: tuple[int, int, int], cluster: Any = None):
+        """Start before the first barrier; `cluster`: the one that the block is in."""
+        self.index, self.cluster = index, cluster
         self.phase = 0
         self.known = self.fenced = NOTHING  # of all its threads at the last barrier
         self.threads: list[ThreadClock] = []  # those that have done anything, returned ones too
@@ -54,15 +56,22 @@ class BlockClock:
 class ThreadClock:
     """What one thread knows, and what of it a fence has made fit to be passed on (`fenced` is part of the rest)."""
 
-    __slots__ = ("block", "epoch", "fenced", "fenced_for_block", "index", "known", "lane", "time", "warp")
+    __slots__ = (
+        *("arrivals", "block", "epoch", "fenced", "fenced_for_block", "index", "known", "lane", "time", "warp"),
+    )
 
     def __init__(self, block: BlockClock, warp: int, lane: int, index: tuple[int, int, int]):
         """Know what the block knows."""
         self.block, self.warp, self.lane, self.index = block, warp, lane, index
-        self.time = 0
+        self.time = self.arrivals = 0
         self.known, self.fenced, self.fenced_for_block = block.known, block.fenced, block.fenced
         self.epoch: Epoch | None = None
         block.threads.append(self)
+
+    @property
+    def issuer(self) -> "ThreadClock":
+        """The thread itself: see `CopyClock`."""
+        return self
 
     def now(self) -> "Epoch":
         """Return the epoch that goes on."""
@@ -77,14 +86,35 @@ class ThreadClock:
             self.epoch = None
 
 
+class CopyClock(ThreadClock):
+    """Who writes the targets of a thread's asynchronous copies that are under way: nobody is ordered with it.
+
+    It has a block of its own, so that no barrier lets others know it. What has arrived counts as written by the thread
+    itself, when it waited.
+    """
+
+    __slots__ = ("_issuer",)
+
+    def __init__(self, issuer: ThreadClock):
+        """Copy for `issuer`."""
+        super().__init__(BlockClock(issuer.block.index), issuer.warp, issuer.lane, issuer.index)
+        self._issuer = issuer
+
+    @property
+    def issuer(self) -> ThreadClock:
+        """The thread that started the copies."""
+        return self._issuer
+
+
 class Epoch:
     """A stretch of one thread's run in which it learns nothing and passes nothing on."""
 
-    __slots__ = ("accesses", "known", "phase", "thread", "time")
+    __slots__ = ("accesses", "arrivals", "known", "phase", "thread", "time")
 
     def __init__(self, thread: ThreadClock):
         """Begin now."""
         self.thread, self.time, self.phase, self.known = thread, thread.time, thread.block.phase, thread.known
+        self.arrivals = thread.arrivals
         self.accesses: dict[int, Access] = {}  # by instruction
 
 
@@ -98,6 +128,7 @@ def before(earlier: Epoch, later: Epoch) -> bool:
         thread is later.thread
         or known.phases.get(thread.block, 0) > earlier.phase
         or known.times.get(thread, 0) > earlier.time
+        or known.phases.get(thread.block.cluster, 0) > earlier.arrivals
         or _told(earlier, known.journals)
     )
 
@@ -166,6 +197,42 @@ def _adopt(block: BlockClock) -> None:
         thread.end_epoch()
 
 
+class Gathering:
+    """What the threads of a cluster bring to its barrier, and take along."""
+
+    __slots__ = ("_arrived", "_brought", "_taken", "meetings")
+
+    def __init__(self) -> None:
+        """Start before the first arrival."""
+        self.meetings = 0
+        self._arrived: dict[ThreadClock, tuple[Known, Known, Known]] = {}  # and not waited yet
+        self._brought: list[tuple[Known, Known, Known]] = []
+        self._taken = NOTHING, NOTHING, NOTHING
+
+    def arrive(self, thread: ThreadClock) -> None:
+        """Leave what a thread knows; what it does from now on is for the next time."""
+        self._arrived[thread] = thread.known, thread.fenced, thread.fenced_for_block
+        self._brought.append(self._arrived[thread])
+        thread.arrivals += 1
+        thread.end_epoch()
+
+    def meet(self, cluster: Any) -> None:
+        """Make one of what all have brought, and add that they were all there."""
+        self.meetings += 1
+        known, fenced, fenced_for_block = (union(parts) for parts in zip(*self._brought, strict=True))
+        known = Known({**known.phases, cluster: self.meetings}, known.times, known.journals)
+        self._taken, self._brought = (known, fenced, fenced_for_block), []
+
+    def take(self, thread: ThreadClock) -> None:
+        """Let a thread that has waited know all of it."""
+        now = thread.known, thread.fenced, thread.fenced_for_block
+        thread.known, thread.fenced, thread.fenced_for_block = (
+            taken if own is brought else union((own, taken))  # it is in there, if the thread has learned nothing since
+            for own, brought, taken in zip(now, self._arrived.pop(thread), self._taken, strict=True)
+        )
+        thread.end_epoch()
+
+
 def meet(threads: list[ThreadClock]) -> None:
     """Let lanes that have met in a warp operation know all of each other."""
     known = union(thread.known for thread in threads)
@@ -211,7 +278,11 @@ class Journal:
     def tells(self, earlier: Epoch, length: int) -> bool:
         """Return whether the first `length` facts themselves say that `earlier` happened before."""
         thread = earlier.thread
-        return self.latest(thread.block, length) > earlier.phase or self.latest(thread, length) > earlier.time
+        return (
+            self.latest(thread.block, length) > earlier.phase
+            or self.latest(thread, length) > earlier.time
+            or self.latest(thread.block.cluster, length) > earlier.arrivals
+        )
 
     def latest(self, who: Any, length: int) -> int:
         """Return the number of a block, thread or journal in the first `length` facts, 0 if there is none."""

@@ -24,9 +24,9 @@ KINDS = (
 class Act:
     """What one thread does at one line.
 
-    operation: "read", "write", "atomic", or the name of a barrier or warp operation; of a thread that stands at no line
-    of concern "returned", if it has left the kernel, or "absent", if it gives nothing to a shuffle. block, thread:
-    indices (x, y, z). warp: in its block; lane: 0 to 31.
+    operation: "read", "write", "atomic", "copy" for the writing side of an asynchronous copy, or the name of a barrier
+    or warp operation; of a thread that stands at no line of concern "returned", if it has left the kernel, "absent", if
+    it gives nothing to a shuffle, or "not begun". block, thread: indices (x, y, z). warp: in its block; lane: 0 to 31.
     """
 
     operation: str

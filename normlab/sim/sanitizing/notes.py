@@ -1,6 +1,6 @@
 """What the sanitizer keeps of threads, blocks and memory, and how it notes what is wrong with an access."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -10,9 +10,18 @@ from normlab.sim.memory import DYNAMIC_ADDRESS
 from normlab.sim.observe import Observer
 from normlab.sim.observed import Buffer, ObservedArray, allocation_of, pointer
 from normlab.sim.paths import KERNEL_MARK
-from normlab.sim.sanitizing.advice import BLOCK, GRID, WARP, against_garbage, against_index, against_race
+from normlab.sim.sanitizing.advice import (
+    BLOCK,
+    CLUSTER,
+    GRID,
+    WARP,
+    against_copy,
+    against_garbage,
+    against_index,
+    against_race,
+)
 from normlab.sim.sanitizing.bounds import index_of, positions_of
-from normlab.sim.sanitizing.clocks import Access, BlockClock, ThreadClock, before
+from normlab.sim.sanitizing.clocks import Access, BlockClock, CopyClock, ThreadClock, before
 from normlab.sim.sanitizing.collector import Collector, act_of
 from normlab.sim.sanitizing.findings import Finding
 from normlab.sim.sanitizing.loops import in_one_loop, loop_without_barrier
@@ -23,16 +32,44 @@ from normlab.sim.source import line_of
 
 
 class BlockMemory:
-    """What the sanitizer keeps of one block: its clock, and the shadows of its shared memory."""
+    """What the sanitizer keeps of one block: its clock, the shadows of its shared memory, the copies into that."""
 
-    __slots__ = ("clock", "dynamic", "regions", "returned")
+    __slots__ = ("clock", "copies", "dynamic", "regions", "returned")
 
-    def __init__(self, index: tuple[int, int, int]):
+    def __init__(self, block: Any):
         """Start without shared memory."""
-        self.clock = BlockClock(index)
+        self.clock = BlockClock(tuple(block.index), block.cluster)
+        self.copies: dict[int, Flight] = {}  # under way, by identity
         self.regions: list[Region] = []
         self.dynamic: Region | None = None
         self.returned: ThreadClock | None = None  # the last thread that has
+
+    def forget(self) -> None:
+        """Begin anew, as a barrier has ordered all that was done to the shared memory; not what is under way."""
+        for region in self.regions:
+            region.forget()
+        for flight in self.copies.values():
+            flight.go_on()
+
+
+class Flight:
+    """An asynchronous copy under way: the elements at `addresses` of `buffer`, and who is held to write them."""
+
+    __slots__ = ("addresses", "buffer", "under_way")
+
+    def __init__(self, buffer: Buffer, addresses: list[int], under_way: Access):
+        """Keep what `arrive` and `go_on` need."""
+        self.buffer, self.addresses, self.under_way = buffer, addresses, under_way
+
+    def units(self) -> Iterator[int]:
+        """Return the addresses of the units that the copy writes."""
+        for address in self.addresses:
+            yield from self.buffer.state.units(address, self.buffer.array.itemsize)
+
+    def go_on(self) -> None:
+        """Be under way in a shadow that has forgotten everything."""
+        for unit in self.units():
+            self.buffer.state.writes[unit] = self.under_way
 
 
 class Notes(Observer):
@@ -45,6 +82,8 @@ class Notes(Observer):
         self.collector = Collector()
         self.repeated = 0  # reads like the last one at an address
         self.blocks: dict[Any, BlockMemory] = {}  # of the blocks that have not ended
+        self.copied: set[tuple[int, int]] = set()  # instructions that start asynchronous copies
+        self.copiers: dict[ThreadClock, CopyClock] = {}  # by thread: who writes what is under way
         self.passed: dict[tuple[int, int, int], CodeType] = {}  # instructions where threads met, and whose
         self.regions: dict[int, Region] = {}  # of global memory, by the allocation's address
 
@@ -61,7 +100,7 @@ class Notes(Observer):
     def memory(self, block: Any) -> BlockMemory:
         """Return what is kept of a block."""
         if block not in self.blocks:
-            self.blocks[block] = BlockMemory(tuple(block.index))
+            self.blocks[block] = BlockMemory(block)
         return self.blocks[block]
 
     def access(self, frame: FrameType | None) -> Access:
@@ -89,7 +128,7 @@ class Notes(Observer):
 
     def add(self, buffer: Buffer) -> None:
         """Give memory its shadow."""
-        array, block = buffer.array, None if buffer.space == "global" else self.memory(self.cuda.current.block)
+        array, block = buffer.array, None if buffer.block is None else self.memory(buffer.block)
         unit = max(1, array.itemsize)
         if block is None:
             start = buffer.allocation.start
@@ -102,10 +141,11 @@ class Notes(Observer):
             buffer.state = block.dynamic
             return
         region = buffer.state = Region(buffer.address, unit, shared=buffer.space == "shared")
-        size = self.cuda.current.block.shared["dynamic"].nbytes if dynamic else array.nbytes
+        size = buffer.block.shared["dynamic"].nbytes if dynamic else array.nbytes
         region.garbage = bytearray([GARBAGE]) * size
         region.reads_only = False
         if region.shared:
+            region.buffer = buffer
             block.regions.append(region)
         if dynamic:
             block.dynamic = region
@@ -185,17 +225,29 @@ class Notes(Observer):
     ) -> None:
         """Note that `access` races with `earlier` ones."""
         buffer.state.pending.pop(address, None)  # whether it was written yet is a matter of luck: the race is the cause
-        mine = access[0].thread
+        me = self._named(operation, access), access
         for other_operation, other in earlier:
-            theirs = other[0].thread
-            reach = GRID if mine.block is not theirs.block else BLOCK if mine.warp != theirs.warp else WARP
+            reach = _reach(access[0].thread.issuer, other[0].thread.issuer)
+            under_way = isinstance(other[0].thread, CopyClock)
 
-            def make(one: tuple[str, Access] = (other_operation, other), reach: int = reach) -> Finding:
-                return self._race(one, (operation, access), buffer, address, reach)
+            def make(
+                one: tuple[str, Access] = (self._named(other_operation, other), other),
+                reach: int = reach,
+                under_way: bool = under_way,
+            ) -> Finding:
+                if under_way:
+                    copy, act = act_of(*one), act_of(*me)
+                    index, advice = index_of(buffer, address), against_copy(copy, act)
+                    return Finding("race", buffer.name, buffer.space, index, copy, act, advice)
+                return self._race(one, me, buffer, address, reach)
 
-            event = "race", buffer.name, id(access[1]), access[2], id(other[1]), other[2], reach
+            event = "race", buffer.name, id(access[1]), access[2], id(other[1]), other[2], reach, under_way
             benign = same_value and other_operation == "write"
             self.collector.add(event, (access[1], other[1]), make, benign, reach)
+
+    def _named(self, operation: str, access: Access) -> str:
+        """Return what an access is called in a report."""
+        return "copy" if operation == "write" and (id(access[1]), access[2]) in self.copied else operation
 
     def _race(
         self, one: tuple[str, Access], other: tuple[str, Access], buffer: Buffer, address: int, reach: int
@@ -221,7 +273,7 @@ class Notes(Observer):
         if next_turn or in_loop:
             first, second = second, first
         if in_loop and self.cuda.blockDim.x * self.cuda.blockDim.y * self.cuda.blockDim.z > WARP_SIZE:
-            reach = BLOCK  # for a part of the threads the loop may go on longer than for others
+            reach = max(reach, BLOCK)  # for a part of the threads the loop may go on longer than for others
         advice = against_race(first, second, reach, next_turn, in_loop, signal)
         return Finding("race", buffer.name, buffer.space, index_of(buffer, address), first, second, advice)
 
@@ -245,6 +297,13 @@ class Notes(Observer):
                 follows = told[1] is not code or number >= line or in_one_loop(code, line, number)
             else:
                 follows = before(epoch, told[0])
-            if follows and any(at == there and (reach == GRID or told[1:] != by[1:]) for there, by in heard):
+            if follows and any(at == there and (reach >= CLUSTER or told[1:] != by[1:]) for there, by in heard):
                 found.append(number)
         return min(found, key=lambda number: (number < line, number), default=None)
+
+
+def _reach(one: ThreadClock, other: ThreadClock) -> int:
+    """Return the smallest group that two threads are in."""
+    if one.block is other.block:
+        return BLOCK if one.warp != other.warp else WARP
+    return CLUSTER if one.block.cluster is other.block.cluster else GRID

@@ -6,12 +6,25 @@ from typing import Any
 
 import numpy as np
 
+from normlab.sim.observed import ObservedArray
 from normlab.sim.sanitizing.accesses import Accesses
-from normlab.sim.sanitizing.advice import BLOCK, GRID, WARP
-from normlab.sim.sanitizing.clocks import ThreadClock, fence, meet, pass_barrier, pass_grid_sync
+from normlab.sim.sanitizing.advice import BLOCK, CLUSTER, GRID, WARP, against_beginning, against_end
+from normlab.sim.sanitizing.bounds import index_of, positions_of
+from normlab.sim.sanitizing.clocks import (
+    Access,
+    Gathering,
+    ThreadClock,
+    before,
+    fence,
+    meet,
+    pass_barrier,
+    pass_grid_sync,
+)
 from normlab.sim.sanitizing.collector import act, act_of
 from normlab.sim.sanitizing.findings import Act, Finding, Report
+from normlab.sim.sanitizing.notes import BlockMemory
 from normlab.sim.sanitizing.places import Place, line_at, parting_lines, place_of, same
+from normlab.sim.sanitizing.shadow import Region
 from normlab.sim.scheduler import wanted
 from normlab.sim.source import Line
 
@@ -23,6 +36,8 @@ class Sanitizer(Accesses):
         """Start before the launch: some arguments count as never written, and some parameters nobody writes."""
         super().__init__(uninitialized, inputs)
         self._gone: ThreadClock | None = None  # a thread of a block that has ended
+        self._ended: dict[Any, BlockMemory] = {}  # of blocks of clusters
+        self._gatherings: dict[Any, Gathering] = {}  # by cluster
         self._outside_mask: list[Any] = []  # threads that are about to shuffle with nobody, and have been noted
         self._excused: Any = None  # one of these, which is shuffling
 
@@ -50,8 +65,34 @@ class Sanitizer(Accesses):
             some = "a thread" if count == 1 else f"{count} threads"
             self._missing("barrier-divergence", arrived[0], memory.returned, f"{some} of the block")
         pass_barrier(memory.clock)
-        for region in memory.regions:
-            region.forget()
+        if len(block.cluster.blocks) == 1:  # else other blocks reach its memory, which this does not order
+            memory.forget()
+
+    def cluster_arrive(self, thread: Any) -> None:
+        """Note what a thread brings to the cluster's barrier."""
+        self._gathering(thread.block.cluster).arrive(self.clock(thread))
+
+    def cluster_meets(self, blocks: list[Any]) -> None:
+        """Order what the threads of a cluster did before they arrived with what they do when they have waited."""
+        cluster = blocks[0].cluster
+        for block in blocks:
+            if block.at_cluster:
+                self._compare(block.at_cluster)
+        self._gathering(cluster).meet(cluster)
+        at_once = all(thread.operation == "cluster_sync" for block in blocks for thread in block.at_cluster)
+        waiting = sum(len(block.at_cluster) for block in cluster.blocks)
+        if at_once and waiting == sum(len(block.threads) for block in cluster.blocks):  # nobody is elsewhere
+            for block in blocks:
+                self.memory(block).forget()
+
+    def cluster_wait(self, thread: Any) -> None:
+        """Let a thread know what all had done before they arrived."""
+        self._gathering(thread.block.cluster).take(self.clock(thread))
+
+    def _gathering(self, cluster: Any) -> Gathering:
+        if cluster not in self._gatherings:
+            self._gatherings[cluster] = Gathering()
+        return self._gatherings[cluster]
 
     def grid_sync(self, blocks: list[Any]) -> None:
         """Order everything."""
@@ -67,8 +108,7 @@ class Sanitizer(Accesses):
         for region in self.regions.values():
             region.forget()
         for block in blocks:
-            for region in self.memory(block).regions:
-                region.forget()
+            self.memory(block).forget()
 
     def returned(self, thread: Any) -> None:
         """Keep the thread for a barrier that may miss it."""
@@ -80,6 +120,10 @@ class Sanitizer(Accesses):
         self._gone = memory.returned
         for region in memory.regions:
             self.settle(region)
+            if region.reached:
+                self._outlived(region, memory)
+        if len(block.cluster.blocks) > 1:
+            self._ended[block] = memory
         memory.clock.threads.clear()
 
     def report(self, kernel: str) -> Report:
@@ -100,7 +144,8 @@ class Sanitizer(Accesses):
             place = place_of(thread)
             if not any(same(place, other) for other, _ in places):
                 places.append((place, thread))
-        self.pass_sync(places[0][0], GRID if arrived[0].operation == "grid sync" else BLOCK)
+        reach = {"grid sync": GRID, "cluster_sync": CLUSTER, "cluster_wait": CLUSTER}.get(arrived[0].operation, BLOCK)
+        self.pass_sync(places[0][0], reach)
         if len(places) > 1:
             places.sort(key=lambda one: str(line_at(one[0])))
             (here, first), *others = places
@@ -130,6 +175,54 @@ class Sanitizer(Accesses):
         )
         event = kind, first.source, "returned"
         self.collector.add(event, None, lambda: Finding(kind, None, None, (), first, second, advice))
+
+    # --- blocks of a cluster that are not there ----------------------------------------------------------------------
+
+    def remote(self, array: ObservedArray, key: Any, operation: str) -> ObservedArray:
+        """Note that another block reaches the array, and whether its block may not have begun."""
+        owner = array.buffer.block
+        if owner is not self.cuda.current.block:
+            array.buffer.state.reached = True
+            if not owner.cluster.meetings or self.cuda.current.arrival == 0:  # has arrived, and not waited
+                access = self.access(sys._getframe(1))
+                first = owner.warps[0].threads[0]
+                event = "race", array.buffer.name, id(access[1]), access[2], "not begun"
+                index = tuple(position for _, position, _ in positions_of(array, key))
+
+                def make() -> Finding:
+                    mine, theirs = act_of(operation, access), act("not begun", self.clock(first), None)
+                    advice = against_beginning(mine, theirs.block)
+                    return Finding("race", array.buffer.name, "shared", index, mine, theirs, advice)
+
+                self.collector.add(event, access[1], make)
+        return array
+
+    def refuse_remote(self, array: ObservedArray, key: Any, operation: str) -> bool:
+        """Note an access to the memory of a block that has ended."""
+        index = tuple(position for _, position, _ in positions_of(array, key))
+        access, memory = self.access(sys._getframe(1)), self._ended[array.buffer.block]
+        self._note_end(array.buffer.name, index, operation, access, memory)
+        return True
+
+    def _outlived(self, region: Region, memory: BlockMemory) -> None:
+        """Note accesses from other blocks that nothing lets happen before the end of the memory's own."""
+        assert region.buffer is not None
+        ends = [thread.now() for thread in memory.clock.threads]
+        for operation, table in (("read", region.reads), ("write", region.writes), ("atomic", region.atomics)):
+            for address, several in table.items():
+                for access in several if isinstance(several, list) else [several]:
+                    foreign = access[0].thread.issuer.block is not memory.clock
+                    if foreign and not any(before(access[0], end) for end in ends):
+                        index = index_of(region.buffer, address)
+                        self._note_end(region.buffer.name, index, operation, access, memory)
+
+    def _note_end(self, name: str, index: tuple[int, ...], operation: str, access: Access, memory: BlockMemory) -> None:
+        def make() -> Finding:
+            assert memory.returned is not None
+            mine, theirs = act_of(operation, access), act("returned", memory.returned, None)
+            return Finding("race", name, "shared", index, mine, theirs, against_end(mine, theirs.block))
+
+        self.collector.add(("race", name, id(access[1]), access[2], "returned"), access[1], make)
 
     # --- lanes and masks ---------------------------------------------------------------------------------------------
 

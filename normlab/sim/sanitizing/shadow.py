@@ -35,10 +35,12 @@ class Region:
     __slots__ = (
         *(
             "atomics",
+            "buffer",
             "garbage",
             "left",
             "pending",
             "races",
+            "reached",
             "reads",
             "reads_only",
             "settled",
@@ -53,6 +55,8 @@ class Region:
         """Have elements of `unit` bytes. `shared`: more than one thread can reach it."""
         self.start, self.unit, self.shared = start, unit, shared
         self.reads_only = shared  # so far: nobody has written, and nothing is garbage
+        self.buffer: Buffer | None = None  # the first array here, if it is in shared memory
+        self.reached = False  # from another block of the cluster
         self.reads: Accesses = {}
         self.writes: Accesses = {}
         self.atomics: Accesses = {}
@@ -94,16 +98,25 @@ class Region:
             return None
         return self._unordered(address, access, ("write", writes), ("atomic", atomics))
 
-    def write(self, address: int, access: Access) -> list[tuple[str, Access]] | None:
-        """Note a write of one unit."""
+    def write(self, address: int, access: Access, under_way: Access | None = None) -> list[tuple[str, Access]] | None:
+        """Note a write of one unit; of an asynchronous copy, what later accesses are to be held to: see `arrive`."""
         if self.settled and (address, id(access[1]), access[2]) in self.settled:
             return None
         writes, reads, atomics = self.writes.get(address), self.reads.get(address), self.atomics.get(address)
         found = None
         if writes is not None or reads is not None or atomics is not None:
             found = self._unordered(address, access, ("write", writes), ("read", reads), ("atomic", atomics))
-        self.writes[address] = access if writes is None else together(writes, access, THIN_WRITES)
+        kept = access if under_way is None else under_way
+        self.writes[address] = kept if writes is None else together(writes, kept, THIN_WRITES)
         return found
+
+    def arrive(self, address: int, under_way: Access) -> None:
+        """Forget a write of one unit that was under way, as the thread has waited for it."""
+        writes = self.writes.get(address)
+        if writes is under_way:
+            del self.writes[address]
+        elif isinstance(writes, list):
+            writes[:] = [one for one in writes if one is not under_way]
 
     def atomic(self, address: int, access: Access) -> list[tuple[str, Access]] | None:
         """Note an atomic update of one unit."""

@@ -8,11 +8,11 @@ from normlab.sim.tracing.model import SECTOR
 
 @dataclass(slots=True)
 class Memory:
-    """The requests of one kind: loads or stores, of global or of shared memory."""
+    """The requests of one kind: loads, say, of global memory."""
 
     requests: int = 0
     lanes: int = 0
-    sectors: int = 0  # global memory only
+    sectors: int = 0  # of global memory, and of shared memory in other blocks
     wavefronts: int = 0  # shared memory only
     fewest: int = 0  # wavefronts that the same lanes would take without conflicts
 
@@ -33,16 +33,19 @@ class Unique:
 class Counts:
     """Counters of a launch, or of one source line of it."""
 
-    __slots__ = ("barriers", "grid_syncs", "memory", "shuffles", "unique", "votes", "warp_syncs")
+    __slots__ = ("barriers", "cluster_syncs", "grid_syncs", "memory", "shuffles", "unique", "votes", "warp_syncs")
 
     def __init__(self) -> None:
         """Start at nothing."""
         self.memory: dict[tuple[str, str], Memory] = {}  # (space, operation)
-        self.shuffles = self.votes = self.warp_syncs = self.barriers = self.grid_syncs = 0
+        self.shuffles = self.votes = self.warp_syncs = self.barriers = self.cluster_syncs = self.grid_syncs = 0
         self.unique = Unique()
 
     def of(self, space: str, operation: str) -> Memory:
-        """Return the counters of an operation ("ld", "st", "atom") on a space ("global", "shared")."""
+        """Return the counters of an operation ("ld", "st", "atom", "ldgsts") on a space.
+
+        Spaces are "global", "shared" and, for shared memory of another block of the cluster, "dshared".
+        """
         key = space, operation
         if key not in self.memory:
             self.memory[key] = Memory()
@@ -52,7 +55,7 @@ class Counts:
         """Count what `other` counted, too; unique bytes are not additive, and stay."""
         for (space, operation), memory in other.memory.items():
             self.of(space, operation).add(memory)
-        for name in ("shuffles", "votes", "warp_syncs", "barriers", "grid_syncs"):
+        for name in ("shuffles", "votes", "warp_syncs", "barriers", "cluster_syncs", "grid_syncs"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def metrics(self) -> dict[str, float]:
@@ -112,28 +115,73 @@ def _of_shared(operation: str, word: str) -> dict[str, Metric]:
     }
 
 
+def _of_copies() -> dict[str, Metric]:
+    return {
+        "sm__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts.sum": Metric(
+            lambda counts: counts.of("global", "ldgsts").requests,
+            "copy requests",
+            "Asynchronous copies from global to shared memory (cp.async): instructions, one for each warp with at "
+            "least one active lane. They are apart from loads and stores.",
+        ),
+        "sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum": Metric(
+            lambda counts: counts.of("global", "ldgsts").sectors,
+            "copy sectors",
+            "Asynchronous copies: 32-byte sectors of global memory that the requests read, each once a request.",
+        ),
+        "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum": Metric(
+            lambda counts: counts.of("shared", "ldgsts").wavefronts,
+            "shared copy wavefronts",
+            "Asynchronous copies: passes through the 32 banks to write what has arrived, taken to be those of stores "
+            "of the same size at the same addresses.",
+        ),
+    }
+
+
+def _of_other_blocks(operation: str, word: str) -> dict[str, Metric]:
+    return {
+        f"l1tex__t_requests_pipe_lsu_mem_dshared_op_{operation}.sum": Metric(
+            lambda counts: counts.of("dshared", operation).requests,
+            f"remote {operation} requests",
+            f"Distributed shared memory, {word} in the shared memory of a block of the cluster: instructions, one for "
+            "each warp with at least one active lane.",
+        ),
+        f"l1tex__t_sectors_pipe_lsu_mem_dshared_op_{operation}.sum": Metric(
+            lambda counts: counts.of("dshared", operation).sectors,
+            f"remote {operation} sectors",
+            f"Distributed shared memory, {word}: 32-byte sectors that the requests touch, those of each block apart. "
+            "What they cost the other block's banks is not modelled.",
+        ),
+    }
+
+
 METRICS: dict[str, Metric] = {
     **_of_global("ld", "loads"),
     **_of_global("st", "stores"),
     **_of_shared("ld", "loads"),
     **_of_shared("st", "stores"),
+    **_of_copies(),
+    **_of_other_blocks("ld", "loads"),
+    **_of_other_blocks("st", "stores"),
     **{
         f"normlab__bytes_unique_mem_global_op_{operation}.sum": Metric(
             lambda counts, operation=operation: getattr(counts.unique, operation),  # type: ignore[misc]
             f"{operation} unique bytes",
             f"Bytes of global memory with at least one {word}, under whatever name: the compulsory traffic, if caches "
-            "were perfect. Atomics are apart.",
+            "were perfect. An asynchronous copy is a load; atomics are apart.",
         )
         for operation, word in (("ld", "load"), ("st", "store"))
     },
     **{
-        f"normlab__bytes_moved_mem_global_op_{operation}.sum": Metric(
-            lambda counts, operation=operation: SECTOR * counts.of("global", operation).sectors,  # type: ignore[misc]
-            f"{operation} moved bytes",
-            f"32 bytes for every sector of global {word}s between the cores and L1; L1 and L2 are not modelled, so "
+        f"normlab__bytes_moved_mem_global_op_{kinds[0]}.sum": Metric(
+            lambda counts, kinds=kinds: (
+                SECTOR  # type: ignore[misc]
+                * sum(counts.of("global", kind).sectors for kind in kinds)
+            ),
+            f"{kinds[0]} moved bytes",
+            f"32 bytes for every sector of global {word} between the cores and L1; L1 and L2 are not modelled, so "
             "what reaches DRAM lies between the unique and the moved bytes.",
         )
-        for operation, word in (("ld", "load"), ("st", "store"))
+        for kinds, word in ((("ld", "ldgsts"), "loads and asynchronous copies"), (("st",), "stores"))
     },
     "normlab__atomics_mem_global.sum": Metric(
         lambda counts: counts.of("global", "atom").lanes,
@@ -157,6 +205,9 @@ METRICS: dict[str, Metric] = {
     "normlab__barriers.sum": Metric(
         lambda counts: counts.barriers, "barriers", "Block barriers (syncthreads and its kin), one for a block."
     ),
+    "normlab__cluster_syncs.sum": Metric(
+        lambda counts: counts.cluster_syncs, "cluster syncs", "Barriers of a thread-block cluster, one for a cluster."
+    ),
     "normlab__grid_syncs.sum": Metric(
         lambda counts: counts.grid_syncs, "grid syncs", "Grid syncs, one for the whole grid."
     ),
@@ -166,7 +217,7 @@ METRICS: dict[str, Metric] = {
             sum(memory.requests for memory in counts.memory.values()),
         ),
         "lanes/request",
-        "Active lanes in a memory request, atomics included: 32 where no warp diverges and no block has a part of a "
-        "warp.",
+        "Active lanes in a memory request, atomics included, an asynchronous copy twice: 32 where no warp diverges and "
+        "no block has a part of a warp.",
     ),
 }

@@ -46,7 +46,7 @@ class Flows:
 
     def access(self, thread: Any, buffer: Buffer, address: int, operation: str, line: Line) -> None:
         """Hear of an access to shared memory, which carries values from thread to thread."""
-        if operation != "st" and address in self._writer:
+        if operation in ("ld", "atom") and address in self._writer:
             writer, step = self._writer[address]
             if writer is not thread:
                 self._add(writer, thread, step, self._step[thread], buffer.name, line)

@@ -6,7 +6,7 @@ from normlab.sim.observed import Buffer
 
 
 class Heat:
-    """The loads and stores of an array, element by element (an atomic does both).
+    """The loads and stores of an array, element by element (an atomic does both, an asynchronous copy one of them).
 
     The arrays of one name and shape that several blocks have in shared memory count as one.
     """
@@ -21,9 +21,11 @@ class Heat:
 
     def count(self, operation: str, offsets: np.ndarray, size: int) -> None:
         """Count accesses of `size` bytes at `offsets` bytes from the array's beginning."""
+        copied = ("ld",) if self.space == "global" else ("st",)
+        kinds = {"atom": ("ld", "st"), "ldgsts": copied}.get(operation, (operation,))
         for step in range(0, size, self.itemsize):
             elements = self._elements(offsets + step)
-            for kind in ("ld", "st") if operation == "atom" else (operation,):
+            for kind in kinds:
                 np.add.at(self._counts[kind], elements, np.uint32(1))
 
     def _elements(self, offsets: np.ndarray) -> np.ndarray:
@@ -58,10 +60,11 @@ class Touched:
         self._bytes = {operation: np.zeros(len(allocation), bool) for operation in ("ld", "st")}
 
     def touch(self, operation: str, addresses: np.ndarray, size: int) -> None:
-        """Hear of loads ("ld") or stores ("st") of `size` bytes each; atomics are apart."""
-        if operation in self._bytes:
+        """Hear of loads ("ld"), stores ("st") or copies ("ldgsts") of `size` bytes each; atomics are apart."""
+        kind = "ld" if operation == "ldgsts" else operation
+        if kind in self._bytes:
             for step in range(size):
-                self._bytes[operation][addresses - self._start + step] = True
+                self._bytes[kind][addresses - self._start + step] = True
 
     def count(self, operation: str) -> int:
         """Return the bytes that `operation` touched at least once."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from normlab.sim.asynchronous import Copy, Part
 from normlab.sim.marks import LOAD, STORE
 from normlab.sim.observe import Observer, kernel_frame
 from normlab.sim.observed import Buffer, ObservedArray, ObservedRecord, elements, offset_of
@@ -19,8 +20,9 @@ from normlab.sim.source import Line, line_of
 from normlab.sim.tracing.flows import Flows
 from normlab.sim.tracing.heat import Heat
 from normlab.sim.tracing.log import Log
-from normlab.sim.tracing.sites import NOT_LOADED, Site, Sites, TracedArray
+from normlab.sim.tracing.sites import NOT_LOADED, RANK_SPACING, Site, Sites, TracedArray
 from normlab.sim.tracing.tally import Tally
+from normlab.sim.vector import instructions
 from normlab.sim.warp import SOURCES
 
 VOTES = ("all_sync", "any_sync", "eq_sync", "ballot_sync", "match_any_sync", "match_all_sync")
@@ -97,9 +99,9 @@ class Recorder(Observer):
             self.heat[key] = Heat(buffer)
         buffer.state = self.heat[key]
 
-    def made(self, array: np.ndarray, name: str, space: str, address: int) -> Any:
+    def made(self, array: np.ndarray, name: str, space: str, address: int, block: Any) -> Any:
         """Return a new shared array to be traced; a local one is a register, or in a memory of its own behind L1."""
-        return array if space == "local" else super().made(array, name, space, address)
+        return array if space == "local" else super().made(array, name, space, address, block)
 
     def atomic(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
         """Note an atomic."""
@@ -116,6 +118,23 @@ class Recorder(Observer):
         """Note a store of neighbours by one instruction."""
         super().write_vector(array, key, values)
         self.note(array, key, self.sites(array, "st", array.itemsize * len(values)))
+
+    def begin_copy(self, target: Part, source: Part) -> Copy | None:
+        """Note an asynchronous copy: a request of global and, as if it arrived at once, one of shared memory."""
+        copy = super().begin_copy(target, source)
+        for array, key, width in (source, target):
+            for first, count in instructions(width, array.itemsize):
+                place = (*key[:-1], key[-1] + first)
+                self.note(array, place, self.sites(array, "ldgsts", array.itemsize * count))
+        return copy
+
+    def remote(self, array: ObservedArray, key: Any, operation: str) -> ObservedArray:
+        """Return an array in the shared memory of a block of the cluster, whose accesses are counted apart."""
+        own = array.buffer
+        rank = own.block.cluster.blocks.index(own.block)
+        buffer = Buffer(own.name, "dshared", own.array, own.address, block=own.block)
+        self.add(buffer)
+        return TracedArray(array.raw, buffer, self, array.address + rank * RANK_SPACING)
 
     def sites(self, array: ObservedArray, operation: str, size: int) -> Sites:
         """Return the sites at which instructions do `operation` on `size` bytes of `array`."""
@@ -219,6 +238,15 @@ class Recorder(Observer):
             counts.warp_syncs += 1
         if group[0].block is self.flows.block:
             self.flows.meeting(group, line)
+
+    def cluster_meets(self, blocks: list[Any]) -> None:
+        """Count a cluster's barrier, at the line of the first thread that waits there."""
+        first, *_ = (thread for block in blocks for thread in block.at_cluster)
+        self.tally.counts_of(_stopped_at(first)).cluster_syncs += 1
+        whole = [block for block in blocks if len(block.at_cluster) == block.live_count]
+        if self.flows.block in whole:
+            self.flows.barrier(self.flows.block.at_cluster)
+        self._count_if_long([warp for block in whole for warp in block.warps])
 
     def grid_sync(self, blocks: list[Any]) -> None:
         """Count a grid sync, at the line of the first thread."""

@@ -5,13 +5,16 @@ from dataclasses import dataclass
 from normlab.sim.source import Line
 from normlab.sim.tracing.model import BANKS, SECTOR, WORD, conflicts, sectors, wavefronts
 
+OPERATIONS = {"ld": "load", "st": "store", "atom": "atomic", "ldgsts": "asynchronous copy"}
+
 
 @dataclass(frozen=True)
 class Request:
-    """The lanes of a warp at one dynamic occurrence of one load, store or atomic.
+    """The lanes of a warp at one dynamic occurrence of one load, store, atomic, or side of an asynchronous copy.
 
-    `operation`: "ld", "st" or "atom"; `space`: "global" or "shared"; `size`: bytes a lane; `lanes`: the active ones;
-    `addresses`: what each of them gave, in bytes; `origin`: where the array begins.
+    `operation`: of `OPERATIONS`; `space`: "global", "shared", or "dshared" for shared memory of another block of the
+    cluster; `size`: bytes a lane; `lanes`: the active ones; `addresses`: what each of them gave, in bytes; `origin`:
+    where the array begins.
     """
 
     line: Line
@@ -42,8 +45,8 @@ class Request:
 
     @property
     def cost(self) -> int:
-        """Sectors of global, wavefronts of shared memory."""
-        return self.sectors if self.space == "global" else self.wavefronts
+        """Wavefronts of the block's own shared memory, sectors of any other."""
+        return self.wavefronts if self.space == "shared" else self.sectors
 
     def sectors_of(self, position: int) -> range:
         """Return the numbers of the sectors, counted from the array's first, that the lane at `position` touches."""
@@ -61,10 +64,9 @@ class Request:
 
     def __str__(self) -> str:
         """Say what was asked, by whom, and what it cost."""
-        words = {"ld": "load", "st": "store", "atom": "atomic"}
-        cost = f"{self.sectors} sectors" if self.space == "global" else f"{self.wavefronts} wavefronts"
+        cost = f"{self.cost} {'wavefronts' if self.space == 'shared' else 'sectors'}"
         return (
-            f"{self.space} {words[self.operation]} of {self.array!r}, block {self.block}, warp {self.warp}, "
+            f"{self.space} {OPERATIONS[self.operation]} of {self.array!r}, block {self.block}, warp {self.warp}, "
             f"{len(self.lanes)} lanes of {self.size} bytes: {cost}\n  {self.line}"
         )
 

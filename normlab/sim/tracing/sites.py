@@ -8,6 +8,7 @@ from normlab.sim.observed import ObservedArray, ObservedRecord, elements
 from normlab.sim.source import Line
 from normlab.sim.tracing.heat import Heat
 
+RANK_SPACING = 1 << 24  # bytes between the shared memories of a cluster's blocks, as `mapa` has them
 NOT_LOADED = (np.ndarray, np.void)  # a view, and a record: no access yet
 
 

@@ -176,7 +176,8 @@ def html_table(rows: list[Row], left: int) -> str:
 
 def title(trace: "Trace") -> str:
     """Return kernel and launch configuration."""
-    return f"{trace.kernel}[{trace.grid}, {trace.block}]"
+    clusters = f", clusters of {trace.cluster}" if trace.cluster > 1 else ""
+    return f"{trace.kernel}[{trace.grid}, {trace.block}]{clusters}"
 
 
 def as_text(trace: "Trace", width: int | None = None) -> str:

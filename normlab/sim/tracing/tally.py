@@ -9,7 +9,7 @@ from normlab.sim.tracing.counts import Counts
 from normlab.sim.tracing.heat import Touched
 from normlab.sim.tracing.log import Groups, grouped, sectors_of, wavefronts_of
 from normlab.sim.tracing.request import Kept, Request
-from normlab.sim.tracing.sites import Site, with_second_parts
+from normlab.sim.tracing.sites import RANK_SPACING, Site, with_second_parts
 
 
 class Tally:
@@ -43,14 +43,17 @@ class Tally:
             memory = self.counts_of(site.line).of(site.heat.space, site.operation)
             memory.requests += int(mine.sum())
             memory.lanes += int(groups.lanes[mine].sum())
-            if site.heat.space == "global":
-                memory.sectors += int(cost[mine].sum())
-            else:
+            if site.heat.space == "shared":
                 memory.wavefronts += int(cost[mine].sum())
                 memory.fewest += int(fewest[mine].sum())
+            else:
+                memory.sectors += int(cost[mine].sum())
             addresses = table[table[:, 0] == number, 3]
             if number == 0 or self._sites[number - 1] is not site:  # else the second part of complex numbers
-                site.heat.count(site.operation, addresses - site.origin, site.size)
+                offsets = addresses - site.origin
+                site.heat.count(
+                    site.operation, offsets % RANK_SPACING if site.heat.space == "dshared" else offsets, site.size
+                )
             if site.heat.space == "global":
                 self._touched(site.allocation).touch(site.operation, addresses, site.size)
             self._keep_some(site, groups, np.flatnonzero(mine), cost, table)

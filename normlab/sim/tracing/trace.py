@@ -14,13 +14,15 @@ from normlab.sim.tracing.comparison import Comparison
 from normlab.sim.tracing.counts import METRICS, Counts
 from normlab.sim.tracing.heat import Heat
 from normlab.sim.tracing.recorder import Recorder
-from normlab.sim.tracing.request import Request
+from normlab.sim.tracing.request import OPERATIONS, Request
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def trace(kernel: Any, schedule: str | int = "forward", keep: Collection[int] | int = ()) -> Launchable:
+def trace(
+    kernel: Any, schedule: str | int = "forward", keep: Collection[int] | int = (), cluster: int = 1
+) -> Launchable:
     """Return `kernel` as something to launch under observation: `trace(kernel)[grid, block](*arguments)` is a `Trace`.
 
     The kernel runs as `simulate` runs it, in place on its arguments. `keep`: line numbers of the kernel's source, of
@@ -48,7 +50,7 @@ def trace(kernel: Any, schedule: str | int = "forward", keep: Collection[int] | 
         _check_kept(lines, launch, recorder)
         return Trace(launch, recorder)
 
-    return Launchable("trace", kernel, schedule, start)
+    return Launchable("trace", kernel, schedule, cluster, start)
 
 
 def _line_numbers(keep: Any) -> set[int]:
@@ -90,7 +92,7 @@ class Trace:
     """What a launch did to memory, and where its threads met.
 
     Attributes:
-        kernel: the kernel's name. `grid`, `block`: (x, y, z).
+        kernel: the kernel's name. `grid`, `block`: (x, y, z). `cluster`: blocks of a thread-block cluster.
         metrics: Nsight Compute's name of a metric → its value; `METRICS` says what each counts.
         counts: what the metrics are made of.
         heat: how often each element of each array was loaded and stored.
@@ -101,7 +103,7 @@ class Trace:
         """Take over what `recorder` has counted in `launch`."""
         self.kernel, self.file = launch.function.__name__, launch.function.__code__.co_filename
         self.first_line = launch.function.__code__.co_firstlineno
-        self.grid, self.block = tuple(launch.grid), tuple(launch.block)
+        self.grid, self.block, self.cluster = tuple(launch.grid), tuple(launch.block), launch.cluster
         self.heat: list[Heat] = list(recorder.heat.values())
         self.flows = recorder.flows
         self.flows.end()
@@ -149,14 +151,15 @@ class Trace:
     ) -> list[Request]:
         """Return the requests kept of a line: all if it was named in `keep`, else the first and the costliest.
 
-        `operation`: "ld", "st" or "atom"; `array`: its name in the kernel; `file`: if several files have such a line.
+        `operation`: "ld", "st", "atom", or "ldgsts" for an asynchronous copy, which is a request of both its arrays;
+        `array`: its name in the kernel; `file`: if several files have such a line.
         Raises ValueError when nothing was kept of such requests, saying what there is, and for another operation;
         TypeError for a line that is no int.
         """
         if isinstance(line, bool) or not isinstance(line, int):
             raise TypeError(f"line is the number of a line of the kernel's source, an int, not {line!r}")
-        if operation not in (None, "ld", "st", "atom"):
-            raise ValueError(f'operation is "ld", "st", "atom" or None for any, not {operation!r}')
+        if operation is not None and operation not in OPERATIONS:
+            raise ValueError(f'operation is "ld", "st", "atom", "ldgsts" or None for any, not {operation!r}')
         found: list[Request] = []
         for (where, _, made, name), kept in self._kept.items():
             wanted = where.number == line and operation in (None, made) and array in (None, name)
@@ -254,6 +257,7 @@ class Trace:
             "kernel": self.kernel,
             "grid": self.grid,
             "block": self.block,
+            "cluster": self.cluster,
             "metrics": self.metrics,
             "lines": [
                 {"file": row.line.file, "line": row.line.number, "text": row.line.text, "metrics": row.metrics}

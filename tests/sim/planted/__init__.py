@@ -5,8 +5,10 @@
 """
 
 from . import (
+    asynchronous_copies,
     barriers,
     between_blocks,
+    clusters,
     deadlocks,
     missing_barriers,
     negative_indices,
@@ -29,4 +31,6 @@ PLANTED = [
     *barriers.PLANTED,
     *shuffles.PLANTED,
     *deadlocks.PLANTED,
+    *asynchronous_copies.PLANTED,
+    *clusters.PLANTED,
 ]

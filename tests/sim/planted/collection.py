@@ -24,7 +24,7 @@ class Planted:
     the mistake and without. arguments: makes fresh NumPy arrays and numbers for one launch of either. note: what
     happens on a GPU. uninitialized: the positions of arguments whose contents count as never written. benign: the race
     is one of equal values. hangs: a GPU does not come back from the kernel. dynamic_shared: bytes of dynamic shared
-    memory.
+    memory. cluster: blocks of a thread-block cluster.
     """
 
     kind: str
@@ -38,6 +38,7 @@ class Planted:
     benign: bool = False
     hangs: bool = False
     dynamic_shared: int = 0
+    cluster: int = 1
 
     @property
     def name(self) -> str:

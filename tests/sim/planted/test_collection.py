@@ -33,7 +33,7 @@ def types_of(arguments):
 def run(kernel, bug, schedule):
     """The launch's arguments after it."""
     arguments = bug.arguments()
-    simulate(kernel, schedule)[bug.configuration](*arguments)
+    simulate(kernel, schedule, bug.cluster)[bug.configuration](*arguments)
     return [argument for argument in arguments if isinstance(argument, np.ndarray)]
 
 

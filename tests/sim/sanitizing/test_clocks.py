@@ -1,7 +1,7 @@
 """The clocks, held to what they stand for: reachability in the graph of everything that has happened.
 
-Random programs of a few threads in two blocks are run event by event, by the clocks and by a reference that keeps, for
-every event, the set of all events before it.
+Random programs of a few threads in three blocks, two of them a cluster, are run event by event, by the clocks and by a
+reference that keeps, for every event, the set of all events before it.
 """
 
 from hypothesis import given, settings
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from normlab.sim.sanitizing.clocks import (
     BlockClock,
+    Gathering,
     Left,
     ThreadClock,
     before,
@@ -19,7 +20,8 @@ from normlab.sim.sanitizing.clocks import (
 )
 from normlab.sim.sanitizing.shadow import KEPT, THIN, Region
 
-BLOCKS, WARPS, LANES = 2, 2, 3
+BLOCKS, WARPS, LANES = 3, 2, 3
+CLUSTER = 2  # blocks, the first ones
 THREADS = BLOCKS * WARPS * LANES
 CODE = (lambda: None).__code__
 
@@ -61,6 +63,7 @@ events = st.one_of(
     st.tuples(st.just("fence"), st.integers(0, THREADS - 1), st.booleans()),
     st.tuples(st.just("atomic"), st.integers(0, THREADS - 1), st.integers(0, 1)),
     st.tuples(st.just("barrier"), st.integers(0, BLOCKS - 1)),
+    st.tuples(st.just("cluster"), st.just(0)),
     st.tuples(st.just("meet"), st.integers(0, BLOCKS * WARPS - 1), st.integers(1, 2**LANES - 1)),
 )
 
@@ -68,7 +71,8 @@ events = st.one_of(
 @settings(max_examples=300, deadline=None)
 @given(st.lists(events, max_size=40))
 def test_before_is_reachability(program):
-    blocks = [BlockClock((index, 0, 0)) for index in range(BLOCKS)]
+    gathering = Gathering()
+    blocks = [BlockClock((index, 0, 0), "the cluster" if index < CLUSTER else None) for index in range(BLOCKS)]
     clocks = [
         ThreadClock(blocks[i // (WARPS * LANES)], i // LANES % WARPS, i % LANES, (i, 0, 0)) for i in range(THREADS)
     ]
@@ -93,6 +97,14 @@ def test_before_is_reachability(program):
         elif kind == "barrier":
             pass_barrier(blocks[who])
             reference.join(range(who * WARPS * LANES, (who + 1) * WARPS * LANES))
+        elif kind == "cluster":
+            members = range(CLUSTER * WARPS * LANES)
+            for take in (gathering.arrive, gathering.take):
+                for member in members:
+                    take(clocks[member])
+                if take == gathering.arrive:
+                    gathering.meet("the cluster")
+            reference.join(members)
         else:
             members = warp_members(who, how[0])
             meet([clocks[member] for member in members])

@@ -100,7 +100,8 @@ def test_the_indices_of_an_input_are_watched():
 def test_the_report_is_the_same_when_everything_is_watched(bug, monkeypatch):
     def report():
         arguments = bug.arguments()
-        return sanitize(bug.kernel, [arguments[at] for at in bug.uninitialized])[bug.configuration](*arguments)
+        empty = [arguments[at] for at in bug.uninitialized]
+        return sanitize(bug.kernel, empty, cluster=bug.cluster)[bug.configuration](*arguments)
 
     short = report()
     monkeypatch.setattr(sanitizing, "inputs_of", lambda *_: set())

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 from normlab.kernels import LADDERS, BackwardProblem
+from normlab.kernels.backward import step_3_pipelined
+from normlab.kernels.forward import step_7_clusters
 from normlab.sim import sanitize
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
@@ -19,6 +21,8 @@ CASES = [
     ((33, 3), "bfloat16", (False, False), False, "forward"),
     ((1, 65), "float32", (True, False), True, 7),
     ((4, 64), "float64", (False, False), True, "forward"),
+    ((17, 40), "bfloat16", (True, True), False, "reverse"),  # rows of one warp, several in a block
+    ((3, 136), "float32", (True, True), False, 8),  # 34 vectors a row: two lanes have two
 ]
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 
@@ -40,9 +44,9 @@ class Memory:
 def launcher(memory, schedule):
     """Launch under watch; what one kernel has written is no longer empty for the next."""
 
-    def launch(kernel, grid, block, *arguments):
+    def launch(kernel, grid, block, *arguments, shared_bytes=0, cluster=1):
         empties = [one for one in memory.empties if any(one is argument for argument in arguments)]
-        report = sanitize(kernel, empties, schedule)[grid, block](*arguments)
+        report = sanitize(kernel, empties, schedule, cluster=cluster)[grid, block, 0, shared_bytes](*arguments)
         assert report.ok, str(report)
         memory.empties = [one for one in memory.empties if not any(one is known for known in empties)]
 
@@ -72,6 +76,12 @@ def test_nothing_is_found_in_a_forward_step(step, case):
     assert np.isfinite(output.astype(np.float64)).all()
 
 
+def test_nothing_is_found_in_rows_that_one_cluster_holds_one_after_another(monkeypatch):
+    monkeypatch.setattr(step_7_clusters, "resident_clusters", lambda *arguments, **how: 1)
+    case = (2, 32_776), "bfloat16", (False, False), False, "reverse"
+    test_nothing_is_found_in_a_forward_step(step_7_clusters.STEP, case)
+
+
 @every_case
 @pytest.mark.parametrize("memory_efficient", [False, True])
 @pytest.mark.parametrize("step", LADDERS["backward"], ids=lambda step: step.name)
@@ -93,5 +103,22 @@ def test_nothing_is_found_in_a_backward_step(step, memory_efficient, case):
         grad_bias=None if bias is None else memory.empty(x.shape[1:], x.dtype),
     )
     step.run(launcher(memory, case[4]), memory, problem)
-    assert not memory.empties
+    results = problem.grad_input, problem.grad_weight, problem.grad_bias
+    assert not any(one is result for one in memory.empties for result in results)
     assert np.isfinite(problem.grad_input.astype(np.float64)).all()
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True])
+@pytest.mark.parametrize(
+    "case",
+    [
+        ((35, 96), "bfloat16", (True, True), False, "reverse"),  # a warp a row, a lag of one row
+        ((11, 520), "bfloat16", (True, False), True, 1),  # two warps a row
+        ((11, 1100), "float32", (True, True), False, "forward"),  # no lag
+        ((3, 8200), "float32", (False, False), False, "reverse"),  # two blocks a row
+    ],
+    ids=str,
+)
+def test_nothing_is_found_where_one_cluster_takes_all_rows_through_its_ring(case, memory_efficient, monkeypatch):
+    monkeypatch.setattr(step_3_pipelined, "resident_clusters", lambda *arguments, **how: 1)
+    test_nothing_is_found_in_a_backward_step(step_3_pipelined.STEP, memory_efficient, case)

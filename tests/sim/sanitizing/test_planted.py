@@ -13,7 +13,7 @@ every_schedule = pytest.mark.parametrize("schedule", ["forward", "reverse", 7])
 def report_of(bug, kernel, schedule):
     arguments = bug.arguments()
     uninitialized = [arguments[position] for position in bug.uninitialized]
-    return sanitize(kernel, uninitialized, schedule)[bug.configuration](*arguments)
+    return sanitize(kernel, uninitialized, schedule, bug.cluster)[bug.configuration](*arguments)
 
 
 @every_schedule

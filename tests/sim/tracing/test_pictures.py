@@ -465,7 +465,7 @@ def test_the_two_loads_of_a_line_are_told_apart_by_where_they_begin():
     [
         (("8",), TypeError, "line is the number of a line of the kernel's source, an int, not '8'"),
         ((True,), TypeError, "an int, not True"),
-        ((8, "load"), ValueError, 'operation is "ld", "st", "atom" or None for any, not \'load\''),
+        ((8, "load"), ValueError, 'operation is "ld", "st", "atom", "ldgsts" or None for any, not \'load\''),
     ],
 )
 def test_what_names_no_request_is_refused(arguments, error, text):

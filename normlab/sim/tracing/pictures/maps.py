@@ -53,8 +53,8 @@ class SectorMap:
 
 
 def sector_map(request: Request) -> SectorMap:
-    """Return the map of a request of global memory; raises ValueError for one of shared memory."""
-    if request.space != "global":
+    """Return the map of a request of global memory or of other blocks' shared memory, ValueError for the own."""
+    if request.space == "shared":
         raise ValueError(f"a sector map shows global memory, and this is a {subject(request)}; draw_banks shows it")
     base = request.origin // SECTOR * SECTOR
     sectors = sorted({sector for position in range(len(request.lanes)) for sector in request.sectors_of(position)})

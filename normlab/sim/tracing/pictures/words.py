@@ -1,8 +1,6 @@
 """The words that pictures and the HTML report have for what they show."""
 
-from normlab.sim.tracing.request import Request
-
-OPERATIONS = {"ld": "load", "st": "store", "atom": "atomic"}
+from normlab.sim.tracing.request import OPERATIONS, Request
 
 
 def count(number: int, word: str) -> str:

@@ -37,8 +37,8 @@ COLUMNS = {
     "wavefronts": Column("wavefronts of shared memory", ("wavefronts_mem_shared",)),
     "atomics": Column("atomic operations, each lane's", ("normlab__atomics",)),
     "syncs": Column(
-        "barriers, shuffles, votes, warp and grid syncs",
-        tuple(f"normlab__{kind}.sum" for kind in ("barriers", "shuffles", "votes", "warp_syncs", "grid_syncs")),
+        "barriers, shuffles, votes, warp, cluster and grid syncs",
+        ("normlab__barriers.sum", "normlab__shuffles.sum", "normlab__votes.sum", "_syncs.sum"),
     ),
 }
 
@@ -116,7 +116,7 @@ def _requests(trace: Trace, line: Line) -> list[list[Request]]:
 def _request(request: Request) -> dict[str, Any]:
     """Return a request's map for page.js."""
     shared: dict[str, Any] = {"subject": subject(request), "array": request.array, "lanes": request.lanes}
-    seen = sector_map(request) if request.space == "global" else bank_map(request)
+    seen = bank_map(request) if request.space == "shared" else sector_map(request)
     return shared | asdict(seen) | {"numbers": f"{maker(request)}: {seen.numbers}"}
 
 

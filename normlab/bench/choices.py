@@ -1,0 +1,74 @@
+"""What the options of `normlab bench` may be, and the errors that name what was given and what there is.
+
+Lists come as typer hands them over: an option given several times, each time with names or numbers between commas.
+"""
+
+import re
+
+from normlab.arrays import FLOATS
+from normlab.bench.peers import PEERS
+
+DTYPES = tuple(FLOATS)
+DEFAULT_DTYPES = ("bfloat16", "float16", "float32")
+PEER_NAMES = tuple(PEERS)
+
+
+def one(option: str, given: str, known: tuple[str, ...]) -> str:
+    """The name that was given.
+
+    Raises:
+        ValueError: not one of those known.
+
+    >>> one("--norm", "batch", ("layer", "rms"))
+    Traceback (most recent call last):
+    ValueError: --norm batch: choose from layer, rms
+    """
+    if given not in known:
+        raise ValueError(f"{option} {given}: choose from {', '.join(known)}")
+    return given
+
+
+def one_or_both(option: str, given: str, known: tuple[str, ...]) -> list[str]:
+    """The one name that was given, or all for "both"; ValueError as `one`."""
+    return list(known) if given == "both" else [one(option, given, (*known, "both"))]
+
+
+def some(option: str, given: list[str] | None, known: tuple[str, ...], default: tuple[str, ...]) -> list[str]:
+    """The names that were given, each once; ValueError as `one`.
+
+    >>> some("--dtype", ["float16,float32", "float16"], DTYPES, DEFAULT_DTYPES)
+    ['float16', 'float32']
+    """
+    names = list(default) if given is None else _split(given)
+    return [one(option, name, known) for name in dict.fromkeys(names)]
+
+
+def peers(given: list[str] | None) -> list[str]:
+    """As `some`; "none" for no peers at all."""
+    return [] if given == ["none"] else some("--peers", given, PEER_NAMES, PEER_NAMES)
+
+
+def counts(option: str, given: list[str] | None) -> list[int]:
+    """Positive numbers.
+
+    >>> counts("--n2", ["64,128", "2^18"])
+    [64, 128, 262144]
+    """
+    return [count(option, text) for text in _split(given or [])]
+
+
+def count(option: str, text: str) -> int:
+    """One positive number, also as a power.
+
+    Raises:
+        ValueError: anything else.
+    """
+    parts = re.fullmatch(r"(\d+)(?:\^(\d{1,2}))?", text)
+    number = int(parts[1]) ** int(parts[2] or 1) if parts else 0
+    if number < 1:
+        raise ValueError(f"{option} {text}: a whole number of at least 1 is needed, such as 4096 or 2^12")
+    return number
+
+
+def _split(given: list[str]) -> list[str]:
+    return [name.strip() for names in given for name in names.split(",")]

@@ -1,0 +1,59 @@
+"""What `normlab bench norm`, `ladder` and `host` do, on a machine that has a GPU: from checked arguments to a record.
+
+A record says what it is ("norm", "ladder" or "host"), where, when and how it was made (`normlab.bench.machine`), and
+has all the numbers, times in microseconds. `normlab.bench.records` writes it, `tables` and `report` show it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from normlab.bench import host as host_bench
+from normlab.bench.contenders import OURS, load_peers, ours
+from normlab.bench.ladder import climb
+from normlab.bench.machine import provenance
+from normlab.bench.norm import compete
+from normlab.bench.occupancy import of_launch
+from normlab.bench.problem import Problem, problems
+from normlab.bench.timing import METHOD, EventTimer
+from normlab.kernels import LADDERS
+
+Advance = Callable[[], None]
+DEVICE = "cuda"
+
+
+def norm(wanted: list[Problem], peers: list[str], paths: str, advance: Advance) -> dict[str, Any]:
+    """The record of `compete` on the GPU; `paths` as in `contenders.ours`."""
+    found, absent = load_peers(peers)
+    rows = compete(wanted, [*ours(paths), *found], EventTimer(), DEVICE, advance)
+    return {"what": "norm", **provenance(), "method": METHOD, "absent": absent, "rows": rows}
+
+
+def ladder(problem: Problem, advance: Advance) -> dict[str, Any]:
+    """The record of `climb` on the GPU."""
+    return {
+        "what": "ladder",
+        **provenance(),
+        "method": METHOD,
+        **climb(problem, EventTimer(), of_launch, DEVICE, advance),
+    }
+
+
+def host(norms: list[str], directions: list[str], peers: list[str]) -> dict[str, Any]:
+    """The record of host times on the GPU's machine."""
+    found, absent = load_peers(peers)
+    wanted = problems(norms, directions, [host_bench.DTYPE], [host_bench.SHAPE[0]], [host_bench.SHAPE[1]])
+    rows = host_bench.measure(wanted, [*ours("saved"), *found], host_bench.eager_time, host_bench.replay_time, DEVICE)
+    names = [OURS, *(name for name in peers if name not in absent)]
+    return {
+        "what": "host",
+        **provenance(),
+        "method": host_bench.METHOD,
+        "absent": absent,
+        "rows": rows,
+        "first_calls": host_bench.first_calls(names, host_bench.first_call),
+    }
+
+
+def steps(problem: Problem) -> int:
+    """How many steps the problem's ladder has."""
+    return len(LADDERS[problem.direction])

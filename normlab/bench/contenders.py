@@ -1,0 +1,123 @@
+"""Who is timed: normlab's own kernels, and the peers that can be imported here.
+
+A contender has `forward(data)` and `backward(data)`. Each prepares what is not to be timed (a backward's forward, a
+cast of the weights, a compilation) and returns a function without arguments, the call that a user makes, whose results
+`normlab.bench.check` looks at: (output, mean, invvar), or (grad_input, grad_weight, grad_bias); None for what a norm
+or a peer does not have.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from normlab import ops, oracle
+from normlab.arguments import statistics_dtype, step_of
+from normlab.bench.peers import PEERS
+from normlab.bench.problem import DIRECTIONS, EPS, Data, Problem
+
+OURS = "normlab"
+RECOMPUTED = "normlab-me"  # apex's memory_efficient: the backward from the saved output
+Call = Callable[[], tuple]
+
+
+class Contender(Protocol):
+    """One implementation of both norms."""
+
+    @property
+    def name(self) -> str:
+        """What the tables call it."""
+
+    @property
+    def memory_efficient(self) -> bool:
+        """Does the backward read the saved output?"""
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Where it takes part: not in the forward if it differs from another only in the backward."""
+
+    def forward(self, data: Data) -> Call:
+        """(output, mean or None, invvar or None)."""
+
+    def backward(self, data: Data) -> Call:
+        """(grad_input, grad_weight, grad_bias or None)."""
+
+
+@dataclass(frozen=True)
+class Ours:
+    """normlab, by the best step or by one that is named; on torch tensors of any device."""
+
+    name: str = OURS
+    memory_efficient: bool = False
+    step: str | None = None
+    directions: tuple[str, ...] = DIRECTIONS
+
+    def forward(self, data: Data) -> Call:  # noqa: D102
+        x, shape = data.x, data.shape
+        if data.bias is None:
+            return lambda: _with_mean(ops.rms_norm_forward(x, shape, data.weight, EPS, step=self.step))
+        return lambda: ops.layer_norm_forward(x, shape, data.weight, data.bias, EPS, step=self.step)
+
+    def backward(self, data: Data) -> Call:  # noqa: D102
+        output, mean, invvar = Ours().forward(data)()
+        saved = output if self.memory_efficient else data.x
+        rest: dict[str, Any] = {"eps": EPS, "memory_efficient": self.memory_efficient, "step": self.step}
+        dy, shape = data.grad_output, data.shape
+        if data.bias is None:
+            return lambda: (*ops.rms_norm_backward(dy, saved, invvar, shape, data.weight, **rest), None)
+        return lambda: ops.layer_norm_backward(dy, saved, mean, invvar, shape, data.weight, data.bias, **rest)
+
+    def arithmetic(self, problem: Problem) -> oracle.Arithmetic:
+        """How its steps round, from which its error bound follows."""
+        forward: Any = step_of("forward", self.step if problem.direction == "forward" else None)
+        row, column = forward.row_chains(problem.n2), None
+        if problem.direction == "backward":
+            backward: Any = step_of("backward", self.step)
+            row, column = backward.row_chains(problem.n2), backward.column_chains(problem.n1, problem.n2)
+        return oracle.Arithmetic(
+            **_formats(problem.dtype),
+            row_terms=row.terms,
+            row_merges=row.merges,
+            column_terms=column.terms if column else 1,
+            column_merges=column.merges if column else 0,
+            statistics=forward.statistics,
+        )
+
+
+def _with_mean(result: tuple) -> tuple:
+    output, invvar = result
+    return output, None, invvar
+
+
+def unknown_arithmetic(problem: Problem) -> oracle.Arithmetic:
+    """The longest sums there can be, one value after another: for a peer whose order of summation nobody tells."""
+    return oracle.Arithmetic(
+        **_formats(problem.dtype),
+        row_terms=problem.n2,
+        row_merges=0,
+        column_terms=problem.n1,
+        column_merges=0,
+        statistics="welford",
+    )
+
+
+def _formats(dtype: str) -> dict[str, Any]:
+    return {"input": dtype, "output": dtype, "parameter": dtype, "accumulator": statistics_dtype(dtype)}
+
+
+def ours(paths: str) -> list[Contender]:
+    """normlab's entries; `paths`: does the backward start from the "saved" input, is x̂ "recomputed", or "both"?"""
+    saved = Ours(directions=("forward",) if paths == "recomputed" else DIRECTIONS)
+    recomputed = Ours(RECOMPUTED, memory_efficient=True, directions=("backward",))
+    return [saved] if paths == "saved" else [saved, recomputed]
+
+
+def load_peers(names: list[str]) -> tuple[list[Contender], dict[str, str]]:
+    """The peers that can be imported, and for every other one the reason why not."""
+    found: list[Contender] = []
+    absent: dict[str, str] = {}
+    for name in names:
+        try:
+            found += PEERS[name]()
+        except ImportError as error:
+            absent[name] = str(error).splitlines()[0]
+    return found, absent

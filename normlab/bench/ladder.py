@@ -1,0 +1,120 @@
+"""`normlab bench ladder`: every step of a ladder on one problem, with what its kernels occupy of the GPU.
+
+A step's time is that of the whole call; the kernels it launches are then timed one by one, and the slowest is the one
+whose registers and occupancy the table shows.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Any, NamedTuple
+
+from normlab.arguments import statistics_dtype
+from normlab.arrays import FLOATS, home_of
+from normlab.bench.check import Check
+from normlab.bench.contenders import Ours
+from normlab.bench.norm import copy_time, enter
+from normlab.bench.problem import EPS, Data, Problem
+from normlab.bench.timing import Timer
+from normlab.kernels import LADDERS, BackwardProblem, Step
+
+
+class Launch(NamedTuple):
+    """One launch of a step, as it asked for it."""
+
+    kernel: Any
+    grid: int | tuple
+    block: int | tuple
+    arguments: tuple
+    options: dict[str, Any]
+
+    @property
+    def threads(self) -> int:
+        """Threads a block."""
+        return prod(self.block) if isinstance(self.block, tuple) else self.block
+
+
+Occupancy = Callable[[Launch], dict[str, Any]]
+
+
+def climb(
+    problem: Problem,
+    timer: Timer,
+    occupancy: Occupancy,
+    device: str,
+    advance: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Every step of the ladder of the problem's direction, as a record holds it, the slowest first."""
+    data = problem.draw(device)
+    check = Check(problem, data)
+    copied = copy_time(data, timer)
+    bandwidth = 2 * problem.array_bytes / copied.median
+    steps = []
+    for step in LADDERS[problem.direction]:
+        entry = enter(Ours(step=step.name), problem, data, check, timer, bandwidth)
+        if entry["status"] == "ok":
+            entry["kernels"] = kernels(step, problem, data, timer, occupancy)
+        steps.append({"step": step.name, "summary": step.summary, **entry})
+        advance()
+    steps.sort(key=lambda entry: -entry.get("median_us", float("inf")))
+    copy = {**copied.as_dict(), "gb_per_s": round(bandwidth / 1e9, 1)}
+    return {**vars(problem), "bytes": problem.bytes, "copy": copy, "steps": steps}
+
+
+def kernels(step: Step, problem: Problem, data: Data, timer: Timer, occupancy: Occupancy) -> list[dict[str, Any]]:
+    """A step's launches in order: name, grid, block, time, and what `occupancy` says of them."""
+    run = home_of({"x": data.x}, {}).launch
+    entries = []
+    for one in launches(step, problem, data):
+        timed = timer(partial(run, one.kernel, one.grid, one.block, *one.arguments, **one.options))
+        entries.append(
+            {
+                "kernel": one.kernel.py_func.__name__,
+                "grid": one.grid,
+                "block": one.block,
+                **timed.as_dict(),
+                **occupancy(one),
+            }
+        )
+    return entries
+
+
+def launches(step: Step, problem: Problem, data: Data) -> list[Launch]:
+    """What a step launches for a problem, in order; it is run once for that."""
+    home = home_of({"x": data.x}, {})
+    recorded: list[Launch] = []
+
+    def launch(kernel: Any, grid: Any, block: Any, *arguments: Any, **options: Any) -> None:
+        recorded.append(Launch(kernel, grid, block, arguments, options))
+        home.launch(kernel, grid, block, *arguments, **options)
+
+    rows, columns, rms = (problem.n1, problem.n2), (problem.n2,), problem.norm == "rms"
+    dtype, statistics = FLOATS[problem.dtype], FLOATS[statistics_dtype(problem.dtype)]
+    x, weight, bias = home.operand(data.x, rows), home.operand(data.weight, columns), home.operand(data.bias, columns)
+    eps, result = statistics.type(EPS), home.empty(rows, dtype)
+    if problem.direction == "forward":
+        mean, invvar = None if rms else home.empty(rows[:1], statistics), home.empty(rows[:1], statistics)
+        step.run(launch, x, weight, bias, eps, result, mean, invvar)
+        return recorded
+    _, mean, invvar = Ours().forward(data)()
+    backward = BackwardProblem(
+        grad_output=home.operand(data.grad_output, rows),
+        saved=x,
+        mean=home.operand(mean, rows[:1]),
+        invvar=home.operand(invvar, rows[:1]),
+        weight=weight,
+        bias=bias,
+        eps=eps,
+        rms=rms,
+        memory_efficient=False,
+        grad_input=result,
+        grad_weight=home.empty(columns, dtype),
+        grad_bias=None if rms else home.empty(columns, dtype),
+    )
+    step.run(launch, home, backward)
+    return recorded
+
+
+def slowest(entry: dict[str, Any]) -> dict[str, Any] | None:
+    """The kernel of a step that takes the longest; None for a step that was not timed."""
+    return max(entry.get("kernels", []), key=lambda kernel: kernel["median_us"], default=None)

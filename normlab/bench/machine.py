@@ -1,0 +1,60 @@
+"""The machine that a benchmark runs on: is it fit for one, and what does a record say about it?"""
+
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from normlab import __version__, engine
+
+PACKAGES = ("torch", "triton", "numba", "numba-cuda", "numpy", "liger-kernel", "quack-kernels", "apex")
+INSTEAD = "Without one, `normlab trace forward` shows what each kernel asks of memory, line by line."
+
+
+class NotFitError(Exception):
+    """This machine cannot run a benchmark; the message says what is missing."""
+
+
+def require_gpu() -> None:
+    """Raise NotFitError unless there are a GPU and a PyTorch that can use it."""
+    if not engine.gpu_available():
+        raise NotFitError(f"needs an NVIDIA GPU and its driver; none was found here. {INSTEAD}")
+    try:
+        import torch
+    except ImportError as error:
+        raise NotFitError(
+            f"needs PyTorch, for arrays on the GPU and as a peer ({error}); pip install 'normlab[torch]' gets it"
+        ) from None
+    if not torch.cuda.is_available():
+        raise NotFitError(f"needs a PyTorch with CUDA, but this one ({torch.__version__}) finds no GPU")
+
+
+def provenance() -> dict[str, Any]:
+    """Date, command, GPU, driver and versions: how every record begins."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["normlab", *sys.argv[1:]]),
+        **_gpu(),
+        "python": platform.python_version(),
+        "normlab": __version__,
+        **{package: _version(package) for package in PACKAGES},
+    }
+
+
+def _gpu() -> dict[str, str]:
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return {"gpu": "unknown", "driver": "unknown"}
+    gpu, _, driver = answer.splitlines()[0].partition(", ")
+    return {"gpu": gpu, "driver": driver}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

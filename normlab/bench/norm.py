@@ -1,0 +1,100 @@
+"""`normlab bench norm`: how close to a copy's speed each contender comes, shape by shape.
+
+`compete` takes any timer and any device: on the GPU an `EventTimer`, in the tests one that they make up.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from normlab.bench.check import Check
+from normlab.bench.contenders import OURS, RECOMPUTED, Contender
+from normlab.bench.problem import Data, Problem
+from normlab.bench.timing import Spread, Timer
+
+
+def compete(
+    problems: list[Problem],
+    contenders: list[Contender],
+    timer: Timer,
+    device: str,
+    advance: Callable[[], None] = lambda: None,
+) -> list[dict[str, Any]]:
+    """A row for every problem, as a record holds it; `advance` is called after each."""
+    rows = []
+    for problem in problems:
+        rows.append(_row(problem, contenders, timer, problem.draw(device)))
+        advance()
+    return rows
+
+
+def _row(problem: Problem, contenders: list[Contender], timer: Timer, data: Data) -> dict[str, Any]:
+    copied = copy_time(data, timer)
+    bandwidth = 2 * problem.array_bytes / copied.median
+    check = Check(problem, data)
+    entrants = [one for one in contenders if problem.direction in one.directions]
+    return {
+        **vars(problem),
+        "bytes": problem.bytes,
+        "copy": {**copied.as_dict(), "gb_per_s": round(bandwidth / 1e9, 1)},
+        "contenders": {one.name: enter(one, problem, data, check, timer, bandwidth) for one in entrants},
+    }
+
+
+def copy_time(data: Data, timer: Timer) -> Spread:
+    """The ceiling: a copy of an array as large as x, which reads and writes as much as a forward."""
+    target = data.x.clone()
+    return timer(lambda: target.copy_(data.x))
+
+
+def enter(
+    contender: Contender, problem: Problem, data: Data, check: Check, timer: Timer, bandwidth: float
+) -> dict[str, Any]:
+    """Run a contender once and look at its results; time it only if they are right.
+
+    `bandwidth`: bytes a second of a copy. The entry's "status": "ok", "wrong" or "unable", the latter two with a
+    "reason".
+    """
+    try:
+        call = getattr(contender, problem.direction)(data)
+        worst = check.worst(contender, call())
+        if wrong := [f"{name} is off by {ratio:.3g} times its bound" for name, ratio in worst.items() if ratio > 1]:
+            return {"status": "wrong", "reason": "; ".join(wrong)}
+        timed = timer(call)
+    except Exception as error:  # whatever a peer raises on a shape or a dtype that it does not have
+        return {"status": "unable", "reason": failure(error)}
+    speed = problem.bytes / timed.median
+    return {
+        "status": "ok",
+        **timed.as_dict(),
+        "gb_per_s": round(speed / 1e9, 1),
+        "of_copy": round(speed / bandwidth, 4),
+        "error_over_bound": round(max(worst.values()), 4),
+    }
+
+
+def failure(error: Exception) -> str:
+    """What went wrong, in one line."""
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+
+
+def best_peer(row: dict[str, Any]) -> str | None:
+    """The fastest right contender that is not normlab; None where there is none."""
+    peers = {
+        name: entry["median_us"]
+        for name, entry in row["contenders"].items()
+        if name not in (OURS, RECOMPUTED) and entry["status"] == "ok"
+    }
+    return min(peers, key=lambda name: peers[name]) if peers else None
+
+
+def own(row: dict[str, Any]) -> dict[str, Any] | None:
+    """normlab's entry, the recomputing one where there is no other; None unless it is right."""
+    entry = row["contenders"].get(OURS) or row["contenders"].get(RECOMPUTED)
+    return entry if entry and entry["status"] == "ok" else None
+
+
+def ahead(row: dict[str, Any]) -> float | None:
+    """normlab's speed over the best peer's; None where one of the two is missing."""
+    best, entry = best_peer(row), own(row)
+    return row["contenders"][best]["median_us"] / entry["median_us"] if best and entry else None

@@ -1,0 +1,93 @@
+"""The picture of a record: fraction of the copy bandwidth over n2, a panel for each dtype, norm and direction.
+
+Transparent, with grey ink: readable on a light page and on a dark one. The same record makes the same file.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from normlab.bench.contenders import OURS, RECOMPUTED
+from normlab.bench.tables import NORMS
+
+INK = "#808080"
+OWN = "#e8590c"
+COLORS = {
+    "torch": "#4c9be8",
+    "compile": "#2b9e8f",
+    "liger": "#b07fd8",
+    "quack": "#c9a227",
+    "apex": "#7fae4d",
+    "apex-me": "#7fae4d",
+    "triton": "#d46a9f",
+}
+SUFFIXES = (".svg", ".png", ".pdf")
+
+
+def draw(records: list[dict[str, Any]], path: Path) -> None:
+    """Draw the norm records among `records` into one file: those of their problems that have the largest arrays.
+
+    Raises:
+        ValueError: no such record, or a file of another kind than SUFFIXES.
+    """
+    rows = [row for record in records if record["what"] == "norm" for row in record["rows"]]
+    if not rows:
+        raise ValueError("a plot needs a record of `normlab bench norm`, and there is none")
+    check_suffix(path)
+    largest = max(row["n1"] * row["n2"] for row in rows)
+    rows = [row for row in rows if row["n1"] * row["n2"] > 0.99 * largest]  # n1 is rounded
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    columns = list(dict.fromkeys((row["direction"], row["norm"]) for row in rows))
+    lines = list(dict.fromkeys(row["dtype"] for row in rows))
+    widths = sorted({row["n2"] for row in rows})
+    colored = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    style: Any = {"svg.hashsalt": "normlab", "svg.fonttype": "none", "font.size": 9, **dict.fromkeys(colored, INK)}
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(3.1 * len(columns) + 0.6, 2.3 * len(lines) + 0.6), layout="constrained")
+        axes = figure.subplots(len(lines), len(columns), sharex=True, sharey=True, squeeze=False)
+        for line, dtype in zip(axes, lines, strict=True):
+            for panel, (direction, norm) in zip(line, columns, strict=True):
+                chosen = [
+                    row for row in rows if (row["direction"], row["norm"], row["dtype"]) == (direction, norm, dtype)
+                ]
+                _panel(panel, sorted(chosen, key=lambda row: row["n2"]), widths)
+                panel.set_title(f"{NORMS[norm]} {direction}, {dtype}", fontsize=9)
+        for panel in axes[-1]:
+            panel.set_xlabel("n2, columns")
+        for panel in axes[:, 0]:
+            panel.set_ylabel("of copy bandwidth")
+        handles = {curve.get_label(): curve for panel in axes.flat for curve in panel.get_lines()[1:]}
+        legend = figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=8, frameon=False)
+        legend.set_zorder(3)
+        metadata = {"Date": None} if path.suffix == ".svg" else {}
+        figure.savefig(path, transparent=True, dpi=150, metadata=metadata)
+
+
+def check_suffix(path: Path) -> None:
+    """Raise ValueError for a file of a kind that cannot be drawn."""
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"--plot {path}: the name must end in {', '.join(SUFFIXES)}")
+
+
+def _panel(panel: Any, rows: list[dict[str, Any]], widths: list[int]) -> None:
+    """One curve for each contender; where it is wrong or unable, the curve has a gap."""
+    panel.axhline(1.0, color=INK, linewidth=0.8, linestyle=":")
+    positions = [widths.index(row["n2"]) for row in rows]
+    for name in dict.fromkeys(name for row in rows for name in row["contenders"]):
+        heights = [row["contenders"].get(name, {}).get("of_copy", float("nan")) for row in rows]
+        mine = name in (OURS, RECOMPUTED)
+        panel.plot(
+            positions,
+            heights,
+            label=name,
+            color=OWN if mine else COLORS.get(name, INK),
+            linewidth=2.4 if mine else 1.1,
+            linestyle="--" if name.endswith("-me") else "-",
+            marker="o",
+            markersize=4 if mine else 2.5,
+            zorder=3 if mine else 2,
+        )
+    panel.set_xticks(range(len(widths)), [f"{width:,}" for width in widths], rotation=60)
+    panel.set_ylim(0, 1.1)
+    panel.grid(color=INK, alpha=0.25, linewidth=0.5)

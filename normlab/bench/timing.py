@@ -1,0 +1,94 @@
+"""How time is measured: on the GPU between two events with a cold L2, on the host with a clock; medians and quartiles.
+
+Called by `normlab.bench.norm`, `ladder` and `host`, which take any function from a call to a `Spread`: tests hand in
+their own.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Timer = Callable[[Callable[[], Any]], "Spread"]
+
+REPETITIONS = 20
+WARM_UP = 3
+FLUSH_BYTES = 256 * 2**20  # the L2 of an H200 has 50 MiB
+HEAD_START = 1_000_000  # GPU clocks, about 0.5 ms: longer than any contender's host side takes to queue its kernels
+METHOD = (
+    f"CUDA events around each of {REPETITIONS} calls after {WARM_UP} to warm up; before each, outside the events, the "
+    f"GPU waits for the host to queue the call, then {FLUSH_BYTES >> 20} MiB are written, so that L2 holds none of the "
+    "inputs; median and quartiles. Copy is torch's copy_ of an array of the same size, timed the same way just before."
+)
+
+
+class Spread(NamedTuple):
+    """Seconds: the median of repeated measurements, and the quartiles around it."""
+
+    median: float
+    lower: float
+    upper: float
+
+    def as_dict(self) -> dict[str, float]:
+        """For a record, in microseconds."""
+        names = ("median_us", "lower_us", "upper_us")
+        return {name: round(1e6 * value, 3) for name, value in zip(names, self, strict=True)}
+
+
+def spread(samples: list[float]) -> Spread:
+    """Median and quartiles of measurements.
+
+    >>> spread([4.0, 1.0, 2.0, 3.0, 100.0])
+    Spread(median=3.0, lower=2.0, upper=4.0)
+    """
+    lower, median, upper = np.percentile(samples, [25, 50, 75])
+    return Spread(float(median), float(lower), float(upper))
+
+
+class EventTimer:
+    """GPU time of a call, with everything it reads in DRAM when it starts: see METHOD.
+
+    The buffer is written, not read: the call then finds L2 full of lines that it has to evict to DRAM, as many as it
+    leaves behind itself, and so pays for every byte it writes.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        self.cuda = torch.cuda
+        self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+
+    def __call__(self, call: Callable[[], Any]) -> Spread:
+        """Seconds of a call."""
+        for _ in range(WARM_UP):
+            call()
+        pairs = [[self.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(REPETITIONS)]
+        for begin, end in pairs:
+            self.cuda._sleep(HEAD_START)
+            self.flush.zero_()
+            begin.record()
+            call()
+            end.record()
+        self.cuda.synchronize()
+        return spread([1e-3 * begin.elapsed_time(end) for begin, end in pairs])
+
+
+def host_time(call: Callable[[], Any], synchronize: Callable[[], Any], calls: int, wait: bool = False) -> Spread:
+    """Time of one call on the host's clock: of `calls` in a row on an idle GPU; with `wait`, until their work is done.
+
+    Few enough calls never fill the GPU's queue, so that the host does not wait for it.
+    """
+    for _ in range(calls):
+        call()
+    samples = []
+    for _ in range(REPETITIONS):
+        synchronize()
+        began = time.perf_counter()
+        for _ in range(calls):
+            call()
+        if wait:
+            synchronize()
+        samples.append((time.perf_counter() - began) / calls)
+    synchronize()
+    return spread(samples)

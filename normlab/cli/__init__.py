@@ -1,0 +1,46 @@
+"""The command `normlab`, a file a subcommand. Each imports what it needs when it runs, so that `--help` is quick."""
+
+from typing import Annotated
+
+import typer
+
+from normlab import __version__
+from normlab.cli.bench import bench
+from normlab.cli.compare import compare
+from normlab.cli.run import run_script
+from normlab.cli.trace import trace_ladder
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"normlab {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """How a GPU normalises: LayerNorm and RMSNorm kernels, measured against the truth, with or without a GPU."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+app.command(short_help="Recompute from the output, or save the input? On real data.")(compare)
+app.command("trace", short_help="What does each kernel ask of memory? Line by line, without a GPU.")(trace_ladder)
+app.command(
+    "run",
+    short_help="Run a numba.cuda program without a GPU.",
+    context_settings={"allow_interspersed_args": False},  # what follows the script is the script's
+)(run_script)
+app.add_typer(bench, name="bench", short_help="How fast is it? Beside the peers, on a GPU.")
+
+
+def main() -> None:
+    """The entry point."""
+    app()

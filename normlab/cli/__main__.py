@@ -1,0 +1,5 @@
+"""`python -m normlab.cli`."""
+
+from normlab.cli import main
+
+main()

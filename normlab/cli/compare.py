@@ -1,0 +1,66 @@
+"""`normlab compare`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from normlab.cli.options import DType, Engine, Norm
+from normlab.cli.waiting import PATIENCE, progress
+
+
+def compare(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            show_default=False,
+            help="A .npy (an input; the last dimension is normalised) or a .npz (input; weight, bias, grad_output, eps "
+            "if you have them). Without it: three layers of a real model that come with normlab.",
+        ),
+    ] = None,
+    norm: Annotated[Norm, typer.Option(help="Which norm.")] = Norm.LAYER,
+    dtype: Annotated[DType, typer.Option(help="Round the data to this, and run the kernels in it.")] = DType.FLOAT32,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", show_default=False, help="Take the first N rows. Default: all that fit into 20 s."
+        ),
+    ] = None,
+    engine: Annotated[Engine, typer.Option(help="Where kernels run; auto: on the GPU if there is one.")] = Engine.AUTO,
+    step: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help="A step of the forward or backward ladder; any other name lists them. Default: on a GPU the last of "
+            "each, in the simulator the quickest.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
+) -> None:
+    """Is recomputing from the saved output as good as saving the input? Errors, bounds and bytes of both, on real data.
+
+    Exit code: 0, or 1 when an error exceeds its bound, or 2 when the arguments or the file cannot be used.
+    """
+    from normlab.compare import activations, plan, report, run
+    from normlab.compare.workers import WorkerLostError
+
+    try:
+        chosen = plan.choose(norm.value, dtype.value, engine.value, step)
+        sources = activations.bundled() if file is None else [activations.read(file)]
+        job = plan.prepare(sources, chosen, rows)
+        if job.seconds > PATIENCE:
+            typer.echo(f"this takes about {job.seconds / 60:.1f} minutes; a smaller --rows takes less", err=True)
+        with progress(3 * len(job.layers)) as advance:
+            result = run(job, advance)
+    except (activations.InputError, WorkerLostError) as error:
+        typer.echo(f"normlab compare: {error}", err=True)
+        raise typer.Exit(2) from None
+    if as_json:
+        typer.echo(report.as_json(result))
+    else:
+        from rich.console import Console
+
+        report.show(result, Console())
+    if not result.within_bounds:
+        raise typer.Exit(1)

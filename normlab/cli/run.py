@@ -1,0 +1,66 @@
+"""`normlab run`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def _refuse_module(module: str | None) -> None:
+    if module is not None:
+        typer.echo(f"normlab run: takes a program's file, not -m {module}: give the path of its .py", err=True)
+        raise typer.Exit(2)
+
+
+def run_script(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python program that uses numba.cuda.")],
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", show_default=False, help="The program's own arguments.")
+    ] = None,
+    sanitize: Annotated[
+        bool,
+        typer.Option("--sanitize", help="Look for races, bad indices, reads of garbage, … in every launch."),
+    ] = False,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Count what the first launch of every kernel asks of memory, line by line.")
+    ] = False,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", show_default=False, help="Write the report as JSON, too."),
+    ] = None,
+    _: Annotated[str | None, typer.Option("-m", hidden=True, is_eager=True, callback=_refuse_module)] = None,
+) -> None:
+    """Run a program that uses numba.cuda, unmodified: its kernels run in normlab's simulator, with a GPU or without.
+
+    Launches, device arrays, streams, events, reductions, vectorize and random numbers behave as Numba's; the device
+    calls itself an H200. Times that the program measures are of the simulation. Options of normlab come before SCRIPT.
+
+    --sanitize and --trace report on stderr when the program has ended, kernel by kernel. Launches in processes that
+    the program starts are simulated, but not watched. A device array that is allocated empty and then partly written
+    counts as written if its elements are shorter than 4 bytes.
+
+    Exit code: the program's own, as `python SCRIPT` would have it (1 for an uncaught exception, 130 for Ctrl-C), or 1
+    when --sanitize found something, whatever the program's: the last report on stderr tells the two apart. 2 when
+    normlab cannot use its arguments or read SCRIPT.
+    """
+    from normlab.run import run_program
+
+    if json_file is not None and not (sanitize or trace):
+        typer.echo("normlab run: --json writes what --sanitize or --trace report: give one of them, too", err=True)
+        raise typer.Exit(2)
+    for option in ("--sanitize", "--trace"):
+        if option in (args or []):
+            typer.echo(
+                f"normlab run: {option} after SCRIPT is an argument of the program; normlab's own comes before: "
+                f"normlab run {option} {script}",
+                err=True,
+            )
+    try:
+        if json_file is not None:
+            json_file = json_file.absolute()  # wherever the program goes
+            json_file.write_text("")
+        code = run_program(script, args or [], sanitize, trace, json_file)
+    except OSError as error:
+        typer.echo(f"normlab run: cannot open {error.filename}: {error.strerror}", err=True)
+        code = 2
+    raise typer.Exit(code)

@@ -1,0 +1,61 @@
+"""`normlab trace`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from normlab.cli.options import DType, Norm
+from normlab.cli.waiting import PATIENCE, duration, progress
+
+LONGEST = 86_400.0  # seconds that nobody waits for
+
+
+def trace_ladder(
+    name: Annotated[
+        str, typer.Argument(metavar="LADDER[/STEP]", help="forward or backward, or one of its steps: forward/apex.")
+    ],
+    shape: Annotated[str, typer.Option(metavar="N1xN2", help="Rows and columns.")] = "8x256",
+    dtype: Annotated[DType, typer.Option(help="Of input and parameters.")] = DType.FLOAT32,
+    norm: Annotated[Norm, typer.Option(help="Which norm.")] = Norm.LAYER,
+    recompute: Annotated[bool, typer.Option("--recompute", help="The backward from the saved output.")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", show_default=False, help="Write a step's report as a standalone page, too."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
+) -> None:
+    """A ladder's X-ray: requests, sectors, bank conflicts, barriers, ... of every step, in Nsight Compute's words.
+
+    LADDER/STEP shows one step line by line. Exit code: 0, or 2 when the arguments cannot be used.
+    """
+    from rich.console import Console
+
+    from normlab import xray
+
+    try:
+        ladder, steps = xray.steps_of(name)
+        problem = xray.Problem(ladder, *xray.shape_of(shape), dtype.value, norm is Norm.RMS, recompute)
+        if recompute and ladder != "backward":
+            raise ValueError(f"--recompute is for the backward ladder, not for {ladder!r}")
+        if html is not None and len(steps) > 1:
+            raise ValueError(f"--html writes one step's report: give one, such as {ladder}/{steps[0].name}")
+        if (seconds := problem.seconds(steps)) > LONGEST:
+            raise ValueError(f"{shape} takes about {duration(seconds)}, more than a day; a smaller --shape takes less")
+        if seconds > PATIENCE:
+            typer.echo(f"this takes about {duration(seconds)}; a smaller --shape takes less", err=True)
+        with progress(len(steps)) as advance:
+            results = []
+            for step in steps:
+                results.append(problem.trace(step))
+                advance()
+        pages = xray.save(results[0], html) if html is not None else []
+    except (ValueError, OSError) as error:
+        typer.echo(f"normlab trace: {error}", err=True)
+        raise typer.Exit(2) from None
+    if as_json:
+        typer.echo(xray.as_json(problem, results))
+    else:
+        xray.show(problem, results, Console(), by_line="/" in name)
+    for page in pages:
+        typer.echo(f"wrote {page}", err=True)

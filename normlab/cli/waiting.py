@@ -1,0 +1,28 @@
+"""What a user is told who has to wait: how long, and how far it has come."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+PATIENCE = 20.0  # seconds above which the user is told how long it will take
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as minutes, hours or days."""
+    if seconds < 7200:
+        return f"{seconds / 60:.1f} minutes"
+    return f"{seconds / 3600:.1f} hours" if seconds < 172_800 else f"{seconds / 86_400:,.0f} days"
+
+
+@contextmanager
+def progress(passes: int) -> Iterator[Callable[[], None]]:
+    """A progress bar on a terminal, on stderr; nothing where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("running the kernels", total=passes)
+        yield lambda: bar.advance(task)

@@ -1,0 +1,84 @@
+"""The engine room: the one place that imports a CUDA compiler, and the one that picks the GPU or the simulator.
+
+Everything above names `cuda`, `launch` and the intrinsics `load`, `store` and `cast` from here. A kernel written so
+runs unchanged in three worlds: compiled on a GPU, interpreted by `normlab.sim`, and compiled to PTX with no GPU at all.
+"""
+
+from numba import cuda, float32, float64, uint16, uint32
+
+from normlab.engine.arrays import (
+    DeviceArray,
+    compute_capability,
+    device_empty,
+    device_of,
+    multiprocessors,
+    numba_array,
+    synchronize,
+    to_device,
+    to_host,
+)
+from normlab.engine.asynchronous import commit_copies, copy_async, wait_copies
+from normlab.engine.clusters import (
+    cluster_arrive,
+    cluster_rank,
+    cluster_sync,
+    cluster_wait,
+    load_from_block,
+    store_to_block,
+)
+from normlab.engine.intrinsics import cast, load, reciprocal, store
+from normlab.engine.launching import Launch, launch, prepare, resident_clusters
+from normlab.engine.offline import compile_ptx
+from normlab.engine.resources import Occupancy, Resources, block_shared_bytes, occupancy, resources
+from normlab.engine.signatures import accumulator
+from normlab.engine.vectors import load_bits_into, load_vector, load_vector_into, store_vector, store_vector_from
+from normlab.engine.worlds import gpu_available, use_gpu, using
+
+__all__ = [
+    "DeviceArray",
+    "Launch",
+    "Occupancy",
+    "Resources",
+    "accumulator",
+    "block_shared_bytes",
+    "cast",
+    "cluster_arrive",
+    "cluster_rank",
+    "cluster_sync",
+    "cluster_wait",
+    "commit_copies",
+    "compile_ptx",
+    "compute_capability",
+    "copy_async",
+    "cuda",
+    "device_empty",
+    "device_of",
+    "float32",
+    "float64",
+    "gpu_available",
+    "launch",
+    "load",
+    "load_bits_into",
+    "load_from_block",
+    "load_vector",
+    "load_vector_into",
+    "multiprocessors",
+    "numba_array",
+    "occupancy",
+    "prepare",
+    "reciprocal",
+    "resident_clusters",
+    "resources",
+    "store",
+    "store_to_block",
+    "store_vector",
+    "store_vector_from",
+    "synchronize",
+    "to_device",
+    "to_host",
+    "uint16",
+    "uint32",
+    "use_gpu",
+    "using",
+    "wait_copies",
+]

@@ -1,0 +1,82 @@
+"""Arrays in GPU memory, whoever allocated it, and what the host has to know about them."""
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda
+
+from normlab.engine.driver import DriverError, driver
+
+SIMULATED_MULTIPROCESSORS = 132  # an H200's
+
+
+class DeviceArray(NamedTuple):
+    """A C-contiguous (or, with `strides`, any) array in GPU memory, whoever allocated it.
+
+    `owner` keeps the memory alive. `dtype` is a NumPy dtype; bfloat16 is `ml_dtypes.bfloat16`.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    device: int
+    owner: Any
+    strides: tuple[int, ...] | None = None  # bytes; None: C-contiguous
+
+
+def device_empty(shape: tuple[int, ...], dtype: Any, device: int = 0) -> DeviceArray:
+    """Uninitialised GPU memory for an array of this shape and dtype."""
+    dtype = np.dtype(dtype)
+    with cuda.gpus[device]:
+        # bytes, because Numba's own arrays do not know every dtype; one at least, because no driver gives out none
+        owner = cuda.device_array(max(1, prod(shape) * dtype.itemsize), np.uint8)
+    return DeviceArray(owner.device_ctypes_pointer.value or 0, tuple(shape), dtype, device, owner)
+
+
+def to_device(array: np.ndarray, device: int = 0) -> DeviceArray:
+    """A copy of a host array in GPU memory."""
+    view = device_empty(array.shape, array.dtype, device)
+    if array.size:
+        with cuda.gpus[device]:
+            view.owner.copy_to_device(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return view
+
+
+def to_host(view: DeviceArray) -> np.ndarray:
+    """A copy of an array that `device_empty` or `to_device` made, in host memory."""
+    size = prod(view.shape) * view.dtype.itemsize
+    with cuda.gpus[view.device]:
+        return view.owner.copy_to_host()[:size].view(view.dtype).reshape(view.shape)
+
+
+def numba_array(view: DeviceArray, shape: tuple[int, ...]) -> Any:
+    """An array that `device_empty` made as Numba's own device array, C-contiguous, of another shape."""
+    size = prod(shape) * view.dtype.itemsize
+    return view.owner[:size].view(view.dtype).reshape(shape)
+
+
+def device_of(pointer: int) -> int:
+    """The number of the GPU whose memory a pointer points into."""
+    if not pointer:  # of an array without elements
+        return cuda.get_current_device().id
+    try:
+        return driver().device_of(pointer)
+    except DriverError as error:
+        raise ValueError(str(error)) from None
+
+
+def multiprocessors(array: DeviceArray | np.ndarray) -> int:
+    """How many multiprocessors the GPU has that computes on an array; for one in host memory, an H200's 132."""
+    return driver().multiprocessors(array.device) if isinstance(array, DeviceArray) else SIMULATED_MULTIPROCESSORS
+
+
+def compute_capability(array: DeviceArray | np.ndarray) -> tuple[int, int]:
+    """The compute capability of the GPU that computes on an array; for one in host memory, an H200's (9, 0)."""
+    return driver().compute_capability(array.device) if isinstance(array, DeviceArray) else (9, 0)
+
+
+def synchronize(stream: int | None, *, unless: int) -> None:
+    """Wait for the work queued on a stream, given by its handle, unless later work goes to that stream anyway."""
+    if stream and stream != unless:
+        cuda.external_stream(stream).synchronize()

@@ -1,0 +1,150 @@
+"""Thread-block clusters: blocks that run at once and reach each other's shared memory (compute capability 9.0).
+
+A launch with `cluster=8` makes clusters of eight blocks that are neighbours along x. They share a barrier, and an
+array that each of them has in shared memory can be read and written in all of them. A launch without has clusters of
+one block. Each intrinsic has its Python twin in `normlab.sim.clusters`.
+
+Source: PTX ISA, `barrier.cluster`, `mapa`, `%cluster_ctarank`; CUDA programming guide, "Distributed shared memory".
+"""
+
+from llvmlite import ir
+from numba.cuda.extending import intrinsic
+
+from normlab.engine.asynchronous import MEMORY, SHARED, address
+from normlab.engine.compiler import TypingError, types
+from normlab.engine.intrinsics import convert, element_pointer
+from normlab.sim import clusters, register_twin
+
+try:
+    from numba.cuda.core.targetconfig import ConfigStack
+except ImportError:
+    from numba.core.targetconfig import ConfigStack
+
+NEEDED = 9, 0  # compute capability
+WORD = ir.IntType(32)
+ARRIVE = "barrier.cluster.arrive.release.aligned;"
+WAIT = "barrier.cluster.wait.acquire.aligned;"
+
+
+@intrinsic
+def cluster_rank(typing_context):
+    """The number of this block in its cluster, an int32: `blockIdx.x` modulo the cluster's size."""
+
+    def generate(context, builder, signature, args):
+        _check_capability("cluster_rank")
+        text = "mov.u32 $0, %cluster_ctarank;"
+        return builder.call(ir.InlineAsm(ir.FunctionType(WORD, []), text, "=r"), [])
+
+    return types.int32(), generate
+
+
+@intrinsic
+def cluster_sync(typing_context):
+    """Wait for all threads of the cluster; what they did to memory before is visible to all of them behind it.
+
+    The first one also says that all blocks have begun, so that their shared memory is there; the last one keeps a block
+    from ending while others still reach into it. All lanes of a warp come to it together.
+    """
+
+    return _barrier("cluster_sync", f"{ARRIVE} {WAIT}")
+
+
+@intrinsic
+def cluster_arrive(typing_context):
+    """The first half of `cluster_sync`: say that what this thread did to memory so far is done, and go on."""
+    return _barrier("cluster_arrive", ARRIVE)
+
+
+@intrinsic
+def cluster_wait(typing_context):
+    """The second half of `cluster_sync`: wait until all threads of the cluster have come to their `cluster_arrive`.
+
+    What they did before it is visible behind. What is done in between neither disturbs nor is ordered. The halves
+    follow each other in turn, in every thread.
+    """
+    return _barrier("cluster_wait", WAIT)
+
+
+def _barrier(name, text):
+    def generate(context, builder, signature, args):
+        _check_capability(name)
+        barrier = ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), text, MEMORY, side_effect=True)
+        builder.call(barrier, [], attrs=("convergent",))  # one place for all: no copy of it in each branch of an `if`
+        return context.get_dummy_value()
+
+    return types.none(), generate
+
+
+@intrinsic
+def store_to_block(typing_context, array, index, value, rank):
+    """`array[index] = value` in the shared memory of block `rank` of the cluster, where the same array lies.
+
+    `array` is in shared memory and has elements of 32 or 64 bits; `index` is an int or a tuple of ints, never negative.
+    The other block may read the element after a `cluster_sync`.
+    """
+    bits = _checked_bits("store_to_block", array)
+
+    def generate(context, builder, signature, args):
+        _check_capability("store_to_block")
+        remote = _remote_address(context, builder, signature, args, args[3], rank)
+        element = convert(context, builder, args[2], value, array.dtype)
+        element = builder.bitcast(element, ir.IntType(bits))
+        function = ir.FunctionType(ir.VoidType(), [WORD, element.type])
+        text, constraint = f"st.shared::cluster.b{bits} [$0], $1;", f"r,{_register(bits)},{MEMORY}"
+        builder.call(ir.InlineAsm(function, text, constraint, side_effect=True), [remote, element])
+        return context.get_dummy_value()
+
+    return types.none(array, index, value, rank), generate
+
+
+@intrinsic
+def load_from_block(typing_context, array, index, rank):
+    """`array[index]` in the shared memory of block `rank` of the cluster; limits as in `store_to_block`."""
+    bits = _checked_bits("load_from_block", array)
+
+    def generate(context, builder, signature, args):
+        _check_capability("load_from_block")
+        remote = _remote_address(context, builder, signature, args, args[2], rank)
+        function = ir.FunctionType(ir.IntType(bits), [WORD])
+        text, constraint = f"ld.shared::cluster.b{bits} $0, [$1];", f"={_register(bits)},r,{MEMORY}"
+        loaded = builder.call(ir.InlineAsm(function, text, constraint, side_effect=True), [remote])
+        return builder.bitcast(loaded, context.get_value_type(array.dtype))
+
+    return array.dtype(array, index, rank), generate
+
+
+def _remote_address(context, builder, signature, args, rank, rank_type):
+    """The address of an element in the shared memory of another block, in the cluster's window."""
+    here = address(builder, element_pointer(context, builder, signature, args), SHARED)
+    number = context.cast(builder, rank, rank_type, types.int32)
+    function = ir.FunctionType(WORD, [WORD, WORD])
+    return builder.call(ir.InlineAsm(function, "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r"), [here, number])
+
+
+def _register(bits):
+    return "r" if bits == 32 else "l"
+
+
+def _checked_bits(name, array):
+    """The bits of an element; raises TypingError if no instruction moves so many."""
+    if array.dtype.bitwidth not in (32, 64):
+        raise TypingError(f"{name} moves elements of 32 or 64 bits, but got an array of {array.dtype}")
+    return array.dtype.bitwidth
+
+
+def _check_capability(name):
+    """Raise TypingError for an older GPU: while code is made, as Numba types a call once for all of them."""
+    target = ConfigStack().top().compute_capability  # of the compilation that goes on
+    if target < NEEDED:
+        major, minor = target
+        raise TypingError(
+            f"{name} needs compute capability 9.0 or later, but the kernel is compiled for {major}.{minor}"
+        )
+
+
+register_twin(cluster_rank, clusters.cluster_rank, of_launch=True)
+register_twin(cluster_sync, clusters.cluster_sync, of_launch=True)
+register_twin(cluster_arrive, clusters.cluster_arrive, of_launch=True)
+register_twin(cluster_wait, clusters.cluster_wait, of_launch=True)
+register_twin(store_to_block, clusters.store_to_block, of_launch=True)
+register_twin(load_from_block, clusters.load_from_block, of_launch=True)

@@ -1,0 +1,149 @@
+"""Compiled kernels on disk, for the next process: a warm start runs neither Numba nor NVVM.
+
+They lie in $NORMLAB_CACHE_DIR, or where the platform keeps a user's caches, and may be deleted at any time. A file's
+name is a hash of all that its contents depend on, so nothing in it is ever out of date; only kernels of this package
+are kept, for of others we do not know which functions they call.
+"""
+
+import hashlib
+import os
+import platform
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from normlab.engine import offline
+from normlab.engine.compiler import types
+
+PACKAGE = Path(__file__).parents[1]
+SOURCES = ("engine", "stages", "kernels")  # folders of the package with functions that run on a GPU
+COMPILERS = ("numba", "numba-cuda", "cuda-bindings", "nvidia-nvvm", "nvidia-nvjitlink", "llvmlite")
+_warned: set[Path] = set()
+OPTIONS = ("launch_bounds", "max_registers", "fastmath", "lineinfo", "opt")
+
+
+def cubin(kernel: Any, kinds: tuple, cc: tuple[int, int]) -> tuple[str, bytes]:
+    """A kernel's name in its machine code, and that code: from the disk if it is there, else compiled and put there.
+
+    Args:
+        kernel: a function under `cuda.jit`.
+        kinds: of its arguments, as `signatures.kind_of` finds them.
+        cc: compute capability.
+    """
+    path = _path(kernel, kinds, cc)
+    kept = None if path is None else _read(path)
+    if kept is not None:
+        return kept
+    compiled = offline.compile_cubin(kernel, kinds, cc)
+    if path is not None:
+        _write(path, compiled.entry, compiled.image)
+    return compiled.entry, compiled.image
+
+
+def directory() -> Path | None:
+    """Where the kernels lie; None: there is no place."""
+    chosen = os.environ.get("NORMLAB_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = home / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or home / ".cache"
+    return Path(base) / "normlab"
+
+
+def _path(kernel: Any, kinds: tuple, cc: tuple[int, int]) -> Path | None:
+    """A kernel's file, or None for one that is not kept."""
+    folder = directory()
+    try:
+        facts = [*_facts(kernel), repr(kinds), repr(cc), repr([kernel.targetoptions.get(name) for name in OPTIONS])]
+    except _UnknownError:
+        return None
+    if folder is None:
+        return None
+    key = hashlib.sha256("\0".join([*facts, _surroundings()]).encode()).hexdigest()
+    return folder / f"{kernel.py_func.__name__}-sm_{cc[0]}{cc[1]}-{key}.cubin"
+
+
+class _UnknownError(Exception):
+    """A function depends on something of which no text says all."""
+
+
+def _facts(value: Any) -> Iterator[str]:
+    """Texts that say all of what a kernel's code takes from outside: its name and its closure's contents."""
+    function = getattr(value, "py_func", None) or getattr(value, "_defn", value)  # a dispatcher's, an intrinsic's
+    if isinstance(value, tuple):
+        yield f"{len(value)} entries"
+        for entry in value:
+            yield from _facts(entry)
+    elif value is None or isinstance(value, (bool, int, float, str, np.generic, np.dtype, types.Type)):
+        yield f"{type(value).__name__} {value!r}"
+    elif getattr(function, "__module__", "").startswith("normlab.") and hasattr(function, "__code__"):
+        # The line, for a builder may define one of two functions of one name.
+        yield f"{function.__module__}.{function.__qualname__} line {function.__code__.co_firstlineno}"
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            yield name
+            yield from _facts(cell.cell_contents)
+    else:
+        raise _UnknownError
+
+
+@cache
+def _surroundings() -> str:
+    """The sources of all functions that a kernel can call, and the versions of all that compiles it."""
+    text = hashlib.sha256()
+    for folder in SOURCES:
+        for file in sorted((PACKAGE / folder).rglob("*.py")):
+            text.update(file.relative_to(PACKAGE).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    versions = [platform.python_version(), os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
+    for name in COMPILERS:
+        try:
+            versions.append(metadata.version(name))
+        except metadata.PackageNotFoundError:
+            versions.append(None)
+    return f"{text.hexdigest()} {versions}"
+
+
+def _read(path: Path) -> tuple[str, bytes] | None:
+    """What `_write` wrote; None where there is nothing, or something damaged."""
+    try:
+        digest, _, rest = path.read_bytes().partition(b"\n")
+    except OSError:
+        return None
+    if digest.decode("ascii", "replace") != hashlib.sha256(rest).hexdigest():
+        return None
+    entry, _, image = rest.partition(b"\n")
+    return entry.decode(), image
+
+
+def _write(path: Path, entry: str, image: bytes) -> None:
+    """Put a file there at once, whole: a process that reads meanwhile finds the old one, the new one or none."""
+    rest = entry.encode() + b"\n" + image
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.stem, suffix=".part", delete=False) as file:
+            try:
+                file.write(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
+                file.close()
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except OSError as error:
+        if path.parent not in _warned:
+            _warned.add(path.parent)
+            text = f"compiled kernels cannot be kept in {path.parent}, so each process compiles anew: {error.strerror}"
+            warnings.warn(text, stacklevel=2)

@@ -1,0 +1,72 @@
+"""Kernels on a GPU: compiled once for the kinds of their arguments, or taken from the disk, and loaded on a device."""
+
+from threading import RLock
+from typing import Any
+
+from normlab.engine import cubins
+from normlab.engine.driver import MAX_DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTER_SIZE, Driver
+
+PLAIN_SHARED_BYTES = 48 * 1024  # a kernel gets more a block only when it has asked for it
+PORTABLE_CLUSTER = 8  # blocks; more exist on some GPUs, for kernels that have asked for them
+CLUSTER_CAPABILITY = (9, 0)
+
+_lock = RLock()
+_functions: dict[tuple, "Function"] = {}
+
+
+class Function:
+    """A kernel, loaded on a device.
+
+    Attributes:
+        handle: the driver's, which belongs to the device's primary context.
+        name: for messages.
+    """
+
+    def __init__(self, driver: Driver, kernel: Any, kinds: tuple, device: int):
+        self.driver = driver
+        self.device = device
+        self.name = kernel.py_func.__name__
+        self.capability = driver.compute_capability(device)
+        entry, image = cubins.cubin(kernel, kinds, self.capability)
+        self.handle = driver.load(image, entry, device)
+        self._granted = PLAIN_SHARED_BYTES
+
+    def is_current(self) -> bool:
+        """Would a launch in this thread now find the function's context?"""
+        return self.driver.current_context() == self.driver.context(self.device)
+
+    def allow(self, shared_bytes: int, cluster: int) -> None:
+        """Ask the driver for what a launch needs beyond the ordinary; call it before every new configuration.
+
+        Raises:
+            ValueError: clusters on a GPU that has none.
+            RuntimeError: more than the GPU has.
+        """
+        if cluster > 1 and self.capability < CLUSTER_CAPABILITY:
+            raise ValueError(
+                f"{self.name} asks for clusters of {cluster} blocks, which need compute capability 9.0 or higher; "
+                f"GPU {self.device} has {self.capability[0]}.{self.capability[1]}"
+            )
+        with _lock:
+            if shared_bytes > self._granted:
+                what = f"give {self.name} {shared_bytes} bytes of dynamic shared memory a block"
+                self._set(what, MAX_DYNAMIC_SHARED_BYTES, shared_bytes)
+                self._granted = shared_bytes
+            if cluster > PORTABLE_CLUSTER:
+                self._set(f"give {self.name} clusters of {cluster} blocks", NON_PORTABLE_CLUSTER_SIZE, 1)
+
+    def _set(self, what: str, attribute: int, value: int) -> None:
+        with self.driver.current(self.device):
+            self.driver.set_attribute(what, self.handle, attribute, value)
+
+
+def function(driver: Driver, kernel: Any, kinds: tuple, device: int) -> Function:
+    """A kernel for the kinds of its arguments (see `signatures.kind_of`) on a device; made once a process."""
+    key = kernel, kinds, device
+    found = _functions.get(key)
+    if found is None:
+        with _lock:  # Numba's compiler takes one thread at a time, and who waits finds the other's result
+            found = _functions.get(key)
+            if found is None:
+                found = _functions[key] = Function(driver, kernel, kinds, device)
+    return found

@@ -1,0 +1,118 @@
+"""Loads, stores and casts that a kernel writes once for all dtypes, with their Python twins for the simulator."""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.cuda.extending import intrinsic
+
+from normlab.engine.compiler import BFLOAT16, cgutils, types
+from normlab.sim import register_twin
+
+
+@intrinsic
+def load(typing_context, array, index):
+    """`array[index]` in accumulator precision (apex's T -> U): float64 stays, everything narrower becomes float32.
+
+    `index` is an int or a tuple of ints, and never negative: Numba's own indexing asks at every access whether to
+    count from the end, which costs an inner loop more than its arithmetic does.
+    """
+    wide = types.float64 if array.dtype == types.float64 else types.float32
+
+    def generate(context, builder, signature, args):
+        value = context.unpack_value(builder, array.dtype, element_pointer(context, builder, signature, args))
+        return widen(context, builder, value, array.dtype, wide)
+
+    return wide(array, index), generate
+
+
+@intrinsic
+def store(typing_context, array, index, value):
+    """`array[index] = value`, rounded to nearest even into the array's dtype (apex's U -> V). Index as in `load`."""
+
+    def generate(context, builder, signature, args):
+        pointer = element_pointer(context, builder, signature, args)
+        context.pack_value(builder, array.dtype, convert(context, builder, args[2], value, array.dtype), pointer)
+        return context.get_dummy_value()
+
+    return types.none(array, index, value), generate
+
+
+@intrinsic
+def cast(typing_context, value, array):
+    """A value in the dtype of `array`: `cast(0, array)` and `cast(n, array)`, where a bare `0.0` would be a float64."""
+
+    def generate(context, builder, signature, args):
+        return convert(context, builder, args[0], value, array.dtype)
+
+    return array.dtype(value, array), generate
+
+
+@intrinsic
+def reciprocal(typing_context, value):
+    """1 / value of a float32 in one instruction, within 1 ulp, where a division takes eight and a branch.
+
+    Only for values whose magnitude lies between 2^-126 and 2^126: what is subnormal, here or there, becomes 0.
+    """
+    if value != types.float32:
+        return None
+
+    def generate(context, builder, signature, args):
+        function = ir.FunctionType(ir.FloatType(), [ir.FloatType()])
+        return builder.call(ir.InlineAsm(function, "rcp.approx.ftz.f32 $0, $1;", "=f,f"), [args[0]])
+
+    return value(value), generate
+
+
+def element_pointer(context, builder, signature, args):
+    """The address of the element that an intrinsic's first two arguments, array and index, name."""
+    array, index = signature.args[:2]
+    many = isinstance(index, types.BaseTuple)
+    values = cgutils.unpack_tuple(builder, args[1]) if many else [args[1]]
+    indices = [
+        context.cast(builder, value, kind, types.intp)
+        for value, kind in zip(values, index if many else [index], strict=True)
+    ]
+    data = context.make_array(array)(context, builder, args[0])
+    return cgutils.get_item_pointer(context, builder, array, data, indices, wraparound=False)
+
+
+def widen(context, builder, value, source, wide):
+    """A value of type `source` in accumulator precision, the type `wide`."""
+    if source == BFLOAT16:  # the upper half of a float32
+        bits = builder.shl(builder.zext(value, ir.IntType(32)), ir.IntType(32)(16))
+        return builder.bitcast(bits, ir.FloatType())
+    return context.cast(builder, value, source, wide)
+
+
+def convert(context, builder, value, source, target):
+    """A value of type `source` as one of type `target`, rounded to nearest even."""
+    if target != BFLOAT16:
+        return context.cast(builder, value, source, target)
+    single = context.cast(builder, value, source, types.float32)
+    function = ir.FunctionType(ir.IntType(16), [ir.FloatType()])
+    return builder.call(ir.InlineAsm(function, "cvt.rn.bf16.f32 $0, $1;", "=h,f"), [single])
+
+
+def _load(array: Any, index: Any) -> Any:
+    value = array[index]
+    return value if isinstance(value, np.float64) else np.float32(value)
+
+
+def _store(array: Any, index: Any, value: Any) -> None:
+    array[index] = value
+
+
+def _cast(value: Any, array: np.ndarray) -> Any:
+    return array.dtype.type(value)
+
+
+def _reciprocal(value: Any) -> Any:
+    with np.errstate(divide="ignore"):
+        return np.float32(1) / value
+
+
+register_twin(load, _load)
+register_twin(reciprocal, _reciprocal)
+register_twin(store, _store)
+register_twin(cast, _cast)

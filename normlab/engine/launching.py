@@ -1,0 +1,166 @@
+"""Launching a kernel: on a GPU through the driver, or in the simulator.
+
+On a GPU a launch is prepared, then called. Preparing finds the function and packs the arguments; a call tells the
+driver the stream and, in a launch that is called again and again, the arrays' new addresses. Nothing is allocated on
+the GPU, nothing waits for it, so that a CUDA graph can capture the call.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from normlab.engine.arrays import SIMULATED_MULTIPROCESSORS, DeviceArray, to_device, to_host
+from normlab.engine.driver import CLUSTER_DIMENSION, LaunchAttribute, LaunchConfig, driver
+from normlab.engine.functions import Function, function
+from normlab.engine.signatures import DATA, dimensions, kind_of, parameters
+from normlab.engine.worlds import schedule, use_gpu
+from normlab.sim import simulate
+
+
+def launch(
+    kernel: Any,
+    grid: int | tuple,
+    block: int | tuple,
+    *args: Any,
+    stream: int = 0,
+    shared_bytes: int = 0,
+    cluster: int = 1,
+) -> None:
+    """Run a kernel: on the GPU for `DeviceArray` arguments, else on whatever `use_gpu()` says, in place on NumPy
+    arrays.
+
+    Args:
+        kernel: a function under `cuda.jit`.
+        grid: blocks, an int or a tuple of up to three.
+        block: threads a block, likewise.
+        args: arrays (all on the device, or all on the host), NumPy or Python scalars, or None for an absent array.
+            Python ints become int64 and Python floats float64, so pass `np.float32(eps)` to stay in single precision.
+        stream: the handle of a CUDA stream; the work is only queued there when the arguments are on the device.
+        shared_bytes: dynamic shared memory a block.
+        cluster: neighbouring blocks along x that make a thread-block cluster; the grid's x is a multiple of it.
+
+    Raises:
+        ValueError: a configuration that no GPU has, or arrays on different GPUs.
+        TypeError: an argument that is none of those above.
+        RuntimeError: the driver refuses; the message names the kernel, the configuration and the driver's reason.
+    """
+    if any(isinstance(arg, DeviceArray) for arg in args):
+        prepare(kernel, grid, block, *args, shared_bytes=shared_bytes, cluster=cluster)(stream)
+    elif use_gpu():
+        views = [to_device(arg) if isinstance(arg, np.ndarray) else arg for arg in args]
+        prepare(kernel, grid, block, *views, shared_bytes=shared_bytes, cluster=cluster)(stream)
+        for arg, view in zip(args, views, strict=True):
+            if isinstance(arg, np.ndarray) and arg.flags.writeable:
+                arg[...] = to_host(view)
+    else:
+        simulate(kernel, schedule=schedule(), cluster=cluster)[grid, block, 0, shared_bytes](*args)
+
+
+def prepare(
+    kernel: Any, grid: int | tuple, block: int | tuple, *args: Any, shared_bytes: int = 0, cluster: int = 1
+) -> "Launch":
+    """A launch on a GPU, to be called with a stream; arguments and errors as for `launch`."""
+    devices = {arg.device for arg in args if isinstance(arg, DeviceArray)} or {0}
+    if len(devices) > 1:
+        raise ValueError(f"the arrays of one launch lie on different GPUs: {sorted(devices)}")
+    found = function(driver(), kernel, tuple(map(kind_of, args)), devices.pop())
+    return Launch(found, dimensions(grid), dimensions(block), args, shared_bytes, cluster)
+
+
+def resident_clusters(kernel: Any, block: int | tuple, *args: Any, shared_bytes: int = 0, cluster: int = 1) -> int:
+    """How many clusters of a kernel its GPU holds at a time (blocks, if `cluster` is 1); at least 1.
+
+    A grid of so many is all at work from the beginning to the end. Arguments as for `launch`; for arrays in host memory
+    the answer is an H200's with one block on each multiprocessor.
+    """
+    if not any(isinstance(arg, DeviceArray) for arg in args):
+        return SIMULATED_MULTIPROCESSORS // cluster
+    return max(1, prepare(kernel, cluster, block, *args, shared_bytes=shared_bytes, cluster=cluster).resident())
+
+
+class Launch:
+    """A kernel with its configuration and its packed arguments. Any number of threads may call it at the same time.
+
+    Attributes:
+        patches: what each call sets anew, at first nothing: (slot, source, offset) makes `pointers[source] + offset`
+            the word `slot` of the packed arguments.
+        slots: for each array among the arguments, the word that is its address.
+    """
+
+    def __init__(self, function: Function, grid: tuple, block: tuple, args: tuple, shared_bytes: int, cluster: int):
+        if cluster < 1 or grid[0] % cluster:
+            raise ValueError(
+                f"a grid of clusters has a multiple of the cluster's {cluster} blocks along x, got grid {grid}"
+            )
+        if shared_bytes < 0:
+            raise ValueError(f"shared_bytes is at least 0, got {shared_bytes}")
+        function.allow(shared_bytes, cluster)
+        self.function = function
+        self.grid, self.block, self.shared_bytes, self.cluster = grid, block, shared_bytes, cluster
+        self.slots: list[int] = []
+        self.patches: tuple[tuple[int, int, int], ...] = ()
+        self._guarded = function.driver.devices > 1
+        self._launch = function.driver.launch
+        self._bytes = bytearray()
+        self._starts: list[int] = []
+        self._frames: list[tuple] = []
+        for arg in args:
+            if isinstance(arg, DeviceArray):
+                self.slots.append(len(self._bytes) // 8 + DATA)
+            for parameter in parameters(arg):
+                self._starts.append(len(self._bytes))
+                self._bytes += parameter + bytes(-len(parameter) % 8)
+
+    def __call__(self, stream: int = 0, pointers: Sequence[int] = ()) -> None:
+        """Queue the kernel on a stream; `pointers` are what `patches` choose from.
+
+        The GPU's context must be current. With one GPU it nearly always is, so that the first try is made without
+        asking; the second is for a thread that has not used the GPU yet.
+        """
+        try:  # a frame is off the list as long as it is in use, so that no other thread writes into it
+            frame = self._frames.pop()
+        except IndexError:
+            frame = self._frame()
+        words, config, call = frame
+        for slot, source, offset in self.patches:
+            words[slot] = pointers[source] + offset
+        config.stream = stream
+        code = -1 if self._guarded and not self.function.is_current() else self._launch(*call)
+        if code:
+            with self.function.driver.current(self.function.device):
+                code = self._launch(*call)
+        self._frames.append(frame)
+        if code:
+            self.function.driver.check(f"launch {self}", code)
+
+    def resident(self) -> int:
+        """Clusters (blocks, without clusters) that the GPU holds at a time."""
+        driver, device = self.function.driver, self.function.device
+        with driver.current(device):
+            if self.cluster == 1:
+                blocks = driver.resident_blocks(self.function.handle, prod(self.block), self.shared_bytes)
+                return blocks * driver.multiprocessors(device)
+            _, config, _ = self._frame()
+            return driver.resident_clusters(self.function.handle, config)
+
+    def _frame(self) -> tuple:
+        """What one call at a time needs: the arguments' words, the configuration, and the arguments of the call."""
+        words = (ctypes.c_uint64 * (len(self._bytes) // 8)).from_buffer_copy(self._bytes)
+        addresses = [ctypes.addressof(words) + start for start in self._starts]
+        attributes = (LaunchAttribute * 1)(LaunchAttribute(CLUSTER_DIMENSION, value=(self.cluster, 1, 1)))
+        config = LaunchConfig(self.grid, self.block, self.shared_bytes, 0, attributes, int(self.cluster > 1))
+        function = ctypes.c_void_p(self.function.handle)
+        return words, config, (ctypes.byref(config), function, (ctypes.c_void_p * len(addresses))(*addresses), None)
+
+    def __str__(self) -> str:
+        """The kernel and its configuration, for messages."""
+        grid, block = (_shortest(size) for size in (self.grid, self.block))
+        return f"{self.function.name}[{grid}, {block}], shared_bytes={self.shared_bytes}, cluster={self.cluster}"
+
+
+def _shortest(size: tuple[int, int, int]) -> int | tuple:
+    """A size as people write it: an int where y and z are 1."""
+    return size[0] if size[1:] == (1, 1) else size

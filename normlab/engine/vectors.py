@@ -1,0 +1,217 @@
+"""Intrinsics that move several neighbouring elements by one instruction, with their Python twins for the simulator."""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.cuda.extending import intrinsic
+
+from normlab.engine.compiler import BFLOAT16, TypingError, cgutils, types
+from normlab.engine.intrinsics import convert, element_pointer, widen
+from normlab.sim import read_vector, register_twin, write_vector
+
+WORD = ir.IntType(32)
+
+
+@intrinsic
+def load_vector(typing_context, array, index, width):
+    """`width` neighbouring elements from `array[index]` on, in one instruction: a tuple in accumulator precision.
+
+    `width` is a literal int; width times itemsize is 4, 8 or 16 bytes, to a multiple of which the address must be
+    aligned: on a GPU a misaligned one is a fault. The elements lie next to each other along the last axis, which is
+    contiguous. Index as in `load`.
+    """
+    if not isinstance(width, types.IntegerLiteral):
+        return None  # not for this intrinsic: Numba's error names the types that it was given
+    count = width.literal_value
+    _check_vector("load_vector", array, count)
+    wide = types.float64 if array.dtype == types.float64 else types.float32
+    result = types.UniTuple(wide, count)
+
+    def generate(context, builder, signature, args):
+        pointer, size = _vector_pointer(context, builder, array, index, args[:2], count, array.dtype)
+        loaded = builder.load(pointer)
+        loaded.align = size
+        elements = [_vector_element(builder, loaded, position, array.dtype) for position in range(count)]
+        values = [widen(context, builder, element, array.dtype, wide) for element in elements]
+        return context.make_tuple(builder, result, values)
+
+    return result(array, index, width), generate
+
+
+@intrinsic
+def store_vector(typing_context, array, index, values):
+    """`array[index], …` = the tuple `values`, rounded as in `store`, in one instruction; limits as in `load_vector`."""
+    if not isinstance(values, types.BaseTuple):
+        return None
+    count = len(values)
+    _check_vector("store_vector", array, count)
+
+    def generate(context, builder, signature, args):
+        pointer, size = _vector_pointer(context, builder, array, index, args[:2], count, array.dtype)
+        wide = values[0]  # of the tuple's types: they are all the same, or are made so
+        elements = [
+            context.cast(builder, value, kind, wide)
+            for value, kind in zip(cgutils.unpack_tuple(builder, args[2]), values, strict=True)
+        ]
+        stored = builder.store(_vector_of(context, builder, elements, wide, array.dtype), pointer)
+        stored.align = size
+        return context.get_dummy_value()
+
+    return types.none(array, index, values), generate
+
+
+@intrinsic
+def load_vector_into(typing_context, target, start, array, index, width):
+    """`target[start], …` = `width` neighbouring elements from `array[index]` on, widened as in `load_vector`.
+
+    `target` is a local array, which stays in registers as long as `start` is known to the compiler. Limits as in
+    `load_vector`, but that `width` may be 1, and that a multiple of 16 bytes is several instructions.
+    """
+    if not isinstance(width, types.IntegerLiteral):
+        return None
+    _check_vector("load_vector_into", array, width.literal_value)
+    generate = _load_into(target, start, array, index, width.literal_value, array.dtype)
+    return types.none(target, start, array, index, width), generate
+
+
+@intrinsic
+def load_bits_into(typing_context, target, start, array, index, width, like):
+    """As `load_vector_into`, from an array of unsigned integers that hold the bits of elements of `like`'s dtype.
+
+    For shared memory, where Numba has no arrays of bfloat16.
+    """
+    if not isinstance(width, types.IntegerLiteral):
+        return None
+    _check_vector("load_bits_into", array, width.literal_value)
+    if array.dtype.bitwidth != like.dtype.bitwidth:
+        raise TypingError(f"load_bits_into takes bits of {like.dtype} from integers as wide, but got {array.dtype}")
+    generate = _load_into(target, start, array, index, width.literal_value, like.dtype)
+    return types.none(target, start, array, index, width, like), generate
+
+
+def _load_into(target, start, array, index, count, dtype):
+    """The code generator of both: `count` elements of type `dtype`."""
+
+    def generate(context, builder, signature, args):
+        one = _elements_at_once(dtype, count)
+        pointer, size = _vector_pointer(context, builder, array, index, args[2:4], one, dtype)
+        for first in range(0, count, one):
+            loaded = builder.load(builder.gep(pointer, [WORD(first // one)]))
+            loaded.align = size
+            for position in range(one):
+                element = _vector_element(builder, loaded, position, dtype)
+                value = widen(context, builder, element, dtype, target.dtype)
+                builder.store(value, _neighbour(context, builder, target, start, args[:2], first + position))
+        return context.get_dummy_value()
+
+    return generate
+
+
+@intrinsic
+def store_vector_from(typing_context, array, index, source, start, width):
+    """`array[index], …` = `source[start], …`, `width` of them, rounded as in `store`, in one instruction.
+
+    `source` is a local array; limits as in `load_vector_into`.
+    """
+    if not isinstance(width, types.IntegerLiteral):
+        return None
+    count = width.literal_value
+    _check_vector("store_vector_from", array, count)
+
+    def generate(context, builder, signature, args):
+        one = _elements_at_once(array.dtype, count)
+        pointer, size = _vector_pointer(context, builder, array, index, args[:2], one, array.dtype)
+        for first in range(0, count, one):
+            places = [
+                _neighbour(context, builder, source, start, args[2:4], first + position) for position in range(one)
+            ]
+            vector = _vector_of(context, builder, list(map(builder.load, places)), source.dtype, array.dtype)
+            stored = builder.store(vector, builder.gep(pointer, [WORD(first // one)]))
+            stored.align = size
+        return context.get_dummy_value()
+
+    return types.none(array, index, source, start, width), generate
+
+
+def _elements_at_once(dtype, count):
+    """Elements that one instruction moves, of so many."""
+    return min(count, 128 // dtype.bitwidth)
+
+
+def _neighbour(context, builder, array, start, args, position):
+    """The address of an element of a local array, so many behind the one that its intrinsic names."""
+    pointer = element_pointer(context, builder, types.none(array, start), args)
+    return builder.gep(pointer, [ir.IntType(64)(position)])
+
+
+def _vector_pointer(context, builder, array, index, args, count, dtype):
+    """The address of `count` elements of type `dtype` as one vector, and their size in bytes.
+
+    Two halves travel as one 32-bit word: of a vector of 16-bit elements the compiler would make two instructions.
+    """
+    paired = dtype.bitwidth == 16 and count > 1
+    part = ir.IntType(32) if paired else context.get_data_type(dtype)
+    vector = ir.VectorType(part, count // 2 if paired else count)
+    size = count * dtype.bitwidth // 8
+    first = element_pointer(context, builder, types.none(array, index), args)
+    return builder.bitcast(first, vector.as_pointer()), size
+
+
+def _vector_element(builder, vector, position, dtype):
+    if vector.type.element != WORD or dtype.bitwidth != 16:
+        return builder.extract_element(vector, WORD(position))
+    word = builder.extract_element(vector, WORD(position // 2))
+    return builder.trunc(builder.lshr(word, WORD(16 * (position % 2))), ir.IntType(16))
+
+
+def _vector_of(context, builder, values, source, target):
+    """Values of type `source` as a vector of `target`; halves are rounded and packed two at a time."""
+    if target.bitwidth == 16 and len(values) > 1:
+        singles = [context.cast(builder, value, source, types.float32) for value in values]
+        kind = "bf16x2" if target == BFLOAT16 else "f16x2"
+        function = ir.FunctionType(WORD, [ir.FloatType()] * 2)
+        pack = ir.InlineAsm(function, f"cvt.rn.{kind}.f32 $0, $2, $1;", "=r,f,f")
+        parts = [builder.call(pack, pair) for pair in zip(singles[::2], singles[1::2], strict=True)]
+    else:
+        parts = [convert(context, builder, value, source, target) for value in values]
+    vector = ir.VectorType(parts[0].type, len(parts))(ir.Undefined)
+    for position, part in enumerate(parts):
+        vector = builder.insert_element(vector, part, WORD(position))
+    return vector
+
+
+def _check_vector(name, array, count):
+    size = count * array.dtype.bitwidth // 8
+    several = name in ("load_vector", "store_vector") or size % 16
+    if size not in (4, 8, 16) and count != 1 and several:
+        raise TypingError(f"{name} moves 4, 8 or 16 bytes at a time, but {count} x {array.dtype} are {size}")
+    if array.layout != "C":
+        raise TypingError(f"{name} needs a C-contiguous array, whose neighbours lie side by side, but got {array}")
+
+
+def _load_vector(array: Any, index: Any, width: int) -> tuple:
+    values = read_vector(array, index, width)
+    return values if array.dtype == np.float64 else tuple(map(np.float32, values))
+
+
+def _load_vector_into(target: Any, start: int, array: Any, index: Any, width: int) -> None:
+    for position, value in enumerate(_load_vector(array, index, width), start):
+        target[position] = value
+
+
+def _load_bits_into(target: Any, start: int, array: Any, index: Any, width: int, like: Any) -> None:
+    bits = np.array(read_vector(array, index, width), array.dtype)
+    for position, value in enumerate(bits.view(like.dtype), start):
+        target[position] = value
+
+
+def _store_vector_from(array: Any, index: Any, source: Any, start: int, width: int) -> None:
+    write_vector(array, index, tuple(source[position] for position in range(start, start + width)))
+
+
+register_twin(load_vector, _load_vector)
+register_twin(load_vector_into, _load_vector_into)
+register_twin(load_bits_into, _load_bits_into)
+register_twin(store_vector_from, _store_vector_from)
+register_twin(store_vector, write_vector)

@@ -1,0 +1,233 @@
+"""The two passes over a row of the pipelined backward, and the fetching of a later one, for one thread's share.
+
+    first pass    adds dy x̂ and dy to the columns' sums in registers, and g x̂ and g to the row's
+    second pass   grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar, once the row's sums are known
+
+Both read the row from shared memory, where `fetch` has had it copied: in between it takes no registers. Every thread
+reads what it fetched itself, so that waiting for its own copies is enough.
+"""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from normlab.engine import (
+    cast,
+    copy_async,
+    cuda,
+    float32,
+    load,
+    load_bits_into,
+    load_vector_into,
+    reciprocal,
+    store_vector_from,
+)
+from normlab.kernels.backward.ring import Layout
+from normlab.stages.recompute import clamp_by_magnitude
+
+SMALLEST, LARGEST = float32(2.0**-126), float32(2.0**126)  # that `reciprocal` takes
+HUGE = float32(2.0**64)
+
+
+class Kind(NamedTuple):
+    """Which of the backward's forms a kernel is built for; `weighted`, `biased`: these gradients are wanted."""
+
+    rms: bool
+    memory_efficient: bool
+    weighted: bool
+    biased: bool
+
+    @property
+    def parameters(self) -> int:
+        """Arrays of parameters in shared memory: gamma; recomputing gamma clamped, and beta."""
+        return self.weighted + (self.memory_efficient and self.biased)
+
+
+@cuda.jit(device=True)
+def any_reciprocal(value):
+    """1 / value of any float32, by `reciprocal` of a value that it takes: the powers of two cost no rounding."""
+    factor = HUGE
+    if abs(value) > float32(1):
+        factor = float32(1) / HUGE
+    return reciprocal(value * factor) * factor
+
+
+def places(layout: Layout, kind: Kind) -> tuple[int, int]:
+    """Where gamma and beta begin in the block's shared memory, in accumulators."""
+    return layout.parameters_at, layout.parameters_at + kind.weighted * layout.deal.columns
+
+
+@cache
+def parameter_keeper(layout: Layout, kind: Kind) -> Any:
+    """The device function `keep_parameters(…) -> bool`: a thread's share of the parameters, into shared memory, once.
+
+    The first team does it for all. Returns whether one of the thread's gammas is a rare one, which the passes take more
+    care of: one that was clamped, or one that is too large or too small for `reciprocal`.
+    """
+    deal = layout.deal
+    gamma_at, beta_at = places(layout, kind)
+    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
+    memory_efficient = kind.memory_efficient
+
+    @cuda.jit(device=True)
+    def keep_parameters(parameters, weight, bias, eps, team, place, first, n2):
+        rare = False
+        for v in range(vectors):
+            if whole or first + v * span < n2:
+                for k in range(width):
+                    at = place + v * span + k
+                    if weight is not None:
+                        gamma = load(weight, first + v * span + k)
+                        kept = gamma
+                        if memory_efficient:
+                            kept = clamp_by_magnitude(gamma, eps)
+                            rare = rare or not (kept == gamma and SMALLEST <= abs(gamma) <= LARGEST)
+                        if team == 0:
+                            parameters[gamma_at + at] = kept
+                    if memory_efficient and bias is not None and team == 0:
+                        parameters[beta_at + at] = load(bias, first + v * span + k)
+        return rare
+
+    return keep_parameters
+
+
+@cache
+def fetcher(layout: Layout) -> Any:
+    """The device function `fetch(saved_ring, grad_ring, saved, grad_output, row, at, first)`: start a row's copies.
+
+    at: where the thread's share lies in the stage. first: its first column.
+    """
+    deal, grads_at = layout.deal, layout.grads_at
+    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
+
+    @cuda.jit(device=True)
+    def fetch(saved_ring, grad_ring, saved, grad_output, row, at, first):
+        for v in range(vectors):
+            column = first + v * span
+            if whole or column < saved.shape[1]:
+                copy_async(saved_ring, at + v * span, saved, (row, column), width)
+                copy_async(grad_ring, grads_at + at + v * span, grad_output, (row, column), width)
+
+    return fetch
+
+
+@cache
+def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
+    """The device function `pass_1(…) -> (sum of g x̂, sum of g)` over the thread's share of a row."""
+    deal, grads_at = layout.deal, layout.grads_at
+    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
+    gamma_at, beta_at = places(layout, kind)
+    rms, memory_efficient, weighted, biased = kind
+
+    @cuda.jit(device=True)
+    def pass_1(
+        saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
+        at, place, first, center, scale, rare, sums_weight, sums_bias,
+    ):  # fmt: skip
+        values = cuda.local.array(width, dtype)
+        grads = cuda.local.array(width, dtype)
+        gammas = cuda.local.array(width, dtype)
+        betas = cuda.local.array(width, dtype)
+        sum_gx = cast(0, values)
+        sum_g = cast(0, values)
+        for v in range(vectors):
+            if whole or first + v * span < saved.shape[1]:
+                load_bits_into(values, 0, saved_ring, at + v * span, width, saved)
+                load_bits_into(grads, 0, grad_ring, grads_at + at + v * span, width, grad_output)
+                if weight is not None and not (memory_efficient and rms):
+                    load_vector_into(gammas, 0, parameters, gamma_at + place + v * span, width)
+                if memory_efficient and bias is not None:
+                    load_vector_into(betas, 0, parameters, beta_at + place + v * span, width)
+                for k in range(width):
+                    grad = grads[k]
+                    value = values[k]
+                    if memory_efficient:  # value = gamma x̂; the sum for grad_weight is divided by gamma in the end
+                        if bias is not None:
+                            value -= betas[k]
+                        product = grad * value
+                        sum_gx += product
+                        if weighted:
+                            sums_weight[v * width + k] += product
+                    else:
+                        if mean is not None:
+                            value -= center
+                        product = grad * value
+                        if weighted:
+                            sums_weight[v * width + k] += product * scale
+                            sum_gx += product * gammas[k]
+                        else:
+                            sum_gx += product
+                    if biased:
+                        sums_bias[v * width + k] += grad
+                    if not rms:
+                        if weighted:
+                            sum_g += grad * gammas[k]
+                        else:
+                            sum_g += grad
+        if not memory_efficient:
+            sum_gx *= scale
+        elif weighted and not rms and rare:  # mean(g) wants gamma as it is: once more, out of the way of all others
+            sum_g = cast(0, values)
+            for v in range(vectors):
+                if whole or first + v * span < saved.shape[1]:
+                    load_bits_into(grads, 0, grad_ring, grads_at + at + v * span, width, grad_output)
+                    for k in range(width):
+                        sum_g += grads[k] * load(weight, first + v * span + k)
+        return sum_gx, sum_g
+
+    return pass_1
+
+
+@cache
+def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
+    """The device function `pass_2(…)`: grad_input of the thread's share of a row, whose means are known."""
+    deal, grads_at = layout.deal, layout.grads_at
+    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
+    gamma_at, beta_at = places(layout, kind)
+    rms, memory_efficient = kind.rms, kind.memory_efficient
+
+    @cuda.jit(device=True)
+    def pass_2(
+        saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
+        at, place, first, center, scale, rare, mean_gx, mean_g, grad_input, row,
+    ):  # fmt: skip
+        values = cuda.local.array(width, dtype)
+        grads = cuda.local.array(width, dtype)
+        gammas = cuda.local.array(width, dtype)
+        betas = cuda.local.array(width, dtype)
+        inverses = cuda.local.array(width, dtype)
+        slope = mean_gx
+        if not memory_efficient:
+            slope = scale * mean_gx
+        for v in range(vectors):
+            if whole or first + v * span < saved.shape[1]:
+                load_bits_into(values, 0, saved_ring, at + v * span, width, saved)
+                load_bits_into(grads, 0, grad_ring, grads_at + at + v * span, width, grad_output)
+                if weight is not None:
+                    load_vector_into(gammas, 0, parameters, gamma_at + place + v * span, width)
+                if memory_efficient and bias is not None:
+                    load_vector_into(betas, 0, parameters, beta_at + place + v * span, width)
+                if memory_efficient and weight is not None:
+                    for k in range(width):
+                        if rare:
+                            inverses[k] = any_reciprocal(gammas[k])
+                        else:
+                            inverses[k] = reciprocal(gammas[k])
+                for k in range(width):
+                    value = values[k]
+                    if mean is not None:
+                        value -= center
+                    if memory_efficient and bias is not None:
+                        value -= betas[k]
+                    gradient = grads[k]
+                    if weight is not None:
+                        gradient *= gammas[k]
+                    if not rms:
+                        gradient -= mean_g
+                    if memory_efficient and weight is not None:
+                        gradient -= value * (inverses[k] * slope)
+                    else:
+                        gradient -= value * slope
+                    grads[k] = gradient * scale
+                store_vector_from(grad_input, (row, first + v * span), grads, 0, width)
+
+    return pass_2

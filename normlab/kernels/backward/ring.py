@@ -1,0 +1,59 @@
+"""How the rows that a block works on lie in its shared memory, and who reads which part of them.
+
+A ring of stages holds rows of the saved array and of grad_output, as their bits; behind it lie the parameters of the
+block's columns, in accumulator precision, so that no pass has to widen them again.
+"""
+
+from typing import NamedTuple
+
+from normlab.engine import uint16, uint32
+from normlab.stages.vector import Deal
+
+BITS = {2: uint16, 4: uint32}  # bytes an element -> the integers that hold its bits
+ACCUMULATOR_BYTES = 4  # the pipelined kernel computes in float32
+
+
+class Layout(NamedTuple):
+    """What a pipelined kernel is built for.
+
+    deal: how a row, or its slice in one block of a cluster, is dealt to threads. rows: of one block, at the same time.
+    blocks: of the cluster that shares a row. stages: rows of a team in the ring. lag: 1 if a row's second pass is made
+    after the next row's first, 0 if at once. saved_bytes, grad_bytes: an element's.
+    """
+
+    deal: Deal
+    rows: int
+    blocks: int
+    stages: int
+    lag: int
+    saved_bytes: int
+    grad_bytes: int
+
+    @property
+    def threads(self) -> int:
+        """Threads a block."""
+        return self.rows * self.deal.threads
+
+    @property
+    def grads_at(self) -> int:
+        """Where the ring of grad_output begins, in its elements."""
+        return self.stages * self.rows * self.deal.columns * self.saved_bytes // self.grad_bytes
+
+    @property
+    def parameters_at(self) -> int:
+        """Where the parameters begin, in accumulators."""
+        together = self.saved_bytes + self.grad_bytes
+        return self.stages * self.rows * self.deal.columns * together // ACCUMULATOR_BYTES
+
+    @property
+    def board_bytes(self) -> int:
+        """Static shared memory: two phases of two sums, of each row's warps in the whole cluster."""
+        return ACCUMULATOR_BYTES * 2 * self.rows * 2 * self.deal.warps * self.blocks
+
+    def shared_bytes(self, parameters: int) -> int:
+        """Dynamic shared memory for the ring and so many arrays of parameters.
+
+        In the end the teams' sums of a column go there too.
+        """
+        ring = ACCUMULATOR_BYTES * (self.parameters_at + parameters * self.deal.columns)
+        return max(ring, ACCUMULATOR_BYTES * (self.rows - 1) * self.deal.columns)

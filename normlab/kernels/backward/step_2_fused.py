@@ -1,0 +1,163 @@
+"""One persistent kernel: grad_input, and the columns' sums in registers, from one reading.
+
+As many blocks as the GPU holds stay to the end and take row after row. A thread always meets the same columns, so it
+adds up their gradients in registers, over all of its rows; when the rows are done, each block writes one row of partial
+sums, and a second, small kernel adds these up. Who adds what is fixed, and so are the bits.
+Rows are dealt in 16-byte vectors and kept in registers between the two sums and the gradient, as in the forward's
+step 5. Rows that do not fit, and float64, go to step 1.
+Moves: dy and the saved array once, grad_input once: the least there is, and a few partial sums.
+Bound by: waiting. Between two rows a block waits first for the loads, then for its slowest warp.
+Measured: see the README; about 0.6 of a copy.
+Next: fetch rows ahead, and let one row's sums travel while another row is worked on.
+"""
+
+from functools import cache
+
+from normlab.engine import accumulator, cast, cuda, load, load_vector_into, multiprocessors, store, store_vector_from
+from normlab.kernels.backward import final_sums, step_1_apex
+from normlab.kernels.step import BackwardProblem, BackwardStep, Chains, longest
+from normlab.stages.block import block_sums
+from normlab.stages.recompute import affine, clamp_by_magnitude, normalised_from_input, without_bias
+from normlab.stages.vector import Deal, dealt, row_loader, whole_warps, widest
+from normlab.stages.warp import warp_sum_butterfly
+
+VECTORS = 2  # of a thread
+MAX_THREADS = 512
+MAX_ELEMENTS = 16  # of a thread: the row's, dy's and two sums of each are in registers
+RESIDENT_THREADS = 1024  # of a multiprocessor
+
+
+def deal_for(n2: int, width: int) -> Deal | None:
+    """How a row is dealt to the threads of a block; None: it does not fit their registers."""
+    deal = dealt(n2, width, min(MAX_THREADS, whole_warps(-(-n2 // (width * VECTORS)))))
+    return deal if deal.elements <= MAX_ELEMENTS else None
+
+
+def blocks_for(deal: Deal, n1: int, processors: int) -> int:
+    """Blocks that stay."""
+    return min(n1, processors * (RESIDENT_THREADS // deal.threads))
+
+
+@cache
+def build(dtype, deal: Deal, rms, memory_efficient):
+    """The kernel for an accumulator dtype, a deal, a norm and what was saved."""
+    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
+    elements, warps = deal.elements, deal.warps
+    load_row = row_loader(deal)
+
+    @cuda.jit(launch_bounds=(deal.threads, 1))
+    def backward_fused(
+        grad_output, saved, mean, invvar, weight, bias, eps, grad_input, part_weight, part_bias
+    ):  # fmt: skip
+        buffer = cuda.shared.array((2, warps), dtype)
+        values = cuda.local.array(elements, dtype)
+        grads = cuda.local.array(elements, dtype)
+        sums_weight = cuda.local.array(elements, dtype)
+        sums_bias = cuda.local.array(elements, dtype)
+        gammas = cuda.local.array(width, dtype)
+        betas = cuda.local.array(width, dtype)
+        for k in range(elements):
+            sums_weight[k] = cast(0, invvar)
+            sums_bias[k] = cast(0, invvar)
+        n2 = saved.shape[1]
+        first = cuda.threadIdx.x * width
+        row = cuda.blockIdx.x
+        while row < saved.shape[0]:
+            load_row(values, saved, row, first)
+            load_row(grads, grad_output, row, first)
+            scale = load(invvar, row)
+            center = None if mean is None else load(mean, row)
+            sum_g = cast(0, invvar)
+            sum_gx = cast(0, invvar)
+            for v in range(vectors):
+                if whole or first + v * span < n2:
+                    if weight is not None:
+                        load_vector_into(gammas, 0, weight, first + v * span, width)
+                    if bias is not None:
+                        load_vector_into(betas, 0, bias, first + v * span, width)
+                    for k in range(width):
+                        at = v * width + k
+                        grad = grads[at]
+                        gamma = None if weight is None else gammas[k]
+                        beta = None if bias is None else betas[k]
+                        g = affine(grad, gamma, None)
+                        if memory_efficient:
+                            value = without_bias(values[at], beta)
+                            sum_gx += grad * value
+                            if weight is not None:
+                                clamped = clamp_by_magnitude(gammas[k], eps)
+                                value = value / clamped
+                                grads[at] = grad * clamped
+                        else:
+                            value = normalised_from_input(values[at], center, scale)
+                            sum_gx += g * value
+                            grads[at] = g
+                        if not rms:
+                            sum_g += g
+                        values[at] = value
+                        if part_weight is not None:
+                            sums_weight[at] += grad * value
+                        if part_bias is not None:
+                            sums_bias[at] += grad
+            sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
+            mean_g = sum_g / cast(n2, invvar)
+            mean_gx = sum_gx / cast(n2, invvar)
+            for v in range(vectors):
+                if whole or first + v * span < n2:
+                    for k in range(width):
+                        at = v * width + k
+                        grads[at] = (grads[at] - mean_g - values[at] * mean_gx) * scale
+                    store_vector_from(grad_input, (row, first + v * span), grads, v * width, width)
+            row += cuda.gridDim.x
+        for v in range(vectors):
+            for k in range(width):
+                column = first + v * span + k
+                if column < n2:
+                    if part_weight is not None:
+                        store(part_weight, (cuda.blockIdx.x, column), sums_weight[v * width + k])
+                    if part_bias is not None:
+                        store(part_bias, (cuda.blockIdx.x, column), sums_bias[v * width + k])
+
+    return backward_fused
+
+
+def _run(launch, memory, problem: BackwardProblem):
+    n1, n2 = problem.saved.shape
+    deal = None
+    if problem.invvar.dtype.itemsize == 4:
+        deal = deal_for(n2, widest(n2, *problem.matrices, problem.weight, problem.bias))
+    if deal is None:
+        step_1_apex.STEP.run(launch, memory, problem)
+        return
+    dtype = accumulator(problem.invvar)
+    blocks = blocks_for(deal, n1, multiprocessors(problem.saved))
+    parts = final_sums.parts_for(memory, problem, blocks)
+    kernel = build(dtype, deal, problem.rms, problem.memory_efficient)
+    launch(kernel, blocks, deal.threads, *problem.operands, problem.grad_input, *parts)
+    final_sums.launch_sums(launch, dtype, parts, problem)
+
+
+def _deals(n2: int) -> list[Deal]:
+    deals = (deal_for(n2, width) for width in (1, 2, 4, 8) if n2 % width == 0)
+    return [deal for deal in deals if deal is not None]
+
+
+def _row_chains(n2: int) -> Chains:
+    own = [Chains(deal.elements, 5 + (deal.warps - 1).bit_length()) for deal in _deals(n2)]
+    return longest(*own, step_1_apex.STEP.row_chains(n2))
+
+
+def _column_chains(n1: int, n2: int) -> Chains:
+    blocks = [blocks_for(deal, n1, final_sums.PROCESSORS) for deal in _deals(n2)]
+    own = [Chains(-(-n1 // number) + final_sums.terms(number), 2) for number in blocks]
+    return longest(*own, step_1_apex.STEP.column_chains(n1, n2))
+
+
+STEP = BackwardStep(
+    name="fused",
+    summary="one persistent kernel, the columns' sums in registers",
+    run=_run,
+    row_chains=_row_chains,
+    simulated_seconds=lambda n1, n2: n1 * (0.002 + 21e-6 * n2) + 270e-6 * n2,
+    column_chains=_column_chains,
+)

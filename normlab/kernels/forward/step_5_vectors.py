@@ -1,0 +1,116 @@
+"""A block per row; 16-byte vectors, and the row in registers.
+
+A thread loads up to eight neighbouring elements by one instruction, a few such vectors before it uses the first, and
+keeps them: the mean, the squares and the output all come from registers, and x is read once.
+Where a row begins at no multiple of 16 bytes, or ends inside a vector, the vectors are narrower, down to one element.
+Rows that do not fit the registers of a block, and float64, go to step 4.
+Moves: x once, the output once: the least there is.
+Bound by: waiting. Each of the two sums takes the block through a tree of barriers, and meanwhile nothing is loaded.
+Measured: see the README; about 0.9 of a copy.
+Next: one barrier, and several rows a block.
+"""
+
+import math
+from functools import cache
+
+from normlab.engine import accumulator, cast, cuda, float32, load_vector_into, store, store_vector_from
+from normlab.kernels.forward import step_4_column_blocks
+from normlab.kernels.step import Chains, ForwardStep, longest
+from normlab.stages.block import block_sum
+from normlab.stages.recompute import affine, normalised_from_input
+from normlab.stages.vector import Deal, dealt, row_loader, whole_warps, widest
+from normlab.stages.warp import warp_sum_butterfly
+
+VECTORS = 4  # of a thread, if the row is long enough: loads in flight before the first is used
+MAX_THREADS = 1024
+MAX_ELEMENTS = 32  # of a thread, kept in registers
+GRID_LIMIT = 2**31 - 1
+
+
+def deal_for(n2: int, width: int) -> Deal | None:
+    """How a row is dealt to the threads of a block; None: it does not fit their registers."""
+    threads = min(MAX_THREADS, whole_warps(-(-n2 // (width * VECTORS))))
+    deal = dealt(n2, width, threads)
+    return deal if deal.elements <= MAX_ELEMENTS else None
+
+
+@cache
+def build(dtype, deal: Deal):
+    """The kernel for an accumulator dtype and a deal."""
+    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
+    elements, warps = deal.elements, deal.warps
+    load_row = row_loader(deal)
+
+    @cuda.jit(launch_bounds=(deal.threads, 1))
+    def forward_vectors(x, weight, bias, eps, output, mean, invvar):
+        buffer = cuda.shared.array((2, warps), dtype)
+        values = cuda.local.array(elements, dtype)
+        gammas = cuda.local.array(width, dtype)
+        betas = cuda.local.array(width, dtype)
+        n2 = x.shape[1]
+        first = cuda.threadIdx.x * width
+        row = cuda.blockIdx.x
+        while row < x.shape[0]:
+            load_row(values, x, row, first)
+            center = cast(0, invvar)
+            if mean is not None:
+                total = cast(0, invvar)
+                for k in range(elements):
+                    total += values[k]
+                center = block_sum(warp_sum_butterfly(total), buffer) / cast(n2, invvar)
+            square_sum = cast(0, invvar)
+            for v in range(vectors):
+                if whole or first + v * span < n2:  # what lies past the end must not count as (0 - mean)²
+                    for k in range(width):
+                        deviation = values[v * width + k] - center
+                        square_sum += deviation * deviation
+            square_sum = block_sum(warp_sum_butterfly(square_sum), buffer)
+            scale = float32(1) / math.sqrt(square_sum / cast(n2, invvar) + eps)
+            for v in range(vectors):
+                column = first + v * span
+                if whole or column < n2:
+                    if weight is not None:
+                        load_vector_into(gammas, 0, weight, column, width)
+                    if bias is not None:
+                        load_vector_into(betas, 0, bias, column, width)
+                    for k in range(width):
+                        gamma = None if weight is None else gammas[k]
+                        beta = None if bias is None else betas[k]
+                        value = normalised_from_input(values[v * width + k], center, scale)
+                        values[v * width + k] = affine(value, gamma, beta)
+                    store_vector_from(output, (row, column), values, v * width, width)
+            if cuda.threadIdx.x == 0:
+                if mean is not None:
+                    store(mean, row, center)
+                store(invvar, row, scale)
+            row += cuda.gridDim.x
+
+    return forward_vectors
+
+
+def _run(launch, x, weight, bias, eps, output, mean, invvar):
+    n1, n2 = x.shape
+    deal = None
+    if invvar.dtype.itemsize == 4:
+        deal = deal_for(n2, widest(n2, x, weight, bias, output))
+    if deal is None:
+        step_4_column_blocks.STEP.run(launch, x, weight, bias, eps, output, mean, invvar)
+        return
+    kernel = build(accumulator(invvar), deal)
+    launch(kernel, min(n1, GRID_LIMIT), deal.threads, x, weight, bias, eps, output, mean, invvar)
+
+
+def _chains(n2: int) -> Chains:
+    deals = [deal_for(n2, width) for width in (1, 2, 4, 8) if n2 % width == 0]
+    own = [Chains(deal.elements, 5 + (deal.warps - 1).bit_length()) for deal in deals if deal is not None]
+    return longest(*own, step_4_column_blocks.STEP.row_chains(n2))
+
+
+STEP = ForwardStep(
+    name="vectors",
+    summary="16-byte vectors, the row in registers",
+    run=_run,
+    row_chains=_chains,
+    simulated_seconds=lambda n1, n2: n1 * (0.002 + 10e-6 * n2),
+    statistics="two_pass",
+)

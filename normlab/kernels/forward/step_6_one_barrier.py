@@ -1,0 +1,171 @@
+"""Several rows a block, each with a team of its own; one barrier for both sums.
+
+Every warp finds the moments of its own part of the row, and one barrier later every warp merges all of them
+(`stages.grouped`). A row of one warp needs no barrier at all. Small teams with a few vectors each, and several of them
+in a block, keep loads in flight while others wait.
+Moves: x once, the output once.
+Bound by: memory. A multiprocessor has 32 to 96 KB on their way at a time.
+Measured: see the README; 0.95 to 1.0 of a copy for rows of up to 32 or 64 KB. Tried: parameters loaded before the
+reduction, hints for the caches, and blocks that stay and take row after row: no better, or worse (0.93).
+Next: rows that no block can hold.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from normlab.engine import accumulator, cast, cuda, load_vector_into, store, store_vector_from
+from normlab.kernels.forward import step_4_column_blocks
+from normlab.kernels.step import Chains, ForwardStep, longest
+from normlab.stages.grouped import group_merger, group_size
+from normlab.stages.recompute import affine, normalised_from_input
+from normlab.stages.team import leaver
+from normlab.stages.vector import Deal, dealt, row_loader, whole_warps, widest
+from normlab.stages.warp import warp_sum_butterfly
+
+
+class Plan(NamedTuple):
+    """deal: of a row to its team. rows: of a block."""
+
+    deal: Deal
+    rows: int
+
+
+# Up to so many vectors a row: threads a row (0: a quarter of the vectors, or half of them), rows a block.
+# Measured on an H200 with n2 from 768 to 16,384, as fractions of a copy, LayerNorm / RMSNorm:
+HALVES = (  # eight elements a vector
+    (96, 32, 2),  # 768: 0.97 / 0.97; 96 threads: 0.91 / 0.97
+    (256, 64, 1),  # 1024: 0.97 / 0.99, 2048: 0.99 / 0.99; 128 threads: 0.92 / 0.97, 0.96 / 0.99
+    (1024, 0, 2),  # 4096: 0.97 / 0.96, 5120: 0.97 / 0.98, 8192: 0.96 / 0.97; half the threads: 0.95 / 0.97
+    (2048, 0, 1),  # 16384: 0.97 / 0.98; half the threads: 0.94 / 0.97
+)
+SINGLES = (  # four elements a vector
+    (256, 0, 1),  # 768: 0.99 / 1.00, 1024: 0.99 / 1.00
+    (512, 128, 4),  # 2048: 0.99 / 0.98; 256 threads: 0.98 / 0.98
+    (2048, 0, 1),  # 4096: 0.98 / 0.99, 5120: 1.00 / 1.00, 8192: 0.99 / 0.99
+    (4096, 512, 1),  # 16384: 0.98 / 0.98; 1024 threads: 0.94 / 0.97
+)
+MAX_THREADS = 1024
+GRID_LIMIT = 2**31 - 1
+MAX_ELEMENTS = {512: 64, 1024: 32}  # of a thread, in a block of up to so many
+
+
+def plan_for(n2: int, width: int, itemsize: int) -> Plan | None:
+    """How rows of n2 are dealt out, with vectors of `width` elements; itemsize: of the widest array.
+
+    None: a block's registers do not hold the row. Depends on no n1: a row's bits are the same in every batch.
+    """
+    count = -(-n2 // width)
+    table, share = (HALVES, 4) if itemsize == 2 else (SINGLES, 2)
+    fits = (entry for entry in table if count <= entry[0])
+    _, threads, rows = next(fits, (count, MAX_THREADS, 1))  # narrow vectors may be more than any entry has
+    deal = dealt(n2, width, threads or whole_warps(-(-count // share)))
+    largest = min(limit for limit in MAX_ELEMENTS if limit >= deal.threads)
+    return Plan(deal, rows) if deal.elements <= MAX_ELEMENTS[largest] else None
+
+
+@cache
+def build(dtype, plan: Plan):
+    """The kernel for an accumulator dtype and a plan."""
+    deal, rows = plan
+    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
+    elements, warps = deal.elements, deal.warps
+    load_row, size, merge = row_loader(deal), group_size(deal, 1), group_merger(deal, 1)
+    leave = leaver(warps, 1)
+
+    @cuda.jit(launch_bounds=(deal.threads * rows, 1))
+    def forward_one_barrier(x, weight, bias, eps, factor, output, mean, invvar):
+        board = cuda.shared.array((1, rows, 2, warps), dtype)
+        values = cuda.local.array(elements, dtype)
+        gammas = cuda.local.array(width, dtype)
+        betas = cuda.local.array(width, dtype)
+        n2 = x.shape[1]
+        team = cuda.threadIdx.y
+        warp = cuda.threadIdx.x >> 5
+        first = cuda.threadIdx.x * width
+        row = cuda.blockIdx.x * rows + team
+        live = row < x.shape[0]  # the last block's teams may have none, but come to the barrier
+        for k in range(elements):
+            values[k] = cast(0, board)
+        if live:
+            load_row(values, x, row, first)
+        center = cast(0, board)
+        if mean is not None:
+            total = cast(0, board)
+            for k in range(elements):
+                total += values[k]
+            total = warp_sum_butterfly(total)
+            center = total / cast(max(size(n2, warp), 1), board)  # of the warp's own values, so far
+        square_sum = cast(0, board)
+        for v in range(vectors):
+            if whole or first + v * span < n2:
+                for k in range(width):
+                    deviation = values[v * width + k] - center
+                    square_sum += deviation * deviation
+        square_sum = warp_sum_butterfly(square_sum)
+        if warps > 1:
+            if mean is not None:
+                leave(board, 0, team, 0, warp, total)
+            leave(board, 0, team, 1, warp, square_sum)
+            cuda.syncthreads()  # all warps of a team have left their sums before any of them collects
+            center, square_sum = merge(board, 0, team, n2, factor, mean)
+        scale = cuda.libdevice.rsqrtf(square_sum * factor + eps)
+        if live:
+            for v in range(vectors):
+                column = first + v * span
+                if whole or column < n2:
+                    if weight is not None:
+                        load_vector_into(gammas, 0, weight, column, width)
+                    if bias is not None:
+                        load_vector_into(betas, 0, bias, column, width)
+                    for k in range(width):
+                        gamma = None if weight is None else gammas[k]
+                        beta = None if bias is None else betas[k]
+                        value = normalised_from_input(values[v * width + k], center, scale)
+                        values[v * width + k] = affine(value, gamma, beta)
+                    store_vector_from(output, (row, column), values, v * width, width)
+            if cuda.threadIdx.x == 0:
+                if mean is not None:
+                    store(mean, row, center)
+                store(invvar, row, scale)
+
+    return forward_one_barrier
+
+
+def launch_rows(launch, x, weight, bias, eps, output, mean, invvar) -> bool:
+    """Queue the kernel, if a plan has it; else say so."""
+    n1, n2 = x.shape
+    if invvar.dtype.itemsize != 4:
+        return False
+    width = widest(n2, x, weight, bias, output)
+    plan = plan_for(n2, width, max(x.dtype.itemsize, output.dtype.itemsize))
+    if plan is None or -(-n1 // plan.rows) > GRID_LIMIT:
+        return False
+    kernel, factor = build(accumulator(invvar), plan), np.float32(1 / n2)
+    grid, block = -(-n1 // plan.rows), (plan.deal.threads, plan.rows)
+    launch(kernel, grid, block, x, weight, bias, eps, factor, output, mean, invvar)
+    return True
+
+
+def _run(launch, x, weight, bias, eps, output, mean, invvar):
+    if not launch_rows(launch, x, weight, bias, eps, output, mean, invvar):
+        step_4_column_blocks.STEP.run(launch, x, weight, bias, eps, output, mean, invvar)
+
+
+def _chains(n2: int) -> Chains:
+    plans = [
+        plan_for(n2, width, itemsize) for itemsize in (2, 4) for width in (1, 2, 4, 16 // itemsize) if n2 % width == 0
+    ]
+    own = [Chains(plan.deal.elements, 5 + (plan.deal.warps - 1).bit_length()) for plan in plans if plan is not None]
+    return longest(*own, step_4_column_blocks.STEP.row_chains(n2))
+
+
+STEP = ForwardStep(
+    name="one_barrier",
+    summary="several rows a block, both sums with one barrier",
+    run=_run,
+    row_chains=_chains,
+    simulated_seconds=lambda n1, n2: n1 * (0.002 + 13e-6 * n2),
+    statistics="grouped",
+)

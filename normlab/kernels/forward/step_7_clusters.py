@@ -1,0 +1,213 @@
+"""Long rows, held in the shared memory of a cluster of blocks; short ones as in step 6.
+
+A row of more than 32 KB does not fit the registers of a block that shares its multiprocessor with others. Here each
+block of a cluster keeps a slice of the row in shared memory, copied there without passing through registers, and the
+blocks exchange their sums through each other's shared memory, still with one barrier. Blocks stay: as soon as a vector
+of the output is on its way, its place is free, and the same vector of the next row is fetched into it.
+Moves: x once, the output once.
+Bound by: the wait for the slowest block of a cluster, twice a row.
+Measured: see the README; 0.83 to 0.92 of a copy at n2 = 65536.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from normlab.engine import (
+    accumulator,
+    block_shared_bytes,
+    cast,
+    cluster_rank,
+    cluster_sync,
+    commit_copies,
+    compute_capability,
+    copy_async,
+    cuda,
+    load_bits_into,
+    load_vector_into,
+    resident_clusters,
+    store,
+    store_vector_from,
+    uint16,
+    uint32,
+    wait_copies,
+)
+from normlab.kernels.forward import step_4_column_blocks
+from normlab.kernels.forward.step_6_one_barrier import STEP as ROWS
+from normlab.kernels.forward.step_6_one_barrier import launch_rows
+from normlab.kernels.step import Chains, ForwardStep, longest
+from normlab.stages.grouped import group_merger, group_size
+from normlab.stages.recompute import affine, normalised_from_input
+from normlab.stages.team import leaver
+from normlab.stages.vector import Deal, widest
+from normlab.stages.warp import warp_sum_butterfly
+
+VECTORS = 8  # of a thread
+MAX_CLUSTER = 16
+CLUSTERS_FROM = (9, 0)  # compute capability
+RESIDENT_THREADS = 1536  # of a multiprocessor: what registers and shared memory leave room for
+
+
+class Plan(NamedTuple):
+    """deal: of a slice to a block. blocks: of a cluster. itemsize: bytes an element of x."""
+
+    deal: Deal
+    blocks: int
+    itemsize: int
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory: the slice."""
+        return self.deal.columns * self.itemsize
+
+    @property
+    def resident(self) -> int:
+        """Blocks that a multiprocessor holds."""
+        return max(1, RESIDENT_THREADS // self.deal.threads)
+
+
+def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) -> Plan | None:
+    """How long rows are dealt out; None: not with this vector, or on no GPU of this compute capability.
+
+    Slices of 32 KB of bfloat16 (256 threads), 64 KB of float32 (512 threads): measured on an H200, LayerNorm / RMSNorm,
+    n2 = 65536, bfloat16: 4 blocks of 256 threads 0.80 / 0.91, 2 of 512 0.80 / 0.90, 1 of 1024 0.65 / 0.90; float32: 4
+    of 512 0.87 / 0.92, 8 of 256 0.79 / 0.92. Depends on no n1, so that a row's bits are the same in every batch.
+    """
+    if width * itemsize < 4:  # no asynchronous copy is that narrow
+        return None
+    room = block_shared_bytes(capability)
+    most = MAX_CLUSTER if capability >= CLUSTERS_FROM else 1
+    for threads in (256, 512, 1024) if itemsize == 2 else (512, 1024):
+        blocks = 1
+        while blocks < most and blocks * threads * VECTORS * width < n2:
+            blocks *= 2
+        deal = Deal(threads, VECTORS, width, blocks * threads * VECTORS * width == n2)
+        plan = Plan(deal, blocks, itemsize)
+        if blocks * deal.columns >= n2 and plan.shared_bytes + 2048 <= room:
+            return plan
+    return None
+
+
+@cache
+def build(dtype, plan: Plan):
+    """The kernel for an accumulator dtype and a plan."""
+    deal, blocks, itemsize = plan
+    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
+    warps, columns = deal.warps, deal.columns
+    members = warps * blocks
+    bits = uint16 if itemsize == 2 else uint32
+    size, merge, leave = group_size(deal, blocks), group_merger(deal, blocks), leaver(warps, blocks)
+
+    @cuda.jit(launch_bounds=(deal.threads, plan.resident))
+    def forward_clusters(x, weight, bias, eps, factor, output, mean, invvar):
+        board = cuda.shared.array((2, 1, 2, members), dtype)
+        held = cuda.shared.array(0, bits, alignment=16)  # the slice of the row
+        values = cuda.local.array(width, dtype)
+        gammas = cuda.local.array(width, dtype)
+        betas = cuda.local.array(width, dtype)
+        n2 = x.shape[1]
+        rank = 0
+        row = cuda.blockIdx.x
+        stride = cuda.gridDim.x
+        if blocks > 1:
+            rank = cluster_rank()
+            row //= blocks
+            stride //= blocks
+        warp = cuda.threadIdx.x >> 5
+        place = cuda.threadIdx.x * width  # of the thread's first vector in the slice
+        first = rank * columns + place  # and in the row
+        for v in range(vectors):
+            if whole or first + v * span < n2:
+                copy_async(held, place + v * span, x, (row, first + v * span), width)
+        commit_copies()
+        if blocks > 1:
+            cluster_sync()  # all blocks have begun: their boards are there to be written to
+        phase = 0
+        while row < x.shape[0]:
+            wait_copies(0)  # for the thread's own copies: it reads no others
+            center = cast(0, board)
+            if mean is not None:
+                total = cast(0, board)
+                for v in range(vectors):
+                    if whole or first + v * span < n2:
+                        load_bits_into(values, 0, held, place + v * span, width, x)
+                        for k in range(width):
+                            total += values[k]
+                total = warp_sum_butterfly(total)
+                center = total / cast(max(size(n2, rank * warps + warp), 1), board)
+                leave(board, phase, 0, 0, warp, total)
+            square_sum = cast(0, board)
+            for v in range(vectors):
+                if whole or first + v * span < n2:
+                    load_bits_into(values, 0, held, place + v * span, width, x)
+                    for k in range(width):
+                        deviation = values[k] - center
+                        square_sum += deviation * deviation
+            leave(board, phase, 0, 1, warp, warp_sum_butterfly(square_sum))
+            if blocks > 1:
+                cluster_sync()  # all warps of the cluster have left their sums
+            else:
+                cuda.syncthreads()  # all warps of the block have left their sums
+            center, square_sum = merge(board, phase, 0, n2, factor, mean)
+            phase = 1 - phase  # the next row's sums must not meet these, which others may still be reading
+            scale = cuda.libdevice.rsqrtf(square_sum * factor + eps)
+            for v in range(vectors):
+                column = first + v * span
+                if whole or column < n2:
+                    load_bits_into(values, 0, held, place + v * span, width, x)
+                    if row + stride < x.shape[0]:
+                        copy_async(held, place + v * span, x, (row + stride, column), width)
+                    if weight is not None:
+                        load_vector_into(gammas, 0, weight, column, width)
+                    if bias is not None:
+                        load_vector_into(betas, 0, bias, column, width)
+                    for k in range(width):
+                        gamma = None if weight is None else gammas[k]
+                        beta = None if bias is None else betas[k]
+                        values[k] = affine(normalised_from_input(values[k], center, scale), gamma, beta)
+                    store_vector_from(output, (row, column), values, 0, width)
+            commit_copies()
+            if cuda.threadIdx.x == 0 and rank == 0:
+                if mean is not None:
+                    store(mean, row, center)
+                store(invvar, row, scale)
+            row += stride
+        if blocks > 1:
+            cluster_sync()  # no block ends while others write to its board
+
+    return forward_clusters
+
+
+def _run(launch, x, weight, bias, eps, output, mean, invvar):
+    n1, n2 = x.shape
+    if launch_rows(launch, x, weight, bias, eps, output, mean, invvar):
+        return
+    plan = None
+    if invvar.dtype.itemsize == 4:
+        plan = plan_for(n2, widest(n2, x, weight, bias, output), x.dtype.itemsize, compute_capability(x))
+    if plan is None:
+        step_4_column_blocks.STEP.run(launch, x, weight, bias, eps, output, mean, invvar)
+        return
+    kernel = build(accumulator(invvar), plan)
+    args = x, weight, bias, eps, np.float32(1 / n2), output, mean, invvar
+    how = {"shared_bytes": plan.shared_bytes, "cluster": plan.blocks}
+    clusters = min(n1, resident_clusters(kernel, plan.deal.threads, *args, **how))
+    launch(kernel, clusters * plan.blocks, plan.deal.threads, *args, **how)
+
+
+def _chains(n2: int) -> Chains:
+    kinds = [(16 // itemsize, itemsize) for itemsize in (2, 4)] + [(width, 4 // width) for width in (1, 2)]
+    plans = [plan_for(n2, *kind, (9, 0)) for kind in kinds if n2 % kind[0] == 0]
+    own = [Chains(plan.deal.elements + (plan.deal.warps * plan.blocks) // 32, 10) for plan in plans if plan is not None]
+    return longest(*own, ROWS.row_chains(n2))
+
+
+STEP = ForwardStep(
+    name="clusters",
+    summary="long rows in the shared memory of a cluster, others as one_barrier",
+    run=_run,
+    row_chains=_chains,
+    simulated_seconds=lambda n1, n2: n1 * (0.002 + 15e-6 * n2),
+    statistics="grouped",
+)

@@ -1,0 +1,102 @@
+"""Asynchronous copies: the twins of an engine's `copy_async`, `commit_copies` and `wait_copies`.
+
+On a GPU a copy arrives at any time between its start and the wait for it. Here it reads its source at its start and
+arrives as late as it may: at the `wait_copies` that covers its group, and never if there is none. So whoever reads the
+target too early finds there what lay there before, in every schedule.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from normlab.sim.errors import SimulationError
+from normlab.sim.observed import ObservedArray, plain_array
+from normlab.sim.vector import WIDEST, vector_key
+
+if TYPE_CHECKING:
+    from normlab.sim.api import Cuda
+
+
+class Copy(NamedTuple):
+    """A copy on its way."""
+
+    target: np.ndarray  # the elements that it will write
+    values: np.ndarray  # what to
+    seen: Any = None  # the observer's own
+
+
+Part = tuple[ObservedArray, tuple[int, ...], int]  # so many neighbours in an array, from an index on
+
+
+class Copies:
+    """What a thread has on its way: groups, the oldest first, and copies that are in none yet."""
+
+    __slots__ = ("groups", "ungrouped")
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self.groups: list[list[Copy]] = []
+        self.ungrouped: list[Copy] = []
+
+
+def copy_async(cuda: "Cuda", target: Any, target_index: Any, source: Any, source_index: Any, width: int) -> None:
+    """Start to copy, from global into shared memory, as many bytes as `width` neighbours in `target` have.
+
+    Raises SimulationError where a GPU's compiler or the GPU would refuse: for a size or an address that no instruction
+    has, for other memory; IndexError outside of the arrays.
+    """
+    plain, plain_source, width = plain_array(target), plain_array(source), int(width)
+    size = width * plain.itemsize
+    if (size not in (4, 8) and (size % WIDEST or not size)) or size % plain_source.itemsize:
+        raise SimulationError(
+            f"copy_async moves 4, 8 or 16 bytes at a time and whole elements, but {width} x {plain.dtype} are {size} "
+            f"bytes, to come from elements of {plain_source.dtype}"
+        )
+    source_width = size // plain_source.itemsize
+    for role, array, wanted in (("target", plain, "shared"), ("source", plain_source, "global")):
+        space = "shared" if cuda.shared.holds(array) else "global"
+        if space != wanted:
+            raise SimulationError(f"copy_async copies from global into shared memory; its {role} is in {space} memory")
+    key, source_key = vector_key(target, target_index, width), vector_key(source, source_index, source_width)
+    if cuda.observer is None:
+        values = neighbours(plain_source, source_key, source_width)
+        copy: Copy | None = Copy(neighbours(plain, key, width), values.view(plain.dtype).copy())
+    else:
+        copy = cuda.observer.begin_copy((target, key, width), (source, source_key, source_width))
+    if copy is not None:
+        _copies_of(cuda).ungrouped.append(copy)
+
+
+def commit_copies(cuda: "Cuda") -> None:
+    """Make a group of the copies that the running thread has started since the last one."""
+    copies = _copies_of(cuda)
+    copies.groups.append(copies.ungrouped)
+    copies.ungrouped = []
+
+
+def wait_copies(cuda: "Cuda", pending: int) -> None:
+    """Let the running thread's groups arrive, all but the latest `pending`."""
+    if pending < 0:
+        raise SimulationError(f"wait_copies leaves 0 groups or more on their way, not {pending}")
+    groups = _copies_of(cuda).groups
+    for _ in range(len(groups) - pending):
+        for copy in groups.pop(0):
+            copy.target[...] = copy.values
+            if cuda.observer is not None:
+                cuda.observer.end_copy(copy)
+
+
+def _copies_of(cuda: "Cuda") -> Copies:
+    thread = cuda.current
+    if thread.copies is None:
+        thread.copies = Copies()
+    return thread.copies
+
+
+def neighbours(array: np.ndarray, key: tuple[int, ...], width: int) -> np.ndarray:
+    """Return `width` elements from `key` on, along the last axis, as a view; raises IndexError outside."""
+    if min(key) < 0:
+        raise IndexError(f"index {key} is negative, which an instruction that moves several elements does not wrap")
+    plain: Any = np.asarray(array)
+    plain[(*key[:-1], key[-1] + width - 1)]  # raises, in NumPy's words
+    return plain[(*key[:-1], slice(key[-1], key[-1] + width))]

@@ -1,0 +1,72 @@
+"""The team of a row: the warps that share it, in one block or in all blocks of a cluster, and their sums.
+
+`block_sums` halves the warps round by round, with two barriers each. Here every warp leaves its sum for every other
+one, in the shared memory of each block of the team, and after a single barrier each warp adds all of them up by itself:
+they are few, and a butterfly over lanes does it. All warps add in the same order and so get the same bits.
+
+The `board` where sums are left is shared memory, (phases, rows, sums, members): the same array in every block of the
+team; `phase`, `row` and `which` say where on it. A place may be written again after two barriers, so a loop with one
+barrier a turn needs two phases in turn.
+"""
+
+from functools import cache
+from typing import Any
+
+from normlab.engine import cast, cluster_rank, cuda, store_to_block
+from normlab.stages.warp import ALL_LANES, lane_index
+
+
+@cache
+def leaver(warps: int, blocks: int) -> Any:
+    """The device function `leave(board, phase, row, which, warp, value)`: a warp's value for the whole team.
+
+    warp: the caller's, among those of its row in this block. value: the same in all lanes. A barrier of the team must
+    follow before anybody collects.
+    """
+
+    @cuda.jit(device=True)
+    def leave(board, phase, row, which, warp, value):
+        lane = lane_index()
+        if blocks > 1:
+            if lane < blocks:  # a lane for each block
+                store_to_block(board, (phase, row, which, cluster_rank() * warps + warp), value, lane)
+        elif lane == 0:
+            board[phase, row, which, warp] = value
+
+    return leave
+
+
+@cache
+def member_walk(members: int) -> tuple[int, int, Any]:
+    """How the lanes of a warp go over all members: (seats, turns, team_sum).
+
+    Lane l sits at seat l % seats and takes the members seat, seat + seats, …, in so many turns; those from `members` on
+    do not exist. `team_sum(value)` is the device function that adds up the seats, by a butterfly, for every lane.
+    """
+    levels = min(5, (members - 1).bit_length())
+    seats = 1 << levels
+
+    @cuda.jit(device=True)
+    def team_sum(value):
+        for level in range(levels):
+            value += cuda.shfl_xor_sync(ALL_LANES, value, 1 << level)
+        return value
+
+    return seats, -(-members // seats), team_sum
+
+
+@cache
+def collector(members: int) -> Any:
+    """The device function `collect(board, phase, row, which)`: the sum of what all members have left, in every lane."""
+    seats, turns, team_sum = member_walk(members)
+
+    @cuda.jit(device=True)
+    def collect(board, phase, row, which):
+        seat = lane_index() & (seats - 1)
+        value = cast(0, board)
+        for k in range(turns):
+            if seat + seats * k < members:
+                value += board[phase, row, which, seat + seats * k]
+        return team_sum(value)
+
+    return collect

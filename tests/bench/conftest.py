@@ -1,0 +1,104 @@
+"""A timer that tests make up, and records that no machine ever made."""
+
+import pytest
+
+from normlab.bench.timing import Spread
+
+
+class Stopwatch:
+    """Runs each call once and says that it took the next of `seconds`, the last one for ever; counts the calls."""
+
+    def __init__(self, *seconds):
+        self.seconds, self.calls = list(seconds), 0
+
+    def __call__(self, call):
+        call()
+        self.calls += 1
+        median = self.seconds.pop(0) if len(self.seconds) > 1 else self.seconds[0]
+        return Spread(median, 0.9 * median, 1.1 * median)
+
+
+@pytest.fixture
+def stopwatch():
+    return Stopwatch
+
+
+def entry(median_us, array_bytes, copy_us, arrays=2):
+    """An entry as `norm.enter` makes it."""
+    speed = arrays * array_bytes / median_us
+    times = {"median_us": median_us, "lower_us": median_us - 1, "upper_us": median_us + 1}
+    of_copy = round(speed / (2 * array_bytes / copy_us), 4)
+    return {"status": "ok", **times, "gb_per_s": round(speed / 1e3, 1), "of_copy": of_copy, "error_over_bound": 0.5}
+
+
+MACHINE = {
+    "date": "2026-11-21T10:00:00+00:00", "command": "normlab bench norm --json x.json", "gpu": "NVIDIA H200",
+    "driver": "580.159.04", "python": "3.12.3", "normlab": "0.1.0", "torch": "2.11.0", "triton": "3.6.0",
+    "numba": "0.68.0", "numba-cuda": "0.30.4", "numpy": "2.4.6",
+}  # fmt: skip
+
+
+def norm_row(norm, direction, dtype, n1, n2, **medians):
+    """A row in which a copy takes 100 µs and the contenders what `medians` say; "wrong" is a wrong one."""
+    arrays = 2 if direction == "forward" else 3
+    array_bytes = n1 * n2 * (4 if dtype == "float32" else 2)
+    wrong = {"status": "wrong", "reason": "output is off by 7 times its bound"}
+    entries = {
+        name.replace("_", "-"): wrong if median == "wrong" else entry(median, array_bytes, 100.0, arrays)
+        for name, median in medians.items()
+    }
+    copy = {"median_us": 100.0, "lower_us": 99.0, "upper_us": 101.0, "gb_per_s": round(2 * array_bytes / 1e5, 1)}
+    return {
+        "norm": norm, "direction": direction, "dtype": dtype, "n1": n1, "n2": n2, "bytes": arrays * array_bytes,
+        "copy": copy, "contenders": entries,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def norm_record():
+    rows = [
+        norm_row("layer", "forward", "bfloat16", 32768, 4096, normlab=102.0, torch=200.0, compile=105.0),
+        norm_row("layer", "forward", "float32", 32768, 4096, normlab=103.0, torch=150.0, compile=101.0),
+        norm_row("layer", "forward", "bfloat16", 2048, 65536, normlab=110.0, torch="wrong", compile=200.0),
+        norm_row("layer", "forward", "float32", 2048, 65536, normlab="wrong", torch=150.0, compile=200.0),
+        norm_row(
+            "rms", "backward", "bfloat16", 32768, 4096, normlab=160.0, normlab_me=162.0, torch=400.0, compile=180.0
+        ),
+    ]
+    return {"what": "norm", **MACHINE, "method": "By hand.", "absent": {"apex": "no module"}, "rows": rows}
+
+
+@pytest.fixture
+def ladder_record():
+    kernels = [
+        {"kernel": "fast", "grid": 4, "block": 32, "median_us": 1.0, "lower_us": 1.0, "upper_us": 1.0, "registers": 32,
+         "local_bytes": 0, "shared_bytes": 0, "blocks_per_multiprocessor": 16, "occupancy": 1.0},
+        {"kernel": "slow", "grid": 4, "block": 64, "median_us": 9.0, "lower_us": 9.0, "upper_us": 9.0, "registers": 48,
+         "local_bytes": 0, "shared_bytes": 512, "blocks_per_multiprocessor": 10, "occupancy": 0.625},
+    ]  # fmt: skip
+    steps = [
+        {"step": "naive", "summary": "one thread a row", "status": "wrong", "reason": "off by 2"},
+        {"step": "two_kernels", "summary": "partial sums", **entry(150.0, 2**28, 100.0), "kernels": kernels},
+    ]  # fmt: skip
+    row = norm_row("layer", "forward", "bfloat16", 32768, 4096)
+    del row["contenders"]
+    return {"what": "ladder", **MACHINE, "method": "By hand.", **row, "steps": steps}
+
+
+@pytest.fixture
+def host_record():
+    def times(median):
+        return {"median_us": median, "lower_us": median, "upper_us": median}
+
+    contenders = {
+        "normlab": {"status": "ok", "eager": times(12.0), "graph": times(2.5)},
+        "compile": {"status": "ok", "eager": times(40.0), "graph": None},
+        "torch": {"status": "unable", "reason": "RuntimeError: no"},
+    }
+    rows = [
+        {"norm": "layer", "direction": "forward", "dtype": "bfloat16", "n1": 8, "n2": 4096, "contenders": contenders}
+    ]
+    seconds = {"import_s": 0.5, "call_s": 0.25}
+    first = {"normlab": {"status": "ok", "cold": seconds, "warm": {"import_s": 0.5, "call_s": 0.1}},
+             "torch": {"status": "unable", "reason": "it said no"}}  # fmt: skip
+    return {"what": "host", **MACHINE, "method": "By hand.", "absent": {}, "rows": rows, "first_calls": first}

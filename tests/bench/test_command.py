@@ -1,0 +1,199 @@
+"""`normlab bench`: what it refuses, what it says without a GPU, and whole runs on the CPU with a made-up timer."""
+
+import json
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from normlab import engine
+from normlab.bench import commands, host, machine, readme
+from normlab.bench.timing import Spread
+from normlab.cli import app
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+
+
+def refused(*arguments):
+    """The one line on stderr of a command that exits with 2 and prints nothing else."""
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"normlab bench {arguments[0]}: ")
+    return line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("norm", "--norm", "batch"), "--norm batch: choose from layer, rms, both"),
+        (("norm", "--direction", "up"), "--direction up: choose from forward, backward, both"),
+        (("norm", "--dtype", "int8"), "--dtype int8: choose from float16, bfloat16, float32, float64"),
+        (("norm", "--dtype", "float16,int8"), "--dtype int8"),
+        (("norm", "--peers", "torch,keras"), "--peers keras: choose from torch, compile, liger, quack, apex, triton"),
+        (("norm", "--n2", "0"), "--n2 0: a whole number of at least 1 is needed"),
+        (("norm", "--n1", "1,x"), "--n1 x: a whole number"),
+        (("norm", "--elements", "-5"), "--elements -5: a whole number"),
+        (("norm", "--plot", "x.txt"), "the name must end in .svg, .png, .pdf"),
+        (("ladder", "sideways"), "LADDER sideways: choose from forward, backward"),
+        (("ladder", "forward", "--norm", "both"), "--norm both: choose from layer, rms"),
+        (("ladder", "forward", "--dtype", "bf16"), "--dtype bf16: choose from"),
+        (("host", "--peers", "x"), "--peers x: choose from"),
+        (("report", "nowhere.json"), "No such file or directory: 'nowhere.json'"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_named_with_what_can(arguments, words):
+    assert words in refused(*arguments)
+
+
+@pytest.mark.parametrize("arguments", [("norm",), ("ladder", "forward"), ("host",)])
+def test_without_a_gpu_one_line_says_what_is_needed_and_what_can_be_had_instead(arguments, monkeypatch, tmp_path):
+    monkeypatch.setattr(machine.engine, "gpu_available", lambda: False)
+    line = refused(*arguments, "--json", tmp_path / "x.json")
+    assert "needs an NVIDIA GPU and its driver; none was found here" in line
+    assert "`normlab trace forward` shows what each kernel asks of memory" in line
+    assert not (tmp_path / "x.json").exists()
+
+
+def test_without_torch_one_line_says_so(monkeypatch):
+    monkeypatch.setattr(machine.engine, "gpu_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    line = refused("norm")
+    assert "needs PyTorch" in line
+    assert "pip install 'normlab[torch]'" in line
+
+
+@pytest.mark.skipif(engine.gpu_available(), reason="there is a GPU")
+def test_a_torch_without_cuda_is_named(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(machine.engine, "gpu_available", lambda: True)
+    assert f"needs a PyTorch with CUDA, but this one ({torch.__version__}) finds no GPU" in refused("norm")
+
+
+def test_the_help_lists_the_subcommands_and_every_option():
+    assert all(name in run("--help").stdout for name in ("norm", "ladder", "host", "report"))
+    shown = run("norm", "--help").stdout
+    for option in ("--norm", "--direction", "--n1", "--n2", "--elements", "--dtype", "--peers", "--memory-efficient",
+                   "--both-paths", "--json", "--plot"):  # fmt: skip
+        assert option in shown
+
+
+# ---- whole runs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_the_cpu(monkeypatch, stopwatch):
+    """The commands run on the CPU, and every call takes 1 µs."""
+    monkeypatch.setattr(machine, "require_gpu", lambda: None)
+    monkeypatch.setattr(commands, "DEVICE", "cpu")
+    monkeypatch.setattr(commands, "EventTimer", lambda: stopwatch(1e-6))
+    nothing = {"registers": 1, "local_bytes": 0, "shared_bytes": 0, "blocks_per_multiprocessor": 1, "occupancy": 0.5}
+    monkeypatch.setattr(commands, "of_launch", lambda launch: nothing)
+    monkeypatch.setattr(host, "eager_time", lambda call: Spread(1e-5, 1e-5, 1e-5))
+    monkeypatch.setattr(host, "replay_time", lambda call: Spread(1e-6, 1e-6, 1e-6))
+    monkeypatch.setattr(host, "first_call", lambda name, folder: {"import_s": 1.0, "call_s": 2.0})
+    monkeypatch.setattr(host, "SHAPE", (2, 16))
+
+
+MACHINE = {
+    "what", "date", "command", "gpu", "driver", "python", "normlab", "torch", "triton", "numba", "numba-cuda", "numpy",
+    "liger-kernel", "quack-kernels", "apex", "method",
+}  # fmt: skip
+
+
+def test_norm_prints_its_tables_and_writes_record_and_plot(on_the_cpu, tmp_path):
+    record, plot = tmp_path / "norm.json", tmp_path / "norm.svg"
+    small = ("--n1", 4, "--n2", "16,32", "--dtype", "float32", "--peers", "torch")
+    done = run("norm", *small, "--both-paths", "--json", record, "--plot", plot)
+    assert done.exit_code == 0, done.stderr
+    for words in ("LayerNorm forward", "RMSNorm backward", "normlab-me", "torch"):
+        assert words in done.stdout
+    written = json.loads(record.read_text())
+    assert set(written) == MACHINE | {"absent", "rows"}
+    assert (written["what"], written["absent"]) == ("norm", {})
+    assert len(written["rows"]) == 8
+    ok = {"status", "median_us", "lower_us", "upper_us", "gb_per_s", "of_copy", "error_over_bound"}
+    for row in written["rows"]:
+        recomputed = ["normlab-me"] if row["direction"] == "backward" else []
+        assert list(row["contenders"]) == ["normlab", *recomputed, "torch"]
+        assert all(set(entry) == ok for entry in row["contenders"].values())
+    assert plot.stat().st_size > 5000
+    assert "| 4 × 16 |" in run("report", record).stdout
+
+
+def test_peers_that_are_absent_are_named_with_the_reason(on_the_cpu, monkeypatch):
+    for name in ("liger_kernel", "quack"):
+        monkeypatch.setitem(sys.modules, name, None)
+    done = run("norm", "--n1", 2, "--n2", 16, "--dtype", "float32", "--norm", "rms", "--direction", "forward",
+               "--peers", "torch,liger,quack")  # fmt: skip
+    assert done.exit_code == 0
+    assert "absent: liger (No module named 'liger_kernel.ops'" in done.stdout
+    assert "absent: quack (No module named 'quack.rmsnorm'" in done.stdout
+
+
+def test_none_is_no_peer_and_memory_efficient_leaves_the_other_path_out(on_the_cpu):
+    small = ("--n1", 2, "--n2", 16, "--dtype", "float32", "--norm", "rms", "--peers", "none")
+    done = run("norm", *small, "--memory-efficient")
+    assert done.exit_code == 0
+    forward, backward = done.stdout.split("RMSNorm backward")
+    assert " normlab " in forward
+    assert "normlab-me" not in forward
+    assert backward.split("normlab us")[0].split()[-2:] == ["best", "peer"]
+    assert "normlab-me" in backward
+
+
+def test_ladder_prints_every_step_and_writes_the_record(on_the_cpu, tmp_path):
+    record = tmp_path / "ladder.json"
+    done = run("ladder", "forward", "--n2", 32, "--elements", 128, "--dtype", "float32", "--json", record)
+    assert done.exit_code == 0, done.stderr
+    assert "LayerNorm forward, 4 x 32 float32" in done.stdout
+    assert "thread_per_row" in done.stdout
+    written = json.loads(record.read_text())
+    assert set(written) == MACHINE | {"norm", "direction", "dtype", "n1", "n2", "bytes", "copy", "steps"}
+
+
+def test_host_prints_and_writes_eager_graph_and_first_calls(on_the_cpu, tmp_path):
+    record = tmp_path / "host.json"
+    done = run("host", "--peers", "torch", "--json", record)
+    assert done.exit_code == 0, done.stderr
+    assert "in a graph us" in done.stdout
+    written = json.loads(record.read_text())
+    assert set(written) == MACHINE | {"absent", "rows", "first_calls"}
+    assert set(written["first_calls"]) == {"normlab", "torch"}
+    assert [row["norm"] for row in written["rows"]] == ["layer", "rms"]
+
+
+def test_report_fills_the_readme(norm_record, tmp_path):
+    record, file = tmp_path / "norm.json", tmp_path / "README.md"
+    record.write_text(json.dumps(norm_record))
+    file.write_text(f"a\n{readme.BEGIN}\n{readme.END}\nb\n")
+    done = run("report", record, "--readme", file, "--plot", tmp_path / "norm.png")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "**0.98** / 0.95 compile" in file.read_text()
+    assert (tmp_path / "norm.png").exists()
+    file.write_text("no markers")
+    assert "README.md: one line" in refused("report", record, "--readme", file)
+
+
+def test_a_machine_is_described_even_where_nothing_can_be_found_out(monkeypatch):
+    def missing(*arguments, **options):
+        raise FileNotFoundError("nvidia-smi")
+
+    monkeypatch.setattr("subprocess.run", missing)
+    found = machine.provenance()
+    assert (found["gpu"], found["driver"]) == ("unknown", "unknown")
+    assert found["apex"] == "not installed"
+    assert found["numba"][0].isdigit()
+
+
+def test_gpu_and_driver_are_those_of_the_first_gpu(monkeypatch):
+    class Done:
+        stdout = "NVIDIA H200, 580.159.04\nNVIDIA H200, 580.159.04\n"
+
+    monkeypatch.setattr("subprocess.run", lambda *arguments, **options: Done)
+    found = machine.provenance()
+    assert (found["gpu"], found["driver"]) == ("NVIDIA H200", "580.159.04")

@@ -1,0 +1,211 @@
+"""Tables, Markdown, README and plot, all from records that no machine ever made."""
+
+import json
+import re
+
+import pytest
+from rich.console import Console
+
+from normlab.bench import plots, readme, records, tables
+from normlab.bench.report import compact, markdown
+
+
+def printed(record, tmp_path, **options):
+    with (tmp_path / "out.txt").open("w+") as file:
+        tables.show(record, Console(file=file, **options))
+        file.seek(0)
+        return file.read()
+
+
+def cells(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_the_norm_table_has_every_contender_the_best_peer_and_what_is_missing(norm_record, tmp_path):
+    text = printed(norm_record, tmp_path, width=60)
+    lines = [line.split() for line in text.splitlines()]
+    assert "LayerNorm forward: fractions of the copy bandwidth" in text
+    (first,) = (line for line in lines if line[:3] == ["bfloat16", "32768", "4096"] and "0.98" in line)
+    assert first == ["bfloat16", "32768", "4096", "5369", "0.98", "0.50", "0.95", "compile", "102.0", "(101.0", "to", "103.0)", "1.03"]  # fmt: skip  # noqa: E501
+    assert ["bfloat16", "2048", "65536", "5369", "0.91", "wrong", "0.50", "compile", "110.0", "(109.0", "to", "111.0)", "1.82"] in lines  # fmt: skip  # noqa: E501
+    assert ["float32", "2048", "65536", "10737", "wrong", "0.67", "0.50", "torch"] in lines
+    assert "absent: apex (no module)" in text
+    assert "wrong: torch (output is off by 7 times its bound)" in text
+    assert "NVIDIA H200, driver 580.159.04. By hand." in " ".join(text.split())
+    assert all(line == line.rstrip() for line in text.splitlines()[:-3])
+
+
+def test_no_column_is_cut_in_a_narrow_terminal_and_ascii_pipes_take_it(
+    norm_record, ladder_record, host_record, tmp_path
+):
+    for record in (norm_record, ladder_record, host_record):
+        narrow, wide = (printed(record, tmp_path, width=width) for width in (30, 300))
+        assert "…" not in narrow
+        for grid in tables.grids(record):
+            for cell in (cell for row in [grid.head, *grid.rows] for cell in row):
+                assert cell.isascii()
+                assert cell in narrow
+                assert cell in wide
+
+
+def test_the_ladder_shows_the_registers_of_the_slowest_kernel(ladder_record, tmp_path):
+    (grid,) = tables.grids(ladder_record)
+    assert grid.title == "LayerNorm forward, 32768 x 4096 bfloat16: 536.9 MB by the model, copy 5369 GB/s"
+    head = ["step", "us", "GB/s", "of copy", "slowest kernel", "registers", "shared bytes", "occupancy", "idea"]
+    assert grid.head == head
+    assert grid.rows == [
+        ["naive", "wrong", "wrong", "wrong", "", "", "", "", "one thread a row"],
+        ["two_kernels", "150.0", "3579", "0.67", "slow", "48", "512", "62%", "partial sums"],
+    ]
+    assert "wrong: naive (off by 2)" in printed(ladder_record, tmp_path, width=200)
+
+
+def test_the_host_table_has_eager_graph_and_first_calls(host_record, tmp_path):
+    calls, first = tables.grids(host_record)
+    assert calls.rows == [
+        ["LayerNorm", "forward", "normlab", "12.0", "2.50"],
+        ["LayerNorm", "forward", "compile", "40.0", "-"],
+        ["LayerNorm", "forward", "torch", "-", "-"],
+    ]
+    assert first.rows == [["normlab", "0.50", "0.25", "0.50", "0.10"]]
+    text = printed(host_record, tmp_path, width=200)
+    assert "unable: torch (RuntimeError: no)" in text
+    assert "unable: first call of torch (it said no)" in text
+
+
+def test_markdown_has_normlab_and_the_best_peer_in_each_cell_and_says_where_it_comes_from(norm_record):
+    text = markdown([norm_record])
+    assert "| n2 | LayerNorm bfloat16 | LayerNorm float32 |\n| --: | --: | --: |" in text
+    assert "| 4,096 | **0.98** / 0.95 compile | 0.97 / **0.99** compile |" in text
+    assert "| 65,536 | **0.91** / 0.50 compile | wrong or unable / **0.67** torch |" in text
+    assert "| 4,096 | **0.94** / 0.83 compile |" in text  # RMSNorm backward
+    assert "From the saved output the backward takes 1.01 to 1.01 times as long." in text
+    assert text.endswith(
+        "`normlab bench norm --json x.json`, 2026-11-21, NVIDIA H200, driver 580.159.04, torch 2.11.0, triton 3.6.0, "
+        "numba 0.68.0, numba-cuda 0.30.4; copy: 5,369 to 10,737 GB/s. Absent: apex (no module). Wrong: torch "
+        "(output is off by 7 times its bound). Wrong: normlab (output is off by 7 times its bound).\n\nHow: By hand."
+    )
+
+
+def test_shapes_of_several_sizes_are_written_in_full_and_widths_of_one_size_alone(norm_record):
+    for row in norm_record["rows"]:
+        row["n1"] += row["n2"] == 4096  # rounded
+    assert compact(norm_record, "forward").head[0] == "n2"
+    norm_record["rows"][0]["n1"] = 16
+    grid = compact(norm_record, "forward")
+    assert grid.head[0] == "n1 × n2"
+    assert [row[0] for row in grid.rows] == ["16 × 4,096", "32,769 × 4,096", "2,048 × 65,536"]
+    assert grid.rows[0][2] == ""  # not measured in float32
+
+
+def test_every_line_of_a_markdown_table_has_as_many_cells_as_its_head(norm_record, ladder_record, host_record):
+    ladder_record["steps"][0]["summary"] = "a | b"
+    text = markdown([norm_record, ladder_record, host_record])
+    blocks = [block for block in text.split("\n\n") if block.startswith("|")]
+    assert len(blocks) == 5
+    assert text.count("How: By hand.") == 1
+    for block in blocks:
+        assert len({len(cells(line)) for line in block.splitlines()}) == 1
+    assert markdown([]) == ""
+
+
+# ---- records as files -----------------------------------------------------------------------------------------------
+
+
+def test_a_record_comes_back_as_it_was_written_an_entry_a_line(norm_record, tmp_path):
+    path = tmp_path / "norm.json"
+    records.write(norm_record, path)
+    assert records.load([str(path)]) == [norm_record] == [json.loads(path.read_text())]
+    lines = path.read_text().splitlines()
+    assert sum('"contenders"' in line for line in lines) == len(norm_record["rows"])
+
+
+def test_what_is_no_record_is_refused_by_name(tmp_path):
+    path = tmp_path / "x.json"
+    for text, words in (
+        ("[1", "not JSON"),
+        ("[]", "not a record of normlab bench norm"),
+        ('{"what": 1}', "not a record"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=words) as error:
+            records.load([str(path)])
+        assert str(path) in str(error.value)
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.json"):
+        records.load(["nowhere.json"])
+    with pytest.raises(ValueError, match="counters_h200: not a record of normlab bench"):
+        records.load(["counters_h200"])  # a name in the package, of another kind
+
+
+def test_without_names_all_benchmarks_in_the_repository_are_taken_norms_first():
+    kinds = [record["what"] for record in records.load([])]
+    assert kinds == sorted(kinds, key=records.KINDS.index)
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_measurement(tmp_path):
+    with pytest.raises(OSError, match="no_such_folder"):
+        records.check_writable(None, tmp_path / "no_such_folder" / "x.json")
+
+
+# ---- the README -----------------------------------------------------------------------------------------------------
+
+
+def test_tables_go_between_the_markers_and_nothing_else_changes(tmp_path):
+    file = tmp_path / "README.md"
+    file.write_text(f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter\n")
+    for tables_text in ("| a |", "| b |\n| c |"):
+        readme.insert(file, tables_text)
+        assert file.read_text() == f"before\n{readme.BEGIN}\n{tables_text}\n{readme.END}\nafter\n"
+        assert readme.between(file.read_text()) == tables_text
+
+
+@pytest.mark.parametrize("text", ["", readme.BEGIN, f"{readme.END}{readme.BEGIN}", f"{readme.BEGIN * 2}{readme.END}"])
+def test_a_readme_without_markers_is_left_alone(text, tmp_path):
+    file = tmp_path / "README.md"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=r"README\.md: one line .*begin.* and below it one line .*end.* are needed"):
+        readme.insert(file, "x")
+    assert file.read_text() == text
+
+
+def test_the_plot_leads_the_tables_where_there_is_one(norm_record, monkeypatch, tmp_path):
+    (tmp_path / "records").mkdir()
+    monkeypatch.setattr("normlab.bench.readme.files", lambda package: tmp_path)
+    assert readme.benchmarks([norm_record]) == markdown([norm_record])
+    (tmp_path / "records" / readme.PLOT).touch()
+    assert readme.benchmarks([norm_record]) == (
+        f"![Fraction of the copy bandwidth over n2](normlab/bench/records/{readme.PLOT})\n\n{markdown([norm_record])}"
+    )
+
+
+# ---- the plot -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", plots.SUFFIXES)
+def test_a_plot_is_drawn_the_same_every_time(suffix, norm_record, tmp_path):
+    paths = [tmp_path / f"{name}{suffix}" for name in "ab"]
+    for path in paths:
+        plots.draw([norm_record], path)
+    if suffix != ".pdf":  # which has the time in it
+        assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert paths[0].stat().st_size > 5000
+
+
+def test_the_plot_has_a_panel_for_each_norm_direction_and_dtype_and_every_contender(
+    norm_record, ladder_record, tmp_path
+):
+    path = tmp_path / "norm.svg"
+    norm_record["rows"].append({**norm_record["rows"][0], "n1": 1, "n2": 64})  # not as large as the rest
+    plots.draw([ladder_record, norm_record], path)
+    words = re.findall(r"<text[^>]*>([^<]*)</text>", path.read_text())
+    for title in ("LayerNorm forward, bfloat16", "LayerNorm forward, float32", "RMSNorm backward, bfloat16"):
+        assert title in words
+    assert {"normlab", "normlab-me", "torch", "compile", "4,096", "65,536"} <= set(words)
+    assert "64" not in words
+
+
+def test_without_a_norm_record_or_with_another_suffix_there_is_no_plot(norm_record, ladder_record, tmp_path):
+    with pytest.raises(ValueError, match="a plot needs a record of `normlab bench norm`"):
+        plots.draw([ladder_record], tmp_path / "x.svg")
+    with pytest.raises(ValueError, match=r"x\.txt: the name must end in \.svg, \.png, \.pdf"):
+        plots.draw([norm_record], tmp_path / "x.txt")

@@ -1,0 +1,26 @@
+"""torch CPU tensors taken for tensors on GPU 0 of a fake driver."""
+
+import torch
+
+from normlab import arrays, ops, replay
+
+
+def fake_home(monkeypatch):
+    """Let the host functions launch on the (fake) driver for CPU tensors. Returns a dict whose "stream" is current."""
+    current = {"stream": 7}
+    for module in (arrays, replay):
+        monkeypatch.setattr(module, "stream_getter", lambda: lambda index: current["stream"])
+    real = ops.home_of
+
+    class Home(arrays.TorchHome):
+        def __init__(self, device):
+            self.device, self.index, self.stream = device, 0, current["stream"]
+
+    def home_of(required, optional):
+        home = real(required, optional)
+        first = next(iter(required.values()))
+        return Home(first.device) if isinstance(first, torch.Tensor) else home
+
+    monkeypatch.setattr(ops, "home_of", home_of)
+    monkeypatch.setattr(replay, "_recordings", {})
+    return current

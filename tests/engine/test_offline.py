@@ -1,0 +1,121 @@
+"""Compiling with no GPU: PTX, the assembler's account of it, and how many blocks fit on a multiprocessor."""
+
+import re
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from normlab.engine import Occupancy, compile_ptx, cuda, float32, occupancy, offline, resources
+from normlab.engine.signatures import kinds_of_types
+
+pytestmark = pytest.mark.skipif(
+    not find_spec("numba_cuda"), reason="kernels are compiled by numba-cuda, which has no wheels for this platform"
+)
+ROWS = ((np.float32, 1), (np.float32, 1))
+
+
+def body(x, y):
+    i = cuda.grid(1)
+    buffer = cuda.shared.array(64, float32)
+    values = cuda.local.array(40, float32)
+    for j in range(40):
+        values[j] = x[i + 256 * j]
+    buffer[cuda.threadIdx.x % 64] = values[0]
+    cuda.syncthreads()
+    total = buffer[(cuda.threadIdx.x + 1) % 64]
+    for j in range(39):
+        total = total * values[j] + values[39 - j] * values[(7 * j) % 40]
+    y[i] = total
+
+
+@pytest.mark.parametrize("cc", [(8, 0), (9, 0)])
+def test_the_assembler_says_what_a_kernel_takes(cc):
+    free = resources(cuda.jit(body), ROWS, cc)
+    assert 40 < free.registers < 255
+    assert free[1:] == (256, 0, 0, 0)
+    bound = resources(cuda.jit(max_registers=32)(body), ROWS, cc)
+    assert bound.registers <= 32
+    assert bound.local_bytes > 0
+    assert bound.spill_stores > 0
+    assert bound.spill_loads > 0
+
+
+def test_local_arrays_count():
+    @cuda.jit
+    def indexed(x, y):
+        values = cuda.local.array(100, float32)
+        for j in range(100):
+            values[j] = x[j]
+        y[0] = values[int(x[0])]
+
+    assert resources(indexed, ROWS).local_bytes >= 400
+
+
+def test_launch_bounds_reach_the_assembler():
+    bounded = cuda.jit(launch_bounds=(1024, 2))(body)
+    assert re.search(r"\.maxntid\s+1024", compile_ptx(bounded, ROWS))
+    assert re.search(r"\.minnctapersm\s+2", compile_ptx(bounded, ROWS))
+    assert resources(bounded, ROWS).registers <= 32
+    assert "maxntid" not in compile_ptx(cuda.jit(body), ROWS)
+
+
+def test_a_kernel_that_calls_numba_s_c_helpers_is_linked_with_them():
+    @cuda.jit
+    def half(x, y):
+        y[0] = x[0] * x[1] + y[0]
+
+    halves = ((np.float16, 1), (np.float16, 1))
+    assert not re.search(r"\bcall\.|\.extern \.func", compile_ptx(half, halves))
+    assert resources(half, halves).local_bytes == 0
+
+
+def test_a_cubin_names_its_kernel():
+    made = offline.compile_cubin(cuda.jit(body), kinds_of_types(ROWS), (9, 0))
+    assert made.image.startswith(b"\x7fELF")
+    assert made.entry.encode() in made.image
+
+
+def test_what_nvjitlink_refuses_is_said_with_its_reason(monkeypatch):
+    monkeypatch.setattr(offline, "_intermediate_codes", lambda *args: [b"no code"])
+    with pytest.raises(RuntimeError, match=r"nvJitLink could not make body for -arch=sm_90: .*\w"):
+        offline.compile_cubin(cuda.jit(body), kinds_of_types(ROWS), (9, 0))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"link": ["other.cu"]}, r"body has link=.*other\.cu.*, but `launch` takes kernels of Python alone"),
+        ({"debug": True, "opt": False}, "body has debug=True, but is optimised when it is linked; the simulator can"),
+    ],
+)
+def test_kernels_that_are_not_linked_here_are_refused(options, text):
+    with pytest.raises(ValueError, match=text):
+        resources(cuda.jit(**options)(body), ROWS)
+
+
+def test_line_numbers_are_kept_where_they_are_asked_for():
+    kinds = kinds_of_types(ROWS)
+    assert b".debug_line" in offline.compile_cubin(cuda.jit(lineinfo=True)(body), kinds, (9, 0)).image
+    assert b".debug_line" not in offline.compile_cubin(cuda.jit(body), kinds, (9, 0)).image
+
+
+# (registers, threads, shared bytes, compute capability's major) -> blocks: cuda_occupancy.h of CUDA 13.0
+BLOCKS = [
+    (32, 256, 0, 9, 8), (33, 256, 0, 9, 6), (40, 128, 32, 9, 12), (48, 128, 32, 9, 10), (255, 128, 0, 9, 2),
+    (255, 256, 0, 9, 1), (255, 288, 0, 9, 0), (128, 512, 0, 9, 1), (128, 544, 0, 9, 0), (64, 1024, 0, 9, 1),
+    (16, 32, 0, 9, 32), (16, 64, 7000, 9, 28), (16, 64, 7041, 9, 28), (16, 64, 7169, 9, 28), (16, 1024, 0, 9, 2),
+    (32, 128, 232448, 9, 1), (32, 128, 232449, 9, 0), (32, 128, 115712, 9, 2), (32, 128, 115713, 9, 1),
+    (32, 128, 166912, 8, 1), (32, 128, 166913, 8, 0), (32, 128, 82944, 8, 2), (32, 128, 82945, 8, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("registers", "threads", "shared_bytes", "major", "blocks"), BLOCKS)
+def test_occupancy_is_nvidia_s(registers, threads, shared_bytes, major, blocks):
+    warps = blocks * -(-threads // 32)
+    assert occupancy(registers, shared_bytes, threads, (major, 0)) == Occupancy(blocks, warps, warps / 64)
+
+
+def test_occupancy_is_known_for_some_gpus_only():
+    with pytest.raises(ValueError, match=r"compute capability 7.5 are not known here; known: 8.0, 9.0"):
+        occupancy(32, 0, 128, (7, 5))

@@ -1,0 +1,251 @@
+"""The fast steps: a row's bits depend on no other row, on no schedule and on no run; any offset and any n2 is right."""
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from draws import Case
+from examine import backward, examine_backward, examine_forward, forward
+
+from normlab.arguments import step_of
+from normlab.arrays import HostHome
+from normlab.engine import use_gpu, using
+from normlab.kernels import BackwardProblem
+from normlab.kernels.backward import step_2_fused, step_3_pipelined
+from normlab.kernels.backward.ring import Layout
+from normlab.kernels.forward import step_7_clusters
+from normlab.sim import sanitize
+from normlab.stages.vector import Deal
+
+BFLOAT16 = ml_dtypes.bfloat16
+FORWARD = [step_of("forward", name) for name in ("vectors", "one_barrier", "clusters")]
+BACKWARD = [step_of("backward", name) for name in ("fused", "pipelined")]
+APEX = step_of("forward", "apex")
+forward_steps = pytest.mark.parametrize("step", FORWARD, ids=lambda step: step.name)
+backward_steps = pytest.mark.parametrize("step", BACKWARD, ids=lambda step: step.name)
+both_paths = pytest.mark.parametrize("memory_efficient", [False, True], ids=["saved", "recompute"])
+
+
+def random_case(n1, n2, dtype, rms=False, parameters=None, seed=0) -> Case:
+    """Gammas around eps, too, so that some are clamped."""
+    rng = np.random.default_rng(seed)
+    x, grad = rng.normal(size=(2, n1, n2)) + 0.5
+    weight, bias = rng.normal(size=(2, n2))
+    weight[::7] = 1e-3
+    v = parameters or dtype
+    return Case(x.astype(dtype), weight.astype(v), None if rms else bias.astype(v), grad.astype(v), 0.01, rms)
+
+
+def bits(array):
+    return None if array is None else array.tobytes()
+
+
+# Rows of one warp, of several, of several teams a block; ragged ones.
+SHAPES = [(1, np.float32), (130, BFLOAT16), (1040, BFLOAT16), (501, np.float16)]
+shapes = pytest.mark.parametrize(("n2", "dtype"), SHAPES, ids=lambda one: getattr(one, "__name__", str(one)))
+
+
+@forward_steps
+@shapes
+@pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
+def test_a_row_s_results_have_the_same_bits_in_every_batch(step, n2, dtype, rms):
+    case = random_case(50 if n2 < 100 else 5, n2, dtype, rms)
+    want = forward(case, step)
+    for n1 in (1, 3):
+        got = forward(replace(case, x=case.x[:n1]), step)
+        assert [bits(array) for array in got] == [bits(None if array is None else array[:n1]) for array in want]
+
+
+@backward_steps
+@shapes
+@both_paths
+def test_a_row_s_grad_input_has_the_same_bits_in_every_batch(step, n2, dtype, memory_efficient):
+    case = random_case(50 if n2 < 100 else 5, n2, dtype)
+    output, mean, invvar = forward(case, APEX)
+    saved = output if memory_efficient else case.x
+    want = backward(case, step, saved, mean, invvar, memory_efficient)[0]
+    for n1 in (1, 3):
+        few = replace(case, x=case.x[:n1], grad_output=case.grad_output[:n1])
+        assert bits(backward(few, step, saved[:n1], mean[:n1], invvar[:n1], memory_efficient)[0]) == bits(want[:n1])
+
+
+def results(case, step, memory_efficient=None) -> list:
+    """The bits of everything that a step computes."""
+    if memory_efficient is None:
+        return [bits(array) for array in forward(case, step)]
+    output, mean, invvar = forward(case, APEX)
+    saved = output if memory_efficient else case.x
+    return [bits(array) for array in backward(case, step, saved, mean, invvar, memory_efficient)]
+
+
+@forward_steps
+@pytest.mark.parametrize(("n2", "dtype"), [(1024, BFLOAT16), (501, np.float32)], ids=str)
+def test_neither_a_second_run_nor_a_schedule_changes_a_bit_of_the_forward(step, n2, dtype):
+    case = random_case(3, n2, dtype)
+    want = results(case, step)
+    assert results(case, step) == want
+    with using("simulator"):
+        want = results(case, step)
+    for schedule in ("reverse", 1):
+        with using("simulator", schedule):
+            assert results(case, step) == want, f"schedule {schedule}"
+
+
+@backward_steps
+@both_paths
+@pytest.mark.parametrize(("n1", "n2", "dtype"), [(9, 198, BFLOAT16), (5, 201, np.float32)], ids=str)
+def test_neither_a_second_run_nor_a_schedule_changes_a_bit_of_any_gradient(step, n1, n2, dtype, memory_efficient):
+    case = random_case(n1, n2, dtype)
+    want = results(case, step, memory_efficient)
+    assert results(case, step, memory_efficient) == want
+    with using("simulator"):
+        want = results(case, step, memory_efficient)
+    for schedule in ("reverse", 1):
+        with using("simulator", schedule):
+            assert results(case, step, memory_efficient) == want, f"schedule {schedule}"
+
+
+def shifted(array, offset):
+    """The same values, so many elements behind a multiple of 16 bytes, contiguous."""
+    memory = np.zeros(array.nbytes + 32, np.uint8)
+    start = -memory.ctypes.data % 16 + offset * array.itemsize
+    moved = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    moved[...] = array
+    return moved
+
+
+OFFSETS = [(1, 0), (0, 1), (2, 3)]  # of the matrices, of the parameters
+
+
+@pytest.mark.parametrize(("matrices", "parameters"), OFFSETS)
+@pytest.mark.parametrize("dtype", [BFLOAT16, np.float32])
+def test_any_storage_offset_is_right(matrices, parameters, dtype):
+    """A slice such as x.reshape(-1)[1:] begins between two vectors; on a GPU the offset stays, for torch's tensors."""
+    case = random_case(3, 136, dtype)
+    case = replace(
+        case,
+        x=shifted(case.x, matrices),
+        grad_output=shifted(case.grad_output, matrices),
+        weight=shifted(case.weight, parameters),
+        bias=shifted(case.bias, parameters),
+    )
+    for step in FORWARD:
+        examine_forward(case, step)
+    for step in BACKWARD:
+        for memory_efficient in (False, True):
+            examine_backward(case, APEX, step, memory_efficient)
+
+
+@pytest.mark.parametrize("n2", [1, 3, 33, 100, 257])
+@pytest.mark.parametrize(("t", "v"), [(BFLOAT16, BFLOAT16), (np.float32, np.float16), (np.float16, np.float32)])
+def test_any_number_of_columns_is_right(n2, t, v):
+    case = random_case(3, n2, t, parameters=v)
+    for step in FORWARD:
+        examine_forward(case, step)
+    for step in BACKWARD:
+        for memory_efficient in (False, True):
+            examine_backward(case, APEX, step, memory_efficient)
+
+
+@both_paths
+@pytest.mark.parametrize("n2", [2054, 4102], ids=["2 blocks", "4 blocks"])
+def test_rows_of_a_cluster_are_right_in_the_backward(n2, memory_efficient):
+    examine_backward(random_case(2, n2, BFLOAT16), APEX, step_of("backward", "pipelined"), memory_efficient)
+
+
+def test_a_row_of_a_cluster_is_right_in_the_forward():
+    examine_forward(random_case(1, 32770, BFLOAT16), step_of("forward", "clusters"))  # vectors of two, 16 blocks
+
+
+def only_one_stays(monkeypatch):
+    """Let one block, or cluster, do all rows, as on a GPU whose every block has many."""
+    for module in (step_3_pipelined, step_7_clusters):
+        monkeypatch.setattr(module, "resident_clusters", lambda *args, **options: 1)
+    monkeypatch.setattr(step_2_fused, "blocks_for", lambda deal, n1, processors: 1)
+    # new memory may hold what was right a moment ago
+    monkeypatch.setattr(HostHome, "empty", lambda home, shape, dtype: np.full(shape, np.nan, dtype))
+
+
+# Rows of one warp and of several, eight of them a block and four, with a lag and, last, without.
+TURNS = [(19, 40, BFLOAT16), (5, 36, np.float32), (18, 198, BFLOAT16), (9, 201, np.float32)]
+turns = pytest.mark.parametrize(("n1", "n2", "dtype"), TURNS, ids=lambda one: getattr(one, "__name__", str(one)))
+
+
+@pytest.mark.skipif(use_gpu(), reason="for the simulator: a GPU has many rows a block in other tests")
+@turns
+@backward_steps
+@both_paths
+def test_many_rows_a_block_are_right(step, n1, n2, dtype, memory_efficient, monkeypatch):
+    case = random_case(n1, n2, dtype)
+    want = results(case, step, memory_efficient)[0]
+    only_one_stays(monkeypatch)
+    examine_backward(case, APEX, step, memory_efficient)
+    with using("simulator", "reverse"):
+        assert results(case, step, memory_efficient)[0] == want, "how many blocks stay changes grad_input"
+
+
+def sanitized(case, step, memory_efficient) -> None:
+    """Run a step's kernels under watch, scratch memory without contents."""
+    empties = []
+
+    class Memory:
+        @staticmethod
+        def empty(shape, dtype):
+            empties.append(np.full(shape, np.nan, dtype))
+            return empties[-1]
+
+    def launch(kernel, grid, block, *args, shared_bytes=0, cluster=1):
+        without = [one for one in empties if any(one is arg for arg in args)]
+        report = sanitize(kernel, without, cluster=cluster)[grid, block, 0, shared_bytes](*args)
+        assert report.ok, str(report)
+        empties[:] = [one for one in empties if not any(one is known for known in without)]
+
+    n1, n2 = case.x.shape
+    mean, invvar = np.zeros(n1, np.float32), np.ones(n1, np.float32)
+    if step in FORWARD:
+        output, *statistics = Memory.empty((n1, n2), case.x.dtype), *(Memory.empty(n1, np.float32) for _ in range(2))
+        step.run(launch, case.x, case.weight, case.bias, np.float32(1), output, *statistics)
+    else:
+        gradients = Memory.empty((n1, n2), case.x.dtype), *(Memory.empty(n2, case.weight.dtype) for _ in range(2))
+        step.run(launch, Memory, BackwardProblem(
+            case.grad_output, case.x, None if memory_efficient else mean, invvar, case.weight, case.bias,
+            np.float32(case.eps), False, memory_efficient, *gradients,
+        ))  # fmt: skip
+    assert not empties, "a result was not computed"
+
+
+@backward_steps
+@both_paths
+@pytest.mark.parametrize(("n1", "n2", "dtype"), [(18, 198, BFLOAT16), (5, 201, np.float32)], ids=["lag", "no lag"])
+def test_nothing_is_found_in_many_rows_a_block(step, n1, n2, dtype, memory_efficient, monkeypatch):
+    only_one_stays(monkeypatch)
+    sanitized(random_case(n1, n2, dtype), step, memory_efficient)
+
+
+@forward_steps
+@pytest.mark.parametrize(("n2", "dtype"), [(1040, BFLOAT16), (1023, np.float32)], ids=str)
+def test_nothing_is_found_in_rows_of_several_warps(step, n2, dtype):
+    sanitized(random_case(3, n2, dtype), step, False)
+
+
+def short_slices(monkeypatch):
+    """Let rows of up to 512 columns be a cluster's, whose turns the simulator has the time for."""
+    monkeypatch.setattr(step_7_clusters, "launch_rows", lambda *args: False)
+    deal = Deal(64, 1, 4, False)
+    plan = step_7_clusters.Plan(deal, 2, 4)
+    monkeypatch.setattr(step_7_clusters, "plan_for", lambda *args: plan)
+    layout = Layout(deal, 2, 2, 3, 1, 4, 4)
+    monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: layout)
+    only_one_stays(monkeypatch)
+
+
+def test_many_rows_a_cluster_are_right_and_nothing_is_found(monkeypatch):
+    short_slices(monkeypatch)
+    case = random_case(5, 452, np.float32)
+    with using("simulator"):
+        examine_forward(case, step_of("forward", "clusters"))
+        sanitized(case, step_of("forward", "clusters"), False)
+        for memory_efficient in (False, True):
+            examine_backward(case, APEX, step_of("backward", "pipelined"), memory_efficient)
+            sanitized(case, step_of("backward", "pipelined"), memory_efficient)

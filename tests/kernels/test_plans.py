@@ -1,0 +1,366 @@
+"""Every plan of the fast steps: what it deals out, what it asks of a GPU, and what the assembler makes of its kernel.
+
+Assembling takes a second or two a kernel, so that only a sample is assembled by default. All kernels of the widths in
+WIDTHS, in all dtypes and affine forms: about 1600 of them,
+`NORMLAB_ALL_PLANS=1 pytest -n 2 tests/kernels/test_plans.py`.
+"""
+
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from normlab.engine import compile_ptx, resources
+from normlab.kernels import LADDERS, BackwardProblem
+from normlab.kernels.backward import step_2_fused, step_3_pipelined
+from normlab.kernels.forward import step_5_vectors, step_6_one_barrier, step_7_clusters
+from normlab.stages.grouped import group_size
+from normlab.stages.vector import Deal
+
+BFLOAT16 = ml_dtypes.bfloat16
+SHARED_BYTES = {(8, 0): 163 * 1024, (9, 0): 227 * 1024}  # of a block, CUDA C++ Programming Guide
+CAPABILITIES = list(SHARED_BYTES)
+BYTES = [(2, 2), (4, 4), (4, 2), (2, 4)]  # an element of the input or saved array, and of the output or gradient
+WIDTHS = [64, 128, 256, 384, 768, 1024, 2048, 4096, 5120, 8192, 16384, 65536, 262144]
+FORWARD = {step.name: step for step in LADDERS["forward"]}
+BACKWARD = {step.name: step for step in LADDERS["backward"]}
+
+
+def columns_to_try() -> list[int]:
+    """Values of n2: small ones, those around every limit of every table, powers of two, odd ones, primes."""
+    limits = [entry[0] for step in (step_6_one_barrier, step_3_pipelined) for entry in step.HALVES + step.SINGLES]
+    slices = [*step_3_pipelined.SLICES.values(), *step_3_pipelined.LONG_SLICES.values()]
+    limits += [entry.limit * blocks for entry in slices for blocks in (1, 2, 8, 16)]
+    limits += [threads * blocks * 8 for threads in (256, 512, 1024) for blocks in (1, 2, 8, 16)]
+    around = {limit * width + step for limit in limits for width in (1, 2, 4, 8) for step in (-width, -1, 0, 1, width)}
+    around |= {power + step for power in (2**k for k in range(5, 19)) for step in (-1, 0, 1, 2, 4, 8)}
+    primes = {41, 97, 127, 769, 1021, 2053, 4093, 5119, 8191, 16381, 65521, 65537, 262139}
+    return sorted(n2 for n2 in {*range(1, 41), *around, *primes, *WIDTHS, 768 * 5, 262144 + 8} if 0 < n2 <= 2**19)
+
+
+ALL_COLUMNS = columns_to_try()
+
+
+def vector_widths(n2: int, widest_bytes: int) -> list[int]:
+    """The widths that some alignment leaves."""
+    return [width for width in (1, 2, 4, 8) if n2 % width == 0 and width * widest_bytes <= 16]
+
+
+class Dealt(NamedTuple):
+    """A row of n2 dealt to the blocks of a cluster."""
+
+    n2: int
+    deal: Deal
+    blocks: int
+
+
+def hold_deal(dealt: Dealt) -> None:
+    """Every column of the row is some thread's, once, and a vector begins where it may."""
+    n2, deal, blocks = dealt
+    assert deal.threads % 32 == 0
+    assert n2 % deal.width == 0
+    first = np.arange(blocks)[:, None] * deal.columns + np.arange(deal.threads) * deal.width
+    starts = (first[..., None] + np.arange(deal.vectors) * deal.span).reshape(-1)  # blocks, threads, vectors
+    if not deal.whole:
+        starts = starts[starts < n2]
+    covered = np.bincount((starts[:, None] + np.arange(deal.width)).reshape(-1), minlength=n2)
+    assert len(covered) == n2, f"{dealt} goes past the row's end"
+    assert (covered == 1).all(), f"{dealt} leaves columns out, or has them twice"
+
+
+def hold_groups(dealt: Dealt) -> None:
+    """The sizes of the warps' groups, as the kernel counts them, are those of the columns dealt to them."""
+    n2, deal, blocks = dealt
+    size = group_size(deal, blocks).py_func
+    members = deal.warps * blocks
+    sizes = [size(n2, member) for member in range(members)]
+    assert sum(sizes) == n2, f"{dealt}: the warps' values are not all of the row's"
+    first = [member // deal.warps * deal.columns + member % deal.warps * 32 * deal.width for member in range(members)]
+    columns = np.arange(deal.vectors) * deal.span
+    for member in {0, members // 2, members - 1}:
+        places = (first[member] + columns)[:, None] + np.arange(32 * deal.width)
+        assert sizes[member] == np.count_nonzero(places < n2)
+
+
+def hold_all(dealt: list[Dealt], groups: bool = False) -> None:
+    assert dealt, "the planner refuses everything"
+    for one in set(dealt):
+        hold_deal(one)
+        if groups:
+            hold_groups(one)
+
+
+@pytest.mark.parametrize("step", [step_5_vectors, step_2_fused], ids=["vectors", "fused"])
+def test_deals_of_a_block_cover_every_column_once(step):
+    found = []
+    for n2 in ALL_COLUMNS:
+        for width in vector_widths(n2, 2):
+            deal = step.deal_for(n2, width)
+            if deal is None:
+                continue
+            found.append(Dealt(n2, deal, 1))
+            assert deal.threads <= step.MAX_THREADS
+            assert deal.elements <= step.MAX_ELEMENTS
+            chains = sys.modules[step.__name__].STEP.row_chains(n2)
+            assert chains.terms >= deal.elements
+            assert chains.merges >= 5 + (deal.warps - 1).bit_length()
+    hold_all(found)
+
+
+def test_plans_of_one_barrier_cover_every_column_once_and_fit_a_block():
+    found = []
+    for n2, itemsize in itertools.product(ALL_COLUMNS, (2, 4)):
+        for width in vector_widths(n2, itemsize):
+            plan = step_6_one_barrier.plan_for(n2, width, itemsize)
+            if plan is None:
+                continue
+            found.append(Dealt(n2, plan.deal, 1))
+            threads = plan.deal.threads * plan.rows
+            assert threads <= 1024
+            assert plan.deal.elements * threads <= 32 * 1024, "more than half of the registers are values"
+            assert step_6_one_barrier.STEP.row_chains(n2).terms >= plan.deal.elements
+    hold_all(found, groups=True)
+
+
+@pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 6)], ids=str)
+def test_plans_of_clusters_cover_every_column_once_and_fit_a_gpu(capability):
+    found = []
+    for n2, (itemsize, other) in itertools.product(ALL_COLUMNS, BYTES):
+        for width in vector_widths(n2, max(itemsize, other)):
+            plan = step_7_clusters.plan_for(n2, width, itemsize, capability)
+            if plan is None:
+                continue
+            found.append(Dealt(n2, plan.deal, plan.blocks))
+            board = 4 * 2 * 2 * plan.deal.warps * plan.blocks
+            assert plan.deal.threads <= 1024
+            assert plan.shared_bytes + board <= SHARED_BYTES.get(capability, 99 * 1024)
+            assert plan.blocks <= (16 if capability >= (9, 0) else 1)
+            assert width * itemsize in (4, 8, 16), "what an asynchronous copy moves"
+            chains = step_7_clusters.STEP.row_chains(n2)
+            assert chains.terms >= plan.deal.elements + plan.deal.warps * plan.blocks // 32
+    hold_all(found, groups=True)
+
+
+@pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 6)], ids=str)
+def test_layouts_of_the_pipeline_cover_every_column_once_and_fit_a_gpu(capability):
+    found = []
+    for n2, sizes in itertools.product(ALL_COLUMNS, BYTES):
+        chains = step_3_pipelined.STEP.row_chains(n2)
+        for width, parameters in itertools.product(vector_widths(n2, max(sizes)), range(5)):
+            layout = step_3_pipelined.layout_for(n2, width, *sizes, parameters, capability)
+            if layout is None:
+                continue
+            found.append(Dealt(n2, layout.deal, layout.blocks))
+            assert (layout.saved_bytes, layout.grad_bytes) == sizes
+            assert layout.threads <= 1024
+            assert layout.deal.elements <= step_3_pipelined.MAX_ELEMENTS
+            assert layout.shared_bytes(parameters) + layout.board_bytes <= SHARED_BYTES.get(capability, 99 * 1024)
+            assert layout.blocks <= (16 if capability >= (9, 0) else 1)
+            assert layout.stages - 1 - layout.lag >= 0
+            assert {width * size for size in sizes} <= {4, 8, 16}, "what an asynchronous copy moves"
+            assert chains.terms >= layout.deal.elements + layout.deal.warps * layout.blocks // 32
+            # the ring's parts begin where a vector of 16 bytes may
+            assert layout.grads_at * layout.grad_bytes % 16 == 0
+            assert layout.parameters_at * 4 % 16 == 0
+    hold_all(found)
+
+
+class Form(NamedTuple):
+    """What a step is run for; t, v: dtypes of the input and of parameters and output."""
+
+    t: Any
+    v: Any
+    rms: bool = False
+    weighted: bool = True
+    biased: bool = True
+    memory_efficient: bool = False
+
+
+class Launched(NamedTuple):
+    """What a step asks `launch` for."""
+
+    kernel: Any
+    grid: Any
+    block: Any
+    types: tuple
+    shared_bytes: int
+    cluster: int
+
+    @property
+    def threads(self) -> int:
+        return int(np.prod(self.block))
+
+
+def empty(shape: tuple, dtype: Any, shift: int = 0) -> np.ndarray:
+    """An array without contents that begins so many elements behind a multiple of 16 bytes."""
+    bytes_needed = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.empty(bytes_needed + 32, np.uint8)
+    start = -memory.ctypes.data % 16 + shift * np.dtype(dtype).itemsize
+    return memory[start : start + bytes_needed].view(dtype).reshape(shape)
+
+
+class Scratch:
+    empty = zeros = staticmethod(empty)
+
+
+def launches(step, n1: int, n2: int, form: Form, shift: int = 0) -> list[Launched]:
+    """What a step would launch, on arrays so many elements away from an alignment of 16 bytes; nothing runs."""
+    found = []
+
+    def launch(kernel, grid, block, *args, shared_bytes=0, cluster=1):
+        types = tuple(
+            None if arg is None else (arg.dtype.type, arg.ndim) if isinstance(arg, np.ndarray) else type(arg)
+            for arg in args
+        )
+        found.append(Launched(kernel, grid, block, types, shared_bytes, cluster))
+
+    t, v, rms, weighted, biased, memory_efficient = form
+    weight, bias = (empty((n2,), v) if given else None for given in (weighted, biased))
+    statistics = empty((n1,), np.float32)
+    mean = None if rms else statistics
+    output = empty((n1, n2), v, shift)
+    if step.name in FORWARD:
+        step.run(launch, empty((n1, n2), t, shift), weight, bias, np.float32(1e-5), output, mean, statistics)
+        return found
+    saved = empty((n1, n2), v if memory_efficient else t, shift)
+    problem = BackwardProblem(
+        grad_output=output, saved=saved, mean=None if memory_efficient else mean, invvar=statistics, weight=weight,
+        bias=bias, eps=np.float32(1e-5), rms=rms, memory_efficient=memory_efficient,
+        grad_input=empty((n1, n2), saved.dtype), grad_weight=weight, grad_bias=bias,
+    )  # fmt: skip
+    step.run(launch, Scratch, problem)
+    return found
+
+
+def of_capability(capability: tuple[int, int], monkeypatch) -> None:
+    """Let the steps plan for such a GPU."""
+    for module in (step_7_clusters, step_3_pipelined):
+        monkeypatch.setattr(module, "compute_capability", lambda array: capability)
+
+
+STEPS = [FORWARD[name] for name in ("vectors", "one_barrier", "clusters")]
+STEPS += [BACKWARD[name] for name in ("fused", "pipelined")]
+every_step = pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+
+
+@every_step
+@pytest.mark.parametrize("n2", [1, 33, 130, 1024, 5120, 65536, 262144])
+def test_neither_kernel_nor_block_depends_on_the_number_of_rows(step, n2):
+    for t, v in ((BFLOAT16, BFLOAT16), (np.float32, np.float16)):
+        wanted = [(one.kernel, one.block, one.shared_bytes, one.cluster) for one in launches(step, 1, n2, Form(t, v))]
+        for n1 in (3, 50):
+            found = launches(step, n1, n2, Form(t, v))
+            assert [(one.kernel, one.block, one.shared_bytes, one.cluster) for one in found] == wanted
+
+
+FAST = {"vectors": "forward_vectors", "one_barrier": "forward_one_barrier", "clusters": "forward_clusters",
+        "fused": "backward_fused", "pipelined": "backward_pipelined"}  # fmt: skip
+# The least and the most columns, of vectors of 16 bytes, that a step's own kernel does.
+OWN = {"vectors": (1, 32768), "one_barrier": (1, 16384), "clusters": (65536, 262144), "fused": (1, 8192),
+       "pipelined": (1, 131072)}  # fmt: skip
+
+
+@every_step
+@pytest.mark.parametrize("dtype", [BFLOAT16, np.float16, np.float32])
+def test_a_step_s_own_kernel_does_what_it_is_for(step, dtype):
+    for n2 in OWN[step.name]:
+        names = [one.kernel.py_func.__name__ for one in launches(step, 2, n2, Form(dtype, dtype))]
+        narrow = n2 * np.dtype(dtype).itemsize < 4 and step.name == "pipelined"  # no asynchronous copy
+        assert names[0] == ("backward_fused" if narrow else FAST[step.name]), n2
+
+
+@every_step
+def test_float64_goes_to_an_earlier_step(step):
+    statistics = np.float64
+
+    def launch(kernel, *args, **options):
+        names.append(kernel.py_func.__name__)
+
+    x, weight, rows = np.ones((2, 64)), np.ones(64), np.ones(2, statistics)
+    names = []
+    if step.name in FORWARD:
+        step.run(launch, x, weight, weight, statistics(0), x, rows, rows)
+    else:
+        step.run(launch, Scratch, BackwardProblem(x, x, rows, rows, weight, weight, statistics(0), False, False, x,
+                                                  weight, weight))  # fmt: skip
+    assert names
+    assert not set(names) & set(FAST.values())
+
+
+@every_step
+def test_an_offset_of_one_element_narrows_the_vectors(step):
+    """The kernel is another, built for vectors of one element, or none at all where these are not enough."""
+    for n2 in (1024, 65536):
+        aligned, shifted = (launches(step, 2, n2, Form(np.float32, np.float32), shift)[0] for shift in (0, 1))
+        earlier = aligned.kernel.py_func.__name__ not in FAST.values()
+        assert earlier or aligned.kernel is not shifted.kernel
+
+
+def sample() -> Iterator[tuple]:
+    """(step, n2, form, capability) of kernels that between them have every shape of block and every branch."""
+    wide, half = Form(np.float32, np.float32), Form(BFLOAT16, BFLOAT16)
+    mixed = Form(np.float32, np.float16)
+    yield "vectors", 4096, half, (8, 0)
+    yield "vectors", 32768, wide, (9, 0)
+    yield "one_barrier", 8192, half, (8, 0)
+    yield "one_barrier", 16384, wide, (9, 0)
+    yield "one_barrier", 2048, mixed, (9, 0)
+    yield "clusters", 65536, half, (9, 0)
+    yield "clusters", 262144, wide._replace(rms=True, biased=False), (9, 0)
+    yield "fused", 4096, half, (8, 0)
+    yield "fused", 4096, wide._replace(memory_efficient=True), (9, 0)
+    yield "pipelined", 768, half, (9, 0)
+    yield "pipelined", 5120, half._replace(memory_efficient=True), (9, 0)
+    yield "pipelined", 5120, wide, (8, 0)
+    yield "pipelined", 8192, wide._replace(memory_efficient=True), (9, 0)
+    yield "pipelined", 65536, half._replace(memory_efficient=True), (9, 0)
+    yield "pipelined", 262144, half, (9, 0)
+
+
+def everything() -> Iterator[tuple]:
+    """All of them: affine forms of bfloat16 and float32, the usual ones of the other dtypes."""
+    same = [(BFLOAT16, BFLOAT16), (np.float32, np.float32)]
+    others = [(np.float16, np.float16), (np.float32, BFLOAT16), (BFLOAT16, np.float32)]
+    for capability, step, n2, (t, v) in itertools.product([(9, 0), (8, 0)], STEPS, WIDTHS, same + others):
+        for rms, weighted, biased, path in itertools.product([False, True], repeat=4):
+            usual = weighted and biased != rms
+            if (rms and biased) or (path and step.name in FORWARD):
+                continue
+            if usual or ((t, v) in same and capability == (9, 0)):
+                yield step.name, n2, Form(t, v, rms, weighted, biased, path), capability
+
+
+FULL = bool(os.environ.get("NORMLAB_ALL_PLANS"))
+ASSEMBLED: dict[tuple, Any] = {}  # what several widths have in common is assembled once
+
+
+def named(case: tuple) -> str:
+    name, n2, form, capability = case
+    flags = [flag for flag in ("rms", "weighted", "biased", "memory_efficient") if getattr(form, flag)]
+    return "-".join([name, str(n2), np.dtype(form.t).name, np.dtype(form.v).name, *flags, f"sm_{capability[0]}0"])
+
+
+@pytest.mark.parametrize("case", list(everything() if FULL else sample()), ids=named)
+def test_kernels_fit_their_registers_and_their_shared_memory(case, monkeypatch):
+    pytest.importorskip("numba_cuda", reason="kernels are assembled by numba-cuda, which has no wheels here")
+    name, n2, form, capability = case
+    of_capability(capability, monkeypatch)
+    step = next(step for step in STEPS if step.name == name)
+    for one in launches(step, 4, n2, form):
+        if one.kernel.py_func.__name__ not in FAST.values():
+            continue  # earlier steps have tests of their own
+        key = one.kernel, one.types, capability
+        if key not in ASSEMBLED:
+            ASSEMBLED[key] = resources(one.kernel, one.types, capability)
+            assert ".f64" not in compile_ptx(one.kernel, one.types, capability)
+        taken = ASSEMBLED[key]
+        assert (taken.local_bytes, taken.spill_stores, taken.spill_loads) == (0, 0, 0), taken
+        assert taken.registers * one.threads <= 65536
+        assert -(-taken.registers // 8) * 8 * one.threads <= 65536, "registers are given out in eights a thread"
+        assert taken.shared_bytes + one.shared_bytes <= SHARED_BYTES[capability]
+        assert one.cluster == 1 or capability >= (9, 0)

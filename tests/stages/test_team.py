@@ -1,0 +1,101 @@
+"""Sums over the team of a row: warps of a block, and of all blocks of a cluster, with one barrier."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from normlab import oracle
+from normlab.engine import cluster_rank, cluster_sync, cuda, float32, launch, use_gpu, using
+from normlab.sim import sanitize
+from normlab.stages.team import collector, leaver, member_walk
+
+WARPS = [1, 2, 3, 5, 16, 32]
+BLOCKS = [1, 2, 4]
+teams = pytest.mark.parametrize(("warps", "blocks"), [(warps, blocks) for warps in WARPS for blocks in BLOCKS])
+
+
+def needs_clusters(blocks):
+    if blocks > 1 and use_gpu() and cuda.get_current_device().compute_capability < (9, 0):
+        pytest.skip("clusters need compute capability 9.0")
+
+
+@cache
+def exchange(warps, blocks, turns=3):
+    """A kernel: a few turns of one barrier each; in each, every warp's value is left and the sum of all collected."""
+    members = warps * blocks
+    leave, collect = leaver(warps, blocks), collector(members)
+
+    @cuda.jit
+    def kernel(values, results):
+        """values: (turns, 2, clusters, members); results: (turns, 2, grid, threads)."""
+        board = cuda.shared.array((2, 1, 2, members), float32)
+        warp = cuda.threadIdx.x >> 5
+        rank = 0
+        cluster = cuda.blockIdx.x
+        if blocks > 1:
+            rank = cluster_rank()
+            cluster //= blocks
+            cluster_sync()  # all blocks have begun
+        phase = 0
+        for turn in range(turns):
+            for which in range(2):
+                leave(board, phase, 0, which, warp, values[turn, which, cluster, rank * warps + warp])
+            if blocks > 1:
+                cluster_sync()
+            else:
+                cuda.syncthreads()
+            for which in range(2):
+                results[turn, which, cuda.blockIdx.x, cuda.threadIdx.x] = collect(board, phase, 0, which)
+            phase = 1 - phase
+        if blocks > 1:
+            cluster_sync()  # no block ends while others write to its board
+
+    return kernel
+
+
+def problem(warps, blocks, clusters=2, turns=3):
+    values = np.random.default_rng(warps).normal(size=(turns, 2, clusters, warps * blocks)).astype(np.float32)
+    return values, np.full((turns, 2, clusters * blocks, 32 * warps), np.nan, np.float32)
+
+
+@teams
+def test_every_thread_of_the_team_gets_the_sum_of_all_members(warps, blocks):
+    needs_clusters(blocks)
+    values, results = problem(warps, blocks)
+    launch(exchange(warps, blocks), 2 * blocks, 32 * warps, values, results, cluster=blocks)
+    exact = values.astype(np.float64)
+    _, turns, _ = member_walk(warps * blocks)
+    for cluster in range(2):
+        got = results[:, :, blocks * cluster : blocks * (cluster + 1)].reshape(3, 2, -1)
+        assert (got == got[..., :1]).all(), "not all threads of the team have the same bits"
+        bound = (turns + 5) * 2.0**-24 * 1.01 * abs(exact[:, :, cluster]).sum(-1)
+        oracle.assert_within(got[..., 0], exact[:, :, cluster].sum(-1), bound, "team sum")
+
+
+@pytest.mark.parametrize(("warps", "blocks"), [(3, 1), (5, 4)])
+def test_no_schedule_changes_a_bit(warps, blocks):
+    seen = set()
+    for schedule in ("forward", "reverse", 1, 2):
+        values, results = problem(warps, blocks)
+        with using("simulator", schedule):
+            launch(exchange(warps, blocks), 2 * blocks, 32 * warps, values, results, cluster=blocks)
+        seen.add(results.tobytes())
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(("warps", "blocks"), [(3, 1), (2, 2)])
+def test_two_phases_in_turn_need_no_second_barrier(warps, blocks):
+    values, results = problem(warps, blocks)
+    report = sanitize(exchange(warps, blocks), cluster=blocks)[2 * blocks, 32 * warps](values, results)
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("members", [1, 2, 3, 4, 5, 31, 32, 33, 64, 100, 512])
+def test_the_walk_over_members_has_a_place_for_everybody(members):
+    seats, turns, _ = member_walk(members)
+    assert seats & (seats - 1) == 0
+    assert seats <= 32
+    places = np.arange(seats)[:, None] + seats * np.arange(turns)
+    assert (np.bincount(places[places < members], minlength=members) == 1).all()
+    assert turns == 1 or seats == 32
