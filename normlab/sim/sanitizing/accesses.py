@@ -273,6 +273,7 @@ class Accesses(Notes):
         under_way = self.copiers[thread].now(), access[1], access[2]
         flight = Flight(array.buffer, addresses, under_way)
         self._write_all(flight, access, under_way)
+        thread.end_epoch()  # a read like one before is another one now: the copy may have come in between
         self.memory(array.buffer.block).copies[id(flight)] = flight
         return Copy(neighbours(array.raw, key, width), values, flight)
 

@@ -69,7 +69,7 @@ class Flight:
     def go_on(self) -> None:
         """Be under way in a shadow that has forgotten everything."""
         for unit in self.units():
-            self.buffer.state.writes[unit] = self.under_way
+            self.buffer.state.keep_write(unit, self.under_way)
 
 
 class Notes(Observer):

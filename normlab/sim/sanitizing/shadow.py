@@ -106,9 +106,13 @@ class Region:
         found = None
         if writes is not None or reads is not None or atomics is not None:
             found = self._unordered(address, access, ("write", writes), ("read", reads), ("atomic", atomics))
-        kept = access if under_way is None else under_way
-        self.writes[address] = kept if writes is None else together(writes, kept, THIN_WRITES)
+        self.keep_write(address, access if under_way is None else under_way)
         return found
+
+    def keep_write(self, address: int, access: Access) -> None:
+        """Hold later accesses of one unit to a write."""
+        writes = self.writes.get(address)
+        self.writes[address] = access if writes is None else together(writes, access, THIN_WRITES)
 
     def arrive(self, address: int, under_way: Access) -> None:
         """Forget a write of one unit that was under way, as the thread has waited for it."""

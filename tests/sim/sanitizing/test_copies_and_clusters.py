@@ -8,7 +8,7 @@ schedule.
 from itertools import combinations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import cuda, float32
 
@@ -60,6 +60,21 @@ def interpreted(operations, targets, syncs, source):
 FIRST = interpreted.py_func.__code__.co_firstlineno
 LINES = {READ: FIRST + 12, WRITE: FIRST + 14, REMOTE_READ: FIRST + 16, REMOTE_WRITE: FIRST + 18, COPY: FIRST + 20}
 actions = st.tuples(st.integers(NOTHING, WAIT), st.integers(0, 1))
+IDLE = [(NOTHING, 0)] * 8
+TWO_UNDER_WAY = [  # into one place, over a barrier; one thread waits for its own and reads what the other may write
+    (IDLE, NO_SYNC),
+    (IDLE, NO_SYNC),
+    ([*IDLE[:2], (COPY, 0), (COPY, 0), *IDLE[4:]], CLUSTER_SYNC),
+    ([*IDLE[:2], (WAIT, 0), *IDLE[3:]], NO_SYNC),
+    ([*IDLE[:2], (READ, 0), *IDLE[3:]], NO_SYNC),
+]
+READ_AGAIN = [  # what the thread itself has a copy under way to, since it read it last
+    (IDLE, NO_SYNC),
+    (IDLE, NO_SYNC),
+    ([(READ, 1), *IDLE[1:]], NO_SYNC),
+    ([(COPY, 1), *IDLE[1:]], NO_SYNC),
+    ([(READ, 1), *IDLE[1:]], NO_SYNC),
+]
 programs = st.lists(
     st.tuples(st.lists(actions, min_size=8, max_size=8), st.integers(NO_SYNC, WAIT_FOR_CLUSTER)),
     min_size=STEPS,
@@ -115,6 +130,8 @@ def races(program):
 
 @settings(max_examples=200, deadline=None)
 @given(programs)
+@example(TWO_UNDER_WAY)
+@example(READ_AGAIN)
 def test_exactly_the_races_are_found_in_every_schedule(program):
     shape = (2, STEPS, 34)
     operations, targets = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
