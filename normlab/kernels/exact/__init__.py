@@ -1,0 +1,1 @@
+"""What the exact mode adds to the backward from a saved output: x̂ of the columns at risk, kept aside."""
