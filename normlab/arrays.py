@@ -75,8 +75,8 @@ class Home(Protocol):
     def launch(self, *args: Any, **options: Any) -> None:
         """`engine.launch` on the home's stream; options without `stream`."""
 
-    def number(self, operand: Any) -> int:
-        """The one number in an operand that `empty` made, once the work queued so far is done."""
+    def numbers(self, operand: Any) -> list:
+        """The numbers in an operand that `empty` or `zeros` made, once the work queued so far is done."""
 
     def give_back(self, operand: Any, shape: tuple[int, ...]) -> Any:
         """An operand (or None) that `empty` or `zeros` made, as an array of the caller's kind."""
@@ -104,8 +104,8 @@ class HostHome:
 
     launch = staticmethod(engine.launch)
 
-    def number(self, operand: Any) -> int:  # noqa: D102
-        return int((engine.to_host(operand) if isinstance(operand, engine.DeviceArray) else operand)[0])
+    def numbers(self, operand: Any) -> list:  # noqa: D102
+        return (engine.to_host(operand) if isinstance(operand, engine.DeviceArray) else operand).tolist()
 
     def give_back(self, operand: Any, shape: tuple[int, ...]) -> Any:  # noqa: D102
         if operand is None:
@@ -135,8 +135,8 @@ class TorchHome:
     empty = partialmethod(_made_by, "empty")
     zeros = partialmethod(_made_by, "zeros")
 
-    def number(self, operand: Any) -> int:  # noqa: D102
-        return int(operand.owner.item())
+    def numbers(self, operand: Any) -> list:  # noqa: D102
+        return operand.owner.tolist()
 
     def give_back(self, operand: Any, shape: tuple[int, ...]) -> Any:  # noqa: D102
         return None if operand is None else operand.owner.reshape(shape)
@@ -184,9 +184,9 @@ class InterfaceHome:
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:  # noqa: D102
         return engine.to_device(np.zeros(shape, dtype), self.device)
 
-    def number(self, operand: Any) -> int:  # noqa: D102
+    def numbers(self, operand: Any) -> list:  # noqa: D102
         engine.synchronize(self.stream, unless=0)
-        return int(engine.to_host(operand)[0])
+        return engine.to_host(operand).tolist()
 
     def launch(self, *args: Any, **options: Any) -> None:  # noqa: D102
         engine.launch(*args, stream=self.stream, **options)

@@ -49,8 +49,9 @@ def keep_columns(
         mean, invvar: what the forward returned; mean is None for RMSNorm.
         capacity: room for so many columns. None: as many as there are, which waits for the GPU to count them. Columns
             at risk beyond the capacity are recomputed, as with memory_efficient=True.
-        counts: (1,), int64, or None: receives how many columns are at risk, plus 2^32 times how many are at risk or
-            near it. On a GPU it may be a pinned tensor, to be read when the work is done.
+        counts: (2,), int64, or None. Receives how many columns are at risk, plus 2^32 times how many are at risk or
+            near it; and is increased by how many found no room. For a tensor on a GPU it may be a pinned one, to be
+            read at any time.
 
     Raises:
         ValueError: shapes that do not fit, a capacity below 0. TypeError: as the forward.
@@ -76,21 +77,24 @@ def keep_columns(
     statistics = arguments.statistics_dtype(dtype_name(x))
     arguments.check_statistics({"mean": mean, "invvar": invvar}, leading, statistics, "x")
     if counts is not None:
-        arguments.check_shape("counts", counts, (1,), "one number")
-        arguments.check_dtype("counts", counts, "int64", "two counts in one")
+        arguments.check_shape("counts", counts, (2,), "numbers of columns")
+        arguments.check_dtype("counts", counts, "int64", "numbers of columns")
     smallest = smallest_weight(arguments.rounded_eps(eps, statistics), output_dtype)
 
     rows = home.operand(x, (n1, n2)), home.operand(mean, (n1,)), home.operand(invvar, (n1,))
     parameters = home.operand(weight, (n2,)), home.operand(bias, (n2,))
     on_host = device_name(x) == "cpu"
-    tally = home.empty((1,), np.dtype(np.int64)) if counts is None or on_host else home.operand(counts, (1,))
+    tally = home.zeros((2,), np.dtype(np.int64)) if counts is None or on_host else home.operand(counts, (2,))
     affine = weight is not None or bias is not None
     if not affine or not n1:
         capacity = 0
     elif capacity is None:
-        nowhere = home.empty((0,), np.dtype(np.int32))
-        launch_choice(home.launch, n2, *parameters, smallest, nowhere, tally)
-        capacity = home.number(tally) % NEAR
+        nowhere, first = home.empty((0,), np.dtype(np.int32)), home.zeros((2,), np.dtype(np.int64))
+        launch_choice(home.launch, n2, *parameters, smallest, nowhere, first)
+        there = home.numbers(first)[0]
+        capacity = there % NEAR
+        if counts is not None:
+            counts[0] = there  # which is known already: the second launch may take its time
     columns = home.empty((capacity,), np.dtype(np.int32))
     values = home.empty((n1, capacity), FLOATS[output_dtype])
     if affine:
@@ -99,6 +103,7 @@ def keep_columns(
         launch_keeping(home.launch, *rows, columns, values)
     kept = Kept(home.give_back(columns, (capacity,)), home.give_back(values, (n1, capacity)))
     if counts is not None and on_host:
-        counts[0] = home.number(tally)
+        there, without_room = home.numbers(tally)
+        counts[0], counts[1] = there, counts[1] + without_room
     replay.keep(home)
     return kept

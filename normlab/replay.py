@@ -150,9 +150,9 @@ class Recorder:
         self.complete &= len(launch.patches) == len(arrays)
         self._launches.append(launch)
 
-    def number(self, operand: engine.DeviceArray) -> int:  # noqa: D102
-        self.complete = False  # what comes may depend on it
-        return self.home.number(operand)
+    def numbers(self, operand: engine.DeviceArray) -> list:  # noqa: D102
+        self.complete = False  # what comes may depend on them
+        return self.home.numbers(operand)
 
     def _patch(self, slot: int, array: engine.DeviceArray) -> tuple[int, int, int] | None:
         """Where an argument's address comes from: a tensor, or memory made here, and how far into it."""

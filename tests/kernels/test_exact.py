@@ -47,7 +47,7 @@ def test_the_columns_are_those_of_the_definition_in_order(n2, share, dtype, give
     bias[random.random(n2) < share] *= 100
     weight, bias = (array if there else None for array, there in zip((weight, bias), given_parameters, strict=True))
     want = columns_at_risk(weight, bias, smallest_weight(np.float32(1e-5), dtype))
-    counts = np.zeros(1, np.int64)
+    counts = np.zeros(2, np.int64)
     kept = kept_columns(weight, bias, counts=counts)
     np.testing.assert_array_equal(kept.columns, want)
     assert kept.values.shape == (2, len(want))
@@ -66,7 +66,7 @@ def test_the_borders_of_the_risk():
 
 
 def test_those_near_risk_are_counted_too():
-    counts = np.zeros(1, np.int64)
+    counts = np.zeros(2, np.int64)
     kept = kept_columns(np.float32([1, 1, 1, 1]), np.float32([0, RATIO / 2, 1 + RATIO / 2, RATIO + 1]), counts=counts)
     np.testing.assert_array_equal(kept.columns, [3])
     assert divmod(int(counts[0]), NEAR) == (2, 1)
@@ -74,7 +74,10 @@ def test_those_near_risk_are_counted_too():
 
 def test_a_capacity_keeps_the_first_and_marks_what_is_free():
     weight = np.float32([0, 1, 0, 1, 0])
-    np.testing.assert_array_equal(kept_columns(weight, None, capacity=2).columns, [0, 2])
+    counts = np.zeros(2, np.int64)
+    for times in (1, 2):
+        np.testing.assert_array_equal(kept_columns(weight, None, capacity=2, counts=counts).columns, [0, 2])
+        assert counts.tolist() == [3 * NEAR + 3, times]
     np.testing.assert_array_equal(kept_columns(weight, None, capacity=5).columns, [0, 2, 4, -1, -1])
     assert kept_columns(weight, None, capacity=0).values.shape == (2, 0)
     with pytest.raises(ValueError, match="capacity must be at least 0, got -1"):
@@ -181,5 +184,5 @@ def test_mistakes_are_named():
     with pytest.raises(TypeError, match=r"Expected kept.columns to be int32"):
         backward("exact", kept._replace(columns=kept.columns.astype(np.int64)))
     with pytest.raises(TypeError, match="Expected counts to be int64"):
-        kept_columns(ones, None, counts=np.zeros(1, np.float32))
+        kept_columns(ones, None, counts=np.zeros(2, np.float32))
     assert layer_norm_backward(x, x, None, rows, 8, memory_efficient="exact")[0].shape == (2, 8)

@@ -24,8 +24,9 @@ NEAR = 2**32  # what `counts` counts those in
 def choose_columns(n2, weight, bias, smallest, columns, counts):
     """Write the first columns at risk into `columns`, (capacity,), int32, then -1; and how many there are.
 
-    n2: int64. weight, bias: (n2,) or None. smallest: see `risk`. counts: (1,), int64: columns at risk, plus NEAR times
-    those that are at risk or near it.
+    n2: int64. weight, bias: (n2,) or None. smallest: see `risk`. counts: (2,), int64: how many there are, plus NEAR
+    times those that are at risk or near it, in one number because the host may be reading it; and, added to what stood
+    there, those that found no room.
     """
     found_by_warp = cuda.shared.array(MAX_WARPS, uint32)
     thread = cuda.threadIdx.x
@@ -56,6 +57,8 @@ def choose_columns(n2, weight, bias, smallest, columns, counts):
         top += cuda.blockDim.x
     if thread == 0:
         counts[0] = found + NEAR * near
+        if found > columns.shape[0]:
+            counts[1] += found - columns.shape[0]
     place = found + thread
     while place < columns.shape[0]:
         columns[place] = -1

@@ -145,7 +145,7 @@ def test_nothing_is_found_in_the_exact_mode(step, case):
     smallest = smallest_weight(statistics(1e-5), x.dtype.name)
     columns = memory.empty((-(-n2 // 3) + 2,), np.float32).view(np.int32)  # two slots more than needed
     memory.empties[-1] = columns
-    kept, counts = memory.empty((n1, len(columns)), x.dtype), np.zeros(1, np.int64)
+    kept, counts = memory.empty((n1, len(columns)), x.dtype), np.zeros(2, np.int64)
     launch_choice(launch, n2, weight, bias, smallest, columns, counts)
     launch_keeping(launch, x, mean, invvar, columns, kept)
     assert counts[0] % NEAR >= len(columns) - 2
