@@ -23,7 +23,6 @@ from normlab.kernels.backward.ring import Layout
 from normlab.stages.recompute import clamp_by_magnitude
 from normlab.stages.unrolled import unrolled
 
-
 MOST_UNROLLED = 384  # threads a block, which leave each the registers for it
 
 
