@@ -1,7 +1,7 @@
 """A loop without a loop, for bodies so long that the compiler would not unroll it.
 
-Unrolled, the loads of later rounds are issued while earlier ones compute, and no index is computed at run time. It takes
-registers: whoever calls it sees to it that there are enough.
+Unrolled, the loads of later rounds are issued while earlier ones compute, and no index is computed at run time. It
+takes registers: whoever calls it sees to it that there are enough.
 """
 
 from functools import cache

@@ -12,6 +12,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from normlab.kernels.forward import step_7_clusters
 from normlab.stages.vector import Deal, dealt
 
 CAPABILITY = (9, 0)
+THREADS, ROWS, STAGES, LAGS = (32, 64, 96, 128, 160, 256, 512), (1, 2, 3, 4, 8), (2, 3, 4), (0, 1)
 ROOM = block_shared_bytes(CAPABILITY)
 
 
@@ -56,9 +58,7 @@ def slices(n2: int, width: int, threads: int) -> Iterator[tuple[Deal, int]]:
 
 def backward_layouts(n2: int, itemsize: int, kind: Kind) -> Iterator[Layout]:
     """Those that keep a GPU busy and fit into its blocks."""
-    for threads, rows, stages, lag in itertools.product(
-        (32, 64, 96, 128, 160, 256, 512), (1, 2, 3, 4, 8), (2, 3, 4), (0, 1)
-    ):
+    for threads, rows, stages, lag in itertools.product(THREADS, ROWS, STAGES, LAGS):
         for deal, blocks in slices(n2, 16 // itemsize, threads):
             layout = Layout(deal, rows, blocks, stages, lag, itemsize, itemsize)
             busy = 128 <= layout.threads <= 512 and 16 <= deal.elements <= step_3_pipelined.MAX_ELEMENTS
@@ -83,9 +83,8 @@ def tasks(options: argparse.Namespace) -> list[Task]:
     rms = options.norm == "rms"
     kind = Kind(rms, options.saved == "output", True, not rms)
     for n2 in map(int, options.n2.split(",")):
-        layouts = (
-            backward_layouts(n2, itemsize, kind) if options.direction == "backward" else forward_plans(n2, itemsize)
-        )
+        backward = options.direction == "backward"
+        layouts = backward_layouts(n2, itemsize, kind) if backward else forward_plans(n2, itemsize)
         rest = options.direction, options.norm, options.dtype, options.saved, n2
         found += [Task(*rest, layout) for layout in layouts]
     return found
@@ -111,15 +110,15 @@ def compile_ahead(task: Task) -> None:
     bias, statistics = None if rms else weight, np.empty(4, np.float32)
 
     def launch(kernel: Any, grid: Any, block: Any, *arguments: Any, **how: Any) -> None:
-        kinds = tuple(
-            None
-            if one is None
-            else (one.dtype, one.ndim, "C")
+        kinds = [
+            (one.dtype, one.ndim, "C")
             if isinstance(one, np.ndarray)
+            else None
+            if one is None
             else np.asarray(one).dtype
             for one in arguments
-        )
-        cubins.cubin(kernel, kinds, CAPABILITY)
+        ]
+        cubins.cubin(kernel, tuple(kinds), CAPABILITY)
 
     take(task.layout)
     mean = None if rms else statistics
@@ -172,7 +171,7 @@ def time_all(wanted: list[Task]) -> None:
         first = some[0]
         problem = Problem(first.norm, first.direction, first.dtype, 2**27 // n2, n2)
         data = problem.draw("cuda")
-        copy = timer(lambda target=torch.empty_like(data.x), source=data.x: target.copy_(source)).median
+        copy = timer(partial(torch.empty_like(data.x).copy_, data.x)).median
         ideal = copy * problem.bytes / (2 * problem.array_bytes)
         step_3_pipelined.layout_for, step_7_clusters.plan_for, step_7_clusters.launch_rows = own
         replay._recordings.clear()
