@@ -111,11 +111,7 @@ def compile_ahead(task: Task) -> None:
 
     def launch(kernel: Any, grid: Any, block: Any, *arguments: Any, **how: Any) -> None:
         kinds = [
-            (one.dtype, one.ndim, "C")
-            if isinstance(one, np.ndarray)
-            else None
-            if one is None
-            else np.asarray(one).dtype
+            None if one is None else (one.dtype, one.ndim, "C") if np.ndim(one) else np.asarray(one).dtype
             for one in arguments
         ]
         cubins.cubin(kernel, tuple(kinds), CAPABILITY)
