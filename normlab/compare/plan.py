@@ -12,6 +12,7 @@ from normlab import engine, oracle
 from normlab.compare.activations import InputError, Source
 from normlab.compare.traffic import Layer, layer_of
 from normlab.kernels import BEST, LADDERS
+from normlab.kernels.exact.chains import with_repairs
 
 SIMULATOR_STEPS = {"forward": "thread_per_row", "backward": "global_atomics"}  # its quickest
 ORACLE = 2e-6  # seconds an element, value and bound of one pass
@@ -39,11 +40,13 @@ class Plan:
         """The dtype that kernels compute in and keep mean and invvar in."""
         return "float64" if self.dtype == "float64" else "float32"
 
-    def arithmetic(self, ladder: str, n1: int, n2: int) -> oracle.Arithmetic:
-        """How the step of a ladder rounds: its formats, and the length of its sums."""
+    def arithmetic(self, ladder: str, n1: int, n2: int, kept: int = 0) -> oracle.Arithmetic:
+        """How the step of a ladder rounds, with so many columns kept: its formats, and the length of its sums."""
         forward, backward = _step("forward", self.forward), _step("backward", self.backward)
         rows = (forward if ladder == "forward" else backward).row_chains(n2)
         columns = backward.column_chains(n1, n2)
+        if kept:
+            rows, columns = with_repairs(rows, columns, n1, kept)
         return oracle.Arithmetic(
             input=self.dtype,
             output=self.dtype,
