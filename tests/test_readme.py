@@ -40,6 +40,7 @@ def test_the_readme_s_programs_run(program, tmp_path, monkeypatch):
 
 def test_the_readme_shows_the_records():
     assert readme.counters() in README
+    assert readme.paths() in README
     words = " ".join(README.split())
     assert readme.sanitizers() in words
     assert f"; {len(record('counters_h200')['launches'])} launches, `normlab/bench/records/counters_h200.json`" in words
