@@ -208,6 +208,18 @@ def test_rms_norm_has_no_bias_and_keeps_no_mean():
     assert layer.saved_input.grad_weight.bound_ratio <= 1
 
 
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_exact_gives_weights_of_0_their_gradient_in_every_norm_and_dtype(norm, dtype):
+    layer = compared(source(4, 33, weight=np.repeat([0.0, 1.0], [3, 30]), eps=1e-5), norm=norm, dtype=dtype)
+    assert layer.kept_columns == 3
+    assert layer.recomputed.grad_weight.relative > 0.1
+    assert layer.exact.grad_weight.relative < AS_GOOD * oracle.unit_roundoff(dtype)
+    assert all(0 < error.bound_ratio <= 1 for error in layer.exact.gradients.values())
+    itemsize = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}[dtype]
+    assert layer.exact.bytes_kept == layer.recomputed.bytes_kept + 3 * 4 + 4 * 3 * itemsize
+
+
 def test_layer_norm_and_rms_norm_are_not_the_same_computation():
     shifted = source(4, 33, input=np.random.default_rng(0).standard_normal((4, 33)).astype(np.float32) + 5)
     assert compared(shifted).output.largest != compared(shifted, norm="rms").output.largest
