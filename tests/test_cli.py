@@ -57,9 +57,9 @@ def small(tmp_path):
 
 
 def test_compare_without_arguments_shows_on_all_rows_in_time_what_was_measured_with_apex_and_what_the_readme_shows():
-    began = time.perf_counter()
+    began = processor_seconds()
     done = command("compare", "--engine", "simulator", "--json")
-    assert time.perf_counter() - began < 60
+    assert processor_seconds() - began < 60  # of two cores; about 30, measured
     assert (done.returncode, done.stderr) == (0, "")
     answer = json.loads(done.stdout)
     layers = {layer["name"]: layer for layer in answer["layers"]}
@@ -78,6 +78,12 @@ def test_compare_without_arguments_shows_on_all_rows_in_time_what_was_measured_w
         assert layer["saved_input"]["grad_input"]["relative"] < 3e-7  # apex: 7e-8
         assert (layer["recomputed"]["grad_input"]["relative"] < 3e-7) == (name != "block5_output")
         assert layer["exact"]["grad_input"]["relative"] < 3e-7
+
+
+def processor_seconds():
+    """What the processes started from here have used, on all cores: no wall clock, because others may run beside."""
+    used = os.times()
+    return used.children_user + used.children_system
 
 
 def assert_readme_shows(layers):

@@ -68,5 +68,5 @@ def test_sanitize_found_every_planted_bug_in_the_record():
 
 
 def test_an_unknown_record_is_named():
-    with pytest.raises(FileNotFoundError, match=r"no record 'x'; there are counters_h200, .*sanitizers_h200"):
+    with pytest.raises(FileNotFoundError, match=r"no record 'x'; there are apex_recompute_h200, .*sanitizers_h200"):
         record("x")
