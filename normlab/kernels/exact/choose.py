@@ -24,10 +24,10 @@ NEAR = 2**32  # what `counts` counts those in
 def choose_columns(n2, weight, bias, smallest, ratio, margin, columns, counts):
     """Write the first columns at risk into `columns`, (capacity,), int32, then -1; and how many there are.
 
-    n2: int64. weight, bias: (n2,) or None. smallest: see `risk`; ratio, margin: RATIO and MARGIN; these three in
-    accumulator precision, in which an int would make a float64 of them. counts: (2,), int64: how many there are, plus NEAR
-    times those that are at risk or near it, in one number because the host may be reading it; and, added to what stood
-    there, those that found no room.
+    n2: int64. weight, bias: (n2,) or None. smallest: see `risk`; ratio, margin: RATIO and MARGIN. These three come in
+    accumulator precision: an int would make float64 of them. counts: (2,), int64: how many there are, plus NEAR times
+    those that are at risk or near it, in one number because the host may be reading it; and, added to what stood there,
+    those that found no room.
     """
     found_by_warp = cuda.shared.array(MAX_WARPS, uint32)
     thread = cuda.threadIdx.x
