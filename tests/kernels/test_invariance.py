@@ -248,3 +248,15 @@ def test_many_rows_a_cluster_are_right_and_nothing_is_found(monkeypatch):
         for memory_efficient in (False, True):
             examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
             sanitized(case, step_of("backward", "pipelined"), memory_efficient)
+
+
+@both_paths
+def test_rows_in_a_ring_of_one_stage_are_right_and_nothing_is_found(memory_efficient, monkeypatch):
+    """The layout of the longest rows, with slices of 256 columns in place of 16384."""
+    layout = Layout(Deal(64, 1, 4, False), 1, 2, 1, 0, 4, 4)
+    monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: layout)
+    only_one_stays(monkeypatch)
+    case = random_case(3, 452, np.float32)
+    with using("simulator"):
+        examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
+        sanitized(case, step_of("backward", "pipelined"), memory_efficient)
