@@ -228,10 +228,10 @@ HANGS = {
 @pytest.mark.parametrize("schedule", ["forward", "reverse", 4])
 def test_a_hang_is_found_at_once_and_names_operations_and_lines(kernel, schedule):
     arguments = [np.zeros(1, np.int32)] * kernel.py_func.__code__.co_argcount
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(DeadlockError) as info:
         simulate(kernel, schedule)[4, 64](*arguments)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     message = str(info.value)
     assert f"in kernel {kernel.py_func.__name__!r}" in message
     for operation in HANGS[kernel]:
