@@ -45,7 +45,7 @@ FAST_FORMS = [
     (BFLOAT16, BFLOAT16, False, (9, 0)),
 ]
 # (T, V, rms, target): the instructions differ little between targets and norms, so these stand for the others.
-FORMS = [(t, v, False, (9, 0)) for t, v in TYPES] + [(*TYPES[2], True, (9, 0)), (*TYPES[2], False, (8, 0))]
+FORMS = [(t, v, (t, v) == (np.float32, BFLOAT16), (8, 0) if t is v is np.float16 else (9, 0)) for t, v in TYPES]
 
 
 def compiled(t, v, rms, cc):

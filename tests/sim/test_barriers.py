@@ -228,10 +228,10 @@ HANGS = {
 @pytest.mark.parametrize("schedule", ["forward", "reverse", 4])
 def test_a_hang_is_found_at_once_and_names_operations_and_lines(kernel, schedule):
     arguments = [np.zeros(1, np.int32)] * kernel.py_func.__code__.co_argcount
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(DeadlockError) as info:
         simulate(kernel, schedule)[4, 64](*arguments)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     message = str(info.value)
     assert f"in kernel {kernel.py_func.__name__!r}" in message
     for operation in HANGS[kernel]:
@@ -455,7 +455,5 @@ def test_a_barrier_that_is_given_a_bool_is_refused_as_numba_refuses_it():
     def kernel(out):
         out[cuda.threadIdx.x] = cuda.syncthreads_count(out[cuda.threadIdx.x] > 0)
 
-    with pytest.raises(
-        TypeError, match="syncthreads_count takes an int: Numba compiles no kernel"
-    ):
+    with pytest.raises(TypeError, match="syncthreads_count takes an int: Numba compiles no kernel"):
         simulate(kernel)[1, 32](np.ones(32))
