@@ -26,7 +26,11 @@ case $1 in
         python3 -m tests.hardware.sweep backward --n2 $n2 --saved $saved | tee -a "$out/sweep.txt" | head -8
       done
     done
-    python3 -m tests.hardware.sweep forward --n2 65536 | tee -a "$out/sweep.txt" | head -8 ;;
+    for n2 in 768 1024 8192 65536; do
+      for norm in layer rms; do
+        python3 -m tests.hardware.sweep forward --n2 $n2 --norm $norm | tee -a "$out/sweep.txt" | head -6
+      done
+    done ;;
   counters) python3 tests/hardware/counters.py "$out/counters_h200.json" | tail -40 ;;
   sanitizers) python3 tests/hardware/sanitizers.py "$out/sanitizers_h200.json" | tail -40 ;;
   large) python3 -m pytest -q tests/kernels/test_large.py 2>&1 | tail -20 ;;
