@@ -1,0 +1,26 @@
+"""Sixteen bytes an instruction, and A transposed on its way into shared memory.
+"""
+
+from functools import partial
+
+from normlab.kernels.sgemm import tiling
+from normlab.kernels.sgemm.product import ProductStep
+from normlab.stages.lanes import threads_in_rows
+from normlab.stages.thread_tile import RUN, Share
+
+
+SHARE = Share(runs=2, span=RUN)  # eight neighbours
+TILING = tiling.Tiling(
+    a_row=tiling.ROWS,
+    rows=SHARE,
+    columns=SHARE,
+    place=threads_in_rows(tiling.COLUMNS // tiling.SIDE, tiling.SIDE),
+)
+
+STEP = ProductStep(
+    name="vectors",
+    summary="16 bytes an instruction, A transposed in shared memory",
+    run=partial(tiling.run, TILING),
+    tile=(tiling.ROWS, tiling.COLUMNS, tiling.DEPTH),
+    tile_seconds=tiling.TILE_SECONDS,
+)
