@@ -1,7 +1,7 @@
 """normlab: how a GPU normalises, stage by stage.
 
-The top level re-exports the host functions of `normlab.ops`. Nothing is imported until it is asked for (PEP 562), so
-that `import normlab` starts no compiler, no torch and no CUDA driver.
+The top level re-exports the host functions of `normlab.ops` and `normlab.products`. Nothing is imported until it is
+asked for (PEP 562), so that `import normlab` starts no compiler, no torch and no CUDA driver.
 """
 
 from importlib import import_module
@@ -16,19 +16,22 @@ if TYPE_CHECKING:
         rms_norm_backward,
         rms_norm_forward,
     )
+    from normlab.products import sgemm
 
 __all__ = [
     "layer_norm_backward",
     "layer_norm_forward",
     "rms_norm_backward",
     "rms_norm_forward",
+    "sgemm",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public function the first time somebody uses it."""
     if name in __all__:
-        function = globals()[name] = getattr(import_module("normlab.ops"), name)  # the second time it is found at once
+        module = import_module("normlab.products" if name == "sgemm" else "normlab.ops")
+        function = globals()[name] = getattr(module, name)  # the second time it is found at once
         return function
     raise AttributeError(f"module 'normlab' has no attribute {name!r}")
 

@@ -59,7 +59,7 @@ def blocks_in_bands(height: int) -> Any:
 
 @cache
 def threads_in_rows(across: int, side: int) -> Any:
-    """The device function `place(thread) -> (row, column)`: rows of `across` threads, each with side x side elements."""
+    """The device function `place(thread) -> (row, column)`: rows of `across` threads, side x side elements each."""
 
     @cuda.jit(device=True)
     def place(thread):

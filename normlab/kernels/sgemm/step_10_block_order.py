@@ -1,5 +1,4 @@
-"""Blocks in bands of 8 rows: those at work at one time share more of A and B in L2.
-"""
+"""Blocks in bands of 8 rows: those at work at one time share more of A and B in L2."""
 
 from functools import partial
 
@@ -7,7 +6,6 @@ from normlab.kernels.sgemm import buffered, tiling
 from normlab.kernels.sgemm.product import ProductStep
 from normlab.kernels.sgemm.step_8_z_order import TILING
 from normlab.stages.lanes import blocks_in_bands
-
 
 BAND = 8  # rows of blocks
 

@@ -77,10 +77,11 @@ def plan_for(m: int, n: int, multiprocessors: int) -> Plan:
 
 @cache
 def fetcher(plan: Plan, width: int) -> Any:
-    """The device function `fetch(ring, a, b, top, left, start, slot, thread)`: start the copies of the tiles at `start`.
+    """The device function `fetch(ring, a, b, top, left, start, slot, thread)`: start the copies of two tiles.
 
-    A is transposed on the way, so that its elements travel one by one; of B `width` go together. What lies outside of
-    the matrices becomes zeros; a tile that has no such part asks for it once, not at every copy.
+    Those at k = start, for a slot of the ring. A is transposed on the way, so that its elements travel one by one; of B
+    `width` go together. What lies outside of the matrices becomes zeros; a tile that has no such part asks for it once,
+    not at every copy.
     """
     rows, columns, depth, threads, a_row = plan.rows, plan.columns, plan.depth, plan.threads, plan.a_row
     ring_b = plan.stages * depth * a_row
@@ -178,9 +179,7 @@ def build(plan: Plan, widths: Widths) -> Any:
         while start < a.shape[1]:
             fetch(ring, a, b, top, left, start + (stages - 1) * depth, free, thread)
             commit_copies()
-            multiply(
-                0, slot * depth * a_row + row, b_at + slot * depth * columns + column, sums, a_part, b_part, ring
-            )
+            multiply(0, slot * depth * a_row + row, b_at + slot * depth * columns + column, sums, a_part, b_part, ring)
             free = slot
             slot += 1
             if slot == stages:

@@ -1,5 +1,4 @@
-"""Four elements of padding behind each k of A: its transposed stores no longer meet in a bank.
-"""
+"""Four elements of padding behind each k of A: its transposed stores no longer meet in a bank."""
 
 from functools import partial
 
@@ -7,7 +6,6 @@ from normlab.kernels.sgemm import tiling
 from normlab.kernels.sgemm.product import ProductStep
 from normlab.stages.lanes import threads_in_rows
 from normlab.stages.thread_tile import RUN, Share
-
 
 SHARE = Share(runs=2, span=RUN)  # eight neighbours
 TILING = tiling.Tiling(

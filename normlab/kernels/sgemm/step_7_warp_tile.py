@@ -1,22 +1,13 @@
-"""A warp takes a tile of its own, its lanes 4 x 8 in it.
-"""
+"""A warp takes a tile of its own, its lanes 4 x 8 in it."""
 
 from functools import partial
 
 from normlab.kernels.sgemm import tiling
 from normlab.kernels.sgemm.product import ProductStep
-from normlab.stages.lanes import lanes_in_rows, warps_in_rows
-from normlab.stages.thread_tile import RUN, Share
-
+from normlab.stages.lanes import lanes_in_rows
 
 DOWN, ACROSS = 4, 8  # lanes of a warp
-WARP_ROWS, WARP_COLUMNS = DOWN * tiling.SIDE, ACROSS * tiling.SIDE
-TILING = tiling.Tiling(
-    a_row=tiling.ROWS + 4,
-    rows=Share(runs=2, span=DOWN * RUN),
-    columns=Share(runs=2, span=ACROSS * RUN),
-    place=warps_in_rows(tiling.COLUMNS // WARP_COLUMNS, WARP_ROWS, WARP_COLUMNS, RUN, lanes_in_rows(DOWN)),
-)
+TILING = tiling.of_warps(DOWN, ACROSS, lanes_in_rows(DOWN))
 
 STEP = ProductStep(
     name="warp_tile",

@@ -1,5 +1,4 @@
-"""Two buffers: the next tile travels while this one is multiplied.
-"""
+"""Two buffers: the next tile travels while this one is multiplied."""
 
 from functools import partial
 
@@ -7,7 +6,6 @@ from normlab.kernels.sgemm import buffered, tiling
 from normlab.kernels.sgemm.product import ProductStep
 from normlab.kernels.sgemm.step_8_z_order import TILING
 from normlab.stages.lanes import blocks_in_rows
-
 
 STEP = ProductStep(
     name="double_buffer",

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from normlab.engine import cuda, float32
 from normlab.kernels.sgemm.product import Widths
-from normlab.stages.thread_tile import Share, outer_product, part_loader, share_storer
+from normlab.stages.lanes import warps_in_rows
+from normlab.stages.thread_tile import RUN, Share, outer_product, part_loader, share_storer
 from normlab.stages.tile import tile_fetcher, tile_putter, transposed_putter
 from normlab.stages.unroll import repeated
 
@@ -29,6 +30,17 @@ class Tiling(NamedTuple):
     rows: Share
     columns: Share
     place: Any
+
+
+def of_warps(down: int, across: int, lane_place: Any) -> Tiling:
+    """A's tile padded by four; each warp has a tile of its own, in which its lanes stand down x across.
+
+    A thread's share is two runs of four rows by two of columns, with those of the warp's other lanes in between.
+    lane_place: the device function lane -> (row, column) among the lanes.
+    """
+    rows, columns = down * SIDE, across * SIDE
+    place = warps_in_rows(COLUMNS // columns, rows, columns, RUN, lane_place)
+    return Tiling(ROWS + 4, Share(runs=2, span=down * RUN), Share(runs=2, span=across * RUN), place)
 
 
 class Movers(NamedTuple):
