@@ -49,8 +49,9 @@ def sgemm(a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 0.0, 
     m, n, k = _sizes(a, b)
     arguments.check_shape("c", c, (m, n), "rows of a and columns of b")
     with np.errstate(over="ignore"):
-        alpha, beta = (FLOAT32.type(arguments.number(*given)) for given in ((alpha, "alpha"), (beta, "beta")))
-    if beta == 0:
+        factor = np.float32(arguments.number(alpha, "alpha"))
+        addend_factor = np.float32(arguments.number(beta, "beta"))
+    if addend_factor == 0:
         c = None
     elif c is None:
         raise ValueError(f"c is needed where beta is not 0, got c=None and beta={beta}")
@@ -58,12 +59,12 @@ def sgemm(a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 0.0, 
 
     output = home.empty((m, n), FLOAT32)
     if m and n:
-        if alpha == 0 or k == 0:  # then memory without elements stands for A and B
-            alpha, k = FLOAT32.type(1), 0
+        if factor == 0 or k == 0:  # then memory without elements stands for A and B
+            factor, k = np.float32(1), 0
         _warn_if_slow(chosen, m, n, k, home)
         left = home.operand(a, (m, k)) if k else home.empty((m, 0), FLOAT32)
         right = home.operand(b, (k, n)) if k else home.empty((0, n), FLOAT32)
-        chosen.run(home.launch, Product(alpha, left, right, beta, home.operand(c, (m, n)), output))
+        chosen.run(home.launch, Product(factor, left, right, addend_factor, home.operand(c, (m, n)), output))
     return home.give_back(output, (m, n))
 
 

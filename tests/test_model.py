@@ -17,7 +17,7 @@ from normlab.model import (
 from normlab.stages.lanes import blocks_in_bands, blocks_in_rows
 
 # The CUDA Occupancy Calculator's curve "impact of varying register count per thread" for compute capabilities 8.0 and
-# 9.0 and blocks of 128 threads: registers -> resident warps. tests/engine/test_offline.py has cuda_occupancy.h's blocks.
+# 9.0 and blocks of 128 threads: registers -> resident warps. cuda_occupancy.h's blocks: tests/engine/test_offline.py.
 PUBLISHED = {
     32: 64, 40: 48, 48: 40, 56: 36, 64: 32, 72: 28, 80: 24, 88: 20, 96: 20, 104: 16, 112: 16, 128: 16, 136: 12,
     168: 12, 176: 8, 255: 8,

@@ -70,10 +70,10 @@ def _terms(
     return summed, beta * _float64(c, "c") if beta else 0.0
 
 
-def _scaled(exact: FloatArray | float, error: FloatArray | float, factor: float) -> FloatArray | float:
+def _scaled(exact: FloatArray | float, error: FloatArray | float, factor: float) -> FloatArray:
     """The error of a number that has been multiplied by a factor: one rounding, and none for 1 and 0."""
     if factor in (0, 1):
-        return error
+        return np.asarray(error)
     return error + U * (abs(_known(exact)) + error) + float(SINGLE.half_subnormal)
 
 

@@ -1,4 +1,4 @@
-"""Mistakes in the SGEMM kernels, each of which the ladder's checks must find: a race by `sanitize`, a value by its bound.
+"""Mistakes in the SGEMM kernels, which the ladder's checks must find: a race by `sanitize`, a value by its bound.
 
 As `test_mutants`, whose machinery this uses, for steps with other operands.
 """
@@ -28,6 +28,7 @@ FIRST = "cuda.syncthreads()  # both tiles are in shared memory before anybody re
 LAST = "cuda.syncthreads()  # nobody reads the tiles any more: the next ones may come"
 BUFFERS = "cuda.syncthreads()  # the next tiles are there, and nobody reads these any more"
 COPIES = "cuda.syncthreads()  # everybody's copies of the next tiles have arrived, and nobody reads these any more"
+VECTOR = "column < array.shape[1]:\n                load_vector"
 TILING, BUFFERED, PIPELINED = "kernels.sgemm.tiling", "kernels.sgemm.buffered", "kernels.sgemm.step_11_pipelined"
 
 MUTATIONS = [
@@ -39,16 +40,16 @@ MUTATIONS = [
     (Check("z_order", "race", k=9), TILING, LAST, "pass"),
     (Check("z_order", "value", k=9), TILING, "put_a(a_tile, 0, a_staged", "put_a(a_tile, 0, b_staged"),
     (Check("z_order", "value"), "stages.lanes", "row = (lane >> 1 & 1)", "row = (lane & 1)"),
-    (Check("vectors", "value", n=13), "stages.tile", "column < array.shape[1]:\n                load_v", "True:\n                load_v"),
+    (Check("vectors", "value", n=13), "stages.tile", VECTOR, VECTOR.replace("column < array.shape[1]", "True")),
     (Check("double_buffer", "race", k=9), BUFFERED, BUFFERS, "pass"),
     (Check("double_buffer", "value", k=9), BUFFERED, "first = DEPTH - first", "first = DEPTH"),
     (Check("double_buffer", "value", k=9), BUFFERED, "add_products(sums, a_part, b_part, 1)", "pass"),
     (Check("block_order", "value", 1, 129, 1), "stages.lanes", "within // rows", "within % rows"),
     (Check("pipelined", "race"), PIPELINED, COPIES, "pass"),
-    (Check("pipelined", "value"), PIPELINED, "            wait_copies(in_flight)\n            cuda", "            cuda"),
+    (Check("pipelined", "value"), PIPELINED, f"wait_copies(in_flight)\n            {COPIES}", COPIES),
     (Check("pipelined", "value", k=65), PIPELINED, "free = slot\n", "free = 0\n"),
-    (Check("pipelined", "value", n=13), "stages.thread_tile", "if row < output.shape[0]:", "if row <= output.shape[0]:"),
-    (Check("naive", "value"), "stages.thread_tile", "value += beta * load(c, (row, column))", "value += load(c, (row, column))"),
+    (Check("pipelined", "value", n=13), "stages.thread_tile", "row < output.shape[0]", "row <= output.shape[0]"),
+    (Check("naive", "value"), "stages.thread_tile", "beta * load(c, (row, column))", "load(c, (row, column))"),
 ]  # fmt: skip
 
 

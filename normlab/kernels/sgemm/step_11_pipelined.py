@@ -197,7 +197,8 @@ def build(plan: Plan, widths: Widths) -> Any:
 
 
 def _run(launch, product: Product):
-    plan = plan_for(*product.output.shape, multiprocessors(product.output))
+    m, n = product.output.shape
+    plan = plan_for(m, n, multiprocessors(product.output))
     blocks = product.blocks(plan.rows, plan.columns)
     launch(build(plan, product.widths), blocks, plan.threads, *product.operands, shared_bytes=plan.shared_bytes)
 
