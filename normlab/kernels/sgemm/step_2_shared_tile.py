@@ -1,4 +1,12 @@
-"""A block holds a square of A and one of B in shared memory."""
+"""A block holds a square of A and one of B in shared memory.
+
+Moves: from L2 8 KB for 32 k's of a block, 8 operations a byte (a tile of T x T: T / 4), and not each of them again and
+again. From shared memory still two elements for every FMA.
+Takes: 31 registers, 8 KB; 2 blocks of 1024 threads a multiprocessor, bound by threads.
+Bound by: shared memory. The compiler loads four neighbours of A's row at once, so that 32 FMA, 8 clocks, take 40
+wavefronts: a fifth of the peak. Of 103 instructions 32 are FMA.
+Next: let a thread compute many elements, and the block a larger tile.
+"""
 
 from normlab.engine import cuda, float32, load, store
 from normlab.kernels.sgemm.product import Product, ProductStep

@@ -1,4 +1,12 @@
-"""A tile of 8 x 8 elements a thread, all of them one k at a time: outer products."""
+"""A tile of 8 x 8 elements a thread, all of them one k at a time: outer products.
+
+Moves: from shared memory 16 elements for 64 FMA, an eighth of step 3: 2 operations a byte (a tile of T x T: T / 4).
+Takes: 166 registers, 8 KB; 1 block of 256 threads a multiprocessor, bound by registers.
+Bound by: as written, 48 wavefronts for 64 FMA of a warp, 16 clocks: a third of the peak, for 32 of them are conflicts
+on B, whose elements are read with 8 columns between threads. The compiler joins four loads where it can: 20. Of 679
+instructions 512 are FMA: loads from global memory are one element each, with an address and two questions of their own.
+Next: move four elements with one instruction, everywhere.
+"""
 
 from normlab.engine import cuda, float32, load, store
 from normlab.kernels.sgemm.product import Product, ProductStep
