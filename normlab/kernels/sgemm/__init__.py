@@ -4,8 +4,8 @@
 H200 pays for 14 (`normlab.model`). A product is bound by arithmetic, and each step takes away something that keeps the
 multipliers waiting.
 
-What the files of the steps count in: a multiprocessor begins four instructions of a warp a clock, all of which may be
-fused multiply-adds (FMA), and gets from shared memory or L1 one wavefront a clock, up to 128 bytes of what a warp wants.
+What the steps' files count in: a multiprocessor begins four instructions of a warp a clock, all of which may be
+fused multiply-adds (FMA), and gets from shared memory or L1 one wavefront a clock, up to 128 bytes for a warp.
 "Bound by" is what that arithmetic says of an H200, from wavefronts as `trace` counts them and instructions of the main
 loop as nvdisasm shows them for compute capability 9.0. No step has been timed yet.
 """

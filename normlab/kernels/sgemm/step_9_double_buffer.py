@@ -1,8 +1,8 @@
 """Two buffers: the next tile travels while this one is multiplied.
 
 Global memory -> registers -> the other half of shared memory; and in the same way shared memory -> registers: the next
-k's elements are loaded before this one's are multiplied. The 16 warps multiply for 2048 clocks at each tile, more than a
-load from global memory takes.
+k's elements are loaded before this one's are multiplied. The 16 warps multiply each tile for 2048 clocks, longer than
+a load from global memory takes.
 Moves: the same, with one barrier a tile where there were two: the half that is written is not the one that is read.
 Takes: 128 registers, 16640 bytes; 2 blocks a multiprocessor, bound by registers.
 Bound by: FMA's share of the instructions: 512 of 606. The halves' addresses have made it a little smaller.
