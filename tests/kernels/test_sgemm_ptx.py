@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from products import operands, run
 
-from normlab.engine import compile_ptx, occupancy, resources
+from normlab.engine import compile_ptx, cubins, occupancy, resources
+from normlab.engine.signatures import kinds_of_types
 from normlab.kernels import SGEMM
 from normlab.kernels.sgemm import step_11_pipelined
 from normlab.kernels.sgemm.product import Widths
@@ -98,3 +99,14 @@ def test_c_is_no_argument_of_a_kernel_that_does_not_read_it():
     with_c = compile_ptx(kernel, (*TYPES[:4], MATRIX, MATRIX))
     assert count(with_c, r"ld\.global") == count(without, r"ld\.global") + 64 // 4
     assert count(with_c, r"fma\.rn\.f32") == count(without, r"fma\.rn\.f32") + 64
+
+
+def test_every_kernel_is_kept_on_disk_under_a_name_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("NORMLAB_CACHE_DIR", str(tmp_path))
+    kernels = [launched(step, n)[0] for step in SGEMM for n in (128, 130)]
+    kernels += [step_11_pipelined.build(plan, Widths(4, 4, 4)) for plan in step_11_pipelined.PLANS]
+    paths = {kernel: cubins._path(kernel, kinds_of_types(TYPES), (9, 0)) for kernel in kernels}
+    assert None not in paths.values()
+    assert (
+        len(set(paths.values())) == len(paths) == 5 + 7 * 2 + 2
+    )  # five do not ask for widths; one plan is there twice
