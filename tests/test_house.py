@@ -22,6 +22,7 @@ FLOORS = {
     "ops": 3,
     "products": 3,
     "model": 3,
+    "norm_linear": 4,
     "compare": 5,
     "xray": 5,
     "bench": 5,
