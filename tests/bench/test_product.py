@@ -174,6 +174,18 @@ def test_without_a_gpu_one_line_says_what_is_needed(monkeypatch):
     assert "needs an NVIDIA GPU and its driver; none was found here" in refused("ladder", "sgemm", "--size", 64)
 
 
+@pytest.mark.skipif(not engine.gpu_available(), reason="needs a GPU")
+def test_every_step_is_right_and_timed_on_a_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(product, "SGEMM", SGEMM)
+    file = tmp_path / "sgemm.json"
+    assert run("ladder", "sgemm", "--size", 512, "--json", file).exit_code == 0
+    record = json.loads(file.read_text())
+    for entry in [record["cublas"], *record["steps"]]:
+        assert entry["status"] == "ok", entry
+        assert 0 < entry["of_peak"] < 1
+    assert all(entry["local_bytes"] == 0 and entry["registers"] > 16 for entry in record["steps"])
+
+
 def test_what_is_wrong_stands_in_the_table_and_its_reason_below(stopwatch, capsys):
     record = {"what": "sgemm", "gpu": "G", "driver": "1", "method": "By hand.", **climbed(stopwatch, peak=None)}
     record["cublas"] = {"status": "unable", "reason": "no torch"}

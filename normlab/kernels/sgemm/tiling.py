@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from normlab.engine import cuda, float32
 from normlab.kernels.sgemm.product import Widths
-from normlab.stages.lanes import warps_in_rows
+from normlab.stages.lanes import blocks_in_rows, warps_in_rows
 from normlab.stages.thread_tile import RUN, Share, outer_product, part_loader, share_storer
 from normlab.stages.tile import tile_fetcher, tile_putter, transposed_putter
 from normlab.stages.unroll import repeated
@@ -93,9 +93,10 @@ def build(tiling: Tiling, widths: Widths) -> Any:
             sums[i] = float32(0)
         thread = cuda.threadIdx.x
         row, column = place(thread)
-        blocks_across = (output.shape[1] + COLUMNS - 1) // COLUMNS
-        top = cuda.blockIdx.x // blocks_across * ROWS
-        left = cuda.blockIdx.x % blocks_across * COLUMNS
+        m, n = output.shape
+        block_row, block_column = blocks_in_rows(cuda.blockIdx.x, (m + ROWS - 1) // ROWS, (n + COLUMNS - 1) // COLUMNS)
+        top = block_row * ROWS
+        left = block_column * COLUMNS
         start = 0
         while start < a.shape[1]:
             fetch_a(a_staged, a, top, start, thread)
