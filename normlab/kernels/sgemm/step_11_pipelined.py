@@ -6,7 +6,8 @@ along k for each of 4 rows, whole sectors, and no conflict in the padded rows.
 Moves: from L2 43 operations a byte, from shared memory 2.7: 12 wavefronts for a k of a warp, 32 clocks of FMA.
 Takes: 243 registers, 74,496 bytes; 1 block of 256 threads a multiprocessor, bound by registers.
 Bound by: FMA's share of the instructions. A turn of the main loop has 2242: 2048 FMA (0.913), 96 loads from shared
-memory, 12 copies, 86 for addresses and the loop; cut short at an edge, some 150 more. With 2266 for 256 x 128 it is
+memory, 12 copies, 86 for addresses and the loop; cut short at an edge, some 150 more. From a load of shared memory to
+its first use it is 31 instructions or more, and no FMA reads three registers of one bank. With 2266 for 256 x 128 it is
 0.904, and with 2274 for 128 x 128 by 128 threads, twice on a multiprocessor, 0.901 (`PLANS`). With 8 k's a stage it
 would be 0.89, with 8 x 8 elements a thread and 16 k's 0.86. 36 KB of instructions a turn may be more than their cache
 likes: to be measured.
