@@ -20,6 +20,7 @@ FLOORS = {
     "arguments": 3,
     "replay": 3,
     "ops": 3,
+    "nn": 4,
     "compare": 5,
     "xray": 5,
     "bench": 5,
