@@ -27,6 +27,7 @@ from normlab.nn.functional import (
     rms_norm,
 )
 from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm
+from normlab.nn.replace import replace_norms
 
 __all__ = [
     "FusedLayerNorm",
@@ -41,5 +42,6 @@ __all__ = [
     "layer_norm",
     "mixed_dtype_fused_layer_norm_affine",
     "mixed_dtype_fused_rms_norm_affine",
+    "replace_norms",
     "rms_norm",
 ]

@@ -70,8 +70,7 @@ def norm_backward(
 
 
 def _fake_forward(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    parameter = bias if weight is None else weight
-    output = x.new_empty(x.shape, dtype=x.dtype if parameter is None else parameter.dtype)
+    output = x.new_empty(x.shape, dtype=vectorised.output_dtype(x, weight, bias))
     leading = x.shape[: x.dim() - len(shape)]
     return output, x.new_empty(leading, dtype=vectorised.accumulator(x.dtype))
 

@@ -19,8 +19,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from normlab.nn import checks, custom, vectorised
-from normlab.nn.autograd import Norm
+from normlab.nn import autograd, checks, custom, vectorised
 from normlab.nn.shapes import Parameter, Shape
 
 NormalizedShape: TypeAlias = int | Sequence[int]
@@ -158,7 +157,7 @@ def _norm(
         return _of_aten(x, shape, weight, bias, eps, rms)
     if torch._C._are_functorch_transforms_active():
         return vectorised.composed(x, shape, weight, bias, eps, rms)
-    result = Norm.apply(x, weight, bias, shape, eps, rms, memory_efficient)
+    result = autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient))
     return result[0] if memory_efficient else result
 
 

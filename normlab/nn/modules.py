@@ -32,7 +32,7 @@ class FusedLayerNorm(torch.nn.LayerNorm):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)  # type: ignore[arg-type]
+        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
         self.memory_efficient = memory_efficient
 
     def forward(self, input: Tensor) -> Tensor:
@@ -61,10 +61,10 @@ class FusedRMSNorm(torch.nn.RMSNorm):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)  # type: ignore[arg-type]
+        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
         self.memory_efficient = memory_efficient
 
-    def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, input: Tensor) -> Tensor:
         """(*leading, *normalized_shape) to the same."""
         return functional.rms_norm(input, self.normalized_shape, self.weight, self.eps, self.memory_efficient)
 

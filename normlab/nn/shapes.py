@@ -11,6 +11,6 @@ Parameter: TypeAlias = Tensor | None
 Statistic: TypeAlias = Tensor | None
 """mean, which RMSNorm does not have."""
 Kept: TypeAlias = tuple[Tensor, Tensor]
-"""x̂ of the columns at risk: columns (capacity,) int32, ascending, then -1; values (capacity, n1), the output's dtype."""
+"""x̂ of the columns at risk: columns (capacity,) int32, ascending, then -1; values (capacity, n1), output's dtype."""
 Gradients: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]
 """(grad_input, grad_weight, grad_bias)."""

@@ -5,6 +5,8 @@ those of `normlab.stages.recompute` and `normlab.stages.gradient`, over whole te
 normalised dimensions kept as 1, so that they broadcast; those of `normlab.nn.launched` are welcome, too.
 """
 
+from math import prod
+
 import torch
 from torch import Tensor
 
@@ -39,21 +41,21 @@ def statistics(x: Tensor, shape: Shape, eps: float, rms: bool) -> tuple[Statisti
 def forward(
     x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool
 ) -> tuple[Tensor, Statistic, Tensor]:
-    """(output, mean, invvar): y = x̂ gamma + beta. output has the parameters' dtype (x's without any), mean is None for rms.
+    """(output, mean, invvar): y = x̂ gamma + beta.
 
-    x: (*leading, *shape), any strides; weight, bias: shape, or None.
+    x: (*leading, *shape), any strides; weight, bias: shape, or None. output: the parameters' dtype, x's without any;
+    mean: None for rms.
     """
     wide = accumulator(x.dtype)
     gamma, beta = as_wide(weight, wide), as_wide(bias, wide)
-    values = x.to(wide).contiguous()
+    values = _to(x, wide).contiguous()
     mean: Statistic
     if rms:
         mean, invvar = statistics(values, shape, eps, rms)
         output = values * invvar if gamma is None else values * invvar * gamma
     else:
         output, mean, invvar = torch.native_layer_norm(values, shape, gamma, beta, eps)
-    parameter = bias if weight is None else weight
-    return output.to(x.dtype if parameter is None else parameter.dtype), mean, invvar
+    return _to(output, output_dtype(x, weight, bias)), mean, invvar
 
 
 def composed(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool) -> Tensor:
@@ -65,28 +67,30 @@ def composed(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: f
         output = output * weight
     if bias is not None:
         output = output + bias
-    parameter = bias if weight is None else weight
-    return output.to(x.dtype if parameter is None else parameter.dtype)
+    return output.to(output_dtype(x, weight, bias))
 
 
 def keep(
     x: Tensor, mean: Statistic, invvar: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float
 ) -> Kept:
     """(columns, values): x̂ of the columns at risk, see `normlab.kernels.exact.risk`."""
-    parameter = bias if weight is None else weight
-    dtype = x.dtype if parameter is None else parameter.dtype
-    if parameter is None:
-        return x.new_empty(0, dtype=torch.int32), x.new_empty((0, invvar.numel()))
-    wide = invvar.dtype
-    gamma = torch.ones_like(parameter, dtype=wide) if weight is None else weight.to(wide).abs()
-    risky = gamma < max(eps, torch.finfo(dtype).smallest_normal)
+    dtype, wide, rows = output_dtype(x, weight, bias), invvar.dtype, invvar.numel()
+    gamma = torch.ones((), dtype=wide) if weight is None else weight.to(wide).abs()
+    risky = torch.zeros(shape, dtype=torch.bool, device=x.device)
+    if weight is not None:
+        risky |= gamma < max(eps, torch.finfo(dtype).smallest_normal)
     if bias is not None:
         risky |= bias.to(wide).abs() > RATIO * gamma
     columns = risky.flatten().nonzero().flatten()
-    rows = x.reshape(invvar.numel(), -1)[:, columns].to(wide)
-    if mean is not None:
-        rows = rows - mean.reshape(-1, 1)
-    return columns.to(torch.int32), (rows * invvar.reshape(-1, 1)).T.to(dtype).contiguous()
+    values = x.reshape(rows, prod(shape))[:, columns].to(wide)
+    xhat = normalised_from_input(values, None if mean is None else mean.reshape(rows, 1), invvar.reshape(rows, 1))
+    return columns.to(torch.int32), xhat.T.to(dtype).contiguous()
+
+
+def output_dtype(x: Tensor, weight: Parameter, bias: Parameter) -> torch.dtype:
+    """The parameters' dtype, x's where there are none."""
+    parameter = bias if weight is None else weight
+    return x.dtype if parameter is None else parameter.dtype
 
 
 def clamp_by_magnitude(gamma: Tensor, eps: float) -> Tensor:
@@ -110,6 +114,8 @@ def normalised_from_output(
     if kept is None:
         return shifted if gamma is None else shifted / clamp_by_magnitude(gamma, eps), shifted
     columns, values = kept
+    if not values.numel():  # no column, or no row
+        return shifted if gamma is None else shifted / gamma, shifted
     there = columns >= 0
     at = columns[there].long()
     xhat = shifted
@@ -121,7 +127,8 @@ def normalised_from_output(
 
 def replaced(tensor: Tensor, columns: Tensor, values: Tensor) -> Tensor:
     """A tensor with other values (columns, n1) in some of its columns."""
-    rows = tensor.reshape(values.shape[1], -1)
+    n1 = values.shape[1]
+    rows = tensor.reshape(n1, tensor.numel() // max(1, n1))
     return rows.index_copy(1, columns, values.T.to(rows.dtype)).reshape(tensor.shape)
 
 
@@ -152,54 +159,63 @@ def backward(
 ) -> Gradients:
     """(grad_input, grad_weight, grad_bias), as `normlab.layer_norm_backward`; those of absent parameters are None.
 
-    kept: what `keep` gave, for memory_efficient="exact", else None. input_dtype: of the forward's x, and so grad_input's.
+    kept: what `keep` gave, for memory_efficient="exact", else None. input_dtype: of the forward's x, and so of
+    grad_input.
     """
     wide = invvar.dtype
-    dy, gamma, beta = grad_output.to(wide).contiguous(), as_wide(weight, wide), as_wide(bias, wide)
-    invvar, values = column(invvar, dy, shape), saved.to(wide).contiguous()
-    if not memory_efficient:
-        xhat = normalised_from_input(values, None if mean is None else column(mean, dy, shape), invvar)
-        if not rms and not torch.is_grad_enabled():
-            return _fused(dy, xhat, invvar, shape, weight, bias, input_dtype)
+    dy, gamma, beta = _to(grad_output, wide).contiguous(), as_wide(weight, wide), as_wide(bias, wide)
+    invvar, values = column(invvar, dy, shape), _to(saved, wide).contiguous()
+    grad_weight: Tensor | None
+    grad_bias: Tensor | None
+    if not (memory_efficient or rms or torch.is_grad_enabled()):
+        xhat = normalised_from_input(values, column(mean, dy, shape), invvar)
+        grad_input, grad_weight, grad_bias = _fused(dy, xhat, invvar, shape, gamma, beta)
     else:
-        xhat, shifted = normalised_from_output(values, gamma, beta, eps, shape, kept)
-    g = mean_of = dy if gamma is None else dy * gamma
-    products = g * xhat
-    if memory_efficient and kept is None:  # apex's way: g has the clamped gamma, its mean the gamma as it is
-        products = dy * shifted  # dy gamma x̂: the division by gamma cancels
-        if gamma is not None:
-            g = dy * clamp_by_magnitude(gamma, eps)
-    grad_input = projected(g, None if rms else mean_of, products, xhat, invvar, shape)
-    rows = outer(dy, shape)
+        if not memory_efficient:
+            xhat = normalised_from_input(values, None if mean is None else column(mean, dy, shape), invvar)
+        else:
+            xhat, shifted = normalised_from_output(values, gamma, beta, eps, shape, kept)
+        g = mean_of = dy if gamma is None else dy * gamma
+        products = g * xhat
+        if memory_efficient and kept is None:  # apex's way: g has the clamped gamma, its mean the gamma as it is
+            products = dy * shifted  # dy gamma x̂: the division by gamma cancels
+            if gamma is not None:
+                g = dy * clamp_by_magnitude(gamma, eps)
+        grad_input = projected(g, None if rms else mean_of, products, xhat, invvar, shape)
+        rows = outer(dy, shape)
+        grad_weight = None if weight is None else _summed(dy * xhat, rows)
+        grad_bias = None if bias is None else _summed(dy, rows)
     return (
-        grad_input.to(input_dtype),
-        None if weight is None else _summed(dy * xhat, rows).to(weight.dtype),
-        None if bias is None else _summed(dy, rows).to(bias.dtype),
+        _to(grad_input, input_dtype),
+        None if weight is None else _to(grad_weight, weight.dtype),
+        None if bias is None else _to(grad_bias, bias.dtype),
     )
 
 
 def _fused(
-    dy: Tensor, xhat: Tensor, invvar: Tensor, shape: Shape, weight: Parameter, bias: Parameter, input_dtype: torch.dtype
-) -> Gradients:
+    dy: Tensor, xhat: Tensor, invvar: Tensor, shape: Shape, gamma: Parameter, beta: Parameter
+) -> tuple[Tensor, Tensor, Tensor]:
     """From the saved input, by one operation of PyTorch's: handed x̂, mean 0 and invvar 1.
 
     Handed x, it takes x's distance from the mean after multiplying by it, and loses the digits that they share.
     """
-    parameters = as_wide(weight, dy.dtype), as_wide(bias, dy.dtype)
-    wanted = [True, weight is not None, bias is not None]
-    grad_input, grad_weight, grad_bias = torch.ops.aten.native_layer_norm_backward(
-        dy, xhat, shape, torch.zeros_like(invvar), torch.ones_like(invvar), *parameters, wanted
-    )
-    return (
-        grad_input.mul_(invvar).to(input_dtype),
-        None if weight is None else grad_weight.to(weight.dtype),
-        None if bias is None else grad_bias.to(bias.dtype),
-    )
+    wanted = [True, gamma is not None, beta is not None]
+    still, one = torch.zeros_like(invvar), torch.ones_like(invvar)
+    grad_input, grad_weight, grad_bias = _native_backward(dy, xhat, shape, still, one, gamma, beta, wanted)
+    return grad_input.mul_(invvar), grad_weight, grad_bias
+
+
+_native_backward = torch.ops.aten.native_layer_norm_backward.default
 
 
 def as_wide(parameter: Parameter, dtype: torch.dtype) -> Tensor | None:
     """A parameter in accumulator precision."""
-    return None if parameter is None else parameter.to(dtype)
+    return None if parameter is None else _to(parameter, dtype)
+
+
+def _to(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """tensor.to(dtype), at a tenth of its price where there is nothing to do: a call asks for a dozen."""
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 def column(statistic: Tensor, like: Tensor, shape: Shape) -> Tensor:
