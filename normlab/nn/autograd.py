@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from normlab.nn import engines, vectorised
-from normlab.nn.shapes import Gradients, Kept, Parameter, Shape, Statistic
+from normlab.nn.shapes import Kept, Parameter, Shape, Statistic
 
 How: TypeAlias = tuple[Shape, float, bool, bool | str]
 """normalized_shape, eps, rms, memory_efficient."""
@@ -60,7 +60,7 @@ class Norm(torch.autograd.Function):
             run = vectorised
             if not memory_efficient:  # so that the gradient knows how they depend on x
                 mean, invvar = vectorised.statistics(saved.to(invvar.dtype), shape, eps, rms)
-        gradients: Gradients = (None, None, None)
+        gradients: tuple[Tensor | None, ...] = (None, None, None)
         if grad_output is not None:
             gradients = run.backward(
                 grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, kept, dtype
@@ -74,7 +74,7 @@ class Norm(torch.autograd.Function):
 
 # Without the Python that torch wraps around it for torch.func's transforms, of which the caller has seen that none is
 # active: 3 µs of 60.
-apply = super(torch.autograd.Function, Norm).apply  # type: ignore[misc]
+apply = super(torch.autograd.Function, Norm).apply
 
 
 def through_saved(
@@ -94,7 +94,7 @@ def through_saved(
     d invvar / dx = -invvar² x̂ / n, and a gradient at some columns of x̂ is one of g.
     """
     wide = invvar.dtype
-    gamma, beta = vectorised.as_wide(weight, wide), vectorised.as_wide(bias, wide)
+    gamma, beta = vectorised.to(weight, wide), vectorised.to(bias, wide)
     xhat, _ = vectorised.normalised_from_output(output.to(wide), gamma, beta, eps, shape, kept)
     column = vectorised.column(invvar, output, shape)
     result = torch.zeros_like(xhat)

@@ -12,9 +12,8 @@ are rounded. apex rounds the input, too. PyTorch's own norms give float32 under 
 input's dtype under CPU autocast.
 """
 
-from collections.abc import Sequence
-from operator import index
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -49,7 +48,7 @@ def layer_norm(
         RuntimeError, TypeError, NotImplementedError: PyTorch's, in its words.
         ValueError: another memory_efficient.
     """
-    return _norm("layer_norm", input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
+    return _norm(layer_norm, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
 
 
 def rms_norm(
@@ -63,14 +62,14 @@ def rms_norm(
 
     eps=None is PyTorch's rule: the machine epsilon of what sums are done in, float64's for float64, else float32's.
     """
-    return _norm("rms_norm", input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
+    return _norm(rms_norm, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
 
 
 def fused_layer_norm(
     input: Tensor, normalized_shape: NormalizedShape, eps: float = 1e-6, memory_efficient: MemoryEfficient = False
 ) -> Tensor:
     """`layer_norm` without parameters; apex's name, signature and default eps."""
-    return _norm("fused_layer_norm", input, normalized_shape, None, None, eps, memory_efficient, rms=False)
+    return _norm(fused_layer_norm, input, normalized_shape, None, None, eps, memory_efficient, rms=False)
 
 
 def fused_layer_norm_affine(
@@ -82,7 +81,7 @@ def fused_layer_norm_affine(
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
     """`layer_norm`; apex's name, signature and default eps. Either parameter may be None."""
-    return _norm("fused_layer_norm_affine", input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
+    return _norm(fused_layer_norm_affine, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
 
 
 def mixed_dtype_fused_layer_norm_affine(
@@ -94,7 +93,7 @@ def mixed_dtype_fused_layer_norm_affine(
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
     """`fused_layer_norm_affine`, which mixes dtypes here, too; apex's name, signature and default eps."""
-    function = "mixed_dtype_fused_layer_norm_affine"
+    function = mixed_dtype_fused_layer_norm_affine
     return _norm(function, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
 
 
@@ -105,7 +104,7 @@ def fused_rms_norm(
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
     """`rms_norm` without a weight; apex's name, signature and default eps."""
-    return _norm("fused_rms_norm", input, normalized_shape, None, None, eps, memory_efficient, rms=True)
+    return _norm(fused_rms_norm, input, normalized_shape, None, None, eps, memory_efficient, rms=True)
 
 
 def fused_rms_norm_affine(
@@ -116,7 +115,7 @@ def fused_rms_norm_affine(
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
     """`rms_norm`; apex's name, signature and default eps."""
-    return _norm("fused_rms_norm_affine", input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
+    return _norm(fused_rms_norm_affine, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
 
 
 def mixed_dtype_fused_rms_norm_affine(
@@ -127,12 +126,12 @@ def mixed_dtype_fused_rms_norm_affine(
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
     """`fused_rms_norm_affine`, which mixes dtypes here, too; apex's name, signature and default eps."""
-    function = "mixed_dtype_fused_rms_norm_affine"
+    function = mixed_dtype_fused_rms_norm_affine
     return _norm(function, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
 
 
 def _norm(
-    function: str,
+    function: Callable[..., Tensor],
     x: Tensor,
     normalized_shape: NormalizedShape,
     weight: Parameter,
@@ -143,8 +142,10 @@ def _norm(
     rms: bool,
 ) -> Tensor:
     if not isinstance(x, Tensor):
-        raise TypeError(f"{function}(): argument 'input' (position 1) must be Tensor, not {type(x).__name__}")
-    shape = _shape_of(function, normalized_shape)
+        raise checks.not_a_tensor(function, "input", x)
+    shape = checks.shape_of(function, normalized_shape)
+    if torch.jit.is_tracing():
+        return _of_aten(x, shape, weight, bias, eps, rms)
     checks.check(function, x, shape, weight, bias, memory_efficient)
     if eps is None:
         eps = torch.finfo(vectorised.accumulator(x.dtype)).eps
@@ -153,8 +154,6 @@ def _norm(
     checks.check_kinds(function, x, weight, bias)
     if torch.compiler.is_compiling() or type(x) not in _PLAIN:
         return custom.norm(x, shape, weight, bias, eps, memory_efficient, rms)
-    if torch.jit.is_tracing():
-        return _of_aten(x, shape, weight, bias, eps, rms)
     if torch._C._are_functorch_transforms_active():
         return vectorised.composed(x, shape, weight, bias, eps, rms)
     result = autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient))
@@ -162,28 +161,6 @@ def _norm(
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)
-
-
-def _shape_of(function: str, normalized_shape: Any) -> Shape:
-    """normalized_shape as a tuple, in PyTorch's words where that cannot be."""
-    if type(normalized_shape) is not tuple:
-        if isinstance(normalized_shape, (str, bytes)) or not hasattr(normalized_shape, "__iter__"):
-            normalized_shape = (normalized_shape,)
-        try:
-            normalized_shape = tuple(index(size) for size in normalized_shape)
-        except TypeError:
-            kinds = [type(size).__name__ for size in normalized_shape]
-            position = next(i for i, size in enumerate(normalized_shape) if not hasattr(size, "__index__"))
-            raise TypeError(
-                f"{function}(): argument 'normalized_shape' must be tuple of ints, "
-                f"but found element of type {kinds[position]} at pos {position}"
-            ) from None
-    if not normalized_shape:
-        raise RuntimeError(
-            "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, "
-            "but got normalized_shape = []"
-        )
-    return normalized_shape
 
 
 def _under_autocast(
@@ -202,8 +179,8 @@ def _under_autocast(
     return x, None if weight is None else weight.to(dtype), None if bias is None else bias.to(dtype)
 
 
-def _of_aten(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool) -> Tensor:
+def _of_aten(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float | None, rms: bool) -> Tensor:
     """PyTorch's own norm, which exporters know."""
-    if rms:
+    if rms or eps is None:
         return torch.nn.functional.rms_norm(x, shape, weight, eps)
     return torch.nn.functional.layer_norm(x, shape, weight, bias, eps)

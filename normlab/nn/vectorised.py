@@ -6,6 +6,7 @@ normalised dimensions kept as 1, so that they broadcast; those of `normlab.nn.la
 """
 
 from math import prod
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -47,15 +48,15 @@ def forward(
     mean: None for rms.
     """
     wide = accumulator(x.dtype)
-    gamma, beta = as_wide(weight, wide), as_wide(bias, wide)
-    values = _to(x, wide).contiguous()
+    gamma, beta = to(weight, wide), to(bias, wide)
+    values = to(x, wide).contiguous()
     mean: Statistic
     if rms:
         mean, invvar = statistics(values, shape, eps, rms)
         output = values * invvar if gamma is None else values * invvar * gamma
     else:
         output, mean, invvar = torch.native_layer_norm(values, shape, gamma, beta, eps)
-    return _to(output, output_dtype(x, weight, bias)), mean, invvar
+    return to(output, output_dtype(x, weight, bias)), mean, invvar
 
 
 def composed(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool) -> Tensor:
@@ -163,8 +164,8 @@ def backward(
     grad_input.
     """
     wide = invvar.dtype
-    dy, gamma, beta = _to(grad_output, wide).contiguous(), as_wide(weight, wide), as_wide(bias, wide)
-    invvar, values = column(invvar, dy, shape), _to(saved, wide).contiguous()
+    dy, gamma, beta = to(grad_output, wide).contiguous(), to(weight, wide), to(bias, wide)
+    invvar, values = column(invvar, dy, shape), to(saved, wide).contiguous()
     grad_weight: Tensor | None
     grad_bias: Tensor | None
     if not (memory_efficient or rms or torch.is_grad_enabled()):
@@ -172,7 +173,7 @@ def backward(
         grad_input, grad_weight, grad_bias = _fused(dy, xhat, invvar, shape, gamma, beta)
     else:
         if not memory_efficient:
-            xhat = normalised_from_input(values, None if mean is None else column(mean, dy, shape), invvar)
+            xhat = normalised_from_input(values, column(mean, dy, shape), invvar)
         else:
             xhat, shifted = normalised_from_output(values, gamma, beta, eps, shape, kept)
         g = mean_of = dy if gamma is None else dy * gamma
@@ -186,9 +187,9 @@ def backward(
         grad_weight = None if weight is None else _summed(dy * xhat, rows)
         grad_bias = None if bias is None else _summed(dy, rows)
     return (
-        _to(grad_input, input_dtype),
-        None if weight is None else _to(grad_weight, weight.dtype),
-        None if bias is None else _to(grad_bias, bias.dtype),
+        to(grad_input, input_dtype),
+        None if weight is None else to(grad_weight, weight.dtype),
+        None if bias is None else to(grad_bias, bias.dtype),
     )
 
 
@@ -208,19 +209,22 @@ def _fused(
 _native_backward = torch.ops.aten.native_layer_norm_backward.default
 
 
-def as_wide(parameter: Parameter, dtype: torch.dtype) -> Tensor | None:
-    """A parameter in accumulator precision."""
-    return None if parameter is None else _to(parameter, dtype)
+@overload
+def to(tensor: Tensor, dtype: torch.dtype) -> Tensor: ...
+@overload
+def to(tensor: None, dtype: torch.dtype) -> None: ...
+def to(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """tensor.to(dtype), at a tenth of its price where there is nothing to do: a call asks for a dozen. None stays."""
+    return tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype)
 
 
-def _to(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """tensor.to(dtype), at a tenth of its price where there is nothing to do: a call asks for a dozen."""
-    return tensor if tensor.dtype == dtype else tensor.to(dtype)
-
-
-def column(statistic: Tensor, like: Tensor, shape: Shape) -> Tensor:
-    """A statistic so that it broadcasts against the rows of `like`."""
-    if statistic.dim() == like.dim():
+@overload
+def column(statistic: Tensor, like: Tensor, shape: Shape) -> Tensor: ...
+@overload
+def column(statistic: None, like: Tensor, shape: Shape) -> None: ...
+def column(statistic: Tensor | None, like: Tensor, shape: Shape) -> Tensor | None:
+    """A statistic so that it broadcasts against the rows of `like`; None stays."""
+    if statistic is None or statistic.dim() == like.dim():
         return statistic
     return statistic.reshape(statistic.shape + (1,) * len(shape))
 
