@@ -72,7 +72,7 @@ def test_compile_keeps_the_operators_in_both_graphs_and_shapes_dynamic(kind, mem
     for rows in (3, 7, 11):
         x = torch.randn(2, rows, 8)
         for one, other in zip(gradients(compiled, x), gradients(plain, x), strict=True):
-            torch.testing.assert_close(one, other)
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
     forward = OPERATORS[kind]
     assert graphs == [[forward] * 2, ["normlab::norm_backward"] * 2]  # and no more: nothing was compiled again
 
