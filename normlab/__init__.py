@@ -1,6 +1,6 @@
 """normlab: how a GPU normalises, stage by stage.
 
-The top level re-exports the host functions of `normlab.ops`. Nothing is imported until it is asked for (PEP 562), so
+The top level re-exports the host functions. Nothing is imported until it is asked for (PEP 562), so
 that `import normlab` starts no compiler, no torch and no CUDA driver.
 """
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from normlab.keeping import keep_columns
     from normlab.ops import (
         layer_norm_backward,
         layer_norm_forward,
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "keep_columns",
     "layer_norm_backward",
     "layer_norm_forward",
     "rms_norm_backward",
@@ -25,10 +27,14 @@ __all__ = [
 ]
 
 
+_ELSEWHERE = {"keep_columns": "normlab.keeping"}  # all others are in normlab.ops
+
+
 def __getattr__(name: str) -> Any:
     """Import a public function the first time somebody uses it."""
     if name in __all__:
-        function = globals()[name] = getattr(import_module("normlab.ops"), name)  # the second time it is found at once
+        module = import_module(_ELSEWHERE.get(name, "normlab.ops"))
+        function = globals()[name] = getattr(module, name)  # the second time it is found at once
         return function
     raise AttributeError(f"module 'normlab' has no attribute {name!r}")
 

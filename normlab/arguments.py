@@ -1,6 +1,6 @@
 """Checks of what a caller hands to the host functions: before anything runs, in the caller's words, both sides named.
 
-Used by `normlab.ops` alone.
+Used by `normlab.ops` and `normlab.keeping`.
 """
 
 import math
@@ -97,6 +97,25 @@ MIXED = tuple(("float32", half) for half in HALVES) + tuple((half, "float32") fo
 def statistics_dtype(dtype: str) -> str:
     """The dtype that statistics are kept and sums are done in: apex's U."""
     return "float64" if dtype == "float64" else "float32"
+
+
+def check_parameters(weight: Any, bias: Any, shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless what there is of weight and bias has the normalized shape."""
+    check_shape("weight", weight, shape, "normalized_shape")
+    check_shape("bias", bias, shape, "normalized_shape")
+
+
+def check_statistics(statistics: dict[str, Any], leading: tuple[int, ...], dtype: str, of: str) -> None:
+    """Raise unless what there is of a norm's statistics has the leading shape of the array `of`, and U's dtype."""
+    for name, array in statistics.items():
+        check_shape(name, array, leading, f"the leading dimensions of {of}")
+        check_dtype(name, array, dtype, "statistics are kept in accumulator precision")
+
+
+def rounded_eps(eps: Any, dtype: str) -> Any:
+    """eps in accumulator precision; what is too large for it is infinite there. TypeError if it is no number."""
+    with np.errstate(over="ignore"):
+        return FLOATS[dtype].type(number(eps))
 
 
 def number(eps: Any) -> float:

@@ -39,6 +39,11 @@ def dtype_name(array: Any) -> str:
     return np.dtype(array.__cuda_array_interface__["typestr"]).name
 
 
+def _dtype_of(array: Any) -> np.dtype:
+    name = dtype_name(array)
+    return FLOATS.get(name) or np.dtype(name)
+
+
 def device_name(array: Any) -> str:
     """Where an array lies, in torch's words: "cpu", "cuda:0", ..."""
     if is_torch(array):
@@ -70,6 +75,9 @@ class Home(Protocol):
     def launch(self, *args: Any, **options: Any) -> None:
         """`engine.launch` on the home's stream; options without `stream`."""
 
+    def numbers(self, operand: Any) -> list:
+        """The numbers in an operand that `empty` or `zeros` made, once the work queued so far is done."""
+
     def give_back(self, operand: Any, shape: tuple[int, ...]) -> Any:
         """An operand (or None) that `empty` or `zeros` made, as an array of the caller's kind."""
 
@@ -85,7 +93,7 @@ class HostHome:
             return None
         if is_torch(array):
             array = _numpy_of_tensor(array)
-        array = np.ascontiguousarray(array, FLOATS[array.dtype.name]).reshape(shape)
+        array = np.ascontiguousarray(array, _dtype_of(array)).reshape(shape)
         return engine.to_device(array) if engine.use_gpu() else array
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:  # noqa: D102
@@ -95,6 +103,9 @@ class HostHome:
         return self.operand(np.zeros(shape, dtype), shape)
 
     launch = staticmethod(engine.launch)
+
+    def numbers(self, operand: Any) -> list:  # noqa: D102
+        return (engine.to_host(operand) if isinstance(operand, engine.DeviceArray) else operand).tolist()
 
     def give_back(self, operand: Any, shape: tuple[int, ...]) -> Any:  # noqa: D102
         if operand is None:
@@ -115,7 +126,7 @@ class TorchHome:
         if array is None:
             return None
         tensor = array.detach().contiguous()
-        return engine.DeviceArray(tensor.data_ptr(), shape, FLOATS[dtype_name(tensor)], self.index, tensor)
+        return engine.DeviceArray(tensor.data_ptr(), shape, _dtype_of(tensor), self.index, tensor)
 
     def _made_by(self, make: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         torch = sys.modules["torch"]
@@ -123,6 +134,9 @@ class TorchHome:
 
     empty = partialmethod(_made_by, "empty")
     zeros = partialmethod(_made_by, "zeros")
+
+    def numbers(self, operand: Any) -> list:  # noqa: D102
+        return operand.owner.tolist()
 
     def give_back(self, operand: Any, shape: tuple[int, ...]) -> Any:  # noqa: D102
         return None if operand is None else operand.owner.reshape(shape)
@@ -149,7 +163,7 @@ class InterfaceHome:
         interface = array.__cuda_array_interface__
         engine.synchronize(interface.get("stream"), unless=self.stream)
         strides = interface.get("strides")
-        dtype = FLOATS[dtype_name(array)]
+        dtype = _dtype_of(array)
         view = engine.DeviceArray(interface["data"][0], tuple(interface["shape"]), dtype, self.device, array, strides)
         return (view if strides is None else self._contiguous(view))._replace(shape=shape)
 
@@ -169,6 +183,10 @@ class InterfaceHome:
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:  # noqa: D102
         return engine.to_device(np.zeros(shape, dtype), self.device)
+
+    def numbers(self, operand: Any) -> list:  # noqa: D102
+        engine.synchronize(self.stream, unless=0)
+        return engine.to_host(operand).tolist()
 
     def launch(self, *args: Any, **options: Any) -> None:  # noqa: D102
         engine.launch(*args, stream=self.stream, **options)

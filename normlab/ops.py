@@ -11,13 +11,14 @@ Everything is computed in U and rounded once.
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, SupportsIndex
-
-import numpy as np
+from typing import Any, Literal, SupportsIndex
 
 from normlab import arguments, engine, replay
 from normlab.arrays import FLOATS, Home, HostHome, dtype_name, home_of
+from normlab.keeping import Kept
 from normlab.kernels import BEST, LADDERS, BackwardProblem, Step
+from normlab.kernels.exact.correct import launch_correction
+from normlab.kernels.exact.repair import launch_repair
 
 PATIENCE = 60.0  # seconds of simulation before a warning
 
@@ -85,7 +86,8 @@ def layer_norm_backward(
     weight: Any = None,
     bias: Any = None,
     eps: float = 1e-5,
-    memory_efficient: bool = False,
+    memory_efficient: bool | Literal["exact"] = False,
+    kept: Kept | None = None,
     *,
     step: str | None = None,
 ) -> tuple[Any, Any, Any]:
@@ -97,7 +99,9 @@ def layer_norm_backward(
         mean, invvar: the forward's. mean is not read, and may be None, with memory_efficient.
         normalized_shape, weight, bias, eps: the forward's. Weight and bias must be given where the forward had them.
         memory_efficient: recompute the normalised value from the output, gamma clamped away from (-eps, eps) as in
-            apex. The gradients then carry the error that `normlab.oracle.recompute_error` bounds.
+            apex. The gradients then carry the error that `normlab.oracle.recompute_error` bounds. "exact": the same,
+            but in the columns where that is too much take the normalised value from `kept`.
+        kept: with "exact", what `keep_columns` returned.
         step: a step of the backward ladder by name; None: the best one.
 
     Returns:
@@ -110,7 +114,7 @@ def layer_norm_backward(
     if mean is None and not memory_efficient:
         raise ValueError("mean is needed when saved is the input (memory_efficient=False), got None")
     return _backward(
-        grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, memory_efficient, step, rms=False
+        grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, memory_efficient, kept, step, rms=False
     )
 
 
@@ -121,7 +125,8 @@ def rms_norm_backward(
     normalized_shape: SupportsIndex | Sequence[SupportsIndex],
     weight: Any = None,
     eps: float = 1e-5,
-    memory_efficient: bool = False,
+    memory_efficient: bool | Literal["exact"] = False,
+    kept: Kept | None = None,
     *,
     step: str | None = None,
 ) -> tuple[Any, Any]:
@@ -131,7 +136,7 @@ def rms_norm_backward(
         (grad_input, grad_weight).
     """
     grad_input, grad_weight, _ = _backward(
-        grad_output, saved, None, invvar, normalized_shape, weight, None, eps, memory_efficient, step, rms=True
+        grad_output, saved, None, invvar, normalized_shape, weight, None, eps, memory_efficient, kept, step, rms=True
     )
     return grad_input, grad_weight
 
@@ -147,9 +152,9 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
     shape = arguments.shape_of(normalized_shape)
     n1, n2 = arguments.rows_and_columns("x", x, shape)
     output_dtype = FLOATS[arguments.parameter_dtype("x", x, weight, bias)]
-    _check_parameters(weight, bias, shape)
+    arguments.check_parameters(weight, bias, shape)
     statistics = FLOATS[arguments.statistics_dtype(dtype_name(x))]
-    eps = _rounded(arguments.number(eps), statistics.name)
+    eps = arguments.rounded_eps(eps, statistics.name)
     chosen = arguments.step_of("forward", step)
 
     output = home.empty((n1, n2), output_dtype)
@@ -173,31 +178,37 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
     return results
 
 
-def _backward(grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, memory_efficient, step, *, rms):
+def _backward(
+    grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, memory_efficient, kept, step, *, rms
+):
+    columns, values = _kept(memory_efficient, kept, weight, bias)
     wanted = BEST["backward"] if step is None else step
-    given = grad_output, saved, invvar, weight, bias, mean
+    given = grad_output, saved, invvar, weight, bias, mean, columns, values
     key, pointers = replay.signature(given, normalized_shape, eps, wanted, "backward", rms, bool(memory_efficient))
     recording = replay.find(key)
     if recording:
         return recording(pointers)
 
-    optional = {"mean": mean, "weight": weight, "bias": bias}
+    optional = {"mean": mean, "weight": weight, "bias": bias, "kept.columns": columns, "kept.values": values}
     home = home_of({"saved": saved, "grad_output": grad_output, "invvar": invvar}, optional)
     home = replay.recorded(home, key, pointers)
     shape = arguments.shape_of(normalized_shape)
     n1, n2 = arguments.rows_and_columns("saved", saved, shape)
     output_dtype = arguments.parameter_dtype("saved", saved, weight, bias)
-    _check_parameters(weight, bias, shape)
+    arguments.check_parameters(weight, bias, shape)
     arguments.check_dtype("grad_output", grad_output, output_dtype, "the output's dtype")
     arguments.check_shape("grad_output", grad_output, tuple(saved.shape), "as saved")
     if memory_efficient:
         arguments.check_dtype("saved", saved, output_dtype, "with memory_efficient it is the output, as the parameters")
     statistics = arguments.statistics_dtype(dtype_name(saved))
     leading = tuple(saved.shape[: -len(shape)])
-    for name, array in (("mean", mean), ("invvar", invvar)):
-        arguments.check_shape(name, array, leading, "the leading dimensions of saved")
-        arguments.check_dtype(name, array, statistics, "statistics are kept in accumulator precision")
-    eps = _rounded(arguments.number(eps), statistics)
+    arguments.check_statistics({"mean": mean, "invvar": invvar}, leading, statistics, "saved")
+    if columns is not None:
+        capacity = columns.shape[0]
+        arguments.check_dtype("kept.columns", columns, "int32", "column numbers")
+        arguments.check_shape("kept.values", values, (n1, capacity), "rows of saved, columns kept")
+        arguments.check_dtype("kept.values", values, output_dtype, "the output's dtype")
+    eps = arguments.rounded_eps(eps, statistics)
     chosen = arguments.step_of("backward", step)
 
     parameter_memory = home.empty if n1 else home.zeros  # a sum over no rows is 0
@@ -219,8 +230,15 @@ def _backward(grad_output, saved, mean, invvar, normalized_shape, weight, bias, 
             grad_input=grad_input,
             grad_weight=grad_weight,
             grad_bias=grad_bias,
+            row_sums=None if columns is None else home.empty((3, n1), FLOATS[statistics]),
         )
-        chosen.run(home.launch, home, problem)
+        if columns is None:
+            chosen.run(home.launch, home, problem)
+        else:
+            repaired = home.operand(columns, (capacity,)), home.operand(values, (n1, capacity))
+            launch_correction(home.launch, problem, *repaired)
+            chosen.run(home.launch, home, problem)
+            launch_repair(home.launch, home, problem, *repaired)
     results = (
         home.give_back(grad_input, tuple(saved.shape)),
         home.give_back(grad_weight, shape),
@@ -230,15 +248,15 @@ def _backward(grad_output, saved, mean, invvar, normalized_shape, weight, bias, 
     return results
 
 
-def _rounded(eps: float, dtype: str) -> Any:
-    """eps in accumulator precision; what is too large for it is infinite there."""
-    with np.errstate(over="ignore"):
-        return FLOATS[dtype].type(eps)
-
-
-def _check_parameters(weight: Any, bias: Any, shape: tuple[int, ...]) -> None:
-    arguments.check_shape("weight", weight, shape, "normalized_shape")
-    arguments.check_shape("bias", bias, shape, "normalized_shape")
+def _kept(memory_efficient: Any, kept: Kept | None, weight: Any, bias: Any) -> tuple[Any, Any]:
+    """(columns, values) of what was kept, if there is something: a norm without parameters has nothing at risk."""
+    if isinstance(memory_efficient, str) and memory_efficient != "exact":
+        raise ValueError(f"memory_efficient must be True, False or 'exact', got {memory_efficient!r}")
+    if memory_efficient != "exact":
+        return None, None
+    if kept is None and (weight is not None or bias is not None):
+        raise ValueError("memory_efficient='exact' needs kept, which normlab.keep_columns makes in the forward")
+    return (None, None) if kept is None or not kept.columns.shape[0] else kept
 
 
 def _warn_if_slow(chosen: Step, direction: str, n1: int, n2: int, home: Home) -> None:

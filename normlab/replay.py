@@ -150,6 +150,10 @@ class Recorder:
         self.complete &= len(launch.patches) == len(arrays)
         self._launches.append(launch)
 
+    def numbers(self, operand: engine.DeviceArray) -> list:  # noqa: D102
+        self.complete = False  # what comes may depend on them
+        return self.home.numbers(operand)
+
     def _patch(self, slot: int, array: engine.DeviceArray) -> tuple[int, int, int] | None:
         """Where an argument's address comes from: a tensor, or memory made here, and how far into it."""
         for first, known in ((0, self._given), (len(self._pointers), self._made)):

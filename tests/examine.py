@@ -2,12 +2,15 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from draws import Case
 
 from normlab import ops, oracle
+from normlab.keeping import Kept, keep_columns
+from normlab.kernels.exact import correct, repair
 
 
 def arithmetic(case: Case, forward_step, backward_step) -> oracle.Arithmetic:
@@ -30,6 +33,13 @@ def arithmetic(case: Case, forward_step, backward_step) -> oracle.Arithmetic:
     )
 
 
+def with_repairs(how: oracle.Arithmetic, n1: int, capacity: int) -> oracle.Arithmetic:
+    """The same with the sums of the exact mode's own kernels."""
+    row, column = correct.row_chains(capacity), repair.column_chains(max(1, n1))
+    terms = max(how.row_terms, row.terms) + 1, max(how.column_terms, column.terms)
+    return replace(how, row_terms=terms[0], row_merges=max(how.row_merges, row.merges), column_terms=terms[1])
+
+
 def forward(case: Case, step) -> tuple:
     """(output, mean or None, invvar) of a step."""
     if case.rms:
@@ -38,9 +48,14 @@ def forward(case: Case, step) -> tuple:
     return ops.layer_norm_forward(case.x, case.n2, case.weight, case.bias, case.eps, step=step.name)
 
 
-def backward(case: Case, step, saved, mean, invvar, memory_efficient: bool) -> tuple:
+def keep(case: Case, mean, invvar, capacity: int | None = None) -> Kept:
+    """x̂ of the columns at risk; no more than `capacity` of them."""
+    return keep_columns(case.x, mean, invvar, case.n2, case.weight, case.bias, case.eps, capacity=capacity)
+
+
+def backward(case: Case, step, saved, mean, invvar, memory_efficient: bool | str, kept: Kept | None = None) -> tuple:
     """(grad_input, grad_weight or None, grad_bias or None) of a step."""
-    rest = {"eps": case.eps, "memory_efficient": memory_efficient, "step": step.name}
+    rest = {"eps": case.eps, "memory_efficient": memory_efficient, "kept": kept, "step": step.name}
     if case.rms:
         return *ops.rms_norm_backward(case.grad_output, saved, invvar, case.n2, case.weight, **rest), None
     return ops.layer_norm_backward(case.grad_output, saved, mean, invvar, case.n2, case.weight, case.bias, **rest)
@@ -67,11 +82,14 @@ def backward_truth(case: Case) -> oracle.NormGradients:
     return oracle.layer_norm_backward(case.grad_output, case.x, case.n2, case.weight, case.bias, case.eps)
 
 
-def backward_bound(case: Case, how: oracle.Arithmetic, memory_efficient: bool) -> oracle.NormGradients:
+def backward_bound(
+    case: Case, how: oracle.Arithmetic, memory_efficient: bool | str, kept: Kept | None = None
+) -> oracle.NormGradients:
     """The bounds of the gradients, given what a forward within its own bounds made."""
     errors = forward_bound(case, how)
     rest = {
-        "memory_efficient": memory_efficient,
+        "memory_efficient": bool(memory_efficient),
+        "kept": None if kept is None else kept.columns,
         "invvar_error": errors.invvar,
         "output_error": errors.output if memory_efficient else None,
     }
@@ -98,16 +116,19 @@ def examine_forward(case: Case, step) -> dict[str, float]:
     return {what: hold(f"forward {step.name} {what}", got, want, limit) for what, got, want, limit in results}
 
 
-def examine_backward(case: Case, forward_step, step, memory_efficient: bool) -> dict[str, float]:
+def examine_backward(case: Case, forward_step, step, memory_efficient: bool | str) -> dict[str, float]:
     """Hold a backward step, fed by a forward step, to the oracle. Returns err / bound of each gradient."""
     output, mean, invvar = forward(case, forward_step)
     saved = output if memory_efficient else case.x
-    gradients = backward(case, step, saved, mean, invvar, memory_efficient)
+    kept = keep(case, mean, invvar) if memory_efficient == "exact" else None
+    gradients = backward(case, step, saved, mean, invvar, memory_efficient, kept)
     how = arithmetic(case, forward_step, step)
+    if kept is not None:
+        how = with_repairs(how, *kept.values.shape)
     if memory_efficient:  # grad_input has the dtype of what was saved
         how = oracle.Arithmetic(**{**vars(how), "input": how.output})
-    bound = backward_bound(case, how, memory_efficient)
-    path = "recompute" if memory_efficient else "saved"
+    bound = backward_bound(case, how, memory_efficient, kept)
+    path = {False: "saved", True: "recompute"}.get(memory_efficient, memory_efficient)
     results = zip(("grad_input", "grad_weight", "grad_bias"), gradients, backward_truth(case), bound, strict=True)
     return {what: hold(f"backward {step.name} {path} {what}", *rest) for what, *rest in results}
 

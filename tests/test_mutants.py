@@ -10,6 +10,7 @@ import importlib.util
 import itertools
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NamedTuple
@@ -19,9 +20,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from draws import Case, gammas, inputs
-from examine import backward, examine_backward, examine_forward, forward
+from examine import backward, examine_backward, examine_forward, forward, keep
 
-from normlab import arguments
+from normlab import arguments, keeping, ops
 from normlab.engine import using
 from normlab.sim import SimulationError
 
@@ -99,6 +100,14 @@ MUTATIONS = [
     Mutation("pipelined: a team's sums are left out", "kernels.backward.pipeline", "for other in range(rows - 1):", "for other in range(rows - 2):", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: no barrier before the teams' sums are read", "kernels.backward.pipeline", "cuda.syncthreads()  # all teams' sums are in shared memory before the first team adds them up", "pass", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: columns of grad_output swapped", "kernels.backward.passes", "copy_async(grad_ring, grads_at + at + v * span,", "copy_async(grad_ring, grads_at + at + (vectors - 1 - v) * span,", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("choose: no barrier before the warps' counts are read", "kernels.exact.choose", "near += cuda.syncthreads_count(nearly)", "near += nearly", "kernels/test_exact.py::test_the_columns_are_those_of_the_definition_in_order"),
+    Mutation("choose: the last warp before is left out", "kernels.exact.choose", "for other in range(warp):", "for other in range(warp - 1):", "kernels/test_exact.py::test_the_columns_are_those_of_the_definition_in_order"),
+    Mutation("exact: beta's share of the risk forgotten", "kernels.exact.risk", "return beta is not None and abs(beta) > ratio * abs(gamma)", "return False", "kernels/test_exact.py::test_the_borders_of_the_risk"),
+    Mutation("keep: the mean is not subtracted", "kernels.exact.keep", "element(mean, row)", "None", "backward pipelined exact"),
+    Mutation("correct: what the step adds is not taken away", "kernels.exact.correct", "(meant - taken)", "meant", "backward apex exact"),
+    Mutation("pipelined: the row's sum is not corrected", "kernels.backward.pipeline", "sum_gx += last_lacking", "pass", "backward pipelined exact"),
+    Mutation("repair: gamma forgotten", "kernels.exact.repair", "affine(grad, gamma, None)", "grad", "backward fused exact"),
+    Mutation("repair: no barrier", "kernels.exact.repair", "cuda.syncthreads()  # all sums of a slot are in shared memory before one thread adds them up", "pass", "backward fused exact"),
 ]  # fmt: skip
 
 
@@ -119,16 +128,19 @@ def check_step(ladder: str, name: str, path: str = "saved"):
     """Hold a step to its bounds on all examined cases, and its bits to be the same in every schedule."""
     step = arguments.step_of(ladder, name)
     apex = arguments.step_of("forward", "apex")
-    recompute = path == "recompute"
+    memory_efficient = {"saved": False, "recompute": True, "exact": "exact"}[path]
     for case in examined_cases():
         if ladder == "forward":
             examine_forward(case, step)
             run = lambda case=case: forward(case, step)  # noqa: E731
         else:
-            examine_backward(case, apex, step, recompute)
+            if path == "exact" and case.bias is not None:  # which an output hides its x̂ behind
+                case = replace(case, bias=1000 * case.bias)
+            examine_backward(case, apex, step, memory_efficient)
             output, mean, invvar = forward(case, apex)
-            saved = output if recompute else case.x
-            run = lambda case=case, rest=(saved, mean, invvar): backward(case, step, *rest, recompute)[:1]  # noqa: E731
+            kept = keep(case, mean, invvar) if path == "exact" else None
+            rest = (output if memory_efficient else case.x), mean, invvar, memory_efficient, kept
+            run = lambda case=case, rest=rest: backward(case, step, *rest)[:1]  # noqa: E731
         first = run()
         for schedule in ("reverse", 1):
             with using("simulator", schedule):
@@ -160,6 +172,15 @@ ARGUMENTS = {
     "test_many_rows_a_block_are_right": pipelined_rows,
     "test_many_rows_a_cluster_are_right_and_nothing_is_found": lambda patch: (patch,),
 }
+
+
+# What the host functions take of the exact mode's kernels.
+EXACT = (
+    (keeping, "choose", "launch_choice"),
+    (keeping, "keep", "launch_keeping"),
+    (ops, "correct", "launch_correction"),
+    (ops, "repair", "launch_repair"),
+)
 
 
 def run_check(check: str, monkeypatch):
@@ -204,6 +225,8 @@ def imported_afresh(mutation: Mutation | None, folder: Path, monkeypatch):
         )
         hypothesis.settings.load_profile("mutants")
         monkeypatch.setattr(arguments, "LADDERS", importlib.import_module("normlab.kernels").LADDERS)
+        for face, room, name in EXACT:
+            monkeypatch.setattr(face, name, getattr(importlib.import_module(f"normlab.kernels.exact.{room}"), name))
         yield
     finally:
         hypothesis.settings.load_profile(profile)

@@ -10,6 +10,9 @@ statistics, or, `memory_efficient`, (y - β) / clamp(γ) from the saved output (
         Σ₂ = Σ (∂L/∂y γ) x̂      recomputing: Σ ∂L/∂y (y - β), which needs no division and so no clamp
     ∂L/∂γ = Σ over rows of ∂L/∂y x̂
     ∂L/∂β = Σ over rows of ∂L/∂y
+
+In columns whose x̂ was `kept` beside the output, x̂ comes from the saved input, rounded to storage, γ is as it is, and
+Σ₂ adds ∂L/∂y (y - β) like the others, then what that lacks of ∂L/∂y γ x̂ (`recompute.completed`).
 """
 
 from typing import NamedTuple
@@ -20,8 +23,15 @@ from numpy.typing import ArrayLike
 from normlab.oracle.arithmetic import Arithmetic
 from normlab.oracle.floats import Extended, ExtendedArray, FloatArray, float_format
 from normlab.oracle.forward_bounds import accumulator_eps, finished
-from normlab.oracle.inexact import Inexact, held_exactly, sum_of_three
-from normlab.oracle.recompute import as_stored, saved_output, times_clamped_weight, unscaled, unshifted
+from normlab.oracle.inexact import Inexact, held_exactly, sum_of_three, where
+from normlab.oracle.recompute import (
+    completed,
+    saved_output,
+    through_memory,
+    times_clamped_weight,
+    unscaled,
+    unshifted,
+)
 from normlab.oracle.rows import NormalizedShape, Rows, as_rows
 from normlab.oracle.values import NormGradients, normalise
 
@@ -33,6 +43,7 @@ class Saved(NamedTuple):
     mean_error: ArrayLike | None
     invvar_error: ArrayLike | None
     output_error: ArrayLike | None
+    kept: ArrayLike | None
 
 
 def layer_norm_backward_bound(
@@ -48,15 +59,17 @@ def layer_norm_backward_bound(
     mean_error: ArrayLike | None = None,
     invvar_error: ArrayLike | None = None,
     output_error: ArrayLike | None = None,
+    kept: ArrayLike | None = None,
 ) -> NormGradients:
     """Elementwise absolute bounds on |kernel - layer_norm_backward(grad_output, x, …)|, shaped like its result.
 
     `x` is the input on both paths. What the kernel was handed may itself be off: `mean_error`, `invvar_error`
     (x's leading dimensions) and `output_error` (x's shape) bound by how much; by default it was handed exact
     values, rounded to storage. With `memory_efficient` the bound contains the clamp's bias where |weight|
-    < eps, and follows `recompute_error`.
+    < eps, and follows `recompute_error`; but not in the columns that `kept` numbers (in a row of n2): their
+    normalised values were kept beside the output.
     """
-    saved = Saved(memory_efficient, mean_error, invvar_error, output_error)
+    saved = Saved(memory_efficient, mean_error, invvar_error, output_error, kept)
     rows = as_rows(x, normalized_shape, weight, bias, eps)
     return backward_bound(grad_output, rows, arithmetic, saved, centred=True)
 
@@ -72,9 +85,10 @@ def rms_norm_backward_bound(
     memory_efficient: bool = False,
     invvar_error: ArrayLike | None = None,
     output_error: ArrayLike | None = None,
+    kept: ArrayLike | None = None,
 ) -> NormGradients:
     """Elementwise absolute bounds on |kernel - rms_norm_backward(grad_output, x, …)|, as the layer norm's."""
-    saved = Saved(memory_efficient, None, invvar_error, output_error)
+    saved = Saved(memory_efficient, None, invvar_error, output_error, kept)
     rows = as_rows(x, normalized_shape, weight, None, eps)
     return backward_bound(grad_output, rows, arithmetic, saved, centred=False)
 
@@ -88,17 +102,20 @@ def backward_bound(
         middle = normalise(rows, centred=centred)
         invvar = handed_in(middle.invvar, saved.invvar_error, "invvar_error", rows, arithmetic)
         g = true_g = dy * held_exactly(rows.weight, arithmetic) if rows.has_weight else dy
+        x = held_exactly(rows.x, arithmetic)
+        if centred:
+            x = x - handed_in(middle.mean, saved.mean_error, "mean_error", rows, arithmetic)
+        xhat = x * invvar
+        terms2 = g * xhat
         if saved.memory_efficient:
             held_eps = accumulator_eps(rows.eps, arithmetic)
             shifted = unshifted(saved_output(middle.xhat, rows, saved.output_error, arithmetic), rows)
-            xhat = unscaled(shifted, middle.xhat, rows, held_eps)
-            g, terms2 = times_clamped_weight(dy, rows, held_eps), dy * shifted
-        else:
-            x = held_exactly(rows.x, arithmetic)
-            if centred:
-                x = x - handed_in(middle.mean, saved.mean_error, "mean_error", rows, arithmetic)
-            xhat = x * invvar
-            terms2 = g * xhat
+            kept_xhat = through_memory(xhat, float_format(arithmetic.output))
+            kept_terms = completed(dy, kept_xhat, shifted, rows)
+            is_kept = np.isin(np.arange(rows.n2), () if saved.kept is None else saved.kept)
+            xhat = where(is_kept, kept_xhat, unscaled(shifted, middle.xhat, rows, held_eps))
+            g = where(is_kept, true_g, times_clamped_weight(dy, rows, held_eps))
+            terms2 = where(is_kept, kept_terms, dy * shifted)
 
         grad_input = assembled(g, true_g if centred else None, terms2, xhat, invvar)
         grad_weight = (dy * xhat).sum(0, arithmetic.column_sum)
@@ -145,7 +162,7 @@ def handed_in(exact: ExtendedArray, error: ArrayLike | None, name: str, rows: Ro
     """A statistic (n1, 1) that the forward saved, off by `error` or by its rounding to the accumulator's format."""
     if error is not None:
         return Inexact(exact, rows.column(error, name), arithmetic)
-    return as_stored(exact, arithmetic.u_format, arithmetic)
+    return through_memory(held_exactly(exact, arithmetic), arithmetic.u_format)
 
 
 def or_unknown(

@@ -103,6 +103,11 @@ def sum_of_three(a: Inexact, b: Inexact, c: Inexact) -> Inexact:
     return a._held(exact, error, after_first + a.arithmetic.u * (abs(exact) + after_first))
 
 
+def where(condition: np.ndarray, a: Inexact, b: Inexact) -> Inexact:
+    """The numbers of `a` where `condition` holds, which is broadcast, else those of `b`."""
+    return Inexact(np.where(condition, a.exact, b.exact), np.where(condition, a.error, b.error), a.arithmetic)
+
+
 def unless_special(error: ExtendedArray, operands: ExtendedArray) -> ExtendedArray:
     """`error` where the operands' errors were finite, else those: infinity times 0 must not become a NaN."""
     return np.where(np.isfinite(operands), error, operands)

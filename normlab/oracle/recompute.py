@@ -15,10 +15,11 @@ from normlab.oracle.floats import (
     Format,
     extended,
     float_format,
+    gamma_k,
     real,
     unit_roundoff,
 )
-from normlab.oracle.inexact import Inexact, held_exactly
+from normlab.oracle.inexact import Inexact, held_exactly, unless_special
 from normlab.oracle.rows import Rows
 
 
@@ -56,15 +57,28 @@ def saved_output(xhat: ExtendedArray, rows: Rows, error: ArrayLike | None, arith
     y = xhat * rows.weight + rows.bias
     storage = float_format(arithmetic.output)
     if error is None:
-        return as_stored(y, storage, arithmetic)
+        return through_memory(held_exactly(y, arithmetic), storage)
     off = rows.matrix(error, "output_error")
     return Inexact(y, np.where(abs(y) + off > storage.largest, Extended(np.inf), off), arithmetic)
 
 
-def as_stored(exact: ExtendedArray, storage: Format, arithmetic: Arithmetic) -> Inexact:
-    """Exact values, rounded to a storage format; unknown where they are too large for it."""
-    off = held_exactly(exact, arithmetic).stored(storage)
-    return Inexact(exact, np.where(abs(exact) + off > storage.largest, Extended(np.inf), off), arithmetic)
+def through_memory(held: Inexact, storage: Format) -> Inexact:
+    """The same numbers, stored in a format and loaded again; unknown where they are too large for it."""
+    off = held.stored(storage)
+    off = np.where(abs(held.exact) + off > storage.largest, Extended(np.inf), off)
+    return Inexact(held.exact, off, held.arithmetic)
+
+
+def completed(dy: Inexact, xhat: Inexact, shifted: Inexact, rows: Rows) -> Inexact:
+    """∂L/∂y γ x̂ as a term of Σ₂, added in two portions: ∂L/∂y (y - β), then ∂L/∂y (γ x̂ - (y - β)).
+
+    What y was off by cancels; but the portions, and the sums that they went through, were rounded by their own size.
+    """
+    arithmetic = dy.arithmetic
+    term = dy * (xhat * held_exactly(rows.weight, arithmetic) if rows.has_weight else xhat)
+    portions = abs(dy.exact) * (abs(shifted.exact) + 2 * shifted.error)
+    roundings = gamma_k(arithmetic.row_sum + 4, arithmetic.u) * 2 * portions + 4 * arithmetic.u_format.half_subnormal
+    return Inexact(term.exact, unless_special(term.error + roundings, term.error + shifted.error), arithmetic)
 
 
 def unshifted(y: Inexact, rows: Rows) -> Inexact:

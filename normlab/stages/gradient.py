@@ -6,7 +6,7 @@ Called by every grad_input kernel (apex: both loops of cuComputeGradInput). Argu
 (n1, n2).
 """
 
-from normlab.engine import cuda, load
+from normlab.engine import cuda, load, store
 from normlab.stages.recompute import (
     affine,
     clamp_by_magnitude,
@@ -52,3 +52,19 @@ def input_gradient(
     weighted = affine(load(grad_output, (row, column)), gamma, None)
     xhat = normalised(saved, row, column, mean, invvar, weight, bias, eps, memory_efficient)
     return (weighted - mean_g - xhat * mean_g_normalised) * load(invvar, row)
+
+
+@cuda.jit(device=True)
+def corrected(sum_gx, row_sums, row):
+    """A row's sum of g x̂, with what the columns at risk lack in it: the exact mode's, in row_sums[0]; or None."""
+    if row_sums is not None:
+        return sum_gx + load(row_sums, (0, row))
+    return sum_gx
+
+
+@cuda.jit(device=True)
+def leave_means(row_sums, row, mean_g, mean_gx):
+    """Leave a row's mean(g) and mean(g x̂) to the exact mode, in row_sums[1] and [2]. By one thread of the row."""
+    if row_sums is not None:
+        store(row_sums, (1, row), mean_g)
+        store(row_sums, (2, row), mean_gx)

@@ -178,7 +178,7 @@ class Form(NamedTuple):
     rms: bool = False
     weighted: bool = True
     biased: bool = True
-    memory_efficient: bool = False
+    memory_efficient: bool | str = False  # "exact": with the rows' sums that the exact mode corrects
 
 
 class Launched(NamedTuple):
@@ -230,8 +230,9 @@ def launches(step, n1: int, n2: int, form: Form, shift: int = 0) -> list[Launche
     saved = empty((n1, n2), v if memory_efficient else t, shift)
     problem = BackwardProblem(
         grad_output=output, saved=saved, mean=None if memory_efficient else mean, invvar=statistics, weight=weight,
-        bias=bias, eps=np.float32(1e-5), rms=rms, memory_efficient=memory_efficient,
+        bias=bias, eps=np.float32(1e-5), rms=rms, memory_efficient=bool(memory_efficient),
         grad_input=empty((n1, n2), saved.dtype), grad_weight=weight, grad_bias=bias,
+        row_sums=empty((3, n1), np.float32) if memory_efficient == "exact" else None,
     )  # fmt: skip
     step.run(launch, Scratch, problem)
     return found
@@ -313,12 +314,12 @@ def sample() -> Iterator[tuple]:
     yield "clusters", 65536, half, (9, 0)
     yield "clusters", 262144, wide._replace(rms=True, biased=False), (9, 0)
     yield "fused", 4096, half, (8, 0)
-    yield "fused", 4096, wide._replace(memory_efficient=True), (9, 0)
+    yield "fused", 4096, wide._replace(memory_efficient="exact"), (9, 0)
     yield "pipelined", 768, half, (9, 0)
-    yield "pipelined", 5120, half._replace(memory_efficient=True), (9, 0)
+    yield "pipelined", 5120, half._replace(memory_efficient="exact"), (9, 0)
     yield "pipelined", 5120, wide, (8, 0)
     yield "pipelined", 8192, wide._replace(memory_efficient=True), (9, 0)
-    yield "pipelined", 65536, half._replace(memory_efficient=True), (9, 0)
+    yield "pipelined", 65536, half._replace(memory_efficient="exact"), (9, 0)
     yield "pipelined", 262144, half, (9, 0)
 
 
@@ -327,11 +328,12 @@ def everything() -> Iterator[tuple]:
     same = [(BFLOAT16, BFLOAT16), (np.float32, np.float32)]
     others = [(np.float16, np.float16), (np.float32, BFLOAT16), (BFLOAT16, np.float32)]
     for capability, step, n2, (t, v) in itertools.product([(9, 0), (8, 0)], STEPS, WIDTHS, same + others):
-        for rms, weighted, biased, path in itertools.product([False, True], repeat=4):
+        forms = itertools.product(*[[False, True]] * 3, [False, True, "exact"])
+        for rms, weighted, biased, path in forms:
             usual = weighted and biased != rms
-            if (rms and biased) or (path and step.name in FORWARD):
+            if (rms and biased) or (path and step.name in FORWARD) or (path == "exact" and not (weighted or biased)):
                 continue
-            if usual or ((t, v) in same and capability == (9, 0)):
+            if usual or (path != "exact" and (t, v) in same and capability == (9, 0)):
                 yield step.name, n2, Form(t, v, rms, weighted, biased, path), capability
 
 
@@ -341,7 +343,8 @@ ASSEMBLED: dict[tuple, Any] = {}  # what several widths have in common is assemb
 
 def named(case: tuple) -> str:
     name, n2, form, capability = case
-    flags = [flag for flag in ("rms", "weighted", "biased", "memory_efficient") if getattr(form, flag)]
+    flags = [flag for flag in ("rms", "weighted", "biased") if getattr(form, flag)]
+    flags += [{True: "recompute", "exact": "exact"}[form.memory_efficient]] if form.memory_efficient else []
     return "-".join([name, str(n2), np.dtype(form.t).name, np.dtype(form.v).name, *flags, f"sm_{capability[0]}0"])
 
 

@@ -61,12 +61,13 @@ def compiled(t, v, rms, cc):
     for memory_efficient in (False, True):
         saved, saved_mean = ((v, 2), None) if memory_efficient else ((t, 2), mean)
         operands = ((v, 2), saved, saved_mean, (u, 1), weight, bias, u)
+        row_sums = (u, 2) if memory_efficient else None
         totals = ((u, 1), None if rms else (u, 1))
         parts = ((u, 2), None if rms else (u, 2))
         kernels += [
-            (step_0_global_atomics.build(dtype, rms, memory_efficient), (*operands, saved, *totals)),
+            (step_0_global_atomics.build(dtype, rms, memory_efficient), (*operands, row_sums, saved, *totals)),
             (step_1_apex.build_partial_sums(dtype, memory_efficient), (*operands, np.int64, *parts)),
-            (step_1_apex.build_grad_input(dtype, rms, memory_efficient), (*operands, saved)),
+            (step_1_apex.build_grad_input(dtype, rms, memory_efficient), (*operands, row_sums, saved)),
         ]
     if (t, v, rms, cc) in FAST_FORMS:
         kernels += fast_kernels(t, v, rms, cc, forward)
@@ -98,8 +99,9 @@ def fast_kernels(t, v, rms, cc, forward):
         sizes = itemsizes[1] if memory_efficient else itemsizes[0], itemsizes[1]
         layout = step_3_pipelined.layout_for(2048, width, *sizes, kind.parameters, cc)
         fused = step_2_fused.build(float32, step_2_fused.deal_for(2048, width), rms, memory_efficient)
-        kernels.append((fused, (*operands, saved, *parts)))
-        kernels.append((pipeline.build(float32, layout, kind), (*operands, u, saved, *parts)))
+        row_sums = (u, 2) if memory_efficient else None
+        kernels.append((fused, (*operands, row_sums, saved, *parts)))
+        kernels.append((pipeline.build(float32, layout, kind), (*operands, u, row_sums, saved, *parts)))
     return kernels
 
 

@@ -17,6 +17,7 @@ from normlab.engine import (
 )
 from normlab.kernels.backward.passes import Kind, fetcher, first_pass, parameter_keeper, second_pass
 from normlab.kernels.backward.ring import BITS, Layout
+from normlab.stages.gradient import leave_means
 from normlab.stages.recompute import clamp_by_magnitude
 from normlab.stages.team import collector, leaver
 from normlab.stages.warp import warp_sum_butterfly
@@ -39,7 +40,7 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
 
     @cuda.jit(launch_bounds=(layout.threads, 1))
     def backward_pipelined(
-        grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, grad_input, part_weight, part_bias
+        grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, row_sums, grad_input, part_weight, part_bias
     ):
         board = cuda.shared.array((2, rows, 2, members), dtype)
         saved_ring = cuda.shared.array(0, saved_bits, alignment=16)
@@ -82,13 +83,17 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
         row = top + team
         center = cast(0, board)
         scale = cast(0, board)
+        lacking = cast(0, board)
         if row < n1:
             scale = load(invvar, row)
+            if row_sums is not None:
+                lacking = load(row_sums, (0, row))
             if mean is not None:
                 center = load(mean, row)
         slot = 0
         phase = 0
         last_row, last_at, last_center, last_scale = n1, 0, center, scale  # with a lag: the row of the second pass
+        last_lacking = lacking
         sum_gx = cast(0, board)
         sum_g = cast(0, board)
         while top < n1 + lag * stride:
@@ -105,12 +110,17 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
                 sum_gx = collect(board, phase, team, 0)
                 if not rms:
                     sum_g = collect(board, phase, team, 1)
+            if row_sums is not None:
+                sum_gx += last_lacking
             mean_gx = sum_gx * mean_factor
             mean_g = sum_g * mean_factor
             next_center = cast(0, board)
             next_scale = cast(0, board)
+            next_lacking = cast(0, board)
             if row + stride < n1:
                 next_scale = load(invvar, row + stride)
+                if row_sums is not None:
+                    next_lacking = load(row_sums, (0, row + stride))
                 if mean is not None:
                     next_center = load(mean, row + stride)
             wait_copies(in_flight)
@@ -140,18 +150,25 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
                     sum_gx = collect(board, phase, team, 0)
                     if not rms:
                         sum_g = collect(board, phase, team, 1)
+                if row_sums is not None:
+                    sum_gx += lacking
+                mean_gx = sum_gx * mean_factor
+                mean_g = sum_g * mean_factor
                 if row < n1:
                     pass_2(
                         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-                        at, place, first, center, scale, rare, sum_gx * mean_factor, sum_g * mean_factor,
-                        grad_input, row,
+                        at, place, first, center, scale, mean_gx, mean_g, grad_input, row,
                     )  # fmt: skip
+                    if first == 0:
+                        leave_means(row_sums, row, mean_g, mean_gx)
             else:
                 if last_row < n1:
                     pass_2(
                         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-                        last_at, place, first, last_center, last_scale, rare, mean_gx, mean_g, grad_input, last_row,
+                        last_at, place, first, last_center, last_scale, mean_gx, mean_g, grad_input, last_row,
                     )  # fmt: skip
+                    if first == 0:
+                        leave_means(row_sums, last_row, mean_g, mean_gx)
                     if ahead < n1:
                         fetch(saved_ring, grad_ring, saved, grad_output, ahead, last_at, first)
                     ahead += stride
@@ -164,10 +181,12 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
                     else:
                         cuda.syncthreads()
                 last_row, last_at, last_center, last_scale = row, at, center, scale
+                last_lacking = lacking
             row += stride
             top += stride
             center = next_center
             scale = next_scale
+            lacking = next_lacking
             slot += 1
             if slot == stages:
                 slot = 0

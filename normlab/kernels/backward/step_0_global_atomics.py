@@ -12,7 +12,7 @@ from functools import cache
 from normlab.engine import accumulator, cast, cuda, load, store
 from normlab.kernels.step import BackwardProblem, BackwardStep, Chains
 from normlab.stages.block import block_sums
-from normlab.stages.gradient import input_gradient, row_terms
+from normlab.stages.gradient import corrected, input_gradient, leave_means, row_terms
 from normlab.stages.recompute import normalised
 from normlab.stages.warp import warp_sum_butterfly
 
@@ -35,7 +35,7 @@ def build(dtype, rms, memory_efficient):
 
     @cuda.jit
     def backward_global_atomics(
-        grad_output, saved, mean, invvar, weight, bias, eps, grad_input, total_weight, total_bias
+        grad_output, saved, mean, invvar, weight, bias, eps, row_sums, grad_input, total_weight, total_bias
     ):
         buffer = cuda.shared.array((2, WARPS), dtype)
         n2 = saved.shape[1]
@@ -52,7 +52,9 @@ def build(dtype, rms, memory_efficient):
                 column += THREADS
             sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
             mean_g = sum_g / cast(n2, invvar)
-            mean_gx = sum_gx / cast(n2, invvar)
+            mean_gx = corrected(sum_gx, row_sums, row) / cast(n2, invvar)
+            if cuda.threadIdx.x == 0:
+                leave_means(row_sums, row, mean_g, mean_gx)
             column = cuda.threadIdx.x
             while column < n2:
                 gradient = input_gradient(
@@ -80,6 +82,7 @@ def _run(launch, memory, problem: BackwardProblem):
         min(n1, GRID_LIMIT),
         THREADS,
         *problem.operands,
+        problem.row_sums,
         problem.grad_input,
         total_weight,
         total_bias,

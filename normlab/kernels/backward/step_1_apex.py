@@ -19,7 +19,7 @@ import numpy as np
 from normlab.engine import accumulator, cast, cuda, load, store
 from normlab.kernels.step import BackwardProblem, BackwardStep, Chains
 from normlab.stages.block import block_sums
-from normlab.stages.gradient import input_gradient, row_terms
+from normlab.stages.gradient import corrected, input_gradient, leave_means, row_terms
 from normlab.stages.strided import COLUMNS, ROWS, TILE_STRIDE, WARPS, load_add_strided, load_write_strided
 from normlab.stages.warp import thread_index, warp_sum_butterfly
 
@@ -122,7 +122,7 @@ def build_grad_input(dtype, rms, memory_efficient):
     """Grid (1, rows), block (32, 4): two sums along the row, then its gradient (apex: cuComputeGradInput)."""
 
     @cuda.jit
-    def backward_apex_grad_input(grad_output, saved, mean, invvar, weight, bias, eps, grad_input):
+    def backward_apex_grad_input(grad_output, saved, mean, invvar, weight, bias, eps, row_sums, grad_input):
         buffer = cuda.shared.array((2, WARPS), dtype)
         thread = thread_index()
         n2 = saved.shape[1]
@@ -141,7 +141,9 @@ def build_grad_input(dtype, rms, memory_efficient):
                 start += STEP_COLUMNS * THREADS
             sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
             mean_g = sum_g / cast(n2, invvar)
-            mean_gx = sum_gx / cast(n2, invvar)
+            mean_gx = corrected(sum_gx, row_sums, row) / cast(n2, invvar)
+            if thread == 0:
+                leave_means(row_sums, row, mean_g, mean_gx)
             column = thread
             while column < n2:
                 gradient = input_gradient(
@@ -168,7 +170,8 @@ def _run(launch, memory, problem: BackwardProblem):
             if parts is not None:
                 launch(build_final_sums(dtype), column_blocks, (32, FINAL_WARPS), parts, gradient)
     kernel = build_grad_input(dtype, problem.rms, problem.memory_efficient)
-    launch(kernel, (1, min(n1, GRID_LIMIT)), (32, WARPS), *problem.operands, problem.grad_input)
+    grid = 1, min(n1, GRID_LIMIT)
+    launch(kernel, grid, (32, WARPS), *problem.operands, problem.row_sums, problem.grad_input)
 
 
 STEP = BackwardStep(

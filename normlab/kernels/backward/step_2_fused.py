@@ -17,6 +17,7 @@ from normlab.engine import accumulator, cast, cuda, load, load_vector_into, mult
 from normlab.kernels.backward import final_sums, step_1_apex
 from normlab.kernels.step import BackwardProblem, BackwardStep, Chains, longest
 from normlab.stages.block import block_sums
+from normlab.stages.gradient import corrected, leave_means
 from normlab.stages.recompute import affine, clamp_by_magnitude, normalised_from_input, without_bias
 from normlab.stages.vector import Deal, dealt, row_loader, whole_warps, widest
 from normlab.stages.warp import warp_sum_butterfly
@@ -47,8 +48,8 @@ def build(dtype, deal: Deal, rms, memory_efficient):
 
     @cuda.jit(launch_bounds=(deal.threads, 1))
     def backward_fused(
-        grad_output, saved, mean, invvar, weight, bias, eps, grad_input, part_weight, part_bias
-    ):  # fmt: skip
+        grad_output, saved, mean, invvar, weight, bias, eps, row_sums, grad_input, part_weight, part_bias
+    ):
         buffer = cuda.shared.array((2, warps), dtype)
         values = cuda.local.array(elements, dtype)
         grads = cuda.local.array(elements, dtype)
@@ -101,7 +102,9 @@ def build(dtype, deal: Deal, rms, memory_efficient):
                             sums_bias[at] += grad
             sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
             mean_g = sum_g / cast(n2, invvar)
-            mean_gx = sum_gx / cast(n2, invvar)
+            mean_gx = corrected(sum_gx, row_sums, row) / cast(n2, invvar)
+            if first == 0:
+                leave_means(row_sums, row, mean_g, mean_gx)
             for v in range(vectors):
                 if whole or first + v * span < n2:
                     for k in range(width):
@@ -133,7 +136,7 @@ def _run(launch, memory, problem: BackwardProblem):
     blocks = blocks_for(deal, n1, multiprocessors(problem.saved))
     parts = final_sums.parts_for(memory, problem, blocks)
     kernel = build(dtype, deal, problem.rms, problem.memory_efficient)
-    launch(kernel, blocks, deal.threads, *problem.operands, problem.grad_input, *parts)
+    launch(kernel, blocks, deal.threads, *problem.operands, problem.row_sums, problem.grad_input, *parts)
     final_sums.launch_sums(launch, dtype, parts, problem)
 
 

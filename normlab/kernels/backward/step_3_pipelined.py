@@ -125,7 +125,7 @@ def _run(launch, memory, problem: BackwardProblem):
     kernel = build(dtype, layout, kind)
     block = layout.deal.threads, layout.rows
     how = {"shared_bytes": layout.shared_bytes(kind.parameters), "cluster": layout.blocks}
-    args = *problem.operands, np.float32(1 / n2), problem.grad_input
+    args = *problem.operands, np.float32(1 / n2), problem.row_sums, problem.grad_input
     resident = resident_clusters(kernel, block, *args, *final_sums.like_parts(problem), **how)
     clusters = min(-(-n1 // layout.rows), resident)
     if layout.lag and layout.blocks == 1:  # whose teams leave no gaps: a second block only adds partial sums

@@ -6,6 +6,11 @@ import pytest
 
 from normlab.kernels import LADDERS, BackwardProblem
 from normlab.kernels.backward import step_3_pipelined
+from normlab.kernels.exact.choose import NEAR, launch_choice
+from normlab.kernels.exact.correct import launch_correction
+from normlab.kernels.exact.keep import launch_keeping
+from normlab.kernels.exact.repair import launch_repair
+from normlab.kernels.exact.risk import smallest_weight
 from normlab.kernels.forward import step_7_clusters
 from normlab.sim import sanitize
 
@@ -122,3 +127,37 @@ def test_nothing_is_found_in_a_backward_step(step, memory_efficient, case):
 def test_nothing_is_found_where_one_cluster_takes_all_rows_through_its_ring(case, memory_efficient, monkeypatch):
     monkeypatch.setattr(step_3_pipelined, "resident_clusters", lambda *arguments, **how: 1)
     test_nothing_is_found_in_a_backward_step(step_3_pipelined.STEP, memory_efficient, case)
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[3], CASES[5], CASES[9]], ids=str)
+@pytest.mark.parametrize("step", LADDERS["backward"], ids=lambda step: step.name)
+def test_nothing_is_found_in_the_exact_mode(step, case):
+    x, grad, weight, bias, statistics = operands(case)
+    n1, n2 = x.shape
+    if weight is None and bias is None:
+        weight = np.ones(n2, x.dtype)
+    for parameter, value in ((weight, 0), (bias, 1000)):
+        if parameter is not None:
+            parameter[::3] = value  # at risk
+    memory = Memory()
+    launch = launcher(memory, case[4])
+    mean, invvar = (None if case[3] else x.astype(statistics).mean(1)), np.ones(n1, statistics)
+    smallest = smallest_weight(statistics(1e-5), x.dtype.name)
+    columns = memory.empty((-(-n2 // 3) + 2,), np.float32).view(np.int32)  # two slots more than needed
+    memory.empties[-1] = columns
+    kept, counts = memory.empty((n1, len(columns)), x.dtype), np.zeros(2, np.int64)
+    launch_choice(launch, n2, weight, bias, smallest, columns, counts)
+    launch_keeping(launch, x, mean, invvar, columns, kept)
+    assert counts[0] % NEAR >= len(columns) - 2
+    problem = BackwardProblem(
+        grad_output=grad, saved=x, mean=None, invvar=invvar, weight=weight, bias=bias, eps=statistics(1e-5),
+        rms=case[3], memory_efficient=True, grad_input=memory.empty(x.shape, x.dtype),
+        grad_weight=None if weight is None else memory.empty(x.shape[1:], x.dtype),
+        grad_bias=None if bias is None else memory.empty(x.shape[1:], x.dtype),
+        row_sums=memory.empty((3, n1), statistics),
+    )  # fmt: skip
+    launch_correction(launch, problem, columns, kept)
+    step.run(launch, memory, problem)
+    launch_repair(launch, memory, problem, columns, kept)
+    for result in (problem.grad_input, problem.grad_weight, problem.grad_bias):
+        assert result is None or not np.isnan(result.astype(np.float64)).any()

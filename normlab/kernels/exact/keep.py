@@ -1,0 +1,33 @@
+"""The forward's side: x̂ of the columns at risk, into a compact array, rounded as the output is."""
+
+from typing import Any
+
+from normlab.engine import cuda, load, store
+from normlab.stages.recompute import element, normalised_from_input
+
+SLOTS, ROWS = 32, 8  # of a block
+GRID_LIMIT = 65535
+
+
+@cuda.jit
+def keep_columns(x, mean, invvar, columns, kept):
+    """Grid (slots / 32, rows / 8), block (32, 8): neighbouring lanes take neighbouring slots, mostly of near columns.
+
+    x: (n1, n2); mean: (n1,) or None; invvar: (n1,); columns: (capacity,), int32, -1 in slots without a column;
+    kept: (n1, capacity), the output's dtype.
+    """
+    slot = cuda.blockIdx.x * SLOTS + cuda.threadIdx.x
+    if slot < columns.shape[0]:
+        column = columns[slot]
+        if column >= 0:
+            row = cuda.blockIdx.y * ROWS + cuda.threadIdx.y
+            while row < x.shape[0]:
+                xhat = normalised_from_input(load(x, (row, column)), element(mean, row), load(invvar, row))
+                store(kept, (row, slot), xhat)
+                row += ROWS * cuda.gridDim.y
+
+
+def launch_keeping(launch: Any, x: Any, mean: Any, invvar: Any, columns: Any, kept: Any) -> None:
+    """Queue the kernel."""
+    grid = -(-columns.shape[0] // SLOTS), min(GRID_LIMIT, -(-x.shape[0] // ROWS))
+    launch(keep_columns, grid, (SLOTS, ROWS), x, mean, invvar, columns, kept)

@@ -1,0 +1,188 @@
+"""The exact mode: the columns at risk are found, their x̂ is kept, and no gradient is worse for any gamma."""
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from draws import DTYPES, Case
+from examine import arithmetic, backward, backward_bound, backward_truth, forward, hold, keep, with_repairs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from normlab import layer_norm_backward, oracle
+from normlab.arguments import step_of
+from normlab.compare.activations import bundled
+from normlab.engine import use_gpu
+from normlab.keeping import keep_columns
+from normlab.kernels.exact.choose import NEAR
+from normlab.kernels.exact.risk import RATIO, columns_at_risk, smallest_weight
+
+APEX, BEST = step_of("forward", "apex"), step_of("backward", "pipelined")
+rng = np.random.default_rng(3)
+
+
+def kept_columns(weight, bias, eps=1e-5, **options):
+    """What `keep_columns` returns for rows of ones."""
+    n2 = len(bias if weight is None else weight)
+    x, ones = np.ones((2, n2), (bias if weight is None else weight).dtype), np.ones(2, np.float32)
+    return keep_columns(x, ones, ones, n2, weight, bias, eps, **options)
+
+
+# ---- which columns ---------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=20)
+@given(
+    n2=st.sampled_from([1, 2, 31, 32, 33, 65, 1025, 2100]),
+    share=st.sampled_from([0.0, 0.02, 0.5, 1.0]),
+    dtype=st.sampled_from(["float16", "bfloat16", "float32"]),
+    given_parameters=st.sampled_from([(True, True), (True, False), (False, True)]),
+    seed=st.integers(0, 99),
+)
+def test_the_columns_are_those_of_the_definition_in_order(n2, share, dtype, given_parameters, seed):
+    random = np.random.default_rng(seed)
+    weight, bias = random.normal(size=(2, n2)).astype(DTYPES[dtype])
+    weight[random.random(n2) < share] = random.choice([0.0, -0.0, 1e-6, 1e-7, np.nan])
+    bias[random.random(n2) < share] *= 100
+    weight, bias = (array if there else None for array, there in zip((weight, bias), given_parameters, strict=True))
+    want = columns_at_risk(weight, bias, smallest_weight(np.float32(1e-5), dtype))
+    counts = np.zeros(2, np.int64)
+    kept = kept_columns(weight, bias, counts=counts)
+    np.testing.assert_array_equal(kept.columns, want)
+    assert kept.values.shape == (2, len(want))
+    assert counts[0] % NEAR == len(want) <= counts[0] // NEAR
+
+
+def test_the_borders_of_the_risk():
+    below, above = np.nextafter(np.float32(1e-5), np.float32(0)), np.nextafter(np.float32(RATIO), np.float32(99))
+    weight = np.array([1e-5, below, -below, -1e-5, 1, 1, 0, np.nan, np.inf], np.float32)
+    bias = np.array([0, 0, 0, 0, RATIO, above, np.nan, 1, np.inf], np.float32)
+    np.testing.assert_array_equal(kept_columns(weight, bias).columns, [1, 2, 5, 6])
+    # a float16 output below 2^-14 has fewer digits, whatever eps is
+    weight = np.array([2.0**-14, 2.0**-15], np.float16)
+    for eps in (1e-12, 0.0, -1.0):
+        np.testing.assert_array_equal(kept_columns(weight, None, eps).columns, [1])
+
+
+def test_those_near_risk_are_counted_too():
+    counts = np.zeros(2, np.int64)
+    kept = kept_columns(np.float32([1, 1, 1, 1]), np.float32([0, RATIO / 2, 1 + RATIO / 2, RATIO + 1]), counts=counts)
+    np.testing.assert_array_equal(kept.columns, [3])
+    assert divmod(int(counts[0]), NEAR) == (2, 1)
+
+
+def test_a_capacity_keeps_the_first_and_marks_what_is_free():
+    weight = np.float32([0, 1, 0, 1, 0])
+    counts = np.zeros(2, np.int64)
+    for times in (1, 2):
+        np.testing.assert_array_equal(kept_columns(weight, None, capacity=2, counts=counts).columns, [0, 2])
+        assert counts.tolist() == [3 * NEAR + 3, times]
+    np.testing.assert_array_equal(kept_columns(weight, None, capacity=5).columns, [0, 2, 4, -1, -1])
+    assert kept_columns(weight, None, capacity=0).values.shape == (2, 0)
+    with pytest.raises(ValueError, match="capacity must be at least 0, got -1"):
+        kept_columns(weight, None, capacity=-1)
+
+
+# ---- the gradients ---------------------------------------------------------------------------------------------------
+
+
+def case_of(dtype: str, n1: int, n2: int, rms: bool = False) -> Case:
+    """Every gamma that recomputing fears, beside ordinary ones; and biases large against them."""
+    eps = 1e-5
+    weight = rng.choice([0.0, -0.0, 1e-30, 1e-7, -1e-7, eps / 2, eps, 1.0, -1.0, 1e-2, 0.3, 300.0], size=n2)
+    bias = rng.choice([0.0, 1e-3, 1.0, -30.0], size=n2)
+    x, grad = rng.normal(size=(2, n1, n2))
+    x, weight, bias, grad = (array.astype(DTYPES[dtype]) for array in (x, weight, bias, grad))
+    return Case(x, weight, None if rms else bias, grad, eps, rms)
+
+
+def test_more_columns_than_the_capacity_are_recomputed_and_the_others_stay_right():
+    case = case_of("float32", 4, 96)
+    output, mean, invvar = forward(case, APEX)
+    everything = keep(case, mean, invvar)
+    some = keep(case, mean, invvar, capacity=10)
+    np.testing.assert_array_equal(some.columns, everything.columns[:10])
+    got = backward(case, BEST, output, None, invvar, "exact", some)
+    how = with_repairs(arithmetic(case, APEX, BEST), 4, 10)
+    bound = backward_bound(case, how, True, some)
+    for what, *rest in zip(("dx", "dw", "db"), got, backward_truth(case), bound, strict=True):
+        hold(f"exact, too little room: {what}", *rest)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
+def test_the_bound_is_that_of_the_saved_input_and_the_output_s_rounding_for_every_gamma(dtype, rms):
+    """|error| <= saved-input bound + what an x̂ with RATIO + 1 roundings of the output would do, on top."""
+    case = case_of(dtype, 6, 160, rms)
+    _, mean, invvar = forward(case, APEX)
+    kept = keep(case, mean, invvar)
+    how = with_repairs(arithmetic(case, APEX, BEST), *kept.values.shape)
+    exact, saved = backward_bound(case, how, True, kept), backward_bound(case, how, False)
+    truth = oracle.rms_norm(case.x, case.n2) if rms else oracle.layer_norm(case.x, case.n2)
+    xhat, invvar, dy = abs(truth.output), truth.invvar[:, None], abs(case.grad_output.astype(np.float64))
+    gamma, beta = abs(case.weight.astype(np.float64)), 0 if rms else abs(case.bias.astype(np.float64))
+    u = 1.05 * oracle.unit_roundoff(dtype)
+    xhat_off = u * (RATIO + 1 + xhat)  # and the subnormal outputs of float16: (2^-25 / 2^-14 is u)
+    shifted_off = u * (np.where(gamma * RATIO < beta, 0, beta) + gamma * (1 + xhat))  # of y - β, and of γ times it
+    sum2 = (dy * gamma * xhat).mean(1, keepdims=True)
+    sum2_off = (dy * shifted_off).mean(1, keepdims=True)
+    allowed = saved.grad_input + 1.05 * invvar * (xhat_off * (sum2 + sum2_off) + xhat * sum2_off)
+    assert (exact.grad_input <= allowed).all()
+    assert (exact.grad_weight <= saved.grad_weight + 1.05 * (dy * xhat_off).sum(0)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_on_real_activations_exact_is_as_good_as_the_saved_input(dtype):
+    """The layer on which apex's recompute is 2.5 % off in float32, and NaN in float16: all of its rows' columns."""
+    data = next(one.arrays for one in bundled() if one.name == "block5_output")
+    rows = slice(None) if use_gpu() else slice(0, 40)
+    x, grad = data["input"][rows], data["grad_output"][rows]
+    arrays = (array.astype(DTYPES[dtype]) for array in (x, data["weight"], data["bias"], grad))
+    case = Case(*arrays, float(data["eps"]), rms=False)
+    output, mean, invvar = forward(case, APEX)
+    kept = keep(case, mean, invvar)
+    assert len(kept.columns) == {"float16": 3, "bfloat16": 3, "float32": 3}[dtype]
+    truth = backward_truth(case).grad_input
+    errors = {
+        path: np.linalg.norm(backward(case, BEST, saved, mean, invvar, path, kept)[0].astype(np.float64) - truth)
+        / np.linalg.norm(truth)
+        for path, saved in ((False, case.x), ("exact", output), (True, output))
+    }
+    assert errors["exact"] < 1.2 * errors[False]
+    assert not errors[True] < 5 * errors[False] or dtype == "bfloat16"
+
+
+def test_zero_weights_learn():
+    case = replace(case_of("float32", 5, 64), weight=np.zeros(64, np.float32), bias=np.zeros(64, np.float32))
+    output, mean, invvar = forward(case, APEX)
+    kept = keep(case, mean, invvar)
+    assert not output.any()
+    assert len(kept.columns) == 64
+    how = with_repairs(arithmetic(case, APEX, BEST), 5, 64)
+    got, want = backward(case, BEST, output, None, invvar, "exact", kept), backward_truth(case)
+    for what, *rest in zip(("dx", "dw", "db"), got, want, backward_bound(case, how, True, kept), strict=True):
+        hold(f"exact, zero weights: {what}", *rest)
+    assert np.abs(got[1]).min() > 0
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
+
+
+def test_mistakes_are_named():
+    x, ones, rows = np.ones((2, 8), np.float32), np.ones(8, np.float32), np.ones(2, np.float32)
+    backward = lambda mode, kept=None: layer_norm_backward(x, x, None, rows, 8, ones, ones, 1e-5, mode, kept)  # noqa: E731
+    with pytest.raises(ValueError, match="memory_efficient must be True, False or 'exact', got 'exactly'"):
+        backward("exactly")
+    with pytest.raises(ValueError, match=r"memory_efficient='exact' needs kept, which normlab.keep_columns makes"):
+        backward("exact")
+    kept = kept_columns(np.zeros(8, np.float32), None)
+    with pytest.raises(ValueError, match=r"Expected kept.values to be of shape \[2, 8\]"):
+        backward("exact", kept._replace(values=kept.values[:1]))
+    with pytest.raises(TypeError, match=r"Expected kept.values to be float32"):
+        backward("exact", kept._replace(values=kept.values.astype(ml_dtypes.bfloat16)))
+    with pytest.raises(TypeError, match=r"Expected kept.columns to be int32"):
+        backward("exact", kept._replace(columns=kept.columns.astype(np.int64)))
+    with pytest.raises(TypeError, match="Expected counts to be int64"):
+        kept_columns(ones, None, counts=np.zeros(2, np.float32))
+    assert layer_norm_backward(x, x, None, rows, 8, memory_efficient="exact")[0].shape == (2, 8)
