@@ -13,16 +13,15 @@ input's dtype under CPU autocast.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from normlab.nn import autograd, checks, custom, vectorised
-from normlab.nn.shapes import Parameter, Shape
+from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
 
 NormalizedShape: TypeAlias = int | Sequence[int]
-MemoryEfficient: TypeAlias = bool | Literal["exact"]
 
 
 def layer_norm(
@@ -149,6 +148,7 @@ def _norm(
     checks.check(function, x, shape, weight, bias, memory_efficient)
     if eps is None:
         eps = torch.finfo(vectorised.accumulator(x.dtype)).eps
+    owner = bias if weight is None else weight
     if torch.is_autocast_enabled(x.device.type):
         x, weight, bias = _under_autocast(x, shape, weight, bias)
     checks.check_kinds(function, x, weight, bias)
@@ -156,7 +156,7 @@ def _norm(
         return custom.norm(x, shape, weight, bias, eps, memory_efficient, rms)
     if torch._C._are_functorch_transforms_active():
         return vectorised.composed(x, shape, weight, bias, eps, rms)
-    result = autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient))
+    result = autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owner))
     return result[0] if memory_efficient else result
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.utils import parametrize
 
-from normlab.nn.functional import MemoryEfficient
 from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm
+from normlab.nn.shapes import MemoryEfficient
 
 Norm = FusedLayerNorm | FusedRMSNorm
 

@@ -11,8 +11,9 @@ from typing import overload
 import torch
 from torch import Tensor
 
+from normlab.keeping import Kept
 from normlab.kernels.exact.risk import RATIO
-from normlab.nn.shapes import Gradients, Kept, Parameter, Shape, Statistic
+from normlab.nn.shapes import Gradients, MemoryEfficient, Parameter, Shape, Statistic
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -72,9 +73,16 @@ def composed(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: f
 
 
 def keep(
-    x: Tensor, mean: Statistic, invvar: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float
+    x: Tensor,
+    mean: Statistic,
+    invvar: Tensor,
+    shape: Shape,
+    weight: Parameter,
+    bias: Parameter,
+    eps: float,
+    owner: Parameter,
 ) -> Kept:
-    """(columns, values): x̂ of the columns at risk, see `normlab.kernels.exact.risk`."""
+    """x̂ of the columns at risk, see `normlab.kernels.exact.risk`. owner is of no use here."""
     dtype, wide, rows = output_dtype(x, weight, bias), invvar.dtype, invvar.numel()
     gamma = torch.ones((), dtype=wide) if weight is None else weight.to(wide).abs()
     risky = torch.zeros(shape, dtype=torch.bool, device=x.device)
@@ -85,7 +93,7 @@ def keep(
     columns = risky.flatten().nonzero().flatten()
     values = x.reshape(rows, prod(shape))[:, columns].to(wide)
     xhat = normalised_from_input(values, None if mean is None else mean.reshape(rows, 1), invvar.reshape(rows, 1))
-    return columns.to(torch.int32), xhat.T.to(dtype).contiguous()
+    return Kept(columns.to(torch.int32), xhat.to(dtype).contiguous())
 
 
 def output_dtype(x: Tensor, weight: Parameter, bias: Parameter) -> torch.dtype:
@@ -123,14 +131,14 @@ def normalised_from_output(
     if gamma is not None:
         # what is replaced below must not be an infinity: its derivative would be one, too, and 0 times it NaN
         xhat = shifted / gamma.flatten().index_fill(0, at, 1).reshape(shape)
-    return replaced(xhat, at, values[there]), shifted
+    return replaced(xhat, at, values[:, there]), shifted
 
 
 def replaced(tensor: Tensor, columns: Tensor, values: Tensor) -> Tensor:
-    """A tensor with other values (columns, n1) in some of its columns."""
-    n1 = values.shape[1]
+    """A tensor with other values (n1, columns) in some of its columns."""
+    n1 = values.shape[0]
     rows = tensor.reshape(n1, tensor.numel() // max(1, n1))
-    return rows.index_copy(1, columns, values.T.to(rows.dtype)).reshape(tensor.shape)
+    return rows.index_copy(1, columns, values.to(rows.dtype)).reshape(tensor.shape)
 
 
 def projected(
@@ -154,7 +162,7 @@ def backward(
     bias: Parameter,
     eps: float,
     rms: bool,
-    memory_efficient: bool | str,
+    memory_efficient: MemoryEfficient,
     kept: Kept | None,
     input_dtype: torch.dtype,
 ) -> Gradients:

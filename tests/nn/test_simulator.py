@@ -17,7 +17,6 @@ def test_the_kernels_are_within_the_same_bounds(case, memory_efficient):
         hold_to_bounds(case, memory_efficient, *through_torch(case, memory_efficient))
 
 
-@pytest.mark.skipif(not hasattr(ops, "keep_columns"), reason="needs normlab.ops.keep_columns, the exact mode's kernels")
 @settings(max_examples=8)
 @given(case=cases(widths=(1, 33, 128), rows=(0, 1, 3)))
 def test_exact_kernels_are_within_the_same_bounds(case: Case):

@@ -6,7 +6,7 @@ import torch
 from draws import DTYPES, Case, cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nn.norms import MODES, columns_at_risk, hold_to_bounds, tensor, through_torch
+from nn.norms import MODES, at_risk, hold_to_bounds, tensor, through_torch
 
 from normlab import nn
 from normlab.compare.activations import bundled
@@ -24,13 +24,13 @@ def test_output_and_gradients_are_within_the_bounds(case, memory_efficient):
 def test_what_is_kept_is_xhat_of_the_columns_at_risk(case):
     x, weight, bias = tensor(case.x), tensor(case.weight), tensor(case.bias)
     _, mean, invvar = vectorised.forward(x, (case.n2,), weight, bias, case.eps, case.rms)
-    columns, values = vectorised.keep(x, mean, invvar, (case.n2,), weight, bias, case.eps)
+    columns, values = vectorised.keep(x, mean, invvar, (case.n2,), weight, bias, case.eps, weight)
     assert columns.dtype == torch.int32
-    np.testing.assert_array_equal(columns, np.flatnonzero(columns_at_risk(case)))
-    assert values.shape == (len(columns), case.x.shape[0])
+    np.testing.assert_array_equal(columns, at_risk(case))
+    assert values.shape == (case.x.shape[0], len(columns))
     wide = x.to(invvar.dtype)
     xhat = (wide if mean is None else wide - mean) * invvar
-    torch.testing.assert_close(values, xhat[:, columns].T.to(values.dtype), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(values, xhat[:, columns].to(values.dtype), rtol=0, atol=0, equal_nan=True)
 
 
 ARRAYS = ("input", "weight", "bias", "grad_output")
