@@ -34,7 +34,13 @@ Function = Callable[..., Tensor]
 
 
 def check(
-    function: Function, x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, memory_efficient: object
+    function: Function,
+    x: Tensor,
+    shape: Shape,
+    weight: Parameter,
+    bias: Parameter,
+    eps: object,
+    memory_efficient: object,
 ) -> None:
     """Raise what PyTorch raises: RuntimeError for shapes, mixes of dtypes and devices, TypeError for no tensors.
 
@@ -44,6 +50,8 @@ def check(
     """
     if memory_efficient not in MODES:
         raise ValueError(f'memory_efficient must be False, True or "exact", got {memory_efficient!r}')
+    if not isinstance(eps, (float, int, torch.SymFloat)):
+        raise TypeError(f"{_argument(function, 'eps')} must be float, not {type(eps).__name__}")
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is None:
             continue

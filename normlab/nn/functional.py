@@ -143,16 +143,18 @@ def _norm(
     if not isinstance(x, Tensor):
         raise checks.not_a_tensor(function, "input", x)
     shape = checks.shape_of(function, normalized_shape)
-    if torch.jit.is_tracing():
-        return _of_aten(x, shape, weight, bias, eps, rms)
-    checks.check(function, x, shape, weight, bias, memory_efficient)
-    if eps is None:
+    if eps is None and rms:
         eps = torch.finfo(vectorised.accumulator(x.dtype)).eps
+    if torch.jit.is_tracing():
+        return _exportable(x, shape, weight, bias, eps, rms)
+    checks.check(function, x, shape, weight, bias, eps, memory_efficient)
     owner = bias if weight is None else weight
     if torch.is_autocast_enabled(x.device.type):
         x, weight, bias = _under_autocast(x, shape, weight, bias)
     checks.check_kinds(function, x, weight, bias)
     if torch.compiler.is_compiling() or type(x) not in _PLAIN:
+        if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
+            return _exportable(x, shape, weight, bias, eps, rms)
         return custom.norm(x, shape, weight, bias, eps, memory_efficient, rms)
     if torch._C._are_functorch_transforms_active():
         return vectorised.composed(x, shape, weight, bias, eps, rms)
@@ -179,8 +181,8 @@ def _under_autocast(
     return x, None if weight is None else weight.to(dtype), None if bias is None else bias.to(dtype)
 
 
-def _of_aten(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float | None, rms: bool) -> Tensor:
-    """PyTorch's own norm, which exporters know."""
-    if rms or eps is None:
-        return torch.nn.functional.rms_norm(x, shape, weight, eps)
+def _exportable(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool) -> Tensor:
+    """A norm that TorchScript and ONNX know: ATen's layer_norm; its rms_norm ONNX's exporter does not know in parts."""
+    if rms:
+        return vectorised.composed(x, shape, weight, bias, eps, rms)
     return torch.nn.functional.layer_norm(x, shape, weight, bias, eps)

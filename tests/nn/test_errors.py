@@ -24,6 +24,8 @@ KINDS = {
     "a float size": (X, (4.0,)),
     "a list for weight": (X, (4,), [1.0]),
     "a list for bias": (X, (4,), None, [1.0]),
+    "a text for eps": (X, (4,), None, None, "1e-5"),
+    "no eps": (X, (4,), None, None, None),
 }
 
 

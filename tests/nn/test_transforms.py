@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.autograd.forward_ad as fwad
 from nn.norms import MODES
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
@@ -60,10 +61,8 @@ def test_functional_call_of_a_module():
 
 
 def test_forward_mode_outside_torch_func_is_refused_in_torch_s_words():
-    import torch.autograd.forward_ad as fwad
-
     with (
         fwad.dual_level(),
-        pytest.raises(NotImplementedError, match=r"does not implement|has not been implemented|jvp"),
+        pytest.raises(NotImplementedError, match="jvp"),
     ):
         nn.layer_norm(fwad.make_dual(torch.randn(2, 5), torch.randn(2, 5)), 5)
