@@ -13,7 +13,7 @@ input's dtype under CPU autocast.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -135,7 +135,7 @@ def _norm(
     normalized_shape: NormalizedShape,
     weight: Parameter,
     bias: Parameter,
-    eps: float | None,
+    eps: Any,
     memory_efficient: MemoryEfficient,
     *,
     rms: bool,
