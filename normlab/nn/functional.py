@@ -2,7 +2,8 @@
 
 Eager tensors go through an autograd function (`normlab.nn.autograd`), the cheapest way on the host. What is compiled or
 exported, and tensors that only pretend (fake, functional), go through custom operators (`normlab.nn.custom`), which the
-graph shows. Transforms of torch.func go through PyTorch's differentiable operations; ONNX and TorchScript get ATen's.
+graph shows. torch.func's transforms and forward mode go through PyTorch's differentiable operations; TorchScript and
+ONNX get ATen's.
 
 Mixed precision: the input's dtype and the parameters' may differ if one is float32 and the other a half. The output has
 the parameters' dtype, the input's where there are none.
@@ -17,8 +18,9 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from normlab.nn import autograd, checks, custom, vectorised
+from normlab.nn import autograd, checks, custom, engines, vectorised
 from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
 
 NormalizedShape: TypeAlias = int | Sequence[int]
@@ -152,12 +154,15 @@ def _norm(
     if torch.is_autocast_enabled(x.device.type):
         x, weight, bias = _under_autocast(x, shape, weight, bias)
     checks.check_kinds(function, x, weight, bias)
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return vectorised.composed(x, shape, weight, bias, eps, rms)
     if torch.compiler.is_compiling() or type(x) not in _PLAIN:
         if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
             return _exportable(x, shape, weight, bias, eps, rms)
         return custom.norm(x, shape, weight, bias, eps, memory_efficient, rms)
-    if torch._C._are_functorch_transforms_active():
-        return vectorised.composed(x, shape, weight, bias, eps, rms)
+    wanted = x.requires_grad or (owner is not None and owner.requires_grad) or (bias is not None and bias.requires_grad)
+    if not (wanted and torch.is_grad_enabled()):
+        return engines.chosen(x).forward(x, shape, weight, bias, eps, rms)[0]
     result = autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owner))
     return result[0] if memory_efficient else result
 

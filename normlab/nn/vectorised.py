@@ -176,9 +176,8 @@ def backward(
     invvar, values = column(invvar, dy, shape), to(saved, wide).contiguous()
     grad_weight: Tensor | None
     grad_bias: Tensor | None
-    if not (memory_efficient or rms or torch.is_grad_enabled()):
-        xhat = normalised_from_input(values, column(mean, dy, shape), invvar)
-        grad_input, grad_weight, grad_bias = _fused(dy, xhat, invvar, shape, gamma, beta)
+    if not (memory_efficient or mean is None or torch.is_grad_enabled()):
+        grad_input, grad_weight, grad_bias = _fused(dy, values, column(mean, dy, shape), invvar, shape, gamma, beta)
     else:
         if not memory_efficient:
             xhat = normalised_from_input(values, column(mean, dy, shape), invvar)
@@ -202,16 +201,14 @@ def backward(
 
 
 def _fused(
-    dy: Tensor, xhat: Tensor, invvar: Tensor, shape: Shape, gamma: Parameter, beta: Parameter
+    dy: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, shape: Shape, gamma: Parameter, beta: Parameter
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """From the saved input, by one operation of PyTorch's: handed x̂, mean 0 and invvar 1.
+    """From the saved input, by one operation of PyTorch's: handed x - mean, and a mean of 0.
 
-    Handed x, it takes x's distance from the mean after multiplying by it, and loses the digits that they share.
+    Handed x, it would subtract the mean from products of x, and lose the digits that x and its mean share.
     """
     wanted = [True, gamma is not None, beta is not None]
-    still, one = torch.zeros_like(invvar), torch.ones_like(invvar)
-    grad_input, grad_weight, grad_bias = _native_backward(dy, xhat, shape, still, one, gamma, beta, wanted)
-    return grad_input.mul_(invvar), grad_weight, grad_bias
+    return _native_backward(dy, x - mean, shape, torch.zeros_like(invvar), invvar, gamma, beta, wanted)
 
 
 _native_backward = torch.ops.aten.native_layer_norm_backward.default

@@ -17,7 +17,7 @@ def tensor(array: np.ndarray | None, requires_grad: bool = False) -> torch.Tenso
     """A NumPy array as a tensor of its dtype."""
     if array is None:
         return None
-    made = torch.from_numpy(np.ascontiguousarray(array, np.float64)).to(getattr(torch, array.dtype.name))
+    made = torch.from_numpy(array.astype(np.float64, order="C", copy=True)).to(getattr(torch, array.dtype.name))
     return made.requires_grad_(requires_grad)
 
 

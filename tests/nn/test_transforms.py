@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import torch.autograd.forward_ad as fwad
 from nn.norms import MODES
+from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
 from normlab import nn
@@ -60,9 +60,10 @@ def test_functional_call_of_a_module():
         torch.testing.assert_close(got[name], want[name], rtol=1e-4, atol=1e-4)
 
 
-def test_forward_mode_outside_torch_func_is_refused_in_torch_s_words():
-    with (
-        fwad.dual_level(),
-        pytest.raises(NotImplementedError, match="jvp"),
-    ):
-        nn.layer_norm(fwad.make_dual(torch.randn(2, 5), torch.randn(2, 5)), 5)
+@pytest.mark.parametrize("memory_efficient", MODES)
+def test_forward_mode_outside_torch_func(memory_efficient):
+    x, weight, tangent = torch.randn(2, 5), torch.randn(5, requires_grad=True), torch.randn(2, 5)
+    for ours, theirs in pairs(memory_efficient):
+        with forward_ad.dual_level():
+            got, want = (forward_ad.unpack_dual(f(forward_ad.make_dual(x, tangent), weight)) for f in (ours, theirs))
+        torch.testing.assert_close(got.tangent, want.tangent)
