@@ -43,7 +43,8 @@ def layer_norm(
         eps: added to the biased variance.
         memory_efficient: what the backward keeps. False: the input. True: the output, and gradients go wrong where
             a weight is small (`normlab.oracle.recompute_error`), as in apex. "exact": the output and x̂ of the columns
-            at risk, and gradients are right for every weight, up to the output's rounding.
+            at risk, and gradients are right for every weight, up to the output's rounding. Compiled, "exact" keeps the
+            input: how many columns are at risk no graph can know.
 
     Raises:
         RuntimeError, TypeError, NotImplementedError: PyTorch's, in its words.

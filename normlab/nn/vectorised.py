@@ -177,7 +177,10 @@ def backward(
     grad_weight: Tensor | None
     grad_bias: Tensor | None
     if not (memory_efficient or mean is None or torch.is_grad_enabled()):
-        grad_input, grad_weight, grad_bias = _fused(dy, values, column(mean, dy, shape), invvar, shape, gamma, beta)
+        # Handed x, it would subtract the mean from products of x, and lose the digits that x and its mean share.
+        centred, still = values - column(mean, dy, shape), torch.zeros_like(invvar)
+        wanted = [True, gamma is not None, beta is not None]
+        grad_input, grad_weight, grad_bias = _fused(dy, centred, shape, still, invvar, gamma, beta, wanted)
     else:
         if not memory_efficient:
             xhat = normalised_from_input(values, column(mean, dy, shape), invvar)
@@ -200,18 +203,7 @@ def backward(
     )
 
 
-def _fused(
-    dy: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, shape: Shape, gamma: Parameter, beta: Parameter
-) -> tuple[Tensor, Tensor, Tensor]:
-    """From the saved input, by one operation of PyTorch's: handed x - mean, and a mean of 0.
-
-    Handed x, it would subtract the mean from products of x, and lose the digits that x and its mean share.
-    """
-    wanted = [True, gamma is not None, beta is not None]
-    return _native_backward(dy, x - mean, shape, torch.zeros_like(invvar), invvar, gamma, beta, wanted)
-
-
-_native_backward = torch.ops.aten.native_layer_norm_backward.default
+_fused = torch.ops.aten.native_layer_norm_backward.default
 
 
 @overload

@@ -95,9 +95,7 @@ def test_norms_are_swapped_in_place_and_share_their_parameters(memory_efficient)
 
 
 def test_norms_that_compute_something_else_stay_and_the_report_says_why():
-    model = block(
-        gemma=GemmaRMSNorm(8), outside=OutsideRMSNorm(8, 1e-4), gated=GatedRMSNorm(8), channels=LayerNorm2d(8)
-    )
+    model = block(gemma=GemmaRMSNorm(8), outside=OutsideRMSNorm(8), gated=GatedRMSNorm(8), channels=LayerNorm2d(8))
     before = dict(model.items())
     report = replace_norms(model)
     assert report == []
