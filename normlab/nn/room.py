@@ -45,7 +45,7 @@ class Room:
         return -(-(said // NEAR) // GRAIN) * GRAIN
 
 
-_rooms: dict[tuple[int, int, int], Room] = {}  # by where a parameter lies: compiled code gets it as another tensor
+_rooms: dict[tuple, Room] = {}  # by where a parameter lies: compiled code gets it as another tensor
 
 
 def keep(owner: Tensor, given: tuple) -> Kept:
