@@ -211,7 +211,7 @@ def backward(
 def _fused(
     dy: Tensor, centred: Tensor, scale: Tensor, shape: Shape, gamma: Parameter, beta: Parameter
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """LayerNorm's gradients by one operation of PyTorch's: x̂ is centred times scale, and grad_input has scale as a factor."""
+    """LayerNorm's gradients by one operation of PyTorch's: x̂ is centred times scale, a factor of grad_input, too."""
     wanted = [True, gamma is not None, beta is not None]
     return _native_backward(dy, centred, shape, torch.zeros_like(scale), scale, gamma, beta, wanted)
 
