@@ -182,7 +182,7 @@ def backward(
     if once and mean is not None and not memory_efficient:
         # Handed x, it would subtract the mean from products of x, and lose the digits that x and its mean share.
         grad_input, grad_weight, grad_bias = _fused(dy, values - column(mean, dy, shape), invvar, shape, gamma, beta)
-    elif once and kept is not None and not rms:
+    elif once and memory_efficient and not rms and (kept is not None or gamma is None or (gamma.abs() >= eps).all()):
         xhat, _ = normalised_from_output(values, gamma, beta, eps, shape, kept)
         grad_input, grad_weight, grad_bias = _fused(dy, xhat, torch.ones_like(invvar), shape, gamma, beta)
         grad_input = grad_input * invvar
