@@ -21,6 +21,7 @@ FLOORS = {
     "replay": 3,
     "keeping": 3,
     "ops": 3,
+    "nn": 4,
     "products": 3,
     "model": 3,
     "norm_linear": 4,
