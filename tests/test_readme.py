@@ -16,7 +16,7 @@ README = (Path(__file__).parent.parent / "README.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=["use it", "a kernel of your own", "trace and sanitize"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=["use it", "drop-in", "a kernel of your own", "trace and sanitize"])
 def test_the_readme_s_programs_run(program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "program.py"
