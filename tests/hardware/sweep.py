@@ -25,7 +25,7 @@ from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import step_3_pipelined
 from normlab.kernels.backward.passes import Kind
 from normlab.kernels.backward.ring import Layout
-from normlab.kernels.forward import step_7_clusters
+from normlab.kernels.forward import step_6_one_barrier, step_7_clusters
 from normlab.stages.vector import Deal, dealt
 
 CAPABILITY = (9, 0)
@@ -67,13 +67,17 @@ def backward_layouts(n2: int, itemsize: int, kind: Kind) -> Iterator[Layout]:
                 yield layout
 
 
-def forward_plans(n2: int, itemsize: int) -> Iterator[step_7_clusters.Plan]:
-    """Those whose slices fit."""
+def forward_plans(n2: int, itemsize: int) -> Iterator[Any]:
+    """Rows in registers, several a block; and slices in shared memory, of rows for which that is not enough."""
+    for threads, rows in itertools.product((*THREADS, 640, 1024), (1, 2, 4, 8)):
+        deal = dealt(n2, 16 // itemsize, threads)
+        if threads * rows <= 1024 and 8 <= deal.elements <= 64 and deal.elements * threads * rows <= 2**15:
+            yield step_6_one_barrier.Plan(deal, rows)
     for threads in (128, 256, 512, 1024):
         for deal, blocks in slices(n2, 16 // itemsize, threads):
-            plan = step_7_clusters.Plan(deal, blocks, itemsize)
-            if plan.shared_bytes + 2048 <= ROOM and 4 <= deal.vectors <= 16:
-                yield plan
+            long = step_7_clusters.Plan(deal, blocks, itemsize)
+            if n2 > 2**14 and long.shared_bytes + 2048 <= ROOM and 4 <= deal.vectors <= 16:
+                yield long
 
 
 def tasks(options: argparse.Namespace) -> list[Task]:
@@ -90,11 +94,24 @@ def tasks(options: argparse.Namespace) -> list[Task]:
     return found
 
 
+OWN = {
+    (step_3_pipelined, "layout_for"): step_3_pipelined.layout_for,
+    (step_6_one_barrier, "plan_for"): step_6_one_barrier.plan_for,
+    (step_7_clusters, "plan_for"): step_7_clusters.plan_for,
+}
+
+
 def take(layout: Any) -> None:
-    """Let the steps use a layout, whatever they are asked for."""
-    step_3_pipelined.layout_for = lambda *how: layout
-    step_7_clusters.plan_for = lambda *how: layout
-    step_7_clusters.launch_rows = lambda *arguments: False
+    """Let its step use a layout, whatever it is asked for; None: its own."""
+    for (module, name), own in OWN.items():
+        setattr(module, name, own)
+    if isinstance(layout, Layout):
+        step_3_pipelined.layout_for = lambda *how: layout
+    elif isinstance(layout, step_6_one_barrier.Plan):
+        step_6_one_barrier.plan_for = lambda *how: layout
+    elif layout is not None:
+        step_6_one_barrier.plan_for = lambda *how: None
+        step_7_clusters.plan_for = lambda *how: layout
 
 
 class Scratch:
@@ -161,7 +178,6 @@ def time_all(wanted: list[Task]) -> None:
     from normlab.bench.timing import EventTimer
 
     timer = EventTimer()
-    own = step_3_pipelined.layout_for, step_7_clusters.plan_for, step_7_clusters.launch_rows
     for n2, group in itertools.groupby(wanted, lambda task: task.n2):
         some = list(group)
         first = some[0]
@@ -169,7 +185,7 @@ def time_all(wanted: list[Task]) -> None:
         data = problem.draw("cuda")
         copy = timer(partial(torch.empty_like(data.x).copy_, data.x)).median
         ideal = copy * problem.bytes / (2 * problem.array_bytes)
-        step_3_pipelined.layout_for, step_7_clusters.plan_for, step_7_clusters.launch_rows = own
+        take(None)
         replay._recordings.clear()
         call = calls(first, data)
         want = call()
