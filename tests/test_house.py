@@ -21,6 +21,7 @@ FLOORS = {
     "replay": 3,
     "keeping": 3,
     "ops": 3,
+    "nn": 4,
     "compare": 5,
     "xray": 5,
     "bench": 5,
