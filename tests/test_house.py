@@ -25,13 +25,15 @@ FLOORS = {
     "compare": 5,
     "xray": 5,
     "bench": 5,
+    "memory": 5,
     "run": 5,
     "cli": 5,
 }
 # Rooms of one floor that may import each other: the host face is cut into five, and the command is what compares.
 HOST_FACE = {("arguments", "arrays"), ("replay", "arrays"), ("ops", "keeping")}
 HOST_FACE |= {(face, room) for face in ("ops", "keeping") for room in ("arguments", "arrays", "replay")}
-SIDEWAYS = HOST_FACE | {("cli", room) for room in ("bench", "compare", "run", "xray")}
+SIDEWAYS = HOST_FACE | {("cli", room) for room in ("bench", "compare", "memory", "run", "xray")}
+SIDEWAYS |= {("memory", "bench")}  # a record begins with the machine, whatever was measured
 
 
 def imports(path: Path) -> set[str]:

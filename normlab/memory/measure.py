@@ -1,8 +1,8 @@
 """`normlab memory`: bytes and time of a model's training steps, with each of the four variants of its norms.
 
 One model serves all of them, on the same batch: its parameters are set anew for each, and its norms exchanged. First
-each variant trains alone, so that its peak is its own; then the variants take turns, a step each, so that a machine that
-drifts drifts for all.
+each variant trains alone, so that its peak is its own; then the variants take turns, a step each, so that a machine
+that drifts drifts for all.
 """
 
 import gc
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normlab import engine
 from normlab.bench.machine import provenance
 from normlab.bench.timing import spread
 from normlab.memory import prediction, text
@@ -21,9 +22,11 @@ from normlab.memory.model import Decoder, Shape
 from normlab.memory.saved import counting
 from normlab.memory.variants import TORCH, VARIANTS, Switch
 
+SMALL = Shape(layers=4, hidden=256, batch=2, sequence=256, norm="rms", dtype="bfloat16")
 SEED = 0
 RATE = 10.0  # of SGD, over the model's hidden: wider models take shorter steps
 BASE = "False"  # what times are compared with
+ADVANCES = len(VARIANTS) + 1  # alone, and in turns
 METHOD = (
     "One model and one batch for all variants; SGD, parameters in the dtype named. Saved: storages that autograd keeps "
     "for the backward, parameters and batch excluded. Peak: torch.cuda.max_memory_allocated over the steps after the "
@@ -32,8 +35,31 @@ METHOD = (
 )
 
 
-class NoRoomError(Exception):
+class NoRoomError(ValueError):
     """The model does not fit into this machine's memory."""
+
+
+def device() -> str:
+    """Where models run: "cuda" if there is a GPU that both PyTorch and normlab can use, else "cpu"."""
+    return "cuda" if torch.cuda.is_available() and engine.gpu_available() else "cpu"
+
+
+def shape(device: str, norm: str, dtype: str, **sizes: int | None) -> Shape:
+    """A model by its layers, hidden, batch and sequence; None for what is usual on the device.
+
+    Raises:
+        ValueError: a hidden that does not divide into heads.
+    """
+    usual = prediction.LLAMA if device == "cuda" else SMALL
+    given = {name: size for name, size in sizes.items() if size is not None}
+    chosen = usual._replace(norm=norm, dtype=dtype, **given)
+    chosen.check()
+    return chosen
+
+
+def seconds(shape: Shape, steps: int, device: str) -> float:
+    """About how long `run` takes on a CPU; 0 for a GPU, where it is short."""
+    return shape.seconds * len(VARIANTS) * (2 * steps + 1) if device == "cpu" else 0.0
 
 
 class Bench:
@@ -92,12 +118,11 @@ class Bench:
 
 
 def run(shape: Shape, steps: int, device: str, advance: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """The record of `normlab memory`; `advance` is called 2 * len(VARIANTS) times.
+    """The record of `normlab memory`; `advance` is called ADVANCES times.
 
     Raises:
         NoRoomError: the model does not fit.
     """
-    check_room(shape, device)
     try:
         rows, rounds = _rows(shape, steps, device, advance)
     except torch.cuda.OutOfMemoryError as error:
@@ -156,4 +181,5 @@ def _rows(
     for number in range(steps + 1):
         order = VARIANTS if number % 2 else VARIANTS[::-1]
         rounds.append({variant: bench.timed(variant) for variant in order})
+    advance()
     return rows, rounds[1:]

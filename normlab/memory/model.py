@@ -19,6 +19,7 @@ EPS = 1e-5
 VOCABULARY = 256  # a token is a byte
 HEAD = 128  # LLaMA's columns a head
 SPREAD = 0.02  # standard deviation of every initial weight
+CPU_SPEED = 5e10  # additions and multiplications a second, roughly
 LONGEST_WAVE = 10_000.0  # base of the rotary angles
 
 
@@ -58,6 +59,11 @@ class Shape(NamedTuple):
         block = 4 * self.hidden**2 + 3 * self.hidden * self.inner
         norm = self.hidden * (2 if self.norm == "layer" else 1)
         return self.layers * block + self.norms * norm + 2 * VOCABULARY * self.hidden
+
+    @property
+    def seconds(self) -> float:
+        """About how long a step takes on a CPU."""
+        return 6 * self.parameters * self.tokens / CPU_SPEED
 
     def check(self) -> None:
         """Raise ValueError for a hidden that does not divide into heads."""
@@ -147,7 +153,7 @@ class Decoder(Module):
 
 def rotary_tables(sequence: int, columns: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """(cos, sin) of the angle of each position and column: (sequence, columns) each, in the dtype of `like`."""
-    wide = {"dtype": torch.float32, "device": like.device}
+    wide: dict[str, Any] = {"dtype": torch.float32, "device": like.device}
     waves = LONGEST_WAVE ** -(torch.arange(0, columns, 2, **wide) / columns)
     angles = torch.outer(torch.arange(sequence, **wide), waves).repeat(1, 2)
     return angles.cos().to(like.dtype), angles.sin().to(like.dtype)

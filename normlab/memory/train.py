@@ -1,8 +1,8 @@
 """`normlab train`: a small decoder that learns a text, with each of the four variants of its norms.
 
 The variants read the same batches from the same initial parameters, so that their losses differ by rounding, or because
-a gradient is wrong. How far rounding alone takes two runs apart, torch.nn says itself: it trains again with the passages
-of every batch in another order, which changes no sum but the order it is added in.
+a gradient is wrong. How far rounding alone takes two runs apart, torch.nn says itself: it trains again with the
+passages of every batch in another order, which changes no sum but the order it is added in.
 """
 
 from collections.abc import Callable
@@ -19,12 +19,12 @@ from normlab.memory.variants import TORCH, VARIANTS, Switch
 SEED = 0
 RATE = 3e-3  # of AdamW
 WINDOW = 20  # steps that a smoothed loss is the mean of
-TURNS = (1, 3)  # places by which torch.nn's further runs turn each batch round
-RUNS = len(VARIANTS) + len(TURNS)  # for a dtype
+OTHER_ORDERS = 4  # of each batch, for torch.nn's further runs: turned round by 1, 2, … places
+DTYPES = ("float32", "bfloat16")
 METHOD = (
     "The same initial parameters and the same batches for all; AdamW, parameters in the dtype named. Difference: the "
     f"largest between two losses, each the mean of {WINDOW} steps. By rounding alone: that between torch.nn and "
-    "torch.nn with the passages of every batch in another order, the larger of two such runs."
+    f"torch.nn with the passages of every batch in another order, the largest of {OTHER_ORDERS} such runs."
 )
 
 
@@ -36,6 +36,17 @@ class Lesson(NamedTuple):
     steps: int
     norm_weight: float
     device: str
+
+    @property
+    def runs(self) -> list[tuple[str, int]]:
+        """(variant, places by which each batch is turned round), in one dtype; torch.nn as it is comes first."""
+        others = range(1, min(self.shape.batch, 1 + OTHER_ORDERS))
+        return [*((variant, 0) for variant in VARIANTS), *((TORCH, places) for places in others)]
+
+    @property
+    def seconds(self) -> float:
+        """About how long all runs in one dtype take on a CPU; 0 for a GPU, where they are short."""
+        return len(self.runs) * self.steps * self.shape.seconds if self.device == "cpu" else 0.0
 
 
 def losses(lesson: Lesson, variant: str, turned: int = 0) -> list[float]:
@@ -72,7 +83,7 @@ def difference(curve: list[float], other: list[float]) -> float:
 
 
 def run(lesson: Lesson, dtypes: list[str], advance: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """The record of `normlab train`; `advance` is called RUNS times for each dtype."""
+    """The record of `normlab train`; `advance` is called for each run in each dtype."""
     rows = [row for dtype in dtypes for row in _rows(_in(lesson, dtype), advance)]
     shape = lesson.shape._asdict()
     del shape["dtype"]
@@ -97,7 +108,7 @@ def _in(lesson: Lesson, dtype: str) -> Lesson:
 def _rows(lesson: Lesson, advance: Callable[[], None]) -> list[dict[str, Any]]:
     """An entry for each run in one dtype, torch.nn's first."""
     rows: list[dict[str, Any]] = []
-    for variant, turned in [*((variant, 0) for variant in VARIANTS), *((TORCH, turn) for turn in TURNS)]:
+    for variant, turned in lesson.runs:
         curve = losses(lesson, variant, turned)
         off = difference(curve, rows[0]["losses"]) if rows else 0.0
         rows.append(
