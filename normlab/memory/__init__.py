@@ -3,3 +3,5 @@
 `measure` is `normlab memory`, `train` is `normlab train`; both run the `model` with each of the `variants` of its
 norms. `saved` counts what autograd keeps for the backward, `prediction` says it in advance.
 """
+
+import normlab.nn as _nn  # noqa: F401  # which says what to install where PyTorch is missing

@@ -48,7 +48,7 @@ def shape(device: str, norm: str, dtype: str, **sizes: int | None) -> Shape:
     """A model by its layers, hidden, batch and sequence; None for what is usual on the device.
 
     Raises:
-        ValueError: a hidden that does not divide into heads.
+        ValueError: an odd hidden.
     """
     usual = prediction.LLAMA if device == "cuda" else SMALL
     given = {name: size for name, size in sizes.items() if size is not None}
@@ -141,15 +141,17 @@ def run(shape: Shape, steps: int, device: str, advance: Callable[[], None] = lam
         "inner": shape.inner,
         "parameters": shape.parameters,
         "steps": steps,
+        "text": text.read(None).described(),
         "rows": rows,
-        "predicted": predicted(),
+        "predicted": predicted(shape),
     }
 
 
-def predicted() -> dict[str, Any]:
-    """What LLaMA-7B's blocks save on a GPU, by role: in a record, and of no run."""
-    rows = [{"variant": variant, **prediction.saved(prediction.LLAMA, variant, "cuda")} for variant in VARIANTS]
-    return {**prediction.LLAMA._asdict(), "rows": rows}
+def predicted(like: Shape) -> dict[str, Any]:
+    """What LLaMA-7B's blocks save on a GPU, by role, with the norm and in the dtype of `like`."""
+    large = prediction.LLAMA._replace(norm=like.norm, dtype=like.dtype)
+    rows = [{"variant": variant, **prediction.saved(large, variant, "cuda")} for variant in VARIANTS]
+    return {**large._asdict(), "rows": rows}
 
 
 def check_room(shape: Shape, device: str) -> None:

@@ -35,8 +35,8 @@ class Shape(NamedTuple):
 
     @property
     def heads(self) -> int:
-        """Attention heads: of HEAD columns, or one of all the columns there are."""
-        return max(1, self.hidden // HEAD)
+        """Attention heads: of HEAD columns, or one of all the columns where that does not go."""
+        return 1 if self.hidden % HEAD else self.hidden // HEAD
 
     @property
     def inner(self) -> int:
@@ -66,9 +66,9 @@ class Shape(NamedTuple):
         return 6 * self.parameters * self.tokens / CPU_SPEED
 
     def check(self) -> None:
-        """Raise ValueError for a hidden that does not divide into heads."""
-        if self.hidden % (self.heads * 2):
-            raise ValueError(f"--hidden {self.hidden}: needs to be even, and from {HEAD} on a multiple of {HEAD}")
+        """Raise ValueError for an odd hidden: positions turn pairs of columns."""
+        if self.hidden % 2:
+            raise ValueError(f"--hidden {self.hidden}: an even number is needed, for rotary positions")
 
 
 class Attention(Module):

@@ -22,8 +22,8 @@ def draw(record: dict[str, Any], path: Path) -> None:
 
     with style():
         if record["what"] == "memory":
-            figure = Figure(figsize=(10.2, 3.0), layout="constrained")
-            _memory(figure.subplots(1, 3), record)
+            figure = Figure(figsize=(12.0, 3.0), layout="constrained")
+            _memory(figure.subplots(1, 4), record)
             figure.suptitle(f"{tables.described(record)}, on {tables.where(record)}", fontsize=9)
         else:
             dtypes = tables.dtypes(record)
@@ -36,13 +36,18 @@ def draw(record: dict[str, Any], path: Path) -> None:
 
 
 def _memory(panels: Any, record: dict[str, Any]) -> None:
-    """Bars of bytes and of times, and the losses."""
-    saved, time, loss = panels
+    """Bars of bytes and of times, and the losses. Where no peak was measured, what is predicted takes its place."""
+    saved, large, time, loss = panels
     rows = record["rows"]
     names = [row["variant"] for row in rows]
     colors = [COLORS[name] for name in names]
     saved.bar(names, [row["saved_bytes"] / 1e6 for row in rows], color=colors, label="_saved")
     saved.set_ylabel("saved for the backward, MB")
+    totals, title = [row["peak_bytes"] for row in rows], "peak memory, GB"
+    if None in totals:
+        totals, title = list(tables.predicted_totals(record).values()), "LLaMA-7B's blocks, predicted: saved, GB"
+    large.bar(names, [total / 1e9 for total in totals], color=colors, label="_large")
+    large.set_ylabel(title)
     steps = np.array([[row["step"][name] / 1e3 for name in ("median_us", "lower_us", "upper_us")] for row in rows]).T
     median, lower, upper = steps
     time.bar(names, median, color=colors, label="_time")

@@ -47,9 +47,9 @@ def measured(record: dict[str, Any]) -> Grid:
 
 def predicted(record: dict[str, Any]) -> Grid:
     """What the large model saves, by role."""
+    saved = predicted_totals(record)
     rows = record["predicted"]["rows"]
     roles = [name for name in rows[0] if name != "variant"]
-    saved = {row["variant"]: sum(row[role] for role in roles) for row in rows}
     head = ["who", "saved MB", "less than False", *roles]
     body = [
         [
@@ -61,6 +61,14 @@ def predicted(record: dict[str, Any]) -> Grid:
         for row in rows
     ]
     return Grid(f"{REAL}: {described(record['predicted'])}", head, body)
+
+
+def predicted_totals(record: dict[str, Any]) -> dict[str, int]:
+    """Bytes that the large model saves, by variant."""
+    return {
+        row["variant"]: sum(count for role, count in row.items() if role != "variant")
+        for row in record["predicted"]["rows"]
+    }
 
 
 def trained(record: dict[str, Any], dtype: str) -> Grid:

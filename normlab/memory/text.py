@@ -47,8 +47,8 @@ def read(path: Path | None, sequence: int = 1) -> Text:
     if path is None:
         return Text("normlab's stages and ladders", b"\n".join(_own()))
     content = path.read_bytes()
-    if len(content) < sequence + 2:
-        raise ValueError(f"{path}: has {len(content)} bytes, and a passage of --sequence {sequence} needs more")
+    if len(content) <= sequence:
+        raise ValueError(f"{path}: has {len(content)} bytes; --sequence {sequence} needs {sequence + 1}")
     return Text(path.name, content)
 
 
