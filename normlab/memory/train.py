@@ -73,8 +73,7 @@ def smoothed(curve: list[float]) -> np.ndarray:
     >>> smoothed([float(step) for step in range(22)]).tolist()
     [9.5, 10.5, 11.5]
     """
-    width = min(WINDOW, len(curve))
-    return np.convolve(curve, np.ones(width) / width, "valid")
+    return np.lib.stride_tricks.sliding_window_view(curve, min(WINDOW, len(curve))).mean(-1)
 
 
 def difference(curve: list[float], other: list[float]) -> float:
