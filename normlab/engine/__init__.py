@@ -26,7 +26,7 @@ from normlab.engine.clusters import (
     load_from_block,
     store_to_block,
 )
-from normlab.engine.intrinsics import cast, load, reciprocal, store
+from normlab.engine.intrinsics import cast, load, store
 from normlab.engine.launching import Launch, launch, prepare, resident_clusters
 from normlab.engine.offline import compile_ptx
 from normlab.engine.resources import Occupancy, Resources, block_shared_bytes, occupancy, resources
@@ -66,7 +66,6 @@ __all__ = [
     "numba_array",
     "occupancy",
     "prepare",
-    "reciprocal",
     "resident_clusters",
     "resources",
     "store",

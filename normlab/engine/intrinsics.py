@@ -48,22 +48,6 @@ def cast(typing_context, value, array):
     return array.dtype(value, array), generate
 
 
-@intrinsic
-def reciprocal(typing_context, value):
-    """1 / value of a float32 in one instruction, within 1 ulp, where a division takes eight and a branch.
-
-    Only for values whose magnitude lies between 2^-126 and 2^126: what is subnormal, here or there, becomes 0.
-    """
-    if value != types.float32:
-        return None
-
-    def generate(context, builder, signature, args):
-        function = ir.FunctionType(ir.FloatType(), [ir.FloatType()])
-        return builder.call(ir.InlineAsm(function, "rcp.approx.ftz.f32 $0, $1;", "=f,f"), [args[0]])
-
-    return value(value), generate
-
-
 def element_pointer(context, builder, signature, args):
     """The address of the element that an intrinsic's first two arguments, array and index, name."""
     array, index = signature.args[:2]
@@ -107,12 +91,6 @@ def _cast(value: Any, array: np.ndarray) -> Any:
     return array.dtype.type(value)
 
 
-def _reciprocal(value: Any) -> Any:
-    with np.errstate(divide="ignore"):
-        return np.float32(1) / value
-
-
 register_twin(load, _load)
-register_twin(reciprocal, _reciprocal)
 register_twin(store, _store)
 register_twin(cast, _cast)

@@ -7,7 +7,7 @@ output does not give back. Needs PyTorch: `import normlab` does not.
 >>> import torch
 >>> norm = FusedLayerNorm(4, memory_efficient="exact")
 >>> norm(torch.tensor([[1.0, 2.0, 3.0, 6.0]]))
-tensor([[-1.0690, -0.5345,  0.0000,  1.6036]], grad_fn=<SelectBackward0>)
+tensor([[-1.0690, -0.5345,  0.0000,  1.6036]], grad_fn=<NormBackward>)
 """
 
 try:

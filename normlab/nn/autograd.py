@@ -13,11 +13,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from normlab.keeping import Kept
 from normlab.nn import engines, vectorised
-from normlab.nn.shapes import Gradients, Kept, Parameter, Shape, Statistic
+from normlab.nn.shapes import MemoryEfficient, Parameter, Shape, Statistic
 
-How: TypeAlias = tuple[Shape, float, bool, bool | str]
-"""normalized_shape, eps, rms, memory_efficient."""
+How: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Parameter]
+"""normalized_shape, eps, rms, memory_efficient, and the parameter as the caller has it, not as autocast rounded it."""
 
 
 class Norm(torch.autograd.Function):
@@ -32,16 +33,16 @@ class Norm(torch.autograd.Function):
         how: How,
     ) -> Tensor | tuple[Tensor, ...]:
         """The output; saving it, also what else is saved with it."""
-        shape, eps, rms, memory_efficient = how
+        shape, eps, rms, memory_efficient, owner = how
         run = engines.chosen(x)
         output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
-        ctx.how = run, x.dtype, how
+        ctx.how = run, x.dtype, shape, eps, rms, memory_efficient
         ctx.set_materialize_grads(False)
         if not memory_efficient:
             ctx.save_for_backward(x, weight, bias, mean, invvar)
             return output
         if memory_efficient == "exact":
-            columns, values = run.keep(x, mean, invvar, shape, weight, bias, eps)
+            columns, values = run.keep(x, mean, invvar, shape, weight, bias, eps, owner)
             ctx.save_for_backward(output, weight, bias, columns, invvar, values)
             return output, invvar, values
         ctx.save_for_backward(output, weight, bias, None, invvar)
@@ -52,15 +53,15 @@ class Norm(torch.autograd.Function):
         ctx: Any, grad_output: Tensor | None, grad_invvar: Tensor | None = None, grad_values: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
         """Gradients of x, weight and bias."""
-        run, dtype, (shape, eps, rms, memory_efficient) = ctx.how
+        run, dtype, shape, eps, rms, memory_efficient = ctx.how
         saved, weight, bias, other, invvar, *values = ctx.saved_tensors
-        kept: Kept | None = (other, values[0]) if values else None
+        kept = Kept(other, values[0]) if values else None
         mean: Statistic = None if memory_efficient else other
         if torch.is_grad_enabled() or grad_output is None or grad_invvar is not None or grad_values is not None:
             run = vectorised
             if not memory_efficient:  # so that the gradient knows how they depend on x
                 mean, invvar = vectorised.statistics(saved.to(invvar.dtype), shape, eps, rms)
-        gradients: Gradients = (None, None, None)
+        gradients: tuple[Tensor | None, ...] = (None, None, None)
         if grad_output is not None:
             gradients = run.backward(
                 grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, kept, dtype
@@ -74,7 +75,7 @@ class Norm(torch.autograd.Function):
 
 # Without the Python that torch wraps around it for torch.func's transforms, of which the caller has seen that none is
 # active: 3 µs of 60.
-apply = super(torch.autograd.Function, Norm).apply  # type: ignore[misc]
+apply = super(torch.autograd.Function, Norm).apply
 
 
 def through_saved(
@@ -94,7 +95,7 @@ def through_saved(
     d invvar / dx = -invvar² x̂ / n, and a gradient at some columns of x̂ is one of g.
     """
     wide = invvar.dtype
-    gamma, beta = vectorised.as_wide(weight, wide), vectorised.as_wide(bias, wide)
+    gamma, beta = vectorised.to(weight, wide), vectorised.to(bias, wide)
     xhat, _ = vectorised.normalised_from_output(output.to(wide), gamma, beta, eps, shape, kept)
     column = vectorised.column(invvar, output, shape)
     result = torch.zeros_like(xhat)
@@ -104,6 +105,6 @@ def through_saved(
     if grad_values is not None and kept is not None:
         columns, _ = kept
         there = columns >= 0
-        g = vectorised.replaced(torch.zeros_like(xhat), columns[there].long(), grad_values[there])
+        g = vectorised.replaced(torch.zeros_like(xhat), columns[there].long(), grad_values[:, there])
         result = result + vectorised.projected(g, None if rms else g, g * xhat, xhat, column, shape)
     return result

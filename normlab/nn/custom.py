@@ -8,11 +8,17 @@ import torch
 from torch import Tensor
 
 from normlab.nn import engines, vectorised
-from normlab.nn.shapes import Parameter, Shape
+from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
 
 
 def norm(
-    x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, memory_efficient: bool | str, rms: bool
+    x: Tensor,
+    shape: Shape,
+    weight: Parameter,
+    bias: Parameter,
+    eps: float,
+    memory_efficient: MemoryEfficient,
+    rms: bool,
 ) -> Tensor:
     """The output of a norm, by its operator."""
     recompute = memory_efficient is True  # "exact": the columns at risk are not known to a graph, so it keeps the input

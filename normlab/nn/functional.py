@@ -2,7 +2,8 @@
 
 Eager tensors go through an autograd function (`normlab.nn.autograd`), the cheapest way on the host. What is compiled or
 exported, and tensors that only pretend (fake, functional), go through custom operators (`normlab.nn.custom`), which the
-graph shows. Transforms of torch.func go through PyTorch's differentiable operations; ONNX and TorchScript get ATen's.
+graph shows. torch.func's transforms and forward mode go through PyTorch's differentiable operations; TorchScript and
+ONNX get ATen's.
 
 Mixed precision: the input's dtype and the parameters' may differ if one is float32 and the other a half. The output has
 the parameters' dtype, the input's where there are none.
@@ -12,18 +13,17 @@ are rounded. apex rounds the input, too. PyTorch's own norms give float32 under 
 input's dtype under CPU autocast.
 """
 
-from collections.abc import Sequence
-from operator import index
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from normlab.nn import autograd, checks, custom, vectorised
-from normlab.nn.shapes import Parameter, Shape
+from normlab.nn import autograd, checks, custom, engines, vectorised
+from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
 
 NormalizedShape: TypeAlias = int | Sequence[int]
-MemoryEfficient: TypeAlias = bool | Literal["exact"]
 
 
 def layer_norm(
@@ -43,13 +43,14 @@ def layer_norm(
         eps: added to the biased variance.
         memory_efficient: what the backward keeps. False: the input. True: the output, and gradients go wrong where
             a weight is small (`normlab.oracle.recompute_error`), as in apex. "exact": the output and x̂ of the columns
-            at risk, and gradients are right for every weight, up to the output's rounding.
+            at risk, and gradients are right for every weight, up to the output's rounding. Compiled, "exact" keeps the
+            input: how many columns are at risk no graph can know.
 
     Raises:
         RuntimeError, TypeError, NotImplementedError: PyTorch's, in its words.
         ValueError: another memory_efficient.
     """
-    return _norm("layer_norm", input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
+    return _norm(layer_norm, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
 
 
 def rms_norm(
@@ -63,14 +64,14 @@ def rms_norm(
 
     eps=None is PyTorch's rule: the machine epsilon of what sums are done in, float64's for float64, else float32's.
     """
-    return _norm("rms_norm", input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
+    return _norm(rms_norm, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
 
 
 def fused_layer_norm(
     input: Tensor, normalized_shape: NormalizedShape, eps: float = 1e-6, memory_efficient: MemoryEfficient = False
 ) -> Tensor:
     """`layer_norm` without parameters; apex's name, signature and default eps."""
-    return _norm("fused_layer_norm", input, normalized_shape, None, None, eps, memory_efficient, rms=False)
+    return _norm(fused_layer_norm, input, normalized_shape, None, None, eps, memory_efficient, rms=False)
 
 
 def fused_layer_norm_affine(
@@ -82,7 +83,7 @@ def fused_layer_norm_affine(
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
     """`layer_norm`; apex's name, signature and default eps. Either parameter may be None."""
-    return _norm("fused_layer_norm_affine", input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
+    return _norm(fused_layer_norm_affine, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
 
 
 def mixed_dtype_fused_layer_norm_affine(
@@ -94,7 +95,7 @@ def mixed_dtype_fused_layer_norm_affine(
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
     """`fused_layer_norm_affine`, which mixes dtypes here, too; apex's name, signature and default eps."""
-    function = "mixed_dtype_fused_layer_norm_affine"
+    function = mixed_dtype_fused_layer_norm_affine
     return _norm(function, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
 
 
@@ -105,7 +106,7 @@ def fused_rms_norm(
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
     """`rms_norm` without a weight; apex's name, signature and default eps."""
-    return _norm("fused_rms_norm", input, normalized_shape, None, None, eps, memory_efficient, rms=True)
+    return _norm(fused_rms_norm, input, normalized_shape, None, None, eps, memory_efficient, rms=True)
 
 
 def fused_rms_norm_affine(
@@ -116,7 +117,7 @@ def fused_rms_norm_affine(
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
     """`rms_norm`; apex's name, signature and default eps."""
-    return _norm("fused_rms_norm_affine", input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
+    return _norm(fused_rms_norm_affine, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
 
 
 def mixed_dtype_fused_rms_norm_affine(
@@ -127,63 +128,47 @@ def mixed_dtype_fused_rms_norm_affine(
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
     """`fused_rms_norm_affine`, which mixes dtypes here, too; apex's name, signature and default eps."""
-    function = "mixed_dtype_fused_rms_norm_affine"
+    function = mixed_dtype_fused_rms_norm_affine
     return _norm(function, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
 
 
 def _norm(
-    function: str,
+    function: Callable[..., Tensor],
     x: Tensor,
     normalized_shape: NormalizedShape,
     weight: Parameter,
     bias: Parameter,
-    eps: float | None,
+    eps: Any,
     memory_efficient: MemoryEfficient,
     *,
     rms: bool,
 ) -> Tensor:
     if not isinstance(x, Tensor):
-        raise TypeError(f"{function}(): argument 'input' (position 1) must be Tensor, not {type(x).__name__}")
-    shape = _shape_of(function, normalized_shape)
-    checks.check(function, x, shape, weight, bias, memory_efficient)
-    if eps is None:
+        raise checks.not_a_tensor(function, "input", x)
+    shape = checks.shape_of(function, normalized_shape)
+    if eps is None and rms:
         eps = torch.finfo(vectorised.accumulator(x.dtype)).eps
+    if torch.jit.is_tracing():
+        return _exportable(x, shape, weight, bias, eps, rms)
+    checks.check(function, x, shape, weight, bias, eps, memory_efficient)
+    owner = bias if weight is None else weight
     if torch.is_autocast_enabled(x.device.type):
         x, weight, bias = _under_autocast(x, shape, weight, bias)
     checks.check_kinds(function, x, weight, bias)
-    if torch.compiler.is_compiling() or type(x) not in _PLAIN:
-        return custom.norm(x, shape, weight, bias, eps, memory_efficient, rms)
-    if torch.jit.is_tracing():
-        return _of_aten(x, shape, weight, bias, eps, rms)
-    if torch._C._are_functorch_transforms_active():
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return vectorised.composed(x, shape, weight, bias, eps, rms)
-    result = autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient))
+    if torch.compiler.is_compiling() or type(x) not in _PLAIN:
+        if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
+            return _exportable(x, shape, weight, bias, eps, rms)
+        return custom.norm(x, shape, weight, bias, eps, memory_efficient, rms)
+    wanted = x.requires_grad or (owner is not None and owner.requires_grad) or (bias is not None and bias.requires_grad)
+    if not (wanted and torch.is_grad_enabled()):
+        return engines.chosen(x).forward(x, shape, weight, bias, eps, rms)[0]
+    result = autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owner))
     return result[0] if memory_efficient else result
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)
-
-
-def _shape_of(function: str, normalized_shape: Any) -> Shape:
-    """normalized_shape as a tuple, in PyTorch's words where that cannot be."""
-    if type(normalized_shape) is not tuple:
-        if isinstance(normalized_shape, (str, bytes)) or not hasattr(normalized_shape, "__iter__"):
-            normalized_shape = (normalized_shape,)
-        try:
-            normalized_shape = tuple(index(size) for size in normalized_shape)
-        except TypeError:
-            kinds = [type(size).__name__ for size in normalized_shape]
-            position = next(i for i, size in enumerate(normalized_shape) if not hasattr(size, "__index__"))
-            raise TypeError(
-                f"{function}(): argument 'normalized_shape' must be tuple of ints, "
-                f"but found element of type {kinds[position]} at pos {position}"
-            ) from None
-    if not normalized_shape:
-        raise RuntimeError(
-            "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, "
-            "but got normalized_shape = []"
-        )
-    return normalized_shape
 
 
 def _under_autocast(
@@ -202,8 +187,8 @@ def _under_autocast(
     return x, None if weight is None else weight.to(dtype), None if bias is None else bias.to(dtype)
 
 
-def _of_aten(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool) -> Tensor:
-    """PyTorch's own norm, which exporters know."""
+def _exportable(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool) -> Tensor:
+    """A norm that TorchScript and ONNX know: ATen's layer_norm; its rms_norm ONNX's exporter does not know in parts."""
     if rms:
-        return torch.nn.functional.rms_norm(x, shape, weight, eps)
+        return vectorised.composed(x, shape, weight, bias, eps, rms)
     return torch.nn.functional.layer_norm(x, shape, weight, bias, eps)

@@ -8,7 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import Tensor, dtype
 
 from normlab import engine, ops
-from normlab.nn.shapes import Gradients, Kept, Parameter, Shape, Statistic
+from normlab.keeping import Kept, keep_columns
+from normlab.nn import room
+from normlab.nn.shapes import Gradients, MemoryEfficient, Parameter, Shape, Statistic
 
 _AS_IT_IS: AbstractContextManager[None] = nullcontext()
 
@@ -29,11 +31,21 @@ def forward(
 
 
 def keep(
-    x: Tensor, mean: Statistic, invvar: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float
+    x: Tensor,
+    mean: Statistic,
+    invvar: Tensor,
+    shape: Shape,
+    weight: Parameter,
+    bias: Parameter,
+    eps: float,
+    owner: Parameter,
 ) -> Kept:
-    """(columns, values) of the columns at risk."""
+    """x̂ of the columns at risk. owner: the parameter by which `normlab.nn.room` remembers how many those are."""
+    given = x, mean, invvar, shape, weight, bias, eps
+    if x.is_cuda and owner is not None:
+        return room.keep(owner, given)
     with _world(x):
-        return ops.keep_columns(x, mean, invvar, shape, weight, bias, eps)
+        return keep_columns(*given)
 
 
 def backward(
@@ -46,20 +58,19 @@ def backward(
     bias: Parameter,
     eps: float,
     rms: bool,
-    memory_efficient: bool | str,
+    memory_efficient: MemoryEfficient,
     kept: Kept | None,
     input_dtype: dtype,
 ) -> Gradients:
     """(grad_input, grad_weight, grad_bias)."""
-    rest = {} if kept is None else {"kept": kept}
     with _world(saved):
         if rms:
             grad_input, grad_weight = ops.rms_norm_backward(
-                grad_output, saved, invvar, shape, weight, eps, memory_efficient, **rest
+                grad_output, saved, invvar, shape, weight, eps, memory_efficient, kept
             )
             grad_bias = None
         else:
             grad_input, grad_weight, grad_bias = ops.layer_norm_backward(
-                grad_output, saved, mean, invvar, shape, weight, bias, eps, memory_efficient, **rest
+                grad_output, saved, mean, invvar, shape, weight, bias, eps, memory_efficient, kept
             )
     return grad_input.to(input_dtype), grad_weight, grad_bias

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from normlab.nn import functional
+from normlab.nn.shapes import MemoryEfficient
 
 
 class FusedLayerNorm(torch.nn.LayerNorm):
@@ -26,7 +27,7 @@ class FusedLayerNorm(torch.nn.LayerNorm):
         normalized_shape: functional.NormalizedShape,
         eps: float = 1e-5,
         elementwise_affine: bool = True,
-        memory_efficient: functional.MemoryEfficient = False,
+        memory_efficient: MemoryEfficient = False,
         *,
         bias: bool = True,
         device: Any = None,
@@ -56,7 +57,7 @@ class FusedRMSNorm(torch.nn.RMSNorm):
         normalized_shape: functional.NormalizedShape,
         eps: float | None = 1e-5,
         elementwise_affine: bool = True,
-        memory_efficient: functional.MemoryEfficient = False,
+        memory_efficient: MemoryEfficient = False,
         *,
         device: Any = None,
         dtype: Any = None,
@@ -77,7 +78,7 @@ class MixedFusedLayerNorm(FusedLayerNorm):
         normalized_shape: functional.NormalizedShape,
         eps: float = 1e-5,
         *,
-        memory_efficient: functional.MemoryEfficient = False,
+        memory_efficient: MemoryEfficient = False,
         **kwargs: Any,
     ) -> None:
         kwargs = _with_parameters(type(self).__name__, kwargs)
@@ -92,7 +93,7 @@ class MixedFusedRMSNorm(FusedRMSNorm):
         normalized_shape: functional.NormalizedShape,
         eps: float | None = 1e-5,
         *,
-        memory_efficient: functional.MemoryEfficient = False,
+        memory_efficient: MemoryEfficient = False,
         **kwargs: Any,
     ) -> None:
         kwargs = _with_parameters(type(self).__name__, kwargs)

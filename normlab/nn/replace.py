@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.utils import parametrize
 
-from normlab.nn.functional import MemoryEfficient
 from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm
+from normlab.nn.shapes import MemoryEfficient
 
 Norm = FusedLayerNorm | FusedRMSNorm
 
@@ -52,9 +52,7 @@ def replace_norms(model: torch.nn.Module, memory_efficient: MemoryEfficient = "e
         if not _looks_like_a_norm(old):
             continue
         if old not in known:
-            known[old] = "it is the model itself: use its replacement instead" if old is model else _made(old)
-            if not isinstance(known[old], str):
-                known[old].memory_efficient = memory_efficient  # type: ignore[union-attr]
+            known[old] = "it is the model itself" if old is model else _made(old, memory_efficient)
         new = known[old]
         if isinstance(new, str):
             report.refused.append((name, type(old), new))
@@ -82,17 +80,17 @@ def _eps(module: Any) -> float | None:
     return getattr(module, "eps", getattr(module, "variance_epsilon", None))
 
 
-def _made(old: Any) -> Norm | str:
+def _made(old: Any, memory_efficient: MemoryEfficient) -> Norm | str:
     """A norm with the old one's parameters, or why there is none."""
     if parametrize.is_parametrized(old):
         return "its parameters are parametrized"
     new: Norm
     if isinstance(old, torch.nn.LayerNorm):
-        new = FusedLayerNorm(old.normalized_shape, old.eps, elementwise_affine=False)
+        new = FusedLayerNorm(old.normalized_shape, old.eps, False, memory_efficient)
         new.bias = old.bias
     else:
         shape = tuple(getattr(old, "normalized_shape", () if old.weight is None else old.weight.shape))
-        new = FusedRMSNorm(shape, _eps(old), elementwise_affine=False)
+        new = FusedRMSNorm(shape, _eps(old), False, memory_efficient)
     new.weight = old.weight
     new.elementwise_affine = old.weight is not None
     new.train(old.training)

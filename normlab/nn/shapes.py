@@ -1,6 +1,6 @@
 """The types that the modules of `normlab.nn` pass to each other."""
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from torch import Tensor
 
@@ -10,7 +10,7 @@ Parameter: TypeAlias = Tensor | None
 """weight or bias."""
 Statistic: TypeAlias = Tensor | None
 """mean, which RMSNorm does not have."""
-Kept: TypeAlias = tuple[Tensor, Tensor]
-"""x̂ of the columns at risk: columns (capacity,) int32, ascending, then -1; values (capacity, n1), output's dtype."""
 Gradients: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]
 """(grad_input, grad_weight, grad_bias)."""
+MemoryEfficient: TypeAlias = bool | Literal["exact"]
+"""What the backward keeps: False the input, True the output, "exact" the output and x̂ of the columns at risk."""

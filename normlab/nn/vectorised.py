@@ -6,12 +6,14 @@ normalised dimensions kept as 1, so that they broadcast; those of `normlab.nn.la
 """
 
 from math import prod
+from typing import overload
 
 import torch
 from torch import Tensor
 
+from normlab.keeping import Kept
 from normlab.kernels.exact.risk import RATIO
-from normlab.nn.shapes import Gradients, Kept, Parameter, Shape, Statistic
+from normlab.nn.shapes import Gradients, MemoryEfficient, Parameter, Shape, Statistic
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -47,15 +49,15 @@ def forward(
     mean: None for rms.
     """
     wide = accumulator(x.dtype)
-    gamma, beta = as_wide(weight, wide), as_wide(bias, wide)
-    values = _to(x, wide).contiguous()
+    gamma, beta = to(weight, wide), to(bias, wide)
+    values = to(x, wide).contiguous()
     mean: Statistic
     if rms:
         mean, invvar = statistics(values, shape, eps, rms)
         output = values * invvar if gamma is None else values * invvar * gamma
     else:
         output, mean, invvar = torch.native_layer_norm(values, shape, gamma, beta, eps)
-    return _to(output, output_dtype(x, weight, bias)), mean, invvar
+    return to(output, output_dtype(x, weight, bias)), mean, invvar
 
 
 def composed(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool) -> Tensor:
@@ -71,9 +73,16 @@ def composed(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: f
 
 
 def keep(
-    x: Tensor, mean: Statistic, invvar: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float
+    x: Tensor,
+    mean: Statistic,
+    invvar: Tensor,
+    shape: Shape,
+    weight: Parameter,
+    bias: Parameter,
+    eps: float,
+    owner: Parameter,
 ) -> Kept:
-    """(columns, values): x̂ of the columns at risk, see `normlab.kernels.exact.risk`."""
+    """x̂ of the columns at risk, see `normlab.kernels.exact.risk`. owner is of no use here."""
     dtype, wide, rows = output_dtype(x, weight, bias), invvar.dtype, invvar.numel()
     gamma = torch.ones((), dtype=wide) if weight is None else weight.to(wide).abs()
     risky = torch.zeros(shape, dtype=torch.bool, device=x.device)
@@ -84,7 +93,7 @@ def keep(
     columns = risky.flatten().nonzero().flatten()
     values = x.reshape(rows, prod(shape))[:, columns].to(wide)
     xhat = normalised_from_input(values, None if mean is None else mean.reshape(rows, 1), invvar.reshape(rows, 1))
-    return columns.to(torch.int32), xhat.T.to(dtype).contiguous()
+    return Kept(columns.to(torch.int32), xhat.to(dtype).contiguous())
 
 
 def output_dtype(x: Tensor, weight: Parameter, bias: Parameter) -> torch.dtype:
@@ -122,14 +131,14 @@ def normalised_from_output(
     if gamma is not None:
         # what is replaced below must not be an infinity: its derivative would be one, too, and 0 times it NaN
         xhat = shifted / gamma.flatten().index_fill(0, at, 1).reshape(shape)
-    return replaced(xhat, at, values[there]), shifted
+    return replaced(xhat, at, values[:, there]), shifted
 
 
 def replaced(tensor: Tensor, columns: Tensor, values: Tensor) -> Tensor:
-    """A tensor with other values (columns, n1) in some of its columns."""
-    n1 = values.shape[1]
+    """A tensor with other values (n1, columns) in some of its columns."""
+    n1 = values.shape[0]
     rows = tensor.reshape(n1, tensor.numel() // max(1, n1))
-    return rows.index_copy(1, columns, values.T.to(rows.dtype)).reshape(tensor.shape)
+    return rows.index_copy(1, columns, values.to(rows.dtype)).reshape(tensor.shape)
 
 
 def projected(
@@ -153,7 +162,7 @@ def backward(
     bias: Parameter,
     eps: float,
     rms: bool,
-    memory_efficient: bool | str,
+    memory_efficient: MemoryEfficient,
     kept: Kept | None,
     input_dtype: torch.dtype,
 ) -> Gradients:
@@ -163,16 +172,18 @@ def backward(
     grad_input.
     """
     wide = invvar.dtype
-    dy, gamma, beta = _to(grad_output, wide).contiguous(), as_wide(weight, wide), as_wide(bias, wide)
-    invvar, values = column(invvar, dy, shape), _to(saved, wide).contiguous()
+    dy, gamma, beta = to(grad_output, wide).contiguous(), to(weight, wide), to(bias, wide)
+    invvar, values = column(invvar, dy, shape), to(saved, wide).contiguous()
     grad_weight: Tensor | None
     grad_bias: Tensor | None
-    if not (memory_efficient or rms or torch.is_grad_enabled()):
-        xhat = normalised_from_input(values, column(mean, dy, shape), invvar)
-        grad_input, grad_weight, grad_bias = _fused(dy, xhat, invvar, shape, gamma, beta)
+    if not (memory_efficient or mean is None or torch.is_grad_enabled()):
+        # Handed x, it would subtract the mean from products of x, and lose the digits that x and its mean share.
+        centred, still = values - column(mean, dy, shape), torch.zeros_like(invvar)
+        wanted = [True, gamma is not None, beta is not None]
+        grad_input, grad_weight, grad_bias = _fused(dy, centred, shape, still, invvar, gamma, beta, wanted)
     else:
         if not memory_efficient:
-            xhat = normalised_from_input(values, None if mean is None else column(mean, dy, shape), invvar)
+            xhat = normalised_from_input(values, column(mean, dy, shape), invvar)
         else:
             xhat, shifted = normalised_from_output(values, gamma, beta, eps, shape, kept)
         g = mean_of = dy if gamma is None else dy * gamma
@@ -186,41 +197,31 @@ def backward(
         grad_weight = None if weight is None else _summed(dy * xhat, rows)
         grad_bias = None if bias is None else _summed(dy, rows)
     return (
-        _to(grad_input, input_dtype),
-        None if weight is None else _to(grad_weight, weight.dtype),
-        None if bias is None else _to(grad_bias, bias.dtype),
+        to(grad_input, input_dtype),
+        None if weight is None else to(grad_weight, weight.dtype),
+        None if bias is None else to(grad_bias, bias.dtype),
     )
 
 
-def _fused(
-    dy: Tensor, xhat: Tensor, invvar: Tensor, shape: Shape, gamma: Parameter, beta: Parameter
-) -> tuple[Tensor, Tensor, Tensor]:
-    """From the saved input, by one operation of PyTorch's: handed x̂, mean 0 and invvar 1.
-
-    Handed x, it takes x's distance from the mean after multiplying by it, and loses the digits that they share.
-    """
-    wanted = [True, gamma is not None, beta is not None]
-    still, one = torch.zeros_like(invvar), torch.ones_like(invvar)
-    grad_input, grad_weight, grad_bias = _native_backward(dy, xhat, shape, still, one, gamma, beta, wanted)
-    return grad_input.mul_(invvar), grad_weight, grad_bias
+_fused = torch.ops.aten.native_layer_norm_backward.default
 
 
-_native_backward = torch.ops.aten.native_layer_norm_backward.default
+@overload
+def to(tensor: Tensor, dtype: torch.dtype) -> Tensor: ...
+@overload
+def to(tensor: None, dtype: torch.dtype) -> None: ...
+def to(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """tensor.to(dtype), at a tenth of its price where there is nothing to do: a call asks for a dozen. None stays."""
+    return tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype)
 
 
-def as_wide(parameter: Parameter, dtype: torch.dtype) -> Tensor | None:
-    """A parameter in accumulator precision."""
-    return None if parameter is None else _to(parameter, dtype)
-
-
-def _to(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """tensor.to(dtype), at a tenth of its price where there is nothing to do: a call asks for a dozen."""
-    return tensor if tensor.dtype == dtype else tensor.to(dtype)
-
-
-def column(statistic: Tensor, like: Tensor, shape: Shape) -> Tensor:
-    """A statistic so that it broadcasts against the rows of `like`."""
-    if statistic.dim() == like.dim():
+@overload
+def column(statistic: Tensor, like: Tensor, shape: Shape) -> Tensor: ...
+@overload
+def column(statistic: None, like: Tensor, shape: Shape) -> None: ...
+def column(statistic: Tensor | None, like: Tensor, shape: Shape) -> Tensor | None:
+    """A statistic so that it broadcasts against the rows of `like`; None stays."""
+    if statistic is None or statistic.dim() == like.dim():
         return statistic
     return statistic.reshape(statistic.shape + (1,) * len(shape))
 

@@ -14,18 +14,13 @@ from normlab.engine import (
     cast,
     copy_async,
     cuda,
-    float32,
     load,
     load_bits_into,
     load_vector_into,
-    reciprocal,
     store_vector_from,
 )
 from normlab.kernels.backward.ring import Layout
 from normlab.stages.recompute import clamp_by_magnitude
-
-SMALLEST, LARGEST = float32(2.0**-126), float32(2.0**126)  # that `reciprocal` takes
-HUGE = float32(2.0**64)
 
 
 class Kind(NamedTuple):
@@ -38,33 +33,25 @@ class Kind(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """Arrays of parameters in shared memory: gamma; recomputing gamma clamped, and beta."""
-        return self.weighted + (self.memory_efficient and self.biased)
+        """Arrays of parameters in shared memory: gamma; recomputing gamma clamped, 1 / gamma, and beta."""
+        return self.weighted + self.memory_efficient * (self.weighted + self.biased)
 
 
-@cuda.jit(device=True)
-def any_reciprocal(value):
-    """1 / value of any float32, by `reciprocal` of a value that it takes: the powers of two cost no rounding."""
-    factor = HUGE
-    if abs(value) > float32(1):
-        factor = float32(1) / HUGE
-    return reciprocal(value * factor) * factor
-
-
-def places(layout: Layout, kind: Kind) -> tuple[int, int]:
-    """Where gamma and beta begin in the block's shared memory, in accumulators."""
-    return layout.parameters_at, layout.parameters_at + kind.weighted * layout.deal.columns
+def places(layout: Layout, kind: Kind) -> tuple[int, int, int]:
+    """Where gamma, 1 / gamma and beta begin in the block's shared memory, in accumulators."""
+    start, columns = layout.parameters_at, kind.weighted * layout.deal.columns
+    return start, start + columns, start + 2 * columns
 
 
 @cache
 def parameter_keeper(layout: Layout, kind: Kind) -> Any:
     """The device function `keep_parameters(…) -> bool`: a thread's share of the parameters, into shared memory, once.
 
-    The first team does it for all. Returns whether one of the thread's gammas is a rare one, which the passes take more
-    care of: one that was clamped, or one that is too large or too small for `reciprocal`.
+    The first team does it for all. Returns whether one of the thread's gammas was clamped, which is rare. The division
+    is made here, once: in the second pass it would take as many instructions as all the rest.
     """
     deal = layout.deal
-    gamma_at, beta_at = places(layout, kind)
+    gamma_at, inverse_at, beta_at = places(layout, kind)
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     memory_efficient = kind.memory_efficient
 
@@ -80,7 +67,9 @@ def parameter_keeper(layout: Layout, kind: Kind) -> Any:
                         kept = gamma
                         if memory_efficient:
                             kept = clamp_by_magnitude(gamma, eps)
-                            rare = rare or not (kept == gamma and SMALLEST <= abs(gamma) <= LARGEST)
+                            rare = rare or kept != gamma
+                            if team == 0:
+                                parameters[inverse_at + at] = cast(1, parameters) / kept
                         if team == 0:
                             parameters[gamma_at + at] = kept
                     if memory_efficient and bias is not None and team == 0:
@@ -115,7 +104,7 @@ def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
     """The device function `pass_1(…) -> (sum of g x̂, sum of g)` over the thread's share of a row."""
     deal, grads_at = layout.deal, layout.grads_at
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
-    gamma_at, beta_at = places(layout, kind)
+    gamma_at, _, beta_at = places(layout, kind)
     rms, memory_efficient, weighted, biased = kind
 
     @cuda.jit(device=True)
@@ -182,13 +171,13 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
     """The device function `pass_2(…)`: grad_input of the thread's share of a row, whose means are known."""
     deal, grads_at = layout.deal, layout.grads_at
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
-    gamma_at, beta_at = places(layout, kind)
+    gamma_at, inverse_at, beta_at = places(layout, kind)
     rms, memory_efficient = kind.rms, kind.memory_efficient
 
     @cuda.jit(device=True)
     def pass_2(
         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-        at, place, first, center, scale, rare, mean_gx, mean_g, grad_input, row,
+        at, place, first, center, scale, mean_gx, mean_g, grad_input, row,
     ):  # fmt: skip
         values = cuda.local.array(width, dtype)
         grads = cuda.local.array(width, dtype)
@@ -207,11 +196,7 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
                 if memory_efficient and bias is not None:
                     load_vector_into(betas, 0, parameters, beta_at + place + v * span, width)
                 if memory_efficient and weight is not None:
-                    for k in range(width):
-                        if rare:
-                            inverses[k] = any_reciprocal(gammas[k])
-                        else:
-                            inverses[k] = reciprocal(gammas[k])
+                    load_vector_into(inverses, 0, parameters, inverse_at + place + v * span, width)
                 for k in range(width):
                     value = values[k]
                     if mean is not None:

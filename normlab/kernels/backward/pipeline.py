@@ -157,7 +157,7 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
                 if row < n1:
                     pass_2(
                         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-                        at, place, first, center, scale, rare, mean_gx, mean_g, grad_input, row,
+                        at, place, first, center, scale, mean_gx, mean_g, grad_input, row,
                     )  # fmt: skip
                     if first == 0:
                         leave_means(row_sums, row, mean_g, mean_gx)
@@ -165,7 +165,7 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
                 if last_row < n1:
                     pass_2(
                         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-                        last_at, place, first, last_center, last_scale, rare, mean_gx, mean_g, grad_input, last_row,
+                        last_at, place, first, last_center, last_scale, mean_gx, mean_g, grad_input, last_row,
                     )  # fmt: skip
                     if first == 0:
                         leave_means(row_sums, last_row, mean_g, mean_gx)

@@ -1,0 +1,57 @@
+"""The exact mode's memory on a GPU: as many columns as were at risk or near it, told by the GPU, never waited for."""
+
+import gc
+
+import pytest
+import torch
+
+from normlab import engine, layer_norm_forward
+from normlab.nn import room
+
+
+@pytest.fixture(autouse=True)
+def _simulated():
+    with engine.using("simulator"):
+        yield
+
+
+def keep(weight, x=None):
+    x = torch.randn(2, len(weight)) if x is None else x
+    _, mean, invvar = layer_norm_forward(x, len(weight), weight, None, 1e-5)
+    return room.keep(weight, (x, mean, invvar, len(weight), weight, None, 1e-5))
+
+
+def test_the_first_forward_keeps_as_many_as_there_are_and_the_next_those_near_too():
+    weight = torch.ones(40)
+    weight[:3] = 0
+    weight[10:17] = 1.5e-5  # near: at risk with a gamma half as large
+    assert keep(weight).columns.tolist() == [0, 1, 2]
+    columns = keep(weight).columns.tolist()
+    assert columns == [0, 1, 2, *[-1] * 13]  # 3 + 7, rounded up to 16
+    weight[10:17] = 0.5e-5
+    assert keep(weight).columns.tolist() == [0, 1, 2, *range(10, 17), *[-1] * 6]
+
+
+def test_without_columns_near_risk_there_is_no_room():
+    weight = torch.ones(40)
+    assert [len(keep(weight).columns) for _ in range(3)] == [0, 0, 0]
+
+
+def test_columns_that_find_no_room_are_told_and_have_it_the_next_time():
+    weight = torch.ones(40)
+    keep(weight), keep(weight)
+    weight[:5] = 0
+    assert len(keep(weight).columns) == 0
+    with pytest.warns(RuntimeWarning, match="5 columns came to risk sooner than room was made"):
+        assert keep(weight).columns.tolist() == [0, 1, 2, 3, 4, -1, -1, -1]
+    keep(weight)  # told once
+
+
+def test_a_parameter_that_is_gone_is_forgotten():
+    before = len(room._rooms)
+    weight = torch.ones(8)
+    keep(weight)
+    assert len(room._rooms) == before + 1
+    del weight
+    gc.collect()
+    assert len(room._rooms) == before
