@@ -11,14 +11,13 @@ from draws import Case
 from normlab import ops, oracle
 from normlab.keeping import Kept, keep_columns
 from normlab.kernels.exact import correct, repair
+from normlab.kernels.step import longest
 
 
 def arithmetic(case: Case, forward_step, backward_step) -> oracle.Arithmetic:
-    """How the two steps compute, in the oracle's words."""
-    row = forward_step.row_chains(case.n2)
-    if backward_step is not None:
-        other = backward_step.row_chains(case.n2)
-        row = type(row)(max(row.terms, other.terms), max(row.merges, other.merges))
+    """How the two steps compute, in the oracle's words; one of them may be None."""
+    steps = [step for step in (forward_step, backward_step) if step is not None]
+    row = longest(*(step.row_chains(case.n2) for step in steps))
     column = backward_step.column_chains(max(1, case.x.shape[0]), case.n2) if backward_step else (1, 0)
     return oracle.Arithmetic(
         input=case.x.dtype.name,
@@ -29,7 +28,7 @@ def arithmetic(case: Case, forward_step, backward_step) -> oracle.Arithmetic:
         row_merges=row.merges,
         column_terms=column[0],
         column_merges=column[1],
-        statistics=forward_step.statistics,
+        statistics=forward_step.statistics if forward_step else "two_pass",
     )
 
 
@@ -59,6 +58,15 @@ def backward(case: Case, step, saved, mean, invvar, memory_efficient: bool | str
     if case.rms:
         return *ops.rms_norm_backward(case.grad_output, saved, invvar, case.n2, case.weight, **rest), None
     return ops.layer_norm_backward(case.grad_output, saved, mean, invvar, case.n2, case.weight, case.bias, **rest)
+
+
+def statistics(case: Case) -> tuple:
+    """(output, mean or None, invvar) as no step leaves them: exact, but rounded to their dtypes."""
+    truth = forward_truth(case)
+    accumulator = np.float64 if case.x.dtype == np.float64 else np.float32
+    with np.errstate(over="ignore"):
+        output = truth.output.astype(case.grad_output.dtype)
+    return output, None if case.rms else truth.mean.astype(accumulator), truth.invvar.astype(accumulator)
 
 
 def forward_truth(case: Case) -> oracle.NormResult:
@@ -117,8 +125,11 @@ def examine_forward(case: Case, step) -> dict[str, float]:
 
 
 def examine_backward(case: Case, forward_step, step, memory_efficient: bool | str) -> dict[str, float]:
-    """Hold a backward step, fed by a forward step, to the oracle. Returns err / bound of each gradient."""
-    output, mean, invvar = forward(case, forward_step)
+    """Hold a backward step to the oracle. Returns err / bound of each gradient.
+
+    It is fed by a forward step, or by the oracle where that is None, which spares the simulator the forward.
+    """
+    output, mean, invvar = statistics(case) if forward_step is None else forward(case, forward_step)
     saved = output if memory_efficient else case.x
     kept = keep(case, mean, invvar) if memory_efficient == "exact" else None
     gradients = backward(case, step, saved, mean, invvar, memory_efficient, kept)

@@ -140,7 +140,7 @@ def test_a_pipe_that_takes_only_ascii_gets_the_table_uncut_in_80_columns_and_no_
 
 @pytest.mark.skipif(sys.platform == "win32", reason="another kind of Ctrl-C")
 @pytest.mark.skipif(plan.processors() < 2, reason="one process only")
-@pytest.mark.parametrize("seconds", [1.2, 4.0])
+@pytest.mark.parametrize("seconds", [1.2, 2.5])
 def test_ctrl_c_ends_all_processes_at_once_and_without_a_traceback(seconds):
     arguments = [sys.executable, "-m", "normlab.cli", "compare", "--engine", "simulator"]
     started = subprocess.Popen(

@@ -112,6 +112,8 @@ class Cuda(WarpOperations):
         return of_axis("x") if ndim == 1 else tuple(map(of_axis, "xyz"[:ndim]))
 
     def _barrier(self, kind: str, given: Any) -> Any:
+        if isinstance(given, (bool, np.bool_)):
+            raise TypeError(f"{kind} takes an int: Numba compiles no kernel that gives it a bool; 1 if … else 0 is one")
         thread = self.current
         thread.given = given
         thread.block.arrived.append(thread)

@@ -263,7 +263,7 @@ FAST = {"vectors": "forward_vectors", "one_barrier": "forward_one_barrier", "clu
         "fused": "backward_fused", "pipelined": "backward_pipelined"}  # fmt: skip
 # The least and the most columns, of vectors of 16 bytes, that a step's own kernel does.
 OWN = {"vectors": (1, 32768), "one_barrier": (1, 16384), "clusters": (65536, 262144), "fused": (1, 8192),
-       "pipelined": (1, 131072)}  # fmt: skip
+       "pipelined": (1, 262144)}  # fmt: skip
 
 
 @every_step
@@ -320,7 +320,8 @@ def sample() -> Iterator[tuple]:
     yield "pipelined", 5120, wide, (8, 0)
     yield "pipelined", 8192, wide._replace(memory_efficient=True), (9, 0)
     yield "pipelined", 65536, half._replace(memory_efficient="exact"), (9, 0)
-    yield "pipelined", 262144, half, (9, 0)
+    yield "pipelined", 262144, half._replace(memory_efficient=True), (9, 0)
+    yield "pipelined", 262144, wide, (9, 0)
 
 
 def everything() -> Iterator[tuple]:

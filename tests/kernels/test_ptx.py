@@ -15,6 +15,10 @@ from normlab.kernels.backward import (
     step_3_pipelined,
 )
 from normlab.kernels.backward.passes import Kind
+from normlab.kernels.exact import repair
+from normlab.kernels.exact.choose import choose_columns
+from normlab.kernels.exact.correct import correct_rows
+from normlab.kernels.exact.keep import keep_columns
 from normlab.kernels.forward import (
     step_0_thread_per_row,
     step_1_block_tree,
@@ -41,7 +45,7 @@ FAST_FORMS = [
     (BFLOAT16, BFLOAT16, False, (9, 0)),
 ]
 # (T, V, rms, target): the instructions differ little between targets and norms, so these stand for the others.
-FORMS = [(t, v, False, (9, 0)) for t, v in TYPES] + [(*TYPES[2], True, (9, 0)), (*TYPES[2], False, (8, 0))]
+FORMS = [(t, v, (t, v) == (np.float32, BFLOAT16), (8, 0) if t is v is np.float16 else (9, 0)) for t, v in TYPES]
 
 
 def compiled(t, v, rms, cc):
@@ -57,6 +61,7 @@ def compiled(t, v, rms, cc):
         (step_4_column_blocks.build(dtype, 128), forward),
         (step_0_global_atomics.round_totals, ((u, 1), (v, 1))),
         (step_1_apex.build_final_sums(dtype), ((u, 2), (v, 1))),
+        *exact_kernels(t, v, weight, bias, mean, u, dtype),
     ]
     for memory_efficient in (False, True):
         saved, saved_mean = ((v, 2), None) if memory_efficient else ((t, 2), mean)
@@ -72,6 +77,18 @@ def compiled(t, v, rms, cc):
     if (t, v, rms, cc) in FAST_FORMS:
         kernels += fast_kernels(t, v, rms, cc, forward)
     return [(kernel.py_func.__name__, compile_ptx(kernel, types, cc)) for kernel, types in kernels]
+
+
+def exact_kernels(t, v, weight, bias, mean, u, dtype):
+    """What the exact mode adds to a step."""
+    columns, kept, rows = (np.int32, 1), (v, 2), (u, 2)
+    return [
+        (choose_columns, (np.int64, weight, bias, u, u, u, columns, (np.int64, 1))),
+        (keep_columns, ((t, 2), mean, (u, 1), columns, kept)),
+        (correct_rows, ((v, 2), (v, 2), weight, bias, columns, kept, rows)),
+        (repair.build(dtype), ((v, 2), (u, 1), weight, columns, kept, rows, np.int64, (v, 2), (u, 2))),
+        (repair.scatter_sums, ((u, 2), columns, (v, 1))),
+    ]
 
 
 def fast_kernels(t, v, rms, cc, forward):

@@ -371,7 +371,7 @@ def test_blocks_are_made_when_their_turn_comes():
     def kernel(x):
         x[2] = 0
 
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(IndexError):
         simulate(kernel)[2**31 - 1, 1](np.zeros(1))
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1

@@ -60,7 +60,7 @@ SINGLES = (  # four elements a vector
 # Clusters: threads, rows, stages, lag of the slices, each of four (HALVES) or eight vectors a thread.
 # 16384: 0.81 / 0.88 and 0.97 / 0.94, 65536: 0.72 / 0.77 and 0.94 / 0.93; twice as many blocks: 0.79 / 0.85.
 SLICES = {2: Entry(1024, 256, 2, 3, 1), 4: Entry(2048, 256, 1, 3, 1)}
-LONG_SLICES = {2: Entry(2048, 512, 1, 2, 0)}  # for rows that 16 such slices do not hold
+LONG_SLICES = {2: Entry(2048, 512, 1, 2, 0), 4: Entry(4096, 512, 1, 1, 0)}  # for rows that 16 such slices do not hold
 MAX_ELEMENTS = 40  # of a thread: the columns' sums, in registers
 
 
@@ -107,6 +107,8 @@ def _clusters(n2: int, width: int, entry: Entry, saved_bytes: int, grad_bytes: i
 def _fewer(entry: Entry, deal: Deal, blocks: int, saved_bytes: int, grad_bytes: int) -> list[Layout]:
     """Layouts after an entry, for a ring that may be too large for a block: with fewer rows, then with fewer stages."""
     ways = [(rows, entry.stages, entry.lag) for rows in range(entry.rows, 0, -1)] + [(1, 2, 0)]
+    if blocks > 1:  # no stage to fetch ahead into, but an earlier step reads a row as long as that again and again
+        ways.append((1, 1, 0))
     return [Layout(deal, rows, blocks, stages, lag, saved_bytes, grad_bytes) for rows, stages, lag in ways]
 
 

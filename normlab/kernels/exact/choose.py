@@ -21,12 +21,13 @@ NEAR = 2**32  # what `counts` counts those in
 
 
 @cuda.jit
-def choose_columns(n2, weight, bias, smallest, columns, counts):
+def choose_columns(n2, weight, bias, smallest, ratio, margin, columns, counts):
     """Write the first columns at risk into `columns`, (capacity,), int32, then -1; and how many there are.
 
-    n2: int64. weight, bias: (n2,) or None. smallest: see `risk`. counts: (2,), int64: how many there are, plus NEAR
-    times those that are at risk or near it, in one number because the host may be reading it; and, added to what stood
-    there, those that found no room.
+    n2: int64. weight, bias: (n2,) or None. smallest: see `risk`; ratio, margin: RATIO and MARGIN. These three come in
+    accumulator precision: an int would make float64 of them. counts: (2,), int64: how many there are, plus NEAR times
+    those that are at risk or near it, in one number because the host may be reading it; and, added to what stood there,
+    those that found no room.
     """
     found_by_warp = cuda.shared.array(MAX_WARPS, uint32)
     thread = cuda.threadIdx.x
@@ -37,13 +38,13 @@ def choose_columns(n2, weight, bias, smallest, columns, counts):
     top = 0
     while top < n2:
         column = top + thread
-        risky = False
-        nearly = False
+        risky = 0
+        nearly = 0
         if column < n2:
             gamma = element(weight, column)
             beta = element(bias, column)
-            risky = at_risk(gamma, beta, smallest, RATIO)
-            nearly = at_risk(gamma, beta, MARGIN * smallest, RATIO // MARGIN)
+            risky = int(at_risk(gamma, beta, smallest, ratio))
+            nearly = int(at_risk(gamma, beta, margin * smallest, ratio / margin))
         ballot = cuda.ballot_sync(ALL_LANES, risky)
         if lane == 0:
             found_by_warp[warp] = cuda.popc(ballot)
@@ -51,7 +52,7 @@ def choose_columns(n2, weight, bias, smallest, columns, counts):
         place = found + cuda.popc(ballot & ((1 << lane) - 1))
         for other in range(warp):
             place += found_by_warp[other]
-        if risky and place < columns.shape[0]:
+        if risky > 0 and place < columns.shape[0]:
             columns[place] = column
         found += cuda.syncthreads_count(risky)  # and all have read the counts before the next round's are written
         top += cuda.blockDim.x
@@ -68,4 +69,5 @@ def choose_columns(n2, weight, bias, smallest, columns, counts):
 def launch_choice(launch: Any, n2: int, weight: Any, bias: Any, smallest: Any, columns: Any, counts: Any) -> None:
     """Queue the kernel."""
     threads = min(MAX_THREADS, whole_warps(n2))
-    launch(choose_columns, 1, threads, np.int64(n2), weight, bias, smallest, columns, counts)
+    limits = smallest, smallest.dtype.type(RATIO), smallest.dtype.type(MARGIN)
+    launch(choose_columns, 1, threads, np.int64(n2), weight, bias, *limits, columns, counts)

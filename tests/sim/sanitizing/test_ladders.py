@@ -118,9 +118,9 @@ def test_nothing_is_found_in_a_backward_step(step, memory_efficient, case):
     "case",
     [
         ((35, 96), "bfloat16", (True, True), False, "reverse"),  # a warp a row, a lag of one row
-        ((11, 520), "bfloat16", (True, False), True, 1),  # two warps a row
-        ((11, 1100), "float32", (True, True), False, "forward"),  # no lag
-        ((3, 8200), "float32", (False, False), False, "reverse"),  # two blocks a row
+        ((11, 198), "bfloat16", (True, False), True, 1),  # two warps a row
+        ((11, 201), "float32", (True, True), False, "forward"),  # no lag
+        ((3, 2049), "float32", (False, False), False, "reverse"),  # two blocks a row
     ],
     ids=str,
 )

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# What is measured on an H200, a part at a time: tests/hardware/h200.sh PART [OUT]; results go to OUT (default: $OUT, else .).
+# Wheels that the machine lacks lie in .whl. Parts take 2 to 8 minutes; each prints a short table last.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+out=${2:-${OUT:-.}}
+if compgen -G ".whl/*.whl" >/dev/null && [ ! -d /tmp/site ]; then
+  python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/site .whl/*.whl
+fi
+export PYTHONPATH=/tmp/site:$PWD NORMLAB_CACHE_DIR=/tmp/normlab-cache PYTHONUNBUFFERED=1
+bench="python3 -m normlab.cli bench"
+record() { local name=$1; shift; $bench "$@" --json "$out/$name.json"; }
+
+case $1 in
+  suite) python3 -m pytest -q -n 14 2>&1 | tee "$out/suite.txt" | tail -60 ;;
+  norm-*) dtype=${1#norm-}; record "norm_${dtype}_h200" norm --dtype "$dtype" --both-paths --peers torch,compile ;;
+  ladders)
+    for ladder in forward backward; do record "ladder_${ladder}_h200" ladder $ladder; done
+    record host_h200 host --direction both --peers torch,compile ;;
+  odd)  # few long rows, many short ones
+    record norm_long_h200 norm --dtype bfloat16,float32 --n1 1,16,132 --n2 65536,262144 --peers torch,compile
+    record norm_short_h200 norm --dtype bfloat16,float32 --n2 64,128,256,384 --peers torch,compile ;;
+  sweep)
+    for saved in input output; do
+      for n2 in 4096 8192 16384 65536; do
+        python3 -m tests.hardware.sweep backward --n2 $n2 --saved $saved | tee -a "$out/sweep.txt" | head -8
+      done
+    done
+    for n2 in 768 1024 8192 65536; do
+      for norm in layer rms; do
+        python3 -m tests.hardware.sweep forward --n2 $n2 --norm $norm | tee -a "$out/sweep.txt" | head -6
+      done
+    done ;;
+  counters) python3 tests/hardware/counters.py "$out/counters_h200.json" | tail -40 ;;
+  sanitizers) python3 tests/hardware/sanitizers.py "$out/sanitizers_h200.json" | tail -40 ;;
+  large) python3 -m pytest -q tests/kernels/test_large.py 2>&1 | tail -20 ;;
+  *) echo "unknown part $1" >&2; exit 2 ;;
+esac

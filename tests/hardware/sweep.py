@@ -1,0 +1,221 @@
+"""What the entries of the fast steps' tables are chosen by: every layout that fits, timed on a GPU beside a copy.
+
+    python -m tests.hardware.sweep backward --n2 4096,16384 --dtype bfloat16 --norm layer --saved output
+    python -m tests.hardware.sweep forward --n2 65536 --dtype bfloat16
+
+Kernels are compiled by all processors before the GPU is touched, and kept in $NORMLAB_CACHE_DIR. A layout whose result
+differs from the step's own by more than rounding is shown as wrong.
+"""
+
+import argparse
+import itertools
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from normlab.arrays import FLOATS
+from normlab.bench.problem import EPS, Data, Problem
+from normlab.engine import block_shared_bytes, cubins
+from normlab.kernels import BackwardProblem
+from normlab.kernels.backward import step_3_pipelined
+from normlab.kernels.backward.passes import Kind
+from normlab.kernels.backward.ring import Layout
+from normlab.kernels.forward import step_6_one_barrier, step_7_clusters
+from normlab.stages.vector import Deal, dealt
+
+CAPABILITY = (9, 0)
+THREADS, ROWS, STAGES, LAGS = (32, 64, 96, 128, 160, 256, 512), (1, 2, 3, 4, 8), (2, 3, 4), (0, 1)
+ROOM = block_shared_bytes(CAPABILITY)
+
+
+class Task(NamedTuple):
+    """One layout of one problem."""
+
+    direction: str
+    norm: str
+    dtype: str
+    saved: str
+    n2: int
+    layout: Any
+
+    @property
+    def memory_efficient(self) -> bool:
+        return self.saved == "output"
+
+
+def slices(n2: int, width: int, threads: int) -> Iterator[tuple[Deal, int]]:
+    """A row dealt to so many threads in each of 1, 2, 4, 8 or 16 blocks, where that comes out even enough."""
+    for blocks in (1, 2, 4, 8, 16):
+        deal = dealt(width * -(-n2 // (width * blocks)), width, threads)
+        if blocks * deal.columns >= n2 and (blocks - 1) * deal.columns < n2:
+            yield deal._replace(whole=blocks * deal.columns == n2), blocks
+
+
+def backward_layouts(n2: int, itemsize: int, kind: Kind) -> Iterator[Layout]:
+    """Those that keep a GPU busy and fit into its blocks."""
+    for threads, rows, stages, lag in itertools.product(THREADS, ROWS, STAGES, LAGS):
+        for deal, blocks in slices(n2, 16 // itemsize, threads):
+            layout = Layout(deal, rows, blocks, stages, lag, itemsize, itemsize)
+            busy = 128 <= layout.threads <= 512 and 16 <= deal.elements <= step_3_pipelined.MAX_ELEMENTS
+            bytes_needed = layout.shared_bytes(kind.parameters) + layout.board_bytes
+            if busy and stages - 1 - lag > 0 and ROOM // 3 <= bytes_needed <= ROOM:
+                yield layout
+
+
+def forward_plans(n2: int, itemsize: int) -> Iterator[Any]:
+    """Rows in registers, several a block; and slices in shared memory, of rows for which that is not enough."""
+    for threads, rows in itertools.product((*THREADS, 640, 1024), (1, 2, 4, 8)):
+        deal = dealt(n2, 16 // itemsize, threads)
+        if threads * rows <= 1024 and 8 <= deal.elements <= 64 and deal.elements * threads * rows <= 2**15:
+            yield step_6_one_barrier.Plan(deal, rows)
+    for threads in (128, 256, 512, 1024):
+        for deal, blocks in slices(n2, 16 // itemsize, threads):
+            long = step_7_clusters.Plan(deal, blocks, itemsize)
+            if n2 > 2**14 and long.shared_bytes + 2048 <= ROOM and 4 <= deal.vectors <= 16:
+                yield long
+
+
+def tasks(options: argparse.Namespace) -> list[Task]:
+    """All of them."""
+    found = []
+    itemsize = FLOATS[options.dtype].itemsize
+    rms = options.norm == "rms"
+    kind = Kind(rms, options.saved == "output", True, not rms)
+    for n2 in map(int, options.n2.split(",")):
+        backward = options.direction == "backward"
+        layouts = backward_layouts(n2, itemsize, kind) if backward else forward_plans(n2, itemsize)
+        rest = options.direction, options.norm, options.dtype, options.saved, n2
+        found += [Task(*rest, layout) for layout in layouts]
+    return found
+
+
+OWN = {
+    (step_3_pipelined, "layout_for"): step_3_pipelined.layout_for,
+    (step_6_one_barrier, "plan_for"): step_6_one_barrier.plan_for,
+    (step_7_clusters, "plan_for"): step_7_clusters.plan_for,
+}
+
+
+def take(layout: Any) -> None:
+    """Let its step use a layout, whatever it is asked for; None: its own."""
+    for (module, name), own in OWN.items():
+        setattr(module, name, own)
+    if isinstance(layout, Layout):
+        step_3_pipelined.layout_for = lambda *how: layout
+    elif isinstance(layout, step_6_one_barrier.Plan):
+        step_6_one_barrier.plan_for = lambda *how: layout
+    elif layout is not None:
+        step_6_one_barrier.plan_for = lambda *how: None
+        step_7_clusters.plan_for = lambda *how: layout
+
+
+class Scratch:
+    """Memory for partial sums, without contents."""
+
+    empty = zeros = staticmethod(np.empty)
+
+
+def compile_ahead(task: Task) -> None:
+    """Put a layout's kernels where a launch will find them."""
+    rms, dtype, n2 = task.norm == "rms", FLOATS[task.dtype], task.n2
+    x, weight = np.empty((4, n2), dtype), np.empty(n2, dtype)
+    bias, statistics = None if rms else weight, np.empty(4, np.float32)
+
+    def launch(kernel: Any, grid: Any, block: Any, *arguments: Any, **how: Any) -> None:
+        kinds = [
+            None if one is None else (one.dtype, one.ndim, "C") if np.ndim(one) else np.asarray(one).dtype
+            for one in arguments
+        ]
+        cubins.cubin(kernel, tuple(kinds), CAPABILITY)
+
+    take(task.layout)
+    mean = None if rms else statistics
+    if task.direction == "forward":
+        step_7_clusters.STEP.run(launch, x, weight, bias, np.float32(EPS), x, mean, statistics)
+        return
+    mean = None if task.memory_efficient else mean
+    problem = BackwardProblem(
+        x, x, mean, statistics, weight, bias, np.float32(EPS), rms, task.memory_efficient, x, weight, bias
+    )
+    step_3_pipelined.STEP.run(launch, Scratch, problem)
+
+
+def calls(task: Task, data: Data) -> Any:
+    """The call to time, and its results."""
+    from normlab import ops
+
+    x, n2, weight, bias, eps = data.x, task.n2, data.weight, data.bias, EPS
+    if task.direction == "forward":
+        if task.norm == "rms":
+            return lambda: ops.rms_norm_forward(x, n2, weight, eps, step="clusters")
+        return lambda: ops.layer_norm_forward(x, n2, weight, bias, eps, step="clusters")
+    me, dy = task.memory_efficient, data.grad_output
+    if task.norm == "rms":
+        output, invvar = ops.rms_norm_forward(x, n2, weight, eps)
+        saved = output if me else x
+        return lambda: ops.rms_norm_backward(dy, saved, invvar, n2, weight, eps, me, step="pipelined")
+    output, mean, invvar = ops.layer_norm_forward(x, n2, weight, bias, eps)
+    saved = output if me else x
+    return lambda: ops.layer_norm_backward(dy, saved, mean, invvar, n2, weight, bias, eps, me, step="pipelined")
+
+
+def same(results: tuple, others: tuple) -> bool:
+    """Do two runs agree up to rounding?"""
+    pairs = [(a.float(), b.float()) for a, b in zip(results, others, strict=True) if a is not None]
+    return all(bool((a - b).abs().max() <= 0.02 * b.abs().max()) for a, b in pairs)
+
+
+def time_all(wanted: list[Task]) -> None:
+    """Print, for each problem, its layouts, the fastest first."""
+    import torch
+
+    from normlab import replay
+    from normlab.bench.timing import EventTimer
+
+    timer = EventTimer()
+    for n2, group in itertools.groupby(wanted, lambda task: task.n2):
+        some = list(group)
+        first = some[0]
+        problem = Problem(first.norm, first.direction, first.dtype, 2**27 // n2, n2)
+        data = problem.draw("cuda")
+        copy = timer(partial(torch.empty_like(data.x).copy_, data.x)).median
+        ideal = copy * problem.bytes / (2 * problem.array_bytes)
+        take(None)
+        replay._recordings.clear()
+        call = calls(first, data)
+        want = call()
+        found = [(ideal / timer(call).median, "the step's own", True)]
+        for task in some:
+            take(task.layout)
+            replay._recordings.clear()
+            try:
+                right = same(call(), want)
+                found.append((ideal / timer(call).median, task.layout, right))
+            except Exception as error:  # a launch that the GPU refuses is a result, too
+                found.append((0.0, f"{task.layout}: {error}", False))
+        print(f"{first.direction} {first.norm} {first.dtype} n2 = {n2}, saved {first.saved}: fraction of a copy")
+        for fraction, layout, right in sorted(found, key=lambda one: -one[0]):
+            print(f"  {fraction:.3f}{'' if right else ' WRONG'}  {layout}")
+
+
+def main() -> None:
+    """Compile, then time."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("direction", choices=["forward", "backward"])
+    parser.add_argument("--n2", default="4096")
+    parser.add_argument("--dtype", default="bfloat16", choices=["float16", "bfloat16", "float32"])
+    parser.add_argument("--norm", default="layer", choices=["layer", "rms"])
+    parser.add_argument("--saved", default="input", choices=["input", "output"])
+    wanted = tasks(parser.parse_args())
+    with ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 1), mp_context=get_context("spawn")) as pool:
+        list(pool.map(compile_ahead, wanted))
+    time_all(wanted)
+
+
+if __name__ == "__main__":
+    main()
