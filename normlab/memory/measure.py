@@ -135,6 +135,7 @@ def run(shape: Shape, steps: int, device: str, advance: Callable[[], None] = lam
         "what": "memory",
         **provenance(),
         "device": device,
+        "threads": torch.get_num_threads(),
         "method": METHOD,
         **shape._asdict(),
         "heads": shape.heads,

@@ -102,7 +102,7 @@ def test_memory_prints_what_is_saved_and_what_the_large_model_would_and_writes_r
     assert "LLaMA-7B's blocks on a GPU, predicted: 32 blocks of hidden 4096, LayerNorm, float32, 2 x 2048" in words
     assert "No peak: only a GPU's allocator counts." in words
     written = json.loads(record.read_text())
-    assert set(written) == MACHINE | SHAPE | {"dtype", "heads", "inner", "predicted"}
+    assert set(written) == MACHINE | SHAPE | {"dtype", "heads", "inner", "predicted", "threads"}
     assert (written["what"], written["device"], written["parameters"]) == ("memory", "cpu", 45_248)
     for row in written["rows"]:
         assert set(row) == {
