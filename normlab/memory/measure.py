@@ -20,6 +20,7 @@ from normlab.bench.timing import spread
 from normlab.memory import prediction, text
 from normlab.memory.model import Decoder, Shape
 from normlab.memory.saved import counting
+from normlab.memory.threads import threads
 from normlab.memory.variants import TORCH, VARIANTS, Switch
 
 SMALL = Shape(layers=4, hidden=256, batch=2, sequence=256, norm="rms", dtype="bfloat16")
@@ -124,7 +125,9 @@ def run(shape: Shape, steps: int, device: str, advance: Callable[[], None] = lam
         NoRoomError: the model does not fit.
     """
     try:
-        rows, rounds = _rows(shape, steps, device, advance)
+        with threads(shape):
+            used = torch.get_num_threads()
+            rows, rounds = _rows(shape, steps, device, advance)
     except torch.cuda.OutOfMemoryError as error:
         raise NoRoomError(f"{error}".splitlines()[0]) from None
     for row in rows:
@@ -135,7 +138,7 @@ def run(shape: Shape, steps: int, device: str, advance: Callable[[], None] = lam
         "what": "memory",
         **provenance(),
         "device": device,
-        "threads": torch.get_num_threads(),
+        "threads": used,
         "method": METHOD,
         **shape._asdict(),
         "heads": shape.heads,

@@ -14,12 +14,13 @@ import torch
 from normlab.bench.machine import provenance
 from normlab.memory.model import Decoder, Shape
 from normlab.memory.text import Text
+from normlab.memory.threads import threads
 from normlab.memory.variants import TORCH, VARIANTS, Switch
 
 SEED = 0
 RATE = 3e-3  # of AdamW
 WINDOW = 20  # steps that a smoothed loss is the mean of
-OTHER_ORDERS = 4  # of each batch, for torch.nn's further runs: turned round by 1, 2, … places
+OTHER_ORDERS = 7  # of each batch, for torch.nn's further runs: turned round by 1, 2, … places
 DTYPES = ("float32", "bfloat16")
 METHOD = (
     "The same initial parameters and the same batches for all; AdamW, parameters in the dtype named. Difference: the "
@@ -83,7 +84,8 @@ def difference(curve: list[float], other: list[float]) -> float:
 
 def run(lesson: Lesson, dtypes: list[str], advance: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """The record of `normlab train`; `advance` is called for each run in each dtype."""
-    rows = [row for dtype in dtypes for row in _rows(_in(lesson, dtype), advance)]
+    with threads(lesson.shape):
+        rows = [row for dtype in dtypes for row in _rows(_in(lesson, dtype), advance)]
     shape = lesson.shape._asdict()
     del shape["dtype"]
     return {

@@ -5,6 +5,7 @@ import torch
 
 from normlab.memory import measure, prediction
 from normlab.memory.model import Shape
+from normlab.memory.threads import threads
 from normlab.memory.variants import MODES, TORCH, VARIANTS, Switch
 from normlab.nn import FusedLayerNorm, FusedRMSNorm
 
@@ -129,3 +130,12 @@ def test_switch_leaves_the_model_with_its_own_norms():
     own = model[0]
     Switch(model)
     assert model[0] is own
+
+
+def test_a_small_model_runs_on_one_thread_and_gives_the_others_back():
+    torch.set_num_threads(2)
+    with threads(TINY):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
+    with threads(prediction.LLAMA):
+        assert torch.get_num_threads() == 2
