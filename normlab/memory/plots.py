@@ -18,9 +18,10 @@ OTHER_ORDER = "torch.nn, another order"
 
 def draw(record: dict[str, Any], path: Path) -> None:
     """Draw a record into a file; `normlab.bench.plots.check_suffix` says which."""
+    import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    with style():
+    with style(), mpl.rc_context({"axes.titlesize": 9}):
         if record["what"] == "memory":
             figure = Figure(figsize=(12.0, 3.0), layout="constrained")
             _memory(figure.subplots(1, 4), record)
@@ -42,21 +43,21 @@ def _memory(panels: Any, record: dict[str, Any]) -> None:
     names = [row["variant"] for row in rows]
     colors = [COLORS[name] for name in names]
     saved.bar(names, [row["saved_bytes"] / 1e6 for row in rows], color=colors, label="_saved")
-    saved.set_ylabel("saved for the backward, MB")
+    saved.set_title("saved for the backward, MB")
     totals, title = [row["peak_bytes"] for row in rows], "peak memory, GB"
     if None in totals:
         totals, title = list(tables.predicted_totals(record).values()), "LLaMA-7B's blocks, predicted: saved, GB"
     large.bar(names, [total / 1e9 for total in totals], color=colors, label="_large")
-    large.set_ylabel(title)
+    large.set_title(title)
     steps = np.array([[row["step"][name] / 1e3 for name in ("median_us", "lower_us", "upper_us")] for row in rows]).T
     median, lower, upper = steps
     time.bar(names, median, color=colors, label="_time")
     time.errorbar(names, median, [median - lower, upper - median], fmt="none", ecolor=INK, capsize=3)
-    time.set_ylabel("step, ms")
+    time.set_title("step, ms")
     for row in rows:
         name = row["variant"]
         loss.plot(row["losses"], label=name, color=COLORS[name], linewidth=WIDTHS[name])
-    loss.set_ylabel("loss")
+    loss.set_title("loss")
     loss.set_xlabel("step")
     loss.xaxis.get_major_locator().set_params(integer=True)
 
@@ -76,8 +77,8 @@ def _train(loss: Any, difference: Any, record: dict[str, Any], dtype: str) -> No
             loss.plot(row["losses"], label=name, color=COLORS[name], linewidth=WIDTHS[name])
         if name != TORCH:
             difference.plot(steps, curve - reference, color=COLORS[name], linewidth=0.5 * WIDTHS[name])
-    loss.set_title(f"loss, {dtype}", fontsize=9)
-    difference.set_title(f"smoothed over {WINDOW} steps, less torch.nn's", fontsize=9)
+    loss.set_title(f"loss, {dtype}")
+    difference.set_title(f"smoothed over {WINDOW} steps, less torch.nn's")
     for panel in (loss, difference):
         panel.set_xlabel("step")
         panel.grid(color=INK, alpha=0.25, linewidth=0.5)
