@@ -2,11 +2,15 @@
 
 Called by `normlab.nn.functional`. Each computes what `normlab.nn.engines` chooses, knows its results' shapes without
 computing (the fake implementations), and has its gradient registered. Statistics have the input's leading dimensions.
+How many columns the exact mode keeps is known when it runs: in the graph that is a size like any other dynamic one.
 """
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from normlab.keeping import Kept
 from normlab.nn import engines, vectorised
 from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
 
@@ -17,14 +21,16 @@ def norm(
     weight: Parameter,
     bias: Parameter,
     eps: float,
-    memory_efficient: MemoryEfficient,
     rms: bool,
+    memory_efficient: MemoryEfficient,
+    owner: Parameter,
 ) -> Tensor:
-    """The output of a norm, by its operator."""
-    recompute = memory_efficient is True  # "exact": the columns at risk are not known to a graph, so it keeps the input
+    """The output of a norm, by its operator. owner: see `normlab.nn.room`."""
+    if memory_efficient == "exact":
+        return torch.ops.normlab.exact_norm(x, shape, weight, bias, eps, rms, owner)[0]
     if rms:
-        return torch.ops.normlab.rms_norm(x, shape, weight, eps, recompute)[0]
-    return torch.ops.normlab.layer_norm(x, shape, weight, bias, eps, recompute)[0]
+        return torch.ops.normlab.rms_norm(x, shape, weight, eps, memory_efficient)[0]
+    return torch.ops.normlab.layer_norm(x, shape, weight, bias, eps, memory_efficient)[0]
 
 
 @torch.library.custom_op("normlab::layer_norm", mutates_args=())
@@ -53,12 +59,31 @@ def rms_norm(
     return output, invvar.reshape(x.shape[: x.dim() - len(shape)])
 
 
+@torch.library.custom_op("normlab::exact_norm", mutates_args=())
+def exact_norm(
+    x: Tensor,
+    normalized_shape: list[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    rms: bool,
+    owner: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(output, invvar, columns, values): the last two are x̂ of the columns at risk, as `normlab.keeping.Kept`."""
+    shape, run = tuple(normalized_shape), engines.chosen(x)
+    output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
+    kept = run.keep(x, mean, invvar, shape, weight, bias, eps, owner)
+    return output, invvar.reshape(x.shape[: x.dim() - len(shape)]), *kept
+
+
 @torch.library.custom_op("normlab::norm_backward", mutates_args=())
 def norm_backward(
     grad_output: Tensor,
     saved: Tensor,
     mean: Tensor | None,
     invvar: Tensor,
+    columns: Tensor | None,
+    values: Tensor | None,
     normalized_shape: list[int],
     weight: Tensor | None,
     bias: Tensor | None,
@@ -68,66 +93,97 @@ def norm_backward(
     input_dtype: torch.dtype,
 ) -> list[Tensor]:
     """grad_input, and the gradients of weight and bias where they are given."""
-    shape = tuple(normalized_shape)
+    kept = None if columns is None else Kept(columns, values)
+    mode: MemoryEfficient = memory_efficient if kept is None else "exact"
     gradients = engines.chosen(saved).backward(
-        grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, None, input_dtype
+        grad_output, saved, mean, invvar, tuple(normalized_shape), weight, bias, eps, rms, mode, kept, input_dtype
     )
     return [gradient for gradient in gradients if gradient is not None]
 
 
-def _fake_forward(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def _fake(x: Tensor, shape: list[int], weight: Parameter, bias: Parameter) -> tuple[Tensor, Tensor]:
+    """Output and invvar."""
     output = x.new_empty(x.shape, dtype=vectorised.output_dtype(x, weight, bias))
-    leading = x.shape[: x.dim() - len(shape)]
-    return output, x.new_empty(leading, dtype=vectorised.accumulator(x.dtype))
+    return output, x.new_empty(x.shape[: x.dim() - len(shape)], dtype=vectorised.accumulator(x.dtype))
 
 
 @layer_norm.register_fake
 def _(x, normalized_shape, weight, bias, eps, memory_efficient):
-    output, invvar = _fake_forward(x, normalized_shape, weight, bias)
+    output, invvar = _fake(x, normalized_shape, weight, bias)
     return output, torch.empty_like(invvar), invvar
 
 
 @rms_norm.register_fake
 def _(x, normalized_shape, weight, eps, memory_efficient):
-    return _fake_forward(x, normalized_shape, weight, None)
+    return _fake(x, normalized_shape, weight, None)
+
+
+@exact_norm.register_fake
+def _(x, normalized_shape, weight, bias, eps, rms, owner):
+    output, invvar = _fake(x, normalized_shape, weight, bias)
+    capacity = torch.library.get_ctx().new_dynamic_size()
+    columns, values = x.new_empty(capacity, dtype=torch.int32), output.new_empty(invvar.numel(), capacity)
+    return output, invvar, columns, values
 
 
 @norm_backward.register_fake
-def _(grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, rms, memory_efficient, input_dtype):
+def _(grad_output, saved, mean, invvar, columns, values, shape, weight, bias, eps, rms, memory_efficient, input_dtype):
     gradients = [torch.empty_like(parameter) for parameter in (weight, bias) if parameter is not None]
     return [saved.new_empty(saved.shape, dtype=input_dtype), *gradients]
 
 
-def _save(ctx, inputs, output):
-    """What the backward needs, for both operators: their arguments differ by the bias, their results by the mean."""
-    if len(inputs) == 6:
-        x, shape, weight, bias, eps, memory_efficient = inputs
-        result, mean, invvar = output
-    else:
-        (x, shape, weight, eps, memory_efficient), bias = inputs, None
-        (result, invvar), mean = output, None
+def _save_layer_norm(ctx: Any, inputs: tuple, output: tuple) -> None:
+    x, shape, weight, bias, eps, memory_efficient = inputs
+    result, mean, invvar = output
+    kept = (result, None) if memory_efficient else (x, mean)
+    _save(ctx, (*kept, invvar, None, None, weight, bias), (shape, eps, False, memory_efficient, x.dtype))
+
+
+def _save_rms_norm(ctx: Any, inputs: tuple, output: tuple) -> None:
+    x, shape, weight, eps, memory_efficient = inputs
+    result, invvar = output
+    saved = result if memory_efficient else x
+    _save(ctx, (saved, None, invvar, None, None, weight, None), (shape, eps, True, memory_efficient, x.dtype))
+
+
+def _save_exact_norm(ctx: Any, inputs: tuple, output: tuple) -> None:
+    x, shape, weight, bias, eps, rms, _ = inputs
+    result, *rest = output
+    _save(ctx, (result, None, *rest, weight, bias), (shape, eps, rms, True, x.dtype))
+
+
+def _save(ctx: Any, tensors: tuple, how: tuple) -> None:
     ctx.set_materialize_grads(False)
-    if memory_efficient:
-        ctx.save_for_backward(result, weight, bias, None, invvar)
-    else:
-        ctx.save_for_backward(x, weight, bias, mean, invvar)
-    ctx.how = shape, eps, len(inputs) == 5, memory_efficient, x.dtype
+    ctx.save_for_backward(*tensors)
+    ctx.how = how
 
 
-def _backward(ctx, grad_output, *_):
-    saved, weight, bias, mean, invvar = ctx.saved_tensors
-    shape, eps, rms, memory_efficient, dtype = ctx.how
-    grad_input, grad_weight, grad_bias = None, None, None
-    if grad_output is not None:
-        grad_input, *parameters = torch.ops.normlab.norm_backward(
-            grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, dtype
-        )
-        grad_weight = None if weight is None else parameters.pop(0)
-        grad_bias = None if bias is None else parameters.pop(0)
-    if rms:
-        return grad_input, None, grad_weight, None, None
+def _gradients(ctx: Any, grad_output: Tensor | None) -> list[Tensor | None]:
+    """Of x, weight and bias."""
+    if grad_output is None:
+        return [None, None, None]
+    saved, mean, invvar, columns, values, weight, bias = ctx.saved_tensors
+    shape, *how = ctx.how
+    grad_input, *others = torch.ops.normlab.norm_backward(
+        grad_output, saved, mean, invvar, columns, values, shape, weight, bias, *how
+    )
+    return [grad_input, *(None if parameter is None else others.pop(0) for parameter in (weight, bias))]
+
+
+def _layer_norm_backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    grad_input, grad_weight, grad_bias = _gradients(ctx, grad_output)
     return grad_input, None, grad_weight, grad_bias, None, None
 
 
-layer_norm.register_autograd(_backward, setup_context=_save)
-rms_norm.register_autograd(_backward, setup_context=_save)
+def _rms_norm_backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    grad_input, grad_weight, _none = _gradients(ctx, grad_output)
+    return grad_input, None, grad_weight, None, None
+
+
+def _exact_norm_backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    return *_layer_norm_backward(ctx, grad_output), None
+
+
+layer_norm.register_autograd(_layer_norm_backward, setup_context=_save_layer_norm)
+rms_norm.register_autograd(_rms_norm_backward, setup_context=_save_rms_norm)
+exact_norm.register_autograd(_exact_norm_backward, setup_context=_save_exact_norm)

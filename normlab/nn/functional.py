@@ -43,8 +43,7 @@ def layer_norm(
         eps: added to the biased variance.
         memory_efficient: what the backward keeps. False: the input. True: the output, and gradients go wrong where
             a weight is small (`normlab.oracle.recompute_error`), as in apex. "exact": the output and x̂ of the columns
-            at risk, and gradients are right for every weight, up to the output's rounding. Compiled, "exact" keeps the
-            input: how many columns are at risk no graph can know.
+            at risk, and gradients are right for every weight, up to the output's rounding.
 
     Raises:
         RuntimeError, TypeError, NotImplementedError: PyTorch's, in its words.
@@ -160,7 +159,7 @@ def _norm(
     if torch.compiler.is_compiling() or type(x) not in _PLAIN:
         if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
             return _exportable(x, shape, weight, bias, eps, rms)
-        return custom.norm(x, shape, weight, bias, eps, memory_efficient, rms)
+        return custom.norm(x, shape, weight, bias, eps, rms, memory_efficient, owner)
     wanted = x.requires_grad or (owner is not None and owner.requires_grad) or (bias is not None and bias.requires_grad)
     if not (wanted and torch.is_grad_enabled()):
         return engines.chosen(x).forward(x, shape, weight, bias, eps, rms)[0]

@@ -11,11 +11,10 @@ Called by `normlab.nn.launched`.
 """
 
 import warnings
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from normlab.keeping import Kept, keep_columns
 from normlab.kernels.exact.choose import NEAR
@@ -26,8 +25,9 @@ GRAIN = 8  # columns: so that few capacities occur, each of which is prepared on
 class Room:
     """What the GPU said last, about the columns of one parameter."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.counts = torch.zeros(2, dtype=torch.int64, pin_memory=device.type == "cuda")
+    def __init__(self, owner: Tensor) -> None:
+        self.storage = StorageWeakRef(owner.untyped_storage())
+        self.counts = torch.zeros(2, dtype=torch.int64, pin_memory=owner.is_cuda)
         self._read = self.counts.numpy()  # shares the memory; to read it takes a tenth of a tensor's time
         self._lost = 0
 
@@ -45,13 +45,16 @@ class Room:
         return -(-(said // NEAR) // GRAIN) * GRAIN
 
 
-_rooms: Any = WeakIdKeyDictionary()  # by parameter
+_rooms: dict[tuple, Room] = {}  # by where a parameter lies: compiled code gets it as another tensor
 
 
 def keep(owner: Tensor, given: tuple) -> Kept:
     """`normlab.keeping.keep_columns` of given arguments, with the room that this parameter's columns need."""
-    room = _rooms.get(owner)
-    if room is None:
-        room = _rooms[owner] = Room(owner.device)
+    key = owner.untyped_storage()._cdata, owner.storage_offset(), owner.numel()
+    room = _rooms.get(key)
+    if room is None or room.storage.expired():
+        for gone in [other for other, room in _rooms.items() if room.storage.expired()]:
+            del _rooms[gone]
+        room = _rooms[key] = Room(owner)
         return keep_columns(*given, counts=room.counts)
     return keep_columns(*given, capacity=room.capacity(), counts=room.counts)

@@ -91,6 +91,8 @@ def keep(
     if bias is not None:
         risky |= bias.to(wide).abs() > RATIO * gamma
     columns = risky.flatten().nonzero().flatten()
+    if not len(columns):
+        return Kept(columns.to(torch.int32), x.new_empty((rows, 0), dtype=dtype))
     values = x.reshape(rows, prod(shape))[:, columns].to(wide)
     xhat = normalised_from_input(values, None if mean is None else mean.reshape(rows, 1), invvar.reshape(rows, 1))
     return Kept(columns.to(torch.int32), xhat.to(dtype).contiguous())
@@ -176,11 +178,14 @@ def backward(
     invvar, values = column(invvar, dy, shape), to(saved, wide).contiguous()
     grad_weight: Tensor | None
     grad_bias: Tensor | None
-    if not (memory_efficient or mean is None or torch.is_grad_enabled()):
+    once = not torch.is_grad_enabled()
+    if once and mean is not None and not memory_efficient:
         # Handed x, it would subtract the mean from products of x, and lose the digits that x and its mean share.
-        centred, still = values - column(mean, dy, shape), torch.zeros_like(invvar)
-        wanted = [True, gamma is not None, beta is not None]
-        grad_input, grad_weight, grad_bias = _fused(dy, centred, shape, still, invvar, gamma, beta, wanted)
+        grad_input, grad_weight, grad_bias = _fused(dy, values - column(mean, dy, shape), invvar, shape, gamma, beta)
+    elif once and memory_efficient and not rms and (kept is not None or gamma is None or (gamma.abs() >= eps).all()):
+        xhat, _ = normalised_from_output(values, gamma, beta, eps, shape, kept)
+        grad_input, grad_weight, grad_bias = _fused(dy, xhat, torch.ones_like(invvar), shape, gamma, beta)
+        grad_input = grad_input * invvar
     else:
         if not memory_efficient:
             xhat = normalised_from_input(values, column(mean, dy, shape), invvar)
@@ -203,7 +208,15 @@ def backward(
     )
 
 
-_fused = torch.ops.aten.native_layer_norm_backward.default
+def _fused(
+    dy: Tensor, centred: Tensor, scale: Tensor, shape: Shape, gamma: Parameter, beta: Parameter
+) -> tuple[Tensor, Tensor, Tensor]:
+    """LayerNorm's gradients by one operation of PyTorch's: x̂ is centred times scale, a factor of grad_input, too."""
+    wanted = [True, gamma is not None, beta is not None]
+    return _native_backward(dy, centred, shape, torch.zeros_like(scale), scale, gamma, beta, wanted)
+
+
+_native_backward = torch.ops.aten.native_layer_norm_backward.default
 
 
 @overload

@@ -30,7 +30,7 @@ def rows(count: int, contiguous: bool, dtype) -> torch.Tensor:
 CASES = [
     (rows, contiguous, dtype)
     for rows, contiguous, dtype in itertools.product(
-        (16, 512), (True, False), (torch.float32, torch.float16, torch.bfloat16)
+        (16, 128), (True, False), (torch.float32, torch.float16, torch.bfloat16)
     )
     if rows == 16 or dtype == torch.float32
 ]

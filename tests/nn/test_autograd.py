@@ -13,7 +13,7 @@ from normlab import nn
 AFFINE = [("layer", ""), ("layer", "w"), ("layer", "b"), ("layer", "wb"), ("rms", ""), ("rms", "w")]
 
 
-def drawn(kind: str, affine: str, memory_efficient, shape=(2, 3), leading=(3,)) -> tuple:
+def drawn(kind: str, affine: str, memory_efficient, shape=(2, 2), leading=(2,)) -> tuple:
     """(function of (x, *parameters), those in float64). Exact: with columns at risk, one of them of weight 0."""
     torch.manual_seed(0)
     x = torch.randn(*leading, *shape, dtype=torch.float64, requires_grad=True)

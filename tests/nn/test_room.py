@@ -10,7 +10,8 @@ from normlab.nn import room
 
 
 @pytest.fixture(autouse=True)
-def _simulated():
+def _simulated(monkeypatch):
+    monkeypatch.setattr(room, "_rooms", {})
     with engine.using("simulator"):
         yield
 
@@ -48,10 +49,12 @@ def test_columns_that_find_no_room_are_told_and_have_it_the_next_time():
 
 
 def test_a_parameter_that_is_gone_is_forgotten():
-    before = len(room._rooms)
-    weight = torch.ones(8)
-    keep(weight)
-    assert len(room._rooms) == before + 1
+    weight, other = torch.ones(8), torch.ones(16)
+    keep(weight), keep(weight.detach())  # the same memory
+    assert len(room._rooms) == 1
     del weight
     gc.collect()
-    assert len(room._rooms) == before
+    keep(other)
+    assert len(room._rooms) == 1
+    keep(other[8:])  # not the same
+    assert len(room._rooms) == 2

@@ -49,7 +49,9 @@ ARRAYS = ("input", "weight", "bias", "grad_output")
 def layer(name: str, dtype: str) -> Case:
     """A bundled layer of real activations, rounded to a dtype."""
     (arrays,) = [source.arrays for source in bundled() if source.name == name]
-    return Case(*(arrays[key].astype(DTYPES[dtype]) for key in ARRAYS), eps=float(arrays["eps"]), rms=False)
+    rows = {"input": slice(90), "grad_output": slice(90)}
+    drawn = (arrays[key][rows.get(key, slice(None))].astype(DTYPES[dtype]) for key in ARRAYS)
+    return Case(*drawn, eps=float(arrays["eps"]), rms=False)
 
 
 def relative_error(got: np.ndarray, case: Case) -> float:
