@@ -31,7 +31,7 @@ def memory(
     sequence: Annotated[int | None, _number("Bytes of a passage. Default: 2048 on a GPU, else 256.")] = None,
     dtype: Annotated[DType, typer.Option(help="Of parameters and activations.")] = DType.BFLOAT16,
     norm: NormOption = Norm.RMS,
-    steps: Annotated[int, typer.Option(min=1, metavar="N", help="Steps of each variant, twice.")] = 5,
+    steps: Annotated[int, typer.Option(min=2, metavar="N", help="Steps of each kind, alone and in turns.")] = 5,
     json_file: JsonFile = None,
     plot: Plot = None,
 ) -> None:

@@ -82,7 +82,7 @@ class Bench:
         return loss.detach()
 
     def alone(self, variant: str, steps: int) -> dict[str, Any]:
-        """Bytes saved, peak, and losses of `steps` steps from the start."""
+        """Bytes saved, peak, and losses of `steps` steps from the start, at least 2."""
         self.switch(variant)
         self.model.reset(SEED)
         with counting([*self.model.parameters(), *self.batch]) as saved:

@@ -1,6 +1,7 @@
 """What autograd keeps of a forward of `normlab.memory.model`, in bytes, said without running it.
 
-By role, each a storage or several that `normlab.memory.saved` counts; tests hold the two against each other.
+By role, each a storage or several that `normlab.memory.saved` counts; tests hold the two against each other on the CPU.
+On a GPU attention keeps some bytes more, its seeds, and in float64, which has no fused kernel there, much more.
 """
 
 from normlab.memory.model import VOCABULARY, Shape

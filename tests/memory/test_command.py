@@ -49,7 +49,7 @@ def test_what_cannot_be_used_is_named_in_a_line(arguments, words):
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (("memory", "--layers", 0), "Invalid value for '--layers'"),
-    (("memory", "--steps", 0), "Invalid value for '--steps'"),
+    (("memory", "--steps", 1), "Invalid value for '--steps'"),
     (("memory", "--norm", "batch"), "'batch' is not one of 'layer', 'rms'"),
     (("memory", "--dtype", "int8"), "'int8' is not one of 'float16', 'bfloat16', 'float32', 'float64'"),
     (("train", "--batch", 1), "Invalid value for '--batch'"),
@@ -124,7 +124,7 @@ def test_peaks_are_shown_where_they_were_measured(monkeypatch, tmp_path):
     monkeypatch.setattr(
         measure.Bench, "alone", lambda bench, name, steps: alone(bench, name, steps) | {"peak_bytes": peaks[name]}
     )
-    done = run("memory", *TINY, "--steps", 1, "--plot", tmp_path / "memory.svg")
+    done = run("memory", *TINY, "--steps", 2, "--plot", tmp_path / "memory.svg")
     words = " ".join(done.stdout.split())
     assert "30,100.0" in words
     assert "2,100.0" in words
@@ -162,6 +162,6 @@ def test_a_variant_that_learns_something_else_is_named_with_its_difference():
 
 def test_whoever_has_to_wait_is_told(monkeypatch):
     monkeypatch.setattr(measure, "seconds", lambda *arguments: 100.0)
-    assert run("memory", *TINY, "--steps", 1).stderr == (
+    assert run("memory", *TINY, "--steps", 2).stderr == (
         "this takes about 1.7 minutes; fewer or smaller --layers take less\n"
     )
