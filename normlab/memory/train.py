@@ -21,7 +21,8 @@ SEED = 0
 RATE = 3e-3  # of AdamW
 WINDOW = 20  # steps that a smoothed loss is the mean of
 OTHER_ORDERS = 7  # of each batch, for torch.nn's further runs: turned round by 1, 2, … places
-DTYPES = ("float32", "bfloat16")
+DEFAULT_DTYPES = ("float32", "bfloat16")
+DTYPES = (*DEFAULT_DTYPES, "float64")  # in float16 alone, without a scaled loss, AdamW divides by 0
 METHOD = (
     "The same initial parameters and the same batches for all; AdamW, parameters in the dtype named. Difference: the "
     f"largest between two losses, each the mean of {WINDOW} steps. By rounding alone: that between torch.nn and "

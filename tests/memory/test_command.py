@@ -37,7 +37,7 @@ def refused(*arguments):
     (("memory", "--hidden", 2**20), "GB at least, and cpu has"),
     (("memory", "--json", "no/where.json"), "normlab memory: [Errno 2] No such file or directory: 'no/where.json'"),
     (("train", "nothing.txt"), "normlab train: [Errno 2] No such file or directory: 'nothing.txt'"),
-    (("train", "--dtype", "float8"), "--dtype float8: choose from float16, bfloat16, float32, float64"),
+    (("train", "--dtype", "float16"), "normlab train: --dtype float16: choose from float32, bfloat16, float64"),
     (("train", "--plot", "x"), "normlab train: --plot x: the name must end in .svg, .png, .pdf"),
     (("train", "--hidden", 2**20), "GB at least, and cpu has"),
 ])  # fmt: skip
