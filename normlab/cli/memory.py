@@ -77,7 +77,7 @@ def train(
     batch: Annotated[int, typer.Option(min=2, metavar="N", help="Passages of text in a step.")] = 8,
     sequence: Annotated[int, typer.Option(min=1, metavar="N", help="Bytes of a passage.")] = 64,
     dtype: Annotated[
-        list[str] | None, typer.Option(metavar="NAME,…", show_default=False, help="And float64. Default: float32,bfloat16.")
+        list[str] | None, typer.Option(metavar="NAME,…", show_default=False, help="Default: float32,bfloat16.")
     ] = None,
     norm: NormOption = Norm.RMS,
     norm_weight: Annotated[float, typer.Option(metavar="X", help="The norms' initial weight.")] = 1.0,
