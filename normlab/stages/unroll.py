@@ -1,7 +1,8 @@
-"""A step that is made for k, k + 1, … in straight-line code: the compiler unrolls no loop as long as a product's.
+"""A step that is made for k, k + 1, … in straight-line code, where the compiler would unroll no loop as long as that.
 
-Without it every k of a tile pays for a counter, a comparison and an address, and no load of the next k can be moved
-before the arithmetic of this one.
+Without it every k of a product's tile, or every vector of a row, pays for a counter, a comparison and an address, and
+no load of the next can be moved before the arithmetic of this one. It takes registers: whoever calls it sees to it that
+there are enough.
 """
 
 from functools import cache

@@ -16,10 +16,21 @@ def _simulated(monkeypatch):
         yield
 
 
-def keep(weight, x=None):
-    x = torch.randn(2, len(weight)) if x is None else x
-    _, mean, invvar = layer_norm_forward(x, len(weight), weight, None, 1e-5)
-    return room.keep(weight, (x, mean, invvar, len(weight), weight, None, 1e-5))
+def keep(weight, bias=None):
+    x = torch.randn(2, len(weight))
+    _, mean, invvar = layer_norm_forward(x, len(weight), weight, bias, 1e-5)
+    return room.keep(weight, (x, mean, invvar, len(weight), weight, bias, 1e-5))
+
+
+def step(weight, change):
+    """Change a parameter as an optimizer does."""
+
+    class Changed(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self):
+            change(weight)
+
+    Changed([weight], lr=1.0).step()
 
 
 def test_the_first_forward_keeps_as_many_as_there_are_and_the_next_those_near_too():
@@ -29,7 +40,7 @@ def test_the_first_forward_keeps_as_many_as_there_are_and_the_next_those_near_to
     assert keep(weight).columns.tolist() == [0, 1, 2]
     columns = keep(weight).columns.tolist()
     assert columns == [0, 1, 2, *[-1] * 13]  # 3 + 7, rounded up to 16
-    weight[10:17] = 0.5e-5
+    step(weight, lambda weight: weight[10:17].fill_(0.5e-5))
     assert keep(weight).columns.tolist() == [0, 1, 2, *range(10, 17), *[-1] * 6]
 
 
@@ -41,7 +52,7 @@ def test_without_columns_near_risk_there_is_no_room():
 def test_columns_that_find_no_room_are_told_and_have_it_the_next_time():
     weight = torch.ones(40)
     keep(weight), keep(weight)
-    weight[:5] = 0
+    step(weight, lambda weight: weight[:5].zero_())
     assert len(keep(weight).columns) == 0
     with pytest.warns(RuntimeWarning, match="5 columns came to risk sooner than room was made"):
         assert keep(weight).columns.tolist() == [0, 1, 2, 3, 4, -1, -1, -1]
@@ -58,3 +69,35 @@ def test_a_parameter_that_is_gone_is_forgotten():
     assert len(room._rooms) == 1
     keep(other[8:])  # not the same
     assert len(room._rooms) == 2
+
+
+def test_what_changes_otherwise_than_by_an_optimizer_is_counted_at_once():
+    weight, bias = torch.nn.Parameter(torch.ones(40)), torch.nn.Parameter(torch.zeros(40))
+    assert [len(keep(weight, bias).columns) for _ in range(2)] == [0, 0]
+    with torch.no_grad():
+        weight[:5] = 0
+    assert keep(weight, bias).columns.tolist() == [0, 1, 2, 3, 4]
+    with torch.no_grad():
+        bias[20:] = 9
+    assert len(keep(weight, bias).columns) == 25
+    with torch.no_grad():
+        weight[5] = 0
+    step(weight, lambda weight: weight[0].fill_(0))  # does not hide the change before it
+    assert len(keep(weight, bias).columns) == 26
+
+
+def test_a_change_that_no_counter_shows_is_told():
+    weight = torch.nn.Parameter(torch.ones(40))
+    keep(weight)
+    weight.data[3] = 0
+    assert len(keep(weight).columns) == 0
+    with pytest.warns(RuntimeWarning, match="1 columns came to risk sooner"):
+        keep(weight)
+
+
+def test_parameters_that_autocast_rounds_are_counted_once():
+    """Each forward has another bias then, but the same parameter is behind it."""
+    weight = torch.nn.Parameter(torch.ones(40))
+    weight.data[0] = 0
+    keep(weight, torch.zeros(40))
+    assert len(keep(weight, torch.zeros(40)).columns) == 8, "the number at risk, rounded up: it was not counted again"
