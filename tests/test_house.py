@@ -28,6 +28,7 @@ FLOORS = {
     "compare": 5,
     "xray": 5,
     "bench": 5,
+    "memory": 5,
     "run": 5,
     "cli": 5,
 }
@@ -36,7 +37,9 @@ FLOORS = {
 HOST_FACE = {("arguments", "arrays"), ("replay", "arrays"), ("ops", "keeping")}
 HOST_FACE |= {(face, room) for face in ("ops", "keeping") for room in ("arguments", "arrays", "replay")}
 HOST_FACE |= {("products", room) for room in ("arguments", "arrays")}
-SIDEWAYS = HOST_FACE | {("cli", room) for room in ("bench", "compare", "run", "xray")} | {("bench", "compare")}
+SIDEWAYS = HOST_FACE | {("cli", room) for room in ("bench", "compare", "memory", "run", "xray")}
+SIDEWAYS |= {("memory", "bench")}  # a record begins with the machine, whatever was measured
+SIDEWAYS |= {("bench", "compare")}  # the README's table of paths
 
 
 def imports(path: Path) -> set[str]:

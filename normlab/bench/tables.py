@@ -24,10 +24,16 @@ class Grid(NamedTuple):
 
 
 def show(record: dict[str, Any], console: Console | None = None) -> None:
-    """Print a record's tables, and below them what is missing and why; no column is cut, whatever the width."""
+    """Print a record's tables, and below them what is missing and why."""
+    method = f"{record['gpu']}, driver {record['driver']}. {record['method']}"
+    show_grids(grids(record), [*notes(record), method], console)
+
+
+def show_grids(shown: list[Grid], below: list[str], console: Console | None = None) -> None:
+    """Print tables, and lines below them; no column is cut, whatever the width."""
     console = console or Console()
     width = console.width
-    for grid in grids(record):
+    for grid in shown:
         table = Table(title=grid.title, title_justify="left", box=box.SIMPLE, title_style="bold")
         for name in grid.head:
             table.add_column(name, justify="left" if name in WORDS else "right", no_wrap=True)
@@ -38,7 +44,7 @@ def show(record: dict[str, Any], console: Console | None = None) -> None:
         with console.capture() as captured:
             console.print(table)
         print(*(line.rstrip() for line in captured.get().splitlines()), sep="\n", file=console.file)
-    for line in [*notes(record), f"{record['gpu']}, driver {record['driver']}. {record['method']}"]:
+    for line in below:
         console.print(line, style="dim", markup=False, highlight=False, width=width)
 
 

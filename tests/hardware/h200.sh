@@ -31,6 +31,11 @@ case $1 in
         python3 -m tests.hardware.sweep forward --n2 $n2 --norm $norm | tee -a "$out/sweep.txt" | head -6
       done
     done ;;
+  memory)
+    normlab="python3 -m normlab.cli"
+    $normlab memory --json "$out/memory_h200.json" --plot "$out/memory_h200.svg"
+    $normlab memory --norm layer --json "$out/memory_layer_h200.json"
+    $normlab train LICENSE --json "$out/train_h200.json" --plot "$out/train_h200.svg" ;;
   counters) python3 tests/hardware/counters.py "$out/counters_h200.json" | tail -40 ;;
   sanitizers) python3 tests/hardware/sanitizers.py "$out/sanitizers_h200.json" | tail -40 ;;
   large) python3 -m pytest -q tests/kernels/test_large.py 2>&1 | tail -20 ;;
