@@ -1,8 +1,9 @@
 """Where a caller's arrays live, and how a kernel gets at them: NumPy, torch, or anything with
 `__cuda_array_interface__`.
 
-Used by `normlab.ops` and `normlab.products`. A home turns arrays of one kind into kernel operands (NumPy arrays or
-`engine.DeviceArray`s, always C-contiguous), allocates results, and gives them back in the caller's kind.
+Used by `normlab.ops`, `normlab.keeping` and `normlab.products`. A home turns arrays of one kind into kernel operands
+(NumPy arrays or `engine.DeviceArray`s, always C-contiguous), allocates results, and gives them back in the caller's
+kind.
 """
 
 import sys

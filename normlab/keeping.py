@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 
 from normlab import arguments, replay
-from normlab.arrays import FLOATS, device_name, dtype_name, home_of
+from normlab.arrays import FLOATS, device_name, dtype_name, home_of, is_torch
 from normlab.kernels.exact.choose import NEAR, launch_choice
 from normlab.kernels.exact.keep import launch_keeping
 from normlab.kernels.exact.risk import smallest_weight
@@ -50,8 +50,11 @@ def keep_columns(
         capacity: room for so many columns. None: as many as there are, which waits for the GPU to count them. Columns
             at risk beyond the capacity are recomputed, as with memory_efficient=True.
         counts: (2,), int64, or None. Receives how many columns are at risk, plus 2^32 times how many are at risk or
-            near it; and is increased by how many found no room. For a tensor on a GPU it may be a pinned one, to be
-            read at any time.
+            near it; and is increased by how many found no room. For a torch tensor on a GPU it may be a pinned one, to
+            be read at any time.
+
+    The gradients are right for every weight as long as the output is finite: of a value that was too large for its
+    dtype nothing can be recomputed.
 
     Raises:
         ValueError: shapes that do not fit, a capacity below 0. TypeError: as the forward.
@@ -79,6 +82,8 @@ def keep_columns(
     if counts is not None:
         arguments.check_shape("counts", counts, (2,), "numbers of columns")
         arguments.check_dtype("counts", counts, "int64", "numbers of columns")
+        if device_name(x) != "cpu" and device_name(counts) != device_name(x) and not _is_pinned(counts):
+            raise ValueError(f"counts must be on {device_name(x)}, as x, or in pinned memory; it is on the CPU")
     smallest = smallest_weight(arguments.rounded_eps(eps, statistics), output_dtype)
 
     rows = home.operand(x, (n1, n2)), home.operand(mean, (n1,)), home.operand(invvar, (n1,))
@@ -107,3 +112,7 @@ def keep_columns(
         counts[0], counts[1] = there, counts[1] + without_room
     replay.keep(home)
     return kept
+
+
+def _is_pinned(array: Any) -> bool:
+    return is_torch(array) and array.is_pinned()

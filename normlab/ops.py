@@ -183,7 +183,7 @@ def _backward(
 ):
     columns, values = _kept(memory_efficient, kept, weight, bias)
     wanted = BEST["backward"] if step is None else step
-    given = grad_output, saved, invvar, weight, bias, mean, columns, values
+    given = grad_output, saved, invvar, weight, bias, columns, values, mean  # which is last, for it may not be read
     key, pointers = replay.signature(given, normalized_shape, eps, wanted, "backward", rms, bool(memory_efficient))
     recording = replay.find(key)
     if recording:
@@ -206,6 +206,7 @@ def _backward(
     if columns is not None:
         capacity = columns.shape[0]
         arguments.check_dtype("kept.columns", columns, "int32", "column numbers")
+        arguments.check_shape("kept.columns", columns, (capacity,), "column numbers")
         arguments.check_shape("kept.values", values, (n1, capacity), "rows of saved, columns kept")
         arguments.check_dtype("kept.values", values, output_dtype, "the output's dtype")
     eps = arguments.rounded_eps(eps, statistics)

@@ -7,7 +7,7 @@ memory, and launches with whose address goes where. A replay allocates that memo
 addresses, and queues them on torch's current stream. The steps of the ladders know nothing of it. It covers contiguous
 torch tensors on a GPU; everything else goes the normal way.
 
-Used by `normlab.ops` alone.
+Used by `normlab.ops` and `normlab.keeping`.
 """
 
 import sys

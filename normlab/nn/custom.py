@@ -26,6 +26,8 @@ def norm(
     owner: Parameter,
 ) -> Tensor:
     """The output of a norm, by its operator. owner: see `normlab.nn.room`."""
+    if memory_efficient == "exact" and not torch.is_grad_enabled():
+        memory_efficient = False  # nothing is kept
     if memory_efficient == "exact":
         return torch.ops.normlab.exact_norm(x, shape, weight, bias, eps, rms, owner)[0]
     if rms:
@@ -128,7 +130,7 @@ def _(x, normalized_shape, weight, bias, eps, rms, owner):
 
 @norm_backward.register_fake
 def _(grad_output, saved, mean, invvar, columns, values, shape, weight, bias, eps, rms, memory_efficient, input_dtype):
-    gradients = [torch.empty_like(parameter) for parameter in (weight, bias) if parameter is not None]
+    gradients = [parameter.new_empty(parameter.shape) for parameter in (weight, bias) if parameter is not None]
     return [saved.new_empty(saved.shape, dtype=input_dtype), *gradients]
 
 

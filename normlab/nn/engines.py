@@ -21,7 +21,8 @@ _engine: ContextVar[str] = ContextVar("normlab_nn_engine", default="auto")
 def engine(name: str) -> Iterator[None]:
     """Choose what computes norms of CPU tensors, for the length of a `with` block. CUDA tensors always run the kernels.
 
-    A backward runs where its forward ran. Nothing changes for code under `torch.compile` or a `torch.func` transform.
+    A backward runs where its forward ran; that of compiled code where it is called. Nothing changes for `torch.func`'s
+    transforms.
 
     Args:
         name: "simulator" (normlab's kernels, simulated), or "auto" (PyTorch's operations).

@@ -151,7 +151,9 @@ def _norm(
         return _exportable(x, shape, weight, bias, eps, rms)
     checks.check(function, x, shape, weight, bias, eps, memory_efficient)
     owner = bias if weight is None else weight
-    if torch.is_autocast_enabled(x.device.type):
+    if x.is_meta:
+        memory_efficient = memory_efficient is not False  # no column is at risk of what is not there
+    elif torch.is_autocast_enabled(x.device.type):
         x, weight, bias = _under_autocast(x, shape, weight, bias)
     checks.check_kinds(function, x, weight, bias)
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:

@@ -70,7 +70,7 @@ def _looks_like_a_norm(module: torch.nn.Module) -> bool:
     parameters = dict(module.named_parameters())
     return (
         "RMSNorm" in type(module).__name__
-        and list(parameters) == ["weight"]
+        and list(parameters) == ["weight"] == [*dict(module.named_parameters()), *dict(module.named_buffers())]
         and parameters["weight"].dim() == 1
         and _eps(module) is not None
     )
@@ -94,8 +94,9 @@ def _made(old: Any, memory_efficient: MemoryEfficient) -> Norm | str:
     new.weight = old.weight
     new.elementwise_affine = old.weight is not None
     new.train(old.training)
-    for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
-        setattr(new, hooks, getattr(old, hooks))
+    for name, value in vars(old).items():
+        if "hook" in name:  # those of every kind, and what torch notes about them
+            setattr(new, name, value)
     if type(old) in (torch.nn.LayerNorm, torch.nn.RMSNorm):
         return new
     return _difference(old, new) or new

@@ -6,10 +6,13 @@ or near it (with a gamma within a factor of 2) when the GPU last said so: each f
 which the host reads without waiting. A column comes to risk through being near it, and an optimizer's step changes
 parameters little, so it has its room in time.
 
-Parameters that were changed in another way (loaded, initialised, set by hand) are counted again, which waits once more.
-Hooks before and behind every optimizer step tell the two apart by the parameters' version counters. Where more columns
-come to risk than there is room for all the same, because a step was large or no counter shows the change (`.data`),
-those without room are recomputed this once as with memory_efficient=True, and a warning says so.
+Parameters that were changed in another way (loaded, initialised, clamped or set by hand) are counted again, which waits
+once more; so are those that are no optimizer's own tensors, such as views of one, or weight and bias that never come
+together twice. Hooks before and behind every optimizer step tell the two apart by the parameters' version counters.
+While parameters stay the same, so does the room: a checkpointed forward, run again, must save what it saved before.
+Where more columns come to risk than there is room for all the same, because a step was large or no counter shows the
+change (`.data`), those without room are recomputed as with memory_efficient=True until the next step, and a warning
+says so; not of a CUDA graph that is replayed, whose room is that of its capture.
 
 Called by `normlab.nn.launched`.
 """
@@ -37,10 +40,11 @@ class Room:
         self.storage = StorageWeakRef(owner.untyped_storage())
         self.versions: dict[Key, int] = {}
         self.counts = torch.zeros(2, dtype=torch.int64, pin_memory=owner.is_cuda)
+        self.capacity: int | None = None  # for these versions; None: to be read when it is asked for
         self._read = self.counts.numpy()  # shares the memory; to read it takes a tenth of a tensor's time
         self._lost = 0
 
-    def capacity(self) -> int:
+    def offered(self) -> int:
         """Room for the columns at risk or near it; warns if some found none since it was last asked."""
         said, lost = int(self._read[0]), int(self._read[1])
         if lost > self._lost:
@@ -51,7 +55,9 @@ class Room:
                 stacklevel=2,
             )
             self._lost = lost
-        return -(-(said // NEAR) // GRAIN) * GRAIN
+        if self.capacity is None:
+            self.capacity = -(-(said // NEAR) // GRAIN) * GRAIN
+        return self.capacity
 
 
 _rooms: dict[Key, Room] = {}
@@ -65,22 +71,22 @@ def keep(owner: Tensor, given: tuple) -> Kept:
     """
     key, bias = _key(owner), given[5]
     room = _rooms.get(key)
-    if room is None or room.storage.expired():
-        for gone in [other for other, room in _rooms.items() if room.storage.expired()]:
-            del _rooms[gone]
-        room = _rooms[key] = Room(owner)
-    versions = {key: owner._version}
+    versions = {key: _version(owner)}
     if isinstance(bias, torch.nn.Parameter):  # and not what autocast has made of it
-        versions[_key(bias)] = bias._version
-    if versions == room.versions:
-        return keep_columns(*given, capacity=room.capacity(), counts=room.counts)
+        versions[_key(bias)] = _version(bias)
+    if room is not None and versions == room.versions and not room.storage.expired():
+        return keep_columns(*given, capacity=room.offered(), counts=room.counts)
     if owner.is_cuda and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             'memory_efficient="exact" has to count the columns at risk of new or changed parameters, which a CUDA '
             "graph cannot wait for: run the norm once before the capture"
         )
+    if room is None or room.storage.expired():
+        for gone in [other for other, room in list(_rooms.items()) if room.storage.expired()]:
+            _rooms.pop(gone, None)
+        room = _rooms[key] = Room(owner)
     kept = keep_columns(*given, counts=room.counts)
-    room.versions = versions
+    room.versions, room.capacity = versions, kept.columns.shape[0]
     return kept
 
 
@@ -88,17 +94,25 @@ def _key(parameter: Tensor) -> Key:
     return parameter.untyped_storage()._cdata, int(parameter.storage_offset()), parameter.numel()
 
 
+def _version(parameter: Tensor) -> int:
+    return 0 if parameter.is_inference() else parameter._version
+
+
 def _versions(optimizer: torch.optim.Optimizer) -> dict[Key, int]:
     """Of all its parameters that are no more than tensors."""
     parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
     plain = (Tensor, torch.nn.Parameter)
-    return {_key(parameter): parameter._version for parameter in parameters if type(parameter) in plain}
+    return {
+        _key(parameter): _version(parameter)
+        for parameter in parameters
+        if type(parameter) in plain and parameter.layout is torch.strided
+    }
 
 
 def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Forget what was said of parameters that somebody else has changed."""
     now = _versions(optimizer) if _rooms else {}
-    for room in _rooms.values():
+    for room in list(_rooms.values()):
         if any(now.get(key, version) != version for key, version in room.versions.items()):
             room.versions = {}
 
@@ -106,8 +120,10 @@ def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Take what was said of parameters for near the truth, now that the optimizer has changed them."""
     now = _versions(optimizer) if _rooms else {}
-    for room in _rooms.values():
-        room.versions = {key: now.get(key, version) for key, version in room.versions.items()}
+    for room in list(_rooms.values()):
+        versions = {key: now.get(key, version) for key, version in room.versions.items()}
+        if versions != room.versions:
+            room.versions, room.capacity = versions, None
 
 
 register_optimizer_step_pre_hook(_before_step)

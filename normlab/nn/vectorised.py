@@ -182,7 +182,12 @@ def backward(
     if once and mean is not None and not memory_efficient:
         # Handed x, it would subtract the mean from products of x, and lose the digits that x and its mean share.
         grad_input, grad_weight, grad_bias = _fused(dy, values - column(mean, dy, shape), invvar, shape, gamma, beta)
-    elif once and memory_efficient and not rms and (kept is not None or gamma is None or (gamma.abs() >= eps).all()):
+    elif (
+        once
+        and memory_efficient
+        and not rms
+        and (kept is not None or gamma is None or ((gamma.abs() >= eps) & (gamma != 0)).all())
+    ):
         xhat, _ = normalised_from_output(values, gamma, beta, eps, shape, kept)
         grad_input, grad_weight, grad_bias = _fused(dy, xhat, torch.ones_like(invvar), shape, gamma, beta)
         grad_input = grad_input * invvar
@@ -240,5 +245,5 @@ def column(statistic: Tensor | None, like: Tensor, shape: Shape) -> Tensor | Non
 
 
 def _summed(tensor: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """The sum over some dimensions, which may be none: for PyTorch that would mean all."""
-    return tensor.sum(dims) if dims else tensor
+    """The sum over some dimensions, which may be none: for PyTorch that would mean all. A tensor of its own."""
+    return tensor.sum(dims) if dims else tensor.clone()

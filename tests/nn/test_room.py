@@ -4,9 +4,11 @@ import gc
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
+import normlab.nn
 from normlab import engine, layer_norm_forward
-from normlab.nn import room
+from normlab.nn import FusedLayerNorm, launched, room
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +40,8 @@ def test_the_first_forward_keeps_as_many_as_there_are_and_the_next_those_near_to
     weight[:3] = 0
     weight[10:17] = 1.5e-5  # near: at risk with a gamma half as large
     assert keep(weight).columns.tolist() == [0, 1, 2]
+    assert keep(weight).columns.tolist() == [0, 1, 2], "the same parameters have the same room: checkpointing needs it"
+    step(weight, lambda weight: weight.mul_(1))
     columns = keep(weight).columns.tolist()
     assert columns == [0, 1, 2, *[-1] * 13]  # 3 + 7, rounded up to 16
     step(weight, lambda weight: weight[10:17].fill_(0.5e-5))
@@ -54,6 +58,7 @@ def test_columns_that_find_no_room_are_told_and_have_it_the_next_time():
     keep(weight), keep(weight)
     step(weight, lambda weight: weight[:5].zero_())
     assert len(keep(weight).columns) == 0
+    step(weight, lambda weight: weight.mul_(1))
     with pytest.warns(RuntimeWarning, match="5 columns came to risk sooner than room was made"):
         assert keep(weight).columns.tolist() == [0, 1, 2, 3, 4, -1, -1, -1]
     keep(weight)  # told once
@@ -100,4 +105,30 @@ def test_parameters_that_autocast_rounds_are_counted_once():
     weight = torch.nn.Parameter(torch.ones(40))
     weight.data[0] = 0
     keep(weight, torch.zeros(40))
+    step(weight, lambda weight: weight.mul_(1))
     assert len(keep(weight, torch.zeros(40)).columns) == 8, "the number at risk, rounded up: it was not counted again"
+
+
+def test_an_optimizer_of_sparse_parameters_is_let_alone():
+    weight = torch.nn.Parameter(torch.ones(40))
+    keep(weight)
+    sparse = torch.nn.Parameter(torch.eye(3).to_sparse())
+    sparse.grad = torch.eye(3).to_sparse()
+    torch.optim.SGD([sparse], lr=0.1).step()
+
+
+def test_a_checkpointed_forward_saves_the_same_when_it_is_run_again(monkeypatch):
+    """Between the two the GPU has said that more columns are near risk."""
+    monkeypatch.setattr(
+        launched, "keep", lambda x, mean, invvar, *rest: room.keep(rest[-1], (x, mean, invvar, *rest[:-1]))
+    )
+    norm = FusedLayerNorm(40, memory_efficient="exact")
+    with torch.no_grad():
+        norm.weight[:3] = 0
+        norm.weight[5:20] = 1.5e-5
+    x = torch.randn(3, 40, requires_grad=True)
+    with normlab.nn.engine("simulator"):
+        for _ in range(2):
+            checkpoint(norm, x, use_reentrant=False).sum().backward()
+            step(norm.weight, lambda weight: weight.mul_(1))
+    assert x.grad.isfinite().all()

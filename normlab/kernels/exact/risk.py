@@ -30,7 +30,7 @@ def columns_at_risk(weight: Any, bias: Any, smallest: Any) -> np.ndarray:
 
 @cuda.jit(device=True)
 def at_risk(gamma, beta, smallest, ratio):
-    """Whether recomputing x̂ loses too much. gamma may be None (1), beta too (0). NaN is at no risk: it is lost."""
+    """Whether recomputing x̂ loses too much. gamma may be None (1), beta too (0); if one is NaN, the other decides."""
     if gamma is None:
         return beta is not None and abs(beta) > ratio
     if abs(gamma) < smallest:
