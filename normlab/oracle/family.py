@@ -7,8 +7,10 @@ functions: a set, reshaped, is a row. Source: Wu and He, "Group Normalization", 
 Bounds: `family_bounds`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -53,16 +55,16 @@ class IndexSets:
         own = extended(parameter).reshape(self.sets, self.channels)[s]
         return np.broadcast_to(own[:, None], (self.outer, self.channels, self.run)).reshape(-1)
 
-    def column_sum(self, values: ArrayLike) -> ExtendedArray:
+    def column_sum(self, values: Any) -> ExtendedArray:
         """What such a row's elements add up to for each of its channels: (channels,)."""
         return extended(values).reshape(self.outer, self.channels, self.run).sum(axis=(0, 2))
 
-    def like_x(self, rows: list[ArrayLike], shape: tuple[int, ...]) -> np.ndarray:
+    def like_x(self, rows: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
         """An array like x from its rows, one entry for each s."""
         split = [extended(one).reshape(self.batches, self.outer, self.channels, self.run) for one in rows]
         return np.stack(split, axis=2).reshape(shape).astype(np.float64)
 
-    def statistics(self, columns: list[ArrayLike]) -> np.ndarray:
+    def statistics(self, columns: Sequence[Any]) -> np.ndarray:
         """The statistics from those of the sets (b, s), one entry for each s."""
         return np.stack([extended(one) for one in columns], axis=1).reshape(self.shape).astype(np.float64)
 

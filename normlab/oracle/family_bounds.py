@@ -56,9 +56,16 @@ def family_norm_backward_bound(
     inputs, weights, biases = [], [], []
     for s in range(sets.sets):
         parameters = always_there(sets, weight, s)
-        handed = {"mean_error": mean_errors[:, s], "invvar_error": invvar_errors[:, s]}
-        rows = sets.rows(grad_output, s), sets.rows(x, s), sets.values
-        bound = layer_norm_backward_bound(*rows, *parameters, eps, unstored, **handed)
+        bound = layer_norm_backward_bound(
+            sets.rows(grad_output, s),
+            sets.rows(x, s),
+            sets.values,
+            *parameters,
+            eps,
+            unstored,
+            mean_error=mean_errors[:, s],
+            invvar_error=invvar_errors[:, s],
+        )
         inputs.append(bound.grad_input)
         weights.append(sets.column_sum(bound.grad_weight))
         biases.append(sets.column_sum(bound.grad_bias))

@@ -1,0 +1,54 @@
+"""Batch, instance and group norm: one formula over different index sets (`sets`), in three kernels a pass.
+
+Forward: moments of pieces (`planes` or `columns`), merged to those of sets (`merge`), then every element on its own.
+Backward: sums of dy and dy x̂ over the same pieces, merged twice: times gamma over each set, for grad_input, and as they
+are over each channel, for grad_weight and grad_bias. `normlab.family` calls them; layer norm has ladders of its own.
+"""
+
+from normlab.kernels.family.columns import Columns
+from normlab.kernels.family.merge import launch_moments, launch_sums, turns
+from normlab.kernels.family.planes import Planes
+from normlab.kernels.family.running import launch_update, launch_use
+from normlab.kernels.family.sets import Sets
+from normlab.kernels.step import Chains
+
+__all__ = ["Columns", "Planes", "Sets", "chains", "gradients", "launch_update", "launch_use", "statistics", "walk"]
+
+
+def walk(sets: Sets, *arrays) -> Planes | Columns:
+    """The walk for a view of x; arrays: all that are like x."""
+    return Columns(sets, *arrays) if sets.run == 1 else Planes(sets, *arrays)
+
+
+def statistics(launch, memory, walked: Planes | Columns, x, eps, mean, variance, invvar):
+    """mean, invvar and variance (unbiased; or None) of every set: (sets.count,), accumulator dtype."""
+    pieces = memory.empty((3, walked.pieces.size), mean.dtype)
+    walked.launch_moments(launch, x, pieces)
+    launch_moments(launch, pieces, walked.pieces, eps, mean, variance, invvar)
+
+
+def gradients(
+    launch, memory, walked: Planes | Columns, grad_output, x, mean, invvar, weight, own, grad_input, grad_weight,
+    grad_bias,
+):  # fmt: skip
+    """All gradients; grad_weight and grad_bias may be None. `own`: the statistics are those of x itself."""
+    sets, shape = walked.sets, walked.pieces
+    mean_g = mean_gx = None
+    if own or grad_weight is not None or grad_bias is not None:
+        pieces = memory.empty((2, shape.size), mean.dtype)
+        walked.launch_sums(launch, grad_output, x, mean, invvar, pieces)
+        if own:
+            mean_g, mean_gx = (memory.empty((sets.count,), mean.dtype) for _ in range(2))
+            launch_sums(launch, pieces, shape, weight, sets.values, mean_g, mean_gx)
+        if grad_weight is not None or grad_bias is not None:
+            launch_sums(launch, pieces, shape.by_channel(), None, 1, grad_bias, grad_weight)
+    walked.launch_gradient(launch, grad_output, x, mean, invvar, weight, mean_g, mean_gx, grad_input)
+
+
+def chains(walked: Planes | Columns) -> tuple[Chains, Chains]:
+    """The longest chains of additions over a set, and over a channel; `oracle.Arithmetic` with statistics "merged"."""
+    over_set, over_channel = (
+        Chains(shape.terms + 1, shape.levels + turns(shape) + 5)
+        for shape in (walked.pieces, walked.pieces.by_channel())
+    )
+    return over_set, over_channel
