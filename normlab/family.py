@@ -11,6 +11,7 @@ x's dtype; statistics and sums are float32, float64 for float64.
 """
 
 from math import prod
+from operator import index
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from normlab import arguments, ops, replay
 from normlab.arrays import FLOATS, Home, HostHome, InterfaceHome, dtype_name, home_of, is_torch
 from normlab.kernels import family as kernels
+from normlab.kernels.step import Chains
 
 __all__ = [
     "batch_norm",
@@ -64,8 +66,8 @@ def batch_norm(
     >>> output[:, 0].round(3), mean, invvar.round(3)
     (array([-0.97,  0.97], dtype=float32), array([2., 0.], dtype=float32), array([0.97, 4.  ], dtype=float32))
     """
-    if not training and (running_mean is None or running_var is None):
-        raise ValueError("Expected running_mean and running_var to be defined when training=False")
+    if not training and running_mean is None:
+        raise ValueError("running_mean must be defined in evaluation mode")
     return _forward("batch", x, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
@@ -86,7 +88,7 @@ def instance_norm(
     Returns:
         (output, mean, invvar); mean and invvar: (N, C).
     """
-    if not use_input_stats and (running_mean is None or running_var is None):
+    if not use_input_stats and running_mean is None:
         raise ValueError("Expected running_mean and running_var to be defined when use_input_stats is false")
     return _forward("instance", x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
 
@@ -153,20 +155,20 @@ def layer_norm_backward(
     return ops.layer_norm_backward(grad_output, x, mean, invvar, normalized_shape, weight, bias)
 
 
-class _View(NamedTuple):
-    """How x lies in memory."""
+class View(NamedTuple):
+    """How an input lies in memory: as it is, or with its channels last."""
 
     shape: tuple[int, ...]
     channels_last: bool
 
     def laid(self, array: Any) -> Any:
-        """An array like x with its axes as x has them in memory."""
-        if not self.channels_last:
+        """An array like x with its axes in the order that x has in memory."""
+        if not self.channels_last or not _has_axes(array, len(self.shape)):
             return array
         return array.movedim(1, -1) if is_torch(array) else np.moveaxis(array, 1, -1)
 
     def back(self, array: Any) -> Any:
-        """The other way round."""
+        """The other way round, for a result."""
         if not self.channels_last:
             return array
         return array.movedim(-1, 1) if is_torch(array) else np.moveaxis(array, -1, 1)
@@ -185,91 +187,101 @@ class _View(NamedTuple):
         return kernels.Sets(batches, outer, groups, c // groups, run)
 
 
-def _view_of(x: Any) -> _View:
-    shape = tuple(x.shape)
-    if len(shape) < 3 or not (is_torch(x) or isinstance(x, np.ndarray)) or _contiguous(x):
-        return _View(shape, channels_last=False)
-    last = _View(shape, channels_last=True)
-    return last if _contiguous(last.laid(x)) else _View(shape, channels_last=False)
+def view_of(x: Any) -> View:
+    """How x lies; what lies in neither of the two ways is copied to the first."""
+    shape = tuple(getattr(x, "shape", ()))
+    last = View(shape, channels_last=True)
+    if len(shape) > 2 and _has_axes(x, len(shape)) and not _contiguous(x) and _contiguous(last.laid(x)):
+        return last
+    return View(shape, channels_last=False)
+
+
+def _has_axes(array: Any, count: int) -> bool:
+    """Is this an array whose axes can be moved, and has it so many?"""
+    return (is_torch(array) or isinstance(array, np.ndarray)) and array.ndim == count
 
 
 def _contiguous(array: Any) -> bool:
     return array.is_contiguous() if is_torch(array) else array.flags.c_contiguous
 
 
+def chains(norm: str, x: Any, num_groups: int | None = None) -> tuple[Chains, Chains]:
+    """The longest chains of additions over a set, and over a channel: for `oracle.Arithmetic`, statistics "merged"."""
+    operand = HostHome(x).operand(x, tuple(x.shape))
+    return kernels.chains(kernels.walk(view_of(x).sets(norm, num_groups or x.shape[1]), operand))
+
+
 def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, eps, num_groups=None):
-    home = home_of(
-        {"x": x}, {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
-    )
-    view = _view_of(x)
-    running = running_mean, running_var
-    given = view.laid(x), weight, bias, *running
-    options = norm, "forward", view.channels_last, bool(own), momentum, num_groups
+    view = view_of(x)
+    given = view.laid(x), weight, bias, running_mean, running_var
+    options = "forward", view.channels_last, bool(own), momentum, num_groups
     key, pointers = replay.signature(given, (), eps, norm, *options)
     recording = replay.find(key)
     if recording:
         output, mean, invvar = recording(pointers)
         return view.back(output), mean, invvar
 
-    groups = _check(norm, x, weight, bias, num_groups, own)
-    c = x.shape[1]
-    for name, array in (("running_mean", running_mean), ("running_var", running_var)):
-        _check_parameter(name, array, c, x, weight)
+    running = {"running_mean": running_mean, "running_var": running_var}
+    home = home_of({"x": x}, {"weight": weight, "bias": bias, **running})
+    groups = _groups(norm, x, num_groups, own)
+    n, c, *_ = view.shape
+    for name, array in {"weight": weight, "bias": bias, **running}.items():
+        _check_parameter(norm, name, array, x)
+    _check_pair("weight", weight, "bias", bias)
+    _check_pair("running_mean", running_mean, "running_var", running_var)
     if (running_mean is None) != (running_var is None):
-        raise ValueError("running_mean and running_var must both be given, or neither")
-    momentum = arguments.number(momentum) if isinstance(momentum, (int, float)) else _refuse_momentum(momentum)
+        raise ValueError("running_mean and running_var must either both be None or neither be None")
     statistics = FLOATS[arguments.statistics_dtype(dtype_name(x))]
-    eps = arguments.rounded_eps(eps, statistics.name)
+    eps, momentum = (arguments.rounded_eps(value, statistics.name) for value in (eps, momentum))
     home = replay.recorded(home, key, pointers)
 
     sets = view.sets(norm, groups)
-    held = home.operand(given[0], sets.shape)
-    parameters = home.operand(weight, (c,)), home.operand(bias, (c,))
-    tracked = home.operand(running_mean, (c,)), home.operand(running_var, (c,))
+    held, gamma, beta = home.operand(given[0], sets.shape), home.operand(weight, (c,)), home.operand(bias, (c,))
+    tracked = [home.operand(array, (c,)) for array in running.values()]
     output = home.empty(sets.shape, FLOATS[dtype_name(x)])
-    make = home.empty if prod(x.shape) else home.zeros  # the statistics of nothing
+    make = home.empty if prod(view.shape) else home.zeros  # nothing has no statistics
     mean, invvar = (make((sets.count,), statistics) for _ in range(2))
-    if prod(x.shape):
+    if prod(view.shape):
         walked = kernels.walk(sets, held, output)
         if own:
             variance = None if running_mean is None else home.empty((sets.count,), statistics)
             kernels.statistics(home.launch, home, walked, held, eps, mean, variance, invvar)
             if variance is not None:
-                kernels.launch_update(home.launch, mean, variance, sets.batches, statistics.type(momentum), *tracked)
-                for array, operand in zip(running, tracked, strict=True):
-                    _write_back(home, array, operand)
+                kernels.launch_update(home.launch, mean, variance, sets.batches, momentum, *tracked)
+                for (name, array), operand in zip(running.items(), tracked, strict=True):
+                    _write_back(home, name, array, operand)
         else:
             kernels.launch_use(home.launch, *tracked, eps, mean, invvar)
-        walked.launch_output(home.launch, held, mean, invvar, *parameters, output)
-    of_sets = (c,) if norm == "batch" else (x.shape[0], groups)
-    results = (
-        home.give_back(output, view.memory),
-        home.give_back(mean, of_sets),
-        home.give_back(invvar, of_sets),
-    )
+        walked.launch_output(home.launch, held, mean, invvar, gamma, beta, output)
+    of_sets = (c,) if norm == "batch" else (n, groups)
+    results = home.give_back(output, view.memory), home.give_back(mean, of_sets), home.give_back(invvar, of_sets)
     replay.keep(home)
     return view.back(results[0]), *results[1:]
 
 
 def _backward(norm, grad_output, x, mean, invvar, weight, bias, own, num_groups=None):
-    required = {"x": x, "grad_output": grad_output, "mean": mean, "invvar": invvar}
-    home = home_of(required, {"weight": weight, "bias": bias})
-    view = _view_of(x)
-    arguments.check_shape("grad_output", grad_output, view.shape, "as x")
+    view = view_of(x)
     given = view.laid(grad_output), view.laid(x), mean, invvar, weight
-    options = norm, "backward", view.channels_last, bool(own), num_groups, weight is None, bias is None
+    like_bias = None if bias is None else (getattr(bias, "dtype", None), getattr(bias, "shape", None))
+    options = "backward", view.channels_last, bool(own), num_groups, like_bias
     key, pointers = replay.signature(given, (), 0.0, norm, *options)
     recording = replay.find(key)
     if recording:
         grad_input, grad_weight, grad_bias = recording(pointers)
         return view.back(grad_input), grad_weight, grad_bias
 
-    groups = _check(norm, x, weight, bias, num_groups, own)
-    c = x.shape[1]
+    required = {"x": x, "grad_output": grad_output, "mean": mean, "invvar": invvar}
+    home = home_of(required, {"weight": weight, "bias": bias})
+    groups = _groups(norm, x, num_groups, own)
+    n, c, *_ = view.shape
+    arguments.check_shape("grad_output", grad_output, view.shape, "as x")
     arguments.check_dtype("grad_output", grad_output, dtype_name(x), "as x")
-    of_sets = (c,) if norm == "batch" else (x.shape[0], groups)
+    for name, array in {"weight": weight, "bias": bias}.items():
+        _check_parameter(norm, name, array, x)
+    _check_pair("weight", weight, "bias", bias)
+    of_sets = (c,) if norm == "batch" else (n, groups)
     statistics = arguments.statistics_dtype(dtype_name(x))
-    for name, array in (("mean", mean), ("invvar", invvar)):
+    for name, array in {"mean": mean, "invvar": invvar}.items():
         arguments.check_shape(name, array, of_sets, "a number for every set")
         arguments.check_dtype(name, array, statistics, "statistics are kept in accumulator precision")
     home = replay.recorded(home, key, pointers)
@@ -278,34 +290,32 @@ def _backward(norm, grad_output, x, mean, invvar, weight, bias, own, num_groups=
     held = home.operand(given[0], sets.shape), home.operand(given[1], sets.shape)
     moments = home.operand(mean, (sets.count,)), home.operand(invvar, (sets.count,))
     gamma = home.operand(weight, (c,))
-    make = home.empty if prod(x.shape) else home.zeros  # a sum over no values is 0
+    make = home.empty if prod(view.shape) else home.zeros  # a sum over no values is 0
     grad_weight, grad_bias = (
         None if parameter is None else make((c,), FLOATS[dtype_name(parameter)]) for parameter in (weight, bias)
     )
     grad_input = home.empty(sets.shape, FLOATS[dtype_name(x)])
-    if prod(x.shape):
+    if prod(view.shape):
         walked = kernels.walk(sets, *held, grad_input)
-        kernels.gradients(
-            home.launch, home, walked, *held, *moments, gamma, bool(own), grad_input, grad_weight, grad_bias
-        )
-    results = (
-        home.give_back(grad_input, view.memory),
-        home.give_back(grad_weight, (c,)),
-        home.give_back(grad_bias, (c,)),
-    )
+        wanted = grad_input, grad_weight, grad_bias
+        kernels.gradients(home.launch, home, walked, *held, *moments, gamma, bool(own), *wanted)
+    results = [home.give_back(grad_input, view.memory)]
+    results += [home.give_back(gradient, (c,)) for gradient in (grad_weight, grad_bias)]
     replay.keep(home)
     return view.back(results[0]), *results[1:]
 
 
-def _check(norm: str, x: Any, weight: Any, bias: Any, num_groups: Any, own: bool) -> int:
-    """Raise unless a norm can be taken of x, else say how many groups of channels there are."""
+def _groups(norm: str, x: Any, num_groups: Any, own: bool) -> int:
+    """Raise unless a norm can be taken of x; else say how many groups its channels form."""
     shape = tuple(x.shape)
     if len(shape) < 2:
         raise ValueError(f"Expected at least 2 dimensions for input tensor but received {len(shape)}")
     n, c, *spatial = shape
     groups = c
     if norm == "group":
-        groups = arguments.shape_of(num_groups)[0] if not isinstance(num_groups, int) else num_groups
+        if not isinstance(num_groups, SupportsIndex):
+            raise TypeError(f"num_groups must be an int, got {num_groups!r}")
+        groups = index(num_groups)
         if groups <= 0:
             raise ValueError(f"Expected num groups to be greater than 0, got {groups}")
         if c % groups:
@@ -313,43 +323,48 @@ def _check(norm: str, x: Any, weight: Any, bias: Any, num_groups: Any, own: bool
                 "Expected number of channels in input to be divisible by num_groups, "
                 f"but got input of shape {list(shape)} and num_groups={groups}"
             )
-    values = {"batch": n * prod(spatial), "instance": prod(spatial), "group": c // max(groups, 1) * prod(spatial)}[norm]
+    # of a set; for group norm torch counts all samples' values, and so do we
+    values = prod(spatial) * {"batch": n, "instance": 1, "group": n * (c // max(groups, 1))}[norm]
     if own and values == 1:
         what = "spatial element" if norm == "instance" else "value per channel"
         raise ValueError(f"Expected more than 1 {what} when training, got input size {list(shape)}")
     if dtype_name(x) not in FLOATS:
         raise TypeError(f"x must be one of {', '.join(FLOATS)}, but got {dtype_name(x)}")
-    for name, array in (("weight", weight), ("bias", bias)):
-        _check_parameter(name, array, c, x, weight)
     return groups
 
 
-def _check_parameter(name: str, array: Any, channels: int, x: Any, weight: Any) -> None:
+def _check_parameter(norm: str, name: str, array: Any, x: Any) -> None:
+    """Raise unless there is nothing, or an element for every channel, in x's dtype or float32 beside a half."""
     if array is None:
         return
+    channels = x.shape[1]
     if tuple(array.shape) != (channels,):
+        if norm == "group":
+            raise ValueError(
+                f"Expected {name} to be a vector of size equal to the number of channels in input, "
+                f"but got {name} of shape {list(array.shape)} and input of shape {list(x.shape)}"
+            )
         raise ValueError(f"{name} should contain {channels} elements not {prod(array.shape)}")
     dtype, kind = dtype_name(x), dtype_name(array)
     if kind != dtype and not (dtype in arguments.HALVES and kind == "float32"):
-        raise TypeError(f"x is {dtype} and {name} is {kind}: they must have one dtype, or {name} is float32 and x half")
-    if name == "bias" and weight is not None:
-        arguments.check_dtype("bias", array, dtype_name(weight), "as weight")
+        raise TypeError(f"x is {dtype} and {name} is {kind}: {name} must be {dtype}, or float32 if x is half")
 
 
-def _refuse_momentum(momentum: Any) -> float:
-    raise TypeError(f"momentum must be a real number, got {momentum!r}")
+def _check_pair(name: str, array: Any, other_name: str, other: Any) -> None:
+    if array is not None:
+        arguments.check_dtype(other_name, other, dtype_name(array), f"as {name}")
 
 
-def _write_back(home: Home, array: Any, operand: Any) -> None:
+def _write_back(home: Home, name: str, array: Any, operand: Any) -> None:
     """Bring what a kernel has written to the caller's array, where the operand is a copy of it."""
-    if isinstance(home, HostHome):
+    if isinstance(home, InterfaceHome):
+        if operand.pointer != array.__cuda_array_interface__["data"][0]:
+            raise ValueError(f"{name} must be contiguous, because it is updated in place")
+    elif isinstance(home, HostHome):
         new = home.give_back(operand, tuple(array.shape))
         if is_torch(array):
             array.detach().copy_(new)
         else:
             array[...] = new
-    elif isinstance(home, InterfaceHome):
-        if operand.pointer != array.__cuda_array_interface__["data"][0]:
-            raise ValueError("running statistics must be contiguous, because they are updated in place")
     elif operand.pointer != array.data_ptr():
         array.detach().copy_(operand.owner)

@@ -6,7 +6,7 @@ are over each channel, for grad_weight and grad_bias. `normlab.family` calls the
 """
 
 from normlab.kernels.family.columns import Columns
-from normlab.kernels.family.merge import launch_moments, launch_sums, turns
+from normlab.kernels.family.merge import launch_moments, launch_sums, merges
 from normlab.kernels.family.planes import Planes
 from normlab.kernels.family.running import launch_update, launch_use
 from normlab.kernels.family.sets import Sets
@@ -48,7 +48,7 @@ def gradients(
 def chains(walked: Planes | Columns) -> tuple[Chains, Chains]:
     """The longest chains of additions over a set, and over a channel; `oracle.Arithmetic` with statistics "merged"."""
     over_set, over_channel = (
-        Chains(shape.terms + 1, shape.levels + turns(shape) + 5)
+        Chains(shape.terms + 1, shape.levels + merges(shape))
         for shape in (walked.pieces, walked.pieces.by_channel())
     )
     return over_set, over_channel

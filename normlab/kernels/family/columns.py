@@ -100,12 +100,13 @@ def statistics_loader(width):
 def build_moments(dtype, width, across):
     """Block (across, THREADS / across)."""
     down, held = THREADS // across, HELD // width
+    elements = held * width
 
     @cuda.jit
     def family_column_moments(x, parts, pieces):
         boards = cuda.shared.array((2, width, THREADS), dtype)
         counts = cuda.shared.array(down, dtype)
-        values = cuda.local.array(held * width, dtype)
+        values = cuda.local.array(elements, dtype)
         means = cuda.local.array(width, dtype)
         m2s = cuda.local.array(width, dtype)
         batch, first, end = rows_of(x, parts)
@@ -175,13 +176,14 @@ def build_moments(dtype, width, across):
 def build_sums(dtype, width, across):
     """As `build_moments`: the sums of dy and dy x̂."""
     down, held = THREADS // across, APPLIED // width
+    elements = held * width
     load_statistics = statistics_loader(width)
 
     @cuda.jit
     def family_column_sums(grad_output, x, mean, invvar, sets, parts, pieces):
         boards = cuda.shared.array((2, width, THREADS), dtype)
-        grads = cuda.local.array(held * width, dtype)
-        values = cuda.local.array(held * width, dtype)
+        grads = cuda.local.array(elements, dtype)
+        values = cuda.local.array(elements, dtype)
         centers = cuda.local.array(width, dtype)
         scales = cuda.local.array(width, dtype)
         sums = cuda.local.array(width, dtype)
@@ -232,11 +234,12 @@ def build_sums(dtype, width, across):
 def build_output(dtype, width):
     """Block (across, down): `across` vectors of channels, rows dealt to `down` threads."""
     held = APPLIED // width
+    elements = held * width
     load_statistics = statistics_loader(width)
 
     @cuda.jit
     def family_column_output(x, mean, invvar, weight, bias, sets, parts, output):
-        values = cuda.local.array(held * width, dtype)
+        values = cuda.local.array(elements, dtype)
         centers = cuda.local.array(width, dtype)
         scales = cuda.local.array(width, dtype)
         gammas = cuda.local.array(width, dtype)
@@ -274,12 +277,13 @@ def build_output(dtype, width):
 def build_gradient(dtype, width):
     """As `build_output`: grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar, g = dy gamma."""
     held = APPLIED // width
+    elements = held * width
     load_statistics = statistics_loader(width)
 
     @cuda.jit
     def family_column_gradient(grad_output, x, mean, invvar, weight, mean_g, mean_gx, sets, parts, grad_input):
-        grads = cuda.local.array(held * width, dtype)
-        values = cuda.local.array(held * width, dtype)
+        grads = cuda.local.array(elements, dtype)
+        values = cuda.local.array(elements, dtype)
         centers = cuda.local.array(width, dtype)
         scales = cuda.local.array(width, dtype)
         firsts = cuda.local.array(width, dtype)

@@ -111,6 +111,7 @@ def _grid(shape: Pieces) -> tuple[int, int]:
     return -(-(shape.batches * shape.sets << levels) // THREADS), levels
 
 
-def turns(shape: Pieces) -> int:
-    """Pieces that one lane merges, one after another."""
-    return -(-shape.items >> levels_for(shape.items))
+def merges(shape: Pieces) -> int:
+    """Merges that a piece goes through: in its lane one after another, then between lanes."""
+    levels = levels_for(shape.items)
+    return -(-shape.items >> levels) - 1 + levels

@@ -84,11 +84,11 @@ class Planes:
 @cache
 def build_moments(dtype, width, turns, levels):
     """A team of 2**levels lanes a piece, `turns` vectors a lane."""
-    seats, team_sum = 1 << levels, seats_sum(levels)
+    seats, elements, team_sum = 1 << levels, turns * width, seats_sum(levels)
 
     @cuda.jit
     def family_plane_moments(x, parts, pieces):
-        values = cuda.local.array(turns * width, dtype)
+        values = cuda.local.array(elements, dtype)
         piece = (cuda.blockIdx.x * THREADS + cuda.threadIdx.x) >> levels
         vectors = x.shape[2] // width
         line = piece // parts
@@ -166,10 +166,11 @@ def build_sums(dtype, width, turns, levels):
 @cache
 def build_output(dtype, width, turns):
     """Block (across, down): a line each `down`, `turns` vectors a thread."""
+    elements = turns * width
 
     @cuda.jit
     def family_plane_output(x, mean, invvar, weight, bias, outer, sets, output):
-        values = cuda.local.array(turns * width, dtype)
+        values = cuda.local.array(elements, dtype)
         channel = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
         start = (cuda.blockIdx.z * turns * cuda.blockDim.x + cuda.threadIdx.x) * width
         span = cuda.blockDim.x * width
@@ -198,11 +199,12 @@ def build_output(dtype, width, turns):
 @cache
 def build_gradient(dtype, width, turns):
     """As `build_output`: grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar, g = dy gamma."""
+    elements = turns * width
 
     @cuda.jit
     def family_plane_gradient(grad_output, x, mean, invvar, weight, mean_g, mean_gx, outer, sets, grad_input):
-        grads = cuda.local.array(turns * width, dtype)
-        values = cuda.local.array(turns * width, dtype)
+        grads = cuda.local.array(elements, dtype)
+        values = cuda.local.array(elements, dtype)
         channel = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
         start = (cuda.blockIdx.z * turns * cuda.blockDim.x + cuda.threadIdx.x) * width
         span = cuda.blockDim.x * width

@@ -1,0 +1,97 @@
+"""The family's kernels under watch, and on a fake GPU where calls repeat; and the same checks on code with mistakes."""
+
+import numpy as np
+import pytest
+import torch
+from draws import DTYPES
+from engine.fake_driver import fake_driver
+from engine.fake_torch import fake_home
+from family.examples import NORMS, example
+from sim.sanitizing.test_ladders import Memory, launcher
+
+from normlab import family, replay
+from normlab.engine import using
+from normlab.kernels import family as kernels
+
+CASES = [
+    ("batch", (3, 4, 37), 4, "float32", False, True, "reverse"),
+    ("instance", (2, 3, 2, 4), 3, "bfloat16", False, False, 5),
+    ("group", (2, 6, 5), 2, "float16", True, True, "forward"),
+    ("batch", (80, 40), 40, "float32", True, True, "reverse"),  # two stacks of channels, two parts
+    ("batch", (1, 2, 1300), 2, "float64", False, True, 6),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_nothing_is_found_in_any_kernel(case):
+    norm, shape, groups, dtype, last, affine, schedule = case
+    one = example(norm, shape, dtype, last=last)
+    view = family.view_of(one.x)
+    sets = view.sets(norm, groups)
+    x, dy = (np.ascontiguousarray(view.laid(array)).reshape(sets.shape) for array in (one.x, one.grad_output))
+    weight, bias = (one.weight, one.bias) if affine else (None, None)
+    statistics = np.float64 if dtype == "float64" else np.float32
+    memory = Memory()
+    launch = launcher(memory, schedule)
+    mean, variance, invvar = (memory.empty((sets.count,), statistics) for _ in range(3))
+    output, grad_input = memory.empty(x.shape, x.dtype), memory.empty(x.shape, x.dtype)
+    grads = [memory.empty((shape[1],), DTYPES[dtype]) for _ in range(2)] if affine else [None, None]
+    running = np.zeros(shape[1], statistics), np.ones(shape[1], statistics)
+    walked = kernels.walk(sets, x, output)
+    kernels.statistics(launch, memory, walked, x, statistics(1e-5), mean, variance, invvar)
+    walked.launch_output(launch, x, mean, invvar, weight, bias, output)
+    kernels.gradients(launch, memory, walked, dy, x, mean, invvar, weight, True, grad_input, *grads)
+    if sets.sets == shape[1]:
+        kernels.launch_update(launch, mean, variance, sets.batches, statistics(0.1), *running)
+        kernels.launch_use(launch, *running, statistics(1e-5), mean, invvar)
+    assert not memory.empties
+    assert all(np.isfinite(array.astype(np.float64)).all() for array in (output, grad_input))
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A fake GPU 0, where CPU tensors lie. Memory that nothing has written is NaN."""
+    library = fake_driver(monkeypatch)
+    library.torch = fake_home(monkeypatch)
+    with using("simulator"):
+        yield library
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("norm", NORMS)
+def test_calls_on_a_gpu_are_recorded_and_replayed_on_other_tensors(gpu, norm, last):
+    before = len(replay._recordings)
+    for seed in range(3):
+        one = example(norm, (2, 4, 3, 2), groups=2, last=last, seed=seed)
+        x, dy, weight, bias = map(torch.from_numpy, (one.x, one.grad_output, one.weight, one.bias))
+        running = torch.zeros(4), torch.ones(4)
+        kept = np.zeros(4, np.float32), np.ones(4, np.float32)
+        if norm == "group":
+            results = family.group_norm(x, 2, weight, bias)
+            gradients = family.group_norm_backward(dy, x, *results[1:], 2, weight, bias)
+            wanted = one.forward()
+        else:
+            results = getattr(family, f"{norm}_norm")(x, *running, weight, bias)
+            gradients = getattr(family, f"{norm}_norm_backward")(dy, x, *results[1:], weight, bias)
+            wanted = getattr(family, f"{norm}_norm")(one.x, *kept, one.weight, one.bias)
+        for got, want in zip((*results, *gradients), (*wanted, *one.backward(*wanted[1:])), strict=True):
+            np.testing.assert_array_equal(got.numpy(), want)
+        for got, want in zip(running, kept, strict=True):
+            np.testing.assert_array_equal(got.numpy(), want)
+    assert len(replay._recordings) == before + 2
+
+
+# module, what is right, what is wrong: the checks below must reject each
+MISTAKES = [
+    ("planes", "deviation = values[v * width + k] - center", "deviation = values[v * width + k]"),
+    ("planes", "sum_product += grads[k] * normalised_from_input(values[k], center, scale)", "sum_product += grads[k] * values[k]"),
+    ("planes", "gradient = gradient - load(mean_g, index) - xhat * load(mean_gx, index)", "gradient = gradient - xhat * load(mean_gx, index)"),
+    ("planes", "first = piece % parts * vectors // parts", "first = piece % parts * (vectors // parts)"),
+    ("columns", "deviation = values[r * width + k] - center", "deviation = values[r * width + k] - means[k]"),
+    ("columns", "counts[y] += counts[y + half]", "pass"),
+    ("columns", "store(pieces, (2, piece), cast(end - first, pieces))", "store(pieces, (2, piece), cast(x.shape[1], pieces) + float32(1))"),
+    ("columns", "gradient = gradient - firsts[k] - xhat * seconds[k]", "gradient = gradient - firsts[k]"),
+    ("merge", "item += seats\n        center", "item += 2 * seats\n        center"),
+    ("merge", "gamma = element(weight, (index % sets) * (inner // parts) + item % inner // parts)", "gamma = element(weight, index % sets)"),
+    ("running", "keep = float32(1) - momentum", "keep = float32(1)"),
+]  # fmt: skip
