@@ -81,9 +81,10 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> tuple[Any, Any, Any]:
-    """Instance norm: a set is a sample's channel. Arguments and errors as `batch_norm`; `use_input_stats`: its training.
+    """Instance norm: a set is a sample's channel.
 
-    Running statistics are updated with the average over the samples.
+    Arguments and errors as `batch_norm`, whose `training` is `use_input_stats`. Running statistics are updated with the
+    average over the samples.
 
     Returns:
         (output, mean, invvar); mean and invvar: (N, C).
@@ -237,14 +238,14 @@ def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, ep
 
     sets = view.sets(norm, groups)
     held, gamma, beta = home.operand(given[0], sets.shape), home.operand(weight, (c,)), home.operand(bias, (c,))
-    tracked = [home.operand(array, (c,)) for array in running.values()]
+    tracked = home.operand(running_mean, (c,)), home.operand(running_var, (c,))
     output = home.empty(sets.shape, FLOATS[dtype_name(x)])
     make = home.empty if prod(view.shape) else home.zeros  # nothing has no statistics
-    mean, invvar = (make((sets.count,), statistics) for _ in range(2))
+    mean, invvar = (make((sets.total,), statistics) for _ in range(2))
     if prod(view.shape):
         walked = kernels.walk(sets, held, output)
         if own:
-            variance = None if running_mean is None else home.empty((sets.count,), statistics)
+            variance = None if running_mean is None else home.empty((sets.total,), statistics)
             kernels.statistics(home.launch, home, walked, held, eps, mean, variance, invvar)
             if variance is not None:
                 kernels.launch_update(home.launch, mean, variance, sets.batches, momentum, *tracked)
@@ -288,7 +289,7 @@ def _backward(norm, grad_output, x, mean, invvar, weight, bias, own, num_groups=
 
     sets = view.sets(norm, groups)
     held = home.operand(given[0], sets.shape), home.operand(given[1], sets.shape)
-    moments = home.operand(mean, (sets.count,)), home.operand(invvar, (sets.count,))
+    moments = home.operand(mean, (sets.total,)), home.operand(invvar, (sets.total,))
     gamma = home.operand(weight, (c,))
     make = home.empty if prod(view.shape) else home.zeros  # a sum over no values is 0
     grad_weight, grad_bias = (

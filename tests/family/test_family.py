@@ -75,7 +75,7 @@ def test_dtypes_parameters_and_layouts_are_within_their_bounds(data):
     assert [got is None for got in results[4:]] == [one.weight is None, one.bias is None]
 
 
-# ---- equivalences -----------------------------------------------------------------------------------------------------
+# ---- equivalences ---------------------------------------------------------------------------------------------------
 
 
 def plain(norm, x, groups=1):
@@ -113,9 +113,7 @@ def test_group_norm_with_one_group_is_layer_norm_over_channels_and_space(last):
     truths = oracle.layer_norm(laid, x.shape[1:], eps=one.eps)
     for what, got, want, limit in zip(truths._fields, results, truths, bound, strict=False):
         hold(f"group norm as layer norm: {what}", got.reshape(want.shape), want, limit.reshape(want.shape))
-    np.testing.assert_array_equal(
-        family.layer_norm(laid, x.shape[1:])[0], layer_norm_forward(laid, x.shape[1:])[0]
-    )
+    np.testing.assert_array_equal(family.layer_norm(laid, x.shape[1:])[0], layer_norm_forward(laid, x.shape[1:])[0])
 
 
 def test_batch_norm_of_a_matrix_is_layer_norm_of_its_transpose():
@@ -170,7 +168,7 @@ def test_results_are_the_same_bits_in_every_schedule(norm, last):
         assert_bits((*again, *one.backward(*again[1:])), first)
 
 
-# ---- running statistics and evaluation ----------------------------------------------------------------------------------
+# ---- running statistics and evaluation ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("norm", ["batch", "instance"])

@@ -9,7 +9,7 @@ from engine.fake_torch import fake_home
 from family.examples import NORMS, example
 from sim.sanitizing.test_ladders import Memory, launcher
 
-from normlab import family, replay
+from normlab import family, ops, replay
 from normlab.engine import using
 from normlab.kernels import family as kernels
 
@@ -33,7 +33,7 @@ def test_nothing_is_found_in_any_kernel(case):
     statistics = np.float64 if dtype == "float64" else np.float32
     memory = Memory()
     launch = launcher(memory, schedule)
-    mean, variance, invvar = (memory.empty((sets.count,), statistics) for _ in range(3))
+    mean, variance, invvar = (memory.empty((sets.total,), statistics) for _ in range(3))
     output, grad_input = memory.empty(x.shape, x.dtype), memory.empty(x.shape, x.dtype)
     grads = [memory.empty((shape[1],), DTYPES[dtype]) for _ in range(2)] if affine else [None, None]
     running = np.zeros(shape[1], statistics), np.ones(shape[1], statistics)
@@ -53,6 +53,7 @@ def gpu(monkeypatch):
     """A fake GPU 0, where CPU tensors lie. Memory that nothing has written is NaN."""
     library = fake_driver(monkeypatch)
     library.torch = fake_home(monkeypatch)
+    monkeypatch.setattr(family, "home_of", ops.home_of)
     with using("simulator"):
         yield library
 
@@ -81,17 +82,21 @@ def test_calls_on_a_gpu_are_recorded_and_replayed_on_other_tensors(gpu, norm, la
     assert len(replay._recordings) == before + 2
 
 
-# module, what is right, what is wrong: the checks below must reject each
-MISTAKES = [
-    ("planes", "deviation = values[v * width + k] - center", "deviation = values[v * width + k]"),
-    ("planes", "sum_product += grads[k] * normalised_from_input(values[k], center, scale)", "sum_product += grads[k] * values[k]"),
-    ("planes", "gradient = gradient - load(mean_g, index) - xhat * load(mean_gx, index)", "gradient = gradient - xhat * load(mean_gx, index)"),
-    ("planes", "first = piece % parts * vectors // parts", "first = piece % parts * (vectors // parts)"),
-    ("columns", "deviation = values[r * width + k] - center", "deviation = values[r * width + k] - means[k]"),
-    ("columns", "counts[y] += counts[y + half]", "pass"),
-    ("columns", "store(pieces, (2, piece), cast(end - first, pieces))", "store(pieces, (2, piece), cast(x.shape[1], pieces) + float32(1))"),
-    ("columns", "gradient = gradient - firsts[k] - xhat * seconds[k]", "gradient = gradient - firsts[k]"),
-    ("merge", "item += seats\n        center", "item += 2 * seats\n        center"),
-    ("merge", "gamma = element(weight, (index % sets) * (inner // parts) + item % inner // parts)", "gamma = element(weight, index % sets)"),
-    ("running", "keep = float32(1) - momentum", "keep = float32(1)"),
-]  # fmt: skip
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("norm", NORMS)
+def test_what_is_replayed_depends_on_everything_that_a_call_depends_on(gpu, norm, last):
+    one = example(norm, (2, 4, 3, 2), groups=2, last=last)
+    x, dy = map(torch.from_numpy, (one.x, one.grad_output))
+    calls = 0
+    for affine in ("both", "weight", "bias", "none"):
+        weight, bias = (torch.ones(4) if affine in ("both", name) else None for name in ("weight", "bias"))
+        for _ in range(2):
+            if norm == "group":
+                results = family.group_norm(x, 2, weight, bias)
+                gradients = family.group_norm_backward(dy, x, *results[1:], 2, weight, bias)
+            else:
+                results = getattr(family, f"{norm}_norm")(x, None, None, weight, bias)
+                gradients = getattr(family, f"{norm}_norm_backward")(dy, x, *results[1:], weight, bias)
+            assert [one is None for one in gradients] == [False, weight is None, bias is None]
+        calls += 2
+        assert len(replay._recordings) == calls

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from normlab.engine import compile_ptx, float32, float64, resources
-from normlab.kernels.family import Columns, Planes, Sets, columns, merge, planes, running
+from normlab.kernels.family import columns, merge, planes, running
 
 pytest.importorskip("numba_cuda", reason="PTX is made by numba-cuda, which has no wheels for this platform")
 

@@ -21,7 +21,7 @@ def walk(sets: Sets, *arrays) -> Planes | Columns:
 
 
 def statistics(launch, memory, walked: Planes | Columns, x, eps, mean, variance, invvar):
-    """mean, invvar and variance (unbiased; or None) of every set: (sets.count,), accumulator dtype."""
+    """mean, invvar and variance (unbiased; or None) of every set: (sets.total,), accumulator dtype."""
     pieces = memory.empty((3, walked.pieces.size), mean.dtype)
     walked.launch_moments(launch, x, pieces)
     launch_moments(launch, pieces, walked.pieces, eps, mean, variance, invvar)
@@ -38,7 +38,7 @@ def gradients(
         pieces = memory.empty((2, shape.size), mean.dtype)
         walked.launch_sums(launch, grad_output, x, mean, invvar, pieces)
         if own:
-            mean_g, mean_gx = (memory.empty((sets.count,), mean.dtype) for _ in range(2))
+            mean_g, mean_gx = (memory.empty((sets.total,), mean.dtype) for _ in range(2))
             launch_sums(launch, pieces, shape, weight, sets.values, mean_g, mean_gx)
         if grad_weight is not None or grad_bias is not None:
             launch_sums(launch, pieces, shape.by_channel(), None, 1, grad_bias, grad_weight)
@@ -48,7 +48,6 @@ def gradients(
 def chains(walked: Planes | Columns) -> tuple[Chains, Chains]:
     """The longest chains of additions over a set, and over a channel; `oracle.Arithmetic` with statistics "merged"."""
     over_set, over_channel = (
-        Chains(shape.terms + 1, shape.levels + merges(shape))
-        for shape in (walked.pieces, walked.pieces.by_channel())
+        Chains(shape.terms + 1, shape.levels + merges(shape)) for shape in (walked.pieces, walked.pieces.by_channel())
     )
     return over_set, over_channel

@@ -15,7 +15,7 @@ import numpy as np
 from normlab.engine import accumulator, cast, cuda, float32, load, load_vector_into, store, store_vector_from
 from normlab.kernels.family.sets import Pieces, Sets
 from normlab.stages.moments import chan_merge
-from normlab.stages.recompute import affine, element, normalised_from_input
+from normlab.stages.recompute import affine, normalised_from_input
 from normlab.stages.vector import widest
 
 THREADS = 256

@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from normlab.engine import accumulator, cast, cuda, float32, load, load_vector_into, store, store_vector_from
+from normlab.engine import accumulator, cast, cuda, load, load_vector_into, store, store_vector_from
 from normlab.kernels.family.sets import Pieces, Sets
 from normlab.stages.recompute import affine, element, normalised_from_input
 from normlab.stages.seats import levels_for, seats_sum

@@ -1,4 +1,4 @@
-"""Running statistics: what a training batch adds to them, and what an evaluation takes from them. A thread a channel."""
+"""Running statistics: what a training batch adds to them, and what an evaluation takes. A thread a channel."""
 
 import math
 
@@ -42,9 +42,7 @@ def family_use_running(running_mean, running_var, eps, mean, invvar):
 def launch_update(launch, mean, variance, batches: int, momentum, running_mean, running_var):
     """Queue `family_update_running`; momentum: a NumPy scalar of mean's dtype."""
     grid = -(-running_mean.shape[0] // THREADS)
-    launch(
-        family_update_running, grid, THREADS, mean, variance, np.int64(batches), momentum, running_mean, running_var
-    )
+    launch(family_update_running, grid, THREADS, mean, variance, np.int64(batches), momentum, running_mean, running_var)
 
 
 def launch_use(launch, running_mean, running_var, eps, mean, invvar):

@@ -29,7 +29,7 @@ class Sets(NamedTuple):
     run: int
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """How many sets there are."""
         return self.batches * self.sets
 
