@@ -18,6 +18,7 @@ import numpy as np
 
 from normlab import arguments, ops, replay
 from normlab.arrays import FLOATS, Home, HostHome, InterfaceHome, dtype_name, home_of, is_torch
+from normlab.index_sets import plot_index_sets
 from normlab.kernels import family as kernels
 from normlab.kernels.step import Chains
 
@@ -30,6 +31,7 @@ __all__ = [
     "instance_norm_backward",
     "layer_norm",
     "layer_norm_backward",
+    "plot_index_sets",
 ]
 
 
