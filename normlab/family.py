@@ -210,8 +210,9 @@ def _contiguous(array: Any) -> bool:
 
 def chains(norm: str, x: Any, num_groups: int | None = None) -> tuple[Chains, Chains]:
     """The longest chains of additions over a set, and over a channel: for `oracle.Arithmetic`, statistics "merged"."""
-    operand = HostHome(x).operand(x, tuple(x.shape))
-    return kernels.chains(kernels.walk(view_of(x).sets(norm, num_groups or x.shape[1]), operand))
+    view = view_of(x)
+    sets = view.sets(norm, num_groups or x.shape[1])
+    return kernels.chains(kernels.walk(sets, home_of({"x": x}, {}).operand(view.laid(x), sets.shape)))
 
 
 def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, eps, num_groups=None):

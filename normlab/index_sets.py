@@ -26,7 +26,7 @@ def plot_index_sets() -> Any:
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12.5, 3.0), facecolor="none", layout="constrained")
+    figure = Figure(figsize=(12.5, 3.4), facecolor="none", layout="constrained")
     for axes, norm in zip(figure.subplots(1, len(NORMS)), NORMS, strict=True):
         _panel(axes, *norm)
     return figure
