@@ -249,14 +249,14 @@ def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, ep
         walked = kernels.walk(sets, held, output)
         if own:
             variance = None if running_mean is None else home.empty((sets.total,), statistics)
-            kernels.statistics(home.launch, home, walked, held, eps, mean, variance, invvar)
+            kernels.forward(home.launch, home, walked, held, gamma, beta, eps, mean, variance, invvar, output)
             if variance is not None:
                 kernels.launch_update(home.launch, mean, variance, sets.batches, momentum, *tracked)
                 for (name, array), operand in zip(running.items(), tracked, strict=True):
                     _write_back(home, name, array, operand)
         else:
             kernels.launch_use(home.launch, *tracked, eps, mean, invvar)
-        walked.launch_output(home.launch, held, mean, invvar, gamma, beta, output)
+            walked.launch_output(home.launch, held, mean, invvar, gamma, beta, output)
     of_sets = (c,) if norm == "batch" else (n, groups)
     results = home.give_back(output, view.memory), home.give_back(mean, of_sets), home.give_back(invvar, of_sets)
     replay.keep(home)

@@ -131,6 +131,9 @@ MUTATIONS = [
     Mutation("columns: a column's neighbour", "kernels.family.columns", "index = batch * sets + (channel + k) // (channels // sets)", "index = batch * sets + channel // (channels // sets)", "family columns"),
     Mutation("merge: every second piece", "kernels.family.merge", "item += seats\n        center", "item += 2 * seats\n        center", "family planes"),
     Mutation("merge: one gamma for all of a group's channels", "kernels.family.merge", "(inner // parts) + item % inner // parts", "(inner // parts)", "family planes"),
+    Mutation("rows: lanes past the end count", "kernels.family.rows", "if whole or first + v * span < n2:  # what lies past the end must not count as (0 - mean)²", "if True:", "family rows"),
+    Mutation("rows: the first channel's gamma for all of a group", "kernels.family.rows", "(n2 // run) + column // run", "(n2 // run)", "family rows"),
+    Mutation("rows: squares of one warp", "kernels.family.rows", "square_sum = block_sum(square_sum, buffer)", "pass", "family rows"),
     Mutation("running: the old ones stay whole", "kernels.family.running", "keep = float32(1) - momentum", "keep = float32(1)", "family running"),
 ]  # fmt: skip
 
@@ -190,7 +193,8 @@ def check_columns(name: str):
 
 
 FAMILY = {
-    "planes": [("group", (1, 2, 1027), 1, False), ("batch", (34, 1, 2), 1, False)],
+    "planes": [("batch", (2, 1, 1027), 1, False), ("group", (2, 4, 5), 2, False), ("batch", (34, 1, 2), 1, False)],
+    "rows": [("instance", (3, 2, 37), 2, False), ("group", (1, 4, 150), 2, False)],
     "columns": [("batch", (8, 33, 8), 33, True), ("group", (2, 8, 5), 4, True)],
 }
 

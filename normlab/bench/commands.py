@@ -1,4 +1,4 @@
-"""What `normlab bench norm`, `family`, `ladder` and `host` do, where there is a GPU: from checked arguments to a record.
+"""What `normlab bench norm`, `family`, `ladder` and `host` do where there is a GPU: from checked arguments to a record.
 
 A record says what it is ("norm", "family", …), where, when and how it was made (`normlab.bench.machine`), and
 has all the numbers, times in microseconds. `normlab.bench.records` writes it, `tables` and `report` show it.

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from normlab.engine import compile_ptx, float32, float64, resources
-from normlab.kernels.family import columns, merge, planes, running
+from normlab.kernels.family import Sets, columns, merge, planes, rows, running
 
 pytest.importorskip("numba_cuda", reason="PTX is made by numba-cuda, which has no wheels for this platform")
 
@@ -23,6 +23,10 @@ def kernels(t, v):
         yield module.build_sums(dtype, *form), (x, x, row, row, *view, pieces)
         yield module.build_output(dtype, *applied), (x, row, row, weight, weight, *apply, x)
         yield module.build_gradient(dtype, *applied), (x, x, row, row, weight, row, row, *apply, x)
+    if u is np.float32:
+        for values in (49 * wide, 8192 * 4):  # a warp a set, and the most that a block holds
+            deal = rows.deal_for(Sets(1, 1, 1, 1, values), wide)
+            yield rows.build(dtype, deal, 1), ((t, 2), weight, weight, u, number, number, row, row, (t, 2))
     yield merge.build_moments(5), (pieces, number, number, number, u, row, row, row)
     yield merge.build_sums(5), (pieces, *[number] * 5, weight, u, weight, weight)
     yield running.family_update_running, (row, row, number, u, weight, weight)
