@@ -194,7 +194,7 @@ def check_columns(name: str):
 
 FAMILY = {
     "planes": [("batch", (2, 1, 1027), 1, False), ("group", (2, 4, 5), 2, False), ("batch", (34, 1, 2), 1, False)],
-    "rows": [("instance", (3, 2, 37), 2, False), ("group", (1, 4, 150), 2, False)],
+    "rows": [("instance", (3, 2, 37), 2, False), ("group", (1, 4, 300), 2, False)],
     "columns": [("batch", (8, 33, 8), 33, True), ("group", (2, 8, 5), 4, True)],
 }
 
