@@ -12,6 +12,8 @@ from sim.sanitizing.test_ladders import Memory, launcher
 from normlab import family, ops, replay
 from normlab.engine import using
 from normlab.kernels import family as kernels
+from normlab.kernels.family import merge
+from normlab.kernels.family.sets import Pieces
 
 CASES = [
     ("batch", (3, 4, 37), 4, "float32", False, True, "reverse"),
@@ -57,6 +59,33 @@ def test_nothing_is_found_in_any_kernel(case):
         kernels.launch_use(launch, *running, statistics(1e-5), mean, invvar)
     assert not memory.empties
     assert all(np.isfinite(array.astype(np.float64)).all() for array in (output, grad_input))
+
+
+@pytest.mark.parametrize("outer", [1, 3, 40, 150, 520])
+def test_pieces_are_merged_by_few_lanes_a_warp_or_a_block(outer):
+    """Two batches, two sets of two channels, each channel in one part."""
+    shape = Pieces(batches=2, outer=outer, sets=2, inner=2, parts=1, terms=1, levels=0)
+    rng = np.random.default_rng(outer)
+    values = rng.normal(size=(2, outer, 2, 2, 4)) + 3  # four values a piece
+    means, m2s = values.mean(-1), 4 * values.var(-1)
+    pieces = np.stack([array.reshape(-1) for array in (means, m2s, np.full(means.shape, 4))])
+    memory = Memory()
+    launch = launcher(memory, "reverse")
+    mean, variance, invvar = (memory.empty((4,), np.float64) for _ in range(3))
+    merge.launch_moments(launch, pieces, shape, np.float64(0.5), mean, variance, invvar)
+    sets = values.transpose(0, 2, 1, 3, 4).reshape(4, -1)
+    np.testing.assert_allclose(mean, sets.mean(1), rtol=1e-13)
+    np.testing.assert_allclose(variance, sets.var(1, ddof=1), rtol=1e-12)
+    np.testing.assert_allclose(invvar, 1 / np.sqrt(sets.var(1) + 0.5), rtol=1e-12)
+    weight = np.array([1.0, -2, 3, 0.5])
+    first, second = (memory.empty((4,), np.float64) for _ in range(2))
+    merge.launch_sums(launch, pieces[:2], shape, weight, 7, first, second)
+    weighted = (values.sum(-1) / 4 * weight.reshape(2, 2)).sum(axis=(1, 3)).reshape(-1) / 7
+    np.testing.assert_allclose(first, weighted, rtol=1e-12)
+    totals = memory.empty((4,), np.float64)
+    merge.launch_sums(launch, pieces[:2], shape.by_channel(), None, 1, None, totals)
+    np.testing.assert_allclose(totals, m2s.sum(axis=(0, 1)).reshape(-1), rtol=1e-12)
+    assert not memory.empties
 
 
 @pytest.fixture

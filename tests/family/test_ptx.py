@@ -27,8 +27,8 @@ def kernels(t, v):
         for values in (49 * wide, 8192 * 4):  # a warp a set, and the most that a block holds
             deal = rows.deal_for(Sets(1, 1, 1, 1, values), wide)
             yield rows.build(dtype, deal, 1), ((t, 2), weight, weight, u, number, number, row, row, (t, 2))
-    yield merge.build_moments(5), (pieces, number, number, number, u, row, row, row)
-    yield merge.build_sums(5), (pieces, *[number] * 5, weight, u, weight, weight)
+    yield merge.build_moments(dtype, 64), (pieces, number, number, number, u, row, row, row)
+    yield merge.build_sums(dtype, 64), (pieces, *[number] * 5, weight, u, weight, weight)
     yield running.family_update_running, (row, row, number, u, weight, weight)
     yield running.family_use_running, (weight, weight, u, row, row)
 

@@ -2,7 +2,8 @@
 
 Moments are merged by Chan's formula, in an order that depends on the shape alone, so that the result is the same bit
 for bit. Nothing here knows whether the pieces are parts of an image, images of a batch or batches of several
-machines: distributed batch norm merges (mean, m2, count) like this. A team of lanes takes a set.
+machines: distributed batch norm merges (mean, m2, count) like this. A team takes a set: a few lanes, or a warp, or,
+where there are many pieces, a block.
 
 Moves: 12 bytes a piece of up to 1024 values. Bound by: latency.
 """
@@ -12,23 +13,28 @@ from functools import cache
 
 import numpy as np
 
-from normlab.engine import cast, cuda, float32, load, store
+from normlab.engine import accumulator, cast, cuda, float32, load, store
 from normlab.kernels.family.sets import Pieces
+from normlab.stages.block import block_moments, block_sums
 from normlab.stages.moments import chan_merge
 from normlab.stages.recompute import affine, element
 from normlab.stages.seats import levels_for, seats_moments, seats_sum
 
-THREADS = 128
+THREADS = 128  # of a block with several teams
+ITEMS = 8  # pieces a lane, before a set gets a second warp
+MAX_SEATS = 1024
 
 
 @cache
-def build_moments(levels):
-    """The kernel for teams of 2**levels lanes."""
-    seats, team_moments = 1 << levels, seats_moments(levels)
+def build_moments(dtype, seats):
+    """The kernel for teams of so many lanes, a power of two."""
+    threads, warps, shift = threads_for(seats), max(1, seats // 32), seats.bit_length() - 1
+    team_moments = seats_moments(levels_for(seats))
 
     @cuda.jit
     def family_merge_moments(pieces, outer, sets, inner, eps, mean, variance, invvar):
-        index = (cuda.blockIdx.x * THREADS + cuda.threadIdx.x) >> levels
+        buffer = cuda.shared.array((3, warps), dtype)
+        index = (cuda.blockIdx.x * threads + cuda.threadIdx.x) >> shift
         live = index < mean.shape[0]
         batch = index // sets
         center = cast(0, mean)
@@ -42,6 +48,8 @@ def build_moments(levels):
             )
             item += seats
         center, m2, count = team_moments(center, m2, count)
+        if warps > 1:
+            center, m2, count = block_moments(center, m2, count, buffer)
         if live and cuda.threadIdx.x & (seats - 1) == 0:
             store(mean, index, center)
             store(invvar, index, float32(1) / math.sqrt(m2 / count + eps))
@@ -52,13 +60,15 @@ def build_moments(levels):
 
 
 @cache
-def build_sums(levels):
-    """The kernel for teams of 2**levels lanes."""
-    seats, team_sum = 1 << levels, seats_sum(levels)
+def build_sums(dtype, seats):
+    """The kernel for teams of so many lanes, a power of two."""
+    threads, warps, shift = threads_for(seats), max(1, seats // 32), seats.bit_length() - 1
+    team_sum = seats_sum(levels_for(seats))
 
     @cuda.jit
     def family_merge_sums(pieces, count, outer, sets, inner, parts, weight, divisor, first, second):
-        index = (cuda.blockIdx.x * THREADS + cuda.threadIdx.x) >> levels
+        buffer = cuda.shared.array((2, warps), dtype)
+        index = (cuda.blockIdx.x * threads + cuda.threadIdx.x) >> shift
         live = index < count
         batch = index // sets
         sum_first = cast(0, pieces)
@@ -72,6 +82,8 @@ def build_sums(levels):
             item += seats
         sum_first = team_sum(sum_first)
         sum_second = team_sum(sum_second)
+        if warps > 1:
+            sum_first, sum_second = block_sums(sum_first, sum_second, buffer)
         if live and cuda.threadIdx.x & (seats - 1) == 0:
             if first is not None:
                 store(first, index, sum_first / divisor)
@@ -87,9 +99,9 @@ def launch_moments(launch, pieces, shape: Pieces, eps, mean, variance, invvar):
     pieces: (3, shape.size): means, sums of squared deviations, counts. eps: a NumPy scalar. mean, invvar, and variance
     (unbiased; or None): (sets,), accumulator dtype.
     """
-    grid, levels = _grid(shape)
     view = (np.int64(shape.outer), np.int64(shape.sets), np.int64(shape.inner))
-    launch(build_moments(levels), grid, THREADS, pieces, *view, eps, mean, variance, invvar)
+    kernel = build_moments(accumulator(mean), seats_for(shape))
+    launch(kernel, *_blocks(shape), pieces, *view, eps, mean, variance, invvar)
 
 
 def launch_sums(launch, pieces, shape: Pieces, weight, divisor: int, first, second):
@@ -98,20 +110,31 @@ def launch_sums(launch, pieces, shape: Pieces, weight, divisor: int, first, seco
     pieces: (2, shape.size). weight: what each piece is multiplied by, for its channel, or None. first, second: (sets,),
     any floating dtype; one may be None.
     """
-    grid, levels = _grid(shape)
     count = np.int64(shape.batches * shape.sets)
     view = (np.int64(shape.outer), np.int64(shape.sets), np.int64(shape.inner), np.int64(shape.parts))
-    scalar = pieces.dtype.type(divisor)
-    launch(build_sums(levels), grid, THREADS, pieces, count, *view, weight, scalar, first, second)
+    kernel, scalar = build_sums(accumulator(pieces), seats_for(shape)), pieces.dtype.type(divisor)
+    launch(kernel, *_blocks(shape), pieces, count, *view, weight, scalar, first, second)
 
 
-def _grid(shape: Pieces) -> tuple[int, int]:
-    """Blocks, and levels of a team."""
-    levels = levels_for(shape.items)
-    return -(-(shape.batches * shape.sets << levels) // THREADS), levels
+def seats_for(shape: Pieces) -> int:
+    """Lanes of a team: one for each piece, or a warp, or one for every ITEMS pieces."""
+    few = 1 << levels_for(shape.items)
+    return max(few, min(MAX_SEATS, 1 << (-(-shape.items // ITEMS) - 1).bit_length()))
+
+
+def threads_for(seats: int) -> int:
+    """Of a block: a team of several warps has it for itself."""
+    return seats if seats > 32 else THREADS
+
+
+def _blocks(shape: Pieces) -> tuple[int, int]:
+    """Grid and block."""
+    seats = seats_for(shape)
+    threads = threads_for(seats)
+    return -(-(shape.batches * shape.sets * seats) // threads), threads
 
 
 def merges(shape: Pieces) -> int:
-    """Merges that a piece goes through: in its lane one after another, then between lanes."""
-    levels = levels_for(shape.items)
-    return -(-shape.items >> levels) - 1 + levels
+    """Merges that a piece goes through: in its lane one after another, then between lanes and warps."""
+    seats = seats_for(shape)
+    return -(-shape.items // seats) - 1 + (seats - 1).bit_length()
