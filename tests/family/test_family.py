@@ -38,7 +38,7 @@ def test_every_shape_is_within_its_bounds(norm, shape, groups):
 
 @pytest.mark.parametrize(
     ("shape", "groups"),
-    [((3, 6, 5), 2), ((2, 16, 3, 3), 4), ((2, 33, 9, 8), 11), ((1, 4, 45, 50), 2), ((2, 5, 2, 2, 2), 5)],
+    [((3, 6, 5), 2), ((2, 16, 3, 3), 4), ((2, 33, 9, 8), 11), ((2, 5, 2, 2, 2), 5)],
     ids=str,
 )
 @pytest.mark.parametrize("norm", NORMS)
@@ -48,7 +48,7 @@ def test_channels_last_are_within_bounds_and_stay_last(norm, shape, groups):
     assert np.moveaxis(grad_input, 1, -1).flags.c_contiguous
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(st.data())
 def test_dtypes_parameters_and_layouts_are_within_their_bounds(data):
     dtype = data.draw(st.sampled_from(list(DTYPES)), label="dtype")
