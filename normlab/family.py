@@ -187,7 +187,7 @@ class View(NamedTuple):
         n, c, *spatial = self.shape
         across, run = (prod(spatial), 1) if self.channels_last else (1, prod(spatial))
         batches, outer = (1, n * across) if norm == "batch" else (n, across)
-        return kernels.Sets(batches, outer, groups, c // groups, run)
+        return kernels.Sets(batches, outer, groups, c // max(groups, 1), run)
 
 
 def view_of(x: Any) -> View:
@@ -218,7 +218,7 @@ def chains(norm: str, x: Any, num_groups: int | None = None) -> tuple[Chains, Ch
 def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, eps, num_groups=None):
     view = view_of(x)
     given = view.laid(x), weight, bias, running_mean, running_var
-    options = "forward", view.channels_last, bool(own), momentum, num_groups
+    options = "forward", view.channels_last, bool(own), momentum, num_groups, type(num_groups)
     key, pointers = replay.signature(given, (), eps, norm, *options)
     recording = replay.find(key)
     if recording:
@@ -267,7 +267,7 @@ def _backward(norm, grad_output, x, mean, invvar, weight, bias, own, num_groups=
     view = view_of(x)
     given = view.laid(grad_output), view.laid(x), mean, invvar, weight
     like_bias = None if bias is None else (getattr(bias, "dtype", None), getattr(bias, "shape", None))
-    options = "backward", view.channels_last, bool(own), num_groups, like_bias
+    options = "backward", view.channels_last, bool(own), num_groups, type(num_groups), like_bias
     key, pointers = replay.signature(given, (), 0.0, norm, *options)
     recording = replay.find(key)
     if recording:

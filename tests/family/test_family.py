@@ -253,11 +253,31 @@ def test_other_layouts_are_copied():
     mixed.examine()
 
 
+@pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("norm", NORMS)
-def test_no_samples_are_no_launch(norm):
-    x = np.empty((0, 4, 3), np.float32)
-    one = Example(norm, x, x, np.ones(4, np.float32), np.ones(4, np.float32), groups=2)
-    running = np.zeros(4, np.float32), np.ones(4, np.float32)
+def test_a_nan_spoils_its_own_set_and_no_other(norm, last):
+    one = example(norm, (3, 4, 2, 5), groups=2, last=last)
+    right = one.forward()
+    one.x[1, 2, 0, 3] = np.nan
+    output, mean, invvar = one.forward()
+    spoilt = np.zeros(one.x.shape, bool)
+    spoilt[{"batch": np.s_[:, 2], "instance": np.s_[1, 2], "group": np.s_[1, 2:]}[norm]] = True
+    assert np.isnan(output[spoilt]).all()
+    np.testing.assert_array_equal(output[~spoilt], right[0][~spoilt])
+    assert np.isnan(mean).sum() == np.isnan(invvar).sum() == 1
+    grad_input, grad_weight, grad_bias = one.backward(mean, invvar)
+    assert (np.isnan(grad_input) == spoilt).all()
+    assert np.isnan(grad_weight).sum() == {"batch": 1, "instance": 1, "group": 2}[norm]
+    assert np.isfinite(grad_bias).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 0, 3), (2, 4, 0)], ids=str)
+@pytest.mark.parametrize("norm", NORMS)
+def test_no_values_are_no_launch(norm, shape):
+    x = np.empty(shape, np.float32)
+    channels = shape[1]
+    one = Example(norm, x, x, np.ones(channels, np.float32), np.ones(channels, np.float32), groups=2)
+    running = np.zeros(channels, np.float32), np.ones(channels, np.float32)
     output, mean, invvar = one.forward() if norm == "group" else getattr(family, f"{norm}_norm")(x, *running)
     assert output.shape == x.shape
     assert not running[0].any()

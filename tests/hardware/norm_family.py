@@ -1,6 +1,6 @@
 """Every kernel of the norm family on a GPU, held to its bounds: python tests/hardware/norm_family.py
 
-`h200.sh family-sanitizers` runs it under compute-sanitizer's tools. The shapes take every walk, with vectors and without,
+`h200.sh family-sanitizers` runs it under compute-sanitizer's tools. The shapes take every walk, with vectors and not,
 one piece a set and several, sets of one warp, of several and of more than a block holds.
 """
 
