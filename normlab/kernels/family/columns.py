@@ -5,7 +5,7 @@ a warp asks for whole stretches of memory, though every channel's values lie far
 are held in registers, where two passes over them are free, and merged into what the thread has (one division a
 channel and a few rows, where Welford's steps have one a value). Then the block's threads of a channel merge through
 shared memory. A piece is what a block makes of a channel.
-Moves: as `planes`. Parameters are loaded once for all rows of a thread.
+Moves: as `planes`. Parameters are loaded once for all rows of a thread. Not measured yet.
 """
 
 from functools import cache

@@ -3,7 +3,7 @@
 A piece is a channel's plane, or a part of it of up to 1024 values: a team of lanes holds it in registers, finds its
 mean and then its squared deviations, and leaves them to `merge`. No shared memory, no barrier. The last kernel of a
 pass reads everything again, from L2 if it fits.
-Moves: x twice and the output once; backward: both arrays twice and grad_input once.
+Moves: x twice and the output once; backward: both arrays twice and grad_input once. Not measured yet.
 
 Arrays are (batches · outer, parameters, run); statistics (batches · sets,); parameters (sets · channels,) or None.
 """
