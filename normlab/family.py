@@ -11,6 +11,7 @@ x's dtype; statistics and sums are float32, float64 for float64.
 """
 
 from math import prod
+from numbers import Real
 from operator import index
 from typing import Any, NamedTuple, SupportsIndex
 
@@ -236,6 +237,8 @@ def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, ep
     if (running_mean is None) != (running_var is None):
         raise ValueError("running_mean and running_var must either both be None or neither be None")
     statistics = FLOATS[arguments.statistics_dtype(dtype_name(x))]
+    if not isinstance(momentum, Real):
+        raise TypeError(f"momentum must be a real number, got {momentum!r}")
     eps, momentum = (arguments.rounded_eps(value, statistics.name) for value in (eps, momentum))
     home = replay.recorded(home, key, pointers)
 

@@ -333,7 +333,7 @@ STAT = np.zeros(5, np.float32)
         (lambda: family.batch_norm(N.astype(int)), TypeError, "x must be one of float16, bfloat16, float32, float64, but got int64"),
         (lambda: family.batch_norm(N, None, None, STAT.astype(np.float16)), TypeError, "x is float32 and weight is float16: weight must be float32, or float32 if x is half"),
         (lambda: family.batch_norm(N.astype(np.float16), None, None, STAT, STAT.astype(np.float16)), TypeError, "Expected bias to be float32 (as weight), but got float16"),
-        (lambda: family.batch_norm(N, momentum=None), TypeError, "must be a real number, got None"),
+        (lambda: family.batch_norm(N, momentum=None), TypeError, "momentum must be a real number, got None"),
         (lambda: family.batch_norm(N, eps="small"), TypeError, "eps must be a real number, got 'small'"),
         (lambda: family.group_norm(N, 0), ValueError, "Expected num groups to be greater than 0, got 0"),
         (lambda: family.group_norm(N, 2.0), TypeError, "num_groups must be an int, got 2.0"),

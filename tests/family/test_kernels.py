@@ -134,3 +134,16 @@ def test_what_is_replayed_depends_on_everything_that_a_call_depends_on(gpu, last
             assert [one is None for one in gradients] == [False, weight is None, bias is None]
         calls += 2
         assert len(replay._recordings) == calls
+
+
+def test_a_wrong_kind_of_number_is_an_error_after_a_right_call_too(gpu):
+    x = torch.randn(2, 4, 3)
+    family.group_norm(x, 2)
+    with pytest.raises(TypeError, match=r"num_groups must be an int, got 2\.0"):
+        family.group_norm(x, 2.0)
+    _, mean, invvar = family.batch_norm(x, None, None, torch.ones(4), torch.ones(4))
+    family.batch_norm_backward(x, x, mean, invvar, torch.ones(4), torch.ones(4))
+    with pytest.raises(ValueError, match="bias should contain 4 elements not 3"):
+        family.batch_norm_backward(x, x, mean, invvar, torch.ones(4), torch.ones(3))
+    with pytest.raises(TypeError, match="bias is float64"):
+        family.batch_norm_backward(x, x, mean, invvar, torch.ones(4), torch.ones(4).double())
