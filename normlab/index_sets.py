@@ -26,7 +26,7 @@ def plot_index_sets() -> Any:
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12.5, 3.4), facecolor="none", layout="constrained")
+    figure = Figure(figsize=(12.5, 3.7), facecolor="none", layout="constrained")
     for axes, norm in zip(figure.subplots(1, len(NORMS)), NORMS, strict=True):
         _panel(axes, *norm)
     return figure
@@ -42,11 +42,12 @@ def _panel(axes: Any, name: str, who: str, count: str, set_of: Any) -> None:
     axes.text(-0.3, L / 2, "H · W", ha="right", va="center", color=INK, size=11, rotation=90)
     right, up = _shifted(C, 0, N / 2)
     axes.text(right + 0.25, up - 0.1, "N", ha="left", va="top", color=INK, size=11)
-    axes.set_title(f"{name}\n", color=INK, size=13, weight="bold")
-    axes.text(0.5, 1.02, f"{who}: {count}", transform=axes.transAxes, ha="center", va="bottom", color=INK, size=10)
+    middle, top = (C + 0.62 * N) / 2, L + 0.45 * N
+    axes.text(middle, top + 1.0, name, ha="center", va="bottom", color=INK, size=13, weight="bold")
+    axes.text(middle, top + 0.35, f"{who}: {count}", ha="center", va="bottom", color=INK, size=9)
     axes.set_aspect("equal")
     axes.set_xlim(-0.9, C + 0.62 * N + 0.6)
-    axes.set_ylim(-0.9, L + 0.45 * N + 0.1)
+    axes.set_ylim(-0.9, top + 1.8)
     axes.axis("off")
 
 
