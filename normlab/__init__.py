@@ -1,7 +1,7 @@
 """normlab: how a GPU normalises, stage by stage.
 
-The top level re-exports the host functions. Nothing is imported until it is asked for (PEP 562), so
-that `import normlab` starts no compiler, no torch and no CUDA driver.
+The top level re-exports the host functions. Nothing is imported until it is asked for (PEP 562), so that `import
+normlab` starts no compiler, no torch and no CUDA driver.
 """
 
 from importlib import import_module
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         rms_norm_backward,
         rms_norm_forward,
     )
+    from normlab.products import sgemm
 
 __all__ = [
     "keep_columns",
@@ -24,10 +25,11 @@ __all__ = [
     "layer_norm_forward",
     "rms_norm_backward",
     "rms_norm_forward",
+    "sgemm",
 ]
 
 
-_ELSEWHERE = {"keep_columns": "normlab.keeping"}  # all others are in normlab.ops
+_ELSEWHERE = {"keep_columns": "normlab.keeping", "sgemm": "normlab.products"}  # all others are in normlab.ops
 
 
 def __getattr__(name: str) -> Any:

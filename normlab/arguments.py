@@ -1,6 +1,6 @@
 """Checks of what a caller hands to the host functions: before anything runs, in the caller's words, both sides named.
 
-Used by `normlab.ops` and `normlab.keeping`.
+Used by `normlab.ops`, `normlab.keeping` and `normlab.products`.
 """
 
 import math
@@ -8,14 +8,15 @@ import numbers
 import operator
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from normlab.arrays import FLOATS, dtype_name
-from normlab.kernels import BEST, LADDERS, Step
+from normlab.kernels import BEST, LADDERS, SGEMM, ProductStep, Step
 
 HALVES = ("float16", "bfloat16")
+Rung = TypeVar("Rung", Step, ProductStep)
 
 
 def shape_of(normalized_shape: Any) -> tuple[int, ...]:
@@ -118,27 +119,33 @@ def rounded_eps(eps: Any, dtype: str) -> Any:
         return FLOATS[dtype].type(number(eps))
 
 
-def number(eps: Any) -> float:
-    """eps as a float, or TypeError."""
-    if not isinstance(eps, numbers.Real):
-        raise TypeError(f"eps must be a real number, got {eps!r}")
+def number(value: Any, name: str = "eps") -> float:
+    """A real number as a float, or TypeError."""
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a real number, got {value!r}")
     try:
-        return float(eps)
+        return float(value)
     except OverflowError:
-        return math.inf if eps > 0 else -math.inf  # type: ignore[operator]  # numbers.Real declares no order
+        return math.inf if value > 0 else -math.inf  # type: ignore[operator]  # numbers.Real declares no order
 
 
 def step_of(direction: str, name: str | None) -> Step:
-    """The step of a ladder that has this name; the best one for None.
+    """The step of a norm's ladder that has this name; the best one for None.
 
     Raises:
         ValueError: no such step; the message lists those there are.
     """
-    steps = LADDERS[direction]
-    wanted = BEST[direction] if name is None else name
+    return _named(LADDERS[direction], direction, name)
+
+
+def product_step(name: str | None) -> ProductStep:
+    """The step of the SGEMM ladder that has this name, as `step_of`."""
+    return _named(SGEMM, "sgemm", name)
+
+
+def _named(steps: tuple[Rung, ...], ladder: str, name: str | None) -> Rung:
+    wanted = BEST[ladder] if name is None else name
     for step in steps:
         if step.name == wanted:
             return step
-    raise ValueError(
-        f"unknown step {name!r} of the {direction} ladder; known: {', '.join(step.name for step in steps)}"
-    )
+    raise ValueError(f"unknown step {name!r} of the {ladder} ladder; known: {', '.join(step.name for step in steps)}")

@@ -1,7 +1,7 @@
 """Where a caller's arrays live, and how a kernel gets at them: NumPy, torch, or anything with
 `__cuda_array_interface__`.
 
-Used by `normlab.ops` alone. A home turns arrays of one kind into kernel operands (NumPy arrays or
+Used by `normlab.ops` and `normlab.products`. A home turns arrays of one kind into kernel operands (NumPy arrays or
 `engine.DeviceArray`s, always C-contiguous), allocates results, and gives them back in the caller's kind.
 """
 
@@ -61,7 +61,7 @@ def stream_getter() -> Callable[[int], int]:
 
 
 class Home(Protocol):
-    """What `normlab.ops` asks of a kind of array."""
+    """What the host functions ask of a kind of array."""
 
     def operand(self, array: Any, shape: tuple[int, ...]) -> Any:
         """The array (or None) as a C-contiguous kernel operand of this shape."""

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import hypothesis
 
+# Two workers on two cores: PyTorch's threads would wait for each other, many times longer than they compute.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A simulated kernel's time varies more than hypothesis's deadline allows, and a busy machine is slow to draw; the suite
 # has a time limit of its own.
 hypothesis.settings.register_profile(

@@ -10,8 +10,8 @@ from draws import Case
 
 from normlab import ops, oracle
 from normlab.keeping import Kept, keep_columns
-from normlab.kernels.exact import correct, repair
-from normlab.kernels.step import longest
+from normlab.kernels.exact import chains
+from normlab.kernels.step import Chains, longest
 
 
 def arithmetic(case: Case, forward_step, backward_step) -> oracle.Arithmetic:
@@ -34,9 +34,15 @@ def arithmetic(case: Case, forward_step, backward_step) -> oracle.Arithmetic:
 
 def with_repairs(how: oracle.Arithmetic, n1: int, capacity: int) -> oracle.Arithmetic:
     """The same with the sums of the exact mode's own kernels."""
-    row, column = correct.row_chains(capacity), repair.column_chains(max(1, n1))
-    terms = max(how.row_terms, row.terms) + 1, max(how.column_terms, column.terms)
-    return replace(how, row_terms=terms[0], row_merges=max(how.row_merges, row.merges), column_terms=terms[1])
+    row, column = Chains(how.row_terms, how.row_merges), Chains(how.column_terms, how.column_merges)
+    row, column = chains.with_repairs(row, column, max(1, n1), capacity)
+    return replace(
+        how,
+        row_terms=row.terms,
+        row_merges=row.merges,
+        column_terms=column.terms,
+        column_merges=column.merges,
+    )
 
 
 def forward(case: Case, step) -> tuple:

@@ -8,20 +8,24 @@ import multiprocessing
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 from math import inf, nan
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from normlab import compare, engine, oracle
+from normlab import compare, engine, keep_columns, layer_norm_backward, oracle
+from normlab.compare import passes
 from normlab.compare.activations import InputError, Source, bundled, read
 from normlab.compare.measure import Error, measure
-from normlab.compare.passes import Backward
+from normlab.compare.numbers import scientific
+from normlab.compare.passes import Backward, run_backward, run_forward
 from normlab.compare.plan import SIMULATOR_STEPS, choose, prepare
-from normlab.compare.verdict import judge, reason
+from normlab.compare.verdict import AS_GOOD, Verdict, judge, reason
 from normlab.compare.workers import WorkerLostError, workers
-from normlab.kernels import BEST, LADDERS
+from normlab.kernels import BEST, LADDERS, Chains
+from normlab.kernels.exact.chains import with_repairs
 
 ROWS = 6
 
@@ -76,10 +80,69 @@ def test_recomputing_breaks_the_layer_with_weights_of_1e_minus_33(layers):
 
 def test_every_error_on_the_bundled_data_is_within_its_bound_and_not_absurdly_far(layers):
     for layer in layers.values():
-        errors = [layer.output, *layer.saved_input.gradients.values(), *layer.recomputed.gradients.values()]
-        assert len(errors) == 7
+        backwards = layer.saved_input, layer.recomputed, layer.exact
+        errors = [layer.output, *(error for backward in backwards for error in backward.gradients.values())]
+        assert len(errors) == 10
         assert all(1e-4 < error.bound_ratio <= 1 for error in errors)
         assert all(error.not_finite == error.unbounded == 0 for error in errors)
+
+
+def test_exact_is_as_good_as_the_saved_input_on_every_layer_and_says_what_that_costs(layers):
+    for layer in layers.values():
+        for name, error in layer.saved_input.gradients.items():
+            assert layer.exact.gradients[name].relative < AS_GOOD * max(error.relative, oracle.unit_roundoff("float32"))
+    broken = layers["block5_output"]
+    off = scientific(broken.exact.grad_input.relative)
+    # the weights of 4.8e-33, 6.0e-33 and 1.5e-9: a column number, and a value a row, of four bytes each
+    assert broken.verdict.sentence.endswith(f"; exact is off by {off} and keeps {3 * 4 * (1 + ROWS)} B more")
+
+
+def test_exact_keeps_columns_where_that_helps_and_is_recomputing_elsewhere(layers):
+    broken = layers["block5_output"]
+    assert broken.kept_columns == 3
+    for kept, recomputed in (
+        (broken.exact.bytes_kept, broken.recomputed.bytes_kept),
+        (broken.exact.bytes_kept_with_output, broken.recomputed.bytes_kept_with_output),
+    ):
+        assert kept == recomputed + 3 * 4 * (1 + ROWS)
+    for name in ("embeddings", "block0_output"):
+        assert layers[name].kept_columns == 0
+        assert layers[name].exact == layers[name].recomputed
+
+
+def test_what_is_not_run_twice_would_give_the_same_again():
+    (layer,) = prepare(bundled()[:1], choose(world="simulator"), 3).layers
+    plan = choose(world="simulator")
+    forward = run_forward(layer, plan)
+    assert run_backward(layer, plan, forward, "exact") is None
+    given = layer.grad_output, forward.output, None, forward.invvar, 384, layer.weight, layer.bias, layer.eps
+    with engine.using("simulator"):
+        recomputed, exact = (
+            layer_norm_backward(*given, memory_efficient, forward.kept, step=plan.backward)
+            for memory_efficient in (True, "exact")
+        )
+    for one, other in zip(recomputed, exact, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_backward_that_does_not_use_what_was_kept_exceeds_its_bound(monkeypatch):
+    real = passes.ops.layer_norm_backward
+    monkeypatch.setattr(
+        passes.ops, "layer_norm_backward", lambda *args, **rest: real(*args[:8], bool(args[8]), None, **rest)
+    )
+    verdict = compared(bundled()[2], rows=3).verdict
+    assert verdict.kind == "bound_exceeded"
+    assert "BOUND EXCEEDED: grad_input (exact) is off by " in verdict.sentence
+    assert "(recomputed)" not in verdict.sentence
+
+
+def test_a_forward_that_keeps_nothing_makes_exact_no_better_than_recomputing(monkeypatch):
+    monkeypatch.setattr(passes, "keep_columns", partial(keep_columns, capacity=0))
+    layer = compared(bundled()[2], rows=3)
+    assert layer.kept_columns == 0
+    assert layer.exact == layer.recomputed
+    assert layer.exact.grad_input.relative > 1e-2
+    assert layer.verdict.sentence.endswith(" and keeps 0 B more")
 
 
 def test_the_paths_keep_input_and_statistics_or_one_statistic_and_the_output(layers):
@@ -108,8 +171,12 @@ def test_weights_that_are_all_zero_are_judged_by_the_largest_error_because_the_t
     assert layer.recomputed.grad_input.relative == inf
     assert layer.verdict.sentence.startswith("where 0 is right, recomputing gives ")
     assert layer.verdict.sentence.endswith(
-        " in grad_input, saving 0: 8 of 8 weights are too small to divide by (gamma = 0)"
+        " in grad_input, saving 0: 8 of 8 weights are too small to divide by (gamma = 0); exact gives 0 and keeps "
+        "128 B more"  # 8 column numbers, and 3 rows of 8
     )
+    assert layer.exact.grad_input.relative == 0
+    assert layer.exact.grad_weight.relative < 1e-6
+    assert layer.kept_columns == 8
 
 
 # ---- dtypes, norms, steps, processes ---------------------------------------------------------------------------------
@@ -119,6 +186,7 @@ def test_weights_that_are_all_zero_are_judged_by_the_largest_error_because_the_t
 def test_the_data_is_rounded_to_the_dtype_and_the_error_is_of_its_size(dtype):
     layer = compared(source(4, 33, weight=np.linspace(0.5, 2, 33)), dtype=dtype)
     u = oracle.unit_roundoff(dtype)
+    assert layer.exact == layer.recomputed
     for backward in (layer.saved_input, layer.recomputed):
         for error in backward.gradients.values():
             assert error.bound_ratio <= 1
@@ -138,6 +206,18 @@ def test_rms_norm_has_no_bias_and_keeps_no_mean():
     assert "bias: not used, RMSNorm has none" in layer.notes
     assert layer.verdict.kind == "as_good"
     assert layer.saved_input.grad_weight.bound_ratio <= 1
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_exact_gives_weights_of_0_their_gradient_in_every_norm_and_dtype(norm, dtype):
+    layer = compared(source(4, 33, weight=np.repeat([0.0, 1.0], [3, 30]), eps=1e-5), norm=norm, dtype=dtype)
+    assert layer.kept_columns == 3
+    assert layer.recomputed.grad_weight.relative > 0.1
+    assert layer.exact.grad_weight.relative < AS_GOOD * oracle.unit_roundoff(dtype)
+    assert all(0 < error.bound_ratio <= 1 for error in layer.exact.gradients.values())
+    itemsize = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}[dtype]
+    assert layer.exact.bytes_kept == layer.recomputed.bytes_kept + 3 * 4 + 4 * 3 * itemsize
 
 
 def test_layer_norm_and_rms_norm_are_not_the_same_computation():
@@ -177,6 +257,21 @@ def test_the_bounds_are_those_of_the_chosen_steps(step, statistics):
         assert (arithmetic.statistics, arithmetic.input, arithmetic.accumulator) == (statistics, "float16", "float32")
 
 
+def test_the_bounds_of_the_exact_path_know_its_own_sums():
+    plan = choose(world="simulator")
+    chains = Chains(*vars_of(plan, "row")), Chains(*vars_of(plan, "column"))
+    row, column = with_repairs(*chains, 777, 50)
+    assert (row, column) != chains
+    assert Chains(*vars_of(plan, "row", 50)) == row
+    assert Chains(*vars_of(plan, "column", 50)) == column
+
+
+def vars_of(plan, sums, *kept):
+    """(terms, merges) of the backward's sums of one kind."""
+    arithmetic = plan.arithmetic("backward", 777, 999, *kept)
+    return [getattr(arithmetic, f"{sums}_{name}") for name in Chains._fields]
+
+
 def test_a_gpu_runs_the_best_step_of_each_ladder(monkeypatch):
     monkeypatch.setattr(engine, "use_gpu", lambda: True)
     plan = choose()
@@ -194,7 +289,7 @@ def test_two_processes_give_the_numbers_that_one_gives_and_each_pass_is_reported
     job = prepare(bundled()[:1], choose(world="simulator"), 2)
     calls = []
     together = compare.run(replace(job, processes=2), lambda: calls.append(1))
-    assert len(calls) == 3
+    assert len(calls) == compare.PASSES
     assert together.layers == compare.run(replace(job, processes=1)).layers
 
 
@@ -249,7 +344,7 @@ def test_a_wide_row_is_taken_even_where_it_takes_too_long_and_asked_for_rows_alw
 
 def test_a_step_with_a_cost_a_column_is_given_fewer_rows(monkeypatch):
     monkeypatch.setattr("normlab.compare.plan.processors", lambda: 2)
-    wide = source(input=np.ones((2000, 4096), np.float32))
+    wide = source(input=np.ones((2000, 3072), np.float32))
     quick, apex = (
         prepare([wide], replace(choose(world="simulator"), backward=step)).layers[0].input.shape[0]
         for step in ("global_atomics", "apex")
@@ -519,7 +614,21 @@ def path(grad_input, grad_weight=1e-7):
     ],
 )
 def test_the_verdict_weighs_the_paths(saving, recomputing, kind):
-    assert judge(error(1e-7), saving, recomputing, 6e-8, "because").kind == kind
+    assert judge(error(1e-7), saving, recomputing, path(1e-6), 6e-8, "because").kind == kind
+
+
+def test_the_exact_path_is_judged_too():
+    fine = path(1e-6)
+    for exact, kind, sentence in (
+        (path(error(nan, not_finite=2)), "not_finite", "exact gives NaN or infinity in 2 of 100 values of grad_input"),
+        (
+            path(error(1e-6, bound_ratio=1.5)),
+            "bound_exceeded",
+            "BOUND EXCEEDED: grad_input (exact) is off by 1.5 times its bound. A kernel or a bound is wrong. Besides, "
+            "recomputing is as good as saving",
+        ),
+    ):
+        assert judge(error(1e-7), fine, fine, exact, 6e-8, "because") == Verdict(kind, sentence)
 
 
 @pytest.mark.parametrize(
@@ -554,12 +663,16 @@ def test_the_reason_tells_small_weights_from_coarse_outputs():
 
 
 def test_the_verdict_names_the_gradient_that_suffers_most():
-    verdict = judge(error(1e-7), path(1e-6, 1e-6), path(1e-5, 3e-4), 6e-8, "because")
-    assert verdict.sentence == "recomputing is off by 3.0e-4 in grad_weight, saving by 1.0e-6: because"
+    exact = replace(path(2e-6, 3e-6), bytes_kept=3260)
+    verdict = judge(error(1e-7), path(1e-6, 1e-6), path(1e-5, 3e-4), exact, 6e-8, "because")
+    assert verdict.sentence == (
+        "recomputing is off by 3.0e-4 in grad_weight, saving by 1.0e-6: because; exact is off by 3.0e-6 and keeps "
+        "3.3 kB more"
+    )
 
 
 def test_an_exceeded_bound_is_said_first_and_by_name():
-    verdict = judge(error(1e-7, bound_ratio=3.0), path(1e-6), path(1e-6), 6e-8, "because")
+    verdict = judge(error(1e-7, bound_ratio=3.0), path(1e-6), path(1e-6), path(1e-6), 6e-8, "because")
     assert verdict.sentence == (
         "BOUND EXCEEDED: output (forward) is off by 3 times its bound. A kernel or a bound is wrong. "
         "Besides, recomputing is as good as saving"
@@ -567,5 +680,14 @@ def test_an_exceeded_bound_is_said_first_and_by_name():
 
 
 def test_nan_is_said_with_its_number_and_place():
-    verdict = judge(error(1e-7), path(1e-6), path(error(nan, not_finite=3)), 6e-8, "because")
-    assert verdict.sentence == "recomputing gives NaN or infinity in 3 of 100 values of grad_input"
+    lost = path(error(nan, not_finite=3))
+    verdict = judge(error(1e-7), path(1e-6), lost, lost, 6e-8, "because")
+    assert verdict.sentence == (
+        "recomputing gives NaN or infinity in 3 of 100 values of grad_input; "
+        "exact gives NaN or infinity in 3 of 100 values of grad_input"
+    )
+    verdict = judge(error(1e-7), path(1e-6), lost, replace(path(2e-6), bytes_kept=20), 6e-8, "because")
+    assert verdict.sentence == (
+        "recomputing gives NaN or infinity in 3 of 100 values of grad_input; "
+        "exact is off by 2.0e-6 in grad_input and keeps 12 B more"
+    )

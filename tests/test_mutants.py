@@ -276,7 +276,7 @@ def imported_afresh(mutation: Mutation | None, folder: Path, monkeypatch):
     try:
         # the first counterexample will do
         hypothesis.settings.register_profile(
-            "mutants", deadline=None, database=None, phases=["generate"], report_multiple_bugs=False
+            "mutants", deadline=None, database=None, phases=["explicit", "generate"], report_multiple_bugs=False
         )
         hypothesis.settings.load_profile("mutants")
         monkeypatch.setattr(arguments, "LADDERS", importlib.import_module("normlab.kernels").LADDERS)

@@ -8,6 +8,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
+from normlab import oracle
 from normlab.bench import readme, record, records
 from normlab.kernels import LADDERS
 
@@ -16,7 +17,7 @@ README = (Path(__file__).parent.parent / "README.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=["use it", "a kernel of your own", "trace and sanitize"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=["use it", "drop-in", "a kernel of your own", "trace and sanitize"])
 def test_the_readme_s_programs_run(program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "program.py"
@@ -27,6 +28,12 @@ def test_the_readme_s_programs_run(program, tmp_path, monkeypatch):
             names["recomputed"], (names["grad_input"], names["grad_weight"], names["grad_bias"]), strict=True
         ):
             np.testing.assert_allclose(one, other, atol=1e-4)
+        assert names["kept"].values.shape == (8, 8)
+        truth = oracle.layer_norm_backward(*(names[name] for name in ("grad_output", "x")), 768, names["weight"])
+        np.testing.assert_allclose(names["exact"][0], truth.grad_input, atol=1e-5)
+    elif "norm" in names:
+        assert [type(layer).__module__ for layer in names["model"]][1] == "normlab.nn.modules"
+        assert names["norm"].weight.grad.isfinite().all()
     elif "report" in names:
         (race,) = names["report"].findings
         assert (race.kind, race.first.line, race.second.line) == ("race", 11, 12)
@@ -40,6 +47,7 @@ def test_the_readme_s_programs_run(program, tmp_path, monkeypatch):
 
 def test_the_readme_shows_the_records():
     assert readme.counters() in README
+    assert readme.paths() in README
     words = " ".join(README.split())
     assert readme.sanitizers() in words
     assert f"; {len(record('counters_h200')['launches'])} launches, `normlab/bench/records/counters_h200.json`" in words
@@ -67,5 +75,5 @@ def test_sanitize_found_every_planted_bug_in_the_record():
 
 
 def test_an_unknown_record_is_named():
-    with pytest.raises(FileNotFoundError, match=r"no record 'x'; there are counters_h200, .*sanitizers_h200"):
+    with pytest.raises(FileNotFoundError, match=r"no record 'x'; there are apex_recompute_h200, .*sanitizers_h200"):
         record("x")

@@ -70,5 +70,21 @@ def count(option: str, text: str) -> int:
     return number
 
 
+def sizes(option: str, text: str) -> tuple[int, int, int]:
+    """M, N and K of a product: three numbers, or one for all.
+
+    Raises:
+        ValueError: anything else.
+
+    >>> sizes("--size", "4096"), sizes("--size", "4000x4100x3000")
+    ((4096, 4096, 4096), (4000, 4100, 3000))
+    """
+    numbers = [count(option, part) for part in text.lower().split("x")]
+    if len(numbers) not in (1, 3):
+        raise ValueError(f"{option} {text}: M x N x K is needed, such as 4000x4100x3000, or one number for all three")
+    m, n, k = numbers if len(numbers) == 3 else numbers * 3
+    return m, n, k
+
+
 def _split(given: list[str]) -> list[str]:
     return [name.strip() for names in given for name in names.split(",")]

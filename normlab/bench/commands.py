@@ -1,23 +1,25 @@
 """What `normlab bench norm`, `family`, `ladder` and `host` do where there is a GPU: from checked arguments to a record.
 
-A record says what it is ("norm", "family", …), where, when and how it was made (`normlab.bench.machine`), and
-has all the numbers, times in microseconds. `normlab.bench.records` writes it, `tables` and `report` show it.
+A record says what it is ("norm", "family", "ladder", "sgemm" or "host"), where, when and how it was made
+(`normlab.bench.machine`), and has all the numbers, times in microseconds. `normlab.bench.records` writes it, `tables`
+and `report` show it.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 from normlab.bench import host as host_bench
+from normlab.bench import product
 from normlab.bench.contenders import OURS, load_peers, ours
 from normlab.bench.family import FamilyProblem
 from normlab.bench.family import compete as family_rows
 from normlab.bench.ladder import climb
-from normlab.bench.machine import provenance
+from normlab.bench.machine import peak, provenance
 from normlab.bench.norm import compete
 from normlab.bench.occupancy import of_launch
 from normlab.bench.problem import Problem, problems
 from normlab.bench.timing import METHOD, EventTimer
-from normlab.kernels import LADDERS
+from normlab.kernels import LADDERS, SGEMM
 
 Advance = Callable[[], None]
 DEVICE = "cuda"
@@ -46,6 +48,12 @@ def ladder(problem: Problem, advance: Advance) -> dict[str, Any]:
     }
 
 
+def sgemm(size: product.Size, advance: Advance) -> dict[str, Any]:
+    """The record of the SGEMM ladder's `climb` on the GPU."""
+    climbed = product.climb(size, EventTimer(), of_launch, DEVICE, peak(), advance)
+    return {"what": "sgemm", **provenance(), "method": product.METHOD, **climbed}
+
+
 def host(norms: list[str], directions: list[str], peers: list[str]) -> dict[str, Any]:
     """The record of host times on the GPU's machine."""
     found, absent = load_peers(peers)
@@ -65,3 +73,8 @@ def host(norms: list[str], directions: list[str], peers: list[str]) -> dict[str,
 def steps(problem: Problem) -> int:
     """How many steps the problem's ladder has."""
     return len(LADDERS[problem.direction])
+
+
+def sgemm_steps() -> int:
+    """How many steps the SGEMM ladder has, and cuBLAS."""
+    return len(SGEMM) + 1

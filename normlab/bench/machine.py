@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from normlab import __version__, engine
+from normlab import __version__, engine, model
 
 PACKAGES = ("torch", "triton", "numba", "numba-cuda", "numpy", "liger-kernel", "quack-kernels", "apex")
 INSTEAD = "Without one, `normlab trace forward` shows what each kernel asks of memory, line by line."
@@ -44,13 +44,31 @@ def provenance() -> dict[str, Any]:
 
 
 def _gpu() -> dict[str, str]:
-    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(query, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return {"gpu": "unknown", "driver": "unknown"}
-    gpu, _, driver = answer.splitlines()[0].partition(", ")
+    gpu, _, driver = (_asked("name,driver_version") or "unknown, unknown").partition(", ")
     return {"gpu": gpu, "driver": driver}
+
+
+def _asked(what: str) -> str | None:
+    """What nvidia-smi answers about the first GPU; None where there is no nvidia-smi."""
+    query = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def peak() -> float | None:
+    """Float32 operations a second at the highest clock, without tensor cores; None where that is not known."""
+    import torch
+
+    megahertz = _asked("clocks.max.sm") or ""
+    if not megahertz.strip().isdigit():
+        return None
+    found = torch.cuda.get_device_properties(0)
+    try:
+        return model.peak(found.multi_processor_count, 1e6 * int(megahertz), (found.major, found.minor))
+    except ValueError:
+        return None
 
 
 def _version(package: str) -> str:

@@ -3,6 +3,8 @@
 Transparent, with grey ink: readable on a light page and on a dark one. The same record makes the same file.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +37,12 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
     check_suffix(path)
     largest = max(row["n1"] * row["n2"] for row in rows)
     rows = [row for row in rows if row["n1"] * row["n2"] > 0.99 * largest]  # n1 is rounded
-    import matplotlib as mpl
     from matplotlib.figure import Figure
 
     columns = list(dict.fromkeys((row["direction"], row["norm"]) for row in rows))
     lines = list(dict.fromkeys(row["dtype"] for row in rows))
     widths = sorted({row["n2"] for row in rows})
-    colored = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    style: Any = {"svg.hashsalt": "normlab", "svg.fonttype": "none", "font.size": 9, **dict.fromkeys(colored, INK)}
-    with mpl.rc_context(style):
+    with style():
         figure = Figure(figsize=(3.1 * len(columns) + 0.6, 2.3 * len(lines) + 0.6), layout="constrained")
         axes = figure.subplots(len(lines), len(columns), sharex=True, sharey=True, squeeze=False)
         for line, dtype in zip(axes, lines, strict=True):
@@ -60,8 +59,24 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
         handles = {curve.get_label(): curve for panel in axes.flat for curve in panel.get_lines()[1:]}
         legend = figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=8, frameon=False)
         legend.set_zorder(3)
-        metadata = {"Date": None} if path.suffix == ".svg" else {}
-        figure.savefig(path, transparent=True, dpi=150, metadata=metadata)
+        save(figure, path)
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """How every picture looks, that is drawn and saved inside the `with` block."""
+    import matplotlib as mpl
+
+    colored = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    chosen: Any = {"svg.hashsalt": "normlab", "svg.fonttype": "none", "font.size": 9, **dict.fromkeys(colored, INK)}
+    with mpl.rc_context(chosen):
+        yield
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure, without the date."""
+    metadata = {"Date": None} if path.suffix == ".svg" else {}
+    figure.savefig(path, transparent=True, dpi=150, metadata=metadata)
 
 
 def check_suffix(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The README's tables, made from the records: `python -m normlab.bench.readme` prints those of the simulator.
+"""The README's tables, made from the records: `python -m normlab.bench.readme` prints all but the benchmarks'.
 
 The benchmarks' tables come from `normlab.bench.report`; `insert` puts them between two markers.
 """
@@ -9,6 +9,7 @@ from typing import Any
 
 from normlab.bench import record
 from normlab.bench.report import markdown
+from normlab.compare.numbers import scientific, size
 
 GLOBAL = "l1tex__t_{}_pipe_lsu_mem_global_op_{}.sum"
 SHARED = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
@@ -46,9 +47,12 @@ TOOLS = ("racecheck", "memcheck", "initcheck", "synccheck")
 def counters() -> str:
     """Return hardware against trace as a Markdown table."""
     launches = {launch["name"]: launch for launch in record("counters_h200")["launches"]}
-    lines = [["launch", *COLUMNS], ["---", *["--:"] * len(COLUMNS)]]
-    for name in LAUNCHES:
-        lines.append([name, *(_cell(launches[name]["metrics"][metric]) for metric in COLUMNS.values())])
+    rows = [[name, *(_cell(launches[name]["metrics"][metric]) for metric in COLUMNS.values())] for name in LAUNCHES]
+    return _table(["launch", *COLUMNS], rows)
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---", *["--:"] * (len(header) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -63,6 +67,36 @@ def sanitizers() -> str:
     found = {tool: sum(bug[tool]["verdict"] == "found" for bug in bugs) for tool in TOOLS}
     together = sum(any(bug[tool]["verdict"] == "found" for tool in TOOLS) for bug in bugs)
     return f"four tools find {together} ({', '.join(f'{tool} {count}' for tool, count in found.items())})"
+
+
+PATHS = {
+    "normlab, saved input": "saved_input",
+    "normlab, `memory_efficient=True`": "recomputed",
+    'normlab, `memory_efficient="exact"`': "exact",
+}
+
+
+def paths() -> str:
+    """Return the errors of grad_input on a real layer, and what normlab keeps with the output, as a Markdown table."""
+    apex = record("apex_recompute_h200")
+    theirs = {row["dtype"]: row["recomputed"] for row in apex["rows"]}
+    ours = [_layer(record(f"compare_{dtype}"), apex["layer"]) for dtype in theirs]
+    rows = [["apex, `memory_efficient=True`", *map(_error, theirs.values())]]
+    for said, path in PATHS.items():
+        cells = [
+            f"{_error(layer[path]['grad_input']['relative'])}, {size(layer[path]['bytes_kept_with_output'])}"
+            for layer in ours
+        ]
+        rows.append([said, *cells])
+    return _table(["", *theirs], rows)
+
+
+def _layer(compared: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(layer for layer in compared["layers"] if layer["name"] == name)
+
+
+def _error(relative: float | None) -> str:
+    return "NaN" if relative is None else scientific(relative)
 
 
 PLOT = "norm.svg"  # in records/, where `normlab bench report --plot` is to put it
@@ -99,5 +133,6 @@ def insert(readme: Path, tables: str) -> None:
 
 
 if __name__ == "__main__":
+    print(paths())
     print(counters())
     print(sanitizers())

@@ -5,7 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-KINDS = ("norm", "ladder", "host")
+KINDS = ("norm", "ladder", "sgemm", "host")
 
 
 def write(record: dict[str, Any], path: Path) -> None:

@@ -34,10 +34,16 @@ class Grid(NamedTuple):
 
 
 def show(record: dict[str, Any], console: Console | None = None) -> None:
-    """Print a record's tables, and below them what is missing and why; no column is cut, whatever the width."""
+    """Print a record's tables, and below them what is missing and why."""
+    method = f"{record['gpu']}, driver {record['driver']}. {record['method']}"
+    show_grids(grids(record), [*notes(record), method], console)
+
+
+def show_grids(shown: list[Grid], below: list[str], console: Console | None = None) -> None:
+    """Print tables, and lines below them; no column is cut, whatever the width."""
     console = console or Console()
     width = console.width
-    for grid in grids(record):
+    for grid in shown:
         table = Table(title=grid.title, title_justify="left", box=box.SIMPLE, title_style="bold")
         for name in grid.head:
             table.add_column(name, justify="left" if name in WORDS else "right", no_wrap=True)
@@ -48,14 +54,20 @@ def show(record: dict[str, Any], console: Console | None = None) -> None:
         with console.capture() as captured:
             console.print(table)
         print(*(line.rstrip() for line in captured.get().splitlines()), sep="\n", file=console.file)
-    for line in [*notes(record), f"{record['gpu']}, driver {record['driver']}. {record['method']}"]:
+    for line in below:
         console.print(line, style="dim", markup=False, highlight=False, width=width)
 
 
 def grids(record: dict[str, Any]) -> list[Grid]:
     """The tables of a record, whichever it is."""
-    kinds = {"norm": norm_grids, "ladder": ladder_grids, "host": host_grids, "family": family_grids}
-    return kinds[record["what"]](record)
+    shown = {
+        "norm": norm_grids,
+        "ladder": ladder_grids,
+        "sgemm": sgemm_grids,
+        "host": host_grids,
+        "family": family_grids,
+    }
+    return shown[record["what"]](record)
 
 
 def norm_grids(record: dict[str, Any]) -> list[Grid]:
@@ -125,6 +137,28 @@ def ladder_grids(record: dict[str, Any]) -> list[Grid]:
     return [Grid(f"{problem}: {moved}", head, rows)]
 
 
+def sgemm_grids(record: dict[str, Any]) -> list[Grid]:
+    """The steps in their order, and cuBLAS below them."""
+    head = ["step", "ms", "TFLOP/s", "of cuBLAS", "of peak", "error / bound", "registers", "shared bytes", "occupancy"]
+    rows = []
+    for entry in [*record["steps"], {"step": "cuBLAS", "summary": "torch.mm, TF32 off", **record["cublas"]}]:
+        speed, occupied = [entry["status"], "", "", "", ""], ["", "", ""]
+        if entry["status"] == "ok":
+            fractions = (entry["of_cublas"], entry["of_peak"], entry["error_over_bound"])
+            speed = [f"{entry['median_us'] / 1e3:.3f}", f"{entry['tflops']:.2f}", *map(_hundredths, fractions)]
+        if "registers" in entry:
+            share = entry["occupancy"]
+            occupied = [str(entry["registers"]), str(entry["shared_bytes"]), "" if share is None else f"{share:.0%}"]
+        rows.append([entry["step"], *speed, *occupied, entry["summary"]])
+    size = f"({record['m']}, {record['k']}) times ({record['k']}, {record['n']})"
+    peak = "" if record["peak_tflops"] is None else f", peak {record['peak_tflops']:.1f} TFLOP/s"
+    return [Grid(f"SGEMM {size}: {record['operations'] / 1e9:,.1f} GFLOP{peak}", [*head, "idea"], rows)]
+
+
+def _hundredths(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
 def host_grids(record: dict[str, Any]) -> list[Grid]:
     """A call's host time, and a process's first call."""
     rows = []
@@ -151,6 +185,7 @@ def notes(record: dict[str, Any]) -> list[str]:
     """Who is absent, wrong or unable, and why; each reason once."""
     found = [f"absent: {name} ({reason})" for name, reason in record.get("absent", {}).items()]
     entries = [(entry["step"], entry) for entry in record.get("steps", [])]
+    entries += [("cuBLAS", record["cublas"])] if "cublas" in record else []
     entries += [pair for row in record.get("rows", []) for pair in row["contenders"].items()]
     entries += [(f"first call of {name}", entry) for name, entry in record.get("first_calls", {}).items()]
     for name, entry in entries:

@@ -7,6 +7,7 @@ import typer
 from normlab import __version__
 from normlab.cli.bench import bench
 from normlab.cli.compare import compare
+from normlab.cli.memory import memory, train
 from normlab.cli.run import run_script
 from normlab.cli.trace import trace_ladder
 
@@ -38,6 +39,8 @@ app.command(
     short_help="Run a numba.cuda program without a GPU.",
     context_settings={"allow_interspersed_args": False},  # what follows the script is the script's
 )(run_script)
+app.command(short_help="What does memory_efficient save in a model? On the CPU, too.")(memory)
+app.command(short_help="Does a model learn the same with it? On the CPU, too.")(train)
 app.add_typer(bench, name="bench", short_help="How fast is it? Beside the peers, on a GPU.")
 
 

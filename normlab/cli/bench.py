@@ -1,5 +1,6 @@
 """`normlab bench`: norm, family, ladder, host, report."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -19,6 +20,7 @@ JsonFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", show_default=False, help="Write the record, too.")
 ]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", show_default=False, help="Draw it: a .svg, .png or .pdf.")]
+SGEMM = "sgemm"
 PATHS = {None: "saved", True: "recomputed", False: "both"}  # of --memory-efficient/--both-paths
 
 
@@ -122,34 +124,47 @@ def bench_family(
     tables.show(record)
 
 
-@bench.command("ladder", short_help="Every step of a ladder: bytes, GB/s, registers, occupancy.")
+@bench.command("ladder", short_help="Every step of a ladder: speed, registers, occupancy.")
 def bench_ladder(
-    ladder: Annotated[str, typer.Argument(metavar="LADDER", help="forward or backward.")],
+    context: typer.Context,
+    ladder: Annotated[str, typer.Argument(metavar="LADDER", help="forward, backward or sgemm.")],
     n2: Annotated[str, typer.Option(metavar="N", help="Columns.")] = "4096",
     norm: Annotated[str, typer.Option(metavar="NAME", help="layer or rms.")] = "layer",
     dtype: Annotated[str, typer.Option(metavar="NAME", help="float16, bfloat16, float32 or float64.")] = "bfloat16",
     elements: Annotated[str, typer.Option(metavar="N", help="Elements of x.")] = "2^27",
+    size: Annotated[str, typer.Option(metavar="N|MxNxK", help="Of sgemm's product, beside cuBLAS.")] = "4096",
     json_file: JsonFile = None,
 ) -> None:
-    """What does each idea bring? Every step of a ladder on one problem, the slowest first.
+    """What does each idea bring? Every step of a ladder on one problem, the slowest first; sgemm's in their order.
 
-    Exit code: 0, or 2 when the arguments cannot be used or there is no GPU.
+    forward and backward take the options of norms, sgemm takes --size. Exit code: 0, or 2 when the arguments cannot be
+    used or there is no GPU.
     """
-    from normlab.bench import choices, commands, machine, problem, records, tables
+    from normlab.bench import choices, commands, machine, problem, product, records, tables
 
     try:
-        (wanted,) = problem.problems(
-            [choices.one("--norm", norm, problem.NORMS)],
-            [choices.one("LADDER", ladder, problem.DIRECTIONS)],
-            [choices.one("--dtype", dtype, choices.DTYPES)],
-            [],
-            [choices.count("--n2", n2)],
-            choices.count("--elements", elements),
-        )
+        choices.one("LADDER", ladder, (*problem.DIRECTIONS, SGEMM))
+        for option in ("n2", "norm", "dtype", "elements") if ladder == SGEMM else ("size",):
+            source = context.get_parameter_source(option)
+            if source is not None and source.name != "DEFAULT":
+                raise ValueError(f"--{option} is no option of the {ladder} ladder")
+        if ladder == SGEMM:
+            multiplied = product.Size(*choices.sizes("--size", size))
+            steps, climb = commands.sgemm_steps(), partial(commands.sgemm, multiplied)
+        else:
+            (wanted,) = problem.problems(
+                [choices.one("--norm", norm, problem.NORMS)],
+                [ladder],
+                [choices.one("--dtype", dtype, choices.DTYPES)],
+                [],
+                [choices.count("--n2", n2)],
+                choices.count("--elements", elements),
+            )
+            steps, climb = commands.steps(wanted), partial(commands.ladder, wanted)
         machine.require_gpu()
         records.check_writable(json_file)
-        with progress(commands.steps(wanted)) as advance:
-            record = commands.ladder(wanted, advance)
+        with progress(steps) as advance:
+            record = climb(advance)
         if json_file is not None:
             records.write(record, json_file)
     except (ValueError, OSError, machine.NotFitError) as error:

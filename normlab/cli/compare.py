@@ -38,11 +38,13 @@ def compare(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
 ) -> None:
-    """Is recomputing from the saved output as good as saving the input? Errors, bounds and bytes of both, on real data.
+    """Is recomputing from the saved output as good as saving the input? Errors, bounds and bytes, on real data.
+
+    A third way, exact, keeps the output too, and beside it the normalised values of the few columns that it hides.
 
     Exit code: 0, or 1 when an error exceeds its bound, or 2 when the arguments or the file cannot be used.
     """
-    from normlab.compare import activations, plan, report, run
+    from normlab.compare import PASSES, activations, plan, report, run
     from normlab.compare.workers import WorkerLostError
 
     try:
@@ -51,7 +53,7 @@ def compare(
         job = plan.prepare(sources, chosen, rows)
         if job.seconds > PATIENCE:
             typer.echo(f"this takes about {job.seconds / 60:.1f} minutes; a smaller --rows takes less", err=True)
-        with progress(3 * len(job.layers)) as advance:
+        with progress(PASSES * len(job.layers)) as advance:
             result = run(job, advance)
     except (activations.InputError, WorkerLostError) as error:
         typer.echo(f"normlab compare: {error}", err=True)

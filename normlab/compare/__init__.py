@@ -1,7 +1,7 @@
 """`normlab compare`: is recomputing from the saved output as good as saving the input, on this data?
 
-Each layer runs through the kernels three times (`normlab.compare.passes`), maybe side by side
-(`normlab.compare.workers`), and its numbers become a report with a verdict. Called by `normlab.cli`, drawn by
+Each layer runs through the kernels forward and, on three paths, backward (`normlab.compare.passes`), maybe side by
+side (`normlab.compare.workers`), and its numbers become a report with a verdict. Called by `normlab.cli`, drawn by
 `normlab.compare.report`; nothing is printed here.
 """
 
@@ -13,12 +13,13 @@ import numpy as np
 
 from normlab import oracle
 from normlab.compare.measure import Error
-from normlab.compare.passes import Backward, Forward, Pass, run_backward, run_forward
+from normlab.compare.passes import PATHS, Backward, Forward, Pass, run_backward, run_forward
 from normlab.compare.plan import Job, Plan
 from normlab.compare.traffic import Layer
 from normlab.compare.verdict import Verdict, judge, reason
 from normlab.compare.workers import workers
 
+PASSES = 1 + len(PATHS)  # of a layer
 AT_RISK = 10.0  # a channel whose recompute bound exceeds its saved-input bound by this factor
 
 
@@ -27,7 +28,7 @@ class LayerReport:
     """One layer's numbers.
 
     `channels_at_risk`: columns of grad_input whose largest recompute bound exceeds AT_RISK times their largest
-    saved-input bound.
+    saved-input bound. `kept_columns`: columns whose x̂ the exact path has kept.
     """
 
     name: str
@@ -38,8 +39,10 @@ class LayerReport:
     output: Error
     saved_input: Backward
     recomputed: Backward
+    exact: Backward
     smallest_gamma: float
     channels_at_risk: int
+    kept_columns: int
     verdict: Verdict
     notes: tuple[str, ...]
 
@@ -58,11 +61,14 @@ class Report:
         return all(layer.verdict.kind != "bound_exceeded" for layer in self.layers)
 
 
-def summarise(layer: Layer, plan: Plan, forward: Forward, saved: Pass, recomputed: Pass) -> LayerReport:
-    """One layer's passes, as its report."""
+def summarise(
+    layer: Layer, plan: Plan, forward: Forward, saved: Pass, recomputed: Pass, exact: Pass | None
+) -> LayerReport:
+    """One layer's passes, as its report. exact is None where it is recomputed, launch by launch."""
+    backwards = saved.backward, recomputed.backward, (exact or recomputed).backward
     at_risk = recomputed.column_bounds / AT_RISK > saved.column_bounds
     roundoff = oracle.unit_roundoff(plan.dtype)
-    verdict = judge(forward.error, saved.backward, recomputed.backward, roundoff, reason(layer, at_risk, plan.dtype))
+    verdict = judge(forward.error, *backwards, roundoff, reason(layer, at_risk, plan.dtype))
     rows, columns = layer.input.shape
     return LayerReport(
         name=layer.name,
@@ -71,19 +77,21 @@ def summarise(layer: Layer, plan: Plan, forward: Forward, saved: Pass, recompute
         columns=columns,
         eps=layer.eps,
         output=forward.error,
-        saved_input=saved.backward,
-        recomputed=recomputed.backward,
+        saved_input=backwards[0],
+        recomputed=backwards[1],
+        exact=backwards[2],
         smallest_gamma=float(np.abs(layer.weight).min()),
         channels_at_risk=int(at_risk.sum()),
+        kept_columns=forward.kept.columns.size,
         verdict=verdict,
         notes=layer.notes,
     )
 
 
 def run(job: Job, advance: Callable[[], None] = lambda: None) -> Report:
-    """Run every layer's three passes; the numbers do not depend on how many processes do it.
+    """Run every layer's passes; the numbers do not depend on how many processes do it.
 
-    `advance` is called after each pass, `3 * len(job.layers)` times.
+    `advance` is called after each pass, `PASSES * len(job.layers)` times.
     """
     began = time.perf_counter()
     layers, plan = job.layers, job.plan
@@ -91,15 +99,13 @@ def run(job: Job, advance: Callable[[], None] = lambda: None) -> Report:
         forwards = execute(run_forward, [(layer, plan) for layer in layers], advance)
         backwards = execute(
             run_backward,
-            [
-                (layer, plan, forward, path)
-                for layer, forward in zip(layers, forwards, strict=True)
-                for path in (False, True)
-            ],
+            [(layer, plan, forward, path) for layer, forward in zip(layers, forwards, strict=True) for path in PATHS],
             advance,
         )
     reports = [
-        summarise(layer, plan, forward, saved, recomputed)
-        for layer, forward, saved, recomputed in zip(layers, forwards, backwards[::2], backwards[1::2], strict=True)
+        summarise(layer, plan, *passes)
+        for layer, *passes in zip(
+            layers, forwards, *(backwards[number :: len(PATHS)] for number in range(len(PATHS))), strict=True
+        )
     ]
     return Report(plan, reports, time.perf_counter() - began)

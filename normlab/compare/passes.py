@@ -1,14 +1,16 @@
-"""The three passes over one layer, each measured: forward, backward from the saved input, backward from the output.
+"""The passes over one layer, each measured: the forward, and the backward on three paths.
 
-Called by `normlab.compare`, in the process of a worker or its own. The kernels run through `normlab.ops`; every result
-is held against `normlab.oracle`: the float64 truth on the same rounded inputs, and the a-priori bound.
+A path is what the host functions call memory_efficient: False, from the saved input; True, recomputed from the output;
+"exact", recomputed but for the columns that were kept. Called by `normlab.compare`, in the process of a worker or its
+own. The kernels run through `normlab.ops`; every result is held against `normlab.oracle`: the float64 truth on the same
+rounded inputs, and the a-priori bound.
 """
 
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -16,7 +18,10 @@ from normlab import engine, ops, oracle
 from normlab.compare.measure import Error, measure
 from normlab.compare.plan import Plan
 from normlab.compare.traffic import Layer
+from normlab.keeping import Kept, keep_columns
 
+Path = bool | Literal["exact"]
+PATHS: tuple[Path, ...] = (False, True, "exact")
 GRADIENTS = ("grad_input", "grad_weight", "grad_bias")
 
 
@@ -46,6 +51,7 @@ class Forward(NamedTuple):
     output: np.ndarray  # (n1, n2)
     mean: np.ndarray | None  # (n1,); None for RMSNorm
     invvar: np.ndarray  # (n1,)
+    kept: Kept  # for the exact backward
     bound: oracle.NormResult
     error: Error
 
@@ -75,58 +81,67 @@ def run_forward(layer: Layer, plan: Plan) -> Forward:
             output, invvar = ops.rms_norm_forward(x, n2, weight, eps, step=plan.forward)
         else:
             output, mean, invvar = ops.layer_norm_forward(x, n2, weight, bias, eps, step=plan.forward)
+        kept = keep_columns(x, mean, invvar, n2, weight, bias, eps)
     if plan.rms:
         want = oracle.rms_norm(x, n2, weight, eps)
         bound = oracle.rms_norm_bound(x, n2, weight, eps, arithmetic)
     else:
         want = oracle.layer_norm(x, n2, weight, bias, eps)
         bound = oracle.layer_norm_bound(x, n2, weight, bias, eps, arithmetic)
-    return Forward(output, mean, invvar, bound, measure(output, want.output, bound.output))
+    return Forward(output, mean, invvar, kept, bound, measure(output, want.output, bound.output))
 
 
-def run_backward(layer: Layer, plan: Plan, forward: Forward, memory_efficient: bool) -> Pass:
-    """One backward through the kernels, from the saved input or from the forward's own output, measured."""
-    saved = forward.output if memory_efficient else layer.input
-    got = _gradients(layer, plan, forward, saved, memory_efficient)
-    want, bound = _truth(layer, plan, forward, memory_efficient)
+def run_backward(layer: Layer, plan: Plan, forward: Forward, path: Path) -> Pass | None:
+    """One backward through the kernels, from what the forward left for this path, measured.
+
+    None: no column was kept, and so the exact path is the recomputed one, launch by launch.
+    """
+    kept = forward.kept if path == "exact" else None
+    if kept is not None and not kept.columns.size:
+        return None
+    saved = forward.output if path else layer.input
+    got = _gradients(layer, plan, forward, saved, path, kept)
+    want, bound = _truth(layer, plan, forward, path, kept)
     grad_input, grad_weight, grad_bias = (
         None if array is None or allowed is None or truth is None else measure(array, truth, allowed)
         for array, truth, allowed in zip(got, want, bound, strict=True)
     )
     assert grad_input is not None
     assert grad_weight is not None  # the weight is always given
-    statistics = forward.invvar.nbytes
-    if forward.mean is not None and not memory_efficient:
-        statistics += forward.mean.nbytes
-    kept = statistics if memory_efficient else statistics + saved.nbytes
-    backward = Backward(grad_input, grad_weight, grad_bias, kept, statistics + saved.nbytes)
+    beside = [forward.invvar, *(kept or ())]  # besides what was saved
+    if forward.mean is not None and not path:
+        beside.append(forward.mean)
+    bytes_beside = sum(array.nbytes for array in beside)
+    bytes_in_all = bytes_beside + saved.nbytes
+    backward = Backward(grad_input, grad_weight, grad_bias, bytes_beside if path else bytes_in_all, bytes_in_all)
     return Pass(backward, bound.grad_input.max(axis=0))
 
 
 def _gradients(
-    layer: Layer, plan: Plan, forward: Forward, saved: np.ndarray, memory_efficient: bool
+    layer: Layer, plan: Plan, forward: Forward, saved: np.ndarray, path: Path, kept: Kept | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     dy, n2, weight, bias, eps = layer.grad_output, saved.shape[1], layer.weight, layer.bias, layer.eps
     mean, invvar, step = forward.mean, forward.invvar, plan.backward
     with _world(plan):
         if plan.rms:
-            return *ops.rms_norm_backward(dy, saved, invvar, n2, weight, eps, memory_efficient, step=step), None
-        return ops.layer_norm_backward(dy, saved, mean, invvar, n2, weight, bias, eps, memory_efficient, step=step)
+            return *ops.rms_norm_backward(dy, saved, invvar, n2, weight, eps, path, kept, step=step), None
+        return ops.layer_norm_backward(dy, saved, mean, invvar, n2, weight, bias, eps, path, kept, step=step)
 
 
 def _truth(
-    layer: Layer, plan: Plan, forward: Forward, memory_efficient: bool
+    layer: Layer, plan: Plan, forward: Forward, path: Path, kept: Kept | None
 ) -> tuple[oracle.NormGradients, oracle.NormGradients]:
     """The float64 gradients, and the bounds of a kernel that was handed this forward's statistics and output."""
-    dy, x, n2 = layer.grad_output, layer.input, layer.input.shape[1]
+    dy, x, (n1, n2) = layer.grad_output, layer.input, layer.input.shape
     weight, bias, eps = layer.weight, layer.bias, layer.eps
-    arithmetic = plan.arithmetic("backward", *x.shape)
+    columns = None if kept is None else kept.columns
+    arithmetic = plan.arithmetic("backward", n1, n2, 0 if columns is None else columns.size)
     if plan.rms:
         return oracle.rms_norm_backward(dy, x, n2, weight, eps), oracle.rms_norm_backward_bound(
-            dy, x, n2, weight, eps, arithmetic, memory_efficient=memory_efficient,
+            dy, x, n2, weight, eps, arithmetic, memory_efficient=bool(path), kept=columns,
             invvar_error=forward.bound.invvar, output_error=forward.bound.output,
         )  # fmt: skip
     return oracle.layer_norm_backward(dy, x, n2, weight, bias, eps), oracle.layer_norm_backward_bound(
-        dy, x, n2, weight, bias, eps, arithmetic, memory_efficient=memory_efficient,
+        dy, x, n2, weight, bias, eps, arithmetic, memory_efficient=bool(path), kept=columns,
         mean_error=forward.bound.mean, invvar_error=forward.bound.invvar, output_error=forward.bound.output,
     )  # fmt: skip

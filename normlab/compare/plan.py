@@ -12,10 +12,11 @@ from normlab import engine, oracle
 from normlab.compare.activations import InputError, Source
 from normlab.compare.traffic import Layer, layer_of
 from normlab.kernels import BEST, LADDERS
+from normlab.kernels.exact.chains import with_repairs
 
 SIMULATOR_STEPS = {"forward": "thread_per_row", "backward": "global_atomics"}  # its quickest
 ORACLE = 2e-6  # seconds an element, value and bound of one pass
-BUDGET = 16.0  # seconds that a run without --rows may take by this reckoning; the rest of the 20 is reserve
+BUDGET = 15.0  # seconds that a run without --rows may take by this reckoning; the rest of the 20 is reserve
 WORTH_PROCESSES = 3.0  # seconds of work below which a second process (0.7 s to start) does not pay
 
 
@@ -39,11 +40,13 @@ class Plan:
         """The dtype that kernels compute in and keep mean and invvar in."""
         return "float64" if self.dtype == "float64" else "float32"
 
-    def arithmetic(self, ladder: str, n1: int, n2: int) -> oracle.Arithmetic:
-        """How the step of a ladder rounds: its formats, and the length of its sums."""
+    def arithmetic(self, ladder: str, n1: int, n2: int, kept: int = 0) -> oracle.Arithmetic:
+        """How the step of a ladder rounds, with so many columns kept: its formats, and the length of its sums."""
         forward, backward = _step("forward", self.forward), _step("backward", self.backward)
         rows = (forward if ladder == "forward" else backward).row_chains(n2)
         columns = backward.column_chains(n1, n2)
+        if kept:
+            rows, columns = with_repairs(rows, columns, n1, kept)
         return oracle.Arithmetic(
             input=self.dtype,
             output=self.dtype,
@@ -59,13 +62,14 @@ class Plan:
     def seconds(self, shapes: list[tuple[int, int]], cores: int = 1) -> float:
         """About how long the passes over layers of these (n1, n2) take: all forwards side by side, then all backwards.
 
-        On a GPU only the oracle takes time.
+        On a GPU only the oracle takes time. The exact backward is reckoned as one more, which it is with few columns
+        kept; with none it is not run at all, with all of them it takes twice as long.
         """
         oracle_seconds, forward, backward = (
             sum(cost(*shape) for shape in shapes)
             for cost in (lambda n1, n2: ORACLE * n1 * n2, self._simulated("forward"), self._simulated("backward"))
         )
-        return (oracle_seconds + forward) / min(cores, len(shapes)) + 2 * (oracle_seconds + backward) / cores
+        return (oracle_seconds + forward) / min(cores, len(shapes)) + 3 * (oracle_seconds + backward) / cores
 
     def _simulated(self, ladder: str) -> Callable[[int, int], float]:
         """The seconds that the simulator takes for the step of a ladder; none on a GPU."""
@@ -113,7 +117,7 @@ def prepare(sources: list[Source], plan: Plan, rows: int | None = None) -> Job:
     Raises:
         InputError: NaN or infinity in the data, or values too large for the dtype.
     """
-    cores = 1 if plan.engine == "gpu" else min(processors(), 2)  # two backwards a layer can run side by side
+    cores = 1 if plan.engine == "gpu" else min(processors(), 2)  # a layer has two backwards at least
     limit = _rows_within(BUDGET, sources, plan, cores) if rows is None else rows
     layers = [layer_of(source, plan.norm, plan.dtype, limit) for source in sources]
     if rows is None:

@@ -17,7 +17,7 @@ from rich.text import Text
 from normlab import __version__
 from normlab.compare import AT_RISK, LayerReport, Report
 from normlab.compare.measure import Error
-from normlab.compare.verdict import scientific
+from normlab.compare.numbers import scientific, size
 
 NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
 RULE = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)  # one line below the header
@@ -55,38 +55,38 @@ def _notes(report: Report) -> tuple[list[str], list[list[str]]]:
 
 
 def table(report: Report) -> Table:
-    """Seven rows a layer; three columns for each of the two paths."""
+    """Up to nine rows a layer; two columns for each of the three paths."""
     grid = Table(box=RULE, padding=0, show_edge=False)
     grid.add_column("", min_width=20, max_width=20, overflow="fold")
-    for path, color in (("saved input", "cyan"), ("recomputed", "magenta")):
-        for over, name, width in (("", "error", 8), (path, "largest", 11), ("", "/bound", 7)):
-            header = Text(f"{over}\n{name}", justify="right", style=color)
-            grid.add_column(header, justify="right", no_wrap=True, min_width=width)
+    for path, color in (("saved input", "cyan"), ("recomputed", "magenta"), ("exact", "green")):
+        for header, width in ((f"{path}\nerror", 11), ("\n/bound", 7)):
+            grid.add_column(Text(header, justify="right", style=color), justify="right", no_wrap=True, min_width=width)
     for layer in report.layers:
         _add_layer(grid, layer)
     return grid
 
 
 def _add_layer(grid: Table, layer: LayerReport) -> None:
-    saved, recomputed = layer.saved_input, layer.recomputed
+    paths = layer.saved_input, layer.recomputed, layer.exact
     grid.add_row(Text(layer.name, style="bold"))
-    grid.add_row("  output", *_cells(layer.output), "", "same", "")
-    for name, error in saved.gradients.items():
-        grid.add_row(f"  {name}", *_cells(error), *_cells(recomputed.gradients[name]))
-    for name, left, right in (
-        ("kept by the norm", size(saved.bytes_kept), size(recomputed.bytes_kept)),
-        ("kept, with output", size(saved.bytes_kept_with_output), size(recomputed.bytes_kept_with_output)),
-        ("smallest |gamma|", "", scientific(layer.smallest_gamma)),
-        ("channels at risk", "", f"{layer.channels_at_risk}/{layer.columns}"),
-    ):
-        grid.add_row(f"  {name}", "", left, "", "", right, "")
+    grid.add_row("  output", *_cells(layer.output), "same", "", "same", "")
+    for name in layer.saved_input.gradients:
+        grid.add_row(f"  {name}", *(cell for path in paths for cell in _cells(path.gradients[name])))
+    for name, cells in {
+        "kept by the norm": [size(path.bytes_kept) for path in paths],
+        "kept, with output": [size(path.bytes_kept_with_output) for path in paths],
+        "smallest |gamma|": ["", scientific(layer.smallest_gamma), ""],
+        "channels at risk": ["", f"{layer.channels_at_risk}/{layer.columns}", ""],
+        "kept columns": ["", "", f"{layer.kept_columns}/{layer.columns}"],
+    }.items():
+        grid.add_row(f"  {name}", *(text for cell in cells for text in (cell, "")))
     grid.add_section()
 
 
-def _cells(error: Error) -> tuple[Text, ...]:
+def _cells(error: Error) -> tuple[Text, Text]:
     bad = "bold red" if error.not_finite else ""
     ratio = Text(bound_ratio(error), style="" if error.bound_ratio <= 1 else "bold red")
-    return Text(scientific(error.relative), style=bad), Text(scientific(error.largest), style=bad), ratio
+    return Text(scientific(error.relative), style=bad), ratio
 
 
 def bound_ratio(error: Error) -> str:
@@ -96,27 +96,14 @@ def bound_ratio(error: Error) -> str:
     return f"{error.bound_ratio:.3f}" if error.bound_ratio < 100 else scientific(error.bound_ratio)
 
 
-def size(count: int) -> str:
-    """Bytes for people.
-
-    >>> size(1080), size(416880)
-    ('1.1 kB', '416.9 kB')
-    """
-    value, unit = float(count), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
-
-
 def legend(report: Report) -> RenderableType:
     """What the columns and rows mean."""
     meanings = {
         "error": "norm of (kernel - truth) over norm of truth, over the whole array; the truth is float64, "
         f"from the same {report.plan.dtype} inputs",
-        "largest": "the largest |kernel - truth|",
         "/bound": "the largest |kernel - truth| over its a-priori bound; a right kernel stays within 1",
+        "exact": "recomputing, but for the kept columns: their normalised values are kept beside the output. Where no "
+        "column needs it, this is recomputing, and not run twice",
         "kept": "bytes that the backward needs from the forward. Recomputing reads the output, which the next layer "
         "mostly keeps anyway; the norm itself then keeps no more than its statistics",
         "at risk": f"channels whose recomputed grad_input has a bound over {AT_RISK:g} times that from the saved input",

@@ -1,4 +1,4 @@
-"""The verdict on a layer: do the two paths differ, why, and is anything beyond its bound?
+"""The verdict on a layer: is recomputing worse, why, what does exact do, and is anything beyond its bound?
 
 Called by `normlab.compare`, on the numbers that `normlab.compare.passes` measured.
 """
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from normlab.compare.measure import Error
+from normlab.compare.numbers import scientific, size
 from normlab.compare.passes import Backward
 from normlab.compare.traffic import Layer
 
@@ -45,22 +46,25 @@ def reason(layer: Layer, at_risk: np.ndarray, dtype: str) -> str:
     return ", and ".join(why) or f"no single weight is to blame, but the output's rounding to {dtype}"
 
 
-def judge(output: Error, saved: Backward, recomputed: Backward, roundoff: float, reason: str) -> Verdict:
-    """Weigh the two paths against each other, and everything against its bound.
+def judge(
+    output: Error, saved: Backward, recomputed: Backward, exact: Backward, roundoff: float, reason: str
+) -> Verdict:
+    """Weigh recomputing against saving, and everything against its bound.
 
     Args:
         output: the forward's error.
-        saved, recomputed: the two backwards'.
+        saved, recomputed, exact: the three backwards'.
         roundoff: unit roundoff of the dtype; errors below it are not told apart.
         reason: why recomputing may be worse, to be quoted if it is.
     """
-    weighed = _not_finite(saved, recomputed) or _weigh(saved, recomputed, roundoff, reason)
+    weighed = _not_finite(saved, recomputed, exact) or _weigh(saved, recomputed, exact, roundoff, reason)
     broken = [
         f"{name} ({path}) is off by {error.bound_ratio:.3g} times its bound"
         for path, errors in (
             ("forward", {"output": output}),
             ("saved input", saved.gradients),
             ("recomputed", recomputed.gradients),
+            ("exact", exact.gradients),
         )
         for name, error in errors.items()
         if not error.bound_ratio <= 1
@@ -73,29 +77,39 @@ def judge(output: Error, saved: Backward, recomputed: Backward, roundoff: float,
     return weighed
 
 
-def _not_finite(saved: Backward, recomputed: Backward) -> Verdict | None:
+def _not_finite(saved: Backward, recomputed: Backward, exact: Backward) -> Verdict | None:
     found = [
         f"{path} gives NaN or infinity in {error.not_finite:,} of {error.size:,} values of {name}"
-        for path, backward in (("recomputing", recomputed), ("saving the input", saved))
+        for path, backward in (("recomputing", recomputed), ("saving the input", saved), ("exact", exact))
         for name, error in backward.gradients.items()
         if error.not_finite
     ]
+    lost = [name for name, error in recomputed.gradients.items() if error.not_finite]
+    if lost and not exact.gradients[lost[0]].not_finite:
+        off = scientific(exact.gradients[lost[0]].relative)
+        found.append(f"exact is off by {off} in {lost[0]} and {_price(exact, recomputed)}")
     return Verdict("not_finite", "; ".join(found)) if found else None
 
 
-def _weigh(saved: Backward, recomputed: Backward, roundoff: float, reason: str) -> Verdict:
+def _weigh(saved: Backward, recomputed: Backward, exact: Backward, roundoff: float, reason: str) -> Verdict:
     factors = {name: _factor(recomputed.gradients[name], error, roundoff) for name, error in saved.gradients.items()}
     worst = max(factors, key=lambda name: factors[name])
     if factors[worst] <= AS_GOOD:
         return Verdict("as_good", "recomputing is as good as saving")
-    here, there = recomputed.gradients[worst], saved.gradients[worst]
-    if np.isinf(here.relative):
-        here_off, there_off = scientific(here.largest), scientific(there.largest)
-        return Verdict(
-            "worse", f"where 0 is right, recomputing gives {here_off} in {worst}, saving {there_off}: {reason}"
+    errors = [backward.gradients[worst] for backward in (recomputed, saved, exact)]
+    if np.isinf(errors[0].relative):
+        here, there, instead = (scientific(error.largest) for error in errors)
+        found = (
+            f"where 0 is right, recomputing gives {here} in {worst}, saving {there}: {reason}; exact gives {instead}"
         )
-    here_off, there_off = scientific(here.relative), scientific(there.relative)
-    return Verdict("worse", f"recomputing is off by {here_off} in {worst}, saving by {there_off}: {reason}")
+    else:
+        here, there, instead = (scientific(error.relative) for error in errors)
+        found = f"recomputing is off by {here} in {worst}, saving by {there}: {reason}; exact is off by {instead}"
+    return Verdict("worse", f"{found} and {_price(exact, recomputed)}")
+
+
+def _price(exact: Backward, recomputed: Backward) -> str:
+    return f"keeps {size(exact.bytes_kept - recomputed.bytes_kept)} more"
 
 
 def _factor(recomputed: Error, saved: Error, roundoff: float) -> float:
@@ -103,17 +117,3 @@ def _factor(recomputed: Error, saved: Error, roundoff: float) -> float:
     if np.isinf(saved.relative):
         return recomputed.largest / saved.largest
     return recomputed.relative / max(saved.relative, roundoff)
-
-
-def scientific(value: float) -> str:
-    """Two digits and an exponent, short.
-
-    >>> scientific(0.02497), scientific(1), scientific(0), scientific(float("nan"))
-    ('2.5e-2', '1.0', '0', 'NaN')
-    """
-    if np.isnan(value):
-        return "NaN"
-    if value == 0 or np.isinf(value):
-        return f"{value:g}"
-    digits, exponent = f"{value:.1e}".split("e")
-    return f"{digits}e{int(exponent)}" if int(exponent) else digits

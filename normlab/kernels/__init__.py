@@ -1,7 +1,8 @@
 """Ladders: whole kernels, one file a step, each built from stages and differing from the step before by one idea.
 
-`LADDERS` maps a ladder's name to its steps in order; tests, benchmarks and tutorials walk it. Adding a step is adding
-a file `step_N_name.py` that defines `STEP`.
+`LADDERS` maps a norm's ladder's name to its steps in order; tests, benchmarks and tutorials walk it. `SGEMM` is the
+ladder of the matrix product, whose steps take other operands. Adding a step is adding a file `step_N_name.py` that
+defines `STEP`.
 """
 
 from importlib import import_module
@@ -9,7 +10,8 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
-from normlab.kernels import backward, forward
+from normlab.kernels import backward, forward, sgemm
+from normlab.kernels.sgemm.product import Product, ProductStep
 from normlab.kernels.step import BackwardProblem, BackwardStep, Chains, ForwardStep, Step
 
 
@@ -20,8 +22,22 @@ def _ladder(package: ModuleType) -> tuple[Any, ...]:
 
 
 # The fastest rungs on an H200: the whole ladders were measured at n2 = 4096 in bfloat16 (2026-11-20).
-BEST = {"forward": "clusters", "backward": "pipelined"}
+# That of sgemm was chosen by its compiled code alone and has not been measured yet.
+BEST = {"forward": "clusters", "backward": "pipelined", "sgemm": "pipelined"}
 
 LADDERS: dict[str, tuple[Step, ...]] = {"forward": _ladder(forward), "backward": _ladder(backward)}
 
-__all__ = ["BEST", "LADDERS", "BackwardProblem", "BackwardStep", "Chains", "ForwardStep", "Step"]
+SGEMM: tuple[ProductStep, ...] = _ladder(sgemm)
+
+__all__ = [
+    "BEST",
+    "LADDERS",
+    "SGEMM",
+    "BackwardProblem",
+    "BackwardStep",
+    "Chains",
+    "ForwardStep",
+    "Product",
+    "ProductStep",
+    "Step",
+]

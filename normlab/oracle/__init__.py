@@ -1,4 +1,4 @@
-"""NumPy float64 truth of the norms, and how far from it a correctly rounding kernel may be.
+"""NumPy float64 truth of the norms and of the matrix product, and how far from it a correctly rounding kernel may be.
 
 Imports nothing of the house. `values` is the truth, `forward_bounds` and `backward_bounds` say how far off a
 kernel with a given `Arithmetic` may be, `check` compares.
@@ -17,6 +17,7 @@ from normlab.oracle.backward_bounds import layer_norm_backward_bound, rms_norm_b
 from normlab.oracle.check import assert_within, ratio
 from normlab.oracle.floats import unit_roundoff
 from normlab.oracle.forward_bounds import layer_norm_bound, rms_norm_bound
+from normlab.oracle.product import product, product_bound
 from normlab.oracle.recompute import recompute_error
 from normlab.oracle.values import (
     NormGradients,
@@ -36,6 +37,8 @@ __all__ = [
     "layer_norm_backward",
     "layer_norm_backward_bound",
     "layer_norm_bound",
+    "product",
+    "product_bound",
     "ratio",
     "recompute_error",
     "rms_norm",

@@ -87,10 +87,13 @@ def unshifted(y: Inexact, rows: Rows) -> Inexact:
 
 
 def unscaled(shifted: Inexact, xhat: ExtendedArray, rows: Rows, eps: Extended) -> Inexact:
-    """(y - β) / clamp(γ) as an x̂. The clamp's bias |x̂| |γ / clamp(γ) - 1| is part of its error."""
+    """(y - β) / clamp(γ) as an x̂, or times a rounded 1 / clamp(γ), which rounds once more.
+
+    The clamp's bias |x̂| |γ / clamp(γ) - 1| is part of its error.
+    """
     if not rows.has_weight:
         return shifted
-    return shifted.divided_exactly(clamp_by_magnitude(rows.weight, eps)).instead_of(xhat)
+    return shifted.divided_exactly(clamp_by_magnitude(rows.weight, eps)).rounded_again(1).instead_of(xhat)
 
 
 def times_clamped_weight(dy: Inexact, rows: Rows, eps: Extended) -> Inexact:

@@ -31,6 +31,18 @@ case $1 in
         python3 -m tests.hardware.sweep forward --n2 $n2 --norm $norm | tee -a "$out/sweep.txt" | head -6
       done
     done ;;
+  memory)
+    normlab="python3 -m normlab.cli"
+    $normlab memory --json "$out/memory_h200.json" --plot "$out/memory_h200.svg"
+    $normlab memory --norm layer --json "$out/memory_layer_h200.json"
+    $normlab train LICENSE --json "$out/train_h200.json" --plot "$out/train_h200.svg" ;;
+  sgemm)
+    python3 -m pytest -q tests/kernels/test_sgemm_gpu.py 2>&1 | tail -5
+    (cd tests && python3 -m hardware.sgemm_plans) | tee "$out/sgemm_plans.txt" | tail -30
+    for size in 4096 8192 2048 4000x4100x3000; do record "ladder_sgemm_${size}_h200" ladder sgemm --size $size; done ;;
+  nn)
+    python3 -m pytest -q -n 4 tests/nn tests/memory 2>&1 | tail -15
+    python3 -m tests.hardware.modules "$out/modules_h200.json" ;;
   counters) python3 tests/hardware/counters.py "$out/counters_h200.json" | tail -40 ;;
   sanitizers) python3 tests/hardware/sanitizers.py "$out/sanitizers_h200.json" | tail -40 ;;
   family)

@@ -90,7 +90,7 @@ def problems(draw, kernel):
     )
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(st.data())
 def test_no_correct_kernel_exceeds_its_bounds(data):
     kernel = data.draw(kernels())

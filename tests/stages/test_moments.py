@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -128,6 +128,7 @@ def test_chan_merge_is_commutative_within_its_bound(first, second):
 
 
 @given(values_32, st.integers(1, 1000), st.integers(1, 1000))
+@example(float(np.float32(0.1)), 1, 2)  # a weighted average of 0.1 and 0.1 is another number
 def test_chan_merge_of_equal_means_keeps_the_mean_and_0_variance(mean, count_a, count_b):
     a, b = (np.array([mean, 0, count], np.float32) for count in (count_a, count_b))
     assert merged(a, b).tolist() == [np.float32(mean), 0, count_a + count_b]

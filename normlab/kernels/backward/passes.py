@@ -21,7 +21,7 @@ from normlab.engine import (
 )
 from normlab.kernels.backward.ring import Layout
 from normlab.stages.recompute import clamp_by_magnitude
-from normlab.stages.unrolled import unrolled
+from normlab.stages.unroll import repeated
 
 MOST_UNROLLED = 384  # threads a block, which leave each the registers for it
 
@@ -182,8 +182,8 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
 
     @cuda.jit(device=True)
     def one_vector(
-        saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-        at, place, first, center, scale, steepness, offset, grad_input, row, v,
+        v, saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
+        at, place, first, center, scale, steepness, offset, grad_input, row,
     ):  # fmt: skip
         values = cuda.local.array(width, dtype)
         grads = cuda.local.array(width, dtype)
@@ -218,7 +218,7 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
 
     # 16-bit rows are bound by instructions, a fifth fewer of them unrolled: 689 where a loop takes 788, at n2 = 4096.
     at_once = deal.vectors if layout.saved_bytes == 2 and layout.threads <= MOST_UNROLLED else 1
-    several_vectors = unrolled(one_vector, at_once)
+    several_vectors = repeated(one_vector, at_once)
 
     @cuda.jit(device=True)
     def pass_2(
@@ -231,8 +231,8 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
         offset = mean_g * scale
         for v in range(0, vectors, at_once):
             several_vectors(
-                saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-                at, place, first, center, scale, steepness, offset, grad_input, row, v,
+                v, saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
+                at, place, first, center, scale, steepness, offset, grad_input, row,
             )  # fmt: skip
 
     return pass_2

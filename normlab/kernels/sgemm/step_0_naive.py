@@ -1,0 +1,44 @@
+"""A thread per element of C, the threads of a warp below each other: the formula, and the wrong way round.
+
+Moves: for each k a warp reads one element in each of 32 rows of A, which are 32 sectors of 32 bytes, and one element of
+B that all share: 1056 bytes for 64 operations.
+Takes: 32 registers; 2 blocks of 1024 threads a multiprocessor, which are all the warps that it can hold.
+Bound by: L1, which looks up 33 lines where the multipliers want a quarter of a clock: under a hundredth of the peak.
+Next: let the threads of a warp stand beside each other.
+"""
+
+from normlab.engine import cuda, float32, load, store
+from normlab.kernels.sgemm.product import Product, ProductStep
+from normlab.stages.lanes import blocks_in_rows
+from normlab.stages.thread_tile import scaled_sum
+
+SIDE = 32
+
+
+@cuda.jit
+def sgemm_naive(alpha, a, b, beta, c, output):
+    """Arguments as `Product`; SIDE x SIDE threads a block."""
+    m, n = output.shape
+    block_row, block_column = blocks_in_rows(cuda.blockIdx.x, (m + SIDE - 1) // SIDE, (n + SIDE - 1) // SIDE)
+    row = block_row * SIDE + cuda.threadIdx.x
+    column = block_column * SIDE + cuda.threadIdx.y
+    if row < m and column < n:
+        total = float32(0)
+        k = 0
+        while k < a.shape[1]:
+            total += load(a, (row, k)) * load(b, (k, column))
+            k += 1
+        store(output, (row, column), scaled_sum(total, alpha, beta, c, row, column))
+
+
+def _run(launch, product: Product):
+    launch(sgemm_naive, product.blocks(SIDE, SIDE), (SIDE, SIDE), *product.operands)
+
+
+STEP = ProductStep(
+    name="naive",
+    summary="a thread per element, a warp down a column of C",
+    run=_run,
+    tile=(SIDE, SIDE, 1),
+    tile_seconds=0.003,
+)

@@ -1,0 +1,226 @@
+"""Copies that the threads only start (`cp.async`), several tiles ahead, and larger tiles.
+
+A ring of three stages of 16 k's lies in shared memory, and a thread computes 8 x 16 elements. Copies take no registers
+on their way, so that the sums get them: 128 of the 243. A is transposed while it is copied, element by element: 8 lanes
+along k for each of 4 rows, whole sectors, and no conflict in the padded rows.
+Moves: from L2 43 operations a byte, from shared memory 2.7: 12 wavefronts for a k of a warp, 32 clocks of FMA.
+Takes: 243 registers, 74,496 bytes; 1 block of 256 threads a multiprocessor, bound by registers.
+Bound by: FMA's share of the instructions. A turn of the main loop has 2242: 2048 FMA (0.913), 96 loads from shared
+memory, 12 copies, 86 for addresses and the loop; cut short at an edge, some 150 more. From a load of shared memory to
+its first use it is 31 instructions or more, and no FMA reads three registers of one bank. With 2266 for 256 x 128 it is
+0.904, and with 2274 for 128 x 128 by 128 threads, twice on a multiprocessor, 0.901 (`PLANS`). With 8 k's a stage it
+would be 0.89, with 8 x 8 elements a thread and 16 k's 0.86. 36 KB of instructions a turn may be more than their cache
+likes: to be measured.
+Next: nothing within float32 FMA; tensor cores would round to TF32.
+"""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from normlab.engine import commit_copies, copy_async, cuda, float32, multiprocessors, store, wait_copies
+from normlab.kernels.sgemm.product import Product, ProductStep, Widths
+from normlab.stages.lanes import blocks_in_bands, lanes_in_z_order, warps_in_rows
+from normlab.stages.thread_tile import RUN, Share, outer_product, part_loader, share_storer
+from normlab.stages.unroll import repeated
+
+DOWN, ACROSS = 4, 8  # lanes of a warp
+BAND = 8  # rows of blocks
+LINE = 8  # neighbours along a row of A that a block fetches together: the 32 bytes of a sector
+
+
+class Plan(NamedTuple):
+    """What the kernel is built for.
+
+    runs_down, runs_across: of four, in a thread's share of the block's tile. warps_down, warps_across: of a block.
+    depth: k's of a stage, stages: in shared memory. blocks: on a multiprocessor, for which the registers must suffice.
+    """
+
+    runs_down: int
+    runs_across: int
+    warps_down: int
+    warps_across: int
+    depth: int
+    stages: int
+    blocks: int
+
+    @property
+    def rows(self) -> int:
+        """Of the block's tile of C."""
+        return RUN * self.runs_down * DOWN * self.warps_down
+
+    @property
+    def columns(self) -> int:
+        """Of the block's tile of C."""
+        return RUN * self.runs_across * ACROSS * self.warps_across
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 32 * self.warps_down * self.warps_across
+
+    @property
+    def a_row(self) -> int:
+        """Elements from one k of A to the next in shared memory."""
+        return self.rows + RUN
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        return 4 * self.stages * self.depth * (self.a_row + self.columns)
+
+
+WIDE = Plan(runs_down=2, runs_across=4, warps_down=4, warps_across=2, depth=16, stages=3, blocks=1)  # 128 x 256
+TALL = Plan(runs_down=4, runs_across=2, warps_down=4, warps_across=2, depth=16, stages=3, blocks=1)  # 256 x 128
+PAIR = Plan(runs_down=4, runs_across=2, warps_down=2, warps_across=2, depth=16, stages=3, blocks=2)  # 128 x 128
+PLANS = WIDE, TALL, PAIR
+
+
+def plan_for(m: int, n: int, multiprocessors: int) -> Plan:
+    """The plan whose waves of blocks take the least time for (m, n) elements; of equally good ones the first.
+
+    All multiply about equally fast, so that a wave's time is the elements of C that a multiprocessor gets in it.
+    """
+
+    def elements(plan: Plan) -> int:
+        blocks = -(-m // plan.rows) * -(-n // plan.columns)
+        waves = -(-blocks // (plan.blocks * multiprocessors))
+        return waves * plan.blocks * plan.rows * plan.columns
+
+    return min(PLANS, key=elements)
+
+
+@cache
+def fetcher(plan: Plan, width: int) -> Any:
+    """The device function `fetch(ring, a, b, top, left, start, slot, thread)`: start the copies of two tiles.
+
+    Those at k = start, for a slot of the ring. A is transposed on the way, so that its elements travel one by one; of B
+    `width` go together. What lies outside of the matrices becomes zeros; a tile that has no such part asks for it once,
+    not at every copy.
+    """
+    rows, columns, depth, threads, a_row = plan.rows, plan.columns, plan.depth, plan.threads, plan.a_row
+    ring_b = plan.stages * depth * a_row
+    lines, a_step, b_across = depth // LINE, threads // LINE, columns // width
+    b_step = threads // b_across
+    a_passes, b_passes = rows // a_step, depth // b_step
+
+    @cuda.jit(device=True)
+    def fetch(ring, a, b, top, left, start, slot, thread):
+        whole = top + rows <= a.shape[0] and left + columns <= b.shape[1] and start + depth <= a.shape[1]
+        a_line = thread % LINE
+        a_first = thread // LINE
+        b_line = thread // b_across
+        b_first = thread % b_across * width
+        a_at = slot * depth * a_row + a_line * a_row + a_first
+        b_at = ring_b + slot * depth * columns + b_line * columns + b_first
+        if whole:
+            for v in range(a_passes):
+                for line in range(lines):
+                    place = top + a_first + v * a_step, start + a_line + line * LINE
+                    copy_async(ring, a_at + line * LINE * a_row + v * a_step, a, place, 1)
+            for v in range(b_passes):
+                place = start + b_line + v * b_step, left + b_first
+                copy_async(ring, b_at + v * b_step * columns, b, place, width)
+        else:
+            for v in range(a_passes):
+                for line in range(lines):
+                    at = a_at + line * LINE * a_row + v * a_step
+                    row = top + a_first + v * a_step
+                    k = start + a_line + line * LINE
+                    if row < a.shape[0] and k < a.shape[1]:
+                        copy_async(ring, at, a, (row, k), 1)
+                    else:
+                        store(ring, at, float32(0))
+            for v in range(b_passes):
+                at = b_at + v * b_step * columns
+                k = start + b_line + v * b_step
+                if k < b.shape[0] and left + b_first < b.shape[1]:
+                    copy_async(ring, at, b, (k, left + b_first), width)
+                else:
+                    for q in range(width):
+                        store(ring, at + q, float32(0))
+
+    return fetch
+
+
+@cache
+def build(plan: Plan, widths: Widths) -> Any:
+    """The kernel for a plan and for operands of which one instruction moves so many elements."""
+    rows, columns, depth, stages, a_row = plan.rows, plan.columns, plan.depth, plan.stages, plan.a_row
+    row_share, column_share = Share(plan.runs_down, RUN * DOWN), Share(plan.runs_across, RUN * ACROSS)
+    side_a, side_b = row_share.elements, column_share.elements
+    sum_count, a_parts, b_parts = side_a * side_b, 2 * side_a, 2 * side_b
+    b_at, in_flight = stages * depth * a_row, stages - 2
+    place = warps_in_rows(plan.warps_across, DOWN * side_a, ACROSS * side_b, RUN, lanes_in_z_order)
+    block_place = blocks_in_bands(BAND)
+    fetch = fetcher(plan, widths.b)
+    load_a, load_b = part_loader(row_share), part_loader(column_share)
+    add_products = outer_product(side_a, side_b)
+    store_share = share_storer(row_share, column_share, widths.c)
+
+    @cuda.jit(device=True)
+    def multiply_k(k, a_first, b_first, sums, a_part, b_part, ring):
+        following = (k + 1) % 2
+        load_a(a_part, following * side_a, ring, a_first + (k + 1) * a_row)
+        load_b(b_part, following * side_b, ring, b_first + (k + 1) * columns)
+        add_products(sums, a_part, b_part, k % 2)
+
+    multiply = repeated(multiply_k, depth - 1)
+
+    @cuda.jit(launch_bounds=(plan.threads, plan.blocks))
+    def sgemm_pipelined(alpha, a, b, beta, c, output):
+        ring = cuda.shared.array(0, float32, alignment=16)
+        a_part = cuda.local.array(a_parts, float32)
+        b_part = cuda.local.array(b_parts, float32)
+        sums = cuda.local.array(sum_count, float32)
+        for i in range(sum_count):
+            sums[i] = float32(0)
+        thread = cuda.threadIdx.x
+        row, column = place(thread)
+        m, n = output.shape
+        block_row, block_column = block_place(cuda.blockIdx.x, (m + rows - 1) // rows, (n + columns - 1) // columns)
+        top = block_row * rows
+        left = block_column * columns
+        for slot in range(stages - 1):
+            fetch(ring, a, b, top, left, slot * depth, slot, thread)
+            commit_copies()
+        wait_copies(in_flight)
+        cuda.syncthreads()  # everybody's copies of the first tiles have arrived
+        load_a(a_part, 0, ring, row)
+        load_b(b_part, 0, ring, b_at + column)
+        slot = 0
+        free = stages - 1
+        start = 0
+        while start < a.shape[1]:
+            fetch(ring, a, b, top, left, start + (stages - 1) * depth, free, thread)
+            commit_copies()
+            multiply(0, slot * depth * a_row + row, b_at + slot * depth * columns + column, sums, a_part, b_part, ring)
+            free = slot
+            slot += 1
+            if slot == stages:
+                slot = 0
+            wait_copies(in_flight)
+            cuda.syncthreads()  # everybody's copies of the next tiles have arrived, and nobody reads these any more
+            load_a(a_part, 0, ring, slot * depth * a_row + row)
+            load_b(b_part, 0, ring, b_at + slot * depth * columns + column)
+            add_products(sums, a_part, b_part, 1)  # depth is even: its last k is in the second half
+            start += depth
+        wait_copies(0)
+        store_share(output, sums, alpha, beta, c, top + row, left + column)
+
+    return sgemm_pipelined
+
+
+def _run(launch, product: Product):
+    m, n = product.output.shape
+    plan = plan_for(m, n, multiprocessors(product.output))
+    blocks = product.blocks(plan.rows, plan.columns)
+    launch(build(plan, product.widths), blocks, plan.threads, *product.operands, shared_bytes=plan.shared_bytes)
+
+
+STEP = ProductStep(
+    name="pipelined",
+    summary="copies several tiles ahead without registers, larger tiles",
+    run=_run,
+    tile=(WIDE.rows, WIDE.columns, WIDE.depth),
+    tile_seconds=0.6,
+)

@@ -1,0 +1,47 @@
+"""The PyTorch face: apex.normalization's names and signatures, with gradients that are right for every gamma.
+
+`memory_efficient` chooses what the backward keeps: False the input; True the output, which the next layer mostly keeps
+anyway, with apex's clamp; "exact" the output too, and beside it the normalised values of those few columns that the
+output does not give back. Needs PyTorch: `import normlab` does not.
+
+>>> import torch
+>>> norm = FusedLayerNorm(4, memory_efficient="exact")
+>>> norm(torch.tensor([[1.0, 2.0, 3.0, 6.0]]))
+tensor([[-1.0690, -0.5345,  0.0000,  1.6036]], grad_fn=<NormBackward>)
+"""
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError("normlab.nn needs PyTorch, which is not installed: pip install 'normlab[torch]'") from error
+
+from normlab.nn.engines import engine
+from normlab.nn.functional import (
+    fused_layer_norm,
+    fused_layer_norm_affine,
+    fused_rms_norm,
+    fused_rms_norm_affine,
+    layer_norm,
+    mixed_dtype_fused_layer_norm_affine,
+    mixed_dtype_fused_rms_norm_affine,
+    rms_norm,
+)
+from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm
+from normlab.nn.replace import replace_norms
+
+__all__ = [
+    "FusedLayerNorm",
+    "FusedRMSNorm",
+    "MixedFusedLayerNorm",
+    "MixedFusedRMSNorm",
+    "engine",
+    "fused_layer_norm",
+    "fused_layer_norm_affine",
+    "fused_rms_norm",
+    "fused_rms_norm_affine",
+    "layer_norm",
+    "mixed_dtype_fused_layer_norm_affine",
+    "mixed_dtype_fused_rms_norm_affine",
+    "replace_norms",
+    "rms_norm",
+]

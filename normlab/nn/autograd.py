@@ -1,0 +1,110 @@
+"""The norms as one autograd function: what is saved, and the gradients, once and twice.
+
+Called by `normlab.nn.functional` for eager PyTorch; `normlab.nn.engines` chooses what computes. A first derivative runs
+there; with create_graph=True it is composed of differentiable operations (`normlab.nn.vectorised`) on any device.
+
+Saving the output, x is not at hand for a second derivative. It is reached through what depends on it: the output, the
+invvar and the kept x̂ are all outputs of this function, and are saved as such, so that gradients of theirs come back to
+it. That it is saved as an output also lets PyTorch notice when somebody has changed it in place.
+"""
+
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from normlab.keeping import Kept
+from normlab.nn import engines, vectorised
+from normlab.nn.shapes import MemoryEfficient, Parameter, Shape, Statistic
+
+How: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Parameter]
+"""normalized_shape, eps, rms, memory_efficient, and the parameter as the caller has it, not as autocast rounded it."""
+
+
+class Norm(torch.autograd.Function):
+    """apply(x, weight, bias, how) -> output, or where that is saved a tuple that begins with it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Parameter,
+        bias: Parameter,
+        how: How,
+    ) -> Tensor | tuple[Tensor, ...]:
+        """The output; saving it, also what else is saved with it."""
+        shape, eps, rms, memory_efficient, owner = how
+        run = engines.chosen(x)
+        output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
+        ctx.how = run, x.dtype, shape, eps, rms, memory_efficient
+        ctx.set_materialize_grads(False)
+        if not memory_efficient:
+            ctx.save_for_backward(x, weight, bias, mean, invvar)
+            return output
+        if memory_efficient == "exact":
+            columns, values = run.keep(x, mean, invvar, shape, weight, bias, eps, owner)
+            ctx.save_for_backward(output, weight, bias, columns, invvar, values)
+            return output, invvar, values
+        ctx.save_for_backward(output, weight, bias, None, invvar)
+        return output, invvar
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad_output: Tensor | None, grad_invvar: Tensor | None = None, grad_values: Tensor | None = None
+    ) -> tuple[Tensor | None, ...]:
+        """Gradients of x, weight and bias."""
+        run, dtype, shape, eps, rms, memory_efficient = ctx.how
+        saved, weight, bias, other, invvar, *values = ctx.saved_tensors
+        kept = Kept(other, values[0]) if values else None
+        mean: Statistic = None if memory_efficient else other
+        if torch.is_grad_enabled() or grad_output is None or grad_invvar is not None or grad_values is not None:
+            run = vectorised
+            if not memory_efficient:  # so that the gradient knows how they depend on x
+                mean, invvar = vectorised.statistics(saved.to(invvar.dtype), shape, eps, rms)
+        gradients: tuple[Tensor | None, ...] = (None, None, None)
+        if grad_output is not None:
+            gradients = run.backward(
+                grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, kept, dtype
+            )
+        if grad_invvar is not None or grad_values is not None:
+            further = through_saved(grad_invvar, grad_values, saved, invvar, shape, weight, bias, eps, rms, kept)
+            further = further.to(dtype)
+            gradients = further if gradients[0] is None else gradients[0] + further, *gradients[1:]
+        return *gradients, None
+
+
+# Without the Python that torch wraps around it for torch.func's transforms, of which the caller has seen that none is
+# active: 3 µs of 60.
+apply = super(torch.autograd.Function, Norm).apply
+
+
+def through_saved(
+    grad_invvar: Tensor | None,
+    grad_values: Tensor | None,
+    output: Tensor,
+    invvar: Tensor,
+    shape: Shape,
+    weight: Parameter,
+    bias: Parameter,
+    eps: float,
+    rms: bool,
+    kept: Kept | None,
+) -> Tensor:
+    """What the gradients at invvar and at the kept x̂ are at x; both are there in a second derivative only.
+
+    d invvar / dx = -invvar² x̂ / n, and a gradient at some columns of x̂ is one of g.
+    """
+    wide = invvar.dtype
+    gamma, beta = vectorised.to(weight, wide), vectorised.to(bias, wide)
+    xhat, _ = vectorised.normalised_from_output(output.to(wide), gamma, beta, eps, shape, kept)
+    column = vectorised.column(invvar, output, shape)
+    result = torch.zeros_like(xhat)
+    if grad_invvar is not None:
+        size = xhat.numel() // max(1, invvar.numel())
+        result = result - vectorised.column(grad_invvar, output, shape) * column.square() * xhat / size
+    if grad_values is not None and kept is not None:
+        columns, _ = kept
+        there = columns >= 0
+        g = vectorised.replaced(torch.zeros_like(xhat), columns[there].long(), grad_values[:, there])
+        result = result + vectorised.projected(g, None if rms else g, g * xhat, xhat, column, shape)
+    return result

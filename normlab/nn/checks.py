@@ -1,0 +1,123 @@
+"""Mistakes in what is handed to a norm, told in PyTorch's words for the same mistake.
+
+Called by `normlab.nn.functional` before anything is computed. Where PyTorch's own words differ between its two norms,
+they are layer_norm's.
+"""
+
+from collections.abc import Callable
+from inspect import signature
+from operator import index
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normlab.nn.shapes import Parameter, Shape
+
+MODES = (False, True, "exact")
+FLOATS = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double"}
+NAMES = FLOATS | {
+    torch.int8: "Char",
+    torch.uint8: "Byte",
+    torch.int16: "Short",
+    torch.int32: "Int",
+    torch.int64: "Long",
+    torch.bool: "Bool",
+    torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
+}
+HALVES = (torch.float16, torch.bfloat16)
+
+
+Function = Callable[..., Tensor]
+"""The function that was called, to name it and the positions of its arguments."""
+
+
+def check(
+    function: Function,
+    x: Tensor,
+    shape: Shape,
+    weight: Parameter,
+    bias: Parameter,
+    eps: object,
+    memory_efficient: object,
+) -> None:
+    """Raise what PyTorch raises: RuntimeError for shapes, mixes of dtypes and devices, TypeError for no tensors.
+
+    Raises:
+        ValueError: a memory_efficient that is none of False, True and "exact".
+        NotImplementedError: a dtype that is no real floating one.
+    """
+    if memory_efficient not in MODES:
+        raise ValueError(f'memory_efficient must be False, True or "exact", got {memory_efficient!r}')
+    if not isinstance(eps, (float, int, torch.SymFloat)):
+        raise TypeError(f"{_argument(function, 'eps')} must be float, not {type(eps).__name__}")
+    for name, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is None:
+            continue
+        if not isinstance(parameter, Tensor):
+            raise not_a_tensor(function, name, parameter)
+        if parameter.shape != shape:
+            raise RuntimeError(
+                f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape "
+                f"{list(parameter.shape)} and normalized_shape = {list(shape)}"
+            )
+    if x.shape[-len(shape) :] != shape:
+        expected = ", ".join(["*", *map(str, shape)])
+        raise RuntimeError(
+            f"Given normalized_shape={list(shape)}, expected input with shape [{expected}], "
+            f"but got input of size{list(x.shape)}"
+        )
+
+
+def check_kinds(function: Function, x: Tensor, weight: Parameter, bias: Parameter) -> None:
+    """Raise what PyTorch raises for dtypes and devices that do not go together."""
+    if x.dtype not in FLOATS:
+        raise NotImplementedError(f"\"{function.__name__}\" not implemented for '{NAMES.get(x.dtype, x.dtype)}'")
+    for parameter in (weight, bias):
+        if parameter is None:
+            continue
+        if parameter.device != x.device:
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"{x.device} and {parameter.device}!"
+            )
+        kinds = {x.dtype, parameter.dtype}
+        if len(kinds) > 1 and not (torch.float32 in kinds and kinds & set(HALVES)):
+            raise RuntimeError(
+                f"mixed dtype ({x.device.type.upper()}): expect parameter to have scalar type of {NAMES[x.dtype]}, "
+                f"but got {NAMES.get(parameter.dtype, parameter.dtype)}"
+            )
+    if weight is not None and bias is not None and weight.dtype != bias.dtype:
+        raise RuntimeError(f"expected scalar type {NAMES[weight.dtype]} but found {NAMES[bias.dtype]}")
+
+
+def not_a_tensor(function: Function, argument: str, given: object) -> TypeError:
+    """What PyTorch raises for it."""
+    return TypeError(f"{_argument(function, argument)} must be Tensor, not {type(given).__name__}")
+
+
+def shape_of(function: Function, normalized_shape: Any) -> Shape:
+    """normalized_shape as a tuple of at least one int; a single int is one."""
+    if type(normalized_shape) is not tuple:
+        normalized_shape = tuple(normalized_shape) if hasattr(normalized_shape, "__iter__") else (normalized_shape,)
+    if not normalized_shape:
+        raise RuntimeError(
+            "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, "
+            "but got normalized_shape = []"
+        )
+    for position, size in enumerate(normalized_shape):
+        if type(size) is not int and not isinstance(size, torch.SymInt):
+            try:
+                index(size)
+            except TypeError:
+                raise TypeError(
+                    f"{_argument(function, 'normalized_shape')} must be tuple of ints, "
+                    f"but found element of type {type(size).__name__} at pos {position}"
+                ) from None
+    return normalized_shape
+
+
+def _argument(function: Function, name: str) -> str:
+    position = list(signature(function).parameters).index(name) + 1
+    return f"{function.__name__}(): argument '{name}' (position {position})"

@@ -1,0 +1,189 @@
+"""The norms as PyTorch operators, `torch.ops.normlab.*`: what graphs hold, that torch.compile and torch.export make.
+
+Called by `normlab.nn.functional`. Each computes what `normlab.nn.engines` chooses, knows its results' shapes without
+computing (the fake implementations), and has its gradient registered. Statistics have the input's leading dimensions.
+How many columns the exact mode keeps is known when it runs: in the graph that is a size like any other dynamic one.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normlab.keeping import Kept
+from normlab.nn import engines, vectorised
+from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
+
+
+def norm(
+    x: Tensor,
+    shape: Shape,
+    weight: Parameter,
+    bias: Parameter,
+    eps: float,
+    rms: bool,
+    memory_efficient: MemoryEfficient,
+    owner: Parameter,
+) -> Tensor:
+    """The output of a norm, by its operator. owner: see `normlab.nn.room`."""
+    if memory_efficient == "exact":
+        return torch.ops.normlab.exact_norm(x, shape, weight, bias, eps, rms, owner)[0]
+    if rms:
+        return torch.ops.normlab.rms_norm(x, shape, weight, eps, memory_efficient)[0]
+    return torch.ops.normlab.layer_norm(x, shape, weight, bias, eps, memory_efficient)[0]
+
+
+@torch.library.custom_op("normlab::layer_norm", mutates_args=())
+def layer_norm(
+    x: Tensor,
+    normalized_shape: list[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    memory_efficient: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(output, mean, invvar)."""
+    shape = tuple(normalized_shape)
+    output, mean, invvar = engines.chosen(x).forward(x, shape, weight, bias, eps, False)
+    leading = x.shape[: x.dim() - len(shape)]
+    return output, mean.reshape(leading), invvar.reshape(leading)
+
+
+@torch.library.custom_op("normlab::rms_norm", mutates_args=())
+def rms_norm(
+    x: Tensor, normalized_shape: list[int], weight: Tensor | None, eps: float, memory_efficient: bool
+) -> tuple[Tensor, Tensor]:
+    """(output, invvar)."""
+    shape = tuple(normalized_shape)
+    output, _, invvar = engines.chosen(x).forward(x, shape, weight, None, eps, True)
+    return output, invvar.reshape(x.shape[: x.dim() - len(shape)])
+
+
+@torch.library.custom_op("normlab::exact_norm", mutates_args=())
+def exact_norm(
+    x: Tensor,
+    normalized_shape: list[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    rms: bool,
+    owner: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(output, invvar, columns, values): the last two are x̂ of the columns at risk, as `normlab.keeping.Kept`."""
+    shape, run = tuple(normalized_shape), engines.chosen(x)
+    output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
+    kept = run.keep(x, mean, invvar, shape, weight, bias, eps, owner)
+    return output, invvar.reshape(x.shape[: x.dim() - len(shape)]), *kept
+
+
+@torch.library.custom_op("normlab::norm_backward", mutates_args=())
+def norm_backward(
+    grad_output: Tensor,
+    saved: Tensor,
+    mean: Tensor | None,
+    invvar: Tensor,
+    columns: Tensor | None,
+    values: Tensor | None,
+    normalized_shape: list[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    rms: bool,
+    memory_efficient: bool,
+    input_dtype: torch.dtype,
+) -> list[Tensor]:
+    """grad_input, and the gradients of weight and bias where they are given."""
+    kept = None if columns is None else Kept(columns, values)
+    mode: MemoryEfficient = memory_efficient if kept is None else "exact"
+    gradients = engines.chosen(saved).backward(
+        grad_output, saved, mean, invvar, tuple(normalized_shape), weight, bias, eps, rms, mode, kept, input_dtype
+    )
+    return [gradient for gradient in gradients if gradient is not None]
+
+
+def _fake(x: Tensor, shape: list[int], weight: Parameter, bias: Parameter) -> tuple[Tensor, Tensor]:
+    """Output and invvar."""
+    output = x.new_empty(x.shape, dtype=vectorised.output_dtype(x, weight, bias))
+    return output, x.new_empty(x.shape[: x.dim() - len(shape)], dtype=vectorised.accumulator(x.dtype))
+
+
+@layer_norm.register_fake
+def _(x, normalized_shape, weight, bias, eps, memory_efficient):
+    output, invvar = _fake(x, normalized_shape, weight, bias)
+    return output, torch.empty_like(invvar), invvar
+
+
+@rms_norm.register_fake
+def _(x, normalized_shape, weight, eps, memory_efficient):
+    return _fake(x, normalized_shape, weight, None)
+
+
+@exact_norm.register_fake
+def _(x, normalized_shape, weight, bias, eps, rms, owner):
+    output, invvar = _fake(x, normalized_shape, weight, bias)
+    capacity = torch.library.get_ctx().new_dynamic_size()
+    columns, values = x.new_empty(capacity, dtype=torch.int32), output.new_empty(invvar.numel(), capacity)
+    return output, invvar, columns, values
+
+
+@norm_backward.register_fake
+def _(grad_output, saved, mean, invvar, columns, values, shape, weight, bias, eps, rms, memory_efficient, input_dtype):
+    gradients = [torch.empty_like(parameter) for parameter in (weight, bias) if parameter is not None]
+    return [saved.new_empty(saved.shape, dtype=input_dtype), *gradients]
+
+
+def _save_layer_norm(ctx: Any, inputs: tuple, output: tuple) -> None:
+    x, shape, weight, bias, eps, memory_efficient = inputs
+    result, mean, invvar = output
+    kept = (result, None) if memory_efficient else (x, mean)
+    _save(ctx, (*kept, invvar, None, None, weight, bias), (shape, eps, False, memory_efficient, x.dtype))
+
+
+def _save_rms_norm(ctx: Any, inputs: tuple, output: tuple) -> None:
+    x, shape, weight, eps, memory_efficient = inputs
+    result, invvar = output
+    saved = result if memory_efficient else x
+    _save(ctx, (saved, None, invvar, None, None, weight, None), (shape, eps, True, memory_efficient, x.dtype))
+
+
+def _save_exact_norm(ctx: Any, inputs: tuple, output: tuple) -> None:
+    x, shape, weight, bias, eps, rms, _ = inputs
+    result, *rest = output
+    _save(ctx, (result, None, *rest, weight, bias), (shape, eps, rms, True, x.dtype))
+
+
+def _save(ctx: Any, tensors: tuple, how: tuple) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors)
+    ctx.how = how
+
+
+def _gradients(ctx: Any, grad_output: Tensor | None) -> list[Tensor | None]:
+    """Of x, weight and bias."""
+    if grad_output is None:
+        return [None, None, None]
+    saved, mean, invvar, columns, values, weight, bias = ctx.saved_tensors
+    shape, *how = ctx.how
+    grad_input, *others = torch.ops.normlab.norm_backward(
+        grad_output, saved, mean, invvar, columns, values, shape, weight, bias, *how
+    )
+    return [grad_input, *(None if parameter is None else others.pop(0) for parameter in (weight, bias))]
+
+
+def _layer_norm_backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    grad_input, grad_weight, grad_bias = _gradients(ctx, grad_output)
+    return grad_input, None, grad_weight, grad_bias, None, None
+
+
+def _rms_norm_backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    grad_input, grad_weight, _none = _gradients(ctx, grad_output)
+    return grad_input, None, grad_weight, None, None
+
+
+def _exact_norm_backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    return *_layer_norm_backward(ctx, grad_output), None
+
+
+layer_norm.register_autograd(_layer_norm_backward, setup_context=_save_layer_norm)
+rms_norm.register_autograd(_rms_norm_backward, setup_context=_save_rms_norm)
+exact_norm.register_autograd(_exact_norm_backward, setup_context=_save_exact_norm)

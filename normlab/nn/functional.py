@@ -1,0 +1,193 @@
+"""The norms as functions: apex's six, with apex's names, signatures and defaults, and the two that all of them are.
+
+Eager tensors go through an autograd function (`normlab.nn.autograd`), the cheapest way on the host. What is compiled or
+exported, and tensors that only pretend (fake, functional), go through custom operators (`normlab.nn.custom`), which the
+graph shows. torch.func's transforms and forward mode go through PyTorch's differentiable operations; TorchScript and
+ONNX get ATen's.
+
+Mixed precision: the input's dtype and the parameters' may differ if one is float32 and the other a half. The output has
+the parameters' dtype, the input's where there are none.
+
+Autocast: statistics in float32, of the input as it comes, and the output in the autocast dtype, to which the parameters
+are rounded. apex rounds the input, too. PyTorch's own norms give float32 under CUDA autocast, and keep to the
+input's dtype under CPU autocast.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from normlab.nn import autograd, checks, custom, engines, vectorised
+from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
+
+NormalizedShape: TypeAlias = int | Sequence[int]
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: NormalizedShape,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    memory_efficient: MemoryEfficient = False,
+) -> Tensor:
+    """LayerNorm over the trailing dimensions, as `torch.nn.functional.layer_norm`.
+
+    Args:
+        input: (*leading, *normalized_shape), float16, bfloat16, float32 or float64; any strides.
+        normalized_shape: the trailing dimensions to normalise over, or the last one as an int.
+        weight, bias: normalized_shape; each may be None.
+        eps: added to the biased variance.
+        memory_efficient: what the backward keeps. False: the input. True: the output, and gradients go wrong where
+            a weight is small (`normlab.oracle.recompute_error`), as in apex. "exact": the output and x̂ of the columns
+            at risk, and gradients are right for every weight, up to the output's rounding.
+
+    Raises:
+        RuntimeError, TypeError, NotImplementedError: PyTorch's, in its words.
+        ValueError: another memory_efficient.
+    """
+    return _norm(layer_norm, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
+
+
+def rms_norm(
+    input: Tensor,
+    normalized_shape: NormalizedShape,
+    weight: Tensor | None = None,
+    eps: float | None = None,
+    memory_efficient: MemoryEfficient = False,
+) -> Tensor:
+    """RMSNorm over the trailing dimensions, as `torch.nn.functional.rms_norm`. Otherwise as `layer_norm`.
+
+    eps=None is PyTorch's rule: the machine epsilon of what sums are done in, float64's for float64, else float32's.
+    """
+    return _norm(rms_norm, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
+
+
+def fused_layer_norm(
+    input: Tensor, normalized_shape: NormalizedShape, eps: float = 1e-6, memory_efficient: MemoryEfficient = False
+) -> Tensor:
+    """`layer_norm` without parameters; apex's name, signature and default eps."""
+    return _norm(fused_layer_norm, input, normalized_shape, None, None, eps, memory_efficient, rms=False)
+
+
+def fused_layer_norm_affine(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    normalized_shape: NormalizedShape,
+    eps: float = 1e-6,
+    memory_efficient: MemoryEfficient = False,
+) -> Tensor:
+    """`layer_norm`; apex's name, signature and default eps. Either parameter may be None."""
+    return _norm(fused_layer_norm_affine, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
+
+
+def mixed_dtype_fused_layer_norm_affine(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    normalized_shape: NormalizedShape,
+    eps: float = 1e-6,
+    memory_efficient: MemoryEfficient = False,
+) -> Tensor:
+    """`fused_layer_norm_affine`, which mixes dtypes here, too; apex's name, signature and default eps."""
+    function = mixed_dtype_fused_layer_norm_affine
+    return _norm(function, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
+
+
+def fused_rms_norm(
+    input: Tensor,
+    normalized_shape: NormalizedShape,
+    eps: float | None = 1e-6,
+    memory_efficient: MemoryEfficient = False,
+) -> Tensor:
+    """`rms_norm` without a weight; apex's name, signature and default eps."""
+    return _norm(fused_rms_norm, input, normalized_shape, None, None, eps, memory_efficient, rms=True)
+
+
+def fused_rms_norm_affine(
+    input: Tensor,
+    weight: Tensor | None,
+    normalized_shape: NormalizedShape,
+    eps: float | None = 1e-6,
+    memory_efficient: MemoryEfficient = False,
+) -> Tensor:
+    """`rms_norm`; apex's name, signature and default eps."""
+    return _norm(fused_rms_norm_affine, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
+
+
+def mixed_dtype_fused_rms_norm_affine(
+    input: Tensor,
+    weight: Tensor | None,
+    normalized_shape: NormalizedShape,
+    eps: float | None = 1e-6,
+    memory_efficient: MemoryEfficient = False,
+) -> Tensor:
+    """`fused_rms_norm_affine`, which mixes dtypes here, too; apex's name, signature and default eps."""
+    function = mixed_dtype_fused_rms_norm_affine
+    return _norm(function, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
+
+
+def _norm(
+    function: Callable[..., Tensor],
+    x: Tensor,
+    normalized_shape: NormalizedShape,
+    weight: Parameter,
+    bias: Parameter,
+    eps: Any,
+    memory_efficient: MemoryEfficient,
+    *,
+    rms: bool,
+) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise checks.not_a_tensor(function, "input", x)
+    shape = checks.shape_of(function, normalized_shape)
+    if eps is None and rms:
+        eps = torch.finfo(vectorised.accumulator(x.dtype)).eps
+    if torch.jit.is_tracing():
+        return _exportable(x, shape, weight, bias, eps, rms)
+    checks.check(function, x, shape, weight, bias, eps, memory_efficient)
+    owner = bias if weight is None else weight
+    if torch.is_autocast_enabled(x.device.type):
+        x, weight, bias = _under_autocast(x, shape, weight, bias)
+    checks.check_kinds(function, x, weight, bias)
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return vectorised.composed(x, shape, weight, bias, eps, rms)
+    if torch.compiler.is_compiling() or type(x) not in _PLAIN:
+        if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
+            return _exportable(x, shape, weight, bias, eps, rms)
+        return custom.norm(x, shape, weight, bias, eps, rms, memory_efficient, owner)
+    wanted = x.requires_grad or (owner is not None and owner.requires_grad) or (bias is not None and bias.requires_grad)
+    if not (wanted and torch.is_grad_enabled()):
+        return engines.chosen(x).forward(x, shape, weight, bias, eps, rms)[0]
+    result = autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owner))
+    return result[0] if memory_efficient else result
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _under_autocast(
+    x: Tensor, shape: Shape, weight: Parameter, bias: Parameter
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """What autocast makes of the arguments. It leaves alone what is in float64, as in PyTorch."""
+    if x.dtype not in (torch.float32, *checks.HALVES):
+        return x, weight, bias
+    dtype = torch.get_autocast_dtype(x.device.type)
+    if x.dtype not in (torch.float32, dtype):
+        x = x.float()
+    if weight is None and bias is None:
+        if x.dtype != dtype:
+            weight = torch.ones(shape, dtype=dtype, device=x.device)  # a weight of ones asks for the output's dtype
+        return x, weight, bias
+    return x, None if weight is None else weight.to(dtype), None if bias is None else bias.to(dtype)
+
+
+def _exportable(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool) -> Tensor:
+    """A norm that TorchScript and ONNX know: ATen's layer_norm; its rms_norm ONNX's exporter does not know in parts."""
+    if rms:
+        return vectorised.composed(x, shape, weight, bias, eps, rms)
+    return torch.nn.functional.layer_norm(x, shape, weight, bias, eps)

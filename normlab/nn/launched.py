@@ -1,0 +1,76 @@
+"""A norm by normlab's kernels, through `normlab.ops`: CUDA tensors on their GPU, CPU tensors in the simulator.
+
+The same functions as `normlab.nn.vectorised`, which documents them. Statistics have the input's leading dimensions.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+
+from torch import Tensor, dtype
+
+from normlab import engine, ops
+from normlab.keeping import Kept, keep_columns
+from normlab.nn import room
+from normlab.nn.shapes import Gradients, MemoryEfficient, Parameter, Shape, Statistic
+
+_AS_IT_IS: AbstractContextManager[None] = nullcontext()
+
+
+def _world(tensor: Tensor) -> AbstractContextManager[None]:
+    return _AS_IT_IS if tensor.is_cuda else engine.using("simulator")
+
+
+def forward(
+    x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool
+) -> tuple[Tensor, Statistic, Tensor]:
+    """(output, mean, invvar)."""
+    with _world(x):
+        if rms:
+            output, invvar = ops.rms_norm_forward(x, shape, weight, eps)
+            return output, None, invvar
+        return ops.layer_norm_forward(x, shape, weight, bias, eps)
+
+
+def keep(
+    x: Tensor,
+    mean: Statistic,
+    invvar: Tensor,
+    shape: Shape,
+    weight: Parameter,
+    bias: Parameter,
+    eps: float,
+    owner: Parameter,
+) -> Kept:
+    """x̂ of the columns at risk. owner: the parameter by which `normlab.nn.room` remembers how many those are."""
+    given = x, mean, invvar, shape, weight, bias, eps
+    if x.is_cuda and owner is not None:
+        return room.keep(owner, given)
+    with _world(x):
+        return keep_columns(*given)
+
+
+def backward(
+    grad_output: Tensor,
+    saved: Tensor,
+    mean: Statistic,
+    invvar: Tensor,
+    shape: Shape,
+    weight: Parameter,
+    bias: Parameter,
+    eps: float,
+    rms: bool,
+    memory_efficient: MemoryEfficient,
+    kept: Kept | None,
+    input_dtype: dtype,
+) -> Gradients:
+    """(grad_input, grad_weight, grad_bias)."""
+    with _world(saved):
+        if rms:
+            grad_input, grad_weight = ops.rms_norm_backward(
+                grad_output, saved, invvar, shape, weight, eps, memory_efficient, kept
+            )
+            grad_bias = None
+        else:
+            grad_input, grad_weight, grad_bias = ops.layer_norm_backward(
+                grad_output, saved, mean, invvar, shape, weight, bias, eps, memory_efficient, kept
+            )
+    return grad_input.to(input_dtype), grad_weight, grad_bias

@@ -1,0 +1,109 @@
+"""apex's four modules, as torch.nn's LayerNorm and RMSNorm with another forward.
+
+State dicts, extra_repr, initial values, pickling and everything else are theirs, and isinstance says so.
+"""
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normlab.nn import functional
+from normlab.nn.shapes import MemoryEfficient
+
+
+class FusedLayerNorm(torch.nn.LayerNorm):
+    """`normlab.nn.layer_norm` as a module; apex's name, arguments and defaults.
+
+    Args:
+        normalized_shape, eps, elementwise_affine: as of torch.nn.LayerNorm.
+        memory_efficient: what the backward keeps: False, True or "exact", as of `normlab.nn.layer_norm`.
+        bias, device, dtype: as of torch.nn.LayerNorm; apex has none.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: functional.NormalizedShape,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        memory_efficient: MemoryEfficient = False,
+        *,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
+        self.memory_efficient = memory_efficient
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(*leading, *normalized_shape) to the same."""
+        return functional.layer_norm(
+            input, self.normalized_shape, self.weight, self.bias, self.eps, self.memory_efficient
+        )
+
+
+class FusedRMSNorm(torch.nn.RMSNorm):
+    """`normlab.nn.rms_norm` as a module; apex's name, arguments and defaults. eps=None is PyTorch's rule.
+
+    Args:
+        normalized_shape, eps, elementwise_affine: as of torch.nn.RMSNorm.
+        memory_efficient: what the backward keeps: False, True or "exact", as of `normlab.nn.layer_norm`.
+        device, dtype: as of torch.nn.RMSNorm; apex has none.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: functional.NormalizedShape,
+        eps: float | None = 1e-5,
+        elementwise_affine: bool = True,
+        memory_efficient: MemoryEfficient = False,
+        *,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
+        self.memory_efficient = memory_efficient
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(*leading, *normalized_shape) to the same."""
+        return functional.rms_norm(input, self.normalized_shape, self.weight, self.eps, self.memory_efficient)
+
+
+class MixedFusedLayerNorm(FusedLayerNorm):
+    """A FusedLayerNorm that always has parameters, whose dtype the output has; apex's name and arguments."""
+
+    def __init__(
+        self,
+        normalized_shape: functional.NormalizedShape,
+        eps: float = 1e-5,
+        *,
+        memory_efficient: MemoryEfficient = False,
+        **kwargs: Any,
+    ) -> None:
+        kwargs = _with_parameters(type(self).__name__, kwargs)
+        super().__init__(normalized_shape, eps, memory_efficient=memory_efficient, **kwargs)
+
+
+class MixedFusedRMSNorm(FusedRMSNorm):
+    """A FusedRMSNorm that always has a weight, whose dtype the output has; apex's name and arguments."""
+
+    def __init__(
+        self,
+        normalized_shape: functional.NormalizedShape,
+        eps: float | None = 1e-5,
+        *,
+        memory_efficient: MemoryEfficient = False,
+        **kwargs: Any,
+    ) -> None:
+        kwargs = _with_parameters(type(self).__name__, kwargs)
+        super().__init__(normalized_shape, eps, memory_efficient=memory_efficient, **kwargs)
+
+
+def _with_parameters(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options without elementwise_affine, which apex warns of, and refuses to be False."""
+    if "elementwise_affine" in options:
+        warnings.warn(f"{name} does not support `elementwise_affine` argument", stacklevel=3)
+        if not options["elementwise_affine"]:
+            raise RuntimeError(f"{name} does not support `elementwise_affine = False`")
+    return {option: value for option, value in options.items() if option != "elementwise_affine"}

@@ -1,0 +1,128 @@
+"""Swap a model's norms for normlab's, in place, parameters shared: torch.nn's, and RMSNorm classes like transformers'.
+
+A class that is not torch.nn's own is recognised by its name, its parameters and its eps, and then asked: it and its
+replacement compute the same random input with the same random parameters. Where they differ (Gemma's weight stands for
+1 + weight) it stays, and the report says why.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.utils import parametrize
+
+from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm
+from normlab.nn.shapes import MemoryEfficient
+
+Norm = FusedLayerNorm | FusedRMSNorm
+
+
+class Replaced(list[tuple[str, type, type]]):
+    """What was swapped: (name, old class, new class). `refused`: what looked like a norm and stayed, and why."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: list[tuple[str, type, str]] = []
+
+    def __str__(self) -> str:
+        """A line for each."""
+        lines = [f"{name}: {old.__name__} -> {new.__name__}" for name, old, new in self]
+        lines += [f"{name}: {old.__name__} stays: {why}" for name, old, why in self.refused]
+        return "\n".join(lines) or "no norms"
+
+
+def replace_norms(model: torch.nn.Module, memory_efficient: MemoryEfficient = "exact") -> Replaced:
+    """Swap the norms of a model in place.
+
+    Args:
+        model: any module. It is no norm itself, for that could not be swapped in place.
+        memory_efficient: what the backward keeps, as of `normlab.nn.layer_norm`.
+
+    Returns:
+        what was swapped and what was not; `print` shows it.
+
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
+    >>> print(replace_norms(model, memory_efficient=True))
+    1: LayerNorm -> FusedLayerNorm
+    """
+    report = Replaced()
+    known: dict[torch.nn.Module, Norm | str] = {}  # a norm used in two places stays one
+    for name, old in list(model.named_modules(remove_duplicate=False)):
+        if not _looks_like_a_norm(old):
+            continue
+        if old not in known:
+            known[old] = "it is the model itself" if old is model else _made(old, memory_efficient)
+        new = known[old]
+        if isinstance(new, str):
+            report.refused.append((name, type(old), new))
+        else:
+            model.set_submodule(name, new)
+            report.append((name, type(old), type(new)))
+    return report
+
+
+def _looks_like_a_norm(module: torch.nn.Module) -> bool:
+    if isinstance(module, (FusedLayerNorm, FusedRMSNorm)):
+        return False
+    if isinstance(module, (torch.nn.LayerNorm, torch.nn.RMSNorm)):
+        return True
+    parameters = dict(module.named_parameters())
+    return (
+        "RMSNorm" in type(module).__name__
+        and list(parameters) == ["weight"]
+        and parameters["weight"].dim() == 1
+        and _eps(module) is not None
+    )
+
+
+def _eps(module: Any) -> float | None:
+    return getattr(module, "eps", getattr(module, "variance_epsilon", None))
+
+
+def _made(old: Any, memory_efficient: MemoryEfficient) -> Norm | str:
+    """A norm with the old one's parameters, or why there is none."""
+    if parametrize.is_parametrized(old):
+        return "its parameters are parametrized"
+    new: Norm
+    if isinstance(old, torch.nn.LayerNorm):
+        new = FusedLayerNorm(old.normalized_shape, old.eps, False, memory_efficient)
+        new.bias = old.bias
+    else:
+        shape = tuple(getattr(old, "normalized_shape", () if old.weight is None else old.weight.shape))
+        new = FusedRMSNorm(shape, _eps(old), False, memory_efficient)
+    new.weight = old.weight
+    new.elementwise_affine = old.weight is not None
+    new.train(old.training)
+    for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+        setattr(new, hooks, getattr(old, hooks))
+    if type(old) in (torch.nn.LayerNorm, torch.nn.RMSNorm):
+        return new
+    return _difference(old, new) or new
+
+
+@torch.no_grad()
+def _difference(old: torch.nn.Module, new: Norm) -> str | None:
+    """How two norms differ on random inputs, small ones for the eps, with random parameters; None if they do not."""
+    parameters = dict(old.named_parameters())
+    like = next(iter(parameters.values()), torch.empty(0))
+    if like.is_meta:
+        return "its parameters are on the meta device, where it cannot be compared"
+    random = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=random).to(like)
+
+    drawn = {name: draw(*parameter.shape) for name, parameter in parameters.items()}
+    for scale in (1.0, 1e-3):
+        x = draw(3, *new.normalized_shape) * scale
+        try:
+            want, got = functional_call(old, drawn, x), functional_call(new, drawn, x)
+        except Exception as error:
+            return f"it cannot be compared: {type(error).__name__}: {error}"
+        if not isinstance(want, Tensor) or want.shape != got.shape or want.dtype != got.dtype:
+            return "its output has another shape or dtype"
+        off = (want.double() - got.double()).abs().max().item()
+        if not off <= 16 * torch.finfo(got.dtype).eps * max(1.0, got.double().abs().max().item()):
+            return f"it computes something else: off by {off:.2g} on a random input"
+    return None

@@ -1,0 +1,65 @@
+"""What the modules of normlab.nn cost on a GPU: python -m tests.hardware.modules [OUT.json]
+
+Beside torch.nn's own: forward and backward of one norm, on the GPU (2^27 elements, cold L2) and on the host (8 x 4096
+elements, where the GPU waits for the host). "exact" comes twice, without a column at risk and with 1 % of them.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from normlab.bench.machine import provenance
+from normlab.bench.timing import EventTimer, host_time
+from normlab.nn import FusedLayerNorm, FusedRMSNorm
+
+N2 = 4096
+LARGE, SMALL = 2**27 // N2, 8
+OURS, THEIRS = {"layer": FusedLayerNorm, "rms": FusedRMSNorm}, {"layer": torch.nn.LayerNorm, "rms": torch.nn.RMSNorm}
+MODES: dict[str, Any] = {"False": False, "True": True, "exact": "exact", "exact, 1 % at risk": "exact"}
+
+
+def modules(norm: str, dtype: torch.dtype) -> dict[str, torch.nn.Module]:
+    """The contenders, by name."""
+    like: Any = {"device": "cuda", "dtype": dtype}
+    found: dict[str, torch.nn.Module] = {"torch.nn": THEIRS[norm](N2, **like)}
+    for name, mode in MODES.items():
+        found[name] = OURS[norm](N2, memory_efficient=mode).to(**like)
+    with torch.no_grad():
+        found["exact, 1 % at risk"].weight[::100] = 0
+    return found
+
+
+def step(module: torch.nn.Module, rows: int, dtype: torch.dtype) -> Callable[[], None]:
+    """A forward and a backward."""
+    x = torch.randn(rows, N2, device="cuda", dtype=dtype, requires_grad=True)
+    grad = torch.randn_like(x)
+
+    def call() -> None:
+        x.grad = None
+        module(x).backward(grad)
+
+    return call
+
+
+def main() -> None:
+    """Measure and print."""
+    timer, rows = EventTimer(), []
+    for norm in OURS:
+        for dtype in (torch.bfloat16, torch.float32):
+            for name, module in modules(norm, dtype).items():
+                device = timer(step(module, LARGE, dtype))
+                host = host_time(step(module, SMALL, dtype), torch.cuda.synchronize, 50)
+                times = {"device": device.as_dict(), "host": host.as_dict()}
+                rows.append({"norm": norm, "dtype": str(dtype), "module": name, **times})
+                microseconds = f"{1e6 * device.median:9.1f} us on the GPU {1e6 * host.median:7.1f} us on the host"
+                print(f"{norm:6} {dtype!s:15} {name:20} {microseconds}")
+    if sys.argv[1:]:
+        with open(sys.argv[1], "w") as file:
+            json.dump({"what": "modules", **provenance(), "n2": N2, "rows": rows}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Mistakes in the SGEMM kernels, which the ladder's checks must find: a race by `sanitize`, a value by its bound.
+
+As `test_mutants`, whose machinery this uses, for steps with other operands.
+"""
+
+from importlib import import_module
+from typing import NamedTuple
+
+import pytest
+from products import examine, operands, run
+from test_mutants import Mutation, imported_afresh
+
+from normlab.engine import using
+from normlab.sim import sanitize
+
+
+class Check(NamedTuple):
+    """What must find a mutant: the step it is looked for in, on (m, k) times (k, n), by sanitize or by the bound."""
+
+    step: str
+    kind: str
+    m: int = 5
+    n: int = 12
+    k: int = 17
+
+
+FIRST = "cuda.syncthreads()  # both tiles are in shared memory before anybody reads them"
+LAST = "cuda.syncthreads()  # nobody reads the tiles any more: the next ones may come"
+BUFFERS = "cuda.syncthreads()  # the next tiles are there, and nobody reads these any more"
+COPIES = "cuda.syncthreads()  # everybody's copies of the next tiles have arrived, and nobody reads these any more"
+VECTOR = "column < array.shape[1]:\n                load_vector"
+TILING, BUFFERED, PIPELINED = "kernels.sgemm.tiling", "kernels.sgemm.buffered", "kernels.sgemm.step_11_pipelined"
+
+MUTATIONS = [
+    (Check("shared_tile", "race", k=33), "kernels.sgemm.step_2_shared_tile", FIRST, "pass"),
+    (Check("shared_tile", "race", k=33), "kernels.sgemm.step_2_shared_tile", LAST, "pass"),
+    (Check("shared_tile", "value"), "kernels.sgemm.step_2_shared_tile", "load(b_tile, (k, x))", "load(b_tile, (x, k))"),
+    (Check("outer_product", "race", k=9), "kernels.sgemm.step_4_outer_product", LAST, "pass"),
+    (Check("z_order", "race", k=9), TILING, FIRST, "pass"),
+    (Check("z_order", "race", k=9), TILING, LAST, "pass"),
+    (Check("z_order", "value", k=9), TILING, "put_a(a_tile, 0, a_staged", "put_a(a_tile, 0, b_staged"),
+    (Check("z_order", "value"), "stages.lanes", "row = (lane >> 1 & 1)", "row = (lane & 1)"),
+    (Check("vectors", "value", n=13), "stages.tile", VECTOR, VECTOR.replace("column < array.shape[1]", "True")),
+    (Check("double_buffer", "race", k=9), BUFFERED, BUFFERS, "pass"),
+    (Check("double_buffer", "value", k=9), BUFFERED, "first = DEPTH - first", "first = DEPTH"),
+    (Check("double_buffer", "value", k=9), BUFFERED, "add_products(sums, a_part, b_part, 1)", "pass"),
+    (Check("block_order", "value", 1, 129, 1), "stages.lanes", "within // rows", "within % rows"),
+    (Check("pipelined", "race"), PIPELINED, COPIES, "pass"),
+    (Check("pipelined", "value"), PIPELINED, f"wait_copies(in_flight)\n            {COPIES}", COPIES),
+    (Check("pipelined", "value", k=33), PIPELINED, "free = slot\n", "free = 0\n"),
+    (Check("pipelined", "value", n=13), "stages.thread_tile", "row < output.shape[0]", "row <= output.shape[0]"),
+    (Check("naive", "value"), "stages.thread_tile", "beta * load(c, (row, column))", "load(c, (row, column))"),
+]  # fmt: skip
+
+
+def hold(check: Check, monkeypatch) -> None:
+    """Raise AssertionError, or what the simulator raises, for a step that is wrong."""
+    pipelined = import_module(f"normlab.{PIPELINED}")
+    small = pipelined.Plan(runs_down=1, runs_across=1, warps_down=2, warps_across=2, depth=8, stages=3, blocks=1)
+    monkeypatch.setattr(pipelined, "plan_for", lambda *sizes: small)
+    (step,) = (step for step in import_module("normlab.kernels").SGEMM if step.name == check.step)
+    given = operands(check.m, check.n, check.k, 1.0, 0.5)
+
+    def start(kernel, grid, block, *arguments, shared_bytes=0):
+        report = sanitize(kernel, [arguments[-1]])[grid, block, 0, shared_bytes](*arguments)
+        assert report.ok, str(report)
+
+    if check.kind == "race":
+        run(step, given, start)
+    else:
+        examine(step, given)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: f"{mutation[0].step}-{mutation[2][:30]}")
+def test_the_checks_reject_the_mutant(mutation, tmp_path, monkeypatch):
+    check, module, old, new = mutation
+    mutant = Mutation("", module, old, new, "")
+    with imported_afresh(mutant, tmp_path, monkeypatch), using("simulator"):
+        with pytest.raises((AssertionError, IndexError)) as found:
+            hold(check, monkeypatch)
+        assert "no longer in" not in str(found.value)
+        assert ("race" in str(found.value)) == (check.kind == "race")
+
+
+@pytest.mark.parametrize("check", sorted({check for check, *_ in MUTATIONS if check.kind == "value"}), ids=str)
+def test_the_same_check_accepts_the_real_thing(check, monkeypatch):  # races: test_sgemm.py's sanitize
+    with using("simulator"):
+        hold(check, monkeypatch)

@@ -1,0 +1,82 @@
+"""For the tests of normlab.nn: cases of `draws` run through PyTorch, and the bounds of what comes back."""
+
+import ml_dtypes
+import numpy as np
+import torch
+from draws import Case
+from examine import backward_bound, backward_truth, forward_bound, forward_truth, hold
+
+from normlab import arguments, nn, oracle
+from normlab.keeping import Kept
+from normlab.kernels.exact.risk import columns_at_risk, smallest_weight
+
+MODES = (False, True, "exact")
+
+
+def tensor(array: np.ndarray | None, requires_grad: bool = False) -> torch.Tensor | None:
+    """A NumPy array as a tensor of its dtype."""
+    if array is None:
+        return None
+    made = torch.from_numpy(array.astype(np.float64, order="C", copy=True)).to(getattr(torch, array.dtype.name))
+    return made.requires_grad_(requires_grad)
+
+
+def array(tensor: torch.Tensor | None) -> np.ndarray | None:
+    """A tensor as a NumPy array of its dtype."""
+    if tensor is None:
+        return None
+    dtype = np.dtype(getattr(ml_dtypes, "bfloat16")) if tensor.dtype == torch.bfloat16 else None  # noqa: B009
+    return tensor.detach().double().numpy().astype(dtype or str(tensor.dtype).removeprefix("torch."))
+
+
+def apply(case: Case, x, weight, bias, memory_efficient):
+    """The output of a case's norm on tensors."""
+    if case.rms:
+        return nn.rms_norm(x, case.n2, weight, case.eps, memory_efficient)
+    return nn.layer_norm(x, case.n2, weight, bias, case.eps, memory_efficient)
+
+
+def through_torch(case: Case, memory_efficient) -> tuple:
+    """(output, (grad_input, grad_weight, grad_bias)) of a case, as arrays."""
+    leaves = [tensor(values, requires_grad=True) for values in (case.x, case.weight, case.bias)]
+    output = apply(case, *leaves, memory_efficient)
+    output.backward(tensor(case.grad_output))
+    return array(output), tuple(None if leaf is None else array(leaf.grad) for leaf in leaves)
+
+
+def arithmetic(case: Case) -> oracle.Arithmetic:
+    """How `normlab.nn.vectorised` computes, in the oracle's words: sums in any order, statistics by Welford."""
+    n1, n2 = case.x.shape
+    v = case.grad_output.dtype.name
+    return oracle.Arithmetic(
+        input=case.x.dtype.name,
+        output=v,
+        parameter=v,
+        accumulator="float64" if case.x.dtype == np.float64 else "float32",
+        row_terms=n2 + 4,
+        row_merges=0,
+        column_terms=max(1, n1) + 1,
+        column_merges=0,
+        statistics="welford",
+    )
+
+
+def at_risk(case: Case) -> np.ndarray:
+    """The numbers of the columns at risk."""
+    if case.weight is None and case.bias is None:
+        return np.arange(0)
+    eps = arguments.rounded_eps(case.eps, arguments.statistics_dtype(case.x.dtype.name))
+    return columns_at_risk(case.weight, case.bias, smallest_weight(eps, case.grad_output.dtype.name))
+
+
+def hold_to_bounds(case: Case, memory_efficient, output, gradients, grad_input: str | None = None) -> None:
+    """Assert that what came back is within the oracle's bounds. grad_input: what it was rounded to, None: x's dtype."""
+    how = arithmetic(case)
+    if grad_input is not None:
+        how = oracle.Arithmetic(**{**vars(how), "input": grad_input})
+    hold("nn output", output, forward_truth(case).output, forward_bound(case, how).output)
+    kept = Kept(at_risk(case), None) if memory_efficient == "exact" else None
+    bound = backward_bound(case, how, memory_efficient, kept)
+    names = ("grad_input", "grad_weight", "grad_bias")
+    for name, got, want, limit in zip(names, gradients, backward_truth(case), bound, strict=True):
+        hold(f"nn {memory_efficient} {name}", got, want, limit)

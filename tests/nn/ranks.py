@@ -1,0 +1,62 @@
+"""One rank of `test_distributed`: a model with norms of every mode under DDP and under FSDP2, on the CPU with gloo.
+
+    python ranks.py RANK WORLD FILE
+
+FILE is where the ranks meet. Ends with exit code 1 unless the gradients are those of one process with the whole batch.
+"""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from normlab import nn
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    made = torch.nn.Sequential(
+        torch.nn.Linear(8, 8),
+        nn.FusedLayerNorm(8),
+        torch.nn.Linear(8, 8),
+        nn.FusedLayerNorm(8, memory_efficient=True),
+        torch.nn.Linear(8, 8),
+        nn.FusedRMSNorm(8, memory_efficient="exact"),
+    )
+    for parameter in made.parameters():
+        torch.nn.init.uniform_(parameter, -1.0, 1.0)
+    with torch.no_grad():
+        made[5].weight[2] = 0  # a column that is kept
+    return made
+
+
+def main(rank: int, world: int, file: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world)
+    torch.manual_seed(1)
+    batch = torch.randn(4 * world, 8)
+    mine = batch[4 * rank : 4 * rank + 4]
+    alone = model()
+    alone(batch).square().mean().backward()
+    wanted = [parameter.grad for parameter in alone.parameters()]
+
+    parallel = DistributedDataParallel(model())
+    parallel(mine).square().mean().backward()
+    sharded = model()
+    mesh = init_device_mesh("cpu", (world,))
+    for layer in sharded:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(sharded, mesh=mesh)
+    sharded(mine).square().mean().backward()
+    whole = [parameter.grad.full_tensor() for parameter in sharded.parameters()]
+    for got in ([parameter.grad for parameter in parallel.parameters()], whole):
+        for one, other in zip(got, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

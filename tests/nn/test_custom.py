@@ -1,0 +1,187 @@
+"""The operators in graphs: torch.compile, torch.export, fake tensors; and torch's own checks of them."""
+
+import warnings
+
+import pytest
+import torch
+from functorch.compile import make_boxed_compiler
+from torch._dynamo.backends.common import aot_autograd
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.library import opcheck
+
+from normlab import nn
+
+NORMS = [nn.FusedLayerNorm, nn.FusedRMSNorm]
+OPERATORS = {nn.FusedLayerNorm: "normlab::layer_norm", nn.FusedRMSNorm: "normlab::rms_norm"}
+EXACT = "normlab::exact_norm"
+
+
+@pytest.fixture(autouse=True)
+def _forget_compiled():
+    """What was compiled; also on disk, where a graph is found again though its operators' backward has changed."""
+    with torch._functorch.config.patch(enable_autograd_cache=False):
+        yield
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.float32), (torch.float32, torch.bfloat16)])
+@pytest.mark.parametrize("memory_efficient", [False, True])
+def test_opcheck(dtypes, memory_efficient):
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 5, dtype=dtypes[0], requires_grad=True).transpose(0, 1)
+    weight, bias = (torch.randn(5, dtype=dtypes[1], requires_grad=True) for _ in range(2))
+    for given in ((weight, bias), (None, bias)):
+        opcheck(torch.ops.normlab.layer_norm.default, (x, [5], *given, 1e-5, memory_efficient))
+    opcheck(torch.ops.normlab.rms_norm.default, (x, [4, 5], None, 1e-5, memory_efficient))
+    opcheck(torch.ops.normlab.rms_norm.default, (x, [5], weight, 1e-5, memory_efficient))
+    saved = x.detach().to(dtypes[memory_efficient])
+    statistics = torch.rand(4, 3)
+    arguments = (
+        saved,
+        statistics,
+        statistics,
+        None,
+        None,
+        [5],
+        weight.detach(),
+        bias.detach(),
+        1e-5,
+        False,
+        memory_efficient,
+    )
+    grad_output = torch.randn(4, 3, 5, dtype=dtypes[1])
+    opcheck(torch.ops.normlab.norm_backward.default, (grad_output, *arguments, dtypes[0]))
+
+
+def test_opcheck_of_the_exact_mode():
+    torch.manual_seed(0)
+    x, weight, bias = (torch.randn(shape, requires_grad=True) for shape in ((3, 4, 5), (5,), (5,)))
+    with torch.no_grad():
+        weight[1], bias[2] = 0, 100
+    for rms, given in ((False, (weight, bias)), (True, (None, None))):
+        opcheck(torch.ops.normlab.exact_norm.default, (x, [5], *given, 1e-5, rms, weight))
+
+
+def model(kind, memory_efficient, **options) -> torch.nn.Module:
+    """Two norms between linear layers, with random parameters; exact: with a weight of 0."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(8, 8), kind(8, memory_efficient=memory_efficient, **options)]
+    made = torch.nn.Sequential(*layers, torch.nn.Linear(8, 8), kind(8, memory_efficient=memory_efficient, **options))
+    for parameter in made.parameters():
+        torch.nn.init.uniform_(parameter, 0.5, 1.5)
+    if memory_efficient == "exact":
+        with torch.no_grad():
+            made[1].weight[3] = 0
+    return made
+
+
+def gradients(module, x) -> list[torch.Tensor]:
+    module.zero_grad()
+    x = x.clone().requires_grad_()
+    output = module(x)
+    output.square().sum().backward()
+    return [output.detach(), x.grad, *(parameter.grad.clone() for parameter in module.parameters())]
+
+
+def operators(graph: torch.fx.GraphModule) -> list[str]:
+    return [node.target._name for node in graph.graph.nodes if "normlab" in str(node.target)]
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True, "exact"])
+@pytest.mark.parametrize("kind", NORMS)
+def test_compile_keeps_the_operators_in_both_graphs_and_shapes_dynamic(kind, memory_efficient):
+    graphs = []
+
+    def keep(graph, _):
+        graphs.append(operators(graph))
+        return graph
+
+    plain = model(kind, memory_efficient)
+    compiled = torch.compile(
+        plain, fullgraph=True, dynamic=True, backend=aot_autograd(fw_compiler=make_boxed_compiler(keep))
+    )
+    for rows in (3, 7, 11):
+        x = torch.randn(2, rows, 8)
+        for one, other in zip(gradients(compiled, x), gradients(plain, x), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    forward = EXACT if memory_efficient == "exact" else OPERATORS[kind]
+    assert graphs == [[forward] * 2, ["normlab::norm_backward"] * 2]  # and no more: nothing was compiled again
+
+
+def test_compile_traces_every_functional():
+    x, weight, bias = torch.randn(4, 8), torch.randn(8, requires_grad=True), torch.randn(8, requires_grad=True)
+
+    def every(x):
+        x = nn.fused_layer_norm(x, 8) + nn.fused_layer_norm_affine(x, weight, bias, (8,))
+        x = x + nn.mixed_dtype_fused_layer_norm_affine(x, weight, bias, [8], memory_efficient=True)
+        x = x + nn.fused_rms_norm(x, 8) + nn.fused_rms_norm_affine(x, weight, 8)
+        return x + nn.mixed_dtype_fused_rms_norm_affine(x, weight, 8) + nn.rms_norm(x, 8) + nn.layer_norm(x, 8)
+
+    torch.testing.assert_close(torch.compile(every, fullgraph=True, backend="aot_eager")(x), every(x))
+
+
+def test_compile_with_inductor():
+    plain = model(nn.FusedLayerNorm, "exact")
+    x = torch.randn(4, 8)
+    for one, other in zip(gradients(torch.compile(plain, fullgraph=True), x), gradients(plain, x), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", NORMS)
+def test_compiled_and_saving_the_output_the_input_is_not_saved(kind):
+    whole = []
+
+    def count(graph, _):
+        (outputs,) = (node.args[0] for node in graph.graph.nodes if node.op == "output")
+        memory = {node.args[0] if node.target is torch.ops.aten.detach.default else node for node in outputs}
+        whole.append(len([node for node in memory if tuple(node.meta["val"].shape) == (4, 8)]))
+        return graph
+
+    for memory_efficient in (False, True):
+        norm = kind(8, memory_efficient=memory_efficient)
+        backend = aot_autograd(fw_compiler=make_boxed_compiler(count), bw_compiler=make_boxed_compiler(lambda g, _: g))
+        # the output is an output anyway, and 2 x leaves nothing for its own gradient
+        compiled = torch.compile(lambda x, norm=norm: norm(2 * x), fullgraph=True, backend=backend)
+        compiled(torch.randn(4, 8, requires_grad=True)).sum().backward()
+    assert whole == [2, 1]
+
+
+@pytest.mark.parametrize("memory_efficient", [True, "exact"])
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("kind", NORMS)
+def test_export_with_a_dynamic_dimension(kind, strict, memory_efficient):
+    plain = model(kind, memory_efficient)
+    rows = torch.export.Dim("rows")
+    program = torch.export.export(plain, (torch.randn(3, 8),), dynamic_shapes=({0: rows},), strict=strict)
+    assert operators(program.graph_module) == [OPERATORS[kind] if memory_efficient is True else EXACT] * 2
+    x = torch.randn(5, 8)
+    torch.testing.assert_close(program.module()(x), plain(x))
+
+
+def test_fake_tensors_know_what_comes_out():
+    with FakeTensorMode():
+        x = torch.empty(4, 3, 8, dtype=torch.bfloat16, requires_grad=True)
+        weight = torch.empty(8, requires_grad=True)
+        output = nn.layer_norm(x, 8, weight, memory_efficient=True)
+        assert (output.shape, output.dtype) == ((4, 3, 8), torch.float32)
+        output.sum().backward()
+        assert (x.grad.shape, x.grad.dtype) == (x.shape, x.dtype)
+        assert weight.grad.shape == (8,)
+        with torch.no_grad():  # autograd of CUDA tensors needs a torch built for them
+            assert nn.rms_norm(torch.empty(4, 8, device="cuda"), 8).is_cuda
+
+
+@pytest.mark.parametrize(
+    ("kind", "operator"), [(nn.FusedLayerNorm, "aten::layer_norm"), (nn.FusedRMSNorm, "aten::rsqrt")]
+)
+def test_tracing_and_onnx_get_aten_s_operators(kind, operator, monkeypatch):
+    norm, x = kind(8, memory_efficient=True), torch.randn(4, 8)
+    with warnings.catch_warnings(category=DeprecationWarning, action="ignore"):
+        traced = torch.jit.trace(norm, x)
+    assert operator in str(traced.inlined_graph)
+    torch.testing.assert_close(traced(x), norm(x))
+    monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
+    program = torch.export.export(norm, (x,))
+    names = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert operator.replace("::", ".") + ".default" in names
+    assert not any("normlab" in name for name in names)

@@ -1,0 +1,138 @@
+"""CUDA tensors: the kernels under autograd, in CUDA graphs, on side streams and on every GPU."""
+
+import copy
+import time
+
+import numpy as np
+import pytest
+import torch
+from draws import cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nn.norms import MODES, array, hold_to_bounds, tensor
+
+from normlab import nn
+from normlab.nn import room
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU and a torch built for CUDA")
+NORMS = [nn.FusedLayerNorm, nn.FusedRMSNorm]
+
+
+def module(kind, memory_efficient, size=256, dtype=torch.float32, device="cuda") -> torch.nn.Module:
+    """A norm with random parameters, some of its weights 0 where that does no harm."""
+    torch.manual_seed(0)
+    norm = kind(size, memory_efficient=memory_efficient)
+    for parameter in norm.parameters():
+        torch.nn.init.uniform_(parameter, 0.5, 1.5)
+    if memory_efficient == "exact":
+        with torch.no_grad():
+            norm.weight[:5] = 0
+    return norm.to(device, dtype)
+
+
+@settings(max_examples=40)
+@given(case=cases(rows=(0, 1, 5, 300)), memory_efficient=st.sampled_from(MODES))
+def test_kernels_are_within_the_bounds(case, memory_efficient):
+    leaves = [tensor(values) for values in (case.x, case.weight, case.bias)]
+    leaves = [None if leaf is None else leaf.cuda().requires_grad_() for leaf in leaves]
+    x, weight, bias = leaves
+    if case.rms:
+        output = nn.rms_norm(x, case.n2, weight, case.eps, memory_efficient)
+    else:
+        output = nn.layer_norm(x, case.n2, weight, bias, case.eps, memory_efficient)
+    output.backward(tensor(case.grad_output).cuda())
+    if memory_efficient and case.x.dtype != case.grad_output.dtype and case.grad_output.dtype == np.float32:
+        return  # grad_input is rounded twice, of which no bound knows
+    gradients = tuple(None if leaf is None else array(leaf.grad.cpu()) for leaf in leaves)
+    rounded = case.grad_output.dtype.name if memory_efficient else None
+    hold_to_bounds(case, memory_efficient, array(output.detach().cpu()), gradients, rounded)
+
+
+@pytest.mark.parametrize("memory_efficient", MODES)
+@pytest.mark.parametrize("kind", NORMS)
+def test_a_cuda_graph_of_forward_and_backward_replays_on_new_values(kind, memory_efficient):
+    norm = module(kind, memory_efficient)
+    eager = copy.deepcopy(norm)
+    sample = torch.randn(64, 256, device="cuda", requires_grad=True)
+    graphed = torch.cuda.make_graphed_callables(norm, (sample,))
+    for _ in range(3):
+        x = torch.randn(64, 256, device="cuda", requires_grad=True)
+        dy = torch.randn(64, 256, device="cuda")
+        got = torch.autograd.grad(graphed(x), (x, *norm.parameters()), dy)
+        want = torch.autograd.grad(eager(x), (x, *eager.parameters()), dy)
+        for one, other in zip(got, want, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("memory_efficient", MODES)
+def test_work_goes_to_the_current_stream(memory_efficient):
+    norm = module(nn.FusedLayerNorm, memory_efficient)
+    x, stream = torch.zeros(64, 256, device="cuda", requires_grad=True), torch.cuda.Stream()
+    want = norm(torch.ones_like(x).cumsum(1)).detach()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)  # what comes after it must wait for it
+        with torch.no_grad():
+            x += torch.ones_like(x).cumsum(1)
+        output = norm(x)
+        output.sum().backward()
+    stream.synchronize()
+    torch.testing.assert_close(output.detach(), want)
+
+
+def test_exact_waits_for_the_gpu_in_its_first_forward_only():
+    norm, x = module(nn.FusedLayerNorm, "exact"), torch.randn(64, 256, device="cuda", requires_grad=True)
+    for _ in range(3):
+        norm(x).sum().backward()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        torch.cuda._sleep(500_000_000)
+        start = time.perf_counter()
+        norm(x).sum().backward()
+        queued = time.perf_counter() - start
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    start = time.perf_counter()
+    torch.cuda.synchronize()
+    assert queued < time.perf_counter() - start  # all was queued while the GPU still slept
+    (capacity,) = {made.capacity() for made in room._rooms.values() if not made.storage.expired()}
+    assert capacity == 8
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("memory_efficient", MODES)
+def test_every_gpu_of_one_process(memory_efficient):
+    results = []
+    for device in ("cuda:0", "cuda:1"):
+        norm = module(nn.FusedLayerNorm, memory_efficient, device=device)
+        torch.manual_seed(1)
+        x = torch.randn(64, 256).to(device).requires_grad_()
+        norm(x).square().sum().backward()
+        results.append([x.grad.cpu(), norm.weight.grad.cpu(), norm.bias.grad.cpu()])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("memory_efficient", MODES)
+def test_compiled_with_the_kernels_inside(memory_efficient):
+    norm = module(nn.FusedLayerNorm, memory_efficient)
+    compiled = torch.compile(norm, fullgraph=True)
+    x = torch.randn(64, 256, device="cuda", requires_grad=True)
+    dy = torch.randn_like(x)
+    got = torch.autograd.grad(compiled(x), (x, *norm.parameters()), dy)
+    want = torch.autograd.grad(norm(x), (x, *norm.parameters()), dy)
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("memory_efficient", MODES)
+def test_saving_the_output_frees_the_input(memory_efficient):
+    norm = module(nn.FusedRMSNorm, memory_efficient, size=4096, dtype=torch.bfloat16)
+    norm(torch.randn(8, 4096, device="cuda", dtype=torch.bfloat16))
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    output = norm(torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16, requires_grad=True) * 1)
+    kept = torch.cuda.memory_allocated() - before - output.nbytes
+    leaf = output.nbytes  # the drawn tensor itself, which its gradient's node keeps
+    assert kept < leaf + 0.1 * output.nbytes if memory_efficient else kept > 1.9 * output.nbytes

@@ -1,0 +1,158 @@
+"""replace_norms: what is swapped, what is shared, and what is refused because it computes something else."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn as torch_nn
+
+from normlab.nn import FusedLayerNorm, FusedRMSNorm, replace_norms
+
+
+class LlamaRMSNorm(torch_nn.Module):
+    """As transformers writes it: no normalized_shape, eps under another name, two roundings."""
+
+    def __init__(self, size, eps=1e-6):
+        super().__init__()
+        self.weight = torch_nn.Parameter(torch.ones(size))
+        self.variance_epsilon = eps
+
+    def forward(self, hidden):
+        dtype = hidden.dtype
+        hidden = hidden.float()
+        hidden = hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return self.weight * hidden.to(dtype)
+
+
+class GemmaRMSNorm(LlamaRMSNorm):
+    def forward(self, hidden):
+        return hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon) * (1 + self.weight)
+
+
+class OutsideRMSNorm(LlamaRMSNorm):
+    """eps outside the root: the same for ordinary rows, another norm for small ones."""
+
+    def forward(self, hidden):
+        return hidden / (hidden.pow(2).mean(-1, keepdim=True).sqrt() + self.variance_epsilon) * self.weight
+
+
+class GatedRMSNorm(LlamaRMSNorm):
+    def forward(self, hidden, gate):
+        return super().forward(hidden) * gate
+
+
+class LayerNorm2d(torch_nn.LayerNorm):
+    """Channels first."""
+
+    def forward(self, x):
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class Float32LayerNorm(torch_nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x.float()).to(x.dtype)
+
+
+def block(**norms) -> torch_nn.Module:
+    torch.manual_seed(0)
+    model = torch_nn.ModuleDict({"linear": torch_nn.Linear(8, 8), **norms})
+    for name, parameter in model.named_parameters():
+        if "linear" not in name:
+            torch_nn.init.uniform_(parameter, 0.5, 1.5)
+    return model
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True, "exact"])
+def test_norms_are_swapped_in_place_and_share_their_parameters(memory_efficient):
+    model = block(
+        layer=torch_nn.LayerNorm((2, 4), 1e-3), bare=torch_nn.LayerNorm(8, elementwise_affine=False),
+        unbiased=torch_nn.LayerNorm(8, bias=False), rms=torch_nn.RMSNorm(8), llama=LlamaRMSNorm(8, 1e-4),
+        wide=Float32LayerNorm(8),
+    )  # fmt: skip
+    old = copy.deepcopy(model)
+    parameters, keys = list(model.parameters()), list(model.state_dict())
+    report = replace_norms(model, memory_efficient=memory_efficient)
+    assert report == [
+        ("layer", torch_nn.LayerNorm, FusedLayerNorm),
+        ("bare", torch_nn.LayerNorm, FusedLayerNorm),
+        ("unbiased", torch_nn.LayerNorm, FusedLayerNorm),
+        ("rms", torch_nn.RMSNorm, FusedRMSNorm),
+        ("llama", LlamaRMSNorm, FusedRMSNorm),
+        ("wide", Float32LayerNorm, FusedLayerNorm),
+    ]
+    assert report.refused == []
+    assert str(report).startswith("layer: LayerNorm -> FusedLayerNorm\nbare: ")
+    assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
+    assert list(model.state_dict()) == keys
+    for name, norm in model.items():
+        if name == "linear":
+            continue
+        assert norm.memory_efficient == memory_efficient
+        x = torch.randn(3, 2, 4) if name == "layer" else torch.randn(3, 8) * 1e-2
+        torch.testing.assert_close(norm(x), old[name](x))
+        if name not in ("llama",):
+            assert repr(norm) == repr(old[name]).replace(type(old[name]).__name__, type(norm).__name__)
+
+
+def test_norms_that_compute_something_else_stay_and_the_report_says_why():
+    model = block(gemma=GemmaRMSNorm(8), outside=OutsideRMSNorm(8), gated=GatedRMSNorm(8), channels=LayerNorm2d(8))
+    before = dict(model.items())
+    report = replace_norms(model)
+    assert report == []
+    assert dict(model.items()) == before
+    reasons = {name: reason for name, _, reason in report.refused}
+    assert list(reasons) == ["gemma", "outside", "gated", "channels"]
+    assert reasons["gemma"].startswith("it computes something else: off by ")
+    assert reasons["outside"].startswith("it computes something else: off by ")
+    assert reasons["gated"].startswith("it cannot be compared: TypeError: ")
+    assert reasons["channels"].startswith("it cannot be compared: ")
+    assert "gemma: GemmaRMSNorm stays: it computes" in str(report)
+
+
+def test_a_norm_in_two_places_stays_one_and_modes_and_hooks_stay():
+    shared = torch_nn.LayerNorm(8)
+    seen = []
+    shared.register_forward_hook(lambda *_: seen.append(1))
+    model = torch_nn.Sequential(shared, torch_nn.Linear(8, 8), shared).eval()
+    assert [name for name, *_ in replace_norms(model)] == ["0", "2"]
+    assert model[0] is model[2]
+    assert not model[0].training
+    model(torch.randn(2, 8))
+    assert seen == [1, 1]
+
+
+def test_what_cannot_be_swapped_is_said():
+    assert replace_norms(torch_nn.LayerNorm(4)).refused == [("", torch_nn.LayerNorm, "it is the model itself")]
+    with torch.device("meta"):
+        model = block(norm=LlamaRMSNorm(8), plain=torch_nn.LayerNorm(8))
+    report = replace_norms(model)
+    assert [name for name, *_ in report] == ["plain"]
+    assert "meta device" in report.refused[0][2]
+    model = block(norm=torch_nn.LayerNorm(8))
+    torch.nn.utils.parametrizations.weight_norm(model["norm"], "weight", dim=None)
+    assert "parametrized" in replace_norms(model).refused[0][2]
+    assert str(replace_norms(torch_nn.Linear(2, 2))) == "no norms"
+
+
+def test_swapping_twice_swaps_nothing_more_and_global_random_numbers_are_not_used():
+    model = block(llama=LlamaRMSNorm(8))
+    state = torch.get_rng_state()
+    assert len(replace_norms(model)) == 1
+    assert len(replace_norms(model)) == 0
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_model_trains_as_before():
+    model = block(norm=torch_nn.LayerNorm(8))
+    twin = copy.deepcopy(model)
+    replace_norms(model, memory_efficient="exact")
+    x, losses = torch.randn(16, 8), []
+    for one in (model, twin):
+        optimizer = torch.optim.SGD(one.parameters(), lr=0.05)
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = (one["norm"](one["linear"](x)) - x).square().mean()
+            loss.backward()
+            optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)

@@ -1,0 +1,103 @@
+"""The exact mode's memory on a GPU: as many columns as were at risk or near it, told by the GPU, never waited for."""
+
+import gc
+
+import pytest
+import torch
+
+from normlab import engine, layer_norm_forward
+from normlab.nn import room
+
+
+@pytest.fixture(autouse=True)
+def _simulated(monkeypatch):
+    monkeypatch.setattr(room, "_rooms", {})
+    with engine.using("simulator"):
+        yield
+
+
+def keep(weight, bias=None):
+    x = torch.randn(2, len(weight))
+    _, mean, invvar = layer_norm_forward(x, len(weight), weight, bias, 1e-5)
+    return room.keep(weight, (x, mean, invvar, len(weight), weight, bias, 1e-5))
+
+
+def step(weight, change):
+    """Change a parameter as an optimizer does."""
+
+    class Changed(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self):
+            change(weight)
+
+    Changed([weight], lr=1.0).step()
+
+
+def test_the_first_forward_keeps_as_many_as_there_are_and_the_next_those_near_too():
+    weight = torch.ones(40)
+    weight[:3] = 0
+    weight[10:17] = 1.5e-5  # near: at risk with a gamma half as large
+    assert keep(weight).columns.tolist() == [0, 1, 2]
+    columns = keep(weight).columns.tolist()
+    assert columns == [0, 1, 2, *[-1] * 13]  # 3 + 7, rounded up to 16
+    step(weight, lambda weight: weight[10:17].fill_(0.5e-5))
+    assert keep(weight).columns.tolist() == [0, 1, 2, *range(10, 17), *[-1] * 6]
+
+
+def test_without_columns_near_risk_there_is_no_room():
+    weight = torch.ones(40)
+    assert [len(keep(weight).columns) for _ in range(3)] == [0, 0, 0]
+
+
+def test_columns_that_find_no_room_are_told_and_have_it_the_next_time():
+    weight = torch.ones(40)
+    keep(weight), keep(weight)
+    step(weight, lambda weight: weight[:5].zero_())
+    assert len(keep(weight).columns) == 0
+    with pytest.warns(RuntimeWarning, match="5 columns came to risk sooner than room was made"):
+        assert keep(weight).columns.tolist() == [0, 1, 2, 3, 4, -1, -1, -1]
+    keep(weight)  # told once
+
+
+def test_a_parameter_that_is_gone_is_forgotten():
+    weight, other = torch.ones(8), torch.ones(16)
+    keep(weight), keep(weight.detach())  # the same memory
+    assert len(room._rooms) == 1
+    del weight
+    gc.collect()
+    keep(other)
+    assert len(room._rooms) == 1
+    keep(other[8:])  # not the same
+    assert len(room._rooms) == 2
+
+
+def test_what_changes_otherwise_than_by_an_optimizer_is_counted_at_once():
+    weight, bias = torch.nn.Parameter(torch.ones(40)), torch.nn.Parameter(torch.zeros(40))
+    assert [len(keep(weight, bias).columns) for _ in range(2)] == [0, 0]
+    with torch.no_grad():
+        weight[:5] = 0
+    assert keep(weight, bias).columns.tolist() == [0, 1, 2, 3, 4]
+    with torch.no_grad():
+        bias[20:] = 9
+    assert len(keep(weight, bias).columns) == 25
+    with torch.no_grad():
+        weight[5] = 0
+    step(weight, lambda weight: weight[0].fill_(0))  # does not hide the change before it
+    assert len(keep(weight, bias).columns) == 26
+
+
+def test_a_change_that_no_counter_shows_is_told():
+    weight = torch.nn.Parameter(torch.ones(40))
+    keep(weight)
+    weight.data[3] = 0
+    assert len(keep(weight).columns) == 0
+    with pytest.warns(RuntimeWarning, match="1 columns came to risk sooner"):
+        keep(weight)
+
+
+def test_parameters_that_autocast_rounds_are_counted_once():
+    """Each forward has another bias then, but the same parameter is behind it."""
+    weight = torch.nn.Parameter(torch.ones(40))
+    weight.data[0] = 0
+    keep(weight, torch.zeros(40))
+    assert len(keep(weight, torch.zeros(40)).columns) == 8, "the number at risk, rounded up: it was not counted again"

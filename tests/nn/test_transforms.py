@@ -1,0 +1,69 @@
+"""torch.func: every transform gives what it gives for PyTorch's norm."""
+
+import pytest
+import torch
+from nn.norms import MODES
+from torch.autograd import forward_ad
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
+
+from normlab import nn
+
+
+def pairs(memory_efficient) -> list[tuple]:
+    """(ours, PyTorch's) as functions of x, weight."""
+    return [
+        (
+            lambda x, w: nn.layer_norm(x, 5, w, None, 1e-5, memory_efficient),
+            lambda x, w: torch.nn.functional.layer_norm(x, (5,), w, None, 1e-5),
+        ),
+        (
+            lambda x, w: nn.rms_norm(x, 5, w, 1e-5, memory_efficient),
+            lambda x, w: torch.nn.functional.rms_norm(x, (5,), w, 1e-5),
+        ),
+    ]
+
+
+def loss(function):
+    return lambda x, w: (function(x, w) * torch.arange(5.0)).square().sum()
+
+
+TRANSFORMS = {
+    "grad": lambda f: grad(loss(f), argnums=(0, 1)),
+    "grad of grad": lambda f: grad(lambda x, w: grad(loss(f))(x, w).square().sum(), argnums=1),
+    "vmap over x": lambda f: vmap(f, in_dims=(0, None)),
+    "vmap over x's second dimension": lambda f: lambda x, w: vmap(f, in_dims=(1, None))(torch.stack([x, -x]), w),
+    "vmap over both": lambda f: lambda x, w: vmap(f)(x, w.expand(3, 5) * torch.arange(1.0, 4)[:, None]),
+    "gradients per sample": lambda f: vmap(grad(loss(f), argnums=1), in_dims=(0, None)),
+    "jacrev": lambda f: jacrev(f, argnums=1),
+    "jacfwd": lambda f: jacfwd(f),
+    "hessian": lambda f: hessian(loss(f), argnums=1),
+    "jvp": lambda f: lambda x, w: jvp(f, (x, w), (torch.ones_like(x), w)),
+}
+
+
+@pytest.mark.parametrize("memory_efficient", MODES)
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+def test_a_transform_gives_what_it_gives_for_torch_s_norm(transform, memory_efficient):
+    torch.manual_seed(0)
+    x, weight = torch.randn(3, 5), torch.randn(5)
+    for ours, theirs in pairs(memory_efficient):
+        torch.testing.assert_close(transform(ours)(x, weight), transform(theirs)(x, weight), rtol=1e-4, atol=1e-4)
+
+
+def test_functional_call_of_a_module():
+    norm = nn.FusedLayerNorm(5, memory_efficient="exact")
+    parameters = {name: torch.randn(5) for name, _ in norm.named_parameters()}
+    x = torch.randn(3, 5)
+    got = grad(lambda p: functional_call(norm, p, x).square().sum())(parameters)
+    want = grad(lambda p: functional_call(torch.nn.LayerNorm(5), p, x).square().sum())(parameters)
+    for name in parameters:
+        torch.testing.assert_close(got[name], want[name], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("memory_efficient", MODES)
+def test_forward_mode_outside_torch_func(memory_efficient):
+    x, weight, tangent = torch.randn(2, 5), torch.randn(5, requires_grad=True), torch.randn(2, 5)
+    for ours, theirs in pairs(memory_efficient):
+        with forward_ad.dual_level():
+            got, want = (forward_ad.unpack_dual(f(forward_ad.make_dual(x, tangent), weight)) for f in (ours, theirs))
+        torch.testing.assert_close(got.tangent, want.tangent)
