@@ -38,6 +38,8 @@ def __getattr__(name: str) -> Any:
         module = import_module(_ELSEWHERE.get(name, "normlab.ops"))
         function = globals()[name] = getattr(module, name)  # the second time it is found at once
         return function
+    if name == "family":  # batch, instance and group norm: a module
+        return import_module("normlab.family")
     raise AttributeError(f"module 'normlab' has no attribute {name!r}")
 
 

@@ -21,6 +21,8 @@ FLOORS = {
     "replay": 3,
     "keeping": 3,
     "ops": 3,
+    "family": 3,
+    "index_sets": 3,
     "nn": 4,
     "products": 3,
     "model": 3,
@@ -35,7 +37,8 @@ FLOORS = {
 # Rooms of one floor that may import each other: the host face is cut into several, the command is what compares, and
 # README's tables have the numbers as compare prints them.
 HOST_FACE = {("arguments", "arrays"), ("replay", "arrays"), ("ops", "keeping")}
-HOST_FACE |= {(face, room) for face in ("ops", "keeping") for room in ("arguments", "arrays", "replay")}
+HOST_FACE |= {(face, room) for face in ("ops", "keeping", "family") for room in ("arguments", "arrays", "replay")}
+HOST_FACE |= {("family", "ops"), ("family", "index_sets")}
 HOST_FACE |= {("products", room) for room in ("arguments", "arrays")}
 SIDEWAYS = HOST_FACE | {("cli", room) for room in ("bench", "compare", "memory", "run", "xray")}
 SIDEWAYS |= {("memory", "bench")}  # a record begins with the machine, whatever was measured

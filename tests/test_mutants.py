@@ -30,8 +30,9 @@ from examine import (
     hold,
     statistics,
 )
+from family.examples import example
 
-from normlab import arguments, keeping, ops
+from normlab import arguments, family, keeping, ops
 from normlab.engine import using
 from normlab.kernels import BackwardProblem
 from normlab.sim import SimulationError, simulate
@@ -119,6 +120,21 @@ MUTATIONS = [
     Mutation("pipelined: the row's sum is not corrected", "kernels.backward.pipeline", "sum_gx += last_lacking", "pass", "backward pipelined exact"),
     Mutation("repair: gamma forgotten", "kernels.exact.repair", "affine(grad, gamma, None)", "grad", "backward fused exact"),
     Mutation("repair: no barrier", "kernels.exact.repair", "cuda.syncthreads()  # all sums of a slot are in shared memory before one thread adds them up", "pass", "backward fused exact"),
+    Mutation("planes: squares, not of deviations", "kernels.family.planes", "deviation = values[v * width + k] - center", "deviation = values[v * width + k]", "family planes"),
+    Mutation("planes: the sum for grad_weight without x̂", "kernels.family.planes", "grads[k] * normalised_from_input(values[k], center, scale)", "grads[k] * values[k]", "family planes"),
+    Mutation("planes: mean(g) not subtracted", "kernels.family.planes", "gradient - load(mean_g, index) - xhat", "gradient - xhat", "family planes"),
+    Mutation("planes: a run's end left out", "kernels.family.planes", "end = (piece % parts + 1) * vectors // parts", "end = (piece % parts + 1) * (vectors // parts)", "family planes"),
+    Mutation("seats: one level short", "stages.seats", "for level in range(levels):\n            value", "for level in range(levels - 1):\n            value", "family planes"),
+    Mutation("columns: no barrier between rounds", "kernels.family.columns", "cuda.syncthreads()  # the previous round's moments are in shared memory before they are read", "pass", "family columns"),
+    Mutation("columns: counts stay those of a thread", "kernels.family.columns", "counts[y] += counts[y + half]", "pass", "family columns"),
+    Mutation("columns: all rows for a part's", "kernels.family.columns", "cast(end - first, pieces))", "cast(end, pieces))", "family columns"),
+    Mutation("columns: a column's neighbour", "kernels.family.columns", "index = batch * sets + (channel + k) // (channels // sets)", "index = batch * sets + channel // (channels // sets)", "family columns"),
+    Mutation("merge: every second piece", "kernels.family.merge", "item += seats\n        center", "item += 2 * seats\n        center", "family planes"),
+    Mutation("merge: one gamma for all of a group's channels", "kernels.family.merge", "(inner // parts) + item % inner // parts", "(inner // parts)", "family planes"),
+    Mutation("rows: lanes past the end count", "kernels.family.rows", "if whole or first + v * span < n2:  # what lies past the end must not count as (0 - mean)²", "if True:", "family rows"),
+    Mutation("rows: the first channel's gamma for all of a group", "kernels.family.rows", "(n2 // run) + column // run", "(n2 // run)", "family rows"),
+    Mutation("rows: squares of one warp", "kernels.family.rows", "square_sum = block_sum(square_sum, buffer)", "pass", "family rows"),
+    Mutation("running: the old ones stay whole", "kernels.family.running", "keep = float32(1) - momentum", "keep = float32(1)", "family running"),
 ]  # fmt: skip
 
 
@@ -176,6 +192,26 @@ def check_columns(name: str):
         hold("grad_bias of many rows", grad_bias, truth.grad_bias, bound.grad_bias)
 
 
+FAMILY = {
+    "planes": [("batch", (2, 1, 1027), 1, False), ("group", (2, 4, 5), 2, False), ("batch", (34, 1, 2), 1, False)],
+    "rows": [("instance", (3, 2, 37), 2, False), ("group", (1, 4, 300), 2, False)],
+    "columns": [("batch", (8, 33, 8), 33, True), ("group", (2, 8, 5), 4, True)],
+}
+
+
+def check_family(what: str, monkeypatch):
+    """Hold norms of the family to their bounds, or running statistics to their formula."""
+    monkeypatch.setattr(family, "kernels", importlib.import_module("normlab.kernels.family"))
+    if what == "running":
+        x, running = np.float32([[1, 2], [3, 6]]), np.float32([[1, 1], [1, 1]])
+        family.batch_norm(x, *running, momentum=0.25)
+        np.testing.assert_allclose(running, [[1.25, 1.75], [1.25, 2.75]], rtol=1e-6)
+        return
+    for (norm, shape, groups, last), schedule in itertools.product(FAMILY[what], SCHEDULES[:2]):
+        with using("simulator", schedule):
+            example(norm, shape, groups=groups, last=last).examine()
+
+
 def pipelined_rows(patch):
     """What `test_many_rows_a_block_are_right` takes, for the pipelined backward with a lag."""
     return arguments.step_of("backward", "pipelined"), 18, 198, BFLOAT16, False, patch
@@ -204,6 +240,8 @@ def run_check(check: str, monkeypatch):
     """Run a test of the suite, or one of the checks above, on the modules as they are now."""
     if "::" not in check:
         kind, *rest = check.split()
+        if kind == "family":
+            return check_family(*rest, monkeypatch)
         return check_columns(*rest) if kind == "columns" else check_step(kind, *rest)
     file, test = check.split("::")
     spec = importlib.util.spec_from_file_location(f"mutant_{Path(file).stem}", TESTS / file)

@@ -1,6 +1,6 @@
-"""What `normlab bench norm`, `ladder` and `host` do, on a machine that has a GPU: from checked arguments to a record.
+"""What `normlab bench norm`, `family`, `ladder` and `host` do where there is a GPU: from checked arguments to a record.
 
-A record says what it is ("norm", "ladder", "sgemm" or "host"), where, when and how it was made
+A record says what it is ("norm", "family", "ladder", "sgemm" or "host"), where, when and how it was made
 (`normlab.bench.machine`), and has all the numbers, times in microseconds. `normlab.bench.records` writes it, `tables`
 and `report` show it.
 """
@@ -11,6 +11,8 @@ from typing import Any
 from normlab.bench import host as host_bench
 from normlab.bench import product
 from normlab.bench.contenders import OURS, load_peers, ours
+from normlab.bench.family import FamilyProblem
+from normlab.bench.family import compete as family_rows
 from normlab.bench.ladder import climb
 from normlab.bench.machine import peak, provenance
 from normlab.bench.norm import compete
@@ -28,6 +30,12 @@ def norm(wanted: list[Problem], peers: list[str], paths: str, advance: Advance) 
     found, absent = load_peers(peers)
     rows = compete(wanted, [*ours(paths), *found], EventTimer(), DEVICE, advance)
     return {"what": "norm", **provenance(), "method": METHOD, "absent": absent, "rows": rows}
+
+
+def family(wanted: list[FamilyProblem], advance: Advance) -> dict[str, Any]:
+    """The record of the norm family beside PyTorch on the GPU."""
+    rows = family_rows(wanted, EventTimer(), DEVICE, advance)
+    return {"what": "family", **provenance(), "method": METHOD, "rows": rows}
 
 
 def ladder(problem: Problem, advance: Advance) -> dict[str, Any]:

@@ -12,7 +12,17 @@ from normlab.bench.norm import ahead, best_peer, own
 
 NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
 WIDEST = 1000  # characters, of any table
-WORDS = ("dtype", "best peer", "step", "slowest kernel", "idea", "norm", "direction", "who")  # columns without numbers
+WORDS = (
+    "dtype",
+    "layout",
+    "best peer",
+    "step",
+    "slowest kernel",
+    "idea",
+    "norm",
+    "direction",
+    "who",
+)  # columns without numbers
 
 
 class Grid(NamedTuple):
@@ -50,7 +60,13 @@ def show_grids(shown: list[Grid], below: list[str], console: Console | None = No
 
 def grids(record: dict[str, Any]) -> list[Grid]:
     """The tables of a record, whichever it is."""
-    shown = {"norm": norm_grids, "ladder": ladder_grids, "sgemm": sgemm_grids, "host": host_grids}
+    shown = {
+        "norm": norm_grids,
+        "ladder": ladder_grids,
+        "sgemm": sgemm_grids,
+        "host": host_grids,
+        "family": family_grids,
+    }
     return shown[record["what"]](record)
 
 
@@ -75,6 +91,29 @@ def norm_grids(record: dict[str, Any]) -> list[Grid]:
             for row in rows
         ]
         found.append(Grid(f"{NORMS[norm]} {direction}: fractions of the copy bandwidth", head, body))
+    return found
+
+
+def family_grids(record: dict[str, Any]) -> list[Grid]:
+    """One for each norm and direction: fractions of the copy bandwidth, by the least that has to be moved."""
+    found = []
+    for direction, norm in dict.fromkeys((row["direction"], row["norm"]) for row in record["rows"]):
+        rows = [row for row in record["rows"] if (row["direction"], row["norm"]) == (direction, norm)]
+        names = list(rows[0]["contenders"])
+        head = ["dtype", "layout", "shape", "copy GB/s", *names, "normlab us (quartiles)", "normlab / torch"]
+        body = [
+            [
+                row["dtype"],
+                row["layout"],
+                " x ".join(map(str, row["shape"])),
+                f"{row['copy']['gb_per_s']:.0f}",
+                *(fraction(row["contenders"][name]) for name in names),
+                microseconds(own(row)),
+                "" if (factor := ahead(row)) is None else f"{factor:.2f}",
+            ]
+            for row in rows
+        ]
+        found.append(Grid(f"{norm.capitalize()} norm {direction}: fractions of the copy bandwidth", head, body))
     return found
 
 

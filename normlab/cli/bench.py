@@ -1,4 +1,4 @@
-"""`normlab bench`: norm, ladder, host, report."""
+"""`normlab bench`: norm, family, ladder, host, report."""
 
 from functools import partial
 from pathlib import Path
@@ -85,6 +85,42 @@ def bench_norm(
             plots.draw([record], plot)
     except (ValueError, OSError, machine.NotFitError) as error:
         _refuse("norm", error)
+    tables.show(record)
+
+
+@bench.command("family", short_help="Batch, instance and group norm beside PyTorch, both layouts.")
+def bench_family(
+    norm: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME,…", show_default=False, help="Default: batch,instance,group."),
+    ] = None,
+    direction: Annotated[str, typer.Option(metavar="NAME", help="forward, backward or both.")] = "both",
+    dtype: Annotated[
+        list[str] | None, typer.Option(metavar="NAME,…", show_default=False, help="Default: float32,bfloat16.")
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """How close to the speed of a copy do batch, instance and group norm come, and PyTorch's own?
+
+    On images as ResNets have them, channels first and last. Both are checked before they are timed. Exit code: 0, or 2
+    when the arguments cannot be used or there is no GPU.
+    """
+    from normlab.bench import choices, commands, family, machine, problem, records, tables
+
+    try:
+        wanted = family.problems(
+            choices.some("--norm", norm, family.NORMS, family.NORMS),
+            choices.one_or_both("--direction", direction, problem.DIRECTIONS),
+            choices.some("--dtype", dtype, choices.DTYPES, family.DTYPES),
+        )
+        machine.require_gpu()
+        records.check_writable(json_file)
+        with progress(len(wanted)) as advance:
+            record = commands.family(wanted, advance)
+        if json_file is not None:
+            records.write(record, json_file)
+    except (ValueError, OSError, machine.NotFitError) as error:
+        _refuse("family", error)
     tables.show(record)
 
 

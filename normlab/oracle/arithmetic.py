@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from normlab.oracle.floats import EXTENDED_ROUNDOFF, Extended, Format, float_format
 
-Statistics = Literal["welford", "two_pass", "grouped"]
+Statistics = Literal["welford", "two_pass", "grouped", "merged"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,8 @@ class Arithmetic:
     """How layer norm's variance is computed: the functions of these names in `moments`. RMS norm just adds squares.
 
     "grouped" is a tree in every group (a warp, say) and one over the groups: `row_merges` counts the levels of both.
+    "merged" is two passes in every group, and Chan's merges of the groups: `row_merges` counts the levels of both; a
+    merge after another one is a level.
     """
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ NOTHING_KNOWN, SAME_PATTERN = Extended(np.inf), Extended(np.nan)  # the special 
 
 def mean_and_variance(x: ExtendedArray, middle: Normalised, arithmetic: Arithmetic) -> tuple[Inexact, Inexact]:
     """Of every row of x (n1, n2), each (n1, 1), in the way the arithmetic says."""
-    method = {"welford": welford, "two_pass": two_pass, "grouped": grouped}[arithmetic.statistics]
+    method = {"welford": welford, "two_pass": two_pass, "grouped": grouped, "merged": merged}[arithmetic.statistics]
     mean_error, variance_error = method(x, middle.variance, arithmetic)
     # No sum of x passes n max|x|. What is squared is as far apart as the row's values and the errors of two means at
     # most, and multiplied by n at most: Chan's merge multiplies by n_A (n_B/n) before it squares, so by 0 where one
@@ -140,4 +140,30 @@ def welford(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) -
     changes = v * np.sqrt(variance * mean_of_squares) * sqrt((1 + sqrt(2)) ** 2 * c2 + 4 * f2)
     changes = changes + v * v * mean_of_squares * (c2 + f2)
     roundings = gamma_k(2 * levels + max(terms + 2, 5) + 1 + arithmetic.oracle_sum, u)
+    return mean_error, changes + roundings * (variance + changes) + (levels + 6) * eta
+
+
+def merged(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) -> tuple[ExtendedArray, ExtendedArray]:
+    """Bounds for two passes in every group w of n_w values, and Chan's merges of the groups, in at most l levels.
+
+    D: additions in a group. A group's mean is off by |e_w| <= γ_{D+2} mean_w|x|, its sum of squares is m2_w + n_w e_w²
+    (`two_pass`). A merge adds 1 + 3ρ roundings (`welford`), where ρ = n_B / n_A <= 4/3 is assumed here: 5. So
+        |mean^ - mean| <= γ_{D+2+5l} mean|x|
+    Changes of the variance, as in `welford` but with Σ n_w e_w² in place of the steps':
+        P = 2 v σ rms f + v² rms² ((D+2)² + f²),   f² = Σ_{j<l} (D + 2 + 5j)²
+    A square rounds 3 times and through D additions in its group, a merge's term 6 times, both through 2 additions a
+    level and the division:
+        |variance^ - σ²| <= P + γ_K (σ² + P),   K = D + 2l + 7
+    Underflow as in `welford`.
+    """
+    u, eta = arithmetic.u, arithmetic.u_format.half_subnormal
+    levels, group = arithmetic.row_merges, arithmetic.row_sum + 2
+    longest = group + 5 * levels
+    mean_error = gamma_k(longest, u) * row_mean(abs(x)) + (levels + 1) * eta
+
+    f2 = sum((group + 5 * level) ** 2 for level in range(levels))
+    v = gamma_k(longest, u) / longest
+    mean_of_squares = row_mean(x * x)
+    changes = 2 * v * np.sqrt(variance * mean_of_squares * f2) + v * v * mean_of_squares * (group**2 + f2)
+    roundings = gamma_k(group + 2 * levels + 5, u)
     return mean_error, changes + roundings * (variance + changes) + (levels + 6) * eta

@@ -38,6 +38,7 @@ def refused(*arguments):
         (("norm", "--n1", "1,x"), "--n1 x: a whole number"),
         (("norm", "--elements", "-5"), "--elements -5: a whole number"),
         (("norm", "--plot", "x.txt"), "the name must end in .svg, .png, .pdf"),
+        (("family", "--norm", "layer"), "--norm layer: choose from batch, instance, group"),
         (("ladder", "sideways"), "LADDER sideways: choose from forward, backward"),
         (("ladder", "forward", "--norm", "both"), "--norm both: choose from layer, rms"),
         (("ladder", "forward", "--dtype", "bf16"), "--dtype bf16: choose from"),
@@ -49,7 +50,7 @@ def test_arguments_that_cannot_be_used_are_named_with_what_can(arguments, words)
     assert words in refused(*arguments)
 
 
-@pytest.mark.parametrize("arguments", [("norm",), ("ladder", "forward"), ("host",)])
+@pytest.mark.parametrize("arguments", [("norm",), ("family",), ("ladder", "forward"), ("host",)])
 def test_without_a_gpu_one_line_says_what_is_needed_and_what_can_be_had_instead(arguments, monkeypatch, tmp_path):
     monkeypatch.setattr(machine.engine, "gpu_available", lambda: False)
     line = refused(*arguments, "--json", tmp_path / "x.json")

@@ -45,6 +45,13 @@ case $1 in
     python3 -m tests.hardware.modules "$out/modules_h200.json" ;;
   counters) python3 tests/hardware/counters.py "$out/counters_h200.json" | tail -40 ;;
   sanitizers) python3 tests/hardware/sanitizers.py "$out/sanitizers_h200.json" | tail -40 ;;
+  family)
+    python3 tests/hardware/norm_family.py
+    record family_h200 family ;;
+  family-sanitizers)
+    for tool in memcheck racecheck initcheck synccheck; do
+      echo "$tool: $(compute-sanitizer --tool $tool python3 tests/hardware/norm_family.py 2>&1 | tail -1)"
+    done ;;
   large) python3 -m pytest -q tests/kernels/test_large.py 2>&1 | tail -20 ;;
   *) echo "unknown part $1" >&2; exit 2 ;;
 esac

@@ -1,0 +1,203 @@
+"""`normlab bench family`: batch, instance and group norm beside PyTorch, on images, channels first and last.
+
+As `normlab.bench.norm`, whose rows these are but for what a problem is. Both contenders are checked on the values that
+they are timed on: all of a few channels (of one group), which are a problem of their own.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from normlab import family, oracle
+from normlab.arguments import statistics_dtype
+from normlab.arrays import FLOATS
+from normlab.bench.check import PEER_ROUNDINGS, RESULTS, to_numpy
+from normlab.bench.contenders import OURS
+from normlab.bench.norm import copy_time, enter
+from normlab.bench.peers import ByAutograd
+from normlab.bench.problem import DIRECTIONS, EPS, Data
+from normlab.bench.timing import Timer
+from normlab.oracle.family import IndexSets, batch_sets, family_norm, family_norm_backward, group_sets, instance_sets
+from normlab.oracle.family_bounds import family_norm_backward_bound, family_norm_bound, stored
+
+NORMS = ("batch", "instance", "group")
+DTYPES = ("float32", "bfloat16")
+LAYOUTS = ("NCHW", "NHWC")
+SHAPES = ((32, 256, 56, 56), (64, 1024, 14, 14), (8, 64, 224, 224))
+GROUPS = 32
+CHECKED = 2  # channels, where they are not a group's
+
+
+@dataclass(frozen=True)
+class FamilyProblem:
+    """A norm with weight and bias on (N, C, H, W); layout: NCHW, or channels last, NHWC."""
+
+    norm: str
+    direction: str
+    dtype: str
+    layout: str
+    shape: tuple[int, ...]
+
+    @property
+    def groups(self) -> int | None:
+        """Of group norm: 32, or as many as there are channels."""
+        return min(GROUPS, self.shape[1]) if self.norm == "group" else None
+
+    @property
+    def array_bytes(self) -> int:
+        """Bytes of x."""
+        return prod(self.shape) * FLOATS[self.dtype].itemsize
+
+    @property
+    def bytes(self) -> int:
+        """The least to move: x and y; both gradients and x. What reads x twice from DRAM comes to 2/3, and to 3/5."""
+        return (2 if self.direction == "forward" else 3) * self.array_bytes
+
+    def draw(self, device: str) -> Data:
+        """Random data, the same every time; weight in [0.5, 1.5), all else standard normal."""
+        import torch
+
+        dtype, channels = getattr(torch, self.dtype), self.shape[1]
+        generator = torch.Generator(device).manual_seed(channels)
+        layout = torch.contiguous_format if self.layout == "NCHW" else torch.channels_last
+
+        def normal(*shape: int) -> Any:
+            return torch.randn(shape, generator=generator, device=device).to(dtype)
+
+        weight = torch.rand(channels, generator=generator, device=device).add(0.5).to(dtype)
+        x, grad = (normal(*self.shape).to(memory_format=layout) for _ in range(2))
+        return Data(x, weight, normal(channels), grad)
+
+
+def problems(norms: list[str], directions: list[str], dtypes: list[str]) -> list[FamilyProblem]:
+    """All combinations, with every layout and shape."""
+    return [
+        FamilyProblem(norm, direction, dtype, layout, shape)
+        for direction, norm, dtype, layout, shape in product(directions, norms, dtypes, LAYOUTS, SHAPES)
+    ]
+
+
+class Ours:
+    """normlab's own."""
+
+    name, memory_efficient, directions = OURS, False, DIRECTIONS
+
+    def __init__(self, problem: FamilyProblem):
+        self.problem = problem
+
+    def forward(self, data: Data) -> Callable[[], tuple]:  # noqa: D102
+        affine = data.weight, data.bias
+        if self.problem.norm == "group":
+            return lambda: family.group_norm(data.x, self.problem.groups or 1, *affine, EPS)
+        function = family.batch_norm if self.problem.norm == "batch" else family.instance_norm
+        return lambda: function(data.x, None, None, *affine, eps=EPS)
+
+    def backward(self, data: Data) -> Callable[[], tuple]:  # noqa: D102
+        _, mean, invvar = self.forward(data)()
+        given, affine = (data.grad_output, data.x, mean, invvar), (data.weight, data.bias)
+        if self.problem.norm == "group":
+            return lambda: family.group_norm_backward(*given, self.problem.groups or 1, *affine)
+        function = family.batch_norm_backward if self.problem.norm == "batch" else family.instance_norm_backward
+        return lambda: function(*given, *affine)
+
+
+def torch_s(problem: FamilyProblem) -> ByAutograd:
+    """PyTorch's own, eager."""
+    from torch.nn import functional
+
+    functions: dict[str, Callable[..., Any]] = {
+        "batch": lambda x, _, weight, bias: functional.batch_norm(x, None, None, weight, bias, True, 0.1, EPS),
+        "instance": lambda x, _, weight, bias: functional.instance_norm(x, None, None, weight, bias, True, 0.1, EPS),
+        "group": lambda x, _, weight, bias: functional.group_norm(x, problem.groups or 1, weight, bias, EPS),
+    }
+    return ByAutograd("torch", functions[problem.norm])
+
+
+class Check:
+    """The truth about a few channels of one problem."""
+
+    def __init__(self, problem: FamilyProblem, data: Data):
+        self.problem, self.data = problem, data
+        n, c, *spatial = problem.shape
+        count = c // problem.groups if problem.groups else min(CHECKED, c)
+        self.channels = slice(c - count, c)
+        self.shape = (n, count, *spatial)
+        x, dy = (to_numpy(array[:, self.channels]) for array in (data.x, data.grad_output))
+        self.x, self.dy = x, dy
+        self.weight, self.bias = (to_numpy(array[self.channels]) for array in (data.weight, data.bias))
+
+    @property
+    def sets(self) -> IndexSets:
+        """Of the checked channels."""
+        if self.problem.norm == "group":
+            return group_sets(self.shape, 1)
+        return (batch_sets if self.problem.norm == "batch" else instance_sets)(self.shape)
+
+    def arithmetic(self, own: bool) -> oracle.Arithmetic:
+        """normlab's; or the longest sums there can be, for somebody who does not say."""
+        over_set: tuple[int, int] = (self.sets.values, 0)
+        over_channel: tuple[int, int] = (prod(self.shape) // self.shape[1], 0)
+        if own:
+            over_set, over_channel = family.chains(self.problem.norm, self.data.x, self.problem.groups)
+        dtype = self.problem.dtype
+        return oracle.Arithmetic(
+            input=dtype,
+            output=dtype,
+            parameter=dtype,
+            accumulator=statistics_dtype(dtype),
+            row_terms=over_set[0],
+            row_merges=over_set[1],
+            column_terms=over_channel[0],
+            column_merges=over_channel[1],
+            statistics="merged" if own else "welford",
+        )
+
+    def worst(self, contender: Any, results: tuple) -> dict[str, float]:
+        """The largest error over bound of each result; above 1 the contender is wrong."""
+        own, ratios = contender.name == OURS, {}
+        how, affine = self.arithmetic(own), (self.weight, self.bias, EPS)
+        truth: Any = family_norm(self.x, self.sets, *affine)
+        bound: Any = family_norm_bound(self.x, self.sets, *affine, how)
+        if self.problem.direction == "backward":
+            given = self.dy, self.x, self.sets, *affine
+            truth, errors = family_norm_backward(*given), bound
+            bound = stored(family_norm_backward_bound(*given, how, errors), truth, how.parameter)
+        for name, got in zip(RESULTS[self.problem.direction], results, strict=True):
+            if got is None:
+                continue
+            want, limit = getattr(truth, name), getattr(bound, name)
+            if not own:
+                roundings = PEER_ROUNDINGS.get(name, 0) * oracle.unit_roundoff(self.problem.dtype)
+                limit = limit + roundings * (np.abs(want) + np.sqrt(np.mean(want**2)))
+            ratios[name] = oracle.ratio(to_numpy(self._part(got)), want, limit)
+        return ratios
+
+    def _part(self, result: Any) -> Any:
+        """What belongs to the checked channels: along the first axis of numbers a channel, else along the second."""
+        if result.ndim == 1:
+            return result[self.channels]
+        return result[:, -1:] if result.ndim == 2 and self.problem.norm == "group" else result[:, self.channels]
+
+
+def compete(
+    wanted: list[FamilyProblem], timer: Timer, device: str, advance: Callable[[], None] = lambda: None
+) -> list[dict[str, Any]]:
+    """A row for every problem, as a record holds it; `advance` is called after each."""
+    rows = []
+    for problem in wanted:
+        data = problem.draw(device)
+        copied = copy_time(data, timer)
+        bandwidth = 2 * problem.array_bytes / copied.median
+        check: Any = Check(problem, data)
+        entries = {}
+        contenders: list[Any] = [Ours(problem), torch_s(problem)]
+        for one in contenders:
+            entries[one.name] = enter(one, problem, data, check, timer, bandwidth)  # type: ignore[arg-type]
+        copy = {**copied.as_dict(), "gb_per_s": round(bandwidth / 1e9, 1)}
+        rows.append({**vars(problem), "bytes": problem.bytes, "copy": copy, "contenders": entries})
+        advance()
+    return rows

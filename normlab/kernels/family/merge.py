@@ -1,0 +1,140 @@
+"""Pieces to sets: the second kernel of each pass, the same for all norms and both walks.
+
+Moments are merged by Chan's formula, in an order that depends on the shape alone, so that the result is the same bit
+for bit. Nothing here knows whether the pieces are parts of an image, images of a batch or batches of several
+machines: distributed batch norm merges (mean, m2, count) like this. A team takes a set: a few lanes, or a warp, or,
+where there are many pieces, a block.
+
+Moves: 12 bytes a piece of up to 1024 values. Bound by: latency.
+"""
+
+import math
+from functools import cache
+
+import numpy as np
+
+from normlab.engine import accumulator, cast, cuda, float32, load, store
+from normlab.kernels.family.sets import Pieces
+from normlab.stages.block import block_moments, block_sums
+from normlab.stages.moments import chan_merge
+from normlab.stages.recompute import affine, element
+from normlab.stages.seats import levels_for, seats_moments, seats_sum
+
+THREADS = 128  # of a block with several teams
+ITEMS = 8  # pieces a lane, before a set gets a second warp
+MAX_SEATS = 1024
+
+
+@cache
+def build_moments(dtype, seats):
+    """The kernel for teams of so many lanes, a power of two."""
+    threads, warps, shift = threads_for(seats), max(1, seats // 32), seats.bit_length() - 1
+    team_moments = seats_moments(levels_for(seats))
+
+    @cuda.jit
+    def family_merge_moments(pieces, outer, sets, inner, eps, mean, variance, invvar):
+        buffer = cuda.shared.array((3, warps), dtype)
+        index = (cuda.blockIdx.x * threads + cuda.threadIdx.x) >> shift
+        live = index < mean.shape[0]
+        batch = index // sets
+        center = cast(0, mean)
+        m2 = cast(0, mean)
+        count = cast(0, mean)
+        item = cuda.threadIdx.x & (seats - 1)
+        while live and item < outer * inner:
+            at = ((batch * outer + item // inner) * sets + index % sets) * inner + item % inner
+            center, m2, count = chan_merge(
+                center, m2, count, load(pieces, (0, at)), load(pieces, (1, at)), load(pieces, (2, at))
+            )
+            item += seats
+        center, m2, count = team_moments(center, m2, count)
+        if warps > 1:
+            center, m2, count = block_moments(center, m2, count, buffer)
+        if live and cuda.threadIdx.x & (seats - 1) == 0:
+            store(mean, index, center)
+            store(invvar, index, float32(1) / math.sqrt(m2 / count + eps))
+            if variance is not None:
+                store(variance, index, m2 / (count - float32(1)))
+
+    return family_merge_moments
+
+
+@cache
+def build_sums(dtype, seats):
+    """The kernel for teams of so many lanes, a power of two."""
+    threads, warps, shift = threads_for(seats), max(1, seats // 32), seats.bit_length() - 1
+    team_sum = seats_sum(levels_for(seats))
+
+    @cuda.jit
+    def family_merge_sums(pieces, count, outer, sets, inner, parts, weight, divisor, first, second):
+        buffer = cuda.shared.array((2, warps), dtype)
+        index = (cuda.blockIdx.x * threads + cuda.threadIdx.x) >> shift
+        live = index < count
+        batch = index // sets
+        sum_first = cast(0, pieces)
+        sum_second = cast(0, pieces)
+        item = cuda.threadIdx.x & (seats - 1)
+        while live and item < outer * inner:
+            at = ((batch * outer + item // inner) * sets + index % sets) * inner + item % inner
+            gamma = element(weight, (index % sets) * (inner // parts) + item % inner // parts)
+            sum_first += affine(load(pieces, (0, at)), gamma, None)
+            sum_second += affine(load(pieces, (1, at)), gamma, None)
+            item += seats
+        sum_first = team_sum(sum_first)
+        sum_second = team_sum(sum_second)
+        if warps > 1:
+            sum_first, sum_second = block_sums(sum_first, sum_second, buffer)
+        if live and cuda.threadIdx.x & (seats - 1) == 0:
+            if first is not None:
+                store(first, index, sum_first / divisor)
+            if second is not None:
+                store(second, index, sum_second / divisor)
+
+    return family_merge_sums
+
+
+def launch_moments(launch, pieces, shape: Pieces, eps, mean, variance, invvar):
+    """Moments of every set.
+
+    pieces: (3, shape.size): means, sums of squared deviations, counts. eps: a NumPy scalar. mean, invvar, and variance
+    (unbiased; or None): (sets,), accumulator dtype.
+    """
+    view = (np.int64(shape.outer), np.int64(shape.sets), np.int64(shape.inner))
+    kernel = build_moments(accumulator(mean), seats_for(shape))
+    launch(kernel, *_blocks(shape), pieces, *view, eps, mean, variance, invvar)
+
+
+def launch_sums(launch, pieces, shape: Pieces, weight, divisor: int, first, second):
+    """Both sums of every set, over `divisor`.
+
+    pieces: (2, shape.size). weight: what each piece is multiplied by, for its channel, or None. first, second: (sets,),
+    any floating dtype; one may be None.
+    """
+    count = np.int64(shape.batches * shape.sets)
+    view = (np.int64(shape.outer), np.int64(shape.sets), np.int64(shape.inner), np.int64(shape.parts))
+    kernel, scalar = build_sums(accumulator(pieces), seats_for(shape)), pieces.dtype.type(divisor)
+    launch(kernel, *_blocks(shape), pieces, count, *view, weight, scalar, first, second)
+
+
+def seats_for(shape: Pieces) -> int:
+    """Lanes of a team: one for each piece, or a warp, or one for every ITEMS pieces."""
+    few = 1 << levels_for(shape.items)
+    return max(few, min(MAX_SEATS, 1 << (-(-shape.items // ITEMS) - 1).bit_length()))
+
+
+def threads_for(seats: int) -> int:
+    """Of a block: a team of several warps has it for itself."""
+    return seats if seats > 32 else THREADS
+
+
+def _blocks(shape: Pieces) -> tuple[int, int]:
+    """Grid and block."""
+    seats = seats_for(shape)
+    threads = threads_for(seats)
+    return -(-(shape.batches * shape.sets * seats) // threads), threads
+
+
+def merges(shape: Pieces) -> int:
+    """Merges that a piece goes through: in its lane one after another, then between lanes and warps."""
+    seats = seats_for(shape)
+    return -(-shape.items // seats) - 1 + (seats - 1).bit_length()

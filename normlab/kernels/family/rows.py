@@ -1,0 +1,114 @@
+"""Sets that are rows of memory and that a block can hold: instance and group norm, channels first, in one kernel.
+
+A set of up to 32768 values lies in one piece, and a block's registers hold it: it is read once, where pieces are read
+twice. Two passes over the registers, so two barriered sums; a set of one warp has none, and shares its block. The
+parameters' element is that of the value's channel.
+Moves: x once, the output once. Not measured yet.
+"""
+
+import math
+from functools import cache
+
+import numpy as np
+
+from normlab.engine import DeviceArray, accumulator, cast, cuda, float32, store, store_vector_from
+from normlab.kernels.family.sets import Sets
+from normlab.kernels.step import Chains
+from normlab.stages.block import block_sum
+from normlab.stages.recompute import affine, element, normalised_from_input
+from normlab.stages.vector import Deal, dealt, row_loader, whole_warps, widest
+from normlab.stages.warp import warp_sum_butterfly
+
+ELEMENTS = 16  # of a thread, if the block has room for so many threads
+MOST_ELEMENTS = 32
+MAX_THREADS = 1024
+SHARED_BLOCK = 4  # sets of one warp in a block
+GRID_LIMIT = 2**31 - 1
+
+
+def deal_for(sets: Sets, width: int) -> Deal | None:
+    """How a set is dealt to its block; None: it is not a row, or too long."""
+    if sets.run == 1 or sets.outer > 1:
+        return None
+    deal = dealt(sets.values, width, min(MAX_THREADS, whole_warps(-(-sets.values // ELEMENTS))))
+    return deal if deal.elements <= MOST_ELEMENTS else None
+
+
+@cache
+def build(dtype, deal: Deal, rows: int):
+    """Block (deal.threads, rows); rows is 1 where a set has several warps."""
+    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
+    elements, warps = deal.elements, deal.warps
+    load_row = row_loader(deal)
+
+    @cuda.jit(launch_bounds=(deal.threads * rows, 1))
+    def family_rows(x, weight, bias, eps, groups, run, mean, invvar, output):
+        buffer = cuda.shared.array((2, warps), dtype)
+        values = cuda.local.array(elements, dtype)
+        n2 = x.shape[1]
+        first = cuda.threadIdx.x * width
+        row = cuda.blockIdx.x * rows + cuda.threadIdx.y
+        live = row < x.shape[0]  # the last block's sets may not exist, but come to the shuffles
+        for k in range(elements):
+            values[k] = cast(0, buffer)
+        if live:
+            load_row(values, x, row, first)
+        total = cast(0, buffer)
+        for k in range(elements):
+            total += values[k]
+        total = warp_sum_butterfly(total)
+        if warps > 1:
+            total = block_sum(total, buffer)
+        center = total / cast(n2, buffer)
+        square_sum = cast(0, buffer)
+        for v in range(vectors):
+            if whole or first + v * span < n2:  # what lies past the end must not count as (0 - mean)²
+                for k in range(width):
+                    deviation = values[v * width + k] - center
+                    square_sum += deviation * deviation
+        square_sum = warp_sum_butterfly(square_sum)
+        if warps > 1:
+            square_sum = block_sum(square_sum, buffer)
+        scale = float32(1) / math.sqrt(square_sum / cast(n2, buffer) + eps)
+        if live:
+            for v in range(vectors):
+                column = first + v * span
+                if whole or column < n2:
+                    channel = row % groups * (n2 // run) + column // run
+                    gamma = element(weight, channel)
+                    beta = element(bias, channel)
+                    for k in range(width):
+                        value = normalised_from_input(values[v * width + k], center, scale)
+                        values[v * width + k] = affine(value, gamma, beta)
+                    store_vector_from(output, (row, column), values, v * width, width)
+            if cuda.threadIdx.x == 0:
+                store(mean, row, center)
+                store(invvar, row, scale)
+
+    return family_rows
+
+
+def launch_rows(launch, sets: Sets, x, weight, bias, eps, mean, invvar, output) -> bool:
+    """Queue the kernel if a block can hold a set, else say so. x, output: `sets.shape`."""
+    deal = deal_for(sets, widest(sets.run, x, output))
+    if deal is None or invvar.dtype.itemsize != 4:
+        return False
+    rows = SHARED_BLOCK if deal.warps == 1 else 1
+    grid = -(-sets.total // rows)
+    if grid > GRID_LIMIT:
+        return False
+    view = np.int64(sets.sets), np.int64(sets.run)
+    kernel = build(accumulator(invvar), deal, rows)
+    x, output = (_reshaped(array, (sets.total, sets.values)) for array in (x, output))
+    launch(kernel, grid, (deal.threads, rows), x, weight, bias, eps, *view, mean, invvar, output)
+    return True
+
+
+def _reshaped(array, shape):
+    """The same memory."""
+    return array._replace(shape=shape) if isinstance(array, DeviceArray) else array.reshape(shape)
+
+
+def chains(deal: Deal) -> Chains:
+    """The longest chain of additions over a set."""
+    return Chains(deal.elements, 5 + (deal.warps - 1).bit_length())

@@ -1,0 +1,190 @@
+"""NumPy float64 truth of batch, layer, instance and group norm: one formula over four index sets.
+
+    y = γ (x - mean_S) / √(σ²_S + ε) + β        x: (N, C, *spatial)
+
+`IndexSets` says which elements S are, for all four norms; everything else is written once, through the layer norm's
+functions: a set, reshaped, is a row. Source: Wu and He, "Group Normalization", 2018, section 3.
+Bounds: `family_bounds`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from normlab.oracle.floats import Extended, ExtendedArray, extended
+from normlab.oracle.values import NormGradients, NormResult, layer_norm, layer_norm_backward
+
+
+@dataclass(frozen=True)
+class IndexSets:
+    """x seen as (batches, outer, sets, channels, run): a set (b, s) is all of x[b, :, s, :, :].
+
+    The statistics have `shape`. Parameters have an element for each (s, channel), `parameters` is their shape.
+    """
+
+    batches: int
+    outer: int
+    sets: int
+    channels: int
+    run: int
+    shape: tuple[int, ...]
+    parameters: tuple[int, ...]
+
+    @property
+    def split(self) -> tuple[int, ...]:
+        """The five dimensions."""
+        return self.batches, self.outer, self.sets, self.channels, self.run
+
+    @property
+    def values(self) -> int:
+        """How many values a set has."""
+        return self.outer * self.channels * self.run
+
+    def rows(self, array: ArrayLike, s: int) -> ExtendedArray:
+        """The sets (b, s) of an array like x, for all b: (batches, values)."""
+        return extended(array).reshape(self.split)[:, :, s].reshape(self.batches, self.values)
+
+    def row_parameter(self, parameter: ArrayLike | None, s: int) -> ExtendedArray | None:
+        """A parameter's elements along such a row: (values,)."""
+        if parameter is None:
+            return None
+        own = extended(parameter).reshape(self.sets, self.channels)[s]
+        return np.broadcast_to(own[:, None], (self.outer, self.channels, self.run)).reshape(-1)
+
+    def column_sum(self, values: Any) -> ExtendedArray:
+        """What such a row's elements add up to for each of its channels: (channels,)."""
+        return extended(values).reshape(self.outer, self.channels, self.run).sum(axis=(0, 2))
+
+    def like_x(self, rows: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
+        """An array like x from its rows, one entry for each s."""
+        split = [extended(one).reshape(self.batches, self.outer, self.channels, self.run) for one in rows]
+        return np.stack(split, axis=2).reshape(shape).astype(np.float64)
+
+    def statistics(self, columns: Sequence[Any]) -> np.ndarray:
+        """The statistics from those of the sets (b, s), one entry for each s."""
+        return np.stack([extended(one) for one in columns], axis=1).reshape(self.shape).astype(np.float64)
+
+
+def batch_sets(shape: tuple[int, ...]) -> IndexSets:
+    """A set is a channel.
+
+    >>> batch_sets((8, 3, 5, 5)).split
+    (1, 8, 3, 1, 25)
+    """
+    n, c, *spatial = shape
+    return IndexSets(1, n, c, 1, prod(spatial), (c,), (c,))
+
+
+def instance_sets(shape: tuple[int, ...]) -> IndexSets:
+    """A set is a sample's channel."""
+    n, c, *spatial = shape
+    return IndexSets(n, 1, c, 1, prod(spatial), (n, c), (c,))
+
+
+def group_sets(shape: tuple[int, ...], num_groups: int) -> IndexSets:
+    """A set is a sample's group of neighbouring channels."""
+    n, c, *spatial = shape
+    return IndexSets(n, 1, num_groups, c // num_groups, prod(spatial), (n, num_groups), (c,))
+
+
+def layer_sets(shape: tuple[int, ...], dimensions: int) -> IndexSets:
+    """A set is a sample: the last `dimensions` of the shape."""
+    leading, normalized = shape[: len(shape) - dimensions], shape[len(shape) - dimensions :]
+    return IndexSets(prod(leading), 1, 1, prod(normalized), 1, leading, normalized)
+
+
+def family_norm(
+    x: ArrayLike, sets: IndexSets, weight: ArrayLike | None = None, bias: ArrayLike | None = None, eps: float = 1e-5
+) -> NormResult:
+    """(output, mean, invvar) with the statistics of x itself; mean and invvar have the shape `sets.shape`.
+
+    >>> family_norm([[1.0, 5.0], [3.0, 5.0]], batch_sets((2, 2)), eps=0.0).mean.tolist()
+    [2.0, 5.0]
+    """
+    results = [
+        layer_norm(sets.rows(x, s), sets.values, sets.row_parameter(weight, s), sets.row_parameter(bias, s), eps)
+        for s in range(sets.sets)
+    ]
+    output, mean, invvar = ([result[k] for result in results] for k in range(3))
+    return NormResult(sets.like_x(output, np.shape(x)), sets.statistics(mean), sets.statistics(invvar))
+
+
+def family_norm_backward(
+    grad_output: ArrayLike,
+    x: ArrayLike,
+    sets: IndexSets,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    eps: float = 1e-5,
+) -> NormGradients:
+    """Gradients of sum(grad_output · family_norm(x))."""
+    inputs, weights, biases = [], [], []
+    for s in range(sets.sets):
+        gradients = layer_norm_backward(
+            sets.rows(grad_output, s), sets.rows(x, s), sets.values, *always_there(sets, weight, s), eps
+        )
+        inputs.append(gradients.grad_input)
+        weights.append(sets.column_sum(gradients.grad_weight))
+        biases.append(sets.column_sum(gradients.grad_bias))
+    return NormGradients(
+        sets.like_x(inputs, np.shape(x)),
+        None if weight is None else np.concatenate(weights).reshape(sets.parameters).astype(np.float64),
+        None if bias is None else np.concatenate(biases).reshape(sets.parameters).astype(np.float64),
+    )
+
+
+def always_there(sets: IndexSets, weight: ArrayLike | None, s: int) -> tuple[ExtendedArray, ExtendedArray]:
+    """Parameters that are always there, so that their gradients are."""
+    given = sets.row_parameter(weight, s)
+    return np.ones(sets.values, Extended) if given is None else given, np.zeros(sets.values, Extended)
+
+
+def evaluated_norm(
+    x: ArrayLike,
+    running_mean: ArrayLike,
+    running_var: ArrayLike,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    eps: float = 1e-5,
+) -> NormResult:
+    """Batch norm in evaluation: the statistics are given, (C,). x: (N, C, *spatial)."""
+    mean, invvar = extended(running_mean), 1 / np.sqrt(extended(running_var) + Extended(eps))
+    gamma, beta = (None if given is None else extended(given) for given in (weight, bias))
+    output = (extended(x) - along(mean, x)) * along(invvar, x)
+    if gamma is not None:
+        output = output * along(gamma, x)
+    if beta is not None:
+        output = output + along(beta, x)
+    return NormResult(output.astype(np.float64), mean.astype(np.float64), invvar.astype(np.float64))
+
+
+def evaluated_norm_backward(
+    grad_output: ArrayLike,
+    x: ArrayLike,
+    running_mean: ArrayLike,
+    running_var: ArrayLike,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    eps: float = 1e-5,
+) -> NormGradients:
+    """Gradients of sum(grad_output · evaluated_norm(x)): the statistics do not depend on x."""
+    dy = extended(grad_output)
+    normalised = evaluated_norm(x, running_mean, running_var, None, None, eps)
+    grad_input = dy * along(1 / np.sqrt(extended(running_var) + Extended(eps)), x)
+    if weight is not None:
+        grad_input = grad_input * along(extended(weight), x)
+    others = tuple(axis for axis in range(dy.ndim) if axis != 1)
+    return NormGradients(
+        grad_input.astype(np.float64),
+        None if weight is None else (dy * normalised.output).sum(axis=others).astype(np.float64),
+        None if bias is None else dy.sum(axis=others).astype(np.float64),
+    )
+
+
+def along(values: np.ndarray, x: ArrayLike) -> np.ndarray:
+    """One value a channel, shaped to be broadcast against x: (1, C, 1, …)."""
+    return values.reshape(1, -1, *[1] * (np.ndim(x) - 2))

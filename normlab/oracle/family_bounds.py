@@ -1,0 +1,168 @@
+"""How far off a kernel's batch, layer, instance or group norm may be: the layer norm's bounds, set by set.
+
+A set is a row (`family`), so the layer norm's bounds hold for it as they are. A parameter's gradient adds up several
+columns of such rows: its chain of additions (`Arithmetic.column_terms`, `column_merges`) is the whole one, over all
+values of a channel, and it is rounded to storage once, at the end.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from normlab.oracle.arithmetic import Arithmetic
+from normlab.oracle.backward_bounds import layer_norm_backward_bound
+from normlab.oracle.family import IndexSets, always_there, batch_sets
+from normlab.oracle.floats import Extended, ExtendedArray, float_format
+from normlab.oracle.forward_bounds import finished, inverse_root, layer_norm_bound
+from normlab.oracle.inexact import Inexact, held_exactly
+from normlab.oracle.values import NormGradients, NormResult
+
+
+def family_norm_bound(
+    x: ArrayLike,
+    sets: IndexSets,
+    weight: ArrayLike | None,
+    bias: ArrayLike | None,
+    eps: float,
+    arithmetic: Arithmetic,
+) -> NormResult:
+    """Elementwise absolute bounds on |kernel - family_norm(x, …)|, shaped like its result."""
+    bounds = [
+        layer_norm_bound(
+            sets.rows(x, s), sets.values, sets.row_parameter(weight, s), sets.row_parameter(bias, s), eps, arithmetic
+        )
+        for s in range(sets.sets)
+    ]
+    output, mean, invvar = ([bound[k] for bound in bounds] for k in range(3))
+    return NormResult(sets.like_x(output, np.shape(x)), sets.statistics(mean), sets.statistics(invvar))
+
+
+def family_norm_backward_bound(
+    grad_output: ArrayLike,
+    x: ArrayLike,
+    sets: IndexSets,
+    weight: ArrayLike | None,
+    bias: ArrayLike | None,
+    eps: float,
+    arithmetic: Arithmetic,
+    errors: NormResult,
+) -> NormGradients:
+    """Elementwise absolute bounds on |kernel - family_norm_backward(…)|; `errors` bounds the forward's results."""
+    unstored = replace(arithmetic, parameter=arithmetic.accumulator)
+    mean_errors, invvar_errors = (
+        np.asarray(error).reshape(sets.batches, sets.sets) for error in (errors.mean, errors.invvar)
+    )
+    inputs, weights, biases = [], [], []
+    for s in range(sets.sets):
+        parameters = always_there(sets, weight, s)
+        bound = layer_norm_backward_bound(
+            sets.rows(grad_output, s),
+            sets.rows(x, s),
+            sets.values,
+            *parameters,
+            eps,
+            unstored,
+            mean_error=mean_errors[:, s],
+            invvar_error=invvar_errors[:, s],
+        )
+        inputs.append(bound.grad_input)
+        weights.append(sets.column_sum(bound.grad_weight))
+        biases.append(sets.column_sum(bound.grad_bias))
+    return NormGradients(
+        sets.like_x(inputs, np.shape(x)),
+        None if weight is None else np.concatenate(weights).reshape(sets.parameters).astype(np.float64),
+        None if bias is None else np.concatenate(biases).reshape(sets.parameters).astype(np.float64),
+    )
+
+
+def stored(bound: NormGradients, truth: NormGradients, parameter: str) -> NormGradients:
+    """The bounds of the parameters' gradients after their rounding to storage."""
+    storage = float_format(parameter)
+
+    def rounded(error: np.ndarray | None, exact: np.ndarray | None) -> np.ndarray | None:
+        if error is None or exact is None:
+            return None
+        rounding = storage.unit_roundoff * (np.abs(exact) + error) + float(storage.half_subnormal)
+        return (error + rounding) * (1 + 2**-40)
+
+    return NormGradients(
+        bound.grad_input,
+        rounded(bound.grad_weight, truth.grad_weight),
+        rounded(bound.grad_bias, truth.grad_bias),
+    )
+
+
+def evaluated_norm_bound(
+    x: ArrayLike,
+    running_mean: ArrayLike,
+    running_var: ArrayLike,
+    weight: ArrayLike | None,
+    bias: ArrayLike | None,
+    eps: float,
+    arithmetic: Arithmetic,
+) -> NormResult:
+    """Elementwise absolute bounds on |kernel - evaluated_norm(x, …)|; the statistics are held without error."""
+    with np.errstate(all="ignore"):
+        channels = _Channels(x, arithmetic)
+        invvar = channels.inverse_root(running_var, eps)
+        output = (channels.values(x) - channels.each(running_mean)) * invvar
+        if weight is not None:
+            output = output * channels.each(weight)
+        if bias is not None:
+            output = output + channels.each(bias)
+        return NormResult(
+            channels.like_x(output, float_format(arithmetic.output)),
+            np.zeros(channels.count),
+            finished(invvar.error, invvar.exact, (channels.count,)),
+        )
+
+
+def evaluated_norm_backward_bound(
+    grad_output: ArrayLike,
+    x: ArrayLike,
+    running_mean: ArrayLike,
+    running_var: ArrayLike,
+    weight: ArrayLike | None,
+    bias: ArrayLike | None,
+    eps: float,
+    arithmetic: Arithmetic,
+) -> NormGradients:
+    """Elementwise absolute bounds on |kernel - evaluated_norm_backward(…)|."""
+    with np.errstate(all="ignore"):
+        channels, storage = _Channels(x, arithmetic), float_format(arithmetic.parameter)
+        dy, invvar = channels.values(grad_output), channels.inverse_root(running_var, eps)
+        grad_input = (dy if weight is None else dy * channels.each(weight)) * invvar
+        xhat = (channels.values(x) - channels.each(running_mean)) * invvar
+        sums = (dy * xhat).sum(1, arithmetic.column_sum), dy.sum(1, arithmetic.column_sum)
+        grad_weight, grad_bias = (finished(one.stored(storage), one.exact, (channels.count,)) for one in sums)
+        return NormGradients(
+            channels.like_x(grad_input, float_format(arithmetic.input)),
+            None if weight is None else grad_weight,
+            None if bias is None else grad_bias,
+        )
+
+
+class _Channels:
+    """Arrays like x, (N, C, *spatial), as numbers with an error, (C, values)."""
+
+    def __init__(self, x: ArrayLike, arithmetic: Arithmetic):
+        self.shape, self.arithmetic = np.shape(x), arithmetic
+        self.sets = batch_sets(self.shape)
+        self.count = self.shape[1]
+
+    def values(self, array: ArrayLike) -> Inexact:
+        rows = [self.sets.rows(array, s) for s in range(self.count)]
+        return held_exactly(np.concatenate(rows), self.arithmetic)
+
+    def each(self, values: ArrayLike) -> Inexact:
+        return held_exactly(np.asarray(values).astype(np.float64).astype(Extended)[:, None], self.arithmetic)
+
+    def inverse_root(self, variance: ArrayLike, eps: float) -> Inexact:
+        held = self.each(variance)
+        exact: ExtendedArray = 1 / np.sqrt(held.exact + Extended(eps))
+        return inverse_root(held, eps, exact)
+
+    def like_x(self, values: Inexact, storage) -> np.ndarray:
+        error = finished(values.stored(storage), values.exact, values.exact.shape)
+        return self.sets.like_x(list(error[:, None]), self.shape)

@@ -1,0 +1,100 @@
+"""What the family's tests run on: a norm with its inputs, and its results held to the oracle's bounds."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from draws import DTYPES
+from examine import hold
+
+from normlab import family, oracle
+from normlab.oracle import family as truth
+from normlab.oracle import family_bounds as bounds
+
+NORMS = ("batch", "instance", "group")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A norm and all that it takes; groups: of group norm."""
+
+    norm: str
+    x: np.ndarray  # (N, C, *spatial)
+    grad_output: np.ndarray
+    weight: np.ndarray | None  # (C,)
+    bias: np.ndarray | None
+    eps: float = 1e-5
+    groups: int = 1
+
+    @property
+    def sets(self) -> truth.IndexSets:
+        shape = self.x.shape
+        if self.norm == "group":
+            return truth.group_sets(shape, self.groups)
+        return {"batch": truth.batch_sets, "instance": truth.instance_sets}[self.norm](shape)
+
+    @property
+    def arithmetic(self) -> oracle.Arithmetic:
+        row, column = family.chains(self.norm, self.x, self.groups if self.norm == "group" else None)
+        parameter = next((one.dtype for one in (self.weight, self.bias) if one is not None), self.x.dtype)
+        return oracle.Arithmetic(
+            input=self.x.dtype.name,
+            output=self.x.dtype.name,
+            parameter=parameter.name,
+            accumulator="float64" if self.x.dtype == np.float64 else "float32",
+            row_terms=row.terms,
+            row_merges=row.merges,
+            column_terms=column.terms,
+            column_merges=column.merges,
+            statistics="merged",
+        )
+
+    def forward(self) -> tuple:
+        rest = self.weight, self.bias
+        if self.norm == "group":
+            return family.group_norm(self.x, self.groups, *rest, self.eps)
+        function = {"batch": family.batch_norm, "instance": family.instance_norm}[self.norm]
+        return function(self.x, None, None, *rest, eps=self.eps)
+
+    def backward(self, mean: np.ndarray, invvar: np.ndarray) -> tuple:
+        given = self.grad_output, self.x, mean, invvar
+        if self.norm == "group":
+            return family.group_norm_backward(*given, self.groups, self.weight, self.bias)
+        function = {"batch": family.batch_norm_backward, "instance": family.instance_norm_backward}[self.norm]
+        return function(*given, self.weight, self.bias)
+
+    def examine(self) -> tuple:
+        """Hold forward and backward to their bounds; returns all results."""
+        affine = self.weight, self.bias, self.eps
+        results = self.forward()
+        want = truth.family_norm(self.x, self.sets, *affine)
+        errors = bounds.family_norm_bound(self.x, self.sets, *affine, self.arithmetic)
+        for what, got, right, limit in zip(want._fields, results, want, errors, strict=True):
+            hold(f"family {self.norm} {what}", got, right, limit)
+        gradients = self.backward(*results[1:])
+        want = truth.family_norm_backward(self.grad_output, self.x, self.sets, *affine)
+        unstored = bounds.family_norm_backward_bound(
+            self.grad_output, self.x, self.sets, *affine, self.arithmetic, errors
+        )
+        limits = bounds.stored(unstored, want, self.arithmetic.parameter)
+        for what, got, right, limit in zip(want._fields, gradients, want, limits, strict=True):
+            hold(f"family {self.norm} {what}", got, right, limit)
+        return *results, *gradients
+
+
+def channels_last(array: np.ndarray) -> np.ndarray:
+    """The same values, with neighbouring channels side by side in memory."""
+    return np.moveaxis(np.ascontiguousarray(np.moveaxis(array, 1, -1)), -1, 1)
+
+
+def example(
+    norm, shape, dtype="float32", parameters=None, groups=1, affine="both", last=False, offset=0.0, eps=1e-5, seed=0
+) -> Example:
+    """Random inputs; parameters: their dtype, x's for None; affine: both, weight, bias or none; offset: of x."""
+    rng = np.random.default_rng([seed, *shape])
+    x, dy = (rng.normal(size=shape) + at for at in (offset, 0.1))
+    x, dy = (array.astype(DTYPES[dtype]) for array in (x, dy))
+    if last:
+        x, dy = channels_last(x), channels_last(dy)
+    weight, bias = rng.normal(size=(2, shape[1])).astype(DTYPES[parameters or dtype])
+    given = weight if affine in ("both", "weight") else None, bias if affine in ("both", "bias") else None
+    return Example(norm, x, dy, *given, eps, groups)

@@ -1,0 +1,46 @@
+"""Every kernel of the norm family on a GPU, held to its bounds: python tests/hardware/norm_family.py
+
+`h200.sh family-sanitizers` runs it under compute-sanitizer's tools. The shapes take every walk, with vectors and not,
+one piece a set and several, sets of one warp, of several and of more than a block holds.
+"""
+
+import sys
+from pathlib import Path
+
+if not __package__:  # run as a script
+    sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+
+from family.examples import NORMS, example
+
+from normlab.engine import gpu_available, using
+
+# shape, groups, channels last
+CASES = [
+    ((3, 4, 37), 2, False),
+    ((2, 6, 5, 8), 3, False),
+    ((2, 2, 52, 52), 1, False),
+    ((40, 8, 7, 7), 4, False),
+    ((2, 4, 100, 100), 2, False),
+    ((300, 2, 4), 1, False),
+    ((6, 40, 9, 9), 8, True),
+    ((2, 33, 9, 8), 11, True),
+]
+DTYPES = ("float32", "bfloat16", "float64")
+
+
+def check(world: str, cases: list = CASES, dtypes: tuple[str, ...] = DTYPES) -> int:
+    """Run all of them; how many there were. AssertionError where one is off by more than its bound."""
+    count = 0
+    with using(world):
+        for norm in NORMS:
+            for dtype in dtypes:
+                for shape, groups, last in cases:
+                    example(norm, shape, dtype, groups=groups, last=last).examine()
+                    count += 1
+    return count
+
+
+if __name__ == "__main__":
+    if not gpu_available():
+        sys.exit("tests/hardware/norm_family.py needs an NVIDIA GPU")
+    print(f"{check('gpu')} norms are within their bounds, forward and backward")
