@@ -17,7 +17,7 @@ README = (Path(__file__).parent.parent / "README.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=["use it", "drop-in", "a kernel of your own", "trace and sanitize"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=["use it", "drop-in", "a kernel of your own", "trace and sanitize", "family"])
 def test_the_readme_s_programs_run(program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "program.py"
@@ -31,6 +31,9 @@ def test_the_readme_s_programs_run(program, tmp_path, monkeypatch):
         assert names["kept"].values.shape == (8, 8)
         truth = oracle.layer_norm_backward(*(names[name] for name in ("grad_output", "x")), 768, names["weight"])
         np.testing.assert_allclose(names["exact"][0], truth.grad_input, atol=1e-5)
+    elif "family" in names:
+        assert names["mean"].shape == (4, 4)
+        assert (tmp_path / "index_sets.svg").stat().st_size > 10_000
     elif "norm" in names:
         assert [type(layer).__module__ for layer in names["model"]][1] == "normlab.nn.modules"
         assert names["norm"].weight.grad.isfinite().all()

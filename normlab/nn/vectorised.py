@@ -182,12 +182,7 @@ def backward(
     if once and mean is not None and not memory_efficient:
         # Handed x, it would subtract the mean from products of x, and lose the digits that x and its mean share.
         grad_input, grad_weight, grad_bias = _fused(dy, values - column(mean, dy, shape), invvar, shape, gamma, beta)
-    elif (
-        once
-        and memory_efficient
-        and not rms
-        and (kept is not None or gamma is None or ((gamma.abs() >= eps) & (gamma != 0)).all())
-    ):
+    elif once and memory_efficient and not rms and (kept is not None or _divides(gamma, eps)):
         xhat, _ = normalised_from_output(values, gamma, beta, eps, shape, kept)
         grad_input, grad_weight, grad_bias = _fused(dy, xhat, torch.ones_like(invvar), shape, gamma, beta)
         grad_input = grad_input * invvar
@@ -242,6 +237,11 @@ def column(statistic: Tensor | None, like: Tensor, shape: Shape) -> Tensor | Non
     if statistic is None or statistic.dim() == like.dim():
         return statistic
     return statistic.reshape(statistic.shape + (1,) * len(shape))
+
+
+def _divides(gamma: Parameter, eps: float) -> bool:
+    """Is it as it is after the clamp, and nowhere 0?"""
+    return gamma is None or bool(((gamma.abs() >= eps) & (gamma != 0)).all())
 
 
 def _summed(tensor: Tensor, dims: tuple[int, ...]) -> Tensor:
