@@ -14,10 +14,11 @@ from normlab.kernels import LADDERS
 
 mpl.use("Agg")
 README = (Path(__file__).parent.parent / "README.md").read_text()
+NAMES = ["use it", "drop-in", "a kernel of your own", "trace and sanitize", "family"]
 PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=["use it", "drop-in", "a kernel of your own", "trace and sanitize", "family"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=NAMES)
 def test_the_readme_s_programs_run(program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "program.py"
