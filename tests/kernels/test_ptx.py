@@ -83,13 +83,13 @@ def compiled(t, v, rms, cc):
 def exact_kernels(t, v, weight, bias, mean, u, dtype):
     """What the exact mode adds to a step."""
     columns, kept, rows = (np.int32, 1), (v, 2), (u, 2)
-    return [
+    kernels = [
         (choose_columns, (np.int64, weight, bias, u, u, u, columns, (np.int64, 1))),
         (keep_columns, ((t, 2), mean, (u, 1), columns, kept)),
         (correct_rows, ((v, 2), (v, 2), weight, bias, columns, kept, rows)),
-        (repair.build(dtype), ((v, 2), (u, 1), weight, columns, kept, rows, np.int64, (v, 2), (u, 2))),
-        (repair.scatter_sums, ((u, 2), columns, (v, 1))),
+        (repair.build(dtype), ((v, 2), (u, 1), weight, columns, kept, rows, np.int64, (v, 2), weight and (u, 2))),
     ]
+    return kernels + ([(repair.scatter_sums, ((u, 2), columns, (v, 1)))] if weight else [])
 
 
 def fast_kernels(t, v, rms, cc, forward):
@@ -129,6 +129,17 @@ def test_kernels_use_no_local_memory_and_float64_only_for_float64(t, v, rms, cc)
         assert ".local" not in ptx, f"{name} keeps an array in local memory"
         assert (".f64" in ptx) == (t is np.float64), f"{name} computes in the wrong precision"
         assert "call" not in ptx.replace(".callseq", ""), f"{name} calls a function that was not inlined"
+
+
+@pytest.mark.parametrize("given", ["weight", "bias"])
+def test_the_exact_mode_s_kernels_compile_without_what_may_be_absent(given):
+    """RMSNorm's have no bias and no mean; a LayerNorm may have a bias alone."""
+    v = BFLOAT16 if given == "weight" else np.float32
+    weight, bias, mean = ((v, 1), None, None) if given == "weight" else (None, (v, 1), (np.float32, 1))
+    for kernel, types in exact_kernels(np.float32, v, weight, bias, mean, np.float32, float32):
+        ptx = compile_ptx(kernel, types)
+        assert ".local" not in ptx
+        assert ".f64" not in ptx
 
 
 def test_the_saved_input_path_has_no_division_by_gamma():
