@@ -6,6 +6,7 @@ they are layer_norm's.
 
 from collections.abc import Callable
 from inspect import signature
+from numbers import Real
 from operator import index
 from typing import Any
 
@@ -33,6 +34,12 @@ Function = Callable[..., Tensor]
 """The function that was called, to name it and the positions of its arguments."""
 
 
+def check_mode(memory_efficient: object) -> None:
+    """Raise ValueError for a memory_efficient that is none of the three."""
+    if memory_efficient not in MODES:
+        raise ValueError(f'memory_efficient must be False, True or "exact", got {memory_efficient!r}')
+
+
 def check(
     function: Function,
     x: Tensor,
@@ -48,9 +55,8 @@ def check(
         ValueError: a memory_efficient that is none of False, True and "exact".
         NotImplementedError: a dtype that is no real floating one.
     """
-    if memory_efficient not in MODES:
-        raise ValueError(f'memory_efficient must be False, True or "exact", got {memory_efficient!r}')
-    if not isinstance(eps, (float, int, torch.SymFloat)):
+    check_mode(memory_efficient)
+    if not isinstance(eps, (Real, torch.SymFloat)):
         raise TypeError(f"{_argument(function, 'eps')} must be float, not {type(eps).__name__}")
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normlab.nn import functional
+from normlab.nn import checks, functional
 from normlab.nn.shapes import MemoryEfficient
 
 
@@ -34,6 +34,7 @@ class FusedLayerNorm(torch.nn.LayerNorm):
         dtype: Any = None,
     ) -> None:
         super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
+        checks.check_mode(memory_efficient)
         self.memory_efficient = memory_efficient
 
     def forward(self, input: Tensor) -> Tensor:
@@ -63,6 +64,7 @@ class FusedRMSNorm(torch.nn.RMSNorm):
         dtype: Any = None,
     ) -> None:
         super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
+        checks.check_mode(memory_efficient)
         self.memory_efficient = memory_efficient
 
     def forward(self, input: Tensor) -> Tensor:

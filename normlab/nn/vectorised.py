@@ -240,8 +240,8 @@ def column(statistic: Tensor | None, like: Tensor, shape: Shape) -> Tensor | Non
 
 
 def _divides(gamma: Parameter, eps: float) -> bool:
-    """Is it as it is after the clamp, and nowhere 0?"""
-    return gamma is None or bool(((gamma.abs() >= eps) & (gamma != 0)).all())
+    """Is it as it is after the clamp, and nowhere 0? Of a meta tensor that may be said."""
+    return gamma is None or gamma.is_meta or bool(((gamma.abs() >= eps) & (gamma != 0)).all())
 
 
 def _summed(tensor: Tensor, dims: tuple[int, ...]) -> Tensor:

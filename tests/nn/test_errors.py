@@ -1,5 +1,6 @@
 """Mistakes are told in PyTorch's words: each is made with PyTorch's norm, too, and the texts compared."""
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import layer_norm, rms_norm
@@ -89,3 +90,14 @@ def test_dtypes_and_devices():
 def test_another_memory_efficient_is_named(mode):
     with pytest.raises(ValueError, match='memory_efficient must be False, True or "exact", got '):
         nn.fused_layer_norm(X, 4, memory_efficient=mode)
+
+
+def test_another_mode_is_refused_when_a_module_is_made():
+    for module in (nn.FusedLayerNorm, nn.FusedRMSNorm):
+        with pytest.raises(ValueError, match="memory_efficient must be False, True or \"exact\", got 'exactly'"):
+            module(4, memory_efficient="exactly")
+
+
+def test_a_number_of_numpy_s_is_an_eps():
+    x = torch.randn(2, 4)
+    assert torch.equal(nn.layer_norm(x, 4, eps=np.float32(0.5)), nn.layer_norm(x, 4, eps=0.5))

@@ -121,3 +121,22 @@ def test_without_torch_the_error_says_what_to_install():
     code = "import sys; sys.modules['torch'] = None; import normlab; import normlab.nn"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "ImportError: normlab.nn needs PyTorch, which is not installed: pip install 'normlab[torch]'" in run.stderr
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True, "exact"])
+def test_meta_tensors_have_shapes_and_dtypes_alone(memory_efficient):
+    norm = nn.FusedLayerNorm(4, memory_efficient=memory_efficient, device="meta", dtype=torch.bfloat16)
+    x = torch.empty(2, 3, 4, device="meta", dtype=torch.bfloat16, requires_grad=True)
+    output = norm(x)
+    assert (output.shape, output.dtype, output.device.type) == (x.shape, x.dtype, "meta")
+    output.sum().backward()
+    assert x.grad.shape == x.shape
+    assert norm.weight.grad.shape == (4,)
+
+
+def test_a_gradient_of_the_bias_is_a_tensor_of_its_own():
+    """A single row: the sum over the rows is the row."""
+    norm = torch.compile(nn.FusedLayerNorm(4, memory_efficient=True), backend="aot_eager", fullgraph=True)
+    torch.nn.init.zeros_(norm.weight)
+    norm(torch.randn(4)).backward(torch.ones(4))
+    assert torch.equal(norm.bias.grad, torch.ones(4))

@@ -156,3 +156,15 @@ def test_a_model_trains_as_before():
             optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_hooks_of_every_kind_go_on_being_called():
+    model = torch.nn.Sequential(torch.nn.LayerNorm(4))
+    called = []
+    model[0].register_full_backward_hook(lambda *_: called.append("backward"))
+    model[0].register_forward_hook(lambda module, args, kwargs, out: called.append("forward"), with_kwargs=True)
+    model[0].register_state_dict_pre_hook(lambda *_: called.append("state dict"))
+    replace_norms(model)
+    model(torch.randn(2, 4, requires_grad=True)).sum().backward()
+    model.state_dict()
+    assert called == ["forward", "backward", "state dict"]
