@@ -83,7 +83,9 @@ def keep_columns(
         arguments.check_shape("counts", counts, (2,), "numbers of columns")
         arguments.check_dtype("counts", counts, "int64", "numbers of columns")
         if device_name(x) != "cpu" and device_name(counts) != device_name(x) and not _is_pinned(counts):
-            raise ValueError(f"counts must be on {device_name(x)}, as x, or in pinned memory; it is on the CPU")
+            raise ValueError(
+                f"counts must be on {device_name(x)}, as x, or in pinned memory, but is on {device_name(counts)}"
+            )
     smallest = smallest_weight(arguments.rounded_eps(eps, statistics), output_dtype)
 
     rows = home.operand(x, (n1, n2)), home.operand(mean, (n1,)), home.operand(invvar, (n1,))
@@ -102,7 +104,7 @@ def keep_columns(
             counts[0] = there  # which is known already: the second launch may take its time
     columns = home.empty((capacity,), np.dtype(np.int32))
     values = home.empty((n1, capacity), FLOATS[output_dtype])
-    if affine:
+    if affine and n1:
         launch_choice(home.launch, n2, *parameters, smallest, columns, tally)
     if capacity:
         launch_keeping(home.launch, *rows, columns, values)

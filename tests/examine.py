@@ -11,6 +11,7 @@ from draws import Case
 from normlab import ops, oracle
 from normlab.keeping import Kept, keep_columns
 from normlab.kernels.exact import chains
+from normlab.kernels.exact.risk import RATIO
 from normlab.kernels.step import Chains, longest
 
 
@@ -30,6 +31,13 @@ def arithmetic(case: Case, forward_step, backward_step) -> oracle.Arithmetic:
         column_merges=column[1],
         statistics=forward_step.statistics if forward_step else "two_pass",
     )
+
+
+def columns_at_risk(weight, bias, smallest) -> np.ndarray:
+    """The columns at risk, ascending, of parameters as NumPy arrays (n2,), either of which may be None; not both."""
+    gamma = 1.0 if weight is None else np.abs(weight.astype(np.float64))
+    beta = 0.0 if bias is None else np.abs(bias.astype(np.float64))
+    return np.flatnonzero((gamma < float(smallest)) | (beta > RATIO * gamma))
 
 
 def with_repairs(how: oracle.Arithmetic, n1: int, capacity: int) -> oracle.Arithmetic:

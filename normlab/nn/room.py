@@ -69,6 +69,8 @@ def keep(owner: Tensor, given: tuple) -> Kept:
     Raises:
         RuntimeError: a CUDA graph is being captured, and the columns have to be counted.
     """
+    if not given[0].numel():
+        return keep_columns(*given, capacity=0)  # no rows have nothing to keep, and say nothing of others
     key, bias = _key(owner), given[5]
     room = _rooms.get(key)
     versions = {key: _version(owner)}

@@ -6,7 +6,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 from draws import DTYPES, Case
-from examine import arithmetic, backward, backward_bound, backward_truth, forward, hold, keep, with_repairs
+from examine import (
+    arithmetic,
+    backward,
+    backward_bound,
+    backward_truth,
+    columns_at_risk,
+    forward,
+    hold,
+    keep,
+    with_repairs,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +26,7 @@ from normlab.compare.activations import bundled
 from normlab.engine import use_gpu
 from normlab.keeping import keep_columns
 from normlab.kernels.exact.choose import NEAR
-from normlab.kernels.exact.risk import RATIO, columns_at_risk, smallest_weight
+from normlab.kernels.exact.risk import RATIO, smallest_weight
 
 APEX, BEST = step_of("forward", "apex"), step_of("backward", "pipelined")
 rng = np.random.default_rng(3)

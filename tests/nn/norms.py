@@ -4,11 +4,11 @@ import ml_dtypes
 import numpy as np
 import torch
 from draws import Case
-from examine import backward_bound, backward_truth, forward_bound, forward_truth, hold
+from examine import backward_bound, backward_truth, columns_at_risk, forward_bound, forward_truth, hold
 
 from normlab import arguments, nn, oracle
 from normlab.keeping import Kept
-from normlab.kernels.exact.risk import columns_at_risk, smallest_weight
+from normlab.kernels.exact.risk import smallest_weight
 
 MODES = (False, True, "exact")
 

@@ -48,6 +48,14 @@ def test_the_first_forward_keeps_as_many_as_there_are_and_the_next_those_near_to
     assert keep(weight).columns.tolist() == [0, 1, 2, *range(10, 17), *[-1] * 6]
 
 
+def test_a_forward_of_no_rows_says_nothing_of_the_next():
+    weight, none = torch.zeros(40), torch.empty(0)
+    kept = room.keep(weight, (torch.empty(0, 40), none, none, 40, weight, None, 1e-5))
+    assert kept.values.shape == (0, 0)
+    for _ in range(2):  # without a warning
+        assert len(keep(weight).columns) == 40
+
+
 def test_without_columns_near_risk_there_is_no_room():
     weight = torch.ones(40)
     assert [len(keep(weight).columns) for _ in range(3)] == [0, 0, 0]

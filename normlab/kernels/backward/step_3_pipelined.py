@@ -10,8 +10,9 @@ grad_weight are divided by gamma once, in the end.
 Moves: dy and the saved array once, grad_input once.
 Bound by: memory for float32. For 16-bit rows of 8192 and more by instructions: the multiprocessor issues one in two of
 the cycles that it could at most, with as few warps as the columns' sums leave registers for.
-Measured: see the README; up to n2 = 5120, 0.88 to 0.99 of a copy. What is not good yet: long 16-bit rows of LayerNorm
-(0.71 at n2 = 65536), and recomputing them with a bias, which takes up to 1.4 times as long.
+Measured: see the README; up to n2 = 5120, 0.88 to 0.99 of a copy, long 16-bit rows of LayerNorm 0.71 (n2 = 65536), and
+recomputing them with a bias up to 1.4 times as long. That was before the second pass of 16-bit rows was unrolled and
+1 / gamma kept (`passes`), which takes a third of a recomputed row's instructions away: not measured since.
 """
 
 from typing import NamedTuple

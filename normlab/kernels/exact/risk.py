@@ -8,8 +8,6 @@ own rounding, a few times. A column is at risk where it is more, where the clamp
 
 from typing import Any
 
-import numpy as np
-
 from normlab.engine import cuda
 
 RATIO = 8
@@ -19,13 +17,6 @@ SMALLEST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-
 def smallest_weight(eps: Any, output_dtype: str) -> Any:
     """The smallest |gamma| that recomputing takes, as a NumPy scalar of eps's dtype, the accumulator's."""
     return max(eps, eps.dtype.type(SMALLEST_NORMAL[output_dtype]))
-
-
-def columns_at_risk(weight: Any, bias: Any, smallest: Any) -> np.ndarray:
-    """The columns at risk, ascending, of parameters as NumPy arrays (n2,), either of which may be None; not both."""
-    gamma = 1.0 if weight is None else np.abs(weight.astype(np.float64))
-    beta = 0.0 if bias is None else np.abs(bias.astype(np.float64))
-    return np.flatnonzero((gamma < float(smallest)) | (beta > RATIO * gamma))
 
 
 @cuda.jit(device=True)
