@@ -52,6 +52,7 @@ case $1 in
     for tool in memcheck racecheck initcheck synccheck; do
       echo "$tool: $(compute-sanitizer --tool $tool python3 tests/hardware/norm_family.py 2>&1 | tail -1)"
     done ;;
+  profile) python3 -m tests.hardware.profile "$out/profile_h200.json" ;;
   large) python3 -m pytest -q tests/kernels/test_large.py 2>&1 | tail -20 ;;
   *) echo "unknown part $1" >&2; exit 2 ;;
 esac
