@@ -1,4 +1,4 @@
-"""What binds the fast steps, by ncu, in one launch each: python -m tests.hardware.profile OUT.json
+"""What binds the fast steps, by ncu, in one launch each: PYTHONPATH=tests python -m hardware.profile OUT.json
 
 The record holds, for every problem, the time, how busy the memory, the issue slots and the shared memory are, the warps
 that are resident, and for which reasons they wait. Clocks are left as they are.
@@ -8,9 +8,9 @@ import json
 import sys
 from pathlib import Path
 
+from hardware import counters, machine
+from hardware.sweep import Task, calls
 from normlab.bench.problem import Problem
-from tests.hardware import counters, machine
-from tests.hardware.sweep import Task, calls
 
 SECONDS = 300
 ELEMENTS = 2**27
@@ -60,7 +60,7 @@ def main(out: Path) -> None:
     raw = out.with_suffix(".csv")
     wanted = [*METRICS.values(), *(STALLED.format(reason) for reason in STALLS)]
     options = ["--clock-control", "none", "--kernel-name", KERNELS, "--csv", "--page", "raw", "--print-units", "base"]
-    program = [sys.executable, "-m", "tests.hardware.profile", "--launch"]
+    program = [sys.executable, "-m", "hardware.profile", "--launch"]
     _, said = machine.run(["ncu", *options, "--log-file", str(raw), "--metrics", ",".join(wanted), *program], SECONDS)
     rows = counters.parse(raw.read_text()) if raw.exists() else []
     found = []
