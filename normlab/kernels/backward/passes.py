@@ -23,7 +23,7 @@ from normlab.kernels.backward.ring import Layout
 from normlab.stages.recompute import clamp_by_magnitude
 from normlab.stages.unroll import repeated
 
-MOST_UNROLLED = 384  # threads a block, which leave each the registers for it
+MOST_UNROLLED = 384  # threads a block, which leave each the registers for all of its vectors; more leave them for two
 
 
 class Kind(NamedTuple):
@@ -239,8 +239,10 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
                 grads[k] = gradient * scale - away
             store_vector_from(grad_input, (row, first + v * span), grads, 0, width)
 
-    # 16-bit rows are bound by instructions, a fifth fewer of them unrolled: 689 where a loop takes 788, at n2 = 4096.
-    at_once = deal.vectors if layout.saved_bytes == 2 and layout.threads <= MOST_UNROLLED else 1
+    # 16-bit rows take a fifth fewer instructions unrolled: 689 where a loop takes 788, at n2 = 4096.
+    at_once = 1
+    if layout.saved_bytes == 2:
+        at_once = deal.vectors if layout.threads <= MOST_UNROLLED else 2 - deal.vectors % 2
     several_vectors = repeated(one_vector, at_once)
 
     @cuda.jit(device=True)
