@@ -30,7 +30,7 @@ def check(
     """Raise what PyTorch raises.
 
     Raises:
-        ValueError: a single value to take a mean of; one running statistic without the other.
+        ValueError: a single value to take a mean of, one running statistic without the other, batch norm's eps too small.
         RuntimeError: shapes, dtypes and devices that do not go together, running statistics missing.
         TypeError: something that is no tensor or no number.
         NotImplementedError: a dtype that is no real floating one.
@@ -43,6 +43,10 @@ def check(
         if not isinstance(value, (Real, torch.SymFloat)):
             raise TypeError(f"{argument(function, name)} must be float, not {type(value).__name__}")
     _check_input(function, norm, x)
+    if norm.kind == "batch" and norm.own and eps <= 0:  # of its other norms PyTorch takes any
+        raise ValueError(f"batch_norm eps must be positive during training, but got {eps}")
+    if norm.kind == "batch" and eps < 0:
+        raise ValueError(f"batch_norm eps must be non-negative, but got {eps}")
     _check_running(norm, running_mean, running_var)
     for name, tensor in given.items():
         if tensor is not None:

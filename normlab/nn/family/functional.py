@@ -88,6 +88,8 @@ def _norm(
         raise not_a_tensor(function, "input", x)
     if torch.jit.is_tracing() or (torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()):
         return _exportable(norm, x, running_mean, running_var, weight, bias, momentum, eps)
+    if norm.kind == "batch" and x.shape == (0,):
+        return x.clone()  # as PyTorch does: no channels either
     checks.check(function, norm, x, running_mean, running_var, weight, bias, momentum, eps)
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return vectorised.forward(x, norm, running_mean, running_var, weight, bias, momentum, eps)[0]
