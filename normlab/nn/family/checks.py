@@ -30,7 +30,8 @@ def check(
     """Raise what PyTorch raises.
 
     Raises:
-        ValueError: a single value to take a mean of, one running statistic without the other, batch norm's eps too small.
+        ValueError: a single value to take a mean of, one running statistic without the other, a batch norm's eps
+            that is too small.
         RuntimeError: shapes, dtypes and devices that do not go together, running statistics missing.
         TypeError: something that is no tensor or no number.
         NotImplementedError: a dtype that is no real floating one.

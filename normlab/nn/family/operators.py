@@ -41,7 +41,7 @@ def family_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(output, mean, invvar, running): running is (2, C), mean and variance updated, or (0, C) for nothing to update."""
+    """(output, mean, invvar, running): running is (2, C), the updated mean and variance, or (0, C) where none are."""
     norm = Norm(kind, groups, own)
     running = x.new_empty((0, x.shape[1]))
     if updates(norm, running_mean):

@@ -1,8 +1,4 @@
-"""For the tests of the family's PyTorch face: torch's samples, and examples of the family run through PyTorch."""
-
-import sys
-import unittest
-from types import ModuleType
+"""For the tests of the family's PyTorch face: examples of the family run through PyTorch, and held to their bounds."""
 
 import torch
 from examine import hold
@@ -13,12 +9,7 @@ from normlab import nn, oracle
 from normlab.oracle import family as truth
 from normlab.oracle import family_bounds as bounds
 
-# torch's sample modules import expecttest, which torch does not bring along, for a class that the samples do not use.
-if "expecttest" not in sys.modules:
-    stand_in = sys.modules["expecttest"] = ModuleType("expecttest")
-    stand_in.TestCase = unittest.TestCase
-
-FUNCTIONS = {"batch": nn.batch_norm, "instance": nn.instance_norm, "group": nn.group_norm}
+FUNCTIONS = {"batch": nn.batch_norm, "instance": nn.instance_norm}
 
 
 def like_memory_of(given: torch.Tensor, values) -> torch.Tensor:
@@ -27,12 +18,15 @@ def like_memory_of(given: torch.Tensor, values) -> torch.Tensor:
     return given.detach().movedim(1, -1).contiguous().movedim(-1, 1) if last else given.detach()
 
 
-def through_torch(one: Example) -> tuple:
-    """(output, (grad_input, grad_weight, grad_bias)) of an example with its own statistics, as tensors."""
+def through_torch(one: Example, running=None) -> tuple:
+    """(output, (grad_input, grad_weight, grad_bias)) of an example as tensors; running: the statistics to take."""
     x, grad_output = (like_memory_of(tensor(values), values) for values in (one.x, one.grad_output))
     leaves = [x.requires_grad_(), tensor(one.weight, True), tensor(one.bias, True)]
-    rest = (one.groups, *leaves[1:], one.eps) if one.norm == "group" else (None, None, *leaves[1:], True, 0.1, one.eps)
-    output = FUNCTIONS[one.norm](x, *rest)
+    if one.norm == "group":
+        output = nn.group_norm(x, one.groups, *leaves[1:], one.eps)
+    else:
+        taken = map(tensor, running or (None, None))
+        output = FUNCTIONS[one.norm](x, *taken, *leaves[1:], running is None, 0.1, one.eps)
     output.backward(grad_output)
     return output, tuple(None if leaf is None else leaf.grad for leaf in leaves)
 
@@ -52,16 +46,25 @@ def vectorised_arithmetic(one: Example) -> oracle.Arithmetic:
     )
 
 
-def hold_to_bounds(one: Example, how: oracle.Arithmetic) -> tuple:
-    """Run an example through PyTorch; assert that what comes back is within the oracle's bounds, and return it."""
-    output, gradients = through_torch(one)
+def hold_to_bounds(one: Example, how: oracle.Arithmetic, running=None) -> None:
+    """Run an example through PyTorch; assert that what comes back is within the oracle's bounds.
+
+    running: as of `through_torch`, float32 or the example's dtype.
+    """
     affine = one.weight, one.bias, one.eps
-    errors = bounds.family_norm_bound(one.x, one.sets, *affine, how)
-    what = f"nn {one.norm}"
-    hold(f"{what} output", array(output), truth.family_norm(one.x, one.sets, *affine).output, errors.output)
-    want = truth.family_norm_backward(one.grad_output, one.x, one.sets, *affine)
-    unstored = bounds.family_norm_backward_bound(one.grad_output, one.x, one.sets, *affine, how, errors)
-    limits = bounds.stored(unstored, want, how.parameter)
-    for name, got, right, limit in zip(want._fields, gradients, want, limits, strict=True):
-        hold(f"{what} {name}", array(got), right, limit)
-    return output, gradients
+    if running is None:
+        errors = bounds.family_norm_bound(one.x, one.sets, *affine, how)
+        right = truth.family_norm(one.x, one.sets, *affine).output
+        want = truth.family_norm_backward(one.grad_output, one.x, one.sets, *affine)
+        limits = bounds.family_norm_backward_bound(one.grad_output, one.x, one.sets, *affine, how, errors)
+        limits = bounds.stored(limits, want, how.parameter)
+    else:
+        errors = bounds.evaluated_norm_bound(one.x, *running, *affine, how)
+        right = truth.evaluated_norm(one.x, *running, *affine).output
+        want = truth.evaluated_norm_backward(one.grad_output, one.x, *running, *affine)
+        limits = bounds.evaluated_norm_backward_bound(one.grad_output, one.x, *running, *affine, how)
+    output, gradients = through_torch(one, running)
+    what = f"nn {one.norm}{'' if running is None else ' evaluation'}"
+    hold(f"{what} output", array(output), right, errors.output)
+    for name, got, exact, limit in zip(want._fields, gradients, want, limits, strict=True):
+        hold(f"{what} {name}", array(got), exact, limit)

@@ -1,5 +1,6 @@
 """Values and gradients within the oracle's bounds: PyTorch's operations on a CPU, and the kernels, simulated."""
 
+import numpy as np
 import pytest
 import torch
 from family.examples import NORMS, example
@@ -40,6 +41,16 @@ def test_in_the_simulator(norm, shape, dtypes, last):
     one = example(norm, shape, *dtypes, groups=2, last=last, offset=2.0)
     with nn.engine("simulator"):
         hold_to_bounds(one, one.arithmetic)
+
+
+@pytest.mark.parametrize("world", ["auto", "simulator"])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("norm", ["batch", "instance"])
+def test_with_running_statistics(norm, last, world):
+    one = example(norm, (3, 4, 2, 3), "bfloat16", "float32", last=last)
+    running = np.float32([0.5, -1, 0, 2]), np.float32([1, 0.25, 3, 1e-3])
+    with nn.engine(world):
+        hold_to_bounds(one, one.arithmetic if world == "simulator" else vectorised_arithmetic(one), running)
 
 
 @pytest.mark.parametrize("norm", NORMS)

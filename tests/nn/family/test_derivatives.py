@@ -54,7 +54,7 @@ def test_missing_parameters_and_frozen_tensors_get_no_gradient(norm, own):
         leaves = [one for one in given if one is not None and one.requires_grad]
         dy = torch.linspace(-1, 2, x.numel(), dtype=x.dtype).reshape(x.shape)
         got = torch.autograd.grad(function(*given), leaves, dy)
-        if norm == "group" and given[1] is None:  # then PyTorch 2.13 fails in its backward: "tensor does not have a device"
+        if norm == "group" and given[1] is None:  # PyTorch 2.13's backward fails: "tensor does not have a device"
             given = (x, torch.ones_like(weight), bias)
         want = torch.autograd.grad(theirs(*given), leaves, dy)
         for one, other in zip(got, want, strict=True):

@@ -25,8 +25,13 @@ def _forget_compiled():
 
 @pytest.mark.parametrize(
     ("kind", "groups", "own", "tracked"),
-    [("batch", None, True, True), ("batch", None, False, True), ("instance", None, True, False), ("group", 2, True, False)],
-)  # fmt: skip
+    [
+        ("batch", None, True, True),
+        ("batch", None, False, True),
+        ("instance", None, True, False),
+        ("group", 2, True, False),
+    ],
+)
 def test_opcheck(kind, groups, own, tracked):
     torch.manual_seed(0)
     x = torch.randn(2, 4, 3, 2).to(memory_format=torch.channels_last).requires_grad_()

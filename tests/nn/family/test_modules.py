@@ -52,6 +52,16 @@ def test_running_statistics_in_training_and_in_evaluation(name, shape, tracked, 
     assert all(torch.equal(mine.state_dict()[key], value) for key, value in kept.items())
 
 
+@pytest.mark.parametrize("name", ["BatchNorm1d", "InstanceNorm1d"])
+def test_tracking_can_be_switched_off_and_on_as_in_torch(name):
+    mine, theirs = pair(name, 3, track_running_stats=True)
+    for tracking, training in ((False, True), (False, False), (True, True)):
+        for norm in (mine, theirs):
+            norm.track_running_stats = tracking
+            norm.train(training)
+        assert_same(mine, theirs, torch.randn(4, 3, 5) + 2)
+
+
 def test_running_statistics_are_updated_in_place_and_noticed():
     norm = nn.BatchNorm2d(3)
     place, version = norm.running_var.data_ptr(), norm.running_var._version
@@ -121,7 +131,8 @@ def test_a_small_network_learns_what_it_learns_with_torch_s_norms():
         model = torch.nn.Sequential(
             torch.nn.Conv2d(3, 8, 3), library.BatchNorm2d(8), torch.nn.ReLU(),
             torch.nn.Conv2d(8, 8, 3), library.GroupNorm(4, 8), torch.nn.ReLU(),
-            torch.nn.Conv2d(8, 4, 3), library.InstanceNorm2d(4, affine=True), torch.nn.Flatten(), torch.nn.Linear(16, 1),
+            torch.nn.Conv2d(8, 4, 3), library.InstanceNorm2d(4, affine=True),
+            torch.nn.Flatten(), torch.nn.Linear(16, 1),
         ).to(memory_format=torch.channels_last)  # fmt: skip
         optimizer = torch.optim.SGD(model.parameters(), 0.05)
         x = torch.randn(8, 3, 8, 8).to(memory_format=torch.channels_last)

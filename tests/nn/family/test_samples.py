@@ -2,21 +2,17 @@
 
 import copy
 
-import nn.family.faces  # noqa: F401  # makes torch's samples importable
 import pytest
 import torch
+from nn.torch_samples import modules, operators
 
 from normlab import nn
 
-opinfo = pytest.importorskip("torch.testing._internal.common_methods_invocations", reason="this torch has no op_db")
-moduleinfo = pytest.importorskip("torch.testing._internal.common_modules", reason="this torch has no module_db")
-
 NAMES = ("batch_norm", "instance_norm", "group_norm")
-OPERATORS = [one for one in opinfo.op_db if one.name in [f"nn.functional.{name}" for name in NAMES]]
-OPERATORS = [one for one in OPERATORS if not one.variant_test_name]
+OPERATORS = operators([f"nn.functional.{name}" for name in NAMES])
 BATCH = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
 MODULES = (*BATCH, "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "GroupNorm", "LayerNorm", "RMSNorm")
-INFOS = [one for one in moduleinfo.module_db if one.module_cls in [getattr(torch.nn, name) for name in MODULES]]
+INFOS = modules([getattr(torch.nn, name) for name in MODULES])
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10, torch.bfloat16: 6e-2}
 
 
