@@ -18,14 +18,18 @@ def like_memory_of(given: torch.Tensor, values) -> torch.Tensor:
     return given.detach().movedim(1, -1).contiguous().movedim(-1, 1) if last else given.detach()
 
 
-def through_torch(one: Example, running=None) -> tuple:
+def through_torch(one: Example, running=None, device="cpu") -> tuple:
     """(output, (grad_input, grad_weight, grad_bias)) of an example as tensors; running: the statistics to take."""
-    x, grad_output = (like_memory_of(tensor(values), values) for values in (one.x, one.grad_output))
-    leaves = [x.requires_grad_(), tensor(one.weight, True), tensor(one.bias, True)]
+
+    def placed(values):
+        return None if values is None else tensor(values).to(device)
+
+    x, grad_output = (like_memory_of(placed(values), values) for values in (one.x, one.grad_output))
+    leaves = [None if leaf is None else leaf.requires_grad_() for leaf in (x, placed(one.weight), placed(one.bias))]
     if one.norm == "group":
         output = nn.group_norm(x, one.groups, *leaves[1:], one.eps)
     else:
-        taken = map(tensor, running or (None, None))
+        taken = map(placed, running or (None, None))
         output = FUNCTIONS[one.norm](x, *taken, *leaves[1:], running is None, 0.1, one.eps)
     output.backward(grad_output)
     return output, tuple(None if leaf is None else leaf.grad for leaf in leaves)
@@ -46,7 +50,7 @@ def vectorised_arithmetic(one: Example) -> oracle.Arithmetic:
     )
 
 
-def hold_to_bounds(one: Example, how: oracle.Arithmetic, running=None) -> None:
+def hold_to_bounds(one: Example, how: oracle.Arithmetic, running=None, device="cpu") -> None:
     """Run an example through PyTorch; assert that what comes back is within the oracle's bounds.
 
     running: as of `through_torch`, float32 or the example's dtype.
@@ -63,8 +67,8 @@ def hold_to_bounds(one: Example, how: oracle.Arithmetic, running=None) -> None:
         right = truth.evaluated_norm(one.x, *running, *affine).output
         want = truth.evaluated_norm_backward(one.grad_output, one.x, *running, *affine)
         limits = bounds.evaluated_norm_backward_bound(one.grad_output, one.x, *running, *affine, how)
-    output, gradients = through_torch(one, running)
+    output, gradients = through_torch(one, running, device)
     what = f"nn {one.norm}{'' if running is None else ' evaluation'}"
-    hold(f"{what} output", array(output), right, errors.output)
+    hold(f"{what} output", array(output.cpu()), right, errors.output)
     for name, got, exact, limit in zip(want._fields, gradients, want, limits, strict=True):
-        hold(f"{what} {name}", array(got), exact, limit)
+        hold(f"{what} {name}", array(None if got is None else got.cpu()), exact, limit)
