@@ -153,6 +153,18 @@ def test_a_pass_of_the_family_shows_its_kernels_and_their_results():
     assert step["metrics"][LD_SECTORS] == 2 * 4 * 8 * 4 // 32 + 2 * 2
 
 
+def test_the_family_s_groups_and_layout_are_those_that_the_title_says():
+    batch, _, group = xray.steps_of("family")[1][:3]
+    first, last = (xray.FamilyProblem((1, 4, 4, 8), channels_last=layout) for layout in (False, True))
+    assert [one.kernel for one in last.trace(batch).traces] == [
+        "family_column_moments",
+        "family_merge_moments",
+        "family_column_output",
+    ]
+    sectors = 4 * 4 * 8 * 4 // 32  # of the output; and a mean and an invvar for each of two groups
+    assert first.trace(group).metrics[ST_SECTORS] == sectors + 2 * 2
+
+
 def test_copies_and_clusters_are_counted_and_shown():
     done = run("forward/clusters", "--shape", "1x32776", "--dtype", "bfloat16", "--norm", "rms")
     assert "forward_clusters[(4, 1, 1), (256, 1, 1)], clusters of 4" in done.stdout
