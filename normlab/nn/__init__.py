@@ -1,5 +1,8 @@
 """The PyTorch face: apex.normalization's names and signatures, with gradients that are right for every gamma.
 
+Beside them torch.nn's own names: `batch_norm`, `instance_norm`, `group_norm` and their modules (`normlab.nn.family`),
+`layer_norm`, `rms_norm`, `LayerNorm` and `RMSNorm`.
+
 `memory_efficient` chooses what the backward keeps: False the input; True the output, which the next layer mostly keeps
 anyway, with apex's clamp; "exact" the output too, and beside it the normalised values of those few columns that the
 output does not give back. Needs PyTorch: `import normlab` does not.

@@ -1,8 +1,9 @@
 """The family's norms as functions, with torch.nn.functional's names, signatures and defaults.
 
-Called by `normlab.nn.family.modules`. Tensors go through one custom operator (`normlab.nn.family.operators`), eager and
-in graphs alike; torch.func's transforms and forward mode through PyTorch's differentiable operations; TorchScript and
-ONNX get ATen's.
+Called by `normlab.nn.family.modules`. Eager tensors go through an autograd function (`normlab.nn.family.autograd`), the
+cheapest way on the host. What is compiled or exported, and tensors that only pretend (fake, functional), go through a
+custom operator (`normlab.nn.family.operators`), which the graph shows. torch.func's transforms and forward mode go
+through PyTorch's differentiable operations; TorchScript and ONNX get ATen's.
 
 Sums are in float32 (float64 for float64), so that autocast has nothing to add: it changes nothing here. The output has
 the input's dtype, whatever the parameters'.
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from normlab.nn.checks import not_a_tensor
-from normlab.nn.family import checks, operators, vectorised
+from normlab.nn.family import autograd, checks, operators, vectorised
 from normlab.nn.family.norms import Norm
 from normlab.nn.shapes import Parameter
 
@@ -93,13 +94,11 @@ def _norm(
     checks.check(function, norm, x, running_mean, running_var, weight, bias, momentum, eps)
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return vectorised.forward(x, norm, running_mean, running_var, weight, bias, momentum, eps)[0]
-    output, _, _, updated = torch.ops.normlab.family_norm(
-        x, *norm, running_mean, running_var, weight, bias, momentum, eps
-    )
-    if operators.updates(norm, running_mean):
-        for old, new in zip((running_mean, running_var), updated, strict=True):
-            old.detach().copy_(new)  # type: ignore[union-attr]
-    return output
+    if torch.compiler.is_compiling() or type(x) not in (Tensor, torch.nn.Parameter):
+        return operators.apply(x, weight, bias, running_mean, running_var, norm, momentum, eps)
+    if not torch.is_grad_enabled():
+        return autograd.chosen(x).forward(x, norm, running_mean, running_var, weight, bias, momentum, eps)[0]
+    return autograd.FamilyNorm.apply(x, weight, bias, running_mean, running_var, norm, momentum, eps)
 
 
 def _exportable(

@@ -1,31 +1,39 @@
 """The family as PyTorch operators: `torch.ops.normlab.family_norm` and its backward, one each for all norms.
 
-Called by `normlab.nn.family.functional`, eager and in graphs. An operator that has a gradient must change nothing in
-place, so the updated running statistics are a result; the caller copies them to where they belong, which graphs know
-how to keep. A first derivative runs where `normlab.nn.engines` says; with create_graph=True it is composed of
-differentiable operations (`normlab.nn.family.vectorised`) on any device.
+What graphs hold, that torch.compile and torch.export make; called by `normlab.nn.family.functional`. An operator that
+has a gradient must change nothing in place, so the updated running statistics are a result; the caller copies them to
+where they belong, which graphs know how to keep.
 """
 
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from normlab.nn import engines
-from normlab.nn.family import launched, vectorised
+from normlab.nn.family import vectorised
+from normlab.nn.family.autograd import chosen, gradients
 from normlab.nn.family.norms import Norm
-from normlab.nn.shapes import Parameter
+from normlab.nn.shapes import Gradients, Parameter
 
 
-def chosen(x: Tensor) -> ModuleType:
-    """The module that computes norms of this tensor now."""
-    return launched if engines.by_kernels(x) else vectorised
-
-
-def updates(norm: Norm, running_mean: Parameter) -> bool:
-    """Are there running statistics that change?"""
-    return norm.own and running_mean is not None
+def apply(
+    x: Tensor,
+    weight: Parameter,
+    bias: Parameter,
+    running_mean: Parameter,
+    running_var: Parameter,
+    norm: Norm,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    """The output of a norm, by its operator. The running statistics change in place where norm.own."""
+    output, _, _, updated = torch.ops.normlab.family_norm(
+        x, *norm, running_mean, running_var, weight, bias, momentum, eps
+    )
+    if norm.own and running_mean is not None and running_var is not None:
+        running_mean.detach().copy_(updated[0])
+        running_var.detach().copy_(updated[1])
+    return output
 
 
 @torch.library.custom_op("normlab::family_norm", mutates_args=())
@@ -44,8 +52,8 @@ def family_norm(
     """(output, mean, invvar, running): running is (2, C), the updated mean and variance, or (0, C) where none are."""
     norm = Norm(kind, groups, own)
     running = x.new_empty((0, x.shape[1]))
-    if updates(norm, running_mean):
-        running = torch.stack((running_mean, running_var))  # type: ignore[arg-type]
+    if own and running_mean is not None and running_var is not None:
+        running = torch.stack((running_mean, running_var))
         running_mean, running_var = running
     results = chosen(x).forward(x, norm, running_mean, running_var, weight, bias, momentum, eps)
     return *results, running
@@ -64,8 +72,8 @@ def family_norm_backward(
     bias: Tensor | None,
 ) -> list[Tensor]:
     """grad_input, and the gradients of weight and bias where they are given."""
-    gradients = chosen(x).backward(grad_output, x, mean, invvar, Norm(kind, groups, own), weight, bias)
-    return [gradient for gradient in gradients if gradient is not None]
+    every = chosen(x).backward(grad_output, x, mean, invvar, Norm(kind, groups, own), weight, bias)
+    return [gradient for gradient in every if gradient is not None]
 
 
 @family_norm.register_fake
@@ -73,14 +81,14 @@ def _(x, kind, groups, own, running_mean, running_var, weight, bias, momentum, e
     norm = Norm(kind, groups, own)
     shape, dtype = norm.statistics_shape(x), vectorised.accumulator(x.dtype)
     mean, invvar = (x.new_empty(shape, dtype=dtype) for _ in range(2))
-    like, count = (running_mean, 2) if updates(norm, running_mean) else (x, 0)
+    like, count = (running_mean, 2) if own and running_mean is not None else (x, 0)
     return torch.empty_like(vectorised.dense(x)), mean, invvar, like.new_empty((count, x.shape[1]))
 
 
 @family_norm_backward.register_fake
 def _(grad_output, x, mean, invvar, kind, groups, own, weight, bias):
-    gradients = [parameter.new_empty(parameter.shape) for parameter in (weight, bias) if parameter is not None]
-    return [torch.empty_like(vectorised.dense(x)), *gradients]
+    affine = [parameter.new_empty(parameter.shape) for parameter in (weight, bias) if parameter is not None]
+    return [torch.empty_like(vectorised.dense(x)), *affine]
 
 
 def _save(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -93,18 +101,16 @@ def _save(ctx: Any, inputs: tuple, output: tuple) -> None:
 
 
 def _backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-    x, mean, invvar, weight, bias = ctx.saved_tensors
-    norm, eps = ctx.how
-    gradients: list[Tensor | None] = [None] * 3
-    if grad_output is not None and torch.is_grad_enabled():
-        if norm.own:  # so that the gradient knows how they depend on x
-            mean, invvar = vectorised.statistics(x, norm, eps)
-        gradients = list(vectorised.backward(grad_output, x, mean, invvar, norm, weight, bias))
-    elif grad_output is not None:
-        found = torch.ops.normlab.family_norm_backward(grad_output, x, mean, invvar, *norm, weight, bias)
-        gradients = [found.pop(0), *(None if parameter is None else found.pop(0) for parameter in (weight, bias))]
-    grad_input, *affine = gradients
+    if grad_output is None:
+        return (None,) * 10
+    grad_input, *affine = gradients(ctx, grad_output, _once)
     return grad_input, *[None] * 5, *affine, None, None
+
+
+def _once(grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, *affine: Parameter) -> Gradients:
+    grad_input, *others = torch.ops.normlab.family_norm_backward(grad_output, x, mean, invvar, *norm, *affine)
+    grad_weight, grad_bias = (None if parameter is None else others.pop(0) for parameter in affine)
+    return grad_input, grad_weight, grad_bias
 
 
 family_norm.register_autograd(_backward, setup_context=_save)
