@@ -14,8 +14,8 @@ from torch import Tensor
 
 from normlab.nn import engines
 from normlab.nn.family import launched, vectorised
-from normlab.nn.family.norms import Norm
-from normlab.nn.shapes import Gradients, Parameter
+from normlab.nn.family.norms import Given, Norm
+from normlab.nn.shapes import Gradients
 
 
 def chosen(x: Tensor) -> ModuleType:
@@ -24,30 +24,22 @@ def chosen(x: Tensor) -> ModuleType:
 
 
 class FamilyNorm(torch.autograd.Function):
-    """apply(x, weight, bias, running_mean, running_var, norm, momentum, eps) -> output."""
+    """apply(norm, *given) -> output; given: the elements of a `Given`."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Parameter,
-        bias: Parameter,
-        running_mean: Parameter,
-        running_var: Parameter,
-        norm: Norm,
-        momentum: float,
-        eps: float,
-    ) -> Tensor:
+    def forward(ctx: Any, norm: Norm, *given: Any) -> Tensor:
         """The output."""
-        ctx.run, ctx.how = chosen(x), (norm, eps)
-        output, mean, invvar = ctx.run.forward(x, norm, running_mean, running_var, weight, bias, momentum, eps)
-        ctx.save_for_backward(x, mean, invvar, weight, bias)
+        taken = Given(*given)
+        ctx.run, ctx.how = chosen(taken.x), (norm, taken.eps)
+        output, mean, invvar = ctx.run.forward(norm, taken)
+        ctx.save_for_backward(taken.x, mean, invvar, taken.weight, taken.bias)
         return output
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of x, weight and bias."""
-        return *gradients(ctx, grad_output, ctx.run.backward), *[None] * 5
+        grad_input, *affine = gradients(ctx, grad_output, ctx.run.backward)
+        return None, grad_input, None, None, *affine, None, None
 
 
 def gradients(ctx: Any, grad_output: Tensor, once: Callable[..., Gradients]) -> Gradients:

@@ -12,21 +12,11 @@ import torch
 from torch import Tensor
 
 from normlab.nn.checks import FLOATS, HALVES, NAMES, argument, not_a_tensor
-from normlab.nn.family.norms import Norm
+from normlab.nn.family.norms import Given, Norm
 from normlab.nn.shapes import Parameter
 
 
-def check(
-    function: Any,
-    norm: Norm,
-    x: Tensor,
-    running_mean: Parameter,
-    running_var: Parameter,
-    weight: Parameter,
-    bias: Parameter,
-    momentum: Any,
-    eps: Any,
-) -> None:
+def check(function: Any, norm: Norm, given: Given) -> None:
     """Raise what PyTorch raises.
 
     Raises:
@@ -36,8 +26,9 @@ def check(
         TypeError: something that is no tensor or no number.
         NotImplementedError: a dtype that is no real floating one.
     """
-    given = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
-    for name, tensor in given.items():
+    x, running_mean, running_var, weight, bias, momentum, eps = given
+    tensors = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
+    for name, tensor in tensors.items():
         if tensor is not None and not isinstance(tensor, Tensor):
             raise not_a_tensor(function, name, tensor)
     for name, value in {"momentum": momentum, "eps": eps}.items():
@@ -49,7 +40,7 @@ def check(
     if norm.kind == "batch" and eps < 0:
         raise ValueError(f"batch_norm eps must be non-negative, but got {eps}")
     _check_running(norm, running_mean, running_var)
-    for name, tensor in given.items():
+    for name, tensor in tensors.items():
         if tensor is not None:
             _check_shape(norm, name, tensor, x)
             _check_kind(name, tensor, x)

@@ -17,8 +17,7 @@ from torch.autograd import forward_ad
 
 from normlab.nn.checks import not_a_tensor
 from normlab.nn.family import autograd, checks, operators, vectorised
-from normlab.nn.family.norms import Norm
-from normlab.nn.shapes import Parameter
+from normlab.nn.family.norms import Given, Norm
 
 
 def batch_norm(
@@ -45,7 +44,7 @@ def batch_norm(
         RuntimeError, ValueError, TypeError, NotImplementedError: PyTorch's, in its words.
     """
     norm = Norm("batch", None, bool(training))
-    return _norm(batch_norm, norm, input, running_mean, running_var, weight, bias, momentum, eps)
+    return _norm(batch_norm, norm, Given(input, running_mean, running_var, weight, bias, momentum, eps))
 
 
 def instance_norm(
@@ -64,54 +63,37 @@ def instance_norm(
     average over the samples.
     """
     norm = Norm("instance", None, bool(use_input_stats))
-    return _norm(instance_norm, norm, input, running_mean, running_var, weight, bias, momentum, eps)
+    return _norm(instance_norm, norm, Given(input, running_mean, running_var, weight, bias, momentum, eps))
 
 
 def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
     """Group norm, a mean for every sample's group of channels, as `torch.nn.functional.group_norm`."""
-    return _norm(group_norm, Norm("group", num_groups, True), input, None, None, weight, bias, 0.0, eps)
+    return _norm(group_norm, Norm("group", num_groups, True), Given(input, None, None, weight, bias, 0.0, eps))
 
 
-def _norm(
-    function: Any,
-    norm: Norm,
-    x: Tensor,
-    running_mean: Parameter,
-    running_var: Parameter,
-    weight: Parameter,
-    bias: Parameter,
-    momentum: Any,
-    eps: Any,
-) -> Tensor:
+def _norm(function: Any, norm: Norm, given: Given) -> Tensor:
+    x = given.x
     if not isinstance(x, Tensor):
         raise not_a_tensor(function, "input", x)
     if torch.jit.is_tracing() or (torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()):
-        return _exportable(norm, x, running_mean, running_var, weight, bias, momentum, eps)
+        return _exportable(norm, given)
     if norm.kind == "batch" and x.shape == (0,):
         return x.clone()  # as PyTorch does: no channels either
-    checks.check(function, norm, x, running_mean, running_var, weight, bias, momentum, eps)
+    checks.check(function, norm, given)
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return vectorised.forward(x, norm, running_mean, running_var, weight, bias, momentum, eps)[0]
+        return vectorised.forward(norm, given)[0]
     if torch.compiler.is_compiling() or type(x) not in (Tensor, torch.nn.Parameter):
-        return operators.apply(x, weight, bias, running_mean, running_var, norm, momentum, eps)
+        return operators.apply(norm, given)
     if not torch.is_grad_enabled():
-        return autograd.chosen(x).forward(x, norm, running_mean, running_var, weight, bias, momentum, eps)[0]
-    return autograd.FamilyNorm.apply(x, weight, bias, running_mean, running_var, norm, momentum, eps)
+        return autograd.chosen(x).forward(norm, given)[0]
+    return autograd.FamilyNorm.apply(norm, *given)
 
 
-def _exportable(
-    norm: Norm,
-    x: Tensor,
-    running_mean: Parameter,
-    running_var: Parameter,
-    weight: Parameter,
-    bias: Parameter,
-    momentum: float,
-    eps: float,
-) -> Tensor:
+def _exportable(norm: Norm, given: Given) -> Tensor:
     """PyTorch's own, which TorchScript and ONNX know."""
+    x, running_mean, running_var, weight, bias, momentum, eps = given
     if norm.groups is not None:
         return torch.nn.functional.group_norm(x, norm.groups, weight, bias, eps)
     function = torch.nn.functional.batch_norm if norm.kind == "batch" else torch.nn.functional.instance_norm

@@ -6,22 +6,14 @@ The same two functions as `normlab.nn.family.vectorised`, which documents them.
 from torch import Tensor
 
 from normlab import family
-from normlab.nn.family.norms import Norm
+from normlab.nn.family.norms import Given, Norm
 from normlab.nn.launched import world
 from normlab.nn.shapes import Gradients, Parameter
 
 
-def forward(
-    x: Tensor,
-    norm: Norm,
-    running_mean: Parameter,
-    running_var: Parameter,
-    weight: Parameter,
-    bias: Parameter,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
     """(output, mean, invvar)."""
+    x, running_mean, running_var, weight, bias, momentum, eps = given
     with world(x):
         if norm.groups is not None:
             return family.group_norm(x, norm.groups, weight, bias, eps)

@@ -1,8 +1,22 @@
-"""What makes a norm of the family: its kind, its groups, and whose statistics it takes."""
+"""What makes a norm of the family: its kind, its groups, whose statistics it takes; and what it is given."""
 
 from typing import NamedTuple
 
 from torch import Tensor
+
+from normlab.nn.shapes import Parameter
+
+
+class Given(NamedTuple):
+    """The arguments that all norms have, in the order of torch.nn.functional's; None for what is absent."""
+
+    x: Tensor
+    running_mean: Parameter
+    running_var: Parameter
+    weight: Parameter
+    bias: Parameter
+    momentum: float
+    eps: float
 
 
 class Norm(NamedTuple):

@@ -12,36 +12,25 @@ from torch import Tensor
 
 from normlab.nn.family import vectorised
 from normlab.nn.family.autograd import chosen, gradients
-from normlab.nn.family.norms import Norm
+from normlab.nn.family.norms import Given, Norm
 from normlab.nn.shapes import Gradients, Parameter
 
 
-def apply(
-    x: Tensor,
-    weight: Parameter,
-    bias: Parameter,
-    running_mean: Parameter,
-    running_var: Parameter,
-    norm: Norm,
-    momentum: float,
-    eps: float,
-) -> Tensor:
+def apply(norm: Norm, given: Given) -> Tensor:
     """The output of a norm, by its operator. The running statistics change in place where norm.own."""
-    output, _, _, updated = torch.ops.normlab.family_norm(
-        x, *norm, running_mean, running_var, weight, bias, momentum, eps
-    )
-    if norm.own and running_mean is not None and running_var is not None:
-        running_mean.detach().copy_(updated[0])
-        running_var.detach().copy_(updated[1])
+    output, _, _, updated = torch.ops.normlab.family_norm(*norm, *given)
+    if norm.own and given.running_mean is not None and given.running_var is not None:
+        given.running_mean.detach().copy_(updated[0])
+        given.running_var.detach().copy_(updated[1])
     return output
 
 
 @torch.library.custom_op("normlab::family_norm", mutates_args=())
 def family_norm(
-    x: Tensor,
     kind: str,
     groups: int | None,
     own: bool,
+    x: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
     weight: Tensor | None,
@@ -50,13 +39,12 @@ def family_norm(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(output, mean, invvar, running): running is (2, C), the updated mean and variance, or (0, C) where none are."""
-    norm = Norm(kind, groups, own)
     running = x.new_empty((0, x.shape[1]))
     if own and running_mean is not None and running_var is not None:
         running = torch.stack((running_mean, running_var))
         running_mean, running_var = running
-    results = chosen(x).forward(x, norm, running_mean, running_var, weight, bias, momentum, eps)
-    return *results, running
+    given = Given(x, running_mean, running_var, weight, bias, momentum, eps)
+    return *chosen(x).forward(Norm(kind, groups, own), given), running
 
 
 @torch.library.custom_op("normlab::family_norm_backward", mutates_args=())
@@ -77,7 +65,7 @@ def family_norm_backward(
 
 
 @family_norm.register_fake
-def _(x, kind, groups, own, running_mean, running_var, weight, bias, momentum, eps):
+def _(kind, groups, own, x, running_mean, running_var, weight, bias, momentum, eps):
     norm = Norm(kind, groups, own)
     shape, dtype = norm.statistics_shape(x), vectorised.accumulator(x.dtype)
     mean, invvar = (x.new_empty(shape, dtype=dtype) for _ in range(2))
@@ -92,7 +80,7 @@ def _(grad_output, x, mean, invvar, kind, groups, own, weight, bias):
 
 
 def _save(ctx: Any, inputs: tuple, output: tuple) -> None:
-    x, kind, groups, own, _, _, weight, bias, _, eps = inputs
+    kind, groups, own, x, _, _, weight, bias, _, eps = inputs
     _, mean, invvar, running = output
     ctx.mark_non_differentiable(mean, invvar, running)
     ctx.set_materialize_grads(False)
@@ -104,7 +92,7 @@ def _backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Tensor | N
     if grad_output is None:
         return (None,) * 10
     grad_input, *affine = gradients(ctx, grad_output, _once)
-    return grad_input, *[None] * 5, *affine, None, None
+    return *[None] * 3, grad_input, None, None, *affine, None, None
 
 
 def _once(grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, *affine: Parameter) -> Gradients:

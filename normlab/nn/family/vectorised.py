@@ -7,26 +7,18 @@ tensor is rearranged: a group of channels is a view, and channels last stay last
 import torch
 from torch import Tensor
 
-from normlab.nn.family.norms import Norm
+from normlab.nn.family.norms import Given, Norm
 from normlab.nn.shapes import Gradients, Parameter
 from normlab.nn.vectorised import accumulator
 
 
-def forward(
-    x: Tensor,
-    norm: Norm,
-    running_mean: Parameter,
-    running_var: Parameter,
-    weight: Parameter,
-    bias: Parameter,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
     """(output, mean, invvar): y = x̂ gamma + beta. The running statistics change in place where norm.own.
 
     x: (N, C, *spatial), and output, which lies like `dense(x)`. mean, invvar: `norm.statistics_shape`, accumulator
     precision.
     """
+    x, running_mean, running_var, weight, bias, momentum, eps = given
     values = norm.split(dense(x).to(accumulator(x.dtype)))
     mean, variance = moments(values, norm, running_mean, running_var)
     if norm.own and running_mean is not None and running_var is not None and x.numel():

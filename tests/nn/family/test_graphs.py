@@ -37,8 +37,8 @@ def test_opcheck(kind, groups, own, tracked):
     x = torch.randn(2, 4, 3, 2).to(memory_format=torch.channels_last).requires_grad_()
     weight, bias = (torch.randn(4, requires_grad=True) for _ in range(2))
     running = (torch.zeros(4), torch.ones(4)) if tracked else (None, None)
-    opcheck(torch.ops.normlab.family_norm.default, (x, kind, groups, own, *running, weight, bias, 0.1, 1e-5))
-    _, mean, invvar, _ = torch.ops.normlab.family_norm(x, kind, groups, own, *running, None, None, 0.1, 1e-5)
+    opcheck(torch.ops.normlab.family_norm.default, (kind, groups, own, x, *running, weight, bias, 0.1, 1e-5))
+    _, mean, invvar, _ = torch.ops.normlab.family_norm(kind, groups, own, x, *running, None, None, 0.1, 1e-5)
     given = torch.randn(2, 4, 3, 2), x.detach(), mean, invvar
     opcheck(torch.ops.normlab.family_norm_backward.default, (*given, kind, groups, own, weight.detach(), None))
 
