@@ -57,7 +57,7 @@ def check(
     """
     check_mode(memory_efficient)
     if not isinstance(eps, (Real, torch.SymFloat)):
-        raise TypeError(f"{_argument(function, 'eps')} must be float, not {type(eps).__name__}")
+        raise TypeError(f"{argument(function, 'eps')} must be float, not {type(eps).__name__}")
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is None:
             continue
@@ -98,9 +98,9 @@ def check_kinds(function: Function, x: Tensor, weight: Parameter, bias: Paramete
         raise RuntimeError(f"expected scalar type {NAMES[weight.dtype]} but found {NAMES[bias.dtype]}")
 
 
-def not_a_tensor(function: Function, argument: str, given: object) -> TypeError:
+def not_a_tensor(function: Function, name: str, given: object) -> TypeError:
     """What PyTorch raises for it."""
-    return TypeError(f"{_argument(function, argument)} must be Tensor, not {type(given).__name__}")
+    return TypeError(f"{argument(function, name)} must be Tensor, not {type(given).__name__}")
 
 
 def shape_of(function: Function, normalized_shape: Any) -> Shape:
@@ -118,12 +118,13 @@ def shape_of(function: Function, normalized_shape: Any) -> Shape:
                 index(size)
             except TypeError:
                 raise TypeError(
-                    f"{_argument(function, 'normalized_shape')} must be tuple of ints, "
+                    f"{argument(function, 'normalized_shape')} must be tuple of ints, "
                     f"but found element of type {type(size).__name__} at pos {position}"
                 ) from None
     return normalized_shape
 
 
-def _argument(function: Function, name: str) -> str:
+def argument(function: Function, name: str) -> str:
+    """An argument, by function, name and position."""
     position = list(signature(function).parameters).index(name) + 1
     return f"{function.__name__}(): argument '{name}' (position {position})"
