@@ -7,12 +7,14 @@ out=${2:-${OUT:-.}}
 if compgen -G ".whl/*.whl" >/dev/null && [ ! -d /tmp/site ]; then
   python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/site .whl/*.whl
 fi
-export PYTHONPATH=/tmp/site:$PWD:$PWD/tests NORMLAB_CACHE_DIR=/tmp/normlab-cache PYTHONUNBUFFERED=1
+export PYTHONPATH=/tmp/site:$PWD:$PWD/tests NORMLAB_CACHE_DIR=/tmp/normlab-cache TORCHINDUCTOR_CACHE_DIR=/tmp/inductor PYTHONUNBUFFERED=1
 bench="python3 -m normlab.cli bench"
 record() { local name=$1; shift; $bench "$@" --json "$out/$name.json"; }
 
 case $1 in
   suite) python3 -m pytest -q -n 14 2>&1 | tee "$out/suite.txt" | tail -60 ;;
+  warm) python3 -m hardware.warm; python3 -m hardware.warm --n1 1,16,132 --n2 65536,262144 bfloat16 float32
+    python3 -m hardware.warm --n2 64,128,256,384 bfloat16 float32 ;;  # the parts after this take half of their time
   norm-*) dtype=${1#norm-}; record "norm_${dtype}_h200" norm --dtype "$dtype" --both-paths --peers torch,compile ;;
   ladders)
     for ladder in forward backward; do record "ladder_${ladder}_h200" ladder $ladder; done
