@@ -28,6 +28,7 @@ NAMES = FLOATS | {
     torch.complex128: "ComplexDouble",
 }
 HALVES = (torch.float16, torch.bfloat16)
+MIXED = tuple({torch.float32, half} for half in HALVES)
 
 
 Function = Callable[..., Tensor]
@@ -55,8 +56,9 @@ def check(
         ValueError: a memory_efficient that is none of False, True and "exact".
         NotImplementedError: a dtype that is no real floating one.
     """
-    check_mode(memory_efficient)
-    if not isinstance(eps, (Real, torch.SymFloat)):
+    if memory_efficient not in MODES:
+        check_mode(memory_efficient)
+    if type(eps) is not float and not isinstance(eps, (Real, torch.SymFloat)):  # Real alone takes a microsecond
         raise TypeError(f"{argument(function, 'eps')} must be float, not {type(eps).__name__}")
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is None:
@@ -80,18 +82,18 @@ def check_kinds(function: Function, x: Tensor, weight: Parameter, bias: Paramete
     """Raise what PyTorch raises for dtypes and devices that do not go together."""
     if x.dtype not in FLOATS:
         raise NotImplementedError(f"\"{function.__name__}\" not implemented for '{NAMES.get(x.dtype, x.dtype)}'")
+    dtype, device = x.dtype, x.device
     for parameter in (weight, bias):
         if parameter is None:
             continue
-        if parameter.device != x.device:
+        if parameter.device != device:
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, "
-                f"{x.device} and {parameter.device}!"
+                f"{device} and {parameter.device}!"
             )
-        kinds = {x.dtype, parameter.dtype}
-        if len(kinds) > 1 and not (torch.float32 in kinds and kinds & set(HALVES)):
+        if parameter.dtype is not dtype and {dtype, parameter.dtype} not in MIXED:
             raise RuntimeError(
-                f"mixed dtype ({x.device.type.upper()}): expect parameter to have scalar type of {NAMES[x.dtype]}, "
+                f"mixed dtype ({device.type.upper()}): expect parameter to have scalar type of {NAMES[dtype]}, "
                 f"but got {NAMES.get(parameter.dtype, parameter.dtype)}"
             )
     if weight is not None and bias is not None and weight.dtype != bias.dtype:
