@@ -1,0 +1,29 @@
+"""Exercise: Welford's step. Solved in `normlab.stages.moments.welford_step`."""
+
+from normlab.course.data import arithmetic, moments, nothing, values
+from normlab.course.exercise import Case, Drawn, Exercise, Launch, Size
+
+
+def _make(drawn: Drawn) -> Case:
+    rows, columns = drawn["rows"], drawn["columns"]
+    x = values(drawn.kind, drawn.rng, rows, columns)
+    mean, variance = moments(x, arithmetic(columns))
+    return Case(
+        launches=[Launch("row_statistics", -(-rows // 32), 32, ("x", "mean", "variance"))],
+        arrays={"x": x, "mean": nothing(rows), "variance": nothing(rows)},
+        want={"mean": mean, "variance": variance},
+    )
+
+
+EXERCISE = Exercise(
+    name="welford_step",
+    title="One more value: Welford's step",
+    make=_make,
+    sizes={"rows": Size(1, 40, (33,)), "columns": Size(1, 60, (1, 2, 200))},
+    hints=(
+        "Count first: the new count is what everything is divided by.",
+        "delta = value - mean has to be taken before the mean moves; the other factor of m2's growth after.",
+        "mean = mean + delta / count, then m2 = m2 + delta * (value - mean). Return all three, in this order.",
+    ),
+    picture="sectors",
+)

@@ -1,0 +1,56 @@
+"""The numbers that exercises are checked with, by kind, and right answers that several exercises share."""
+
+import numpy as np
+
+from normlab import oracle
+from normlab.course.exercise import Answer
+from normlab.oracle.forward_bounds import finished
+from normlab.oracle.inexact import Inexact
+from normlab.oracle.moments import mean_and_variance
+from normlab.oracle.rows import as_rows
+from normlab.oracle.values import normalise
+
+EPS = 1e-5
+
+
+def values(kind: str, rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """float32 of a kind: "counting" 1, 2, 3, …; "normal"; "offset", a mean of 1000 with a spread of 1; "equal"."""
+    if kind == "counting":
+        return np.arange(1, np.prod(shape, dtype=int) + 1, dtype=np.float32).reshape(shape)
+    if kind == "equal":
+        return np.full(shape, 0.1, np.float32)
+    drawn = rng.normal(size=shape)
+    return (drawn + 1000 if kind == "offset" else drawn).astype(np.float32)
+
+
+def nothing(*shape: int) -> np.ndarray:
+    """float32 for results."""
+    return np.empty(shape, np.float32)
+
+
+def sums(x: np.ndarray) -> Answer:
+    """The sum of every row of x (n1, n2), by whatever order of additions."""
+    ones = np.ones((x.shape[1], 1), np.float32)
+    return Answer(oracle.product(x, ones)[:, 0], oracle.product_bound(x, ones)[:, 0])
+
+
+def repeated(answer: Answer, times: int) -> Answer:
+    """An answer per row (n1,) for `times` neighbouring elements each."""
+    return Answer(np.repeat(answer.value, times), np.repeat(answer.bound, times))
+
+
+def arithmetic(n2: int, statistics: oracle.arithmetic.Statistics = "welford") -> oracle.Arithmetic:
+    """How a solution may compute a row of n2: with no tree at all it rounds the most."""
+    return oracle.Arithmetic(row_terms=n2, row_merges=12, column_terms=n2, column_merges=0, statistics=statistics)
+
+
+def moments(x: np.ndarray, how: oracle.Arithmetic) -> tuple[Answer, Answer]:
+    """Mean and biased variance of every row of x (n1, n2), each (n1,)."""
+    rows = as_rows(x, x.shape[1], None, None, EPS)
+    middle = normalise(rows, centred=True)
+    mean, variance = mean_and_variance(rows.x, middle, how)
+    return _answer(mean), _answer(variance)
+
+
+def _answer(held: Inexact) -> Answer:
+    return Answer(held.exact[:, 0].astype(np.float64), finished(held.error, held.exact, held.exact.shape[:1]))

@@ -1,0 +1,1 @@
+collect_ignore = ["solutions", "wrong"]  # they are graded, not imported

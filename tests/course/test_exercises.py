@@ -1,0 +1,43 @@
+"""Every reference solution passes, every wrong one fails for its reason, and a solution only adds lines."""
+
+import difflib
+
+import pytest
+from course.solved import SOLUTIONS, WRONG, wrong
+
+from normlab.course import catalogue, grading
+
+
+def test_there_is_a_solution_for_every_exercise_and_three_wrong_ones():
+    assert [path.name for path in SOLUTIONS] == [path.name for path in catalogue.FILES.values()]
+    for path in catalogue.FILES.values():
+        assert len([one for one in WRONG if one.parent.name == path.stem]) >= 3, path.stem
+    assert len(catalogue.FILES) >= 16
+
+
+@pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
+def test_a_reference_solution_passes_and_only_adds_lines(path):
+    source, skeleton = path.read_text(), catalogue.skeleton(path.name[:2])
+    result = grading.check(path.name[:2], source, str(path))
+    assert result.failure is None
+    assert result.points == result.possible
+    assert [line for line in difflib.ndiff(skeleton.splitlines(), source.splitlines()) if line.startswith("-")] == []
+
+
+@pytest.mark.parametrize("path", WRONG, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_wrong_solution_fails_for_its_reason(path, tmp_path):
+    given = wrong(path)
+    file = tmp_path / f"{path.parent.name}.py"
+    file.write_text(given.source)
+    result = grading.check(given.number, given.source, str(file), seconds=1.0)
+    assert result.failure is not None
+    told = "\n".join([result.failure.headline, *result.failure.details])
+    assert result.failure.kind == given.kind, told
+    assert given.says in told
+    assert result.points < result.possible
+
+
+@pytest.mark.parametrize("number", catalogue.FILES)
+def test_an_untouched_exercise_is_not_begun(number):
+    result = grading.check(number, catalogue.skeleton(number), "untouched.py")
+    assert (result.failure.kind, result.points) == ("untouched", 0)
