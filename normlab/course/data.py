@@ -1,9 +1,11 @@
 """The numbers that exercises are checked with, by kind, and right answers that several exercises share."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from normlab import oracle
-from normlab.course.exercise import Answer
+from normlab.course.exercise import Answer, Drawn
 from normlab.oracle.forward_bounds import finished
 from normlab.oracle.inexact import Inexact
 from normlab.oracle.moments import mean_and_variance
@@ -34,11 +36,6 @@ def sums(x: np.ndarray) -> Answer:
     return Answer(oracle.product(x, ones)[:, 0], oracle.product_bound(x, ones)[:, 0])
 
 
-def repeated(answer: Answer, times: int) -> Answer:
-    """An answer per row (n1,) for `times` neighbouring elements each."""
-    return Answer(np.repeat(answer.value, times), np.repeat(answer.bound, times))
-
-
 def arithmetic(n2: int, statistics: oracle.arithmetic.Statistics = "welford") -> oracle.Arithmetic:
     """How a solution may compute a row of n2: with no tree at all it rounds the most."""
     return oracle.Arithmetic(row_terms=n2, row_merges=12, column_terms=n2, column_merges=0, statistics=statistics)
@@ -54,3 +51,28 @@ def moments(x: np.ndarray, how: oracle.Arithmetic) -> tuple[Answer, Answer]:
 
 def _answer(held: Inexact) -> Answer:
     return Answer(held.exact[:, 0].astype(np.float64), finished(held.error, held.exact, held.exact.shape[:1]))
+
+
+class NormCase(NamedTuple):
+    """What the exercises about a whole norm have in common; eps is a float32, as a kernel gets it."""
+
+    arrays: dict[str, np.ndarray]
+    want: dict[str, Answer]
+    eps: np.float32
+
+
+def norm_case(drawn: Drawn, rms: bool = False) -> NormCase:
+    """LayerNorm or, without means and bias, RMSNorm of drawn["rows"] rows of drawn["columns"]."""
+    rng, rows, columns = drawn.rng, drawn["rows"], drawn["columns"]
+    x, weight, bias = values(drawn.kind, rng, rows, columns), values("normal", rng, columns), values("normal", rng, columns)
+    arrays = {"x": x, "weight": weight, "bias": bias, "output": nothing(rows, columns)}
+    arrays |= {"means": nothing(rows), "invvars": nothing(rows)}
+    if rms:
+        truth = oracle.rms_norm(x, columns, weight, EPS)
+        bound = oracle.rms_norm_bound(x, columns, weight, EPS, arithmetic(columns))
+    else:
+        truth = oracle.layer_norm(x, columns, weight, bias, EPS)
+        bound = oracle.layer_norm_bound(x, columns, weight, bias, EPS, arithmetic(columns))
+    results = zip(("output", "means", "invvars"), truth, bound, strict=True)
+    want = {name: Answer(value, error) for name, value, error in results if value is not None}
+    return NormCase(arrays, want, np.float32(EPS))

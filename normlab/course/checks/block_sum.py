@@ -1,0 +1,29 @@
+"""Exercise: a block's sum with a barrier too few. Solved in `normlab.stages.block.block_sum`."""
+
+from normlab.course.data import nothing, sums, values
+from normlab.course.exercise import BARRIERS, Budget, Case, Drawn, Exercise, Launch, Size
+
+
+def _make(drawn: Drawn) -> Case:
+    rows, threads = drawn["rows"], 32 * drawn["warps"]
+    x = values(drawn.kind, drawn.rng, rows, threads)
+    return Case(
+        launches=[Launch("sum_rows", 1, threads, ("x", "sums"))],
+        arrays={"x": x, "sums": nothing(rows)},
+        want={"sums": sums(x)},
+    )
+
+
+EXERCISE = Exercise(
+    name="block_sum",
+    title="From warps to a block: one barrier too few",
+    make=_make,
+    sizes={"rows": Size(1, 4, (1, 2)), "warps": Size(1, 4, (1, 2))},
+    hints=(
+        "With a single row nothing is wrong. What does the second row do to the buffer?",
+        "A warp that has read all sums goes on to the next row and leaves its next sum, while another still reads.",
+        "All threads must have read before any of them writes again: a barrier behind the loop that reads.",
+    ),
+    budgets=(Budget(BARRIERS, 4, "2 for each of 2 rows are enough"),),
+    budget_sizes={"rows": 2, "warps": 2},
+)

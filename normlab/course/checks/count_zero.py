@@ -1,0 +1,28 @@
+"""Exercise: merging two empty groups. Solved in `normlab.stages.moments.chan_merge`."""
+
+from normlab.course.data import arithmetic, moments, nothing, values
+from normlab.course.exercise import Case, Drawn, Exercise, Launch, Size
+
+
+def _make(drawn: Drawn) -> Case:
+    rows, columns = drawn["rows"], drawn["columns"]
+    x = values(drawn.kind, drawn.rng, rows, columns)
+    mean, variance = moments(x, arithmetic(columns))
+    return Case(
+        launches=[Launch("warp_moments", rows, 32, ("x", "means", "variances"))],
+        arrays={"x": x, "means": nothing(rows), "variances": nothing(rows)},
+        want={"means": mean, "variances": variance},
+    )
+
+
+EXERCISE = Exercise(
+    name="count_zero",
+    title="A group with nothing in it",
+    make=_make,
+    sizes={"rows": Size(1, 3), "columns": Size(1, 70, (1, 2, 31, 32, 33))},
+    hints=(
+        "Which lanes have an empty group in a row of 2 columns, and which two of them meet first?",
+        "Only the case count == 0 is wrong. What are mean, m2 and count of no values?",
+        "if count == 0: return three zeros; count itself is one, and a float32 already.",
+    ),
+)
