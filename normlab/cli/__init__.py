@@ -7,6 +7,7 @@ import typer
 from normlab import __version__
 from normlab.cli.bench import bench
 from normlab.cli.compare import compare
+from normlab.cli.course import course
 from normlab.cli.memory import memory, train
 from normlab.cli.run import run_script
 from normlab.cli.trace import trace_ladder
@@ -41,6 +42,7 @@ app.command(
 )(run_script)
 app.command(short_help="What does memory_efficient save in a model? On the CPU, too.")(memory)
 app.command(short_help="Does a model learn the same with it? On the CPU, too.")(train)
+app.add_typer(course, name="course", short_help="Exercises, checked on this machine: from one value to whole kernels.")
 app.add_typer(bench, name="bench", short_help="How fast is it? Beside the peers, on a GPU.")
 
 

@@ -64,7 +64,11 @@ class NormCase(NamedTuple):
 def norm_case(drawn: Drawn, rms: bool = False) -> NormCase:
     """LayerNorm or, without means and bias, RMSNorm of drawn["rows"] rows of drawn["columns"]."""
     rng, rows, columns = drawn.rng, drawn["rows"], drawn["columns"]
-    x, weight, bias = values(drawn.kind, rng, rows, columns), values("normal", rng, columns), values("normal", rng, columns)
+    x, weight, bias = (
+        values(drawn.kind, rng, rows, columns),
+        values("normal", rng, columns),
+        values("normal", rng, columns),
+    )
     arrays = {"x": x, "weight": weight, "bias": bias, "output": nothing(rows, columns)}
     arrays |= {"means": nothing(rows), "invvars": nothing(rows)}
     if rms:

@@ -119,9 +119,10 @@ class Exercise:
         """Return draws that are simpler than `drawn` in one respect, the simplest first."""
         found = []
         for name, size in self.sizes.items():
-            for smaller in sorted({size.smallest, drawn[name] // 2, drawn[name] - 1}):
-                if size.smallest <= smaller < drawn[name]:
-                    found.append(Drawn(drawn.sizes | {name: smaller}, drawn.kind, drawn.seed))
+            less = drawn[name] - size.smallest
+            while less > 0:  # as in a search by halves
+                found.append(Drawn(drawn.sizes | {name: drawn[name] - less}, drawn.kind, drawn.seed))
+                less //= 2
         kinds = self.kinds[: self.kinds.index(drawn.kind)] if drawn.kind in self.kinds else ()
         return found + [Drawn(drawn.sizes, kind, drawn.seed) for kind in kinds]
 

@@ -19,9 +19,19 @@ from normlab.oracle import assert_within
 from normlab.oracle.check import elementwise_ratios
 from normlab.sim import METRICS
 
-DRAWS = 6  # inputs beside the edges
-TRIES = 24  # runs that making a failing input smaller may take
-SHOWN = 24  # elements of an input that a message prints at most
+DRAWS = 12  # inputs beside the edges
+TRIES = 48  # runs that making a failing input smaller may take
+SHOWN = 40  # elements of an input that a message prints at most
+# What the sanitizer finds, causes before what may follow from them.
+FIRST = [
+    "barrier-divergence",
+    "deadlock",
+    "shuffle-mask",
+    "out-of-bounds",
+    "negative-index",
+    "uninitialized-read",
+    "race",
+]
 POINTS = {"right": 6, "budgets": 2, "hidden": 2}
 
 
@@ -170,7 +180,7 @@ def _fails(solution: Solution, exercise: Exercise, drawn: Drawn) -> Failure | No
     except StoppedError as error:
         return _stopped(error, [])
     if findings := run.observed.get("findings"):
-        return _found(findings[0])
+        return _found(min(findings, key=lambda one: FIRST.index(one["kind"])))
     for name, answer in case.want.items():
         try:
             assert_within(run.arrays[name], answer.value, answer.bound, name)
@@ -198,7 +208,9 @@ def _explained(solution: Solution, exercise: Exercise, drawn: Drawn, failure: Fa
     about = [f"smallest failing input found: {drawn}"]
     results = {*case.want, *case.scratch}
     about += [
-        f"  {name} = {_text(array)}" for name, array in case.arrays.items() if name not in results and array.size <= SHOWN
+        f"  {name} = {_text(array)}"
+        for name, array in case.arrays.items()
+        if name not in results and array.size <= SHOWN
     ]
     if solution.printed:
         about += ["your kernel printed:", *(f"  {line}" for line in solution.printed.splitlines()[:10])]

@@ -1,12 +1,12 @@
 """Checks that are not shipped: a TOML file of the instructor's, with more inputs and more budgets.
 
-    seed = 8231                    # of what is drawn for every exercise
-    draws = 10                     # more inputs of every exercise
+seed = 8231                    # of what is drawn for every exercise
+draws = 10                     # more inputs of every exercise
 
-    [welford_step]                 # of one exercise, by its name
-    draws = 20
-    cases = [{rows = 3, columns = 77, kind = "offset"}]
-    budgets = {"normlab__barriers.sum" = 4}
+[welford_step]                 # of one exercise, by its name
+draws = 20
+cases = [{rows = 3, columns = 77, kind = "offset"}]
+budgets = {"normlab__barriers.sum" = 4}
 """
 
 import tomllib
@@ -72,7 +72,9 @@ def _check(where: str, exercise: Exercise, table: Any) -> None:
         raise ValueError(f"{where}: a table is needed, not {table!r}")
     for key, value in table.items():
         if key not in TABLE or type(value) is not TABLE[key]:
-            raise ValueError(f"{where}: {key} = {value!r}: a table has draws (a number), cases (a list), budgets (a table)")
+            raise ValueError(
+                f"{where}: {key} = {value!r}: a table has draws (a number), cases (a list), budgets (a table)"
+            )
     for case in table.get("cases", []):
         sizes = {name: size for name, size in case.items() if name != "kind"}
         if sizes.keys() != exercise.sizes.keys() or case.get("kind", exercise.kinds[0]) not in exercise.kinds:

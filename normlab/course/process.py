@@ -105,10 +105,14 @@ class Solution:
         try:
             self._here.send_bytes(wire.pack(header | {"nonce": nonce}, blobs))
             if not self._here.poll(self._seconds * PATIENCE):
-                raise StoppedError("time", f"nothing came back within {self._seconds * PATIENCE:g} s: is a loop endless?")
+                raise StoppedError(
+                    "time", f"nothing came back within {self._seconds * PATIENCE:g} s: is a loop endless?"
+                )
             reply, results = wire.unpack(self._here.recv_bytes())
         except (EOFError, OSError):
-            raise StoppedError("ended", f"the process ended by itself {self._how()}while {doing}, without a result") from None
+            raise StoppedError(
+                "ended", f"the process ended by itself {self._how()}while {doing}, without a result"
+            ) from None
         except ValueError:
             reply, results = {}, []
         if reply.get("nonce") != nonce:
@@ -143,5 +147,3 @@ def _arguments(launch: Launch) -> list[tuple[str, Any]]:
         else:
             told.append(("none" if one is None else "python", one))
     return told
-
-

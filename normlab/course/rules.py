@@ -120,7 +120,9 @@ def _node(node: ast.AST, own: set[str], known: set[str]) -> Iterator[Broken]:
             )
     elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in own | known | BUILTINS:
         if node.id in ("np", "numpy"):
-            yield Broken("numpy", "a kernel is compiled for a GPU, where there is no NumPy: let its threads do it", line)
+            yield Broken(
+                "numpy", "a kernel is compiled for a GPU, where there is no NumPy: let its threads do it", line
+            )
         else:
             yield Broken("python", f"{node.id!r} is nothing that a kernel knows", line)
 

@@ -173,4 +173,3 @@ def _picture(traces: list[Trace], kind: str) -> bytes:
     stream = io.BytesIO()
     axes.figure.savefig(stream, dpi=110)
     return stream.getvalue()
-

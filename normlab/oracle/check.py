@@ -52,7 +52,9 @@ def ratio(got: ArrayLike, want: ArrayLike, bound: ArrayLike) -> float:
     """
     if np.shape(got) != np.shape(want):
         return float("inf")
-    return float(elementwise_ratios(np.asarray(got), np.asarray(want), np.broadcast_to(bound, np.shape(want))).max(initial=0.0))
+    return float(
+        elementwise_ratios(np.asarray(got), np.asarray(want), np.broadcast_to(bound, np.shape(want))).max(initial=0.0)
+    )
 
 
 def elementwise_ratios(got: np.ndarray, want: np.ndarray, bound: np.ndarray) -> FloatArray:

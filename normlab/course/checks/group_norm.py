@@ -11,7 +11,11 @@ def _make(drawn: Drawn) -> Case:
     rng, groups, pixels = drawn.rng, drawn["groups"], drawn["pixels"]
     channels = groups * drawn["channels_of_group"]
     rows, columns = drawn["samples"] * groups, drawn["channels_of_group"] * pixels
-    x, weight, bias = values(drawn.kind, rng, rows, columns), values("normal", rng, channels), values("normal", rng, channels)
+    x, weight, bias = (
+        values(drawn.kind, rng, rows, columns),
+        values("normal", rng, channels),
+        values("normal", rng, channels),
+    )
     parameters = [np.repeat(part, pixels).reshape(groups, columns) for part in (weight, bias)]
     value, bound = np.empty((2, rows, columns))
     for group in range(groups):  # rows of the same group are a LayerNorm with the group's weights, one for each element
