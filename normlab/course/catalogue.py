@@ -23,7 +23,7 @@ def skeleton(number: str) -> str:
 
 
 def number_of(asked: str) -> str:
-    """Return the number that "3", "03", "03_name" or "name.py" means; raises ValueError for none, saying what there is."""
+    """Return the number that "3", "03", "03_name" or "name.py" means; raises ValueError for anything else."""
     word = asked.strip().rsplit("/", 1)[-1].removesuffix(".py")
     for number, path in FILES.items():
         if word in (number, str(int(number)), path.stem, path.stem[3:]):

@@ -64,11 +64,8 @@ class NormCase(NamedTuple):
 def norm_case(drawn: Drawn, rms: bool = False) -> NormCase:
     """LayerNorm or, without means and bias, RMSNorm of drawn["rows"] rows of drawn["columns"]."""
     rng, rows, columns = drawn.rng, drawn["rows"], drawn["columns"]
-    x, weight, bias = (
-        values(drawn.kind, rng, rows, columns),
-        values("normal", rng, columns),
-        values("normal", rng, columns),
-    )
+    x = values(drawn.kind, rng, rows, columns)
+    weight, bias = values("normal", rng, 2, columns)
     arrays = {"x": x, "weight": weight, "bias": bias, "output": nothing(rows, columns)}
     arrays |= {"means": nothing(rows), "invvars": nothing(rows)}
     if rms:
@@ -78,5 +75,18 @@ def norm_case(drawn: Drawn, rms: bool = False) -> NormCase:
         truth = oracle.layer_norm(x, columns, weight, bias, EPS)
         bound = oracle.layer_norm_bound(x, columns, weight, bias, EPS, arithmetic(columns))
     results = zip(("output", "means", "invvars"), truth, bound, strict=True)
-    want = {name: Answer(value, error) for name, value, error in results if value is not None}
+    want = {name: Answer(value, error) for name, value, error in results if value is not None and error is not None}
     return NormCase(arrays, want, np.float32(EPS))
+
+
+def backward_case(drawn: Drawn, name: str, how: oracle.Arithmetic) -> tuple[dict[str, np.ndarray], Answer]:
+    """What LayerNorm's backward is given, and its gradient `name`; the statistics are exact, but for their rounding."""
+    rng, rows, columns = drawn.rng, drawn["rows"], drawn["columns"]
+    x, grad_output = values(drawn.kind, rng, rows, columns), values("normal", rng, rows, columns)
+    weight = values("normal", rng, columns)
+    forward = oracle.layer_norm(x, columns, eps=EPS)
+    means, invvars = np.asarray(forward[1:], np.float32)
+    given = grad_output, x, columns, weight, None, EPS
+    truth, bound = oracle.layer_norm_backward(*given), oracle.layer_norm_backward_bound(*given, how)
+    arrays = {"grad_output": grad_output, "x": x, "means": means, "invvars": invvars, "weight": weight}
+    return arrays, Answer(getattr(truth, name), getattr(bound, name))

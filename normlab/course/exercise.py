@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,7 +82,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Budget:
-    """How often a solution may do something on the exercise's `budget_case`; `why` follows "at most" in messages."""
+    """How often a solution may do something on the exercise's example; `why` follows "at most" in messages."""
 
     metric: str
     at_most: int
@@ -97,10 +97,10 @@ class Exercise:
     title: str
     make: Callable[[Drawn], Case]
     sizes: dict[str, Size]
+    example: dict[str, int]  # sizes of the one input on which budgets are counted and pictures drawn
     hints: tuple[str, ...]
     kinds: tuple[str, ...] = ("counting", "normal", "offset")
     budgets: tuple[Budget, ...] = ()
-    budget_sizes: dict[str, int] = field(default_factory=dict)
     lines: int | None = None  # of code that may be added at most
     picture: str = "tree"  # what --show draws: "tree", "banks" or "sectors"
 
@@ -127,6 +127,6 @@ class Exercise:
         return found + [Drawn(drawn.sizes, kind, drawn.seed) for kind in kinds]
 
     @property
-    def budget_case(self) -> Drawn:
-        """The one input on which budgets are counted."""
-        return Drawn(self.budget_sizes, self.kinds[0], 0)
+    def example_case(self) -> Drawn:
+        """The one input on which budgets are counted and pictures drawn."""
+        return Drawn(self.example, self.kinds[0], 0)

@@ -249,18 +249,18 @@ def _within(solution: Solution, exercise: Exercise, budgets: Iterable[Budget], f
     """Count what the solution asks of memory on one input, and hold it to its budgets."""
     if not budgets:
         return
-    case: Case = exercise.make(exercise.budget_case)
+    case: Case = exercise.make(exercise.example_case)
     try:
         traces = solution.run(case, "trace").observed["traces"]
     except StoppedError as error:
-        raise _WrongError(_stopped(error, [f"on the input of the budgets: {exercise.budget_case}"])) from None
+        raise _WrongError(_stopped(error, [f"on the input of the budgets: {exercise.example_case}"])) from None
     for budget in budgets:
         counted = sum(one["metrics"][budget.metric] for one in traces)
         if counted > budget.at_most:
             what = METRICS[budget.metric].short
             lines = [line for one in traces for line in one["lines"] if line["file"] == file]
             worst = max(lines, key=lambda line: line["metrics"][budget.metric], default=None)
-            details = [f"counted on {exercise.budget_case}"]
+            details = [f"counted on {exercise.example_case}"]
             line = None
             if worst and worst["metrics"][budget.metric]:
                 line = worst["line"]
@@ -279,6 +279,6 @@ def _short(exercise: Exercise, source: str, skeleton: str) -> None:
 def _picture(solution: Solution, exercise: Exercise) -> bytes | None:
     """Draw what the solution does on the input of the budgets, if it comes that far."""
     try:
-        return solution.run(exercise.make(exercise.budget_case), "trace", picture=exercise.picture).picture
+        return solution.run(exercise.make(exercise.example_case), "trace", picture=exercise.picture).picture
     except StoppedError:
         return None

@@ -63,7 +63,7 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
             yield Broken(
                 "outside",
                 f"{ast.unparse(node).splitlines()[0]!r} stands outside of any function: kernels, device functions, "
-                "imports and constants may stand there, and what is under `if __name__ == '__main__':` is not looked at",
+                "imports and constants may stand there, and anything under `if __name__ == '__main__':`",
                 node.lineno,
             )
 
@@ -98,7 +98,7 @@ def _function(function: ast.FunctionDef, known: set[str]) -> Iterator[Broken]:
     own = {argument.arg for argument in arguments.args}
     nodes = [node for statement in body for node in ast.walk(statement)]
     own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    for node in sorted((n for n in nodes if hasattr(n, "lineno")), key=lambda n: (n.lineno, n.col_offset)):
+    for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
         yield from _node(node, own, known)
 
 

@@ -1,6 +1,7 @@
 """What grader and solution send each other: a header as JSON, then the plain bytes of arrays. Nothing is unpickled."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ def described(arrays: dict[str, np.ndarray]) -> list[list[Any]]:
     return [[name, str(array.dtype), list(array.shape)] for name, array in arrays.items()]
 
 
-def rebuilt(description: list[list[Any]], blobs: list[bytes]) -> dict[str, np.ndarray]:
+def rebuilt(description: Sequence[Sequence[Any]], blobs: list[bytes]) -> dict[str, np.ndarray]:
     """Return the arrays again, writable; raises ValueError where the bytes do not fit."""
     return {
         name: np.frombuffer(blob, dtype).reshape(shape).copy()

@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -42,7 +43,7 @@ def serve(connection: Connection, seconds: float, memory: int) -> None:
             printed = io.StringIO()
             try:
                 with redirect_stdout(printed):
-                    reply, results = _within(seconds, lambda h=header, b=blobs: _answer(names, h, b))
+                    reply, results = _within(seconds, partial(_answer, names, header, blobs))
             except BaseException as error:
                 reply, results = _failure(error, file), []
             reply |= {"nonce": header["nonce"], "printed": printed.getvalue()[:PRINTED]}
@@ -171,5 +172,5 @@ def _picture(traces: list[Trace], kind: str) -> bytes:
         _, number, request = max(kept, key=lambda one: one[:2])
         axes = draw(traces[number], request)
     stream = io.BytesIO()
-    axes.figure.savefig(stream, dpi=110)
+    axes.get_figure(root=True).savefig(stream, dpi=110)  # type: ignore[union-attr]
     return stream.getvalue()

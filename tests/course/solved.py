@@ -1,8 +1,8 @@
 """Right solutions, whole files; and wrong ones, made of an exercise's file and the functions that students get wrong.
 
-A file under wrong/ has functions of the exercise, to stand where the exercise's own have their place to write, and what
-else belongs outside of functions. Its docstring begins with the kind of failure that it must meet with, and may end with
-`Says:` and what the message has to tell.
+A file under wrong/ has functions of the exercise, to stand where the exercise's own have their place to write, and
+what else belongs outside of functions. Its docstring begins with the kind of failure that it must meet with, and may
+end with `Says:` and what the message has to tell.
 """
 
 import ast

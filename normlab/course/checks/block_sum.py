@@ -19,11 +19,11 @@ EXERCISE = Exercise(
     title="From warps to a block: one barrier too few",
     make=_make,
     sizes={"rows": Size(1, 4, (1, 2)), "warps": Size(1, 4, (1, 2))},
+    example={"rows": 2, "warps": 2},
     hints=(
         "With a single row nothing is wrong. What does the second row do to the buffer?",
         "A warp that has read all sums goes on to the next row and leaves its next sum, while another still reads.",
         "All threads must have read before any of them writes again: a barrier behind the loop that reads.",
     ),
     budgets=(Budget(BARRIERS, 4, "2 for each of 2 rows are enough"),),
-    budget_sizes={"rows": 2, "warps": 2},
 )

@@ -13,7 +13,7 @@ def _group(drawn: Drawn, rng: np.random.Generator, most: int) -> np.ndarray:
     """Mean, m2 and count of a group for each pair, (3, pairs)."""
     counts = rng.integers(1, most + 1, drawn["pairs"])
     members = [values(drawn.kind, rng, count) for count in counts]
-    return np.float32([[v.mean(), v.var() * v.size, v.size] for v in members]).T.copy()
+    return np.array([[v.mean(), v.var() * v.size, v.size] for v in members], np.float32).T.copy()
 
 
 def _make(drawn: Drawn) -> Case:
@@ -44,11 +44,12 @@ EXERCISE = Exercise(
     title="Two groups become one: Chan's merge",
     make=_make,
     sizes={"pairs": Size(1, 40, (1, 33)), "values": Size(1, 30, (1, 50))},
+    example={"pairs": 32, "values": 9},
     hints=(
         "Two groups of 1 value each, 2 and 4: the mean is 3, m2 is 2, the count is 2. Do your lines say so?",
         "How much of the way from mean_a to mean_b is the new mean? The share of b's values: count_b / count.",
-        "count first, then delta = mean_b - mean_a and share_b = count_b / count; m2 grows by delta * delta * count_a * "
-        "share_b besides both m2.",
+        "count first, then delta = mean_b - mean_a and share_b = count_b / count; m2 is both m2 and "
+        "delta * delta * count_a * share_b.",
     ),
     picture="sectors",
 )

@@ -19,6 +19,7 @@ EXERCISE = Exercise(
     title="A puzzle: every sector once",
     make=_make,
     sizes={"rows": Size(1, 70, (1, 2, 31, 32, 33))},
+    example={"rows": 32},
     hints=(
         "Let the 32 lanes read the 32 elements of one row together, and take the rows one after another.",
         "After warp_sum_butterfly every lane has the row's sum. Which lane keeps it, if lane i is to store row i?",
@@ -29,6 +30,5 @@ EXERCISE = Exercise(
         Budget(LOADED_SECTORS, 128, "32 rows of 128 bytes are 128 sectors"),
         Budget(STORED_SECTORS, 4, "32 sums that are stored at once are 4 sectors"),
     ),
-    budget_sizes={"rows": 32},
     picture="sectors",
 )

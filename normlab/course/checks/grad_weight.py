@@ -1,33 +1,21 @@
 """Exercise: LayerNorm's gradient of the weight in two kernels. apex's way is in `normlab.kernels.backward`."""
 
-import numpy as np
-
-from normlab import oracle
-from normlab.course.data import EPS, arithmetic, nothing, values
-from normlab.course.exercise import LOADED_SECTORS, Answer, Budget, Case, Drawn, Exercise, Launch, Size
+from normlab.course.data import arithmetic, backward_case, nothing
+from normlab.course.exercise import LOADED_SECTORS, Budget, Case, Drawn, Exercise, Launch, Size
 
 
 def _make(drawn: Drawn) -> Case:
-    rng, rows, columns, parts = drawn.rng, drawn["rows"], drawn["columns"], drawn["parts"]
-    x, grad_output = values(drawn.kind, rng, rows, columns), values("normal", rng, rows, columns)
-    truth = oracle.layer_norm(x, columns, eps=EPS)
-    given = grad_output, x, columns, np.ones(columns, np.float32), None, EPS
-    bound = oracle.layer_norm_backward_bound(*given, arithmetic(max(rows, columns) + parts)).grad_weight
+    rows, columns, parts = drawn["rows"], drawn["columns"], drawn["parts"]
+    arrays, answer = backward_case(drawn, "grad_weight", arithmetic(max(rows, columns) + parts))
+    del arrays["weight"]
     blocks = -(-columns // 32)
     return Case(
         launches=[
             Launch("partial_sums", (blocks, parts), 32, ("grad_output", "x", "means", "invvars", "partial")),
             Launch("final_sums", blocks, 32, ("partial", "grad_weight")),
         ],
-        arrays={
-            "grad_output": grad_output,
-            "x": x,
-            "means": np.float32(truth.mean),
-            "invvars": np.float32(truth.invvar),
-            "partial": nothing(parts, columns),
-            "grad_weight": nothing(columns),
-        },
-        want={"grad_weight": Answer(oracle.layer_norm_backward(*given).grad_weight, bound)},
+        arrays=arrays | {"partial": nothing(parts, columns), "grad_weight": nothing(columns)},
+        want={"grad_weight": answer},
         scratch=("partial",),
     )
 
@@ -37,6 +25,7 @@ EXERCISE = Exercise(
     title="LayerNorm, backward: the gradient of the weight",
     make=_make,
     sizes={"rows": Size(1, 12, (1, 2)), "columns": Size(1, 40, (1, 33)), "parts": Size(1, 4, (1, 5))},
+    example={"rows": 32, "columns": 64, "parts": 4},
     hints=(
         "Both kernels: guard the column first, then a total that starts at float32(0).",
         "range(part, rows, parts) are the rows of a part. A part without rows has to leave a 0, not nothing.",
@@ -44,6 +33,5 @@ EXERCISE = Exercise(
         "total. The second kernel adds partial[part, column] over all parts.",
     ),
     budgets=(Budget(LOADED_SECTORS, 904, "a warp that reads 32 neighbours of a row needs 4 sectors"),),
-    budget_sizes={"rows": 32, "columns": 64, "parts": 4},
     picture="sectors",
 )

@@ -11,11 +11,8 @@ def _make(drawn: Drawn) -> Case:
     rng, groups, pixels = drawn.rng, drawn["groups"], drawn["pixels"]
     channels = groups * drawn["channels_of_group"]
     rows, columns = drawn["samples"] * groups, drawn["channels_of_group"] * pixels
-    x, weight, bias = (
-        values(drawn.kind, rng, rows, columns),
-        values("normal", rng, channels),
-        values("normal", rng, channels),
-    )
+    x = values(drawn.kind, rng, rows, columns)
+    weight, bias = values("normal", rng, 2, channels)
     parameters = [np.repeat(part, pixels).reshape(groups, columns) for part in (weight, bias)]
     value, bound = np.empty((2, rows, columns))
     for group in range(groups):  # rows of the same group are a LayerNorm with the group's weights, one for each element
@@ -40,6 +37,7 @@ EXERCISE = Exercise(
         "channels_of_group": Size(1, 4, (1, 2)),
         "pixels": Size(1, 30, (1, 2, 70)),
     },
+    example={"samples": 1, "groups": 2, "channels_of_group": 2, "pixels": 64},
     hints=(
         "An element at `column` of a row is in the row's channel number column // pixels.",
         "The row's first channel: its group, which is row % groups, times channels_of_group.",

@@ -15,12 +15,12 @@ EXERCISE = Exercise(
     title="LayerNorm, forward",
     make=_make,
     sizes={"rows": Size(1, 2), "columns": Size(1, 130, (1, 2, 63, 64, 65, 300))},
+    example={"rows": 2, "columns": 256},
     hints=(
         "invvar = float32(1) / math.sqrt(variance + eps): eps belongs under the root.",
         "The walk is the one of the last exercise: from cuda.threadIdx.x to x.shape[1] in steps of cuda.blockDim.x.",
         "means[row] and invvars[row] are written by one thread: if cuda.threadIdx.x == 0.",
     ),
     budgets=(Budget(STORES, 20, "32 neighbouring lanes store at once, and one thread stores mean and invvar"),),
-    budget_sizes={"rows": 2, "columns": 256},
     picture="sectors",
 )

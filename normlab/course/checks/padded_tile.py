@@ -34,10 +34,11 @@ EXERCISE = Exercise(
     make=_make,
     sizes={"rows": Size(1, 40, (1, 33)), "columns": Size(1, 40, (1, 33))},
     kinds=("counting", "normal"),
+    example={"rows": 32, "columns": 32},
     hints=(
         "Thread (column, threadIdx.y) takes rows threadIdx.y, threadIdx.y + 8, … of the tile: a loop of 4 turns.",
-        "Behind a cuda.syncthreads() the same walk writes: y[first_column + row, first_row + column] is which element of "
-        "the tile? Guard loads and stores, not the barrier.",
+        "Behind a cuda.syncthreads() the same walk writes: y[first_column + row, first_row + column] is which element "
+        "of the tile? Guard loads and stores, not the barrier.",
         "tile = cuda.shared.array((32, 33), float32): an odd number of words a row puts a column into 32 banks.",
     ),
     budgets=(
@@ -46,6 +47,5 @@ EXERCISE = Exercise(
         Budget(STORE_CONFLICTS, 0, "lanes that store into different words of one bank wait for each other"),
         Budget(LOAD_CONFLICTS, 0, "lanes that load different words of one bank wait for each other"),
     ),
-    budget_sizes={"rows": 32, "columns": 32},
     picture="banks",
 )

@@ -27,6 +27,7 @@ EXERCISE = Exercise(
     title="A kernel that is wrong on Tuesdays",
     make=_make,
     sizes={"cells": Size(1, 64, (1, 2, 3, 33, 64)), "times": Size(1, 3, (1, 2))},
+    example={"cells": 64, "times": 3},
     hints=(
         "Each cell is read by three threads and written by one. List what happens to cell 5 in two turns of the loop.",
         "The first load must come before a neighbour's first read; a read before the write that follows it; that write "
@@ -34,5 +35,4 @@ EXERCISE = Exercise(
         "Three cuda.syncthreads(), one at each of the three places, none of them inside an if.",
     ),
     budgets=(Budget(BARRIERS, 7, "1, and 2 for each of 3 times, are enough"),),
-    budget_sizes={"cells": 64, "times": 3},
 )

@@ -7,7 +7,7 @@ from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
 from normlab.oracle import unit_roundoff
 
 EPS = np.float32(0.01)
-TREACHEROUS = np.float32([0.0, -0.0, 0.005, -0.005, 0.01, -0.01, 1.0, -1.0, 300.0])
+TREACHEROUS = np.array([0.0, -0.0, 0.005, -0.005, 0.01, -0.01, 1.0, -1.0, 300.0], np.float32)
 
 
 def _make(drawn: Drawn) -> Case:
@@ -34,6 +34,7 @@ EXERCISE = Exercise(
     make=_make,
     sizes={"rows": Size(1, 4, (1,)), "columns": Size(1, 40, (1, 2, 9, 33))},
     kinds=("treacherous", "normal"),
+    example={"rows": 4, "columns": 32},
     hints=(
         "Two cases: gamma >= 0, and the rest. max and min take two numbers in a kernel, too.",
         "-eps is what a small negative gamma becomes: min(gamma, -eps).",

@@ -17,6 +17,7 @@ EXERCISE = Exercise(
     title="RMSNorm, by a flag",
     make=_make,
     sizes={"rms": Size(0, 1, (0, 1)), "rows": Size(1, 2), "columns": Size(1, 130, (1, 2, 65, 300))},
+    example={"rms": 1, "rows": 1, "columns": 256},
     hints=(
         "if rms: …, else: …: each branch finds what stands under the root; the line with the root can follow both.",
         "row_mean_square(x, row, buffer) is one number; mean, variance = row_moments(x, row, buffer) are two.",

@@ -20,6 +20,7 @@ EXERCISE = Exercise(
     title="Mean and variance of a row, by a whole block",
     make=_make,
     sizes={"rows": Size(1, 2), "columns": Size(1, 130, (1, 2, 63, 64, 65, 300))},
+    example={"rows": 1, "columns": 256},
     hints=(
         "range(start, stop, step) walks in steps: where does thread t start, and how many threads are there?",
         "cuda.threadIdx.x is t, cuda.blockDim.x the number of threads. Take each value in by welford_step.",
@@ -30,5 +31,4 @@ EXERCISE = Exercise(
         Budget(LOADS, 8, "each of the 256 columns once, by 32 lanes together"),
         Budget(LOADED_SECTORS, 32, "neighbouring lanes that read neighbouring columns need every sector once"),
     ),
-    budget_sizes={"rows": 1, "columns": 256},
 )

@@ -1,4 +1,4 @@
-"""Exercise: a matrix product by shared tiles. Solved in the ladder `normlab.kernels.sgemm`, and left far behind there."""
+"""Exercise: a matrix product by shared tiles. Solved in the ladder `normlab.kernels.sgemm`, which goes on."""
 
 from normlab import oracle
 from normlab.course.data import nothing, values
@@ -23,6 +23,7 @@ EXERCISE = Exercise(
     make=_make,
     sizes={"m": Size(1, 17, (1, 9)), "k": Size(1, 17, (1, 9)), "n": Size(1, 17, (1, 9))},
     kinds=("counting", "normal"),
+    example={"m": 16, "k": 16, "n": 16},
     hints=(
         "Thread (x, y) loads a[row, first + x] and b[first + y, column]: what if these lie outside?",
         "Outside of a matrix the tile gets float32(0): it adds nothing. All threads write both tiles, and come to both "
@@ -33,6 +34,5 @@ EXERCISE = Exercise(
         Budget(LOADED_SECTORS, 128, "each tile's 8 rows are 8 sectors, and there are 16 tiles"),
         Budget(BARRIERS, 16, "2 for each of 2 pairs of tiles, in 4 blocks"),
     ),
-    budget_sizes={"m": 16, "k": 16, "n": 16},
     picture="sectors",
 )

@@ -22,6 +22,7 @@ EXERCISE = Exercise(
     make=_make,
     sizes={"n": Size(1, 300, (1, 3, 4, 5, 255, 256, 257))},
     kinds=("counting", "normal"),
+    example={"n": 1024},
     hints=(
         "When are all four elements there? first + 4 <= n.",
         "Then store_vector(y, first, load_vector(x, first, 4)); else element by element.",
@@ -31,6 +32,5 @@ EXERCISE = Exercise(
         Budget(LOADS, 8, "8 warps of 32 lanes with 4 elements each are 1024"),
         Budget(STORES, 8, "8 warps of 32 lanes with 4 elements each are 1024"),
     ),
-    budget_sizes={"n": 1024},
     picture="sectors",
 )

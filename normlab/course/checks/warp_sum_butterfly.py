@@ -23,11 +23,11 @@ EXERCISE = Exercise(
     make=_make,
     sizes={"rows": Size(1, 6, (1, 2))},
     kinds=("equal", "counting", "normal", "offset"),
+    example={"rows": 1},
     hints=(
         "The distances are 16, 8, 4, 2, 1: 16 >> level for level in range(5).",
         "cuda.shfl_xor_sync finds the partner itself: no lane number is needed.",
         "value += cuda.shfl_xor_sync(0xFFFFFFFF, value, 16 >> level), five times; then return value.",
     ),
     budgets=(Budget(SHUFFLES, 6, "five, and the kernel's one"),),
-    budget_sizes={"rows": 1},
 )

@@ -20,6 +20,7 @@ EXERCISE = Exercise(
     title="One more value: Welford's step",
     make=_make,
     sizes={"rows": Size(1, 40, (33,)), "columns": Size(1, 60, (1, 2, 200))},
+    example={"rows": 32, "columns": 4},
     hints=(
         "Count first: the new count is what everything is divided by.",
         "delta = value - mean has to be taken before the mean moves; the other factor of m2's growth after.",

@@ -1,15 +1,17 @@
 """1 · One more value: Welford's step.
 
-A thread walks along a row and wants its mean and variance, but looks at every value once. So it carries three numbers,
-the mean, m2 (the sum of squared deviations from the mean) and the count, and brings them up to date with each value.
+A thread walks along a row and wants its mean and variance, but looks at every value once. So it
+carries three numbers, the mean, m2 (the sum of squared deviations from the mean) and the count, and
+brings them up to date with each value.
 
 In NumPy, after the values v[0] … v[count - 1]:
 
     mean = v[:count].mean()        m2 = ((v[:count] - mean) ** 2).sum()
 
-The textbook's way, sum(v**2) / count - mean**2, subtracts two large numbers that are nearly equal. For values around
-1000 with a spread of 1 it leaves hardly a digit, and the checks have such values. Welford's step has no such subtraction:
-with delta = value - (old mean), the mean moves by delta / count, and m2 grows by delta · (value - new mean).
+The textbook's way, sum(v**2) / count - mean**2, subtracts two large numbers that are nearly equal.
+For values around 1000 with a spread of 1 it leaves hardly a digit, and the checks have such values.
+Welford's step has no such subtraction: with delta = value - (old mean), the mean moves by delta /
+count, and m2 grows by delta · (value - new mean).
 
 Every number here is a float32: write float32(1), not 1.0, or a GPU computes in float64.
 

@@ -1,16 +1,19 @@
 """5 · 32 lanes, one sum, and the same bits everywhere: the butterfly.
 
-After a rotation every lane holds a sum of all 32 values, but each has added them in another order, and float32 rounds:
-the lanes differ in their last digits. If all lanes go on with the sum, that is a trap.
+After a rotation every lane holds a sum of all 32 values, but each has added them in another order,
+and float32 rounds: the lanes differ in their last digits. If all lanes go on with the sum, that is
+a trap.
 
-In a butterfly lane i adds what lane i ^ 16 has (^ is "exclusive or", it flips one bit of the number), then i ^ 8, 4, 2, 1:
+In a butterfly lane i adds what lane i ^ 16 has (^ is "exclusive or", it flips one bit of the
+number), then i ^ 8, 4, 2, 1:
 
     other = cuda.shfl_xor_sync(0xFFFFFFFF, value, 16)
 
-Two lanes that exchange values add the same two numbers, and a + b is b + a to the last bit. So after each step more lanes
-agree, and in the end all 32 do.
+Two lanes that exchange values add the same two numbers, and a + b is b + a to the last bit. So
+after each step more lanes agree, and in the end all 32 do.
 
-To be held: the right sum in every lane, equal bit by bit; 5 shuffles a warp (and 1 of the kernel). Yours: 3 lines or so.
+To be held: the right sum in every lane, equal bit by bit; 5 shuffles a warp (and 1 of the kernel).
+Yours: 3 lines or so.
 """
 
 from normlab.engine import cuda

@@ -1,17 +1,21 @@
 """2 · Two groups become one: Chan's merge.
 
-Two threads have looked at different values. One knows (mean, m2, count) of its group a, the other of its group b, and
-the values themselves are gone. What are the three numbers of both groups together?
+Two threads have looked at different values. One knows (mean, m2, count) of its group a, the other
+of its group b, and the values themselves are gone. What are the three numbers of both groups
+together?
 
 With delta = mean_b - mean_a and count = count_a + count_b:
 
     mean = mean_a + delta · count_b / count
     m2   = m2_a + m2_b + delta² · count_a · count_b / count
 
-The last term is there because each group is spread around a mean of its own, and these are delta apart. In NumPy, with
-the values at hand: v = np.concatenate([a, b]); mean = v.mean(); m2 = ((v - v.mean()) ** 2).sum().
+The last term is there because each group is spread around a mean of its own, and these are delta
+apart. In NumPy, with the values at hand:
 
-To be held: right for groups of 1 to 50 values each, of different sizes. Yours to write: 4 lines or so.
+    v = np.concatenate([a, b])        mean = v.mean()        m2 = ((v - mean) ** 2).sum()
+
+To be held: right for groups of 1 to 50 values each, of different sizes. Yours to write: 4 lines or
+so.
 """
 
 from normlab.engine import cuda

@@ -1,11 +1,12 @@
 """3 · A group with nothing in it.
 
-A row is dealt to the 32 lanes of a warp: lane 0 gets columns 0, 32, 64, …, lane 1 gets columns 1, 33, …. Where the row
-has fewer than 32 columns some lanes get nothing: their mean, m2 and count are 0. Then the lanes merge their groups, and
-somewhere two empty groups meet: count is 0, and count_b / count is 0 / 0. That is NaN, and NaN spreads.
+A row is dealt to the 32 lanes of a warp: lane 0 gets columns 0, 32, 64, …, lane 1 gets columns 1,
+33, …. Where the row has fewer than 32 columns some lanes get nothing: their mean, m2 and count are
+0. Then the lanes merge their groups, and somewhere two empty groups meet: count is 0, and count_b /
+count is 0 / 0. That is NaN, and NaN spreads.
 
-The merge below is right for all other groups, also where one of the two is empty. Mend it for the case that is left: two
-empty groups together are an empty group.
+The merge below is right for all other groups, also where one of the two is empty. Mend it for the
+case that is left: two empty groups together are an empty group.
 
 To be held: right for rows of 1 to 70 columns. Yours to write: 2 lines, above the division.
 """

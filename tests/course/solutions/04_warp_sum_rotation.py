@@ -1,15 +1,19 @@
 """4 · 32 lanes, one sum: the rotation.
 
-The 32 threads of a warp are called lanes, and they can read each other's variables without any memory:
+The 32 threads of a warp are called lanes, and they can read each other's variables without any
+memory:
 
     other = cuda.shfl_sync(0xFFFFFFFF, value, source)
 
-gives each lane the `value` that lane `source` brings (each lane may ask for another one). All lanes named in the mask,
-here all 32, have to come to the same shuffle together.
+gives each lane the `value` that lane `source` brings (each lane may ask for another one). All lanes
+named in the mask, here all 32, have to come to the same shuffle together.
 
-Let each lane add what lane + 1 has (lane 31 reads from lane 0): now each holds the sum of 2 lanes. Then what lane + 2 has
-by now: the sum of 4. Then lane + 4, + 8, + 16. After five steps lane 0 holds the sum of all 32. In NumPy: v = v +
-np.roll(v, -1), then np.roll(v, -2), ….
+Let each lane add what lane + 1 has (lane 31 reads from lane 0): now each holds the sum of 2 lanes.
+Then what lane + 2 has by now: the sum of 4. Then lane + 4, + 8, + 16. After five steps lane 0 holds
+the sum of all 32. In NumPy:
+
+    for distance in (1, 2, 4, 8, 16):
+        v = v + np.roll(v, -distance)
 
 To be held: right sums; 5 shuffles a warp. Yours to write: 4 lines or so.
 """

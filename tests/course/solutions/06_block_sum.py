@@ -1,12 +1,13 @@
 """6 · From warps to a block: one barrier too few.
 
-Warps cannot shuffle with each other. They meet in shared memory, an array that all threads of a block see. Each warp's
-lane 0 leaves its sum there; then everybody adds up what the warps have left.
+Warps cannot shuffle with each other. They meet in shared memory, an array that all threads of a
+block see. Each warp's lane 0 leaves its sum there; then everybody adds up what the warps have left.
 
-But warps do not run in step: one may be far ahead of another. cuda.syncthreads() is a barrier: no thread goes on before
-all threads of the block are there. The function below has one barrier, so that no sum is read before it is written. The
-kernel calls it once for each row, with the same buffer, and now and then a sum is wrong. On most machines it never is:
-that is what makes such mistakes expensive. The checker computes who is ordered after whom, and sees it every time.
+But warps do not run in step: one may be far ahead of another. cuda.syncthreads() is a barrier: no
+thread goes on before all threads of the block are there. The function below has one barrier, so
+that no sum is read before it is written. The kernel calls it once for each row, with the same
+buffer, and now and then a sum is wrong. On most machines it never is: that is what makes such
+mistakes expensive. The checker computes who is ordered after whom, and sees it every time.
 
 Which warp may still be reading, while which other one is already writing what?
 

@@ -1,17 +1,20 @@
 """7 · Mean and variance of a row, by a whole block.
 
-All the pieces are there: welford_step takes a value into a thread's (mean, m2, count), warp_moments merges those of a
-warp's lanes, block_moments those of a block's warps. Put them together, as NVIDIA apex's LayerNorm does: first each thread
-goes through its share of the row, then the warp merges, then the block.
+All the pieces are there: welford_step takes a value into a thread's (mean, m2, count), warp_moments
+merges those of a warp's lanes, block_moments those of a block's warps. Put them together, as NVIDIA
+apex's LayerNorm does: first each thread goes through its share of the row, then the warp merges,
+then the block.
 
     welford_step(value, mean, m2, count) → mean, m2, count
     warp_moments(mean, m2, count)        → mean, m2, count       right in lane 0
     block_moments(mean, m2, count, buffer) → mean, m2, count     right in every thread
 
-Who takes which columns? When lanes of a warp read at the same time, the memory fetches sectors of 32 bytes, 8 float32.
-So neighbouring lanes should read neighbouring columns: thread t takes columns t, t + threads, t + 2 threads, ….
+Who takes which columns? When lanes of a warp read at the same time, the memory fetches sectors of
+32 bytes, 8 float32. So neighbouring lanes should read neighbouring columns: thread t takes columns
+t, t + threads, t + 2 threads, ….
 
-To be held: right for 1 to 300 columns; on 1 row of 256 columns 8 loads and 32 sectors, the fewest possible. Yours: 5 lines.
+To be held: right for 1 to 300 columns; on 1 row of 256 columns 8 loads and 32 sectors, the fewest
+possible. Yours: 5 lines.
 """
 
 from normlab.engine import cuda, float32

@@ -4,13 +4,16 @@ RMSNorm leaves the mean where it is, divides by the root of the mean square, and
 
     output = x / np.sqrt((x ** 2).mean(axis=1, keepdims=True) + eps) * weight
 
-One kernel can serve both norms: `rms` is a bool, the same for all threads. Where rms is true, row_mean_square gives the
-mean square and nothing is subtracted; where it is not, row_moments gives mean and variance. On a GPU such a flag can be
-known to the compiler, which then drops the other branch.
+One kernel can serve both norms: `rms` is a bool, the same for all threads. Where rms is true,
+row_mean_square gives the mean square and nothing is subtracted; where it is not, row_moments gives
+mean and variance. On a GPU such a flag can be known to the compiler, which then drops the other
+branch.
 
-Both functions contain barriers, so all threads of the block have to take the same way. They do: all have the same flag.
+Both functions contain barriers, so all threads of the block have to take the same way. They do: all
+have the same flag.
 
-To be held: right with and without the flag, for 1 to 300 columns. Yours to write: 10 lines or so, at both places.
+To be held: right with and without the flag, for 1 to 300 columns. Yours to write: 10 lines or so,
+at both places.
 """
 
 import math

@@ -3,13 +3,15 @@
     xhat = (x - mean[:, None]) * invvar[:, None]
     grad_weight = (grad_output * xhat).sum(axis=0)
 
-A sum down every column. A thread for each column reads well (neighbouring threads, neighbouring columns) but walks down
-the whole matrix alone, and 1000 columns are few threads for a GPU. So the rows are dealt out to `parts` rows of blocks:
-part p takes rows p, p + parts, p + 2 parts, … and leaves its sums in partial[p]. A second kernel adds up the parts. No two
-threads ever write to the same place, so there is no race, and the same bits come out every time.
+A sum down every column. A thread for each column reads well (neighbouring threads, neighbouring
+columns) but walks down the whole matrix alone, and 1000 columns are few threads for a GPU. So the
+rows are dealt out to `parts` rows of blocks: part p takes rows p, p + parts, p + 2 parts, … and
+leaves its sums in partial[p]. A second kernel adds up the parts. No two threads ever write to the
+same place, so there is no race, and the same bits come out every time.
 
-To be held: right for any shape and number of parts; for 32 rows, 64 columns and 4 parts 904 sectors of loads (every sector of
-x and grad_output once, and the partial sums). Yours to write: 12 lines or so.
+To be held: right for any shape and number of parts; for 32 rows, 64 columns and 4 parts 904 sectors
+of loads (every sector of x and grad_output once, and the partial sums). Yours to write: 12 lines or
+so.
 """
 
 from normlab.engine import cuda, float32
@@ -17,9 +19,9 @@ from normlab.engine import cuda, float32
 
 @cuda.jit
 def partial_sums(grad_output, x, means, invvars, partial):
-    """A thread for each column and part: grad_output, x (rows, columns); means, invvars (rows,); partial (parts, columns).
+    """A thread for each column and part; the grid has (blocks of columns, parts) blocks of 32.
 
-    The grid has (blocks of columns, parts) blocks of 32 threads.
+    grad_output, x: (rows, columns). means, invvars: (rows,). partial: (parts, columns).
     """
     column = cuda.grid(1)
     part = cuda.blockIdx.y

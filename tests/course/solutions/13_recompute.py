@@ -1,18 +1,19 @@
 """13 · Back from the output.
 
-Training keeps x for the backward pass. But the output y = x̂ · weight + bias is kept anyway, by the next layer. If x̂ can be
-had from y, x need not be kept at all:
+Training keeps x for the backward pass. But the output y = x̂ · weight + bias is kept anyway, by the
+next layer. If x̂ can be had from y, x need not be kept at all:
 
     xhat = (y - bias) / weight
 
-That fails where a weight is 0, or so small that y's last digit, divided by it, is larger than x̂. NVIDIA apex pushes such
-weights away from 0 first, on the side where they are:
+That fails where a weight is 0, or so small that y's last digit, divided by it, is larger than x̂.
+NVIDIA apex pushes such weights away from 0 first, on the side where they are:
 
     clamped = np.where(weight >= 0, np.maximum(weight, eps), np.minimum(weight, -eps))
 
 Note what that makes of 0, and of -0.0, for which -0.0 >= 0 is true as well.
 
-To be held: right for weights of all sizes and both signs, and for zeros. Yours to write: 2 functions, 8 lines or so.
+To be held: right for weights of all sizes and both signs, and for zeros. Yours to write: 2
+functions, 8 lines or so.
 """
 
 from normlab.engine import cuda
