@@ -18,7 +18,7 @@ from normlab.course import wire, worker
 from normlab.course.exercise import Case, Launch
 
 SECONDS = 3.0  # of processor time that one launch may take
-PATIENCE = 4  # times as long that the grader waits, as others may need the processor
+PATIENCE = 3  # times as long that the grader waits, as others may need the processor
 MEMORY = 1 << 30  # bytes that a solution may have
 
 

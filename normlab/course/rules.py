@@ -12,7 +12,24 @@ from typing import NamedTuple
 
 BUILTINS = {"range", "len", "min", "max", "abs", "int", "float", "bool", "round", "print", "pow"}
 ARRAY_ATTRIBUTES = {"shape", "size", "ndim", "dtype", "x", "y", "z", "w"}
-SAFE_MODULES = {"math", "numpy", "numba"}  # may be imported; what of them a kernel may name is another question
+SAFE_MODULES = {"math", "numpy"}  # may be imported; what of them a kernel may name is another question
+CUDA = {
+    *("threadIdx", "blockIdx", "blockDim", "gridDim", "grid", "gridsize", "laneid", "warpsize", "shared", "local"),
+    *("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp", "threadfence"),
+    *("threadfence_block", "shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync", "all_sync", "any_sync"),
+    *(
+        "eq_sync",
+        "ballot_sync",
+        "match_any_sync",
+        "match_all_sync",
+        "activemask",
+        "lanemask_lt",
+        "atomic",
+        "fma",
+        "popc",
+    ),
+    *("clz", "ffs", "brev", "selp", "cbrt"),
+}
 STATEMENTS = (
     *(ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Return, ast.Break, ast.Continue),
     *(ast.Pass, ast.Expr, ast.Assert),
@@ -35,10 +52,12 @@ def broken(source: str, skeleton: str) -> Broken | None:
     """Return the first rule that `source`, made from `skeleton`, breaks."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return next(_violations(tree, ast.parse(skeleton)), None) or _removed(tree, skeleton)
+    except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         return Broken("syntax", f"the file does not parse: {getattr(error, 'msg', error)}", line)
-    return next(_violations(tree, ast.parse(skeleton)), None) or _removed(tree, skeleton)
+    except (RecursionError, MemoryError):
+        return Broken("syntax", "the file does not parse: an expression is nested too deeply", None)
 
 
 def added_lines(source: str, skeleton: str) -> int:
@@ -48,7 +67,12 @@ def added_lines(source: str, skeleton: str) -> int:
 
 def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
     imported = {ast.unparse(node) for node in skeleton.body if isinstance(node, ast.Import | ast.ImportFrom)}
-    known = {name for node in tree.body for name in _bound(node)}
+    known: set[str] = set()
+    for node in tree.body:
+        for name in _bound(node):
+            if name in known:
+                yield Broken("outside", f"{name!r} has a meaning already, and may not get another one", node.lineno)
+            known.add(name)
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
@@ -110,11 +134,17 @@ def _node(node: ast.AST, own: set[str], known: set[str]) -> Iterator[Broken]:
         yield Broken("numpy", "a kernel takes one element at a time, not a slice: its threads are the loop", line)
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         yield Broken("numpy", "a kernel has no @: its threads compute the product", line)
+    elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("min", "max") and len(node.args) < 2:
+        yield Broken(
+            "numpy", f"{ast.unparse(node)}: in a kernel min and max compare numbers, not an array's elements", line
+        )
     elif isinstance(node, ast.Attribute):
-        root = _root(node)
-        if node.attr.startswith("_"):
-            yield Broken("python", f"a kernel has no use for {node.attr!r}", line)
-        elif root not in known and root not in ("np", "numpy") and node.attr not in ARRAY_ATTRIBUTES:
+        root, first = _root(node)
+        if node.attr.startswith("_") or isinstance(node.ctx, ast.Store):
+            yield Broken("python", f"a kernel has no use for {ast.unparse(node)!r}", line)
+        elif root == "cuda" and first not in CUDA:
+            yield Broken("python", f"cuda.{first} is nothing that a kernel here needs", line)
+        elif root not in ("cuda", "math", "np", "numpy") and node.attr not in ARRAY_ATTRIBUTES:
             yield Broken(
                 "numpy", f"{ast.unparse(node)}: arrays in a kernel have a shape and elements, no NumPy methods", line
             )
@@ -127,12 +157,11 @@ def _node(node: ast.AST, own: set[str], known: set[str]) -> Iterator[Broken]:
             yield Broken("python", f"{node.id!r} is nothing that a kernel knows", line)
 
 
-def _root(node: ast.Attribute) -> str:
-    """Return the name that a chain of attributes begins with, if it does."""
-    value = node.value
-    while isinstance(value, ast.Attribute):
-        value = value.value
-    return value.id if isinstance(value, ast.Name) else ""
+def _root(node: ast.Attribute) -> tuple[str, str]:
+    """Return the name that a chain of attributes begins with, if it does, and the first attribute."""
+    while isinstance(node.value, ast.Attribute):
+        node = node.value
+    return (node.value.id if isinstance(node.value, ast.Name) else ""), node.attr
 
 
 def _words(node: ast.AST) -> str:

@@ -7,6 +7,7 @@ here, so there is none to be forged. A launch that takes too long is stopped by 
 import io
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from functools import partial
@@ -22,6 +23,7 @@ from normlab.course.writers import last_writer
 from normlab.sim import Trace, sanitize, simulate, trace
 from normlab.stages import row  # noqa: F401  imports what exercises import, before any process is forked
 
+ALTOGETHER = 8.0  # seconds of processor time that the whole check of a file may take
 PRINTED = 2000  # characters of what a kernel prints that are kept
 
 
@@ -43,7 +45,8 @@ def serve(connection: Connection, seconds: float, memory: int) -> None:
             printed = io.StringIO()
             try:
                 with redirect_stdout(printed):
-                    reply, results = _within(seconds, partial(_answer, names, header, blobs))
+                    left = max(0.01, ALTOGETHER - time.process_time())
+                    reply, results = _within(min(seconds, left), partial(_answer, names, header, blobs))
             except BaseException as error:
                 reply, results = _failure(error, file), []
             reply |= {"nonce": header["nonce"], "printed": printed.getvalue()[:PRINTED]}

@@ -22,7 +22,7 @@ EXERCISE = Exercise(
     example={"rows": 1, "columns": 256},
     hints=(
         "First walk: sum_g += g and sum_gx += g * x̂, with g = grad_output[row, column] * weight[column].",
-        "Then, by all threads: sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer).",
+        "Then all threads: sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer).",
         "Divide both sums by float32(x.shape[1]); the second walk stores (g - mean_g - x̂ * mean_gx) * invvar.",
     ),
 )
