@@ -105,9 +105,10 @@ class Exercise:
     picture: str = "tree"  # what --show draws: "tree", "banks" or "sectors"
 
     def draws(self, seed: int, count: int) -> list[Drawn]:
-        """Return every edge of every size, and `count` draws more, the smallest first; the same for the same seed."""
+        """Return every edge of every size, the example, and `count` draws more, the smallest first."""
         rng = np.random.default_rng([seed, *self.name.encode()])
-        chosen = [{name: edge} for name, size in self.sizes.items() for edge in size.edges] + [{}] * count
+        chosen = [{name: edge} for name, size in self.sizes.items() for edge in size.edges]
+        chosen += [self.example] + [{}] * count
         drawn = []
         for number, fixed in enumerate(chosen):
             free = {name: int(rng.integers(size.smallest, size.largest + 1)) for name, size in self.sizes.items()}

@@ -18,6 +18,7 @@ from normlab.course import wire, worker
 from normlab.course.exercise import Case, Launch
 
 SECONDS = 3.0  # of processor time that one launch may take
+ALTOGETHER = 8.0  # of processor time that all launches of a file may take
 PATIENCE = 3  # times as long that the grader waits, as others may need the processor
 MEMORY = 1 << 30  # bytes that a solution may have
 
@@ -53,13 +54,15 @@ def _context() -> BaseContext:
 class Solution:
     """The process of one file; a context manager. Raises StoppedError wherever the file's code does not do its part."""
 
-    def __init__(self, source: str, file: str, seconds: float = SECONDS, memory: int = MEMORY):
+    def __init__(
+        self, source: str, file: str, seconds: float = SECONDS, altogether: float = ALTOGETHER, memory: int = MEMORY
+    ):
         """Start the process and load `source`, which errors call `file`."""
         self._seconds = seconds
         self.printed = ""
         self._here, there = _context().Pipe()
         self._process = _context().Process(  # type: ignore[attr-defined]
-            target=worker.serve, args=(there, seconds, memory), daemon=True
+            target=worker.serve, args=(there, seconds, altogether, memory), daemon=True
         )
         self._process.start()
         there.close()  # the process has it now: the pipe ends when it does

@@ -23,7 +23,6 @@ from normlab.course.writers import last_writer
 from normlab.sim import Trace, sanitize, simulate, trace
 from normlab.stages import row  # noqa: F401  imports what exercises import, before any process is forked
 
-ALTOGETHER = 8.0  # seconds of processor time that the whole check of a file may take
 PRINTED = 2000  # characters of what a kernel prints that are kept
 
 
@@ -31,8 +30,11 @@ class TimeUpError(BaseException):
     """Processor time is up; no `except Exception` of the simulator catches it."""
 
 
-def serve(connection: Connection, seconds: float, memory: int) -> None:
-    """Answer requests until the grader hangs up: at most `seconds` of processor time each, `memory` bytes more."""
+def serve(connection: Connection, seconds: float, altogether: float, memory: int) -> None:
+    """Answer requests until the grader hangs up.
+
+    Each may take `seconds` of processor time, all of them `altogether`; `memory`: bytes more than there are now.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the grader's to answer
     _silence()
     _limit_memory(memory)
@@ -45,7 +47,7 @@ def serve(connection: Connection, seconds: float, memory: int) -> None:
             printed = io.StringIO()
             try:
                 with redirect_stdout(printed):
-                    left = max(0.01, ALTOGETHER - time.process_time())
+                    left = max(0.01, altogether - time.process_time())
                     reply, results = _within(min(seconds, left), partial(_answer, names, header, blobs))
             except BaseException as error:
                 reply, results = _failure(error, file), []

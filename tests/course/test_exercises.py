@@ -2,10 +2,12 @@
 
 import difflib
 
+import numpy as np
 import pytest
 from course.solved import SOLUTIONS, WRONG, wrong
 
 from normlab.course import catalogue, grading
+from normlab.engine import compile_ptx
 
 
 def test_there_is_a_solution_for_every_exercise_and_three_wrong_ones():
@@ -41,3 +43,27 @@ def test_a_wrong_solution_fails_for_its_reason(path, tmp_path):
 def test_an_untouched_exercise_is_not_begun(number):
     result = grading.check(number, catalogue.skeleton(number), "untouched.py")
     assert (result.failure.kind, result.points) == ("untouched", 0)
+
+
+@pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
+def test_a_reference_solution_compiles_for_a_gpu_in_float32(path):
+    pytest.importorskip("numba_cuda", reason="PTX is made by numba-cuda, which has no wheels for this platform")
+    names = {}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    exercise = catalogue.exercise(path.name[:2])
+    case = exercise.make(exercise.example_case)
+    for launch in case.launches:
+        given = [case.arrays[one] if isinstance(one, str) else one for one in launch.arguments]
+        types = [(one.dtype, one.ndim) if isinstance(one, np.ndarray) else np.dtype(type(one)) for one in given]
+        assert ".f64" not in compile_ptx(names[launch.kernel], tuple(types))
+
+
+@pytest.mark.parametrize("number", catalogue.FILES)
+def test_every_exercise_has_hints_an_example_and_its_number(number):
+    exercise, text = catalogue.exercise(number), catalogue.skeleton(number)
+    assert text.startswith(f'"""{int(number)} · ')
+    assert "To be held: " in text
+    assert "# Your line" in text
+    assert len(exercise.hints) >= 3
+    assert exercise.example.keys() == exercise.sizes.keys()
+    assert max(map(len, text.splitlines())) <= 120

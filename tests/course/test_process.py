@@ -19,7 +19,7 @@ CASE = Case(
 
 
 def stopped(source, seconds=0.5, memory=1 << 28):
-    with pytest.raises(StoppedError) as caught, Solution(source, FILE, seconds, memory) as solution:
+    with pytest.raises(StoppedError) as caught, Solution(source, FILE, seconds, memory=memory) as solution:
         solution.run(CASE, "sanitize")
     return caught.value
 
@@ -70,6 +70,14 @@ def test_what_a_file_does_to_its_process_is_a_failure_in_words(source, kind, say
 def test_an_endless_loop_is_named_by_its_line():
     assert stopped(KERNEL.format("while True:\n        i += 1")).line in (5, 6)
     assert stopped(KERNEL.format("1 // 0")).line == 5
+
+
+def test_launches_that_are_short_enough_each_may_be_too_long_together():
+    with Solution(KERNEL.format("for _ in range(100000):\n        pass"), FILE, 10.0, altogether=0.5) as solution:
+        for _ in range(2):
+            solution.run(CASE, "simulate")
+        with pytest.raises(StoppedError, match="TimeUp"):
+            [solution.run(CASE, "simulate") for _ in range(100)]
 
 
 @pytest.mark.parametrize("nonce", ["0000000000000000", "", None])

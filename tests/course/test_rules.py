@@ -6,7 +6,11 @@ from normlab.course import catalogue, rules
 
 SKELETON = catalogue.skeleton("04")
 BODY = "    # Your lines.\n"
-RIGHT = "    for level in range(5):\n        value += cuda.shfl_sync(0xFFFFFFFF, value, (lane + (1 << level)) & 31)\n    return value\n"
+RIGHT = """\
+    for level in range(5):
+        value += cuda.shfl_sync(0xFFFFFFFF, value, (lane + (1 << level)) & 31)
+    return value
+"""
 
 
 def found(lines="", above=""):
