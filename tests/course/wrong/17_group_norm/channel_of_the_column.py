@@ -1,6 +1,6 @@
-"""values: takes a weight for each element, as LayerNorm does.
+"""out-of-bounds: takes a weight for each element, as LayerNorm does.
 
-Says: output[
+Says: bias[1]
 """
 
 
