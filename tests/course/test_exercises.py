@@ -62,7 +62,8 @@ def test_a_reference_solution_compiles_for_a_gpu_in_float32(path):
 def test_every_exercise_has_hints_an_example_and_its_number(number):
     exercise, text = catalogue.exercise(number), catalogue.skeleton(number)
     assert text.startswith(f'"""{int(number)} · ')
-    assert "To be held: " in text
+    assert "\nChecked: " in text
+    assert "\nTo write: " in text
     assert "# Your line" in text
     assert len(exercise.hints) >= 3
     assert exercise.example.keys() == exercise.sizes.keys()

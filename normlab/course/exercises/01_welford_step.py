@@ -4,6 +4,10 @@ A thread walks along a row and wants its mean and variance, but looks at every v
 carries three numbers, the mean, m2 (the sum of squared deviations from the mean) and the count, and
 brings them up to date with each value.
 
+The kernel below starts a thread for every row: cuda.grid(1) is the number of the running thread,
+counted through the whole launch, and threads past the last row have nothing to do. All of them call
+the function that you write; a function that kernels call is a "device function".
+
 In NumPy, after the values v[0] … v[count - 1]:
 
     mean = v[:count].mean()        m2 = ((v[:count] - mean) ** 2).sum()
@@ -15,7 +19,9 @@ count, and m2 grows by delta · (value - new mean).
 
 Every number here is a float32: write float32(1), not 1.0, or a GPU computes in float64.
 
-To be held: right for rows of 1 to 200 values, whatever their mean. Yours to write: 4 lines or so.
+Checked: right for rows of 1 to 200 values, whatever their mean.
+
+To write: about 4 lines.
 """
 
 from normlab.engine import cuda, float32

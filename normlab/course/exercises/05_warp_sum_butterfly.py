@@ -12,8 +12,9 @@ number), then i ^ 8, 4, 2, 1:
 Two lanes that exchange values add the same two numbers, and a + b is b + a to the last bit. So
 after each step more lanes agree, and in the end all 32 do.
 
-To be held: the right sum in every lane, equal bit by bit; 5 shuffles a warp (and 1 of the kernel).
-Yours: 3 lines or so.
+Checked: the right sum in every lane, equal bit by bit; 5 shuffles a warp (and 1 of the kernel).
+
+To write: about 3 lines.
 """
 
 from normlab.engine import cuda

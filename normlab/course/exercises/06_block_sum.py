@@ -4,14 +4,17 @@ Warps cannot shuffle with each other. They meet in shared memory, an array that 
 block see. Each warp's lane 0 leaves its sum there; then everybody adds up what the warps have left.
 
 But warps do not run in step: one may be far ahead of another. cuda.syncthreads() is a barrier: no
-thread goes on before all threads of the block are there. The function below has one barrier, so
-that no sum is read before it is written. The kernel calls it once for each row, with the same
-buffer, and now and then a sum is wrong. On most machines it never is: that is what makes such
-mistakes expensive. The checker computes who is ordered after whom, and sees it every time.
+thread goes on before all threads of the block are there. The function below has one, so that no sum
+is read before it is written. But the kernel calls it once for each row, with the same buffer, and
+now and then a sum is wrong. Rarely, on a GPU: that is what makes such mistakes expensive. The check
+looks at what orders two accesses, not at luck, and finds it every time.
 
-Which warp may still be reading, while which other one is already writing what?
+Say one warp is done with a row, and goes on to the next, while another is not done yet. What does
+the first overwrite that the second still needs?
 
-To be held: right, no races; 2 barriers a row. Yours to write: 1 line, in the right place.
+Checked: right, no races; 2 barriers a row.
+
+To write: 1 line, in the right place.
 """
 
 from normlab.engine import cuda, float32

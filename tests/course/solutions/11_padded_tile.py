@@ -3,7 +3,7 @@
 y = x.T sounds like a copy. But if neighbouring threads read neighbours in a row of x, they write
 below each other in y: every one of 32 lanes then hits a sector of its own. The way out is a tile in
 shared memory: read 32 x 32 elements of x row by row, lay them into the tile, wait, and write rows
-of y that are columns of the tile.
+of y, which are columns of the tile.
 
 Shared memory has 32 banks of 4 bytes, and word number w is in bank w % 32. 32 lanes that want 32
 banks are served at once; lanes that want different words of one bank wait for each other. In a tile
@@ -11,9 +11,10 @@ of 32 words a row a whole column is in one bank. What if a row of the tile were 
 
     tile = cuda.shared.array((32, 32), float32)        makes a shared array; its shape has to be constants
 
-To be held: right for any shape; 4 sectors a load and a store where the shape is a multiple of 32;
-no bank conflicts. The block has 32 x 8 threads, so each takes 4 elements. Yours to write: 9 lines
-or so.
+Checked: right for any shape; 4 sectors a load and a store where the shape is a multiple of 32; no
+bank conflicts. The block has 32 x 8 threads, so each takes 4 elements.
+
+To write: about 9 lines.
 """
 
 from normlab.engine import cuda, float32

@@ -3,17 +3,20 @@
 A line of cells is smoothed in shared memory, several times: each inner cell becomes a quarter of
 its left neighbour, half of itself and a quarter of its right neighbour. In NumPy, each time:
 
-    line[1:-1] = line[:-2] / 4 + line[1:-1] / 2 + line[2:] / 4        (all at once: the right side is old values only)
+    line[1:-1] = line[:-2] / 4 + line[1:-1] / 2 + line[2:] / 4
 
-The kernel below says that too, thread by thread, and not a single barrier. Threads of one warp
+where the right side has old values only.
+
+The kernel below says the same, thread by thread, but has not a single barrier. Threads of one warp
 happen to run in step on many GPUs, so with few cells it works, and with more it works mostly. Find
 out which read must come before which write, and which write before which read, and make it so: run
 the check, and let it tell you who meets whom.
 
 Remember that all threads of the block have to come to a barrier, also those that have no cell.
 
-To be held: right, no races; at most 2 barriers for each time that the line is smoothed, and 1 more.
-Yours: 3 lines.
+Checked: right, no races; at most 2 barriers for each time that the line is smoothed, and 1 more.
+
+To write: 3 lines.
 """
 
 from normlab.engine import cuda, float32

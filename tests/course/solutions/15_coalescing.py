@@ -11,8 +11,9 @@ there to a sum that lane i can store?
 warp_sum_butterfly(value) gives every lane the sum of the 32 lanes' values. All 32 lanes have to
 call it together, also where there are fewer than 32 rows left.
 
-To be held: right for any number of rows; 128 sectors loaded and 4 stored on 32 rows. Yours to
-write: 8 lines or so.
+Checked: right for any number of rows; 128 sectors loaded and 4 stored on 32 rows.
+
+To write: about 8 lines.
 """
 
 from normlab.engine import cuda, float32
