@@ -40,6 +40,7 @@ def start(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; 
     typer.echo("  normlab course check 1     what is wrong, where, and for which input")
     typer.echo("  normlab course hint 1      a hint, and each time another one")
     typer.echo("  normlab course progress    what is left")
+    typer.echo("What stands under if __name__ == '__main__': is yours, to try things out.")
 
 
 @course.command(short_help="Grade one exercise, or all that are begun.")
@@ -115,9 +116,7 @@ def grade(
     classroom: Annotated[
         Path, typer.Argument(metavar="CLASSDIR", help="A folder of students' folders, or one of these.")
     ],
-    output: Annotated[
-        Path | None, typer.Option(metavar="DIR", show_default="CLASSDIR", help="Where the scores are written.")
-    ] = None,
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Where the scores are written.")] = Path("scores"),
     seed: Seed = 0,
     hidden: HiddenFile = None,
 ) -> None:
@@ -130,10 +129,10 @@ def grade(
     extra = _hidden("grade", hidden)
     graded = []
     try:
-        for student in room.grade(room.students(classroom), seed, extra):
+        for student in room.grade(room.students(classroom, output), seed, extra):
             graded.append(student)
             typer.echo(f"{student.name}: {student.points} of {student.possible} points")
-        pages = room.write(graded, output or classroom, seed)
+        pages = room.write(graded, output, seed)
     except (OSError, ValueError) as error:
         raise _refused("grade", str(error)) from None
     typer.echo(f"wrote {pages[0]}, {pages[1].name} and {len(graded)} files in {pages[-1].parent.name}/")
@@ -194,7 +193,7 @@ def _tell(result: "Result", folder: Path) -> None:
     typer.echo(f"{result.number} {result.title}: {'solved' if result.passed else 'not yet'} ({points})")
     for failure in (result.failure, result.hidden_failure):
         if failure is not None:
-            typer.echo("  " + told(failure).replace("\n", "\n  "))
+            typer.echo("  " + told(failure, file_of(folder, result.number).name).replace("\n", "\n  "))
     if result.failure is not None:
         typer.echo(f"  a hint: normlab course hint {int(result.number)}")
     if result.picture is not None:

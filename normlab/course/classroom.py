@@ -33,14 +33,15 @@ class Student:
         return sum(result.possible for result in self.results)
 
 
-def students(classroom: Path) -> list[Path]:
-    """Return the folders to grade: `classroom` itself if it has exercises, else those of its folders, by name.
+def students(classroom: Path, output: Path) -> list[Path]:
+    """Return the folders to grade: `classroom` itself if it has exercises, else its folders but for `output`, by name.
 
-    Raises ValueError where there are none.
+    Raises ValueError where none has an exercise.
     """
     if folder.is_course(classroom):
         return [classroom]
     found = sorted(path for path in classroom.iterdir() if path.is_dir() and not path.name.startswith("."))
+    found = [path for path in found if path.resolve() != output.resolve()]
     if not any(map(folder.is_course, found)):
         raise ValueError(f"{classroom} has no folder with a file such as {catalogue.FILES['01'].name}")
     return found
@@ -98,27 +99,27 @@ def gradescope(student: Student) -> dict[str, Any]:
     """Return a results.json: a test for each exercise, and one that students do not see for its hidden checks."""
     tests = []
     for result in student.results:
-        seen = {part: points for part, points in result.parts.items() if part != "hidden"}
-        name = f"{result.number} {result.title}"
-        tests.append(_test(name, sum(seen.values()), sum(POINTS[part] for part in seen), result.failure, "visible"))
+        tests.append(_test(result, {"right", "budgets"}, "", result.failure, "visible"))
         if "hidden" in result.parts:
-            failure = result.failure if result.parts["right"] == 0 else result.hidden_failure
-            tests.append(_test(f"{name}: hidden checks", result.parts["hidden"], POINTS["hidden"], failure, "hidden"))
+            failure = result.hidden_failure if result.parts["right"] else result.failure
+            tests.append(_test(result, {"hidden"}, ": hidden checks", failure, "hidden"))
     return {"score": student.points, "visibility": "visible", "tests": tests}
 
 
-def _test(name: str, points: int, possible: int, failure: Failure | None, visibility: str) -> dict[str, Any]:
+def _test(result: Result, parts: set[str], which: str, failure: Failure | None, visibility: str) -> dict[str, Any]:
+    points = sum(result.parts[part] for part in parts & result.parts.keys())
+    possible = sum(POINTS[part] for part in parts & result.parts.keys())
     return {
-        "name": name,
+        "name": f"{result.number} {result.title}{which}",
         "score": points,
         "max_score": possible,
         "status": "passed" if points == possible else "failed",
-        "output": told(failure) if failure else "",
+        "output": told(failure, catalogue.FILES[result.number].name) if failure else "",
         "visibility": visibility,
     }
 
 
-def told(failure: Failure) -> str:
-    """Return a failure as plain text: its headline, with the line, then what explains it."""
-    where = f" (line {failure.line})" if failure.line else ""
+def told(failure: Failure, file: str) -> str:
+    """Return a failure as plain text: its headline, with the place in `file`, then what explains it."""
+    where = f" ({file}:{failure.line})" if failure.line else ""
     return "\n".join([f"{failure.headline}{where}", *(f"  {line}" for line in failure.details)])

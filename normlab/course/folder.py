@@ -42,7 +42,7 @@ def graded(folder: Path, number: str, **how: Any) -> Result:
     path = file_of(folder, number)
     try:
         content = path.read_bytes()
-        source = content.decode("utf-8")
+        source = content.decode("utf-8-sig").replace("\r\n", "\n")
     except OSError as error:
         return _unread(number, Failure("missing", f"{path.name} cannot be read: {error.strerror}"), how)
     except UnicodeDecodeError as error:
@@ -98,7 +98,11 @@ def progress(folder: Path) -> list[Progress]:
         elif number in memory["solved"]:
             state = "solved" if memory["solved"][number] == _digest(path) else "changed"
         else:
-            state = "not begun" if path.read_bytes() == catalogue.skeleton(number).encode() else "begun"
+            state = (
+                "not begun"
+                if path.read_text(encoding="utf-8", errors="replace") == catalogue.skeleton(number)
+                else "begun"
+            )
         found.append(Progress(number, exercise.title, state, memory["hints"].get(number, 0), len(exercise.hints)))
     return found
 

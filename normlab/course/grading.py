@@ -144,6 +144,8 @@ def _stopped(error: StoppedError, about: list[str]) -> Failure:
         "memory": f"took too much memory: {error.text}",
         "exit": f"left by {error.text}; a kernel returns",
     }.get(error.kind, error.text)
+    if "NoneType" in error.text:
+        about = ["a function that ends without a return gives None: does every way through yours return?", *about]
     return Failure(error.kind, headline, error.line, (*error.notes, *about))
 
 
@@ -181,6 +183,9 @@ def _fails(solution: Solution, exercise: Exercise, drawn: Drawn) -> Failure | No
         return _stopped(error, [])
     if findings := run.observed.get("findings"):
         return _found(min(findings, key=lambda one: FIRST.index(one["kind"])))
+    for name, array in case.arrays.items():
+        if name not in case.want and name not in case.scratch and not np.array_equal(run.arrays[name], array, True):
+            return Failure("input", f"{name} is an input, and was changed: a kernel writes to its results only")
     for name, answer in case.want.items():
         try:
             assert_within(run.arrays[name], answer.value, answer.bound, name)

@@ -7,6 +7,8 @@ import pytest
 from course.solved import SOLUTIONS, WRONG, wrong
 
 from normlab.course import catalogue, grading
+from normlab.course.process import Solution
+from normlab.course.rules import added_lines
 from normlab.engine import compile_ptx
 
 
@@ -68,3 +70,14 @@ def test_every_exercise_has_hints_an_example_and_its_number(number):
     assert len(exercise.hints) >= 3
     assert exercise.example.keys() == exercise.sizes.keys()
     assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
+def test_a_budget_is_what_the_reference_solution_needs(path):
+    exercise, source = catalogue.exercise(path.name[:2]), path.read_text()
+    with Solution(source, str(path)) as solution:
+        traces = solution.run(exercise.make(exercise.example_case), "trace").observed["traces"]
+    for budget in exercise.budgets:
+        assert sum(one["metrics"][budget.metric] for one in traces) == budget.at_most
+    if exercise.lines is not None:
+        assert added_lines(source, catalogue.skeleton(path.name[:2])) == exercise.lines

@@ -19,6 +19,7 @@ EXERCISE = Exercise(
     title="From warps to a block: one barrier too few",
     make=_make,
     sizes={"rows": Size(1, 4, (1, 2)), "warps": Size(1, 4, (1, 2))},
+    lines=1,
     example={"rows": 2, "warps": 2},
     hints=(
         "With a single row nothing is wrong. What does the second row do to the buffer?",

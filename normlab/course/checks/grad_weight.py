@@ -32,6 +32,6 @@ EXERCISE = Exercise(
         "total += grad_output[row, column] * ((x[row, column] - means[row]) * invvars[row]); partial[part, column] = "
         "total. The second kernel adds partial[part, column] over all parts.",
     ),
-    budgets=(Budget(LOADED_SECTORS, 904, "a warp that reads 32 neighbours of a row needs 4 sectors"),),
+    budgets=(Budget(LOADED_SECTORS, 672, "a warp that reads 32 neighbours of a row needs 4 sectors"),),
     picture="sectors",
 )

@@ -4,7 +4,7 @@ import numpy as np
 
 from normlab import oracle
 from normlab.course.data import EPS, arithmetic, nothing, values
-from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import STORES, Answer, Budget, Case, Drawn, Exercise, Launch, Size
 
 
 def _make(drawn: Drawn) -> Case:
@@ -43,5 +43,6 @@ EXERCISE = Exercise(
         "The row's first channel: its group, which is row % groups, times channels_of_group.",
         "Everything else is LayerNorm, with weight[channel] and bias[channel].",
     ),
+    budgets=(Budget(STORES, 8, "32 neighbouring lanes store at once"),),
     picture="sectors",
 )

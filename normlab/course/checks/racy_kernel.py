@@ -27,6 +27,7 @@ EXERCISE = Exercise(
     title="A kernel that is wrong on Tuesdays",
     make=_make,
     sizes={"cells": Size(1, 64, (1, 2, 3, 33, 64)), "times": Size(1, 3, (1, 2))},
+    lines=3,
     example={"cells": 64, "times": 3},
     hints=(
         "Each cell is read by three threads and written by one. List what happens to cell 5 in two turns of the loop.",

@@ -14,7 +14,8 @@ the check, and let it tell you who meets whom.
 
 Remember that all threads of the block have to come to a barrier, also those that have no cell.
 
-Checked: right, no races; at most 2 barriers for each time that the line is smoothed, and 1 more.
+Checked: right, no races; at most 2 barriers for each time that the line is smoothed, and 1 more; 3
+lines added.
 
 To write: 3 lines.
 """

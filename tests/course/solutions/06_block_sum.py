@@ -12,7 +12,7 @@ looks at what orders two accesses, not at luck, and finds it every time.
 Say one warp is done with a row, and goes on to the next, while another is not done yet. What does
 the first overwrite that the second still needs?
 
-Checked: right, no races; 2 barriers a row.
+Checked: right, no races; 2 barriers a row; 1 line added.
 
 To write: 1 line, in the right place.
 """
