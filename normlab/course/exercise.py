@@ -105,9 +105,10 @@ class Exercise:
     picture: str = "tree"  # what --show draws: "tree", "banks" or "sectors"
 
     def draws(self, seed: int, count: int) -> list[Drawn]:
-        """Return every edge of every size, the example, and `count` draws more, the smallest first."""
+        """Return the smallest input, every edge of every size, the example and `count` draws more, small ones first."""
         rng = np.random.default_rng([seed, *self.name.encode()])
-        chosen = [{name: edge} for name, size in self.sizes.items() for edge in size.edges]
+        chosen = [{name: size.smallest for name, size in self.sizes.items()}]
+        chosen += [{name: edge} for name, size in self.sizes.items() for edge in size.edges]
         chosen += [self.example] + [{}] * count
         drawn = []
         for number, fixed in enumerate(chosen):

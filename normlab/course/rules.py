@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 BUILTINS = {"range", "len", "min", "max", "abs", "int", "float", "bool", "round", "print", "pow"}
 ARRAY_ATTRIBUTES = {"shape", "size", "ndim", "dtype", "x", "y", "z", "w"}
-SAFE_MODULES = {"math", "numpy"}  # may be imported; what of them a kernel may name is another question
+IMPORTS = {"import math", "import numpy", "import numpy as np"}  # NumPy for what is tried out; a kernel may not name it
+NUMPY = {"np", "numpy"}
+CONSTANT = (ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
 CUDA = {
     *("threadIdx", "blockIdx", "blockDim", "gridDim", "grid", "gridsize", "laneid", "warpsize", "shared", "local"),
     *("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp", "threadfence"),
@@ -66,22 +68,27 @@ def added_lines(source: str, skeleton: str) -> int:
 
 
 def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
-    imported = {ast.unparse(node) for node in skeleton.body if isinstance(node, ast.Import | ast.ImportFrom)}
+    allowed = IMPORTS | {ast.unparse(node) for node in skeleton.body if isinstance(node, ast.Import | ast.ImportFrom)}
     known: set[str] = set()
     for node in tree.body:
         for name in _bound(node):
-            if name in known:
+            if name in known or name.startswith("_"):
                 yield Broken("outside", f"{name!r} has a meaning already, and may not get another one", node.lineno)
             known.add(name)
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            names = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-            if ast.unparse(node) not in imported and not SAFE_MODULES.issuperset(map(str, names)):
-                yield Broken("import", f"imports {', '.join(map(str, names))}, which no kernel here needs", node.lineno)
+            parts = [alias.name for alias in node.names]
+            module = getattr(node, "module", None) or ", ".join(parts)
+            of_math = module == "math" and isinstance(node, ast.ImportFrom) and not any("_" in part for part in parts)
+            if ast.unparse(node) not in allowed and not of_math:
+                yield Broken(
+                    "import", f"imports {module}: a solution has the exercise's imports, and math", node.lineno
+                )
         elif isinstance(node, ast.FunctionDef):
-            yield from _function(node, known)
+            yield from _function(node, known - NUMPY)
         elif isinstance(node, ast.Assign):
-            if not all(isinstance(part, _CONSTANT) for part in ast.walk(node.value)):
+            targets = [part for target in node.targets for part in ast.walk(target)]
+            if not all(isinstance(part, CONSTANT) for part in [*targets, *ast.walk(node.value)]):
                 yield Broken("outside", "only constants may be set outside of functions", node.lineno)
         elif not (_is_text(node) or _is_main(node)):
             yield Broken(
@@ -92,15 +99,10 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
             )
 
 
-_CONSTANT = (ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
-
-
 def _bound(node: ast.stmt) -> Iterator[str]:
-    """Give the names that a statement of the module binds, but for those of NumPy."""
+    """Give the names that a statement of the module binds."""
     if isinstance(node, ast.Import | ast.ImportFrom):
-        for alias in node.names:
-            if "numpy" not in (alias.name, getattr(node, "module", None)):
-                yield alias.asname or alias.name.partition(".")[0]
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
     elif isinstance(node, ast.FunctionDef):
         yield node.name
     elif isinstance(node, ast.Assign):
@@ -116,7 +118,12 @@ def _function(function: ast.FunctionDef, known: set[str]) -> Iterator[Broken]:
             function.lineno,
         )
     arguments = function.args
-    if arguments.vararg or arguments.kwarg or arguments.defaults or arguments.kwonlyargs:
+    noted = [
+        function.returns,
+        *(argument.annotation for argument in arguments.args),
+        *getattr(function, "type_params", ()),
+    ]
+    if arguments.vararg or arguments.kwarg or arguments.defaults or arguments.kwonlyargs or any(noted):
         yield Broken("python", f"{function.name!r} may have plain arguments only", function.lineno)
     body = function.body[1:] if _is_text(function.body[0]) else function.body
     own = {argument.arg for argument in arguments.args}
@@ -144,12 +151,12 @@ def _node(node: ast.AST, own: set[str], known: set[str]) -> Iterator[Broken]:
             yield Broken("python", f"a kernel has no use for {ast.unparse(node)!r}", line)
         elif root == "cuda" and first not in CUDA:
             yield Broken("python", f"cuda.{first} is nothing that a kernel here needs", line)
-        elif root not in ("cuda", "math", "np", "numpy") and node.attr not in ARRAY_ATTRIBUTES:
+        elif (root in own or root not in {"cuda", "math"} | NUMPY) and node.attr not in ARRAY_ATTRIBUTES:
             yield Broken(
                 "numpy", f"{ast.unparse(node)}: arrays in a kernel have a shape and elements, no NumPy methods", line
             )
     elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in own | known | BUILTINS:
-        if node.id in ("np", "numpy"):
+        if node.id in NUMPY:
             yield Broken(
                 "numpy", "a kernel is compiled for a GPU, where there is no NumPy: let its threads do it", line
             )

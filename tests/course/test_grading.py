@@ -104,7 +104,8 @@ def test_loops_deadlocks_and_the_like_are_failures_of_one_line(lines, kind):
 def test_os_exit_is_refused_by_its_line_and_survived_where_rules_do_not_look(monkeypatch):
     source = "import os\nos._exit(0)\n" + SOLVED["04"]
     failure = graded("04", source).failure
-    assert (failure.kind, failure.line, failure.headline) == ("import", 1, "imports os, which no kernel here needs")
+    assert (failure.kind, failure.line) == ("import", 1)
+    assert failure.headline.startswith("imports os: ")
     monkeypatch.setattr(grading.rules, "broken", lambda source, skeleton: None)
     failure = graded("04", source).failure
     assert failure.headline == "the process ended by itself (exit code 0) while being loaded, without a result"

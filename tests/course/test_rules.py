@@ -22,7 +22,7 @@ def found(lines="", above=""):
 def test_a_right_solution_breaks_no_rule():
     assert found() is None
     assert found("    # a comment\n    half = float(lane) / 2\n") is None
-    assert found(above="import math\n\nTURNS = 5 * 1\n") is None
+    assert found(above="from math import sqrt\n\nTURNS = 5 * 1\n") is None
     assert found(above='import numpy as np\n\nif __name__ == "__main__":\n    print(np.arange(3).sum())\n') is None
 
 
@@ -41,6 +41,9 @@ def test_a_right_solution_breaks_no_rule():
         ("    open('answers')\n", "python", "'open' is nothing that a kernel knows"),
         ("    value.__class__\n", "python", "no use for 'value.__class__'"),
         ("    cuda.observer = 1\n", "python", "no use for 'cuda.observer'"),
+        ("    math = value\n    math.sum()\n", "numpy", "no NumPy methods"),
+        ("    cuda = value\n    cuda.sum()\n", "python", "cuda.sum is nothing"),
+        ("    value.shape = 3\n", "python", "no use for 'value.shape'"),
         ("    cuda.current.block\n", "python", "cuda.current is nothing that a kernel here needs"),
     ],
 )
@@ -53,13 +56,24 @@ def test_what_no_gpu_can_do_is_refused_in_a_kernel(lines, kind, says):
 @pytest.mark.parametrize(
     ("above", "kind", "says"),
     [
-        ("import os\n", "import", "imports os, which no kernel here needs"),
+        ("import os\n", "import", "imports os: a solution has the exercise's imports, and math"),
         ("from normlab.stages.warp import warp_sum as solved\n", "import", "imports normlab.stages.warp"),
         ("print('solved')\n", "outside", "stands outside of any function"),
         ("X = [1].pop()\n", "outside", "only constants"),
         ("def helper(x):\n    return x\n", "python", "needs one decorator"),
         ("@cuda.jit(debug=True)\ndef helper(x):\n    return x\n", "python", "needs one decorator"),
         ("@cuda.jit(device=True)\ndef helper(x=1):\n    return x\n", "python", "plain arguments only"),
+        ("@cuda.jit(device=True)\ndef helper(x: print('hello')):\n    return x\n", "python", "plain arguments only"),
+        ("@cuda.jit(device=True)\ndef helper(x) -> print('hello'):\n    return x\n", "python", "plain arguments only"),
+        ("__name__ = '__main__'\nif __name__ == '__main__':\n    print('hello')\n", "outside", "has a meaning already"),
+        ("cuda.jit = 3\n", "outside", "'cuda' has a meaning already"),
+        ("import math as m\n", "import", "imports math"),
+        ("from math import __spec__ as spec\n", "import", "imports math"),
+        ("import numpy as math\n", "import", "imports numpy"),
+        ("from numpy import mean\n", "import", "imports numpy"),
+        ("import math, os\n", "import", "imports math, os"),
+        ("from os import _exit as leave\n", "import", "imports os"),
+        ("from math import sqrt as cuda\n", "outside", "has a meaning already"),
         ("warp_sum = 1\n", "outside", "has a meaning already"),
         ("class A:\n    pass\n", "outside", "stands outside"),
     ],
