@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-# Budgets are in Nsight Compute's words, from `normlab.sim.METRICS`.
+# Budgets are in Nsight Compute's words, from `normlab.sim.METRICS`; messages have plainer ones.
 LOADS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
 LOADED_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 STORES = "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"
@@ -19,6 +19,14 @@ LOAD_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"
 STORE_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"
 SHUFFLES = "normlab__shuffles.sum"
 BARRIERS = "normlab__barriers.sum"
+WORDS = {
+    LOADS: "loads by warps",
+    LOADED_SECTORS: "sectors loaded",
+    STORES: "stores by warps",
+    STORED_SECTORS: "sectors stored",
+    LOAD_CONFLICTS: "bank conflicts of loads",
+    STORE_CONFLICTS: "bank conflicts of stores",
+}
 
 Extent = int | tuple[int, ...]
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from normlab.course import catalogue, rules
-from normlab.course.exercise import Budget, Case, Drawn, Exercise
+from normlab.course.exercise import WORDS, Budget, Case, Drawn, Exercise
 from normlab.course.hidden import Hidden
 from normlab.course.process import SECONDS, Solution, StoppedError
 from normlab.oracle import assert_within
@@ -21,6 +21,7 @@ from normlab.sim import METRICS
 
 DRAWS = 12  # inputs beside the edges
 TRIES = 48  # runs that making a failing input smaller may take
+WARP = 32  # threads
 SHOWN = 40  # elements of an input that a message prints at most
 # What the sanitizer finds, causes before what may follow from them.
 FIRST = [
@@ -182,7 +183,7 @@ def _fails(solution: Solution, exercise: Exercise, drawn: Drawn) -> Failure | No
     except StoppedError as error:
         return _stopped(error, [])
     if findings := run.observed.get("findings"):
-        return _found(min(findings, key=lambda one: FIRST.index(one["kind"])))
+        return _found(min(findings, key=lambda one: FIRST.index(one["kind"])), case)
     for name, array in case.arrays.items():
         if name not in case.want and name not in case.scratch and not np.array_equal(run.arrays[name], array, True):
             return Failure("input", f"{name} is an input, and was changed: a kernel writes to its results only")
@@ -194,8 +195,15 @@ def _fails(solution: Solution, exercise: Exercise, drawn: Drawn) -> Failure | No
     return None
 
 
-def _found(finding: dict[str, Any]) -> Failure:
-    """Say what the sanitizer found."""
+def _found(finding: dict[str, Any], case: Case) -> Failure:
+    """Say what the sanitizer found.
+
+    In a small input it may be lanes of one warp that race, for which a warp's barrier would do; in a larger one it is
+    warps, too.
+    """
+    advice = finding["advice"]
+    if max(np.prod(launch.block) for launch in case.launches) > WARP:
+        advice = advice.replace("cuda.syncwarp()", "cuda.syncthreads()")
     where = f" on {finding['space']} {finding['array']}{finding['index']}" if finding["array"] else ""
     acts = [act for act in (finding["first"], finding["second"]) if act]
     told = [
@@ -204,7 +212,7 @@ def _found(finding: dict[str, Any]) -> Failure:
         for act in acts
     ]
     line = next((act["line"] for act in acts if act["line"]), None)
-    return Failure(finding["kind"], f"{finding['kind']}{where}: {finding['advice']}", line, tuple(told))
+    return Failure(finding["kind"], f"{finding['kind']}{where}: {advice}", line, tuple(told))
 
 
 def _explained(solution: Solution, exercise: Exercise, drawn: Drawn, failure: Failure, file: str) -> Failure:
@@ -262,14 +270,14 @@ def _within(solution: Solution, exercise: Exercise, budgets: Iterable[Budget], f
     for budget in budgets:
         counted = sum(one["metrics"][budget.metric] for one in traces)
         if counted > budget.at_most:
-            what = METRICS[budget.metric].short
+            what = WORDS.get(budget.metric, METRICS[budget.metric].short)
             lines = [line for one in traces for line in one["lines"] if line["file"] == file]
             worst = max(lines, key=lambda line: line["metrics"][budget.metric], default=None)
             details = [f"counted on {exercise.example_case}"]
             line = None
             if worst and worst["metrics"][budget.metric]:
                 line = worst["line"]
-                details.append(f"line {line} alone: {worst['metrics'][budget.metric]:,}: {worst['text']}")
+                details.append(f"{worst['metrics'][budget.metric]:,} of them at line {line}: {worst['text']}")
             headline = f"{counted:,} {what}, at most {budget.at_most:,} allowed: {budget.why}"
             raise _WrongError(Failure("budget", headline, line, tuple(details)))
 

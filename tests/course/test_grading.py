@@ -56,7 +56,9 @@ def test_a_race_names_both_threads_both_lines_and_what_to_do(tmp_path):
 
 def test_a_budget_names_its_reason_and_the_line_that_costs_most(tmp_path):
     result, lines = wrongly("11_padded_tile", "not_padded", tmp_path)
-    assert result.failure.headline.startswith("992 shared ld conflicts, at most 0 allowed: lanes that load different")
+    assert result.failure.headline.startswith(
+        "992 bank conflicts of loads, at most 0 allowed: lanes that load different"
+    )
     assert "tile[column, row]" in lines[result.failure.line - 1]
     assert result.parts == {"right": 6, "budgets": 0}
 

@@ -1,6 +1,6 @@
 """budget: each thread goes through the whole row; the merges leave that right, and 64 times too slow.
 
-Says: ld requests, at most 8 allowed
+Says: loads by warps, at most 8 allowed
 """
 
 

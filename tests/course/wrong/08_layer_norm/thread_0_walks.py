@@ -1,6 +1,6 @@
 """budget: one thread of the block writes the whole row.
 
-Says: st requests, at most 20 allowed
+Says: stores by warps, at most 20 allowed
 """
 
 

@@ -1,6 +1,6 @@
 """budget: writes columns of y, a sector for each element.
 
-Says: st sectors, at most 128 allowed
+Says: sectors stored, at most 128 allowed
 """
 
 

@@ -1,6 +1,6 @@
 """budget: a column of the tile lies in one bank.
 
-Says: shared ld conflicts, at most 0 allowed
+Says: bank conflicts of loads, at most 0 allowed
 """
 
 

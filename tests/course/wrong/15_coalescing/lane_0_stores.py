@@ -1,6 +1,6 @@
 """budget: stores each sum as soon as it is there, a sector for each.
 
-Says: st sectors, at most 4 allowed
+Says: sectors stored, at most 4 allowed
 """
 
 

@@ -1,6 +1,6 @@
 """budget: each lane walks along a row of its own: 1,024 sectors.
 
-Says: 1,024 ld sectors, at most 128 allowed
+Says: 1,024 sectors loaded, at most 128 allowed
 """
 
 

@@ -1,6 +1,6 @@
 """budget: lane 0 does it all.
 
-Says: ld sectors, at most 128 allowed
+Says: sectors loaded, at most 128 allowed
 """
 
 

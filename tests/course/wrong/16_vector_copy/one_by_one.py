@@ -1,6 +1,6 @@
 """budget: right, by single elements.
 
-Says: ld requests, at most 8 allowed
+Says: loads by warps, at most 8 allowed
 """
 
 

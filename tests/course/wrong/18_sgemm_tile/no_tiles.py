@@ -1,6 +1,6 @@
 """budget: right, and loads each element once for every use.
 
-Says: ld sectors, at most 128 allowed
+Says: sectors loaded, at most 128 allowed
 """
 
 
