@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from normlab.course import catalogue, folder
-from normlab.course.grading import POINTS, Failure, Result
+from normlab.course.failure import Failure
+from normlab.course.grading import POINTS, Result
 from normlab.course.hidden import Hidden
 
 

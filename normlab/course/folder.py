@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from normlab.course import catalogue
-from normlab.course.grading import Failure, Result, check
+from normlab.course.failure import Failure
+from normlab.course.grading import Result, check
 
 MEMORY = ".normlab-course.json"  # in the folder: {"solved": {number: digest}, "hints": {number: count}}
 LARGEST = 200_000  # bytes that a solution may have

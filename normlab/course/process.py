@@ -20,6 +20,8 @@ from normlab.course.exercise import Case, Launch
 SECONDS = 3.0  # of processor time that one launch may take
 ALTOGETHER = 8.0  # of processor time that all launches of a file may take
 PATIENCE = 3  # times as long that the grader waits, as others may need the processor
+NO_RESULT = "the solution's process sent something that is no result"
+OBSERVED = {"sanitize": "findings", "trace": "traces", "writer": "writer"}  # what is watched → what a reply must have
 MEMORY = 1 << 30  # bytes that a solution may have
 
 
@@ -100,7 +102,9 @@ class Solution:
         try:
             results = wire.rebuilt(header["arrays"], blobs[: len(arrays)])
         except ValueError:
-            raise StoppedError("ended", "the solution's process sent something that is no result") from None
+            raise StoppedError("ended", NO_RESULT) from None
+        if OBSERVED[watch] not in reply:
+            raise StoppedError("ended", NO_RESULT)
         return Run(results, reply, blobs[len(arrays)] if len(blobs) > len(arrays) else None)
 
     def _ask(self, header: dict[str, Any], blobs: list[bytes], doing: str) -> tuple[dict[str, Any], list[bytes]]:
@@ -119,7 +123,7 @@ class Solution:
         except ValueError:
             reply, results = {}, []
         if reply.get("nonce") != nonce:
-            raise StoppedError("ended", "the solution's process sent something that is no result")
+            raise StoppedError("ended", NO_RESULT)
         self.printed = reply.get("printed", "")
         if "failed" in reply:
             raise StoppedError(**reply["failed"])

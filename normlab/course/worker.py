@@ -20,7 +20,7 @@ import numpy as np
 
 from normlab.course import wire
 from normlab.course.writers import last_writer
-from normlab.sim import Trace, sanitize, simulate, trace
+from normlab.sim import Trace, sanitize, trace
 from normlab.stages import row  # noqa: F401  imports what exercises import, before any process is forked
 
 PRINTED = 2000  # characters of what a kernel prints that are kept
@@ -137,17 +137,15 @@ def _launch_all(names: dict[str, Any], header: dict[str, Any], arrays: dict[str,
                 return {"findings": report.as_dict()["findings"]}
         elif watch == "trace":
             traces.append(trace(function)[grid, block](*arguments))
-        elif watch == "writer":
-            found = last_writer(function, arrays[header["array"]], tuple(header["index"]))[grid, block](*arguments)
-            writer = found or writer
         else:
-            simulate(function)[grid, block](*arguments)
+            watched = last_writer(function, arrays[header["array"]], tuple(header["index"]))
+            writer = watched[grid, block](*arguments) or writer
+    if watch == "sanitize":
+        return {"findings": []}
     if watch == "writer":
         return {"writer": writer}
-    if watch == "trace":
-        counted = {"traces": [one.as_dict() for one in traces]}
-        return counted | ({"picture": _picture(traces, header["picture"])} if "picture" in header else {})
-    return {}
+    counted = {"traces": [one.as_dict() for one in traces]}
+    return counted | ({"picture": _picture(traces, header["picture"])} if "picture" in header else {})
 
 
 def _argument(given: list, arrays: dict[str, np.ndarray]) -> Any:

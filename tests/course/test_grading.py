@@ -68,6 +68,12 @@ def test_an_exception_names_its_line(tmp_path):
     assert "store_vector(y, first + 1" in lines[result.failure.line - 1]
 
 
+def test_a_line_of_the_house_is_named_as_such(tmp_path):
+    failure = wrongly("07_row_moments", "merge_in_the_loop", tmp_path)[0].failure
+    assert failure.line is None
+    assert "at line 26 of block.py, which you call: cuda.syncthreads()" in failure.details[0]
+
+
 def test_lines_have_a_budget_where_they_teach(monkeypatch):
     from dataclasses import replace
 

@@ -75,9 +75,9 @@ def test_an_endless_loop_is_named_by_its_line():
 def test_launches_that_are_short_enough_each_may_be_too_long_together():
     with Solution(KERNEL.format("for _ in range(100000):\n        pass"), FILE, 10.0, altogether=0.5) as solution:
         for _ in range(2):
-            solution.run(CASE, "simulate")
+            solution.run(CASE, "sanitize")
         with pytest.raises(StoppedError, match="TimeUp"):
-            [solution.run(CASE, "simulate") for _ in range(100)]
+            [solution.run(CASE, "sanitize") for _ in range(100)]
 
 
 @pytest.mark.parametrize("nonce", ["0000000000000000", "", None])
