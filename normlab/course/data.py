@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from normlab import oracle
-from normlab.course.exercise import Answer, Drawn
+from normlab.course.exercise import Answer, Case, Drawn, Launch
 from normlab.oracle.forward_bounds import finished
 from normlab.oracle.inexact import Inexact
 from normlab.oracle.moments import mean_and_variance
@@ -36,17 +36,31 @@ def sums(x: np.ndarray) -> Answer:
     return Answer(oracle.product(x, ones)[:, 0], oracle.product_bound(x, ones)[:, 0])
 
 
+def sums_case(drawn: Drawn, grid: int, block: int) -> Case:
+    """The sums of drawn["rows"] rows of `block` values, by the kernel sum_rows(x, sums)."""
+    x = values(drawn.kind, drawn.rng, drawn["rows"], block)
+    return Case(
+        launches=[Launch("sum_rows", grid, block, ("x", "sums"))],
+        arrays={"x": x, "sums": nothing(len(x))},
+        want={"sums": sums(x)},
+    )
+
+
 def arithmetic(n2: int, statistics: oracle.arithmetic.Statistics = "welford") -> oracle.Arithmetic:
     """How a solution may compute a row of n2: with no tree at all it rounds the most."""
     return oracle.Arithmetic(row_terms=n2, row_merges=12, column_terms=n2, column_merges=0, statistics=statistics)
 
 
-def moments(x: np.ndarray, how: oracle.Arithmetic) -> tuple[Answer, Answer]:
-    """Mean and biased variance of every row of x (n1, n2), each (n1,)."""
+def moments_case(drawn: Drawn, kernel: str, grid: int, block: int) -> Case:
+    """Mean and biased variance of every row of x, by `kernel`(x, means, variances)."""
+    x = values(drawn.kind, drawn.rng, drawn["rows"], drawn["columns"])
     rows = as_rows(x, x.shape[1], None, None, EPS)
-    middle = normalise(rows, centred=True)
-    mean, variance = mean_and_variance(rows.x, middle, how)
-    return _answer(mean), _answer(variance)
+    mean, variance = mean_and_variance(rows.x, normalise(rows, centred=True), arithmetic(x.shape[1]))
+    return Case(
+        launches=[Launch(kernel, grid, block, ("x", "means", "variances"))],
+        arrays={"x": x, "means": nothing(len(x)), "variances": nothing(len(x))},
+        want={"means": _answer(mean), "variances": _answer(variance)},
+    )
 
 
 def _answer(held: Inexact) -> Answer:

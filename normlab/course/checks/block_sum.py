@@ -1,17 +1,11 @@
 """Exercise: a block's sum with a barrier too few. Solved in `normlab.stages.block.block_sum`."""
 
-from normlab.course.data import nothing, sums, values
-from normlab.course.exercise import BARRIERS, Budget, Case, Drawn, Exercise, Launch, Size
+from normlab.course.data import sums_case
+from normlab.course.exercise import BARRIERS, Budget, Case, Drawn, Exercise, Size
 
 
 def _make(drawn: Drawn) -> Case:
-    rows, threads = drawn["rows"], 32 * drawn["warps"]
-    x = values(drawn.kind, drawn.rng, rows, threads)
-    return Case(
-        launches=[Launch("sum_rows", 1, threads, ("x", "sums"))],
-        arrays={"x": x, "sums": nothing(rows)},
-        want={"sums": sums(x)},
-    )
+    return sums_case(drawn, 1, 32 * drawn["warps"])
 
 
 EXERCISE = Exercise(

@@ -1,17 +1,11 @@
 """Exercise: row sums that load every sector once."""
 
-from normlab.course.data import nothing, sums, values
-from normlab.course.exercise import LOADED_SECTORS, STORED_SECTORS, Budget, Case, Drawn, Exercise, Launch, Size
+from normlab.course.data import sums_case
+from normlab.course.exercise import LOADED_SECTORS, STORED_SECTORS, Budget, Case, Drawn, Exercise, Size
 
 
 def _make(drawn: Drawn) -> Case:
-    rows = drawn["rows"]
-    x = values(drawn.kind, drawn.rng, rows, 32)
-    return Case(
-        launches=[Launch("sum_rows", -(-rows // 32), 32, ("x", "sums"))],
-        arrays={"x": x, "sums": nothing(rows)},
-        want={"sums": sums(x)},
-    )
+    return sums_case(drawn, -(-drawn["rows"] // 32), 32)
 
 
 EXERCISE = Exercise(

@@ -1,18 +1,11 @@
 """Exercise: merging two empty groups. Solved in `normlab.stages.moments.chan_merge`."""
 
-from normlab.course.data import arithmetic, moments, nothing, values
-from normlab.course.exercise import Case, Drawn, Exercise, Launch, Size
+from normlab.course.data import moments_case
+from normlab.course.exercise import Case, Drawn, Exercise, Size
 
 
 def _make(drawn: Drawn) -> Case:
-    rows, columns = drawn["rows"], drawn["columns"]
-    x = values(drawn.kind, drawn.rng, rows, columns)
-    mean, variance = moments(x, arithmetic(columns))
-    return Case(
-        launches=[Launch("warp_moments", rows, 32, ("x", "means", "variances"))],
-        arrays={"x": x, "means": nothing(rows), "variances": nothing(rows)},
-        want={"means": mean, "variances": variance},
-    )
+    return moments_case(drawn, "warp_moments", drawn["rows"], 32)
 
 
 EXERCISE = Exercise(

@@ -1,18 +1,11 @@
 """Exercise: a row's moments by a block. Solved in `normlab.stages.row.row_moments`."""
 
-from normlab.course.data import arithmetic, moments, nothing, values
-from normlab.course.exercise import LOADED_SECTORS, LOADS, Budget, Case, Drawn, Exercise, Launch, Size
+from normlab.course.data import moments_case
+from normlab.course.exercise import LOADED_SECTORS, LOADS, Budget, Case, Drawn, Exercise, Size
 
 
 def _make(drawn: Drawn) -> Case:
-    rows, columns = drawn["rows"], drawn["columns"]
-    x = values(drawn.kind, drawn.rng, rows, columns)
-    mean, variance = moments(x, arithmetic(columns))
-    return Case(
-        launches=[Launch("row_moments", rows, 64, ("x", "means", "variances"))],
-        arrays={"x": x, "means": nothing(rows), "variances": nothing(rows)},
-        want={"means": mean, "variances": variance},
-    )
+    return moments_case(drawn, "row_moments", drawn["rows"], 64)
 
 
 EXERCISE = Exercise(

@@ -1,17 +1,11 @@
 """Exercise: a warp's sum by rotation. Solved in `normlab.stages.warp.warp_sum`."""
 
-from normlab.course.data import nothing, sums, values
-from normlab.course.exercise import SHUFFLES, Budget, Case, Drawn, Exercise, Launch, Size
+from normlab.course.data import sums_case
+from normlab.course.exercise import SHUFFLES, Budget, Case, Drawn, Exercise, Size
 
 
 def _make(drawn: Drawn) -> Case:
-    rows = drawn["rows"]
-    x = values(drawn.kind, drawn.rng, rows, 32)
-    return Case(
-        launches=[Launch("sum_rows", rows, 32, ("x", "sums"))],
-        arrays={"x": x, "sums": nothing(rows)},
-        want={"sums": sums(x)},
-    )
+    return sums_case(drawn, drawn["rows"], 32)
 
 
 EXERCISE = Exercise(

@@ -1,18 +1,11 @@
 """Exercise: Welford's step. Solved in `normlab.stages.moments.welford_step`."""
 
-from normlab.course.data import arithmetic, moments, nothing, values
-from normlab.course.exercise import Case, Drawn, Exercise, Launch, Size
+from normlab.course.data import moments_case
+from normlab.course.exercise import Case, Drawn, Exercise, Size
 
 
 def _make(drawn: Drawn) -> Case:
-    rows, columns = drawn["rows"], drawn["columns"]
-    x = values(drawn.kind, drawn.rng, rows, columns)
-    mean, variance = moments(x, arithmetic(columns))
-    return Case(
-        launches=[Launch("row_statistics", -(-rows // 32), 32, ("x", "mean", "variance"))],
-        arrays={"x": x, "mean": nothing(rows), "variance": nothing(rows)},
-        want={"mean": mean, "variance": variance},
-    )
+    return moments_case(drawn, "row_statistics", -(-drawn["rows"] // 32), 32)
 
 
 EXERCISE = Exercise(

@@ -34,14 +34,14 @@ def welford_step(value, mean, m2, count):
 
 
 @cuda.jit
-def row_statistics(x, mean, variance):
-    """A thread per row: x is (rows, columns), mean and variance are (rows,)."""
+def row_statistics(x, means, variances):
+    """A thread per row: x is (rows, columns), means and variances are (rows,)."""
     row = cuda.grid(1)
     if row < x.shape[0]:
-        row_mean = float32(0)
+        mean = float32(0)
         m2 = float32(0)
         count = float32(0)
         for column in range(x.shape[1]):
-            row_mean, m2, count = welford_step(x[row, column], row_mean, m2, count)
-        mean[row] = row_mean
-        variance[row] = m2 / count
+            mean, m2, count = welford_step(x[row, column], mean, m2, count)
+        means[row] = mean
+        variances[row] = m2 / count

@@ -1,6 +1,6 @@
 """values: squares the distance from the old mean, where one factor is the distance from the new one.
 
-Says: variance[0]: expected 0, got 1
+Says: variances[0]: expected 0, got 1
 """
 
 
