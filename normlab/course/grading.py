@@ -15,7 +15,7 @@ from normlab.course import catalogue, failure, rules
 from normlab.course.exercise import Budget, Case, Drawn, Exercise
 from normlab.course.failure import Failure, FailureError
 from normlab.course.hidden import Hidden
-from normlab.course.process import SECONDS, Solution, StoppedError
+from normlab.course.process import NORMAL, Limits, Solution, StoppedError
 
 DRAWS = 12  # inputs beside the smallest, the edges and the example
 TRIES = 48  # runs that making a failing input smaller may take
@@ -58,7 +58,7 @@ def check(
     seed: int = 0,
     hidden: Hidden | None = None,
     show: bool = False,
-    seconds: float = SECONDS,
+    limits: Limits = NORMAL,
 ) -> Result:
     """Grade `source`, the text of `file`, as exercise `number`. `show`: draw a picture, too."""
     began = time.perf_counter()
@@ -69,7 +69,7 @@ def check(
     seen = unseen = picture = None
     try:
         _obey(source, skeleton)
-        with _begin(source, file, seconds) as solution:
+        with _begin(source, file, limits) as solution:
             grader = _Grader(exercise, solution, file)
             if show:
                 picture = grader.picture()
@@ -99,9 +99,9 @@ def _obey(source: str, skeleton: str) -> None:
         raise FailureError(Failure(broken.kind, broken.text, broken.line))
 
 
-def _begin(source: str, file: str, seconds: float) -> Solution:
+def _begin(source: str, file: str, limits: Limits) -> Solution:
     try:
-        return Solution(source, file, seconds)
+        return Solution(source, file, limits)
     except StoppedError as error:
         raise FailureError(failure.stopped(error)) from None
 

@@ -17,12 +17,22 @@ import numpy as np
 from normlab.course import wire, worker
 from normlab.course.exercise import Case, Launch
 
-SECONDS = 3.0  # of processor time that one launch may take
-ALTOGETHER = 8.0  # of processor time that all launches of a file may take
-PATIENCE = 3  # times as long that the grader waits, as others may need the processor
 NO_RESULT = "the solution's process sent something that is no result"
 OBSERVED = {"sanitize": "findings", "trace": "traces", "writer": "writer"}  # what is watched → what a reply must have
-MEMORY = 1 << 30  # bytes that a solution may have
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a solution may take: of processor time, which does not depend on what else the machine does, and of memory.
+
+    seconds: of processor time, a launch. altogether: of all its launches. patience: seconds of the clock that the
+    grader waits for a launch, for those that sleep. memory: bytes.
+    """
+
+    seconds: float = 3.0
+    altogether: float = 8.0
+    patience: float = 9.0
+    memory: int = 1 << 30
 
 
 class StoppedError(Exception):
@@ -53,19 +63,19 @@ def _context() -> BaseContext:
     return context
 
 
+NORMAL = Limits()
+
+
 class Solution:
     """The process of one file; a context manager. Raises StoppedError wherever the file's code does not do its part."""
 
-    def __init__(
-        self, source: str, file: str, seconds: float = SECONDS, altogether: float = ALTOGETHER, memory: int = MEMORY
-    ):
+    def __init__(self, source: str, file: str, limits: Limits = NORMAL):
         """Start the process and load `source`, which errors call `file`."""
-        self._seconds = seconds
+        self._patience = limits.patience
         self.printed = ""
         self._here, there = _context().Pipe()
-        self._process = _context().Process(  # type: ignore[attr-defined]
-            target=worker.serve, args=(there, seconds, altogether, memory), daemon=True
-        )
+        given = there, limits.seconds, limits.altogether, limits.memory
+        self._process = _context().Process(target=worker.serve, args=given, daemon=True)  # type: ignore[attr-defined]
         self._process.start()
         there.close()  # the process has it now: the pipe ends when it does
         try:
@@ -111,10 +121,8 @@ class Solution:
         nonce = secrets.token_hex(8)
         try:
             self._here.send_bytes(wire.pack(header | {"nonce": nonce}, blobs))
-            if not self._here.poll(self._seconds * PATIENCE):
-                raise StoppedError(
-                    "time", f"nothing came back within {self._seconds * PATIENCE:g} s: is a loop endless?"
-                )
+            if not self._here.poll(self._patience):
+                raise StoppedError("time", f"nothing came back within {self._patience:g} s: is a loop endless?")
             reply, results = wire.unpack(self._here.recv_bytes())
         except (EOFError, OSError):
             raise StoppedError(

@@ -7,7 +7,7 @@ import pytest
 from course.solved import SOLUTIONS, WRONG, wrong
 
 from normlab.course import catalogue, grading
-from normlab.course.process import Solution
+from normlab.course.process import Limits, Solution
 from normlab.course.rules import added_lines
 from normlab.engine import compile_ptx
 
@@ -33,7 +33,7 @@ def test_a_wrong_solution_fails_for_its_reason(path, tmp_path):
     given = wrong(path)
     file = tmp_path / f"{path.parent.name}.py"
     file.write_text(given.source)
-    result = grading.check(given.number, given.source, str(file), seconds=1.0)
+    result = grading.check(given.number, given.source, str(file), limits=Limits(seconds=1.0))
     assert result.failure is not None
     told = "\n".join([result.failure.headline, *result.failure.details])
     assert result.failure.kind == given.kind, told
