@@ -18,6 +18,7 @@ from normlab.course import catalogue
 from normlab.course.exercise import Budget, Drawn, Exercise
 from normlab.sim import METRICS
 
+DRAWS = 12
 TABLE = {"draws": int, "cases": list, "budgets": dict}
 
 
@@ -37,15 +38,15 @@ class Hidden:
     draws: int
     tables: dict[str, dict[str, Any]]
 
-    def of(self, exercise: Exercise) -> Extra | None:
-        """Return what there is for an exercise, or None."""
+    def of(self, exercise: Exercise) -> Extra:
+        """Return what there is for an exercise."""
         table = self.tables.get(exercise.name, {})
         draws = exercise.draws(self.seed, table.get("draws", self.draws))
         for number, case in enumerate(table.get("cases", [])):
             sizes = {name: size for name, size in case.items() if name != "kind"}
             draws.append(Drawn(sizes, case.get("kind", exercise.kinds[0]), self.seed + number))
         budgets = [Budget(name, most, "a hidden budget") for name, most in table.get("budgets", {}).items()]
-        return Extra(draws, budgets) if self.draws or table else None
+        return Extra(draws, budgets)
 
 
 def read(path: Path) -> Hidden:
@@ -54,7 +55,7 @@ def read(path: Path) -> Hidden:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: {error}") from None
-    numbers = {name: content.pop(name, 0) for name in ("seed", "draws")}
+    numbers = {name: content.pop(name, otherwise) for name, otherwise in (("seed", 0), ("draws", DRAWS))}
     for name, number in numbers.items():
         if type(number) is not int or number < 0:
             raise ValueError(f"{path}: {name} is a number from 0 on, not {number!r}")

@@ -123,19 +123,19 @@ def classroom(tmp_path):
 
 def test_a_class_gets_scores_that_depend_on_files_and_seed_alone(classroom, tmp_path):
     hidden = tmp_path / "hidden.toml"
-    hidden.write_text("seed = 7\n[warp_sum_rotation]\ndraws = 3\n")
+    hidden.write_text("seed = 7\ndraws = 2\n[warp_sum_rotation]\ndraws = 3\n")
     outputs = []
     for name in ("one", "two"):
         done = run("grade", classroom, "--output", tmp_path / name, "--hidden", hidden, "--seed", 3)
         assert done.exit_code == 0, done.stderr
         outputs.append({path.name: path.read_bytes() for path in (tmp_path / name).rglob("*.*")})
     assert outputs[0] == outputs[1]
-    assert "ada: 16 of " in done.stdout
+    assert "ada: 18 of " in done.stdout
 
     scores = json.loads(outputs[0]["scores.json"])
     assert scores["seed"] == 3
     ada, bob = scores["students"]
-    assert (ada["points"], bob["points"]) == (16, 10)
+    assert (ada["points"], bob["points"]) == (18, 10)
     assert ada["possible"] == bob["possible"]
     assert bob["exercises"]["01_welford_step"]["failure"]["kind"] == "import"
     assert bob["exercises"]["02_chan_merge"]["failure"]["kind"] == "missing"
@@ -143,7 +143,7 @@ def test_a_class_gets_scores_that_depend_on_files_and_seed_alone(classroom, tmp_
 
     rows = list(csv.DictReader(outputs[0]["scores.csv"].decode().splitlines()))
     assert [row["student"] for row in rows] == ["ada", "bob"]
-    assert (rows[0]["01_welford_step"], rows[1]["01_welford_step"]) == ("6", "0")
+    assert (rows[0]["01_welford_step"], rows[1]["01_welford_step"]) == ("8", "0")
 
     page = json.loads(outputs[0]["bob.json"])
     assert page["score"] == 10 == sum(test["score"] for test in page["tests"])

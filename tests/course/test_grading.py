@@ -155,7 +155,12 @@ def test_hidden_checks_have_points_of_their_own(tmp_path):
     assert (result.parts, result.failure) == ({"right": 6, "budgets": 2, "hidden": 0}, None)
     assert result.hidden_failure.headline.startswith("y[1030]: expected ")
     assert graded("16", SOLVED["16"], hidden=extra).points == 10
-    assert "hidden" not in graded("15", SOLVED["15"], hidden=extra).parts
+    assert graded("15", SOLVED["15"], hidden=extra).parts["hidden"] == 2
+
+
+def test_a_seed_alone_is_a_hidden_check(tmp_path):
+    assert len(hidden(tmp_path, "seed = 99").of(EXERCISE).draws) == len(EXERCISE.draws(99, 12))
+    assert hidden(tmp_path, "seed = 99").of(EXERCISE).draws != hidden(tmp_path, "seed = 98").of(EXERCISE).draws
 
 
 def test_hidden_budgets_count(tmp_path):
