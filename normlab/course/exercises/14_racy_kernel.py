@@ -37,9 +37,11 @@ def smooth(x, times, y):
     for _ in range(times):
         if 0 < cell < cells - 1:
             value = line[cell - 1] * float32(0.25) + line[cell] * float32(0.5) + line[cell + 1] * float32(0.25)
+            # Your line, if one belongs here.
         # Your line, if one belongs here.
         if cell < cells:
             line[cell] = value
         # Your line, if one belongs here.
+    # Your line, if one belongs here.
     if cell < cells:
         y[cell] = value

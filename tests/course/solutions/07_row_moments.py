@@ -18,7 +18,7 @@ t, t + threads, t + 2 threads, ….
 Checked: right for 1 to 300 columns; on 1 row of 256 columns 8 loads and 32 sectors, the fewest
 possible.
 
-To write: 5 lines.
+To write: about 4 lines.
 """
 
 from normlab.engine import cuda, float32

@@ -38,11 +38,13 @@ def smooth(x, times, y):
     for _ in range(times):
         if 0 < cell < cells - 1:
             value = line[cell - 1] * float32(0.25) + line[cell] * float32(0.5) + line[cell + 1] * float32(0.25)
+            # Your line, if one belongs here.
         # Your line, if one belongs here.
         cuda.syncthreads()  # all have read the old line before it is written
         if cell < cells:
             line[cell] = value
         # Your line, if one belongs here.
         cuda.syncthreads()  # the new line is there before it is read
+    # Your line, if one belongs here.
     if cell < cells:
         y[cell] = value
