@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,15 +42,18 @@ def is_course(folder: Path) -> bool:
 def graded(folder: Path, number: str, **how: Any) -> Result:
     """Grade an exercise of `folder`; a file that cannot be read is a failure like others. `how`: as `grading.check`."""
     path = file_of(folder, number)
+    if not path.exists():
+        return _unread(number, Failure("missing", f"there is no {path.name}"), how)
+    if path.is_symlink() or not path.is_file():
+        return _unread(number, Failure("missing", f"{path.name} is no plain file"), how)
+    if path.stat().st_size > LARGEST:
+        return _unread(number, Failure("syntax", f"{path.name} has more than {LARGEST:,} bytes"), how)
     try:
-        content = path.read_bytes()
-        source = content.decode("utf-8-sig").replace("\r\n", "\n")
+        source = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         return _unread(number, Failure("missing", f"{path.name} cannot be read: {error.strerror}"), how)
     except UnicodeDecodeError as error:
         return _unread(number, Failure("syntax", f"{path.name} is no text in UTF-8: {error.reason}"), how)
-    if len(content) > LARGEST:
-        return _unread(number, Failure("syntax", f"{path.name} has {len(content):,} bytes, more than {LARGEST:,}"), how)
     return check(number, source, str(path.absolute()), **how)
 
 
@@ -94,7 +98,7 @@ def progress(folder: Path) -> list[Progress]:
     memory, found = _memory(folder), []
     for number in catalogue.FILES:
         exercise, path = catalogue.exercise(number), file_of(folder, number)
-        if not path.exists():
+        if not path.is_file():
             state = "missing"
         elif number in memory["solved"]:
             state = "solved" if memory["solved"][number] == _digest(path) else "changed"
@@ -122,4 +126,6 @@ def _memory(folder: Path) -> dict[str, Any]:
 
 
 def _write(folder: Path, memory: dict[str, Any]) -> None:
-    (folder / MEMORY).write_text(json.dumps(memory, indent=2) + "\n", encoding="utf-8")
+    """Remember, where the folder can be written to."""
+    with suppress(OSError):
+        (folder / MEMORY).write_text(json.dumps(memory, indent=2) + "\n", encoding="utf-8")

@@ -81,12 +81,23 @@ def test_a_picture_on_request(folder):
     assert (folder / "05_warp_sum_butterfly.png").stat().st_size > 10_000
 
 
+def test_windows_line_ends_are_none_of_the_student_s_business(folder):
+    file_of(folder, "04").write_bytes(b"\xef\xbb\xbf" + catalogue.skeleton("04").replace("\n", "\r\n").encode())
+    assert "nothing is written yet" in run("check", 4).stdout
+    solved = (HERE / "solutions" / catalogue.FILES["04"].name).read_text()
+    file_of(folder, "04").write_bytes(solved.replace("\n", "\r\n").encode())
+    assert run("check", 4).exit_code == 0
+
+
 def test_files_that_are_none_are_graded(folder):
+    file_of(folder, "04").unlink()
+    file_of(folder, "04").symlink_to(HERE / "solutions" / catalogue.FILES["04"].name)
+    assert "is no plain file" in run("check", 4).stdout
     file_of(folder, "01").write_bytes(b"\xff\xfe")
     file_of(folder, "02").write_bytes(b"#" * 300_000)
     file_of(folder, "03").unlink()
     file_of(folder, "03").mkdir()
-    for number, says in (("1", "is no text in UTF-8"), ("2", "more than 200,000"), ("3", "cannot be read")):
+    for number, says in (("1", "is no text in UTF-8"), ("2", "more than 200,000"), ("3", "is no plain file")):
         done = run("check", number)
         assert (done.exit_code, says in done.stdout) == (1, True)
 

@@ -18,8 +18,8 @@ EXERCISE = Exercise(
     hints=(
         "With a single row nothing is wrong. What does the second row do to the buffer?",
         "A warp that has read all sums goes on to the next row and leaves its next sum, while another still reads.",
-        "All threads must have read before any of them writes again: a cuda.syncthreads() behind the loop that reads, or "
-        "before the line that writes.",
+        "All threads must have read before any of them writes again: cuda.syncthreads() behind the loop that reads, "
+        "or before the line that writes.",
     ),
     budgets=(Budget(BARRIERS, 4, "2 for each of 2 rows are enough"),),
 )
