@@ -30,6 +30,11 @@ class LastWriter(Observer):
         super().write_vector(array, key, values)
         self._note(array, key, len(values), sys._getframe(1))
 
+    def atomic(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
+        """Let the atomic be done, and look who does it."""
+        self._note(array, key, 1, sys._getframe(1))
+        return super().atomic(array, key)
+
     def _note(self, array: ObservedArray, key: Any, elements: int, frame: FrameType) -> None:
         offset = offset_of(array, key)
         if offset is None:
