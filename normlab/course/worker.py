@@ -1,7 +1,8 @@
 """The solution's own process: it loads the student's file and launches its kernels as it is told, nothing else.
 
-Started by `process`, which sends inputs and judges what comes back: no input, no right answer and no verdict is made
-here, so there is none to be forged. A launch that takes too long is stopped by a timer, at the line where it is.
+Started by `process`, which sends inputs and compares what comes back: no right answer is known here. What the simulator
+observes is, and `rules` keeps a file's hands off that. A launch that takes too long is stopped by a timer, at the line
+where it is.
 """
 
 import io
@@ -21,6 +22,7 @@ import numpy as np
 from normlab.course import wire
 from normlab.course.writers import last_writer
 from normlab.sim import Trace, sanitize, trace
+from normlab.sim.launch import Launch
 from normlab.stages import row  # noqa: F401  imports what exercises import, before any process is forked
 
 PRINTED = 2000  # characters of what a kernel prints that are kept
@@ -102,7 +104,7 @@ def _failure(error: BaseException, file: str) -> dict[str, Any]:
     kinds = {TimeUpError: "time", MemoryError: "memory", SyntaxError: "syntax", SystemExit: "exit"}
     kind = next((kind for base, kind in kinds.items() if isinstance(error, base)), "exception")
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    notes = [note for note in getattr(error, "__notes__", []) if "finding" not in note]
+    notes = [note for note in getattr(error, "__notes__", []) if "\n" not in note]  # else a report
     return {"failed": {"kind": kind, "text": text, "line": line, "notes": notes}}
 
 
@@ -132,20 +134,31 @@ def _launch_all(names: dict[str, Any], header: dict[str, Any], arrays: dict[str,
             raise NameError(f"the file has no kernel {kernel!r}")
         function = names[kernel]
         if watch == "sanitize":
-            report = sanitize(function, uninitialized=[arrays[name] for name in garbage])[grid, block](*arguments)
-            if not report.ok:
-                return {"findings": report.as_dict()["findings"]}
+            launch = sanitize(function, uninitialized=[arrays[name] for name in garbage])[grid, block]
+            if findings := _findings(launch, arguments):
+                return {"findings": findings}
         elif watch == "trace":
             traces.append(trace(function)[grid, block](*arguments))
         else:
-            watched = last_writer(function, arrays[header["array"]], tuple(header["index"]))
-            writer = watched[grid, block](*arguments) or writer
+            launch = last_writer(function, arrays[header["array"]], tuple(header["index"]))[grid, block]
+            writer = launch(*arguments) or writer
     if watch == "sanitize":
         return {"findings": []}
     if watch == "writer":
         return {"writer": writer}
     counted = {"traces": [one.as_dict() for one in traces]}
     return counted | ({"picture": _picture(traces, header["picture"])} if "picture" in header else {})
+
+
+def _findings(launch: Launch, arguments: list[Any]) -> list[dict[str, Any]]:
+    """Launch under the sanitizer. What it found before an exception is the cause, as a bad index is of a bad value."""
+    try:
+        report = launch(*arguments)
+    except Exception as error:
+        report = getattr(error, "sanitizer_report", None)
+        if report is None or report.ok:
+            raise
+    return report.as_dict()["findings"]
 
 
 def _argument(given: list, arrays: dict[str, np.ndarray]) -> Any:

@@ -132,3 +132,9 @@ def test_a_deadlock_is_a_finding():
     ) as solution:
         (finding,) = solution.run(CASE, "sanitize").observed["findings"]
     assert finding["kind"] in ("deadlock", "barrier-divergence")
+
+
+def test_a_finding_is_the_cause_of_the_exception_that_follows():
+    with Solution(KERNEL.format("v = x[99]\n    v[0] = 1"), FILE) as solution:
+        (finding,) = solution.run(CASE, "sanitize").observed["findings"]
+    assert finding["kind"] == "out-of-bounds"
