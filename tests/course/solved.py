@@ -1,4 +1,5 @@
-"""Right solutions, whole files; and wrong ones, made of an exercise's file and the functions that students get wrong.
+"""Right solutions, whole files; wrong ones, made of an exercise's file and the functions that students get wrong; and,
+in the same way, other right ones.
 
 A file under wrong/ has functions of the exercise, to stand where the exercise's own have their place to write, and
 what else belongs outside of functions. Its docstring begins with the kind of failure that it must meet with, and may
@@ -13,6 +14,7 @@ from normlab.course import catalogue
 
 HERE = Path(__file__).parent
 SOLUTIONS = sorted((HERE / "solutions").glob("*.py"))
+OTHERS = sorted((HERE / "other").glob("*/*.py"))
 WRONG = sorted((HERE / "wrong").glob("*/*.py"))
 
 
@@ -28,19 +30,21 @@ class Wrong:
 
 def wrong(path: Path) -> Wrong:
     """Read a file under wrong/."""
-    number = path.parent.name[:2]
-    text = path.read_text()
-    tree = ast.parse(text)
-    kind, _, reason = (ast.get_docstring(tree) or "").partition(":")
-    source = catalogue.skeleton(number)
-    for node in tree.body[1:]:
+    kind, _, reason = (ast.get_docstring(ast.parse(path.read_text())) or "").partition(":")
+    return Wrong(path.parent.name[:2], completed(path), kind, reason.partition("Says:")[2].strip())
+
+
+def completed(path: Path) -> str:
+    """Return the exercise's file with the functions of a file under wrong/ or other/."""
+    text, source = path.read_text(), catalogue.skeleton(path.parent.name[:2])
+    for node in ast.parse(text).body[1:]:
         lines = text.splitlines()[node.lineno - 1 : node.end_lineno]
         if isinstance(node, ast.FunctionDef) and f"def {node.name}(" in source:
             source = _with_body(source, node.name, lines[node.body[0].lineno - node.lineno :])
         else:
             before, first, after = source.partition("\n\n\n@cuda.jit")
             source = before + "\n" + "\n".join(lines) + first + after
-    return Wrong(number, source, kind, reason.partition("Says:")[2].strip())
+    return source
 
 
 def _with_body(source: str, name: str, body: list[str]) -> str:

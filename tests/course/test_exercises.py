@@ -4,7 +4,7 @@ import difflib
 
 import numpy as np
 import pytest
-from course.solved import SOLUTIONS, WRONG, wrong
+from course.solved import OTHERS, SOLUTIONS, WRONG, completed, wrong
 
 from normlab.course import catalogue, grading
 from normlab.course.process import Limits, Solution
@@ -27,6 +27,11 @@ def test_a_reference_solution_passes_and_only_adds_lines(path):
     assert result.points == result.possible
     assert result.seconds < 10  # 0.1 to 0.6, measured
     assert [line for line in difflib.ndiff(skeleton.splitlines(), source.splitlines()) if line.startswith("-")] == []
+
+
+@pytest.mark.parametrize("path", OTHERS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_other_right_solutions_pass_too(path):
+    assert grading.check(path.parent.name[:2], completed(path), str(path)).failure is None
 
 
 @pytest.mark.parametrize("path", WRONG, ids=lambda path: f"{path.parent.name}/{path.stem}")
