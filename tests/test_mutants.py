@@ -106,6 +106,8 @@ MUTATIONS = [
     Mutation("fused: the sum for grad_weight without x̂", "kernels.backward.step_2_fused", "sums_weight[at] += grad * value", "sums_weight[at] += grad", "backward fused saved"),
     Mutation("final sums: a part is left out", "kernels.backward.final_sums", "for k in range(1, THREADS_A_COLUMN):", "for k in range(2, THREADS_A_COLUMN):", "backward fused saved"),
     Mutation("pipelined: one phase for all rows", "kernels.backward.pipeline", "phase = 1 - phase\n            if not alone:", "if not alone:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: parameters in the order of their columns", "kernels.backward.ring", "part = min(self.deal.width, 16 // ACCUMULATOR_BYTES)", "part = self.deal.width", "kernels/test_traffic.py::test_rows_and_parameters_are_read_without_bank_conflicts"),
+    Mutation("pipelined: the halves of a vector of parameters swapped", "kernels.backward.passes", "start + v * span + number * plane +", "start + v * span + (parts - 1 - number) * plane +", "kernels/test_invariance.py::test_whole_vectors_of_eight_are_right"),
     Mutation("pipelined: a copy too many in flight", "kernels.backward.pipeline", "in_flight = stages - 1 - lag", "in_flight = stages - lag", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: the copies are not waited for", "kernels.backward.pipeline", "wait_copies(in_flight)", "pass", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: the last row has no second pass", "kernels.backward.pipeline", "while top < n1 + lag * stride:", "while top < n1:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
@@ -223,6 +225,7 @@ ARGUMENTS = {
     "test_every_thread_gets_the_moments_of_all_warps": lambda patch: (4,),
     "test_blocks_stride_over_rows_beyond_the_grid_limit": lambda patch: (patch,),
     "test_many_rows_a_block_are_right": pipelined_rows,
+    "test_rows_and_parameters_are_read_without_bank_conflicts": lambda patch: (True,),
     "test_many_rows_a_cluster_are_right_and_nothing_is_found": lambda patch: (patch,),
 }
 

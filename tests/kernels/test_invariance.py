@@ -184,6 +184,13 @@ def test_many_rows_a_block_are_right(step, n1, n2, dtype, memory_efficient, monk
         assert results(case, step, memory_efficient)[0] == want, "how many blocks stay changes grad_input"
 
 
+def test_whole_vectors_of_eight_are_right():
+    """Whose parameters lie in halves."""
+    case = random_case(3, 512, BFLOAT16)
+    for memory_efficient in (False, True):
+        examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
+
+
 def sanitized(case, step, memory_efficient) -> None:
     """Run a step's kernels under watch, scratch memory without contents."""
     empties = []

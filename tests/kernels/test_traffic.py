@@ -1,0 +1,44 @@
+"""What the fast backward asks of shared memory, counted by `trace`: no bank conflicts."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from normlab.kernels import BackwardProblem
+from normlab.kernels.backward import step_3_pipelined
+from normlab.sim import trace
+
+CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
+WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
+
+
+class Memory:
+    empty = staticmethod(np.zeros)
+
+
+def counted(memory_efficient, rows, n2=256) -> dict[str, float]:
+    """The counters of the pipelined kernel on so many rows of bfloat16, all of them one block's."""
+    found = []
+
+    def launch(kernel, grid, block, *args, shared_bytes=0, cluster=1):
+        found.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*args).metrics)
+
+    rng = np.random.default_rng(1)
+    x, dy = (rng.normal(size=(rows, n2)).astype(ml_dtypes.bfloat16) for _ in range(2))
+    weight, bias = (rng.normal(size=n2).astype(ml_dtypes.bfloat16) for _ in range(2))
+    mean = None if memory_efficient else np.zeros(rows, np.float32)
+    gradients = np.zeros_like(x), np.zeros_like(weight), np.zeros_like(bias)
+    step_3_pipelined.STEP.run(launch, Memory, BackwardProblem(
+        dy, x, mean, np.ones(rows, np.float32), weight, bias, np.float32(1e-5), False, memory_efficient, *gradients,
+    ))  # fmt: skip
+    return found[0]
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True], ids=["saved", "recompute"])
+def test_rows_and_parameters_are_read_without_bank_conflicts(memory_efficient):
+    one, all_teams = counted(memory_efficient, 1), counted(memory_efficient, 8)
+    assert all_teams[CONFLICTS.format("ld")] == 0
+    assert all_teams[CONFLICTS.format("st")] == one[CONFLICTS.format("st")]  # of the parameters, once a block
+    # of a row, by one warp: both arrays in both passes, four wavefronts each; gamma in both, twice as wide; and when
+    # recomputing beta in both, 1 / gamma in the second
+    assert (all_teams[WAVEFRONTS] - one[WAVEFRONTS]) / 7 == 4 * (2 * 2 + 2 * (2 + (3 if memory_efficient else 0)))
