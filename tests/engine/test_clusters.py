@@ -10,6 +10,7 @@ from numba.core import errors
 from normlab.engine import compile_ptx, gpu_available, launch, resources, use_gpu
 from normlab.engine.clusters import (
     cluster_arrive,
+    cluster_arrive_shared,
     cluster_rank,
     cluster_sync,
     cluster_wait,
@@ -80,6 +81,35 @@ def test_a_neighbour_s_elements_are_read():
 
 
 @cuda.jit
+def fetched_behind_the_barrier(x, out):
+    """Every block leaves its element in its own shared memory; its neighbour fetches it."""
+    parts = cuda.shared.array(1, float32)
+    thread = cuda.threadIdx.x
+    if thread == 0:
+        parts[0] = x[cuda.blockIdx.x, 0]
+    out[cuda.blockIdx.x, thread] = 0.0  # for which nobody waits
+    cluster_arrive_shared()
+    cluster_wait()
+    out[cuda.blockIdx.x, thread] = load_from_block(parts, 0, cluster_rank() ^ 1)
+    cluster_sync()
+
+
+@fits_machine
+def test_an_arrival_orders_what_lies_in_the_block_s_own_memory():
+    x, out = np.random.default_rng(0).normal(size=(64, 96)).astype(np.float32), np.zeros((64, 96), np.float32)
+    launch(fetched_behind_the_barrier, 64, 96, x, out, cluster=2)
+    np.testing.assert_array_equal(out, np.repeat(x[np.arange(64) ^ 1, :1], 96, axis=1))
+
+
+@needs_compiler
+def test_an_arrival_with_the_own_memory_alone_waits_for_no_other():
+    ptx = compile_ptx(fetched_behind_the_barrier, ((np.float32, 2), (np.float32, 2)))
+    fence = "fence.release.sync_restrict::shared::cta.cluster; barrier.cluster.arrive.relaxed.aligned;"
+    assert ptx.count(fence) == 1
+    assert ptx.count("barrier.cluster.arrive.release") == 1  # the last one
+
+
+@cuda.jit
 def in_halves(x, out):
     """Every block tells its neighbour its element, and loads that while the blocks gather."""
     parts = cuda.shared.array(2, float32)
@@ -112,7 +142,9 @@ def test_a_load_may_stand_between_the_halves():
 
 
 @needs_compiler
-@pytest.mark.parametrize("kernel", [row_sums, in_halves], ids=lambda kernel: kernel.py_func.__name__)
+@pytest.mark.parametrize(
+    "kernel", [row_sums, in_halves, fetched_behind_the_barrier], ids=lambda kernel: kernel.py_func.__name__
+)
 def test_the_assembler_takes_the_ptx_without_spills(kernel):
     taken = resources(kernel, ((np.float32, 2), (np.float32, 2)))
     assert (taken.local_bytes, taken.spill_stores) == (0, 0)

@@ -6,6 +6,7 @@ from numba import cuda, float32, float64
 
 from normlab.engine.clusters import (
     cluster_arrive,
+    cluster_arrive_shared,
     cluster_rank,
     cluster_sync,
     cluster_wait,
@@ -317,6 +318,42 @@ def test_an_arrival_alone_does_not_say_that_the_others_have_begun(schedule):
     watch = sanitize(reached_before_the_wait, schedule=schedule, cluster=2)
     (finding,) = watch[2, 1](np.ones(1, np.float32)).findings
     assert (finding.kind, finding.second.operation) == ("race", "not begun")
+
+
+@cuda.jit
+def fetched_behind_the_barrier(x, out):
+    parts = cuda.shared.array(1, float32)
+    if cuda.threadIdx.x == 0:
+        parts[0] = x[cuda.blockIdx.x]
+    cluster_arrive_shared()
+    cluster_wait()
+    if cuda.threadIdx.x < out.shape[1]:
+        out[cuda.blockIdx.x, cuda.threadIdx.x] = load_from_block(parts, 0, cuda.threadIdx.x)
+    cluster_sync()
+
+
+@every_schedule
+def test_what_lies_in_the_block_s_own_memory_is_there_behind_an_arrival_with_it_alone(schedule):
+    x, out = np.arange(8, dtype=np.float32), np.zeros((8, 4), np.float32)
+    report = sanitize(fetched_behind_the_barrier, schedule=schedule, cluster=4)[8, 33](x, out)
+    np.testing.assert_array_equal(out, np.repeat(x.reshape(2, 4), 4, axis=0))
+    assert report.ok, str(report)
+
+
+@cuda.jit
+def arrives_with_what_it_sent(x):
+    parts = cuda.shared.array(2, float32)
+    cluster_sync()
+    store_to_block(parts, 0, x[0], cluster_rank() ^ 1)
+    cluster_arrive_shared()
+    cluster_wait()
+
+
+def test_an_arrival_with_the_own_memory_alone_is_refused_to_who_has_stored_in_another_block():
+    with pytest.raises(
+        SimulationError, match="does not say that a store to another block is done; cluster_arrive does"
+    ):
+        simulate(arrives_with_what_it_sent, cluster=2)[2, 1](np.ones(1, np.float32))
 
 
 @cuda.jit
