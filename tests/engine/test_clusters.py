@@ -142,9 +142,7 @@ def test_a_load_may_stand_between_the_halves():
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    "kernel", [row_sums, in_halves, fetched_behind_the_barrier], ids=lambda kernel: kernel.py_func.__name__
-)
+@pytest.mark.parametrize("kernel", [row_sums, in_halves, fetched_behind_the_barrier], ids=lambda one: one.__name__)
 def test_the_assembler_takes_the_ptx_without_spills(kernel):
     taken = resources(kernel, ((np.float32, 2), (np.float32, 2)))
     assert (taken.local_bytes, taken.spill_stores) == (0, 0)

@@ -4,6 +4,7 @@ Moves: for each k a warp reads one element in each of 32 rows of A, which are 32
 B that all share: 1056 bytes for 64 operations.
 Takes: 32 registers; 2 blocks of 1024 threads a multiprocessor, which are all the warps that it can hold.
 Bound by: L1, which looks up 33 lines where the multipliers want a quarter of a clock: under a hundredth of the peak.
+Measured: 0.499 TFLOP/s at 4096 x 4096 x 4096 on an H200, 0.01 of cuBLAS in float32.
 Next: let the threads of a warp stand beside each other.
 """
 
