@@ -10,6 +10,7 @@ from normlab.cli.compare import compare
 from normlab.cli.memory import memory, train
 from normlab.cli.run import run_script
 from normlab.cli.trace import trace_ladder
+from normlab.cli.tutorials import list_or_open
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -32,6 +33,7 @@ def start(
         typer.echo(context.get_help())
 
 
+app.command("tutorials", short_help="Notebooks that begin with what a warp is. Without a GPU, too.")(list_or_open)
 app.command(short_help="Recompute from the output, or save the input? On real data.")(compare)
 app.command("trace", short_help="What does each kernel ask of memory? Line by line, without a GPU.")(trace_ladder)
 app.command(
