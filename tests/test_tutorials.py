@@ -15,8 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from normlab import lesson, tutorials
+from normlab.bench import records
 from normlab.cli import app
 from normlab.engine import cuda, launch
+from normlab.kernels import LADDERS
 
 HERE = Path(__file__).parent.parent
 ALL = tutorials.every()
@@ -166,3 +168,12 @@ def test_a_lesson_finds_a_line():
     with pytest.raises(ValueError, match=r"no line of 'one_more' contains 'y\['"):
         lesson.line(one_more, "y[")
     assert Path(__file__).read_text().splitlines()[lesson.line(one_more, "+= 1") - 1] == "    x[cuda.grid(1)] += 1"
+
+
+def test_a_lesson_knows_what_a_step_reached_from_its_file_or_from_the_record():
+    forward = {step.name: lesson.measured(step) for step in LADDERS["forward"]}
+    assert forward["thread_per_row"] == (0.04, 0.08)
+    assert forward["vectors"] is None
+    rows = records.load(["norm_float32_h200"])[0]["rows"]
+    (best,) = (row for row in rows if (row["norm"], row["direction"], row["n2"]) == ("layer", "forward", 4096))
+    assert forward["clusters"][1] == best["contenders"]["normlab"]["of_copy"]

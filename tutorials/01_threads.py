@@ -131,9 +131,9 @@ axes[1].set_xlabel("thread of the block")
 plt.show()
 
 # %% [markdown]
-# What if lanes of a warp want to do different things? Then the warp does one thing after the other, and those lanes that
-# do not take part wait. That is called **divergence**. Both kernels below do the same to 64 elements. In the first,
-# neighbours part ways. In the second, a whole warp goes one way.
+# What if lanes of a warp want to do different things? Then the warp does one thing after the other, and those lanes
+# that do not take part wait. That is called **divergence**. Both kernels below do the same to 64 elements. In the
+# first, neighbours part ways. In the second, a whole warp goes one way.
 
 
 # %%
@@ -300,8 +300,8 @@ for step in LADDERS["forward"][:2]:
     print(f"{step.name:15} {step.summary:45} float32: {single:.2f} of a copy's speed")
 
 # %% [markdown]
-# Those numbers were measured on an H200; each step's file says so. Eight times faster, mostly by letting neighbours read
-# neighbours.
+# Those numbers were measured on an H200; each step's file says so. Eight times faster, mostly by letting neighbours
+# read neighbours.
 #
 # Does it show here?
 
@@ -336,8 +336,8 @@ print(f"{record['gpu, driver']}: {len(launches)} launches")
 print(f"{same} have the same counters; in {explained} the compiler merged loads, and the rest is the same")
 
 # %% [markdown]
-# It has no clock, no caches and no compiler. The compiler may merge two loads of the source into one; that is the second
-# number.
+# It has no clock, no caches and no compiler. The compiler may merge two loads of the source into one; that is the
+# second number.
 #
 # <details><summary><b>Question.</b> A block has 33 threads. How many warps is that, and how many lanes of the last one
 # do work?</summary>

@@ -116,9 +116,10 @@ print("NumPy, float64:", shifted.var(dtype=np.float64))
 #
 # $$ \frac{u \mu^2}{\sigma^2} = u \kappa^2 \qquad \text{with} \quad \kappa = \frac{|\mu|}{\sigma} $$
 #
-# κ is how many standard deviations the row is away from 0. At κ = 4096 = 2¹², κ² = 2²⁴ = 1/u: no digit is left. With two
-# passes, the mean is subtracted *before* squaring. Its own error d ≈ uμ enters only as d² (the deviations from the true
-# mean add up to 0, so there is no first-order term). So the relative error is about (uκ)², plus the roundings of the sum.
+# κ is how many standard deviations the row is away from 0. At κ = 4096 = 2¹², κ² = 2²⁴ = 1/u: no digit is left. With
+# two passes, the mean is subtracted *before* squaring. Its own error d ≈ uμ enters only as d² (the deviations from the
+# true mean add up to 0, so there is no first-order term). So the relative error is about (uκ)², plus the roundings of
+# the sum.
 #
 # Let us look at that.
 
@@ -151,15 +152,14 @@ plt.show()
 #
 # <details><summary><b>Question.</b> Would it help to add up in float64?</summary>
 #
-# Yes: then u = 2⁻⁵³, and κ may go up to 10⁷ or so. But float64 arithmetic is slow on GPUs (half as fast at best, 1/64 on
-# consumer cards), and there is a better way.
+# Yes: then u = 2⁻⁵³, and κ may go up to 10⁷ or so. But float64 arithmetic is slow on GPUs (half as fast at best, 1/64
+# on consumer cards), and there is a better way.
 # </details>
 #
 # ## Welford's step
 #
-# Welford (1962) asked: how do mean and sum of squared deviations *change* if one value is added? Write
-# $\mu_k$ for the mean of the first k values, and $M_k = \sum_{i \le k} (x_i - \mu_k)^2$. (Code calls it `m2`. Variance is
-# m2 / count.)
+# Welford (1962) asked: how do mean and sum of squared deviations *change* if one value is added? Write $\mu_k$ for the
+# mean of the first k values, and $M_k = \sum_{i \le k} (x_i - \mu_k)^2$. (Code calls it `m2`. Variance is m2 / count.)
 #
 # **The mean.** $k \mu_k = (k-1) \mu_{k-1} + x_k$. Divide by k:
 #
@@ -216,8 +216,9 @@ axes[1].legend(fontsize=8)
 plt.show()
 
 # %% [markdown]
-# Welford's error grows like u κ: each running mean is rounded by about u μ, and it is multiplied by a deviation of about
-# σ. Better than u κ² by a factor of κ; not as good as two passes. (Chan, Golub and LeVeque 1983 derive all three.)
+# Welford's error grows like u κ: each running mean is rounded by about u μ, and it is multiplied by a deviation of
+# about σ. Better than u κ² by a factor of κ; not as good as two passes. (Chan, Golub and LeVeque 1983 derive all
+# three.)
 #
 # <details><summary><b>Question.</b> At κ = 2¹⁹, how many correct digits do you expect from Welford?</summary>
 #
@@ -289,8 +290,8 @@ for step in LADDERS["forward"]:
 
 # %% [markdown]
 # Remember that when you hear "one pass is faster". It depends on what the pass does. The fastest steps of the ladder
-# keep the row in registers, where a second pass is free, and use the two-pass formula. Welford stays the way to go where
-# the data really comes only once, or in pieces.
+# keep the row in registers, where a second pass is free, and use the two-pass formula. Welford stays the way to go
+# where the data really comes only once, or in pieces.
 #
 # <details><summary><b>Question.</b> Why is <code>count</code> a float32, and not an int?</summary>
 #

@@ -47,9 +47,9 @@ f32 = np.float32
 #
 # So a's mean moves towards b's, by b's share of the values.
 #
-# **The squares.** m2_a is taken around mean_a, but should be taken around the new mean, which is δ n_b/n away. A group's
-# deviations from its own mean add up to 0. So moving the point by d adds exactly n_a d² (the same argument as for
-# Welford's step). For group b the new mean is δ n_a/n away. Together:
+# **The squares.** m2_a is taken around mean_a, but should be taken around the new mean, which is δ n_b/n away. A
+# group's deviations from its own mean add up to 0. So moving the point by d adds exactly n_a d² (the same argument as
+# for Welford's step). For group b the new mean is δ n_a/n away. Together:
 #
 # $$ m_2 = m_{2a} + m_{2b} + n_a \left(\delta \frac{n_b}{n}\right)^2 + n_b \left(\delta \frac{n_a}{n}\right)^2
 # = m_{2a} + m_{2b} + \delta^2\, \frac{n_a n_b}{n} $$
@@ -102,8 +102,8 @@ print("NumPy: ", both.mean(), both.var() * len(both), len(both))
 #
 # ## The empty group
 #
-# A row of 100 values and 128 threads: 28 threads see nothing. Their count is 0, and so are mean and m2. Such groups meet
-# on the way, two of them even each other. Without the `if count > 0`, that divides 0 by 0:
+# A row of 100 values and 128 threads: 28 threads see nothing. Their count is 0, and so are mean and m2. Such groups
+# meet on the way, two of them even each other. Without the `if count > 0`, that divides 0 by 0:
 
 
 # %%
@@ -121,8 +121,8 @@ print("with:   ", *chan_merge.py_func(*empty, *empty))
 print("a alone:", *chan_merge.py_func(*moments(a), *empty), " =", *moments(a))
 
 # %% [markdown]
-# One such NaN, and the whole row is NaN. It happens only for rows shorter than the number of threads, so a test with long
-# rows never sees it.
+# One such NaN, and the whole row is NaN. It happens only for rows shorter than the number of threads, so a test with
+# long rows never sees it.
 #
 # <details><summary><b>Question.</b> The stage multiplies <code>delta * (delta * (count_a * share_b))</code>, and not
 # <code>delta * delta * …</code>. When does the order matter?</summary>
@@ -147,14 +147,14 @@ print(f"weighted average: {np.mean(weighted != mean):.0%} of equal means are cha
 print(f"correction of a:  {np.mean(corrected != mean):.0%}")
 
 # %% [markdown]
-# Why care about one last digit? A row whose values are all equal has variance 0. If merging moves the mean, it gets a tiny
-# variance instead, and 1/√(σ² + ε) magnifies it when ε is tiny, too. The stage writes the merge as a correction, and a
-# constant row has variance exactly 0.
+# Why care about one last digit? A row whose values are all equal has variance 0. If merging moves the mean, it gets a
+# tiny variance instead, and 1/√(σ² + ε) magnifies it when ε is tiny, too. The stage writes the merge as a correction,
+# and a constant row has variance exactly 0.
 #
 # ## A chain or a tree?
 #
-# There are 32 groups to be merged. One after another is a **chain**: 31 merges, each waiting for the one before. In pairs,
-# then pairs of pairs, it is a **tree**: 5 rounds, and all merges of a round can happen at the same time.
+# There are 32 groups to be merged. One after another is a **chain**: 31 merges, each waiting for the one before. In
+# pairs, then pairs of pairs, it is a **tree**: 5 rounds, and all merges of a round can happen at the same time.
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(10, 3), layout="constrained", sharey=True)
@@ -172,9 +172,9 @@ for turn, distance in enumerate((4, 2, 1), start=1):
 plt.show()
 
 # %% [markdown]
-# A tree is quicker where there are many workers. It is also **more accurate**. In a chain of n additions, the first value
-# is rounded n − 1 times on its way; in a tree only log₂ n times. So the error's bound is n u for a chain, and u log₂ n for a
-# tree. Plain sums show it well:
+# A tree is quicker where there are many workers. It is also **more accurate**. In a chain of n additions, the first
+# value is rounded n − 1 times on its way; in a tree only log₂ n times. So the error's bound is n u for a chain, and u
+# log₂ n for a tree. Plain sums show it well:
 
 
 # %%
@@ -203,9 +203,9 @@ ax.legend()
 plt.show()
 
 # %% [markdown]
-# The dotted lines are bounds: nothing may be above them. The chain's errors grow; the tree's stay where they are. That is
-# why the oracle of this house asks a kernel for two numbers: how many **terms** one thread adds up in a chain, and how many
-# levels of **merges** follow.
+# The dotted lines are bounds: nothing may be above them. The chain's errors grow; the tree's stay where they are. That
+# is why the oracle of this house asks a kernel for two numbers: how many **terms** one thread adds up in a chain, and
+# how many levels of **merges** follow.
 #
 # ## Two kernels
 #
@@ -256,8 +256,8 @@ for n in (4000, 40):  # the second one has fewer values than threads
     print(f"n = {n}: variance {m2 / count:.5f}, truth {x.var(dtype=np.float64):.5f}, count {count:.0f}")
 
 # %% [markdown]
-# It is right, and it is clumsy: a second launch, and a trip through global memory for three numbers a thread. The lanes of
-# a warp can do better, without any memory. That is the next tutorial.
+# It is right, and it is clumsy: a second launch, and a trip through global memory for three numbers a thread. The lanes
+# of a warp can do better, without any memory. That is the next tutorial.
 #
 # ## The same formula elsewhere
 #

@@ -3,8 +3,8 @@
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/04_shuffles.ipynb)
 #
-# **Aim.** Bring the 32 results of a warp's lanes together in five steps, with no memory at all. Know two patterns for it,
-# and what each gives to whom.
+# **Aim.** Bring the 32 results of a warp's lanes together in five steps, with no memory at all. Know two patterns for
+# it, and what each gives to whom.
 #
 # **Before.** [Tutorial 1](01_threads.ipynb): warp and lane. [Tutorial 3](03_chan.ipynb): merging moments, trees.
 #
@@ -35,13 +35,14 @@ ALL_LANES = 0xFFFFFFFF
 # %% [markdown]
 # ## A lane reads another lane's variable
 #
-# A thread keeps its variables in **registers**. They are the fastest memory there is, and private: no other thread can read
-# them. With one exception. The lanes of a warp execute the same instruction at the same time. So there is an instruction
-# in which each lane offers a value and takes one from another lane. That is a **shuffle**:
+# A thread keeps its variables in **registers**. They are the fastest memory there is, and private: no other thread can
+# read them. With one exception. The lanes of a warp execute the same instruction at the same time. So there is an
+# instruction in which each lane offers a value and takes one from another lane. That is a **shuffle**:
 #
 # > `cuda.shfl_sync(mask, value, source)` gives the `value` that lane `source` offers in the same instruction.
 #
-# `mask` says which lanes take part, a bit each. Here always all 32: `0xFFFFFFFF`. All of them must reach the instruction.
+# `mask` says which lanes take part, a bit each. Here always all 32: `0xFFFFFFFF`. All of them must reach the
+# instruction.
 
 
 # %%
@@ -91,10 +92,10 @@ counted = trace(sum_by_rotation)[1, 32](x, by_rotation)
 _ = counted.draw_tree()
 
 # %% [markdown]
-# Five steps, because 2⁵ = 32. But is each value counted exactly once? Let us follow *sets*. At the beginning lane i knows
-# {i}. After a step it knows what it knew, and what the other lane knew. Before step l (from 0), lane i knows the lanes i,
-# i + 1, …, i + 2^l − 1: a run of 2^l. The lane 2^l further on knows the *next* run of 2^l. Together that is a run of 2^(l+1),
-# without a gap and without an overlap. After five steps: a run of 32, which is everyone.
+# Five steps, because 2⁵ = 32. But is each value counted exactly once? Let us follow *sets*. At the beginning lane i
+# knows {i}. After a step it knows what it knew, and what the other lane knew. Before step l (from 0), lane i knows the
+# lanes i, i + 1, …, i + 2^l − 1: a run of 2^l. The lane 2^l further on knows the *next* run of 2^l. Together that is a
+# run of 2^(l+1), without a gap and without an overlap. After five steps: a run of 32, which is everyone.
 #
 # The pictures show it: row = lane, dark = the values that it knows.
 
@@ -130,8 +131,9 @@ draw_spread(spread(lambda lane, step: (lane + step + 1) % 32), "Wrong: lane i as
 # %% [markdown]
 # ## Butterfly
 #
-# The other pattern works in pairs. In step one, lane i exchanges with lane i XOR 16; then XOR 8, 4, 2, 1. XOR with a power of
-# two flips one bit of the lane's number. So i asks j, and j asks i. `cuda.shfl_xor_sync(mask, value, distance)` does it.
+# The other pattern works in pairs. In step one, lane i exchanges with lane i XOR 16; then XOR 8, 4, 2, 1. XOR with a
+# power of two flips one bit of the lane's number. So i asks j, and j asks i. `cuda.shfl_xor_sync(mask, value,
+# distance)` does it.
 
 # %%
 print(lesson.source(warp_sum_butterfly))
@@ -154,8 +156,8 @@ draw_spread(spread(lambda lane, step: lane ^ (16 >> step)), "Butterfly: lane i a
 # ## Same sum, not the same bits
 #
 # After both, every lane holds the sum of all 32. But floating-point addition is not associative: (a + b) + c may differ
-# from a + (b + c) in the last bit. Rotation adds in another order in each lane. The butterfly's pairs compute a + b and b +
-# a, which *are* the same.
+# from a + (b + c) in the last bit. Rotation adds in another order in each lane. The butterfly's pairs compute a + b and
+# b + a, which *are* the same.
 
 # %%
 print("truth:    ", x.sum(dtype=np.float64))
@@ -163,15 +165,15 @@ print("rotation: ", sorted({float(value) for value in by_rotation}))
 print("butterfly:", sorted({float(value) for value in by_butterfly}))
 
 # %% [markdown]
-# So with the rotation, **use lane 0's result**, in all lanes. If each lane used its own, the elements of one row would be
-# normalised by slightly different means. With the butterfly each lane may use its own.
+# So with the rotation, **use lane 0's result**, in all lanes. If each lane used its own, the elements of one row would
+# be normalised by slightly different means. With the butterfly each lane may use its own.
 #
 # <details><summary><b>Question.</b> Which pattern would you take to merge moments, and not sums?</summary>
 #
 # <code>chan_merge(a, b)</code> is written as a correction of a, so it is not symmetric in its last bits. In a butterfly the
-# two partners would compute merge(a, b) and merge(b, a). The stage <code>warp_moments_butterfly</code> lets the lower lane's
-# group always be a; then all lanes have the same bits again. The rotation, as in apex, needs nothing of that kind, if one
-# takes lane 0's.
+# two partners would compute merge(a, b) and merge(b, a). The stage <code>warp_moments_butterfly</code> lets the lower
+# lane's group always be a; then all lanes have the same bits again. The rotation, as in apex, needs nothing of that
+# kind, if one takes lane 0's.
 # </details>
 #
 # <details><summary><b>Question.</b> Many books use <code>shfl_down_sync(mask, value, 16)</code>, then 8, 4, 2, 1: lane i asks
@@ -210,9 +212,9 @@ print("truth: ", x.var(axis=1, dtype=np.float64))
 # %% [markdown]
 # ## What it costs
 #
-# A tree over 32 threads could also go through **shared memory** (fast memory that a block has to itself), with a barrier in
-# every round. (A **barrier** is a point where all
-# threads of a block wait for each other. The next tutorial has more of it.) Compare one warp's sum both ways:
+# A tree over 32 threads could also go through **shared memory** (fast memory that a block has to itself), with a
+# barrier in every round. (A **barrier** is a point where all threads of a block wait for each other. The next tutorial
+# has more of it.) Compare one warp's sum both ways:
 
 # %%
 from normlab.engine import float32
@@ -242,8 +244,8 @@ x, total = np.ones(31, f32), np.zeros(31, f32)
 print(sanitize(sum_by_butterfly)[1, 31](x, total))
 
 # %% [markdown]
-# On a GPU the result would be undefined: perhaps right, perhaps not. So blocks have whole warps, and lanes without work take
-# part with a 0 (or with an empty group, tutorial 3).
+# On a GPU the result would be undefined: perhaps right, perhaps not. So blocks have whole warps, and lanes without work
+# take part with a 0 (or with an empty group, tutorial 3).
 #
 # **A shuffle in a branch.** Here the lower half of the warp is at one shuffle while the upper half is at another.
 
@@ -276,8 +278,8 @@ print(sanitize(half_of_it_in_a_branch)[1, 32](np.ones(32, f32), np.zeros(32, f32
 #
 # ## Exercise
 #
-# The course's exercise 4 is a warp sum by rotation, exercise 5 one by butterfly: `normlab course check 4`, `normlab course
-# check 5`. Before that, here: a **maximum** by butterfly. Is double counting a mistake for a maximum, too?
+# The course's exercise 4 is a warp sum by rotation, exercise 5 one by butterfly: `normlab course check 4`, `normlab
+# course check 5`. Before that, here: a **maximum** by butterfly. Is double counting a mistake for a maximum, too?
 
 # %%
 # Your kernel here.
