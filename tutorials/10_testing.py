@@ -208,7 +208,7 @@ print("smallest that fails:", dict(zip(("n1", "n2", "seed"), shrink(case), stric
 # ## 4. Who tests the tests? Mutants
 #
 # A test that cannot fail proves nothing. So put a mistake into the code on purpose, a **mutant**, and see whether the
-# tests notice. Here are mutants of `chan_merge`, and five small tests.
+# tests notice. Here are mutants of `chan_merge`, and six small tests.
 
 # %%
 original = lesson.source(chan_merge)
