@@ -60,7 +60,7 @@ for i in range(8):
         ax.add_patch(plt.Rectangle((j, i), 0.9, 0.9, facecolor="#dfe5ec"))
 ax.text(-0.85, 8.15, "a[i]", ha="center", va="top", color="#c8401a")
 ax.text(8.0, -0.85, "b[j]", va="center", color="#1b4f8a")
-ax.set_title("16 reads, 64 FMA: sums[i, j] += a[i] · b[j]")
+ax.set_title("16 reads, 64 FMA: sums[i, j] += a[i] b[j]")
 plt.show()
 print(lesson.source(thread_tile.outer_product(8, 8)))
 
@@ -110,7 +110,7 @@ ax.bar(list(counted), stores, bottom=loads, color="#c8401a", label="stores of th
 for place, value in enumerate(loads):
     ax.text(place, value + stores[place] + 3, f"{value:g} + {stores[place]:.2g}", ha="center", fontsize=8)
 ax.axhline(16, color="black", linewidth=0.8)
-ax.text(5.5, 20, "16: what the multipliers allow", ha="right", fontsize=8)
+ax.text(5.5, 25, "16: what the multipliers allow", ha="right", fontsize=8)
 ax.set(
     ylabel="wavefronts for a k of a warp",
     yscale="symlog",
