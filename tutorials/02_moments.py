@@ -24,7 +24,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from normlab import lesson, oracle
-from normlab.engine import cast, cuda, launch, load, store
+from normlab.engine import cast, cuda, float32, launch, load, store
 from normlab.stages import welford_step
 
 lesson.begin()
@@ -245,7 +245,7 @@ def moments_of_rows(x, eps, mean, invvar):
         for column in range(x.shape[1]):
             running_mean, m2, count = welford_step(load(x, (row, column)), running_mean, m2, count)
         store(mean, row, running_mean)
-        store(invvar, row, 1 / math.sqrt(m2 / count + eps))
+        store(invvar, row, float32(1) / math.sqrt(m2 / count + eps))
 
 
 x = (np.random.default_rng(2).normal(size=(32, 200)) + 300).astype(f32)  # κ = 300

@@ -223,8 +223,8 @@ _ = counted.draw_sectors(lesson.line(row_moments, "welford_step(load(x, (row, co
 #
 # ## The ladder so far
 #
-# The same computation in eight steps. Each is a file in `normlab/kernels/forward`, and says what it reached on an H200,
-# as a fraction of the speed of a plain copy of the same size:
+# The same computation in eight steps, each a file in `normlab/kernels/forward`. What they reached on an H200, as a
+# fraction of the speed of a plain copy of the same size (of two of them there is no number):
 
 # %%
 steps = [(step, lesson.measured(step)) for step in LADDERS["forward"]]

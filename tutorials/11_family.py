@@ -116,7 +116,8 @@ _ = blocks.draw_sectors(
 )
 
 # %% [markdown]
-# More loads (three passes instead of two), but a quarter of the sectors for each of them. On an H200:
+# More loads, because it has three passes instead of two. But each of them touches 4 sectors, where a load of
+# `row_moments` touches 16 (tutorial 6): so fewer sectors in all. On an H200:
 
 # %%
 for name in ("warp_shuffle", "apex", "column_blocks"):
