@@ -64,8 +64,8 @@ print("number", number)
 # - `cuda.threadIdx.x` is the thread's number in its block. `cuda.blockIdx.x` is the block's number in the grid.
 #   `cuda.blockDim.x` is the number of threads in a block.
 #
-# The sum in the first line is so common that it has a name: `cuda.grid(1)`. (`.x` is there because blocks and grids may
-# have two or three dimensions. Later.)
+# The sum in the kernel's first line is so common that it has a name: `cuda.grid(1)`. (`.x` is there because blocks and
+# grids may have two or three dimensions. Later.)
 #
 # Why two levels, and not just 24 threads? A GPU has many processors, called **multiprocessors**; an H200 has 132. A
 # block runs on one of them, from beginning to end. The threads of one block can talk to each other quickly. Different
@@ -289,8 +289,9 @@ print("largest difference from NumPy:", np.abs(partial.sum(axis=1) - x.sum(axis=
 _ = by_thread.draw_comparison(by_warp)
 
 # %% [markdown]
-# The same loads are now made in requests of 4 sectors each. A GPU's caches soften the blow of the first kernel, but not
-# by enough. The first step of normlab's ladder of LayerNorm kernels has this very flaw:
+# The same loads are now made in requests of 4 sectors each. A GPU has **caches**, small and fast memories that keep
+# what was read lately. They soften the blow of the first kernel, but not by enough. normlab has **ladders** of kernels:
+# the same computation in steps, each with one idea more. The first step of the LayerNorm ladder has this very flaw:
 
 # %%
 from normlab.kernels import LADDERS
@@ -300,8 +301,8 @@ for step in LADDERS["forward"][:2]:
     print(f"{step.name:15} {step.summary:45} float32: {single:.2f} of a copy's speed")
 
 # %% [markdown]
-# Those numbers were measured on an H200; each step's file says so. Eight times faster, mostly by letting neighbours
-# read neighbours.
+# Those numbers were measured on an H200 (each step's file says so). 1.0 would be as fast as this GPU copies an array of
+# the same size. Eight times faster, mostly by letting neighbours read neighbours.
 #
 # Does it show here?
 
@@ -321,8 +322,9 @@ print("warp per row:  ", lesson.timed(lambda: launch(warp_per_row, n1, 32, rows,
 # ## What the simulator is
 #
 # It runs the Python body of a kernel, thread by thread. A warp's threads run until they have to meet; then the next
-# warp's turn comes. It has warps, blocks, shared memory, barriers and atomics. It rounds like float32. Its counters of
-# requests and sectors were held against Nsight Compute on an H200, launch by launch:
+# warp's turn comes. It has warps and blocks, and all that later tutorials are about: shared memory, barriers, atomics.
+# It rounds like float32. Its counters of requests and sectors were held against Nsight Compute on an H200, launch by
+# launch:
 
 # %%
 import json

@@ -278,7 +278,8 @@ for name, got in (("mean", mean), ("invvar", invvar)):
 # ## What it costs
 #
 # Welford's step has a **division**, and every step needs the result of the one before. A division is many instructions.
-# So on an H200 the kernel with Welford is not faster than one that reads its rows three times and only adds:
+# So on an H200 the kernel with Welford (it is that of **apex**, NVIDIA's library of fused operations for PyTorch, which
+# this house rebuilds) is not faster than one that reads its rows three times and only adds:
 
 # %%
 from normlab.kernels import LADDERS

@@ -133,8 +133,9 @@ print("a alone:", *chan_merge.py_func(*moments(a), *empty), " =", *moments(a))
 #
 # ## Equal means should stay equal
 #
-# apex writes the mean as a weighted average, (n_a/n) mean_a + (n_b/n) mean_b. On paper that is the same. In float32 the
-# two shares are rounded. If both means are equal, the result should be that mean. Count how often it is not:
+# apex, the library by NVIDIA, writes the mean as a weighted average, (n_a/n) mean_a + (n_b/n) mean_b. On paper that is
+# the same. In float32 the two shares are rounded. If both means are equal, the result should be that mean. Count how
+# often it is not:
 
 # %%
 trials = 20_000

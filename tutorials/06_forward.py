@@ -217,9 +217,10 @@ print(f"bytes between the cores and the L1 cache: {moved:,.0f}, {moved / least:.
 _ = counted.draw_sectors(lesson.line(row_moments, "welford_step(load(x, (row, column + k))"), "ld", "x")
 
 # %% [markdown]
-# 16 sectors for 128 bytes: a quarter used. The next three loads want the other three quarters, and find them in the L1
-# cache, if all goes well. So memory is spared, but the load units are not. The four neighbours should be *one* load of
-# 16 bytes. [Tutorial 12](12_speed.ipynb) does it.
+# 16 sectors for 128 bytes: a quarter used. The next three loads want the other three quarters, and find them in the
+# **L1** cache (each multiprocessor has its own; **L2** is the one that all share), if all goes well. So memory is
+# spared, but the load units are not. The four neighbours should be *one* load of 16 bytes. [Tutorial
+# 12](12_speed.ipynb) does it.
 #
 # ## The ladder so far
 #

@@ -131,8 +131,8 @@ plt.show()
 
 # %% [markdown]
 # - Right of the dotted line (γ = ε = 10⁻⁵): the error grows as γ shrinks, by |β/γ|, as the law says.
-# - With β = 0 (blue) nothing happens until the clamp. RMSNorm has no β: it is safe for every γ that is not below ε (or subnormal in the
-#   output's dtype: look at float16, on the left).
+# - With β = 0 (blue) nothing happens until the clamp. RMSNorm has no β: it is safe for every γ that is not below ε (or subnormal in the output's
+#   dtype, so close to 0 that the format runs out of digits: look at float16, on the left).
 # - Left of the dotted line: the clamp. x̂ comes back as 0 or so.
 # - Above the black line, noise is larger than the value.
 #
