@@ -50,7 +50,7 @@ print(f"float32 arithmetic: {gpu.peak / 1e12:.0f} TFLOP/s, memory: {gpu.bandwidt
 print(f"so memory binds below {gpu.ridge:.0f} operations for each byte")
 
 # %% [markdown]
-# A LayerNorm reads 4 bytes and writes 4 for each float32 element. It does about ten operations with it: one to sum,
+# A LayerNorm reads 4 bytes and writes 4 for each float32 element. It does about eight operations with it: one to sum,
 # three for the variance, four to normalise and scale. That is little more than **one** operation a byte. So arithmetic
 # is next to free, and memory binds:
 #
