@@ -24,7 +24,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from normlab import lesson, oracle
-from normlab.engine import cast, cuda, float32, launch, load, store
+from normlab.engine import cast, cuda, float32, launch, load, store, use_gpu
 from normlab.stages import welford_step
 
 lesson.begin()
@@ -310,6 +310,26 @@ for step in LADDERS["forward"]:
 # %%
 constant = np.full(1000, 0.1, f32)
 print("Welford", welford(constant)[1], " naive", one_pass_naive(constant)[1], " two passes", two_pass(constant)[1])
+
+# %% [markdown]
+# ## Here
+#
+# The kernel above beside the ladder's first step: both have a thread for each row; that one reads it three times and
+# only adds.
+
+# %%
+n1, n2 = (65536, 1024) if use_gpu() else (32, 200)
+x, weight, bias, output = (np.ones(shape, f32) for shape in ((n1, n2), n2, n2, (n1, n2)))
+x, weight, bias, output, mean, invvar = lesson.on_device(x, weight, bias, output, np.ones(n1, f32), np.ones(n1, f32))
+print(
+    "Welford, moments only:     ",
+    lesson.timed(lambda: launch(moments_of_rows, n1 // 32, 32, x, f32(1e-5), mean, invvar)),
+)
+step = LADDERS["forward"][0]
+print(
+    "two passes, and the output:",
+    lesson.timed(lambda: step.run(launch, x, weight, bias, f32(1e-5), output, mean, invvar)),
+)
 
 # %% [markdown]
 # ## What you have seen

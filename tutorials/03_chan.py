@@ -24,7 +24,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from normlab import lesson
-from normlab.engine import cast, cuda, launch, load, store
+from normlab.engine import cast, cuda, launch, load, store, use_gpu
 from normlab.stages import chan_merge, welford_step
 
 lesson.begin()
@@ -280,6 +280,17 @@ print("mean of each channel:", mean, " NumPy:", images.mean(axis=(0, 2, 3)))
 # machines, is missing.
 # </details>
 #
+# ## Here
+
+# %%
+n = 2**24 if use_gpu() else 4000
+x, mean, m2, count, result = lesson.on_device(
+    np.ones(n, f32), np.zeros(64, f32), np.zeros(64, f32), np.zeros(64, f32), np.zeros(3, f32)
+)
+print("moments of 64 shares:", lesson.timed(lambda: launch(moments_of_shares, 1, 64, x, mean, m2, count)))
+print("merged in a chain:   ", lesson.timed(lambda: launch(merge_shares, 1, 1, mean, m2, count, result)))
+
+# %% [markdown]
 # ## What you have seen
 #
 # - (mean, m2, count) of two groups give that of both: Chan's merge. Welford's step is its smallest case.

@@ -24,7 +24,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from normlab import lesson
-from normlab.engine import cast, cuda, launch, load, store
+from normlab.engine import cast, cuda, launch, load, store, use_gpu
 from normlab.sim import sanitize, trace
 from normlab.stages import warp_moments, warp_sum, warp_sum_butterfly, welford_step
 
@@ -270,6 +270,28 @@ print(sanitize(half_of_it_in_a_branch)[1, 32](np.ones(32, f32), np.zeros(32, f32
 # <code>row_variance</code> above the shuffles come after the loop, where all lanes are together again.
 # </details>
 #
+# ## Here
+#
+# Two steps of the forward ladder that differ in this one idea: sums by trees in shared memory, or by shuffles.
+
+# %%
+from normlab.kernels import LADDERS
+
+n1, n2 = (16384, 4096) if use_gpu() else (4, 512)
+arrays = [
+    np.ones((n1, n2), f32),
+    np.ones(n2, f32),
+    np.ones(n2, f32),
+    np.ones((n1, n2), f32),
+    np.ones(n1, f32),
+    np.ones(n1, f32),
+]
+x, weight, bias, output, mean, invvar = lesson.on_device(*arrays)
+for step in LADDERS["forward"][1:3]:
+    took = lesson.timed(lambda step=step: step.run(launch, x, weight, bias, f32(1e-5), output, mean, invvar))
+    print(f"{step.name:13} {took}")
+
+# %% [markdown]
 # ## What you have seen
 #
 # - Shuffles move values between registers of a warp: no memory, no barrier.

@@ -24,7 +24,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from normlab import lesson
-from normlab.engine import cuda, float32
+from normlab.engine import cuda, float32, launch, use_gpu
 from normlab.sim import sanitize, simulate, trace
 from normlab.stages import block_sum, warp_sum_butterfly
 
@@ -330,6 +330,17 @@ plt.show()
 # lanes × 2 words touch 32 different banks. No conflict.
 # </details>
 #
+# ## Here
+#
+# The two transposes, in as many blocks as keep a GPU busy. (All of them do the same tile, and write the same values.)
+
+# %%
+blocks = 65536 if use_gpu() else 1
+x, y = lesson.on_device(np.ones((32, 32), f32), np.ones((32, 32), f32))
+for kernel in (transpose, transpose_padded):
+    print(f"{kernel.__name__:17}", lesson.timed(lambda kernel=kernel: launch(kernel, blocks, (32, 32), x, y)))
+
+# %% [markdown]
 # ## What you have seen
 #
 # - Shared memory belongs to a block. Between a write by one thread and a read by another there must be a barrier, and also

@@ -24,7 +24,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from normlab import lesson, oracle
-from normlab.engine import cast, cuda, float32, launch, store
+from normlab.engine import cast, cuda, float32, launch, store, use_gpu
 from normlab.sim import sanitize, trace
 from normlab.stages import block_sums, warp_sum_butterfly
 from normlab.stages.gradient import input_gradient, row_terms
@@ -275,6 +275,16 @@ for step in LADDERS["backward"]:
 # g = 1, mean(g) = 1, and mean(g x̂) = mean(x̂) = 0. So it is 0: the sum of a normalised row is always 0, whatever x.
 # </details>
 #
+# ## Here
+
+# %%
+n1, n2 = (16384, 4096) if use_gpu() else (4, 512)
+dy, x, mean, invvar, weight = (np.ones(shape, f32) for shape in ((n1, n2), (n1, n2), n1, n1, n2))
+dy, x, mean, invvar, weight, got = lesson.on_device(dy, x, mean, invvar, weight, np.ones((n1, n2), f32))
+took = lesson.timed(lambda: launch(grad_input_kernel, n1, 128, dy, x, mean, invvar, weight, f32(1e-5), got))
+print("grad_input:", took, f"({3 * 4 * n1 * n2 / took.seconds / 1e12:.2f} TB/s of what must move)" if use_gpu() else "")
+
+# %% [markdown]
 # ## What you have seen
 #
 # - x̂ depends on x directly, through μ and through σ. The Jacobian is r (δ − 1/n − x̂x̂/n); with the chain rule, two means are

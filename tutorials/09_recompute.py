@@ -29,6 +29,7 @@ import numpy as np
 
 import normlab
 from normlab import lesson, oracle
+from normlab.engine import use_gpu
 from normlab.stages import clamp_by_magnitude, normalised_from_output
 
 lesson.begin()
@@ -186,7 +187,9 @@ def errors(layer, dtype=np.float32):
     truth = oracle.layer_norm_backward(dy, x, n2, weight, bias, eps).grad_input
     found = []
     for saved, mean_or_none, how in paths:
-        got = normlab.layer_norm_backward(dy, saved, mean_or_none, invvar, n2, weight, bias, eps, step="apex", **how)[0]
+        got = normlab.layer_norm_backward(
+            dy, saved, mean_or_none, invvar, n2, weight, bias, eps, step="global_atomics", **how
+        )[0]
         found.append(np.linalg.norm(got.astype(np.float64) - truth) / np.linalg.norm(truth))
     return found, kept, truth, got
 
@@ -285,6 +288,29 @@ ax.set(
 )
 ax.legend(ncols=4, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.25), frameon=False)
 plt.show()
+
+# %% [markdown]
+# ## Here
+#
+# Does recomputing cost time? Both paths of the backward, on the same problem.
+
+# %%
+n1, n2 = (16384, 4096) if use_gpu() else (4, 256)
+x, dy, weight, bias = (
+    np.random.default_rng(0).uniform(0.5, 1, shape).astype(f32) for shape in ((n1, n2), (n1, n2), n2, n2)
+)
+if use_gpu():
+    import torch
+
+    x, dy, weight, bias = (torch.from_numpy(array).cuda() for array in (x, dy, weight, bias))
+output, mean, invvar = normlab.layer_norm_forward(x, n2, weight, bias)
+for name, saved, mean_or_none, efficient in (("saved input", x, mean, False), ("saved output", output, None, True)):
+    took = lesson.timed(
+        lambda saved=saved, mean_or_none=mean_or_none, efficient=efficient: normlab.layer_norm_backward(
+            dy, saved, mean_or_none, invvar, n2, weight, bias, memory_efficient=efficient
+        )
+    )
+    print(f"{name:13} {took}")
 
 # %% [markdown]
 # ## What you have seen

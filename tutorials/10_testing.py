@@ -25,7 +25,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from normlab import lesson, oracle
-from normlab.engine import cast, cuda, float32, launch, load, store
+from normlab.engine import cast, cuda, float32, launch, load, store, using
 from normlab.sim import sanitize, simulate
 from normlab.stages import block_sum, chan_merge, warp_sum_butterfly, welford_step
 
@@ -375,6 +375,17 @@ for warps in (1, 2, 3, 5, 8, 31):  # also numbers that do not halve evenly
     launch(only_block_sum, 1, 32 * warps, x, total)
     assert (total == warps * (warps + 1) / 2).all(), warps
 print("block_sum is right for all of them, in every thread")
+
+# %% [markdown]
+# ## Here
+#
+# What does watching cost? One launch, plain and under the sanitizer, which always runs in the simulator.
+
+# %%
+x, total = np.ones((3, 128), f32), np.zeros(3, f32)
+print("plain:    ", lesson.timed(lambda: launch(block_sums_of_rows, 1, 128, x, total)))
+with using("simulator"):
+    print("sanitized:", lesson.timed(lambda: sanitize(block_sums_of_rows)[1, 128](x, total)))
 
 # %% [markdown]
 # ## What you have seen

@@ -24,7 +24,7 @@ import numpy as np
 
 import normlab
 from normlab import family, lesson, oracle
-from normlab.engine import float32
+from normlab.engine import float32, launch, use_gpu
 from normlab.kernels import LADDERS
 from normlab.kernels.forward import step_4_column_blocks
 from normlab.sim import trace
@@ -102,7 +102,9 @@ print(lesson.source(step_4_column_blocks.build(float32, 128)))
 # of these loads needs the result of another. So a thread has eight requests on their way before it waits for the first.
 # In apex's kernel each Welford step needs the one before it.
 #
-# Also, in each single load, neighbouring lanes read neighbouring elements. Compare the two, traced on the same problem:
+# (`Problem` below makes random operands for a step of a ladder and traces its launches; `normlab trace` does the same
+# on a command line.) Also, in each single load, neighbouring lanes read neighbouring elements. Compare the two, traced
+# on the same problem:
 
 # %%
 steps = {step.name: step for step in LADDERS["forward"]}
@@ -277,6 +279,25 @@ print("sectors a request, channels last: ", len(set(address // 32 for address in
 # convolution before it.
 # </details>
 #
+# ## Here
+
+# %%
+n1, n2 = (16384, 4096) if use_gpu() else (4, 1024)
+arrays = [
+    np.ones((n1, n2), f32),
+    np.ones(n2, f32),
+    np.ones(n2, f32),
+    np.ones((n1, n2), f32),
+    np.ones(n1, f32),
+    np.ones(n1, f32),
+]
+x, weight, bias, output, mean, invvar = lesson.on_device(*arrays)
+for name in ("warp_shuffle", "apex", "column_blocks"):
+    step = steps[name]
+    took = lesson.timed(lambda step=step: step.run(launch, x, weight, bias, f32(1e-5), output, mean, invvar))
+    print(f"{name:14} {took}")
+
+# %% [markdown]
 # ## What you have seen
 #
 # - A row kernel can be thought in blocks of columns with masks. Beyond the mask, sums must not see the zeros.
