@@ -281,6 +281,8 @@ print("mean of each channel:", mean, " NumPy:", images.mean(axis=(0, 2, 3)))
 # </details>
 #
 # ## Here
+#
+# How long do the two kernels take? (One block keeps one of 132 multiprocessors busy, so a GPU is not at its best here.)
 
 # %%
 n = 2**24 if use_gpu() else 4000

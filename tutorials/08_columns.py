@@ -146,8 +146,8 @@ for step in (step_0_global_atomics.STEP, step_1_apex.STEP):
     print(f"{step.name:15} {different} of 40 columns of grad_bias depend on the order of threads")
 
 # %% [markdown]
-# Training twice with the same seed and getting different losses makes bugs hard to find. So apex, and this house, do
-# without atomics.
+# Training twice with the same seed and getting different losses makes bugs hard to find. So apex does without atomics,
+# and so do all other steps of the ladder.
 #
 # ## Partial sums in two kernels
 #
@@ -303,10 +303,10 @@ for n1 in (96, 10_000, 1_000_000):
 # %% [markdown]
 # ## What is left to be done
 #
-# These kernels read dy and x once for the column sums. `grad_input` has read them, too, twice. So 6 readings and
-# writings where 3 would do. The next step of the ladder makes it one kernel: a block goes through many rows, computes
-# `grad_input`, and keeps the columns' sums in **registers** all the while. In the end each block leaves one row of
-# partial sums.
+# These kernels read dy and x once for the column sums. `grad_input` has read them, too, twice, and is itself written.
+# So 7 arrays' worth of traffic, where 3 would do. The next step of the ladder makes it one kernel: a block goes through
+# many rows, computes `grad_input`, and keeps the columns' sums in **registers** all the while. In the end each block
+# leaves one row of partial sums.
 
 # %%
 from normlab.kernels import LADDERS

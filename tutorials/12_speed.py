@@ -51,7 +51,7 @@ print(f"so memory binds below {gpu.ridge:.0f} operations for each byte")
 
 # %% [markdown]
 # A LayerNorm reads 4 bytes and writes 4 for each float32 element. It does about eight operations with it: one to sum,
-# three for the variance, four to normalise and scale. That is little more than **one** operation a byte. So arithmetic
+# three for the variance, four to normalise and scale. That is **one** operation a byte. So arithmetic
 # is next to free, and memory binds:
 #
 # - forward: read x, write y: at least 2 n1 n2 elements;
