@@ -164,8 +164,8 @@ for layer in layers:
     print(f"{layer:15} three smallest |γ|:", np.sort(np.abs(data[f"{layer}_weight"]))[:3])
 
 # %% [markdown]
-# The last norm has three weights that are practically 0. Training has switched these features off. What does that do to
-# `grad_input`? Run the kernels, once from the saved input and once from the saved output.
+# The last norm has three weights that are practically 0. It looks as if training had switched these features off. What
+# does that do to `grad_input`? Run the kernels, once from the saved input and once from the saved output.
 
 # %%
 eps = float(data["eps"])

@@ -62,7 +62,7 @@ plt.show()
 # From n = 100 on, the arithmetic should be what counts. That is a promise, not a fact: it holds only if each element
 # comes from memory **once**, although it is used n times.
 #
-# An operation pair total += a·b is one instruction: a fused multiply-add, **FMA**. A multiprocessor of an H200 can do
+# `total += a * b` is one instruction: a fused multiply-add, **FMA**. A multiprocessor of an H200 can do
 # 128 of them in each clock: four warps' worth. The question of this tutorial and the next is: *what keeps the
 # multipliers waiting?*
 #
@@ -128,8 +128,8 @@ for name in ("a", "b"):
 
 # %% [markdown]
 # Each 32 times here, since C has 32 rows and 32 columns; in general N times and M times. Each FMA needs two loads from
-# the memory system, 8 bytes for 2 operations. That is an intensity of 0.25, and needs 14. The caches give most of it a
-# second time. But they are asked every time, and that is where the threads wait.
+# the memory system, 8 bytes for 2 operations. That is an intensity of 0.25 operations a byte, where 14 are needed. The
+# caches give most of it a second time. But they are asked every time, and that is where the threads wait.
 #
 # ## Shared tiles
 #

@@ -249,8 +249,8 @@ print("wavefronts of loads for a k of a warp:", {name: one["ld"] for name, one i
 # ## While the tile is on its way
 #
 # What remains is waiting. In each turn of the loop the block fetches the next tiles from global memory, stores them,
-# meets at a barrier, multiplies, meets again. While it fetches, nobody multiplies; a load from global memory takes
-# several hundred clocks.
+# meets at a barrier, multiplies, meets again. While it fetches, nobody of this block multiplies; a load from global
+# memory takes several hundred clocks.
 #
 # **Double buffering**: have two halves in shared memory. Begin to fetch the next tile into registers; multiply this
 # one; then store what has arrived into the *other* half. One barrier is enough, because the half that is written is not
@@ -295,20 +295,22 @@ print("largest error with two buffers:", error)
 # thread. The files of the steps say how many the compiler took. With 256 threads a block:
 
 # %%
-for registers, shared_bytes, name in (
-    (166, 8192, "outer_product"),
-    (127, 8320, "padded"),
-    (128, 16640, "double_buffer"),
-    (243, 74496, "pipelined"),
-):
-    found = model.residency(registers, shared_bytes, 256)
+import re
+import sys
+
+for name in ("outer_product", "padded", "double_buffer", "pipelined"):
+    told = sys.modules[f"normlab.kernels.sgemm.step_{SGEMM.index(steps[name])}_{name}"].__doc__
+    registers, size, unit = re.search(r"Takes: (\d+) registers,[^;]*?([\d,]+) (KB|bytes)", told).groups()
+    shared_bytes = int(size.replace(",", "")) * (1024 if unit == "KB" else 1)
+    found = model.residency(int(registers), shared_bytes, 256)
     print(
-        f"{name:14} {registers} registers: {found.occupancy.blocks} blocks a multiprocessor, occupancy {found.occupancy.fraction:.0%}, bound by {found.bound_by}"
+        f"{name:14} {registers} registers, {shared_bytes:6,} shared bytes: {found.occupancy.blocks} blocks a multiprocessor, "
+        f"occupancy {found.occupancy.fraction:.0%}, bound by {found.bound_by}"
     )
 
 # %% [markdown]
-# An occupancy of 25 % or 12 %, and yet these are the fast ones. For arithmetic, a thread needs no others to hide behind
-# if it has much to do that does not wait for anything: 64 independent sums.
+# An occupancy of 25 % or 12 %, and yet by the account these are the fast ones. For arithmetic, a thread needs no others
+# to hide behind if it has much to do that does not wait for anything: 64 independent sums.
 #
 # ## The order of blocks
 #
