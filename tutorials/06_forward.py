@@ -259,7 +259,8 @@ for step in LADDERS["forward"][:4]:
 # Is that bad?</summary>
 #
 # All rows use the same n2 weights, a few kilobytes: they stay in the caches. It costs load instructions, not memory
-# traffic. A block that keeps several rows in flight could load them once for all; the fast steps do.
+# traffic. A block that takes many rows could keep them; the backward's
+# fastest step does, in shared memory.
 # </details>
 #
 # <details><summary><b>Question.</b> Why is <code>invvar</code> saved, and not the variance?</summary>
