@@ -6,7 +6,7 @@ import numpy as np
 from examine import record
 
 from normlab import oracle
-from normlab.engine import launch
+from normlab.engine import launch, use_gpu
 from normlab.kernels import Product
 
 
@@ -45,8 +45,9 @@ def chain(given: Operands) -> np.ndarray:
 
 
 def examine(step, given: Operands) -> None:
-    """Hold a step to the oracle, and its bits to the chain's."""
+    """Hold a step to the oracle and, where nothing is fused, its bits to the chain's."""
     got = run(step, given)
     what = f"sgemm {step.name}"
     record(what, oracle.assert_within(got, oracle.product(*given), oracle.product_bound(*given), what))
-    np.testing.assert_array_equal(got, chain(given), what)
+    if not use_gpu():
+        np.testing.assert_array_equal(got, chain(given), what)

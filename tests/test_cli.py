@@ -193,10 +193,13 @@ def test_a_killed_command_leaves_no_process_behind():
 # ---- help and version ------------------------------------------------------------------------------------------------
 
 
-def test_normlab_alone_shows_its_help():
+def test_normlab_alone_shows_what_one_can_do_in_order_of_use():
     done = run()
     assert done.exit_code == 0
-    assert "compare" in done.stdout
+    shown = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("  normlab ")]
+    assert shown == ["compare", "course", "course", "trace", "run", "memory", "bench"]
+    assert all(run(name, "--help").exit_code == 0 for name in shown)
+    assert max(map(len, done.stdout.splitlines())) <= 100
 
 
 def test_the_version_is_the_packages():

@@ -34,6 +34,7 @@ FLOORS = {
     "run": 5,
     "tutorials": 5,
     "lesson": 5,
+    "course": 5,
     "cli": 5,
 }
 # Rooms of one floor that may import each other: the host face is cut into several, the command is what compares, and
@@ -42,7 +43,7 @@ HOST_FACE = {("arguments", "arrays"), ("replay", "arrays"), ("ops", "keeping")}
 HOST_FACE |= {(face, room) for face in ("ops", "keeping", "family") for room in ("arguments", "arrays", "replay")}
 HOST_FACE |= {("family", "ops"), ("family", "index_sets")}
 HOST_FACE |= {("products", room) for room in ("arguments", "arrays")}
-SIDEWAYS = HOST_FACE | {("cli", room) for room in ("bench", "compare", "memory", "run", "xray")}
+SIDEWAYS = HOST_FACE | {("cli", room) for room in ("bench", "compare", "course", "memory", "run", "xray")}
 SIDEWAYS |= {("cli", "tutorials"), ("lesson", "bench")}  # a tutorial's timer is the benchmark's
 SIDEWAYS |= {("memory", "bench")}  # a record begins with the machine, whatever was measured
 SIDEWAYS |= {("bench", "compare")}  # the README's table of paths

@@ -2,6 +2,7 @@
 
 import pytest
 
+from normlab.bench import records
 from normlab.model import (
     A100,
     H200,
@@ -74,6 +75,32 @@ def test_a_large_product_is_bound_by_arithmetic_and_a_thin_one_by_memory():
 
 def test_the_intensity_of_a_tile_is_the_harmonic_mean_of_its_sides():
     assert tile_intensity(128, 256) == pytest.approx(1 / (1 / 128 + 1 / 256) / 2)
+
+
+def measured():
+    """(what, operations, bytes, seconds) of all that was measured on an H200: see normlab/bench/records."""
+    for record in records.load([]):
+        if record["what"] in ("norm", "family"):
+            for row in record["rows"]:
+                array_bytes = row["bytes"] // (2 if row["direction"] == "forward" else 3)
+                yield "copy", 0, 2 * array_bytes, row["copy"]["median_us"] * 1e-6
+                for name, entry in row["contenders"].items():
+                    if entry["status"] == "ok":
+                        yield name, 0, row["bytes"], entry["median_us"] * 1e-6
+        if record["what"] == "sgemm":
+            sides = record["m"], record["n"], record["k"]
+            for entry in record["steps"]:
+                if entry["status"] == "ok":
+                    work = product_operations(*sides), product_bytes(*sides)
+                    yield f"sgemm {entry['step']}", *work, entry["median_us"] * 1e-6
+
+
+def test_nothing_that_was_measured_is_faster_than_the_roofline_and_a_copy_is_close_to_it():
+    found = list(measured())
+    shares = [(what, roofline(operations, moved, H200) / seconds) for what, operations, moved, seconds in found]
+    assert len(shares) > 100
+    assert [one for one in shares if one[1] > 1] == []
+    assert min(share for what, share in shares if what == "copy") > 0.8
 
 
 def test_waves_of_the_sizes_that_are_measured():

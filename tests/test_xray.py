@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from normlab import xray
 from normlab.cli import app
-from normlab.kernels import LADDERS
+from normlab.kernels import LADDERS, SGEMM
 
 LD_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 ST_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
@@ -51,7 +51,7 @@ def test_a_step_of_several_launches_shows_each():
 
 @pytest.fixture(scope="module")
 def results():
-    problem = xray.Problem("forward", 2, 64)
+    problem = xray.NormProblem("forward", 2, 64)
     return problem, [problem.trace(step) for step in LADDERS["forward"]]
 
 
@@ -88,7 +88,7 @@ def test_json_has_every_metric_of_every_launch_and_line():
 
 
 def test_apex_s_forward_reads_x_twice_and_writes_it_once():
-    problem = xray.Problem("forward", 4, 128)
+    problem = xray.NormProblem("forward", 4, 128)
     (result,) = [problem.trace(step) for step in LADDERS["forward"] if step.name == "apex"]
     rows, statistics = 4 * 128 * 4 // 32, 4 * 2
     # its Welford pass takes four neighbours a lane, so each of its four loads touches every fourth element: 16 sectors
@@ -97,7 +97,7 @@ def test_apex_s_forward_reads_x_twice_and_writes_it_once():
 
 
 def test_the_fast_steps_read_x_once_16_bytes_a_lane():
-    problem = xray.Problem("forward", 4, 512)
+    problem = xray.NormProblem("forward", 4, 512)
     rows = 4 * 512 * 4 // 32
     for step in LADDERS["forward"]:
         if step.name in ("vectors", "one_barrier", "clusters"):
@@ -105,6 +105,64 @@ def test_the_fast_steps_read_x_once_16_bytes_a_lane():
             assert result.metrics[LD_SECTORS] == rows + 2 * rows  # x, and the parameters once a row
             assert result.metrics[ST_SECTORS] == rows + 4 * 2
             assert result.metrics[LD_SECTORS.replace("sectors", "requests")] == 3 * rows // 16
+
+
+def test_the_sgemm_ladder_is_a_table_and_a_step_is_shown_line_by_line(monkeypatch):
+    assert xray.steps_of("sgemm")[1] == list(SGEMM)
+    few = [step for step in SGEMM if step.name in ("coalesced", "pipelined")]  # quick, and with shared_bytes
+    monkeypatch.setitem(xray.STEPS, "sgemm", tuple(few))
+    done = run("sgemm", "--shape", "32x32x8")
+    assert done.exit_code == 0, done.output
+    assert "SGEMM, (32, 8) times (8, 32) float32" in done.stdout
+    for step in few:
+        (row,) = [line for line in done.stdout.splitlines() if line.startswith(f"{step.name} ")]
+        assert len(row.split()) > 5
+    done = run("sgemm/coalesced", "--shape", "5x7x3")
+    assert "sgemm_coalesced[(1, 1, 1), (32, 32, 1)]" in done.stdout
+    assert "total += load(a, (row, k)) * load(b, (k, column))" in done.stdout
+
+
+def test_the_products_of_the_sgemm_ladder_are_counted_as_launched():
+    problem = xray.ProductProblem(32, 32, 8)
+    naive, coalesced = (problem.trace(step).metrics[LD_SECTORS] for step in SGEMM[:2])
+    assert (naive, coalesced) == (32 * 8 * 33, 32 * 8 * 5)
+
+
+@pytest.mark.parametrize("last", [[], ["--channels-last"]])
+def test_the_family_is_a_table_with_a_row_for_every_norm_forward_and_backward(last):
+    done = run("family", "--shape", "2x4x4x4", "--dtype", "bfloat16", *last)
+    assert done.exit_code == 0, done.output
+    head, *rows = done.stdout.splitlines()
+    assert (
+        head == f"The norm family, 2 x 4 x 4 x 4 bfloat16{', channels last' if last else ''}, traced in the simulator"
+    )
+    for norm in ("batch", "instance", "group"):
+        for name in (norm, f"{norm}_backward"):
+            (row,) = [line for line in rows if line.startswith(f"{name} ")]
+            assert len(row.split()) > 5
+
+
+def test_a_pass_of_the_family_shows_its_kernels_and_their_results():
+    done = run("family/batch_backward", "--shape", "2x4x4x4")
+    heads = [line.partition("[")[0].split()[-1] for line in done.stdout.splitlines() if line.startswith("launch ")]
+    assert heads == ["family_plane_sums", "family_merge_sums", "family_merge_sums", "family_plane_gradient"]
+    assert " for grad_bias-grad_weight" in done.stdout
+    answer = json.loads(run("family/instance", "--shape", "1x2x4x8", "--json").stdout)
+    assert (answer["ladder"], answer["shape"], answer["channels_last"]) == ("family", [1, 2, 4, 8], False)
+    (step,) = answer["steps"]  # both sets held by a block: x is read once, and weight and bias
+    assert step["metrics"][LD_SECTORS] == 2 * 4 * 8 * 4 // 32 + 2 * 2
+
+
+def test_the_family_s_groups_and_layout_are_those_that_the_title_says():
+    batch, _, group = xray.steps_of("family")[1][:3]
+    first, last = (xray.FamilyProblem((1, 4, 4, 8), channels_last=layout) for layout in (False, True))
+    assert [one.kernel for one in last.trace(batch).traces] == [
+        "family_column_moments",
+        "family_merge_moments",
+        "family_column_output",
+    ]
+    sectors = 4 * 4 * 8 * 4 // 32  # of the output; and a mean and an invvar for each of two groups
+    assert first.trace(group).metrics[ST_SECTORS] == sectors + 2 * 2
 
 
 def test_copies_and_clusters_are_counted_and_shown():
@@ -146,6 +204,14 @@ def test_html_writes_a_page_for_every_launch(tmp_path):
         (["forward", "--html", "x.html"], "--html writes one step's report: give one, such as forward/thread_per_row"),
         (["forward", "--recompute"], "--recompute is for the backward ladder, not for 'forward'"),
         (["forward/apex", "--shape", "2x8", "--html", "/nowhere/x.html"], "/nowhere"),
+        (["sgemm/fast"], "unknown step 'fast' of the sgemm ladder; known: naive, coalesced"),
+        (["family/layer"], "unknown pass 'layer' of the family; known: batch, instance, group, batch_backward"),
+        (["sgemm", "--shape", "64x64"], "a shape is M x N x K, such as 128x128x32, each at least 1; got '64x64'"),
+        (["family", "--shape", "64"], "a shape is N x C x H x W, such as 2x8x16x16, each at least 1; got '64'"),
+        (["sgemm", "--dtype", "float16"], "--dtype is no option of 'sgemm'"),
+        (["family", "--norm", "rms"], "--norm is no option of 'family'"),
+        (["sgemm", "--channels-last"], "--channels-last is for the family ladder, not for 'sgemm'"),
+        (["sgemm", "--html", "x.html"], "--html writes one step's report: give one, such as sgemm/naive"),
     ],
 )
 def test_what_cannot_be_used_is_named(arguments, message):

@@ -368,9 +368,9 @@ print(f"{same} have the same counters; in {explained} the compiler merged loads,
 #
 # ## Exercise
 #
-# The course's exercise 15 gives you a kernel that reads a matrix the wrong way, and a budget of sectors. Run
-# `normlab course check 15` when you think that you have met it. Before that, here: write `copy_backwards`, in which a
-# warp copies 32 float32 in reverse order, and draw its sectors.
+# `normlab course start DIR` lays out the exercises of the course in a folder, `normlab course check 1` checks the
+# first. Exercise 15 is about sectors: sums of rows, with a budget. Look at it now, and come back after tutorial 4.
+# Before that, here: write `copy_backwards`, in which a warp copies 32 float32 in reverse order, and draw its sectors.
 
 # %%
 # Your kernel here.

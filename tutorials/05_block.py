@@ -351,7 +351,8 @@ for kernel in (transpose, transpose_padded):
 # ## Exercise
 #
 # The course's exercise 6 is a block sum with one barrier too few, to be repaired; exercise 14 another racy kernel;
-# exercise 11 a strided tile with a budget of bank conflicts: `normlab course check 6`. Before that, here: a block of
+# exercise 11 a tile
+# without bank conflicts: `normlab course check 6`. Before that, here: a block of
 # 128 threads finds the **largest** value, and every thread must know it.
 
 # %%

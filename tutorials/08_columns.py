@@ -344,9 +344,8 @@ print("thread per column: ", lesson.timed(lambda: launch(thread_per_column, n2 /
 #
 # ## Exercise
 #
-# The course's exercise 11 is the strided tile with its padding, exercise 12 the two-kernel grad_weight: `normlab course
-# check 11`. Before that, here: which tile strides between 32 and 40 are free of conflicts? Count with `store_tile`,
-# then explain.
+# The course's exercise 11 is a padded tile, exercise 12 grad_weight in two kernels: `normlab course check 12`. Before
+# that, here: which tile strides between 32 and 40 are free of conflicts? Count with `store_tile`, then explain.
 
 # %%
 # Your code here.

@@ -5,7 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-KINDS = ("norm", "ladder", "sgemm", "host")
+KINDS = ("norm", "ladder", "family", "sgemm", "host")
 
 
 def write(record: dict[str, Any], path: Path) -> None:

@@ -1,55 +1,37 @@
-"""Records as Markdown, for the README: `normlab bench report`."""
+"""Records as Markdown, for the README: `normlab bench report`. The tables are made in `normlab.bench.compact`."""
 
 from typing import Any
 
-from normlab.bench.norm import ahead, best_peer, own
-from normlab.bench.tables import NORMS, WORDS, Grid, grids, notes
+from normlab.bench.compact import family_grid, norm_grid, product_grid
+from normlab.bench.tables import WORDS, Grid, grids, notes
 
 
 def markdown(records: list[dict[str, Any]]) -> str:
     """All records' tables, each with where it comes from, and how all was measured; nothing for no records."""
     methods = dict.fromkeys(f"How: {record['method']}" for record in records)
-    return "\n\n".join([*(part for record in records for part in _section(record)), *methods])
+    return "\n\n".join([*(part for together in _together(records) for part in _section(together)), *methods])
 
 
-def _section(record: dict[str, Any]) -> list[str]:
-    if record["what"] != "norm":
-        tables = [text for grid in grids(record) for text in (f"**{grid.title}**", table(grid))]
-        return [*tables, source(record)]
-    parts = []
-    for direction in dict.fromkeys(row["direction"] for row in record["rows"]):
-        grid = compact(record, direction)
-        parts += [f"**{grid.title}**", table(grid)]
-    if recomputed := recomputing(record):
-        parts.append(recomputed)
-    return [*parts, source(record)]
+def _together(records: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The records that share a section: products, of several sizes, on one GPU; any other has its own."""
+    sections: dict[Any, list[dict[str, Any]]] = {}
+    for position, record in enumerate(records):
+        sections.setdefault(record["gpu"] if record["what"] == "sgemm" else position, []).append(record)
+    return list(sections.values())
 
 
-def compact(record: dict[str, Any], direction: str) -> Grid:
-    """One direction's rows: a line for each shape, a column for each norm and dtype, normlab / best peer in a cell."""
-    rows = [row for row in record["rows"] if row["direction"] == direction]
-    elements = [row["n1"] * row["n2"] for row in rows]
-    one_size = min(elements) > 0.99 * max(elements)  # n1 is rounded
-    columns = list(dict.fromkeys((row["norm"], row["dtype"]) for row in rows))
-    cells: dict[str, dict[tuple[str, str], str]] = {}
-    for row in rows:
-        shape = f"{row['n2']:,}" if one_size else f"{row['n1']:,} × {row['n2']:,}"
-        cells.setdefault(shape, {})[row["norm"], row["dtype"]] = duel(row)
-    head = ["n2" if one_size else "n1 × n2", *(f"{NORMS[norm]} {dtype}" for norm, dtype in columns)]
-    body = [[shape, *(line.get(column, "") for column in columns)] for shape, line in cells.items()]
-    return Grid(f"{direction.capitalize()}: fraction of the copy bandwidth, normlab / best peer", head, body)
-
-
-def duel(row: dict[str, Any]) -> str:
-    """normlab's fraction of the copy bandwidth and the best peer's, the higher one bold."""
-    entry, best = own(row), best_peer(row)
-    mine = f"{entry['of_copy']:.2f}" if entry else "wrong or unable"
-    if best is None:
-        return mine
-    theirs = f"{row['contenders'][best]['of_copy']:.2f}"
-    if (ahead(row) or 0) >= 1:
-        return f"**{mine}** / {theirs} {best}"
-    return f"{mine} / **{theirs}** {best}"
+def _section(records: list[dict[str, Any]]) -> list[str]:
+    record = records[0]
+    extra = []
+    if record["what"] in ("norm", "family"):
+        make = norm_grid if record["what"] == "norm" else family_grid
+        shown = [make(record, direction) for direction in dict.fromkeys(row["direction"] for row in record["rows"])]
+        extra = [text for text in [recomputing(record)] if text]
+    elif record["what"] == "sgemm":
+        shown = [product_grid(records)]
+    else:
+        shown = grids(record)
+    return [*(text for grid in shown for text in (f"**{grid.title}**", table(grid))), *extra, *map(source, records)]
 
 
 def recomputing(record: dict[str, Any]) -> str | None:

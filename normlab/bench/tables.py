@@ -15,6 +15,7 @@ WIDEST = 1000  # characters, of any table
 WORDS = (
     "dtype",
     "layout",
+    "shape",
     "best peer",
     "step",
     "slowest kernel",

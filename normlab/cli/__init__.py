@@ -7,10 +7,21 @@ import typer
 from normlab import __version__
 from normlab.cli.bench import bench
 from normlab.cli.compare import compare
+from normlab.cli.course import course
 from normlab.cli.memory import memory, train
 from normlab.cli.run import run_script
 from normlab.cli.trace import trace_ladder
 from normlab.cli.tutorials import list_or_open
+
+FIRST_STEPS = {  # what normlab alone shows, in order of use
+    "compare": "recompute from the output, or save the input? on real data",
+    "course start DIR": "learn it: exercises from one value to whole kernels, checked here",
+    "course check": "... what is wrong in them, where, and for which input",
+    "trace forward": "what does each kernel ask of memory? line by line",
+    "run --sanitize SCRIPT": "a numba.cuda program of yours without a GPU, and its bugs",
+    "memory": "what does memory_efficient save in a model?",
+    "bench norm": "how fast is it? on an NVIDIA GPU",
+}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -30,7 +41,10 @@ def start(
 ) -> None:
     """How a GPU normalises: LayerNorm and RMSNorm kernels, measured against the truth, with or without a GPU."""
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        typer.echo(f"normlab {__version__}: how a GPU normalises, with or without a GPU\n")
+        for command, what in FIRST_STEPS.items():
+            typer.echo(f"  normlab {command:23} {what}")
+        typer.echo("\nnormlab COMMAND --help says more, normlab --help lists everything.")
 
 
 app.command("tutorials", short_help="Notebooks that begin with what a warp is. Without a GPU, too.")(list_or_open)
@@ -43,6 +57,7 @@ app.command(
 )(run_script)
 app.command(short_help="What does memory_efficient save in a model? On the CPU, too.")(memory)
 app.command(short_help="Does a model learn the same with it? On the CPU, too.")(train)
+app.add_typer(course, name="course", short_help="Exercises, checked on this machine: from one value to whole kernels.")
 app.add_typer(bench, name="bench", short_help="How fast is it? Beside the peers, on a GPU.")
 
 

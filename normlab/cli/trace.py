@@ -13,12 +13,24 @@ LONGEST = 86_400.0  # seconds that nobody waits for
 
 def trace_ladder(
     name: Annotated[
-        str, typer.Argument(metavar="LADDER[/STEP]", help="forward or backward, or one of its steps: forward/apex.")
+        str,
+        typer.Argument(
+            metavar="LADDER[/STEP]",
+            help="forward, backward, sgemm or family, or one of its steps: forward/apex, family/batch_backward.",
+        ),
     ],
-    shape: Annotated[str, typer.Option(metavar="N1xN2", help="Rows and columns.")] = "8x256",
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N1xN2",
+            show_default=False,
+            help="Rows and columns, 8x256; of sgemm MxNxK, 128x128x32; of the family NxCxHxW, 2x8x16x16.",
+        ),
+    ] = None,
     dtype: Annotated[DType, typer.Option(help="Of input and parameters.")] = DType.FLOAT32,
     norm: Annotated[Norm, typer.Option(help="Which norm.")] = Norm.LAYER,
     recompute: Annotated[bool, typer.Option("--recompute", help="The backward from the saved output.")] = False,
+    channels_last: Annotated[bool, typer.Option("--channels-last", help="The family's images.")] = False,
     html: Annotated[
         Path | None,
         typer.Option(metavar="FILE", show_default=False, help="Write a step's report as a standalone page, too."),
@@ -35,13 +47,13 @@ def trace_ladder(
 
     try:
         ladder, steps = xray.steps_of(name)
-        problem = xray.Problem(ladder, *xray.shape_of(shape), dtype.value, norm is Norm.RMS, recompute)
-        if recompute and ladder != "backward":
-            raise ValueError(f"--recompute is for the backward ladder, not for {ladder!r}")
+        problem = xray.problem_of(ladder, shape, dtype.value, norm is Norm.RMS, recompute, channels_last)
         if html is not None and len(steps) > 1:
             raise ValueError(f"--html writes one step's report: give one, such as {ladder}/{steps[0].name}")
         if (seconds := problem.seconds(steps)) > LONGEST:
-            raise ValueError(f"{shape} takes about {duration(seconds)}, more than a day; a smaller --shape takes less")
+            raise ValueError(
+                f"{shape or name} takes about {duration(seconds)}, more than a day; a smaller --shape takes less"
+            )
         if seconds > PATIENCE:
             typer.echo(f"this takes about {duration(seconds)}; a smaller --shape takes less", err=True)
         with progress(len(steps)) as advance:

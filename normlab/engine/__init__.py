@@ -20,6 +20,7 @@ from normlab.engine.arrays import (
 from normlab.engine.asynchronous import commit_copies, copy_async, wait_copies
 from normlab.engine.clusters import (
     cluster_arrive,
+    cluster_arrive_shared,
     cluster_rank,
     cluster_sync,
     cluster_wait,
@@ -43,6 +44,7 @@ __all__ = [
     "block_shared_bytes",
     "cast",
     "cluster_arrive",
+    "cluster_arrive_shared",
     "cluster_rank",
     "cluster_sync",
     "cluster_wait",

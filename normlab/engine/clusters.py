@@ -4,7 +4,8 @@ A launch with `cluster=8` makes clusters of eight blocks that are neighbours alo
 array that each of them has in shared memory can be read and written in all of them. A launch without has clusters of
 one block. Each intrinsic has its Python twin in `normlab.sim.clusters`.
 
-Source: PTX ISA, `barrier.cluster`, `mapa`, `%cluster_ctarank`; CUDA programming guide, "Distributed shared memory".
+Source: PTX ISA, `barrier.cluster`, `fence` (8.6, for `.sync_restrict`), `mapa`, `%cluster_ctarank`; CUDA programming
+guide, "Distributed shared memory".
 """
 
 from llvmlite import ir
@@ -23,6 +24,7 @@ except ImportError:
 NEEDED = 9, 0  # compute capability
 WORD = ir.IntType(32)
 ARRIVE = "barrier.cluster.arrive.release.aligned;"
+ARRIVE_SHARED = "fence.release.sync_restrict::shared::cta.cluster; barrier.cluster.arrive.relaxed.aligned;"
 WAIT = "barrier.cluster.wait.acquire.aligned;"
 
 
@@ -56,8 +58,19 @@ def cluster_arrive(typing_context):
 
 
 @intrinsic
+def cluster_arrive_shared(typing_context):
+    """As `cluster_arrive`, but only for what this thread wrote to the shared memory of its own block.
+
+    `cluster_arrive` first waits until all that the thread has stored has come as far as the whole GPU sees it, rows of
+    output included, of which no other block wants to know. What the thread stored in another block, or in global
+    memory, is not ordered by this one.
+    """
+    return _barrier("cluster_arrive_shared", ARRIVE_SHARED)
+
+
+@intrinsic
 def cluster_wait(typing_context):
-    """The second half of `cluster_sync`: wait until all threads of the cluster have come to their `cluster_arrive`.
+    """The second half of `cluster_sync`: wait until all threads of the cluster have come to its first half.
 
     What they did before it is visible behind. What is done in between neither disturbs nor is ordered. The halves
     follow each other in turn, in every thread.
@@ -145,6 +158,7 @@ def _check_capability(name):
 register_twin(cluster_rank, clusters.cluster_rank, of_launch=True)
 register_twin(cluster_sync, clusters.cluster_sync, of_launch=True)
 register_twin(cluster_arrive, clusters.cluster_arrive, of_launch=True)
+register_twin(cluster_arrive_shared, clusters.cluster_arrive_shared, of_launch=True)
 register_twin(cluster_wait, clusters.cluster_wait, of_launch=True)
 register_twin(store_to_block, clusters.store_to_block, of_launch=True)
 register_twin(load_from_block, clusters.load_from_block, of_launch=True)

@@ -6,7 +6,6 @@ from typing import Any
 from normlab.engine import cubins
 from normlab.engine.driver import MAX_DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTER_SIZE, Driver
 
-PLAIN_SHARED_BYTES = 48 * 1024  # a kernel gets more a block only when it has asked for it
 PORTABLE_CLUSTER = 8  # blocks; more exist on some GPUs, for kernels that have asked for them
 CLUSTER_CAPABILITY = (9, 0)
 
@@ -29,7 +28,7 @@ class Function:
         self.capability = driver.compute_capability(device)
         entry, image = cubins.cubin(kernel, kinds, self.capability)
         self.handle = driver.load(image, entry, device)
-        self._granted = PLAIN_SHARED_BYTES
+        self._granted = 0  # beyond 48 KiB a block has to ask, but that is with the static shared memory, unknown here
 
     def is_current(self) -> bool:
         """Would a launch in this thread now find the function's context?"""

@@ -16,7 +16,6 @@ from numba.cuda import dispatcher as _dispatcher
 from normlab.engine.signatures import kinds_of_types, numba_type
 
 _COMPILING = RLock()
-ATTEMPTS = 3  # nvJitLink's log was empty once in thousands of kernels, on a machine with 14 busy processes
 
 
 class Cubin(NamedTuple):
@@ -53,12 +52,11 @@ def compile_cubin(kernel: Any, kinds: tuple, cc: tuple[int, int]) -> Cubin:
     """
     from cuda.bindings import nvjitlink
 
-    for _ in range(ATTEMPTS):
-        image, log = _link(kernel, kinds, cc, nvjitlink.get_linked_cubin_size, nvjitlink.get_linked_cubin)
-        found = re.search("Compiling entry function '(.+?)'", log)
-        if found is not None:
-            return Cubin(found[1], image, log)
-    raise RuntimeError(f"nvJitLink's log of {kernel.py_func.__name__} does not name its entry: {log!r}")
+    image, log = _link(kernel, kinds, cc, nvjitlink.get_linked_cubin_size, nvjitlink.get_linked_cubin)
+    found = re.search("Compiling entry function '(.+?)'", log)
+    if found is None:
+        raise RuntimeError(f"nvJitLink's log of {kernel.py_func.__name__} does not name its entry: {log!r}")
+    return Cubin(found[1], image, log)
 
 
 def _link(kernel: Any, kinds: tuple, cc: tuple[int, int], size: Any, read: Any, *options: str) -> tuple[bytes, str]:
@@ -70,7 +68,8 @@ def _link(kernel: Any, kinds: tuple, cc: tuple[int, int], size: Any, read: Any, 
         raise ValueError(f"{name} has debug=True, but is optimised when it is linked; the simulator can debug it")
     if kernel.targetoptions.get("link"):
         raise ValueError(f"{name} has link={kernel.targetoptions['link']}, but `launch` takes kernels of Python alone")
-    options = (f"-arch=sm_{cc[0]}{cc[1]}", "-lto", "-verbose", *options)
+    # Where there is a driver, nvJitLink keeps its results in the driver's cache, and those come without a log.
+    options = (f"-arch=sm_{cc[0]}{cc[1]}", "-lto", "-verbose", "-no-cache", *options)
     if kernel.targetoptions.get("max_registers"):
         options += (f"-maxrregcount={kernel.targetoptions['max_registers']}",)
     if kernel.targetoptions.get("lineinfo"):

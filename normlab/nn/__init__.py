@@ -1,5 +1,8 @@
 """The PyTorch face: apex.normalization's names and signatures, with gradients that are right for every gamma.
 
+Beside them torch.nn's own names: `batch_norm`, `instance_norm`, `group_norm` and their modules (`normlab.nn.family`),
+`layer_norm`, `rms_norm`, `LayerNorm` and `RMSNorm`.
+
 `memory_efficient` chooses what the backward keeps: False the input; True the output, which the next layer mostly keeps
 anyway, with apex's clamp; "exact" the output too, and beside it the normalised values of those few columns that the
 output does not give back. Needs PyTorch: `import normlab` does not.
@@ -16,6 +19,18 @@ except ImportError as error:
     raise ImportError("normlab.nn needs PyTorch, which is not installed: pip install 'normlab[torch]'") from error
 
 from normlab.nn.engines import engine
+from normlab.nn.family.functional import batch_norm, group_norm, instance_norm
+from normlab.nn.family.modules import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    GroupNorm,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+    LayerNorm,
+    RMSNorm,
+)
 from normlab.nn.functional import (
     fused_layer_norm,
     fused_layer_norm_affine,
@@ -30,15 +45,27 @@ from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm
 from normlab.nn.replace import replace_norms
 
 __all__ = [
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
     "FusedLayerNorm",
     "FusedRMSNorm",
+    "GroupNorm",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
+    "LayerNorm",
     "MixedFusedLayerNorm",
     "MixedFusedRMSNorm",
+    "RMSNorm",
+    "batch_norm",
     "engine",
     "fused_layer_norm",
     "fused_layer_norm_affine",
     "fused_rms_norm",
     "fused_rms_norm_affine",
+    "group_norm",
+    "instance_norm",
     "layer_norm",
     "mixed_dtype_fused_layer_norm_affine",
     "mixed_dtype_fused_rms_norm_affine",

@@ -28,6 +28,7 @@ NAMES = FLOATS | {
     torch.complex128: "ComplexDouble",
 }
 HALVES = (torch.float16, torch.bfloat16)
+MIXED = tuple({torch.float32, half} for half in HALVES)
 
 
 Function = Callable[..., Tensor]
@@ -55,9 +56,10 @@ def check(
         ValueError: a memory_efficient that is none of False, True and "exact".
         NotImplementedError: a dtype that is no real floating one.
     """
-    check_mode(memory_efficient)
-    if not isinstance(eps, (Real, torch.SymFloat)):
-        raise TypeError(f"{_argument(function, 'eps')} must be float, not {type(eps).__name__}")
+    if memory_efficient not in MODES:
+        check_mode(memory_efficient)
+    if type(eps) is not float and not isinstance(eps, (Real, torch.SymFloat)):  # Real alone takes a microsecond
+        raise TypeError(f"{argument(function, 'eps')} must be float, not {type(eps).__name__}")
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is None:
             continue
@@ -80,27 +82,27 @@ def check_kinds(function: Function, x: Tensor, weight: Parameter, bias: Paramete
     """Raise what PyTorch raises for dtypes and devices that do not go together."""
     if x.dtype not in FLOATS:
         raise NotImplementedError(f"\"{function.__name__}\" not implemented for '{NAMES.get(x.dtype, x.dtype)}'")
+    dtype, device = x.dtype, x.device
     for parameter in (weight, bias):
         if parameter is None:
             continue
-        if parameter.device != x.device:
+        if parameter.device != device:
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, "
-                f"{x.device} and {parameter.device}!"
+                f"{device} and {parameter.device}!"
             )
-        kinds = {x.dtype, parameter.dtype}
-        if len(kinds) > 1 and not (torch.float32 in kinds and kinds & set(HALVES)):
+        if parameter.dtype is not dtype and {dtype, parameter.dtype} not in MIXED:
             raise RuntimeError(
-                f"mixed dtype ({x.device.type.upper()}): expect parameter to have scalar type of {NAMES[x.dtype]}, "
+                f"mixed dtype ({device.type.upper()}): expect parameter to have scalar type of {NAMES[dtype]}, "
                 f"but got {NAMES.get(parameter.dtype, parameter.dtype)}"
             )
     if weight is not None and bias is not None and weight.dtype != bias.dtype:
         raise RuntimeError(f"expected scalar type {NAMES[weight.dtype]} but found {NAMES[bias.dtype]}")
 
 
-def not_a_tensor(function: Function, argument: str, given: object) -> TypeError:
+def not_a_tensor(function: Function, name: str, given: object) -> TypeError:
     """What PyTorch raises for it."""
-    return TypeError(f"{_argument(function, argument)} must be Tensor, not {type(given).__name__}")
+    return TypeError(f"{argument(function, name)} must be Tensor, not {type(given).__name__}")
 
 
 def shape_of(function: Function, normalized_shape: Any) -> Shape:
@@ -118,12 +120,13 @@ def shape_of(function: Function, normalized_shape: Any) -> Shape:
                 index(size)
             except TypeError:
                 raise TypeError(
-                    f"{_argument(function, 'normalized_shape')} must be tuple of ints, "
+                    f"{argument(function, 'normalized_shape')} must be tuple of ints, "
                     f"but found element of type {type(size).__name__} at pos {position}"
                 ) from None
     return normalized_shape
 
 
-def _argument(function: Function, name: str) -> str:
+def argument(function: Function, name: str) -> str:
+    """An argument, by function, name and position."""
     position = list(signature(function).parameters).index(name) + 1
     return f"{function.__name__}(): argument '{name}' (position {position})"

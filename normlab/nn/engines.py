@@ -39,6 +39,11 @@ def engine(name: str) -> Iterator[None]:
         _engine.reset(token)
 
 
+def by_kernels(tensor: Tensor) -> bool:
+    """Do the kernels compute norms of this tensor now?"""
+    return tensor.is_cuda or _engine.get() == "simulator"
+
+
 def chosen(tensor: Tensor) -> ModuleType:
-    """The module that computes norms of this tensor now."""
-    return launched if tensor.is_cuda or _engine.get() == "simulator" else vectorised
+    """The module that computes norms over rows of this tensor now; the family's is in `normlab.nn.family.operators`."""
+    return launched if by_kernels(tensor) else vectorised

@@ -153,7 +153,7 @@ def _norm(
     owner = bias if weight is None else weight
     if x.is_meta:
         memory_efficient = memory_efficient is not False  # no column is at risk of what is not there
-    elif torch.is_autocast_enabled(x.device.type):
+    elif torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(x.device.type):  # the former takes a tenth
         x, weight, bias = _under_autocast(x, shape, weight, bias)
     checks.check_kinds(function, x, weight, bias)
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:

@@ -15,7 +15,8 @@ from normlab.nn.shapes import Gradients, MemoryEfficient, Parameter, Shape, Stat
 _AS_IT_IS: AbstractContextManager[None] = nullcontext()
 
 
-def _world(tensor: Tensor) -> AbstractContextManager[None]:
+def world(tensor: Tensor) -> AbstractContextManager[None]:
+    """Where kernels of this tensor run."""
     return _AS_IT_IS if tensor.is_cuda else engine.using("simulator")
 
 
@@ -23,7 +24,7 @@ def forward(
     x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool
 ) -> tuple[Tensor, Statistic, Tensor]:
     """(output, mean, invvar)."""
-    with _world(x):
+    with world(x):
         if rms:
             output, invvar = ops.rms_norm_forward(x, shape, weight, eps)
             return output, None, invvar
@@ -44,7 +45,7 @@ def keep(
     given = x, mean, invvar, shape, weight, bias, eps
     if x.is_cuda and owner is not None:
         return room.keep(owner, given)
-    with _world(x):
+    with world(x):
         if owner is None and eps <= 1:  # a weight of ones, at most, which nothing has to wait for
             return keep_columns(*given, capacity=0)
         return keep_columns(*given)
@@ -65,7 +66,7 @@ def backward(
     input_dtype: dtype,
 ) -> Gradients:
     """(grad_input, grad_weight, grad_bias)."""
-    with _world(saved):
+    with world(saved):
         if rms:
             grad_input, grad_weight = ops.rms_norm_backward(
                 grad_output, saved, invvar, shape, weight, eps, memory_efficient, kept

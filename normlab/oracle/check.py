@@ -30,7 +30,7 @@ def assert_within(got: ArrayLike, want: ArrayLike, bound: ArrayLike, what: str) 
     if np.shape(got) != np.shape(want):
         raise AssertionError(f"{what}: got shape {np.shape(got)}, want shape {np.shape(want)}")
     bounds = np.broadcast_to(bound, np.shape(want))
-    ratios = _ratios(np.asarray(got), np.asarray(want), bounds)
+    ratios = elementwise_ratios(np.asarray(got), np.asarray(want), bounds)
     worst = float(ratios.max(initial=0.0))
     if worst <= 1:
         return worst
@@ -52,10 +52,12 @@ def ratio(got: ArrayLike, want: ArrayLike, bound: ArrayLike) -> float:
     """
     if np.shape(got) != np.shape(want):
         return float("inf")
-    return float(_ratios(np.asarray(got), np.asarray(want), np.broadcast_to(bound, np.shape(want))).max(initial=0.0))
+    return float(
+        elementwise_ratios(np.asarray(got), np.asarray(want), np.broadcast_to(bound, np.shape(want))).max(initial=0.0)
+    )
 
 
-def _ratios(got: np.ndarray, want: np.ndarray, bound: np.ndarray) -> FloatArray:
+def elementwise_ratios(got: np.ndarray, want: np.ndarray, bound: np.ndarray) -> FloatArray:
     """Elementwise |got - want| / bound, 0 for what is right by pattern and infinite for what is wrong by it."""
     largest = float(float_format(got.dtype).largest)
     held, right, allowed = got.astype(np.float64), want.astype(np.float64), bound.astype(np.float64)

@@ -1,7 +1,8 @@
 """Thread-block clusters: blocks that run in turns, meet at a barrier and reach each other's shared memory.
 
 `Cluster` is what the scheduler runs, of one block in a launch without clusters. The functions below are the twins of
-an engine's `cluster_rank`, `cluster_sync`, `cluster_arrive`, `cluster_wait`, `store_to_block` and `load_from_block`.
+an engine's `cluster_rank`, `cluster_sync`, `cluster_arrive`, `cluster_arrive_shared`, `cluster_wait`,
+`store_to_block` and `load_from_block`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,24 @@ def cluster_sync(cuda: "Cuda") -> None:
 
 def cluster_arrive(cuda: "Cuda") -> None:
     """Arrive at the cluster's barrier, and go on; raises SimulationError for a second arrival without a wait."""
+    cuda.current.stored_remotely = False
+    _arrive(cuda)
+
+
+def cluster_arrive_shared(cuda: "Cuda") -> None:
+    """Arrive at the cluster's barrier with stores to the own block's shared memory, and go on.
+
+    Stores to other memory are ordered here, too, as they are not on a GPU; raises SimulationError after one to another
+    block, which nobody could read.
+    """
+    if cuda.current.stored_remotely:
+        raise SimulationError(
+            "cluster_arrive_shared does not say that a store to another block is done; cluster_arrive does"
+        )
+    _arrive(cuda)
+
+
+def _arrive(cuda: "Cuda") -> None:
     thread = cuda.current
     if thread.arrival is not None:
         raise SimulationError("cluster_arrive comes a second time, without a cluster_wait behind the first one")
@@ -106,6 +125,7 @@ def _wait(cuda: "Cuda", operation: str) -> None:
 def store_to_block(cuda: "Cuda", array: Any, index: Any, value: Any, rank: Any) -> None:
     """Do `array[index] = value` in the block `rank` of the cluster."""
     remote = _in_block(cuda, array, index, int(rank), "write")
+    cuda.current.stored_remotely = True
     if remote is not None:
         remote[index] = value
 

@@ -97,6 +97,7 @@ class Thread(greenlet):
 
     __slots__ = (
         *("arrival", "block", "copies", "given", "index", "lane", "mask", "operation", "polled", "result", "seen"),
+        "stored_remotely",
         *("spins", "updates", "warp"),
     )
 
@@ -111,6 +112,7 @@ class Thread(greenlet):
         self.polled: dict[Any, Any] = {}  # address → value, of the atomics that changed nothing
         self.copies: Any = None  # those on their way (asynchronous.py)
         self.arrival: int | None = None  # at the cluster's barrier, after it had been passed so often
+        self.stored_remotely = False  # in another block of the cluster, since the last cluster_arrive
         self.seen: Any = None  # the observer's own
 
     @property

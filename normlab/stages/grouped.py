@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from normlab.engine import cast, cuda
-from normlab.stages.team import collector, member_walk
+from normlab.stages.team import collector, member_walk, reader
 from normlab.stages.vector import Deal
 from normlab.stages.warp import lane_index
 
@@ -46,7 +46,7 @@ def group_merger(deal: Deal, blocks: int) -> Any:
     RMSNorm: then the q_w are of deviations from 0, and so are the squares.
     """
     members = deal.warps * blocks
-    collect = collector(members)
+    collect, read = collector(deal.warps, blocks), reader(deal.warps, blocks)
     seats, turns, team_sum = member_walk(members)
     size = group_size(deal, blocks)
 
@@ -60,8 +60,8 @@ def group_merger(deal: Deal, blocks: int) -> Any:
             member = (lane_index() & (seats - 1)) + seats * k
             values = size(n2, member)
             if member < members and values > 0:
-                deviation = board[phase, row, 0, member] / cast(values, board) - center
-                squares += board[phase, row, 1, member] + cast(values, board) * (deviation * deviation)
+                deviation = read(board, phase, row, 0, member) / cast(values, board) - center
+                squares += read(board, phase, row, 1, member) + cast(values, board) * (deviation * deviation)
         return center, team_sum(squares)
 
     return merge

@@ -1,39 +1,48 @@
 """The team of a row: the warps that share it, in one block or in all blocks of a cluster, and their sums.
 
-`block_sums` halves the warps round by round, with two barriers each. Here every warp leaves its sum for every other
-one, in the shared memory of each block of the team, and after a single barrier each warp adds all of them up by itself:
-they are few, and a butterfly over lanes does it. All warps add in the same order and so get the same bits.
+`block_sums` halves the warps round by round, with two barriers each. Here every warp leaves its sum in its own block's
+shared memory, and after a single barrier each warp fetches all of them, from the other blocks too, and adds them up by
+itself: they are few, and a butterfly over lanes does it. All warps add in the same order and so get the same bits.
 
-The `board` where sums are left is shared memory, (phases, rows, sums, members): the same array in every block of the
-team; `phase`, `row` and `which` say where on it. A place may be written again after two barriers, so a loop with one
-barrier a turn needs two phases in turn.
+The `board` where sums are left is shared memory, (phases, rows, sums, warps of a block): the same array in every block
+of the team; `phase`, `row` and `which` say where on it. A place may be written again after two barriers, so a loop with
+one barrier a turn needs two phases in turn.
+
+Sums sent to the other blocks would be at hand behind the barrier, but the barrier would have to wait for all stores
+before it, the rows of output among them. For stores to the block's own shared memory it need not
+(`cluster_arrive_shared`). That warps have read a place before they come to the next barrier needs no word: they have
+added up what they read.
 """
 
 from functools import cache
 from typing import Any
 
-from normlab.engine import cast, cluster_rank, cuda, store_to_block
+from normlab.engine import cast, cuda, load_from_block
 from normlab.stages.warp import ALL_LANES, lane_index
 
 
-@cache
-def leaver(warps: int, blocks: int) -> Any:
-    """The device function `leave(board, phase, row, which, warp, value)`: a warp's value for the whole team.
+@cuda.jit(device=True)
+def leave(board, phase, row, which, warp, value):
+    """A warp's value for the whole team.
 
     warp: the caller's, among those of its row in this block. value: the same in all lanes. A barrier of the team must
     follow before anybody collects.
     """
+    if lane_index() == 0:
+        board[phase, row, which, warp] = value
+
+
+@cache
+def reader(warps: int, blocks: int) -> Any:
+    """The device function `read(board, phase, row, which, member)`: what warp number `member` of the team has left."""
 
     @cuda.jit(device=True)
-    def leave(board, phase, row, which, warp, value):
-        lane = lane_index()
+    def read(board, phase, row, which, member):
         if blocks > 1:
-            if lane < blocks:  # a lane for each block
-                store_to_block(board, (phase, row, which, cluster_rank() * warps + warp), value, lane)
-        elif lane == 0:
-            board[phase, row, which, warp] = value
+            return load_from_block(board, (phase, row, which, member % warps), member // warps)
+        return board[phase, row, which, member]
 
-    return leave
+    return read
 
 
 @cache
@@ -56,9 +65,14 @@ def member_walk(members: int) -> tuple[int, int, Any]:
 
 
 @cache
-def collector(members: int) -> Any:
-    """The device function `collect(board, phase, row, which)`: the sum of what all members have left, in every lane."""
+def collector(warps: int, blocks: int) -> Any:
+    """The device function `collect(board, phase, row, which)`: the sum of what all members have left, in every lane.
+
+    warps: of the row in each of the team's blocks.
+    """
+    members = warps * blocks
     seats, turns, team_sum = member_walk(members)
+    read = reader(warps, blocks)
 
     @cuda.jit(device=True)
     def collect(board, phase, row, which):
@@ -66,7 +80,7 @@ def collector(members: int) -> Any:
         value = cast(0, board)
         for k in range(turns):
             if seat + seats * k < members:
-                value += board[phase, row, which, seat + seats * k]
+                value += read(board, phase, row, which, seat + seats * k)
         return team_sum(value)
 
     return collect

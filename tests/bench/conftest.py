@@ -102,3 +102,50 @@ def host_record():
     first = {"normlab": {"status": "ok", "cold": seconds, "warm": {"import_s": 0.5, "call_s": 0.1}},
              "torch": {"status": "unable", "reason": "it said no"}}  # fmt: skip
     return {"what": "host", **MACHINE, "method": "By hand.", "absent": {}, "rows": rows, "first_calls": first}
+
+
+def family_row(norm, direction, dtype, layout, **medians):
+    """As `norm_row`, on images."""
+    made = norm_row(norm, direction, dtype, 8 * 64, 50176, **medians)
+    del made["n1"], made["n2"]
+    return {**made, "layout": layout, "shape": [8, 64, 224, 224]}
+
+
+@pytest.fixture
+def family_record():
+    rows = [
+        family_row("batch", "forward", "float32", "NCHW", normlab=150.0, torch=300.0),
+        family_row("batch", "forward", "bfloat16", "NHWC", normlab=125.0, torch=100.0),
+        family_row("group", "forward", "float32", "NCHW", normlab="wrong", torch=200.0),
+        family_row("group", "forward", "bfloat16", "NHWC", normlab=100.0, torch="wrong"),
+        family_row("batch", "backward", "float32", "NCHW", normlab=200.0, torch=210.0),
+    ]
+    return {"what": "family", **MACHINE, "method": "By hand.", "rows": rows}
+
+
+def product_record(m, n, k, microseconds, cublas_us, peak=60e12, **further):
+    """A record of the SGEMM ladder, of steps that take `microseconds`; a step may be "wrong" or "unable"."""
+    operations = 2 * m * n * k
+
+    def entered(median):
+        if isinstance(median, str):
+            return {"status": median, "reason": "by hand"}
+        speed = operations / median * 1e6
+        fractions = {"of_cublas": round(cublas_us / median, 4), "of_peak": peak and round(speed / peak, 4)}
+        times = {"median_us": median, "lower_us": median, "upper_us": median}
+        return {"status": "ok", **times, "tflops": round(speed / 1e12, 3), "error_over_bound": 0.1, **fractions}
+
+    steps = [{"step": name, "summary": f"the {name} one", **entered(one)} for name, one in microseconds.items()]
+    whole = {"m": m, "n": n, "k": k, "operations": operations, "peak_tflops": peak and peak / 1e12}
+    return {
+        "what": "sgemm", **MACHINE, "method": "By hand.", **whole, "cublas": entered(cublas_us), "steps": steps,
+        **further,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def product_records():
+    return [
+        product_record(4096, 4096, 4096, {"naive": 100_000.0, "padded": 3_200.0, "pipelined": 2_500.0}, 2_600.0),
+        product_record(4000, 4100, 3000, {"naive": "wrong", "padded": "unable", "pipelined": 2_000.0}, 1_800.0, None),
+    ]

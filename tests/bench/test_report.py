@@ -2,12 +2,16 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from normlab.bench import plots, readme, records, tables
-from normlab.bench.report import compact, markdown
+from normlab.bench.compact import norm_grid
+from normlab.bench.report import markdown
+from normlab.cli import app
 
 
 def printed(record, tmp_path, **options):
@@ -90,9 +94,9 @@ def test_markdown_has_normlab_and_the_best_peer_in_each_cell_and_says_where_it_c
 def test_shapes_of_several_sizes_are_written_in_full_and_widths_of_one_size_alone(norm_record):
     for row in norm_record["rows"]:
         row["n1"] += row["n2"] == 4096  # rounded
-    assert compact(norm_record, "forward").head[0] == "n2"
+    assert norm_grid(norm_record, "forward").head[0] == "n2"
     norm_record["rows"][0]["n1"] = 16
-    grid = compact(norm_record, "forward")
+    grid = norm_grid(norm_record, "forward")
     assert grid.head[0] == "n1 × n2"
     assert [row[0] for row in grid.rows] == ["16 × 4,096", "32,769 × 4,096", "2,048 × 65,536"]
     assert grid.rows[0][2] == ""  # not measured in float32
@@ -107,6 +111,51 @@ def test_every_line_of_a_markdown_table_has_as_many_cells_as_its_head(norm_recor
     for block in blocks:
         assert len({len(cells(line)) for line in block.splitlines()}) == 1
     assert markdown([]) == ""
+
+
+def test_the_family_has_a_line_for_each_problem_and_a_column_for_each_norm(family_record):
+    text = markdown([family_record])
+    assert "**The family's forward: fraction of the copy bandwidth (times torch's speed)**" in text
+    assert (
+        "| shape | dtype | layout | batch norm | group norm |\n| --- | --- | --- | --: | --: |\n"
+        "| 8 × 64 × 224 × 224 | float32 | NCHW | 0.67 (**2.00×**) | wrong or unable |\n"
+        "| 8 × 64 × 224 × 224 | bfloat16 | NHWC | 0.80 (0.80×) | 1.00 |\n"
+    ) in text
+    assert "| 8 × 64 × 224 × 224 | float32 | NCHW | 0.75 (**1.05×**) |" in text.partition("The family's backward")[2]
+    assert "; copy: 1,028 to 2,055 GB/s." in text
+    assert "Wrong: normlab (output is off by 7 times its bound)." in text
+
+
+def test_products_of_several_sizes_share_a_table_where_they_share_a_gpu(product_records):
+    text = markdown(product_records)
+    assert (
+        "**SGEMM on NVIDIA H200: TFLOP/s / of cuBLAS / of the multiply-adds' peak**\n\n"
+        "| step | 4,096³ | 4,000 × 4,100 × 3,000 |\n| --- | --: | --: |\n"
+        "| `naive` | 1.4 / 0.03 / 0.02 | wrong |\n"
+        "| `padded` | 43.0 / 0.81 / 0.72 | unable |\n"
+        "| `pipelined` | 55.0 / 1.04 / 0.92 | 49.2 / 0.90 / - |\n"
+        "| cuBLAS | 52.9 / 1.00 / 0.88 | 54.7 / 1.00 / - |\n"
+    ) in text
+    assert text.count("driver 580.159.04") == 2
+    product_records[1]["gpu"] = "NVIDIA T4"
+    assert markdown(product_records).count("| cuBLAS |") == 2
+
+
+def test_the_report_knows_records_of_every_kind_as_files(
+    norm_record, ladder_record, family_record, product_records, host_record, tmp_path
+):
+    every = [norm_record, ladder_record, family_record, *product_records, host_record]
+    assert [record["what"] for record in every if record is not product_records[1]] == list(records.KINDS)
+    paths = [str(tmp_path / f"{position}.json") for position in range(len(every))]
+    for record, path in zip(every, paths, strict=True):
+        records.write(record, Path(path))
+    file = tmp_path / "README.md"
+    file.write_text(f"{readme.BEGIN}\n{readme.END}\n")
+    done = CliRunner().invoke(app, ["bench", "report", *paths, "--readme", str(file)])
+    assert done.exit_code == 0, done.stderr
+    assert readme.between(file.read_text()) == readme.benchmarks(every)
+    for words in ("SGEMM on NVIDIA H200", "The family's backward", "A call on 8 x 4096"):
+        assert words in file.read_text()
 
 
 # ---- records as files -----------------------------------------------------------------------------------------------

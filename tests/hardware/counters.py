@@ -11,6 +11,7 @@ they count.
 import argparse
 import csv
 import json
+import math
 import re
 import secrets
 import shutil
@@ -146,8 +147,9 @@ def parse(text: str) -> list[tuple[str, dict[str, float]]]:
         _, values = launches.setdefault(row["ID"], (row["Kernel Name"], {}))
         pairs = [(row["Metric Name"], row["Metric Value"])] if row.get("Metric Name") else row.items()
         for metric, value in pairs:
-            if metric in METRICS or metric in ATOMICS or metric in UNVERIFIED:
-                values[metric] = number_in(value)
+            number = number_in(value)
+            if not math.isnan(number):
+                values[metric] = number
     return list(launches.values())
 
 

@@ -7,12 +7,14 @@ out=${2:-${OUT:-.}}
 if compgen -G ".whl/*.whl" >/dev/null && [ ! -d /tmp/site ]; then
   python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/site .whl/*.whl
 fi
-export PYTHONPATH=/tmp/site:$PWD NORMLAB_CACHE_DIR=/tmp/normlab-cache PYTHONUNBUFFERED=1
+export PYTHONPATH=/tmp/site:$PWD:$PWD/tests NORMLAB_CACHE_DIR=/tmp/normlab-cache TORCHINDUCTOR_CACHE_DIR=/tmp/inductor PYTHONUNBUFFERED=1
 bench="python3 -m normlab.cli bench"
 record() { local name=$1; shift; $bench "$@" --json "$out/$name.json"; }
 
 case $1 in
   suite) python3 -m pytest -q -n 14 2>&1 | tee "$out/suite.txt" | tail -60 ;;
+  warm) python3 -m hardware.warm; python3 -m hardware.warm --n1 1,16,132 --n2 65536,262144 bfloat16 float32
+    python3 -m hardware.warm --n2 64,128,256,384 bfloat16 float32 ;;  # the parts after this take half of their time
   norm-*) dtype=${1#norm-}; record "norm_${dtype}_h200" norm --dtype "$dtype" --both-paths --peers torch,compile ;;
   ladders)
     for ladder in forward backward; do record "ladder_${ladder}_h200" ladder $ladder; done
@@ -23,12 +25,12 @@ case $1 in
   sweep)
     for saved in input output; do
       for n2 in 4096 8192 16384 65536; do
-        python3 -m tests.hardware.sweep backward --n2 $n2 --saved $saved | tee -a "$out/sweep.txt" | head -8
+        python3 -m hardware.sweep backward --n2 $n2 --saved $saved | tee -a "$out/sweep.txt" | head -8
       done
     done
     for n2 in 768 1024 8192 65536; do
       for norm in layer rms; do
-        python3 -m tests.hardware.sweep forward --n2 $n2 --norm $norm | tee -a "$out/sweep.txt" | head -6
+        python3 -m hardware.sweep forward --n2 $n2 --norm $norm | tee -a "$out/sweep.txt" | head -6
       done
     done ;;
   memory)
@@ -38,11 +40,11 @@ case $1 in
     $normlab train LICENSE --json "$out/train_h200.json" --plot "$out/train_h200.svg" ;;
   sgemm)
     python3 -m pytest -q tests/kernels/test_sgemm_gpu.py 2>&1 | tail -5
-    (cd tests && python3 -m hardware.sgemm_plans) | tee "$out/sgemm_plans.txt" | tail -30
+    python3 -m hardware.sgemm_plans | tee "$out/sgemm_plans.txt" | tail -30
     for size in 4096 8192 2048 4000x4100x3000; do record "ladder_sgemm_${size}_h200" ladder sgemm --size $size; done ;;
   nn)
-    python3 -m pytest -q -n 4 tests/nn tests/memory 2>&1 | tail -15
-    python3 -m tests.hardware.modules "$out/modules_h200.json" ;;
+    python3 -m pytest -q -n 4 tests/nn/test_on_gpu.py tests/memory/test_gpu.py 2>&1 | tail -15
+    python3 -m hardware.modules "$out/modules_h200.json" ;;
   counters) python3 tests/hardware/counters.py "$out/counters_h200.json" | tail -40 ;;
   sanitizers) python3 tests/hardware/sanitizers.py "$out/sanitizers_h200.json" | tail -40 ;;
   family)
@@ -52,6 +54,7 @@ case $1 in
     for tool in memcheck racecheck initcheck synccheck; do
       echo "$tool: $(compute-sanitizer --tool $tool python3 tests/hardware/norm_family.py 2>&1 | tail -1)"
     done ;;
+  profile) python3 -m hardware.profile "$out/profile_h200.json" ;;
   large) python3 -m pytest -q tests/kernels/test_large.py 2>&1 | tail -20 ;;
   *) echo "unknown part $1" >&2; exit 2 ;;
 esac

@@ -1,7 +1,7 @@
 """What the entries of the fast steps' tables are chosen by: every layout that fits, timed on a GPU beside a copy.
 
-    python -m tests.hardware.sweep backward --n2 4096,16384 --dtype bfloat16 --norm layer --saved output
-    python -m tests.hardware.sweep forward --n2 65536 --dtype bfloat16
+    PYTHONPATH=tests python -m hardware.sweep backward --n2 4096,16384 --dtype bfloat16 --norm layer --saved output
+    PYTHONPATH=tests python -m hardware.sweep forward --n2 65536 --dtype bfloat16
 
 Kernels are compiled by all processors before the GPU is touched, and kept in $NORMLAB_CACHE_DIR. A layout whose result
 differs from the step's own by more than rounding is shown as wrong.

@@ -33,9 +33,9 @@ BACKWARD = {step.name: step for step in LADDERS["backward"]}
 
 def columns_to_try() -> list[int]:
     """Values of n2: small ones, those around every limit of every table, powers of two, odd ones, primes."""
-    limits = [entry[0] for step in (step_6_one_barrier, step_3_pipelined) for entry in step.HALVES + step.SINGLES]
-    slices = [*step_3_pipelined.SLICES.values(), *step_3_pipelined.LONG_SLICES.values()]
-    limits += [entry.limit * blocks for entry in slices for blocks in (1, 2, 8, 16)]
+    entries = {entry for table in (*step_3_pipelined.HALVES, step_3_pipelined.SINGLES) for entry in table}
+    limits = [entry[0] for entry in (*step_6_one_barrier.HALVES, *step_6_one_barrier.SINGLES, *entries)]
+    limits += [entry.slice * blocks for entry in entries for blocks in (1, 2, 8, 16)]
     limits += [threads * blocks * 8 for threads in (256, 512, 1024) for blocks in (1, 2, 8, 16)]
     around = {limit * width + step for limit in limits for width in (1, 2, 4, 8) for step in (-width, -1, 0, 1, width)}
     around |= {power + step for power in (2**k for k in range(5, 19)) for step in (-1, 0, 1, 2, 4, 8)}
@@ -151,7 +151,7 @@ def test_layouts_of_the_pipeline_cover_every_column_once_and_fit_a_gpu(capabilit
     found = []
     for n2, sizes in itertools.product(ALL_COLUMNS, BYTES):
         chains = step_3_pipelined.STEP.row_chains(n2)
-        for width, parameters in itertools.product(vector_widths(n2, max(sizes)), range(5)):
+        for width, parameters in itertools.product(vector_widths(n2, max(sizes)), range(len(step_3_pipelined.HALVES))):
             layout = step_3_pipelined.layout_for(n2, width, *sizes, parameters, capability)
             if layout is None:
                 continue

@@ -14,7 +14,8 @@ import normlab
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_ddp_and_fsdp2_give_the_gradients_of_one_process(tmp_path):
     script, package = Path(__file__).parent / "ranks.py", Path(normlab.__file__).parent.parent
-    environment = os.environ | {"PYTHONPATH": str(package), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    paths = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(script)]
     ranks = [
         subprocess.Popen(

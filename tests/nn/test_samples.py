@@ -1,26 +1,18 @@
 """PyTorch's own sample inputs for its norms: whole inputs normalised, eps 0.5 and -0.5, no rows, parameters missing."""
 
-import sys
-import unittest
-from types import ModuleType
-
 import pytest
 import torch
 from nn.norms import MODES
+from nn.torch_samples import operators
 
 from normlab import nn
 
-# The samples' module imports expecttest, which torch does not bring along, for a class that the samples do not use.
-if "expecttest" not in sys.modules:
-    stand_in = sys.modules["expecttest"] = ModuleType("expecttest")
-    stand_in.TestCase = unittest.TestCase
-opinfo = pytest.importorskip("torch.testing._internal.common_methods_invocations", reason="this torch has no op_db")
 OURS = {
     "nn.functional.layer_norm": nn.layer_norm,
     "native_layer_norm": nn.layer_norm,
     "nn.functional.rms_norm": nn.rms_norm,
 }
-OPERATORS = [operator for operator in opinfo.op_db if operator.name in OURS and not operator.variant_test_name]
+OPERATORS = operators(OURS)
 
 
 def gradients(function, sample) -> list[torch.Tensor]:

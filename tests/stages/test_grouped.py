@@ -6,9 +6,21 @@ import numpy as np
 import pytest
 
 from normlab import oracle
-from normlab.engine import cast, cluster_rank, cluster_sync, cuda, float32, launch, load, use_gpu, using
+from normlab.engine import (
+    cast,
+    cluster_arrive_shared,
+    cluster_rank,
+    cluster_sync,
+    cluster_wait,
+    cuda,
+    float32,
+    launch,
+    load,
+    use_gpu,
+    using,
+)
 from normlab.stages.grouped import group_merger, group_size
-from normlab.stages.team import leaver
+from normlab.stages.team import leave
 from normlab.stages.vector import Deal, dealt
 from normlab.stages.warp import warp_sum_butterfly
 
@@ -17,19 +29,17 @@ from normlab.stages.warp import warp_sum_butterfly
 def statistics(deal, blocks):
     """A kernel: mean and squares of each row, in every thread: results (n1, 2, blocks, threads); mean: None or not."""
     vectors, width, span, columns, warps = deal.vectors, deal.width, deal.span, deal.columns, deal.warps
-    members = warps * blocks
-    size, merge, leave = group_size(deal, blocks), group_merger(deal, blocks), leaver(warps, blocks)
+    size, merge = group_size(deal, blocks), group_merger(deal, blocks)
 
     @cuda.jit
     def kernel(x, factor, mean, results):
-        board = cuda.shared.array((1, 1, 2, members), float32)
+        board = cuda.shared.array((1, 1, 2, warps), float32)
         n2 = x.shape[1]
         rank = 0
         row = cuda.blockIdx.x
         if blocks > 1:
             rank = cluster_rank()
             row //= blocks
-            cluster_sync()
         warp = cuda.threadIdx.x >> 5
         first = rank * columns + cuda.threadIdx.x * width
         center = cast(0, board)
@@ -50,7 +60,8 @@ def statistics(deal, blocks):
                     squares += deviation * deviation
         leave(board, 0, 0, 1, warp, warp_sum_butterfly(squares))
         if blocks > 1:
-            cluster_sync()
+            cluster_arrive_shared()
+            cluster_wait()
         else:
             cuda.syncthreads()
         center, squares = merge(board, 0, 0, n2, factor, mean)

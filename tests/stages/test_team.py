@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 
 from normlab import oracle
-from normlab.engine import cluster_rank, cluster_sync, cuda, float32, launch, use_gpu, using
+from normlab.engine import (
+    cluster_arrive_shared,
+    cluster_rank,
+    cluster_sync,
+    cluster_wait,
+    cuda,
+    float32,
+    launch,
+    use_gpu,
+    using,
+)
 from normlab.sim import sanitize
-from normlab.stages.team import collector, leaver, member_walk
+from normlab.stages.team import collector, leave, member_walk
 
 WARPS = [1, 2, 3, 5, 16, 32]
 BLOCKS = [1, 2, 4]
@@ -23,33 +33,32 @@ def needs_clusters(blocks):
 @cache
 def exchange(warps, blocks, turns=3):
     """A kernel: a few turns of one barrier each; in each, every warp's value is left and the sum of all collected."""
-    members = warps * blocks
-    leave, collect = leaver(warps, blocks), collector(members)
+    collect = collector(warps, blocks)
 
     @cuda.jit
     def kernel(values, results):
         """values: (turns, 2, clusters, members); results: (turns, 2, grid, threads)."""
-        board = cuda.shared.array((2, 1, 2, members), float32)
+        board = cuda.shared.array((2, 1, 2, warps), float32)
         warp = cuda.threadIdx.x >> 5
         rank = 0
         cluster = cuda.blockIdx.x
         if blocks > 1:
             rank = cluster_rank()
             cluster //= blocks
-            cluster_sync()  # all blocks have begun
         phase = 0
         for turn in range(turns):
             for which in range(2):
                 leave(board, phase, 0, which, warp, values[turn, which, cluster, rank * warps + warp])
             if blocks > 1:
-                cluster_sync()
+                cluster_arrive_shared()
+                cluster_wait()
             else:
                 cuda.syncthreads()
             for which in range(2):
                 results[turn, which, cuda.blockIdx.x, cuda.threadIdx.x] = collect(board, phase, 0, which)
             phase = 1 - phase
         if blocks > 1:
-            cluster_sync()  # no block ends while others write to its board
+            cluster_sync()  # no block ends while others read from its board
 
     return kernel
 

@@ -23,7 +23,7 @@ from normlab.kernels.backward.ring import Layout
 from normlab.stages.recompute import clamp_by_magnitude
 from normlab.stages.unroll import repeated
 
-MOST_UNROLLED = 384  # threads a block, which leave each the registers for it
+MOST_UNROLLED = 384  # threads a block, which leave each the registers for all of its vectors; more leave them for two
 
 
 class Kind(NamedTuple):
@@ -47,6 +47,25 @@ def places(layout: Layout, kind: Kind) -> tuple[int, int, int]:
 
 
 @cache
+def parameter_loader(layout: Layout) -> Any:
+    """The device function `load_parameters(target, parameters, start, v, place)`: those of vector v of the thread.
+
+    Sixteen bytes are all that a lane reads at once without a bank conflict, and only if the lanes' sixteen bytes follow
+    each other: of a vector of eight accumulators, all threads' first halves come first, and then all second halves.
+    """
+    part, parts, plane = layout.parameter_parts
+    span = layout.deal.span
+
+    @cuda.jit(device=True)
+    def load_parameters(target, parameters, start, v, place):
+        for number in range(parts):
+            at = start + v * span + number * plane + (place >> (parts - 1))
+            load_vector_into(target, number * part, parameters, at, part)
+
+    return load_parameters
+
+
+@cache
 def parameter_keeper(layout: Layout, kind: Kind) -> Any:
     """The device function `keep_parameters(…) -> bool`: a thread's share of the parameters, into shared memory, once.
 
@@ -56,6 +75,7 @@ def parameter_keeper(layout: Layout, kind: Kind) -> Any:
     deal = layout.deal
     gamma_at, inverse_at, beta_at = places(layout, kind)
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
+    part, parts, plane = layout.parameter_parts
     memory_efficient = kind.memory_efficient
 
     @cuda.jit(device=True)
@@ -64,7 +84,8 @@ def parameter_keeper(layout: Layout, kind: Kind) -> Any:
         for v in range(vectors):
             if whole or first + v * span < n2:
                 for k in range(width):
-                    column, at = first + v * span + k, place + v * span + k
+                    column = first + v * span + k
+                    at = v * span + k // part * plane + (place >> (parts - 1)) + k % part  # as in load_parameters
                     if weight is not None:
                         gamma = load(weight, column)
                         kept = gamma
@@ -108,6 +129,7 @@ def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
     deal, grads_at = layout.deal, layout.grads_at
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     gamma_at, _, beta_at = places(layout, kind)
+    load_parameters = parameter_loader(layout)
     rms, memory_efficient, weighted, biased = kind
 
     @cuda.jit(device=True)
@@ -126,9 +148,9 @@ def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
                 load_bits_into(values, 0, saved_ring, at + v * span, width, saved)
                 load_bits_into(grads, 0, grad_ring, grads_at + at + v * span, width, grad_output)
                 if weight is not None and not (memory_efficient and rms):
-                    load_vector_into(gammas, 0, parameters, gamma_at + place + v * span, width)
+                    load_parameters(gammas, parameters, gamma_at, v, place)
                 if memory_efficient and bias is not None:
-                    load_vector_into(betas, 0, parameters, beta_at + place + v * span, width)
+                    load_parameters(betas, parameters, beta_at, v, place)
                 for k in range(width):
                     grad = grads[k]
                     value = values[k]
@@ -178,6 +200,7 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
     deal, grads_at = layout.deal, layout.grads_at
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     gamma_at, inverse_at, beta_at = places(layout, kind)
+    load_parameters = parameter_loader(layout)
     rms, memory_efficient = kind.rms, kind.memory_efficient
 
     @cuda.jit(device=True)
@@ -194,11 +217,11 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
             load_bits_into(values, 0, saved_ring, at + v * span, width, saved)
             load_bits_into(grads, 0, grad_ring, grads_at + at + v * span, width, grad_output)
             if weight is not None:
-                load_vector_into(gammas, 0, parameters, gamma_at + place + v * span, width)
+                load_parameters(gammas, parameters, gamma_at, v, place)
             if memory_efficient and weight is not None:
-                load_vector_into(inverses, 0, parameters, inverse_at + place + v * span, width)
+                load_parameters(inverses, parameters, inverse_at, v, place)
             if memory_efficient and bias is not None:
-                load_vector_into(betas, 0, parameters, beta_at + place + v * span, width)
+                load_parameters(betas, parameters, beta_at, v, place)
             for k in range(width):
                 value = values[k]
                 if mean is not None:
@@ -216,8 +239,10 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
                 grads[k] = gradient * scale - away
             store_vector_from(grad_input, (row, first + v * span), grads, 0, width)
 
-    # 16-bit rows are bound by instructions, a fifth fewer of them unrolled: 689 where a loop takes 788, at n2 = 4096.
-    at_once = deal.vectors if layout.saved_bytes == 2 and layout.threads <= MOST_UNROLLED else 1
+    # 16-bit rows take a fifth fewer instructions unrolled: 689 where a loop takes 788, at n2 = 4096.
+    at_once = 1
+    if layout.saved_bytes == 2:
+        at_once = deal.vectors if layout.threads <= MOST_UNROLLED else 2 - deal.vectors % 2
     several_vectors = repeated(one_vector, at_once)
 
     @cuda.jit(device=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 from normlab.engine import (
     cast,
-    cluster_arrive,
+    cluster_arrive_shared,
     cluster_rank,
     cluster_sync,
     cluster_wait,
@@ -19,7 +19,7 @@ from normlab.kernels.backward.passes import Kind, fetcher, first_pass, parameter
 from normlab.kernels.backward.ring import BITS, Layout
 from normlab.stages.gradient import leave_means
 from normlab.stages.recompute import clamp_by_magnitude
-from normlab.stages.team import collector, leaver
+from normlab.stages.team import collector, leave
 from normlab.stages.warp import warp_sum_butterfly
 
 
@@ -29,11 +29,11 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
     deal, rows, blocks, stages, lag, saved_bytes, grad_bytes = layout
     rms, weighted, biased = kind.rms, kind.weighted, kind.biased
     elements, columns, width, warps = deal.elements, deal.columns, deal.width, deal.warps
-    members = warps * blocks
     saved_bits, grad_bits = BITS[saved_bytes], BITS[grad_bytes]
     weight_sums, bias_sums = (elements if weighted else 1), (elements if biased else 1)
     in_flight = stages - 1 - lag
-    leave, collect = leaver(warps, blocks), collector(members)
+    collect = collector(warps, blocks)
+    alone = warps * blocks == 1  # a warp has its row to itself
     keep_parameters, fetch = parameter_keeper(layout, kind), fetcher(layout)
     pass_1, pass_2 = first_pass(layout, kind, dtype), second_pass(layout, kind, dtype)
     finish = finisher(layout, kind)
@@ -42,7 +42,7 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
     def backward_pipelined(
         grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, row_sums, grad_input, part_weight, part_bias
     ):
-        board = cuda.shared.array((2, rows, 2, members), dtype)
+        board = cuda.shared.array((2, rows, 2, warps), dtype)
         saved_ring = cuda.shared.array(0, saved_bits, alignment=16)
         grad_ring = cuda.shared.array(0, grad_bits, alignment=16)
         parameters = cuda.shared.array(0, dtype, alignment=16)
@@ -74,10 +74,7 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
                 fetch(saved_ring, grad_ring, saved, grad_output, ahead, (slot * rows + team) * columns + place, first)
             commit_copies()
             ahead += stride
-        if blocks > 1:
-            cluster_sync()  # and all blocks have begun: their boards are there to be written to
-        else:
-            cuda.syncthreads()  # the parameters are in shared memory before other teams read them
+        cuda.syncthreads()  # the parameters are in shared memory before other teams read them
 
         top = cluster * rows
         row = top + team
@@ -106,7 +103,7 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
                     )
                 commit_copies()
                 ahead += stride
-            elif members > 1 and top > cluster * rows:  # in the first turn, nobody has left sums yet
+            elif not alone and top > cluster * rows:  # in the first turn, nobody has left sums yet
                 sum_gx = collect(board, phase, team, 0)
                 if not rms:
                     sum_g = collect(board, phase, team, 1)
@@ -135,16 +132,16 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
             if not rms:
                 sum_g = warp_sum_butterfly(sum_g)
             phase = 1 - phase
-            if members > 1:
+            if not alone:
                 leave(board, phase, team, 0, warp, sum_gx)
                 if not rms:
                     leave(board, phase, team, 1, warp, sum_g)
                 if blocks > 1:
-                    cluster_arrive()
+                    cluster_arrive_shared()
                 elif lag == 0:
                     cuda.syncthreads()
             if lag == 0:
-                if members > 1:
+                if not alone:
                     if blocks > 1:
                         cluster_wait()
                     sum_gx = collect(board, phase, team, 0)
@@ -175,7 +172,7 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
                     commit_copies()
                 elif top > cluster * rows:
                     commit_copies()
-                if members > 1:
+                if not alone:
                     if blocks > 1:
                         cluster_wait()
                     else:
@@ -200,7 +197,7 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
             cuda.syncthreads()  # the last sums have been read
             finish(sums, sums_bias, part_bias, cluster, team, thread, first, None, eps)
         if blocks > 1:
-            cluster_sync()  # no block ends while others write to its board
+            cluster_sync()  # no block ends while others read from its board
 
     return backward_pipelined
 

@@ -46,9 +46,15 @@ class Layout(NamedTuple):
         return self.stages * self.rows * self.deal.columns * together // ACCUMULATOR_BYTES
 
     @property
+    def parameter_parts(self) -> tuple[int, int, int]:
+        """How a thread's vector of parameters is cut into 16 bytes: (elements a part, parts, from part to part)."""
+        part = min(self.deal.width, 16 // ACCUMULATOR_BYTES)
+        return part, self.deal.width // part, self.deal.threads * part
+
+    @property
     def board_bytes(self) -> int:
-        """Static shared memory: two phases of two sums, of each row's warps in the whole cluster."""
-        return ACCUMULATOR_BYTES * 2 * self.rows * 2 * self.deal.warps * self.blocks
+        """Static shared memory: two phases of two sums, of each row's warps in this block."""
+        return ACCUMULATOR_BYTES * 2 * self.rows * 2 * self.deal.warps
 
     def shared_bytes(self, parameters: int) -> int:
         """Dynamic shared memory for the ring and so many arrays of parameters.

@@ -5,14 +5,13 @@ registers: while one row is worked on, the next ones arrive. A row takes two pas
 columns' sums), one for grad_input. With a lag of one, the first pass over a row comes before the second pass over the
 row before it, so that nobody waits for sums on their way. Several teams of threads work on a row each. Rows longer than
 a block's share are dealt to the blocks of a cluster, whose barrier comes in two halves: arrive, do the second pass,
-wait. The parameters lie in shared memory in float32, widened once and not at every use. When recomputing, the sums for
-grad_weight are divided by gamma once, in the end.
+wait. The parameters lie in shared memory in float32, widened once and not at every use, and without bank conflicts:
+read as they come, eight in a row, a lane's 16 bytes took two turns, and recomputing LayerNorm 1.4 times as long. When
+recomputing, the sums for grad_weight are divided by gamma once, in the end.
 Moves: dy and the saved array once, grad_input once.
-Bound by: memory for float32. For 16-bit rows of 8192 and more by instructions: the multiprocessor issues one in two of
-the cycles that it could at most, with as few warps as the columns' sums leave registers for.
-Measured: see the README; up to n2 = 5120, 0.88 to 0.99 of a copy, long 16-bit rows of LayerNorm 0.71 (n2 = 65536), and
-recomputing them with a bias up to 1.4 times as long. That was before the second pass of 16-bit rows was unrolled and
-1 / gamma kept (`passes`), which takes a third of a recomputed row's instructions away: not measured since.
+Bound by: memory; long 16-bit rows of LayerNorm by instructions and by waiting for shared memory, for the columns' sums
+leave registers for no more than 16 warps.
+Measured: see the README and the entries below.
 """
 
 from typing import NamedTuple
@@ -25,43 +24,67 @@ from normlab.kernels.backward.passes import Kind
 from normlab.kernels.backward.pipeline import build
 from normlab.kernels.backward.ring import Layout
 from normlab.kernels.step import BackwardProblem, BackwardStep, Chains, longest
-from normlab.stages.vector import Deal, dealt, whole_warps, widest
+from normlab.stages.vector import dealt, whole_warps, widest
 
-MAX_CLUSTER = 16
 CLUSTERS_FROM = (9, 0)  # compute capability
 
 
 class Entry(NamedTuple):
-    """Up to so many vectors a row: threads a row (0: a share of the vectors), rows a block, stages, lag."""
+    """For rows of up to `limit` vectors. slice: vectors of a block (0: all of the row's). threads: of a row in a block
+    (0: a quarter of the vectors). rows: of a block.
+    """
 
     limit: int
+    slice: int
     threads: int
     rows: int
     stages: int
     lag: int
 
 
-# Measured on an H200 with all parameters, as fractions of a copy, LayerNorm / RMSNorm; call after call, so that L2
-# still held a little of the inputs: the README's numbers are 0 to 5 hundredths lower.
-HALVES = (  # eight elements a vector, four vectors a thread
-    Entry(96, 32, 8, 3, 1),  # 768: 0.94 / 0.97; 4 rows: 0.83 / 0.88
-    Entry(128, 64, 8, 3, 1),  # 1024: 0.94 / 0.97; 32 threads: 0.93 / 0.92
-    Entry(256, 64, 4, 3, 1),  # 2048: 0.96 / 0.98; 128 threads: 0.93 / 0.97
-    Entry(768, 0, 2, 3, 1),  # 4096: 0.93 / 0.97, 5120: 0.95 / 0.98; half the vectors a thread: 0.90 / 0.97
-    Entry(1024, 0, 1, 3, 1),  # 8192: 0.88 / 0.94; no lag: 0.85 / 0.90
+# The first entry that a GPU can do is taken. Measured on an H200 with all parameters, as fractions of a copy; call
+# after call, so that L2 still held a little of the inputs: the README's numbers are 0 to 3 hundredths lower.
+# 16 bits, eight elements a vector. Tried, too: two rows and more whose teams wait for themselves alone, at an mbarrier
+# each, not for the whole block or cluster: 0.82 where the block's barrier gives 0.92 (4096), and 0.79 for 0.85 (16384).
+SAVED = (  # LayerNorm
+    Entry(96, 0, 32, 8, 3, 1),  # 768: 0.94; 4 rows: 0.83
+    Entry(128, 0, 64, 8, 3, 1),  # 1024: 0.94; 32 threads: 0.93
+    Entry(256, 0, 64, 4, 3, 1),  # 2048: 0.96; 128 threads: 0.93
+    Entry(768, 0, 0, 2, 3, 1),  # 4096: 0.92, 5120: 0.95; half the vectors a thread: 0.90
+    Entry(1024, 512, 128, 4, 3, 1),  # 8192: 0.88
+    Entry(1024, 0, 0, 1, 3, 1),  # 8192 in one block: 0.87
+    Entry(4096, 1024, 256, 2, 3, 1),  # 16384: 0.85; no lag, two stages: 0.79
+    Entry(16384, 1024, 256, 2, 2, 0),  # 65536: 0.76; a lag: 0.74; 128 threads: 0.63
+    Entry(32768, 2048, 512, 1, 2, 0),
 )
-SINGLES = (  # four elements a vector
-    Entry(192, 64, 4, 3, 1),  # 768: 0.99 / 1.00
-    Entry(256, 64, 4, 3, 0),  # 1024: 0.99 / 0.99
-    Entry(512, 128, 2, 3, 0),  # 2048: 0.99 / 1.00
-    Entry(1024, 256, 1, 3, 0),  # 4096: 0.98 / 0.99; a lag of 1: 0.97 / 0.95
-    Entry(1280, 160, 2, 2, 0),  # 5120: 0.99 / 1.02; 320 threads: 0.98 / 0.97
-    Entry(2048, 256, 1, 3, 0),  # 8192: 0.96 / 0.95; a lag of 1: 0.93 / 0.94
+RECOMPUTED = (  # RMSNorm, or LayerNorm without a bias: gamma and 1 / gamma in shared memory
+    *SAVED[:2],  # 1024: 0.94
+    Entry(256, 0, 128, 4, 3, 1),  # 2048: 0.94; 64 threads: 0.93
+    *SAVED[3:6],  # 4096: 0.93, 8192: 0.93; in one block: 0.90
+    Entry(4096, 512, 128, 4, 2, 0),  # 16384: 0.93; 256 threads: 0.90
+    *SAVED[7:],  # 65536: 0.91; 128 threads: 0.84
 )
-# Clusters: threads, rows, stages, lag of the slices, each of four (HALVES) or eight vectors a thread.
-# 16384: 0.81 / 0.88 and 0.97 / 0.94, 65536: 0.72 / 0.77 and 0.94 / 0.93; twice as many blocks: 0.79 / 0.85.
-SLICES = {2: Entry(1024, 256, 2, 3, 1), 4: Entry(2048, 256, 1, 3, 1)}
-LONG_SLICES = {2: Entry(2048, 512, 1, 2, 0), 4: Entry(4096, 512, 1, 1, 0)}  # for rows that 16 such slices do not hold
+RECOMPUTED_WITH_BIAS = (  # and beta
+    Entry(128, 0, 32, 8, 3, 1),  # 768: 0.92, 1024: 0.89; 64 threads: 0.87
+    Entry(512, 0, 128, 4, 2, 0),  # 2048: 0.87, 4096: 0.90; three stages and a lag: 0.84, 0.81
+    Entry(768, 0, 0, 2, 3, 1),  # 5120: 0.83
+    Entry(1024, 512, 128, 4, 2, 0),  # 8192: 0.87
+    Entry(1024, 0, 0, 2, 2, 0),  # 8192 in one block: 0.85
+    Entry(16384, 1024, 256, 2, 2, 0),  # 16384: 0.82, 65536: 0.72; 128 threads: 0.78, 0.57
+    SAVED[-1],
+)
+HALVES = SAVED, SAVED, RECOMPUTED, RECOMPUTED_WITH_BIAS  # by the number of parameters in shared memory
+# 32 bits, four elements a vector. LayerNorm / RMSNorm:
+SINGLES = (
+    Entry(192, 0, 64, 4, 3, 1),  # 768: 0.99 / 1.00
+    Entry(256, 0, 64, 4, 3, 0),  # 1024: 0.99 / 0.99
+    Entry(512, 0, 128, 2, 3, 0),  # 2048: 0.99 / 1.00
+    Entry(1024, 0, 256, 1, 3, 0),  # 4096: 0.98 / 0.99; a lag of 1: 0.97 / 0.95
+    Entry(1280, 0, 160, 2, 2, 0),  # 5120: 0.99 / 1.02; 320 threads: 0.98 / 0.97
+    Entry(2048, 0, 256, 1, 3, 0),  # 8192: 0.96 / 0.95; a lag of 1: 0.93 / 0.94
+    Entry(32768, 2048, 256, 1, 3, 1),  # 16384: 0.97 / 0.94, 65536: 0.94 / 0.93
+    Entry(65536, 4096, 512, 1, 1, 0),
+)
 MAX_ELEMENTS = 40  # of a thread: the columns' sums, in registers
 
 
@@ -74,39 +97,29 @@ def layout_for(
     """
     if width * min(saved_bytes, grad_bytes) < 4:  # no asynchronous copy is that narrow
         return None
-    itemsize = max(saved_bytes, grad_bytes)
-    count = -(-n2 // width)
-    table = HALVES if itemsize == 2 else SINGLES
-    entry = next((entry for entry in table if count <= entry.limit), None)
-    candidates = []
-    if entry is not None:
-        threads = entry.threads or whole_warps(-(-count // 4))
-        candidates = _fewer(entry, dealt(n2, width, threads), 1, saved_bytes, grad_bytes)
-    elif capability >= CLUSTERS_FROM:
-        for slices in (SLICES, LONG_SLICES):
-            if itemsize in slices:
-                candidates += _clusters(n2, width, slices[itemsize], saved_bytes, grad_bytes)
+    table = HALVES[parameters] if max(saved_bytes, grad_bytes) == 2 else SINGLES
     room = block_shared_bytes(capability)
-    for layout in candidates:
-        if layout.deal.elements <= MAX_ELEMENTS and layout.shared_bytes(parameters) + layout.board_bytes <= room:
-            return layout
+    for entry in table:
+        if entry.limit * width < n2 or (entry.slice and capability < CLUSTERS_FROM):
+            continue
+        for layout in _fewer(entry, n2, width, saved_bytes, grad_bytes):
+            if layout.deal.elements <= MAX_ELEMENTS and layout.shared_bytes(parameters) + layout.board_bytes <= room:
+                return layout
     return None
 
 
-def _clusters(n2: int, width: int, entry: Entry, saved_bytes: int, grad_bytes: int) -> list[Layout]:
-    """Layouts with the fewest blocks a cluster whose slices hold a row."""
-    blocks = 2
-    while blocks < MAX_CLUSTER and blocks * entry.limit * width < n2:
-        blocks *= 2
-    columns = entry.limit * width
-    if blocks * columns < n2:
-        return []
-    deal = dealt(columns, width, entry.threads)._replace(whole=blocks * columns == n2)
-    return _fewer(entry, deal, blocks, saved_bytes, grad_bytes)
+def _fewer(entry: Entry, n2: int, width: int, saved_bytes: int, grad_bytes: int) -> list[Layout]:
+    """Layouts after an entry, for a ring that may be too large for a block: with fewer rows, then with fewer stages.
 
-
-def _fewer(entry: Entry, deal: Deal, blocks: int, saved_bytes: int, grad_bytes: int) -> list[Layout]:
-    """Layouts after an entry, for a ring that may be too large for a block: with fewer rows, then with fewer stages."""
+    A cluster has a power of two of blocks, as few as hold a row.
+    """
+    count = -(-n2 // width)
+    if entry.slice:
+        blocks = 1 << (-(-count // entry.slice) - 1).bit_length()
+        deal = dealt(entry.slice * width, width, entry.threads)
+        deal = deal._replace(whole=blocks * deal.columns == n2)
+    else:
+        blocks, deal = 1, dealt(n2, width, entry.threads or whole_warps(-(-count // 4)))
     ways = [(rows, entry.stages, entry.lag) for rows in range(entry.rows, 0, -1)] + [(1, 2, 0)]
     if blocks > 1:  # no stage to fetch ahead into, but an earlier step reads a row as long as that again and again
         ways.append((1, 1, 0))
@@ -144,7 +157,7 @@ def _layouts(n2: int) -> list[Layout]:
     for saved_bytes, grad_bytes in ((2, 2), (4, 4), (2, 4), (4, 2)):
         for width in (1, 2, 4, 8):
             if n2 % width == 0 and width * max(saved_bytes, grad_bytes) <= 16:
-                for parameters in range(3):
+                for parameters in range(len(HALVES)):
                     layout = layout_for(n2, width, saved_bytes, grad_bytes, parameters, (9, 0))
                     if layout is not None and layout not in found:
                         found.append(layout)

@@ -20,7 +20,7 @@ from normlab.kernels.forward import step_4_column_blocks
 from normlab.kernels.step import Chains, ForwardStep, longest
 from normlab.stages.grouped import group_merger, group_size
 from normlab.stages.recompute import affine, normalised_from_input
-from normlab.stages.team import leaver
+from normlab.stages.team import leave
 from normlab.stages.vector import Deal, dealt, row_loader, whole_warps, widest
 from normlab.stages.warp import warp_sum_butterfly
 
@@ -72,7 +72,6 @@ def build(dtype, plan: Plan):
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     elements, warps = deal.elements, deal.warps
     load_row, size, merge = row_loader(deal), group_size(deal, 1), group_merger(deal, 1)
-    leave = leaver(warps, 1)
 
     @cuda.jit(launch_bounds=(deal.threads * rows, 1))
     def forward_one_barrier(x, weight, bias, eps, factor, output, mean, invvar):

@@ -18,8 +18,10 @@ from normlab.engine import (
     accumulator,
     block_shared_bytes,
     cast,
+    cluster_arrive_shared,
     cluster_rank,
     cluster_sync,
+    cluster_wait,
     commit_copies,
     compute_capability,
     copy_async,
@@ -39,7 +41,7 @@ from normlab.kernels.forward.step_6_one_barrier import launch_rows
 from normlab.kernels.step import Chains, ForwardStep, longest
 from normlab.stages.grouped import group_merger, group_size
 from normlab.stages.recompute import affine, normalised_from_input
-from normlab.stages.team import leaver
+from normlab.stages.team import leave
 from normlab.stages.vector import Deal, widest
 from normlab.stages.warp import warp_sum_butterfly
 
@@ -95,13 +97,12 @@ def build(dtype, plan: Plan):
     deal, blocks, itemsize = plan
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     warps, columns = deal.warps, deal.columns
-    members = warps * blocks
     bits = uint16 if itemsize == 2 else uint32
-    size, merge, leave = group_size(deal, blocks), group_merger(deal, blocks), leaver(warps, blocks)
+    size, merge = group_size(deal, blocks), group_merger(deal, blocks)
 
     @cuda.jit(launch_bounds=(deal.threads, plan.resident))
     def forward_clusters(x, weight, bias, eps, factor, output, mean, invvar):
-        board = cuda.shared.array((2, 1, 2, members), dtype)
+        board = cuda.shared.array((2, 1, 2, warps), dtype)
         held = cuda.shared.array(0, bits, alignment=16)  # the slice of the row
         values = cuda.local.array(width, dtype)
         gammas = cuda.local.array(width, dtype)
@@ -121,8 +122,6 @@ def build(dtype, plan: Plan):
             if whole or first + v * span < n2:
                 copy_async(held, place + v * span, x, (row, first + v * span), width)
         commit_copies()
-        if blocks > 1:
-            cluster_sync()  # all blocks have begun: their boards are there to be written to
         phase = 0
         while row < x.shape[0]:
             wait_copies(0)  # for the thread's own copies: it reads no others
@@ -146,7 +145,8 @@ def build(dtype, plan: Plan):
                         square_sum += deviation * deviation
             leave(board, phase, 0, 1, warp, warp_sum_butterfly(square_sum))
             if blocks > 1:
-                cluster_sync()  # all warps of the cluster have left their sums
+                cluster_arrive_shared()
+                cluster_wait()  # all warps of the cluster have left their sums
             else:
                 cuda.syncthreads()  # all warps of the block have left their sums
             center, square_sum = merge(board, phase, 0, n2, factor, mean)
@@ -174,7 +174,7 @@ def build(dtype, plan: Plan):
                 store(invvar, row, scale)
             row += stride
         if blocks > 1:
-            cluster_sync()  # no block ends while others write to its board
+            cluster_sync()  # no block ends while others read from its board
 
     return forward_clusters
 

@@ -1,0 +1,31 @@
+"""All exercises, in order: `exercises/NN_name.py` is what a student gets, `checks/name.py` how it is checked."""
+
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+from normlab.course.exercise import Exercise
+
+FOLDER = Path(__file__).parent / "exercises"
+FILES = {path.name[:2]: path for path in sorted(FOLDER.glob("[0-9][0-9]_*.py"))}  # number → skeleton
+
+
+@cache
+def exercise(number: str) -> Exercise:
+    """Return the exercise of a number such as "03"."""
+    module = import_module(f"normlab.course.checks.{FILES[number].stem[3:]}")
+    return module.EXERCISE
+
+
+def skeleton(number: str) -> str:
+    """Return the text of an exercise's file as a student gets it."""
+    return FILES[number].read_text(encoding="utf-8")
+
+
+def number_of(asked: str) -> str:
+    """Return the number that "3", "03", "03_name" or "name.py" means; raises ValueError for anything else."""
+    word = asked.strip().rsplit("/", 1)[-1].removesuffix(".py")
+    for number, path in FILES.items():
+        if word in (number, str(int(number)), path.stem, path.stem[3:]):
+            return number
+    raise ValueError(f"there is no exercise {asked!r}; there are {min(FILES)} to {max(FILES)}")

@@ -1,0 +1,25 @@
+"""Exercise: a block's sum with a barrier too few. Solved in `normlab.stages.block.block_sum`."""
+
+from normlab.course.data import sums_case
+from normlab.course.exercise import BARRIERS, Budget, Case, Drawn, Exercise, Size
+
+
+def _make(drawn: Drawn) -> Case:
+    return sums_case(drawn, 1, 32 * drawn["warps"])
+
+
+EXERCISE = Exercise(
+    name="block_sum",
+    title="From warps to a block: one barrier too few",
+    make=_make,
+    sizes={"rows": Size(1, 4, (1, 2)), "warps": Size(1, 4, (1, 2))},
+    lines=1,
+    example={"rows": 2, "warps": 2},
+    hints=(
+        "With a single row nothing is wrong. What does the second row do to the buffer?",
+        "A warp that has read all sums goes on to the next row and leaves its next sum, while another still reads.",
+        "All threads must have read before any of them writes again: cuda.syncthreads() behind the loop that reads, "
+        "or before the line that writes.",
+    ),
+    budgets=(Budget(BARRIERS, 4, "2 for each of 2 rows are enough"),),
+)

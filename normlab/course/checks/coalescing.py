@@ -1,0 +1,28 @@
+"""Exercise: row sums that load every sector once."""
+
+from normlab.course.data import sums_case
+from normlab.course.exercise import LOADED_SECTORS, STORED_SECTORS, Budget, Case, Drawn, Exercise, Size
+
+
+def _make(drawn: Drawn) -> Case:
+    return sums_case(drawn, -(-drawn["rows"] // 32), 32)
+
+
+EXERCISE = Exercise(
+    name="coalescing",
+    title="A puzzle: every sector once",
+    make=_make,
+    sizes={"rows": Size(1, 70, (1, 2, 31, 32, 33))},
+    example={"rows": 32},
+    hints=(
+        "Let the 32 lanes read the 32 elements of one row together, and take the rows one after another.",
+        "After warp_sum_butterfly every lane has the row's sum. Which lane keeps it, if lane i is to store row i?",
+        "own = total if lane == row; after the loop sums[first_row + lane] = own, guarded. In the loop guard the load "
+        "(0 where there is no row), not the sum.",
+    ),
+    budgets=(
+        Budget(LOADED_SECTORS, 128, "32 rows of 128 bytes are 128 sectors"),
+        Budget(STORED_SECTORS, 4, "32 sums that are stored at once are 4 sectors"),
+    ),
+    picture="sectors",
+)

@@ -1,0 +1,22 @@
+"""Exercise: merging two empty groups. Solved in `normlab.stages.moments.chan_merge`."""
+
+from normlab.course.data import moments_case
+from normlab.course.exercise import Case, Drawn, Exercise, Size
+
+
+def _make(drawn: Drawn) -> Case:
+    return moments_case(drawn, "warp_moments", drawn["rows"], 32)
+
+
+EXERCISE = Exercise(
+    name="count_zero",
+    title="A group with nothing in it",
+    make=_make,
+    sizes={"rows": Size(1, 3), "columns": Size(1, 70, (1, 2, 31, 32, 33))},
+    example={"rows": 1, "columns": 7},
+    hints=(
+        "Which lanes have an empty group in a row of 2 columns, and which two of them meet first?",
+        "Only the case count == 0 is wrong. What are mean, m2 and count of no values?",
+        "if count == 0: return three zeros; count itself is one, and a float32 already.",
+    ),
+)

@@ -1,0 +1,37 @@
+"""Exercise: LayerNorm's gradient of the weight in two kernels. apex's way is in `normlab.kernels.backward`."""
+
+from normlab.course.data import arithmetic, backward_case, nothing
+from normlab.course.exercise import LOADED_SECTORS, Budget, Case, Drawn, Exercise, Launch, Size
+
+
+def _make(drawn: Drawn) -> Case:
+    rows, columns, parts = drawn["rows"], drawn["columns"], drawn["parts"]
+    arrays, answer = backward_case(drawn, "grad_weight", arithmetic(max(rows, columns) + parts))
+    del arrays["weight"]
+    blocks = -(-columns // 32)
+    return Case(
+        launches=[
+            Launch("partial_sums", (blocks, parts), 32, ("grad_output", "x", "means", "invvars", "partial")),
+            Launch("final_sums", blocks, 32, ("partial", "grad_weight")),
+        ],
+        arrays=arrays | {"partial": nothing(parts, columns), "grad_weight": nothing(columns)},
+        want={"grad_weight": answer},
+        scratch=("partial",),
+    )
+
+
+EXERCISE = Exercise(
+    name="grad_weight",
+    title="LayerNorm, backward: the gradient of the weight",
+    make=_make,
+    sizes={"rows": Size(1, 12, (1, 2)), "columns": Size(1, 40, (1, 33)), "parts": Size(1, 4, (1, 5))},
+    example={"rows": 32, "columns": 64, "parts": 4},
+    hints=(
+        "Both kernels: guard the column first, then a total that starts at float32(0).",
+        "range(part, rows, parts) are the rows of a part. A part without rows has to leave a 0, not nothing.",
+        "total += grad_output[row, column] * ((x[row, column] - means[row]) * invvars[row]); partial[part, column] = "
+        "total. The second kernel adds partial[part, column] over all parts.",
+    ),
+    budgets=(Budget(LOADED_SECTORS, 672, "a warp that reads 32 neighbours of a row needs 4 sectors"),),
+    picture="sectors",
+)

@@ -1,0 +1,51 @@
+"""Exercise: a transposition through a padded tile. Padding as in `normlab.stages.strided`."""
+
+import numpy as np
+
+from normlab.course.data import nothing, values
+from normlab.course.exercise import (
+    LOAD_CONFLICTS,
+    LOADED_SECTORS,
+    STORE_CONFLICTS,
+    STORED_SECTORS,
+    Answer,
+    Budget,
+    Case,
+    Drawn,
+    Exercise,
+    Launch,
+    Size,
+)
+
+
+def _make(drawn: Drawn) -> Case:
+    rows, columns = drawn["rows"], drawn["columns"]
+    x = values(drawn.kind, drawn.rng, rows, columns)
+    return Case(
+        launches=[Launch("transpose", (-(-columns // 32), -(-rows // 32)), (32, 8), ("x", "y"))],
+        arrays={"x": x, "y": nothing(columns, rows)},
+        want={"y": Answer(x.T.astype(np.float64), 0.0)},
+    )
+
+
+EXERCISE = Exercise(
+    name="padded_tile",
+    title="A tile, turned round, without a traffic jam",
+    make=_make,
+    sizes={"rows": Size(1, 40, (1, 33)), "columns": Size(1, 40, (1, 33))},
+    kinds=("counting", "normal"),
+    example={"rows": 32, "columns": 32},
+    hints=(
+        "Thread (column, threadIdx.y) takes rows threadIdx.y, threadIdx.y + 8, … of the tile: a loop of 4 turns.",
+        "Behind a cuda.syncthreads() the same walk writes: y[first_column + row, first_row + column] is which element "
+        "of the tile? Guard loads and stores, not the barrier.",
+        "tile = cuda.shared.array((32, 33), float32): an odd number of words a row puts a column into 32 banks.",
+    ),
+    budgets=(
+        Budget(LOADED_SECTORS, 128, "a warp that reads 32 neighbours of a row needs 4 sectors"),
+        Budget(STORED_SECTORS, 128, "a warp that writes 32 neighbours of a row needs 4 sectors"),
+        Budget(STORE_CONFLICTS, 0, "lanes that store into different words of one bank wait for each other"),
+        Budget(LOAD_CONFLICTS, 0, "lanes that load different words of one bank wait for each other"),
+    ),
+    picture="banks",
+)

@@ -1,0 +1,44 @@
+"""Exercise: x̂ from the output, with the weight clamped. Solved in `normlab.stages.recompute`."""
+
+import numpy as np
+
+from normlab.course.data import nothing, values
+from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.oracle import unit_roundoff
+
+EPS = np.float32(0.01)
+TREACHEROUS = np.array([0.0, -0.0, 0.005, -0.005, 0.01, -0.01, 1.0, -1.0, 300.0], np.float32)
+
+
+def _make(drawn: Drawn) -> Case:
+    rng, rows, columns = drawn.rng, drawn["rows"], drawn["columns"]
+    xhat = values("normal", rng, rows, columns)
+    weight = values("normal", rng, columns) if drawn.kind == "normal" else np.resize(TREACHEROUS, columns)
+    bias = values("normal", rng, columns)
+    y = xhat * weight + bias
+    clamped = np.where(weight >= 0, np.maximum(weight, EPS), np.minimum(weight, -EPS))
+    want = (y.astype(np.float64) - bias) / clamped
+    return Case(
+        launches=[
+            Launch("recompute", -(-columns // 32), 32, ("y", "weight", "bias", EPS, "clamped", "xhat")),
+        ],
+        arrays={"y": y, "weight": weight, "bias": bias, "clamped": nothing(columns), "xhat": nothing(rows, columns)},
+        # the subtraction and the division round once each, a product with 1 / gamma once more
+        want={"clamped": Answer(clamped, 0.0), "xhat": Answer(want, 3.001 * unit_roundoff("float32") * abs(want))},
+    )
+
+
+EXERCISE = Exercise(
+    name="recompute",
+    title="Back from the output",
+    make=_make,
+    sizes={"rows": Size(1, 4, (1,)), "columns": Size(1, 40, (1, 2, 9, 33))},
+    kinds=("treacherous", "normal"),
+    example={"rows": 4, "columns": 32},
+    hints=(
+        "Two cases: gamma >= 0, and the rest. max and min take two numbers in a kernel, too.",
+        "-eps is what a small negative gamma becomes: min(gamma, -eps).",
+        "normalised_from_output subtracts beta and divides by what clamp_by_magnitude makes of gamma.",
+    ),
+    picture="sectors",
+)

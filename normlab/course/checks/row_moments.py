@@ -1,0 +1,27 @@
+"""Exercise: a row's moments by a block. Solved in `normlab.stages.row.row_moments`."""
+
+from normlab.course.data import moments_case
+from normlab.course.exercise import LOADED_SECTORS, LOADS, Budget, Case, Drawn, Exercise, Size
+
+
+def _make(drawn: Drawn) -> Case:
+    return moments_case(drawn, "row_moments", drawn["rows"], 64)
+
+
+EXERCISE = Exercise(
+    name="row_moments",
+    title="Mean and variance of a row, by a whole block",
+    make=_make,
+    sizes={"rows": Size(1, 2), "columns": Size(1, 130, (1, 2, 63, 64, 65, 300))},
+    example={"rows": 1, "columns": 256},
+    hints=(
+        "range(start, stop, step) walks in steps: where does thread t start, and how many threads are there?",
+        "cuda.threadIdx.x is t, cuda.blockDim.x the number of threads. Take each value in by welford_step.",
+        "Behind the loop, not in it: mean, m2, count = warp_moments(mean, m2, count), then the same with block_moments "
+        "and buffer. All threads must come there.",
+    ),
+    budgets=(
+        Budget(LOADS, 8, "each of the 256 columns once, by 32 lanes together"),
+        Budget(LOADED_SECTORS, 32, "neighbouring lanes that read neighbouring columns need every sector once"),
+    ),
+)

@@ -1,0 +1,36 @@
+"""Exercise: a copy of 16 bytes an instruction. The whole story is `normlab.stages.vector`."""
+
+import numpy as np
+
+from normlab.course.data import nothing, values
+from normlab.course.exercise import LOADS, STORES, Answer, Budget, Case, Drawn, Exercise, Launch, Size
+
+
+def _make(drawn: Drawn) -> Case:
+    n = drawn["n"]
+    x = values(drawn.kind, drawn.rng, n)
+    return Case(
+        launches=[Launch("copy", -(-n // 256), 64, ("x", "y"))],
+        arrays={"x": x, "y": nothing(n)},
+        want={"y": Answer(x.astype(np.float64), 0.0)},
+    )
+
+
+EXERCISE = Exercise(
+    name="vector_copy",
+    title="Four at a time",
+    make=_make,
+    sizes={"n": Size(1, 300, (1, 3, 4, 5, 255, 256, 257))},
+    kinds=("counting", "normal"),
+    example={"n": 1024},
+    hints=(
+        "When are all four elements there? first + 4 <= n.",
+        "Then store_vector(y, first, load_vector(x, first, 4)); else element by element.",
+        "for i in range(first, n) is empty for the threads that lie behind the end, so it needs no guard.",
+    ),
+    budgets=(
+        Budget(LOADS, 8, "8 warps of 32 lanes with 4 elements each are 1024"),
+        Budget(STORES, 8, "8 warps of 32 lanes with 4 elements each are 1024"),
+    ),
+    picture="sectors",
+)

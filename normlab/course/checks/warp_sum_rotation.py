@@ -1,0 +1,24 @@
+"""Exercise: a warp's sum by rotation. Solved in `normlab.stages.warp.warp_sum`."""
+
+from normlab.course.data import sums_case
+from normlab.course.exercise import SHUFFLES, Budget, Case, Drawn, Exercise, Size
+
+
+def _make(drawn: Drawn) -> Case:
+    return sums_case(drawn, drawn["rows"], 32)
+
+
+EXERCISE = Exercise(
+    name="warp_sum_rotation",
+    title="32 lanes, one sum: the rotation",
+    make=_make,
+    sizes={"rows": Size(1, 6, (1,))},
+    kinds=("equal", "counting", "normal", "offset"),
+    example={"rows": 1},
+    hints=(
+        "The distances are 1, 2, 4, 8, 16: 1 << level for level in range(5).",
+        "Lane 31 reads from lane 0: lane + distance has to come round. & 31 does that, as 32 is a power of two.",
+        "In each turn value += cuda.shfl_sync(0xFFFFFFFF, value, (lane + (1 << level)) & 31); return value at the end.",
+    ),
+    budgets=(Budget(SHUFFLES, 5, "each step doubles the values that a lane has summed, and 2⁵ is 32"),),
+)

@@ -1,0 +1,106 @@
+"""The numbers that exercises are checked with, by kind, and right answers that several exercises share."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from normlab import oracle
+from normlab.course.exercise import Answer, Case, Drawn, Launch
+from normlab.oracle.forward_bounds import finished
+from normlab.oracle.inexact import Inexact
+from normlab.oracle.moments import mean_and_variance
+from normlab.oracle.rows import as_rows
+from normlab.oracle.values import normalise
+
+EPS = 1e-5
+
+
+def values(kind: str, rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """float32 of a kind: "counting" 1, 2, 3, …; "normal"; "offset", a mean of 1000 with a spread of 1; "equal"."""
+    if kind == "counting":
+        return np.arange(1, np.prod(shape, dtype=int) + 1, dtype=np.float32).reshape(shape)
+    if kind == "equal":
+        return np.full(shape, 0.1, np.float32)
+    drawn = rng.normal(size=shape)
+    return (drawn + 1000 if kind == "offset" else drawn).astype(np.float32)
+
+
+def nothing(*shape: int) -> np.ndarray:
+    """float32 for results."""
+    return np.empty(shape, np.float32)
+
+
+def sums(x: np.ndarray) -> Answer:
+    """The sum of every row of x (n1, n2), by whatever order of additions."""
+    ones = np.ones((x.shape[1], 1), np.float32)
+    return Answer(oracle.product(x, ones)[:, 0], oracle.product_bound(x, ones)[:, 0])
+
+
+def sums_case(drawn: Drawn, grid: int, block: int) -> Case:
+    """The sums of drawn["rows"] rows of `block` values, by the kernel sum_rows(x, sums)."""
+    x = values(drawn.kind, drawn.rng, drawn["rows"], block)
+    return Case(
+        launches=[Launch("sum_rows", grid, block, ("x", "sums"))],
+        arrays={"x": x, "sums": nothing(len(x))},
+        want={"sums": sums(x)},
+    )
+
+
+def arithmetic(n2: int, statistics: oracle.arithmetic.Statistics = "welford") -> oracle.Arithmetic:
+    """How a solution may compute a row of n2: with no tree at all it rounds the most."""
+    return oracle.Arithmetic(row_terms=n2, row_merges=12, column_terms=n2, column_merges=0, statistics=statistics)
+
+
+def moments_case(drawn: Drawn, kernel: str, grid: int, block: int) -> Case:
+    """Mean and biased variance of every row of x, by `kernel`(x, means, variances)."""
+    x = values(drawn.kind, drawn.rng, drawn["rows"], drawn["columns"])
+    rows = as_rows(x, x.shape[1], None, None, EPS)
+    mean, variance = mean_and_variance(rows.x, normalise(rows, centred=True), arithmetic(x.shape[1]))
+    return Case(
+        launches=[Launch(kernel, grid, block, ("x", "means", "variances"))],
+        arrays={"x": x, "means": nothing(len(x)), "variances": nothing(len(x))},
+        want={"means": _answer(mean), "variances": _answer(variance)},
+    )
+
+
+def _answer(held: Inexact) -> Answer:
+    return Answer(held.exact[:, 0].astype(np.float64), finished(held.error, held.exact, held.exact.shape[:1]))
+
+
+class NormCase(NamedTuple):
+    """What the exercises about a whole norm have in common; eps is a float32, as a kernel gets it."""
+
+    arrays: dict[str, np.ndarray]
+    want: dict[str, Answer]
+    eps: np.float32
+
+
+def norm_case(drawn: Drawn, rms: bool = False) -> NormCase:
+    """LayerNorm or, without means and bias, RMSNorm of drawn["rows"] rows of drawn["columns"]."""
+    rng, rows, columns = drawn.rng, drawn["rows"], drawn["columns"]
+    x = values(drawn.kind, rng, rows, columns)
+    weight, bias = values("normal", rng, 2, columns)
+    arrays = {"x": x, "weight": weight, "bias": bias, "output": nothing(rows, columns)}
+    arrays |= {"means": nothing(rows), "invvars": nothing(rows)}
+    if rms:
+        truth = oracle.rms_norm(x, columns, weight, EPS)
+        bound = oracle.rms_norm_bound(x, columns, weight, EPS, arithmetic(columns))
+    else:
+        truth = oracle.layer_norm(x, columns, weight, bias, EPS)
+        bound = oracle.layer_norm_bound(x, columns, weight, bias, EPS, arithmetic(columns))
+    results = zip(("output", "means", "invvars"), truth, bound, strict=True)
+    want = {name: Answer(value, error) for name, value, error in results if value is not None and error is not None}
+    return NormCase(arrays, want, np.float32(EPS))
+
+
+def backward_case(drawn: Drawn, name: str, how: oracle.Arithmetic) -> tuple[dict[str, np.ndarray], Answer]:
+    """What LayerNorm's backward is given, and its gradient `name`; the statistics are exact, but for their rounding."""
+    rng, rows, columns = drawn.rng, drawn["rows"], drawn["columns"]
+    x, grad_output = values(drawn.kind, rng, rows, columns), values("normal", rng, rows, columns)
+    weight = values("normal", rng, columns)
+    forward = oracle.layer_norm(x, columns, eps=EPS)
+    means, invvars = np.asarray(forward[1:], np.float32)
+    given = grad_output, x, columns, weight, None, EPS
+    truth, bound = oracle.layer_norm_backward(*given), oracle.layer_norm_backward_bound(*given, how)
+    arrays = {"grad_output": grad_output, "x": x, "means": means, "invvars": invvars, "weight": weight}
+    return arrays, Answer(getattr(truth, name), getattr(bound, name))

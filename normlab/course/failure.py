@@ -1,0 +1,152 @@
+"""What goes wrong with a solution, in words that teach. Called by `grading`; nothing is run here."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from normlab.course.exercise import WORDS, Answer, Budget, Case, Drawn
+from normlab.course.process import StoppedError
+from normlab.oracle.check import elementwise_ratios
+from normlab.sim import METRICS
+
+WARP = 32  # threads
+SHOWN = 40  # elements of an input that a message prints at most
+PRINTED = 10  # lines of what a kernel printed
+# What the sanitizer finds, causes before what may follow from them.
+FIRST = [
+    "barrier-divergence",
+    "deadlock",
+    "shuffle-mask",
+    "out-of-bounds",
+    "negative-index",
+    "uninitialized-read",
+    "race",
+]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong: a kind, one clear line, the line of the student's file, and more lines that explain.
+
+    `element`: the array and the index of a wrong value. `printed`: what the kernel printed.
+    """
+
+    kind: str
+    headline: str
+    line: int | None = None
+    details: tuple[str, ...] = ()
+    element: tuple[str, tuple[int, ...]] | None = None
+    printed: str = ""
+
+    def explained(self, *more: str) -> "Failure":
+        """Return the failure with more details."""
+        return replace(self, details=(*self.details, *more))
+
+
+class FailureError(Exception):
+    """Carries a failure out of the steps of a check."""
+
+    def __init__(self, failure: Failure):
+        """Carry `failure`."""
+        super().__init__(failure.headline)
+        self.failure = failure
+
+
+def stopped(error: StoppedError) -> Failure:
+    """Say why a solution did not come to its end."""
+    headline = {
+        "time": "took too long: is there an endless loop, or a thread that waits for what no other writes?",
+        "memory": f"took too much memory: {error.text}",
+        "exit": f"left by {error.text}; a kernel returns",
+    }.get(error.kind, error.text)
+    advice = []
+    if "NoneType" in error.text:
+        advice = ["a function that ends without a return gives None: does every way through yours return?"]
+    return Failure(error.kind, headline, error.line, (*error.notes, *advice))
+
+
+def found(findings: list[dict[str, Any]], case: Case, file: str) -> Failure:
+    """Say what the sanitizer found.
+
+    In a small input it may be lanes of one warp that race, for which a warp's barrier would do; in a larger one it is
+    warps, too.
+    """
+    finding = min(findings, key=lambda one: FIRST.index(one["kind"]))
+    advice = finding["advice"]
+    if max(np.prod(launch.block) for launch in case.launches) > WARP:
+        advice = advice.replace("cuda.syncwarp()", "cuda.syncthreads()")
+    where = f" on {finding['space']} {finding['array']}{finding['index']}" if finding["array"] else ""
+    acts = [act for act in (finding["first"], finding["second"]) if act]
+    line = next((act["line"] for act in acts if act["file"] == file), None)
+    told = [f"{act['operation']} by {_thread(act)}{_place(act, file)}" for act in acts]
+    return Failure(finding["kind"], f"{finding['kind']}{where}: {advice}", line, tuple(told))
+
+
+def changed_input(name: str) -> Failure:
+    """Say that an input is no longer what it was."""
+    return Failure("input", f"{name} is an input, and was changed: a kernel writes to its results only")
+
+
+def wrong_value(name: str, got: np.ndarray, want: Answer) -> Failure | None:
+    """Name the first element that is off by more than its bound; None if there is none."""
+    value, bound = (np.broadcast_to(part, got.shape) for part in want)
+    wrong = np.argwhere(~(elementwise_ratios(got, value, bound) <= 1))
+    if not len(wrong):
+        return None
+    index = tuple(map(int, wrong[0]))
+    headline = f"{name}[{', '.join(map(str, index))}]: expected {value[index]:.9g}, got {got[index]:.9g}"
+    detail = f"{len(wrong)} of {got.size} elements of {name} are wrong; this one may be off by {bound[index]:.2g}"
+    return Failure("values", headline, None, (detail,), (name, index))
+
+
+def written(failure: Failure, writer: dict[str, Any] | None, file: str) -> Failure:
+    """Add to a wrong value which thread wrote it, and where."""
+    if writer is None:
+        return failure.explained("no thread wrote it")
+    line = writer["line"] if writer["file"] == file else None
+    return replace(failure, line=line).explained(f"written by {_thread(writer)}{_place(writer, file)}")
+
+
+def on_input(failure: Failure, drawn: Drawn, case: Case) -> Failure:
+    """Add to a failure the input that it was found with, and what the kernel printed."""
+    results = {*case.want, *case.scratch}
+    inputs = [(name, array) for name, array in case.arrays.items() if name not in results and array.size <= SHOWN]
+    lines = [f"  {line}" for line in failure.printed.splitlines()[:PRINTED]]
+    return failure.explained(
+        f"smallest failing input found: {drawn}",
+        *(f"  {name} = {_text(array)}" for name, array in inputs),
+        *(["your kernel printed:", *lines] if lines else []),
+    )
+
+
+def over_budget(budget: Budget, traces: list[dict[str, Any]], drawn: Drawn, file: str) -> Failure | None:
+    """Say by how much a budget is passed, and which line takes most of it; None if it is not."""
+    counted = sum(one["metrics"][budget.metric] for one in traces)
+    if counted <= budget.at_most:
+        return None
+    what = WORDS.get(budget.metric, METRICS[budget.metric].short)
+    headline = f"{counted:,} {what}, at most {budget.at_most:,} allowed: {budget.why}"
+    failure = Failure("budget", headline, None, (f"counted on {drawn}",))
+    lines = [line for one in traces for line in one["lines"] if line["file"] == file]
+    worst = max(lines, key=lambda line: line["metrics"][budget.metric], default=None)
+    if worst is None or not worst["metrics"][budget.metric]:
+        return failure
+    detail = f"{worst['metrics'][budget.metric]:,} of them at line {worst['line']}: {worst['text']}"
+    return replace(failure, line=worst["line"]).explained(detail)
+
+
+def _thread(who: dict[str, Any]) -> str:
+    return f"block {tuple(who['block'])}, warp {who['warp']}, lane {who['lane']}"
+
+
+def _place(who: dict[str, Any], file: str) -> str:
+    """Say at which line something was done: of the student's file, or of one that it calls."""
+    if who["line"] is None:
+        return ""
+    of = "" if who["file"] == file else f" of {who['file'].rsplit('/', 1)[-1]}, which you call"
+    return f", at line {who['line']}{of}" + (f": {who['text']}" if "text" in who else "")
+
+
+def _text(array: np.ndarray) -> str:
+    return np.array2string(array, max_line_width=100, precision=6, separator=", ").replace("\n", "\n      ")

@@ -1,0 +1,131 @@
+"""A student's folder: the exercises laid out, which of them are solved, how many hints were read."""
+
+import hashlib
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from normlab.course import catalogue
+from normlab.course.failure import Failure
+from normlab.course.grading import Result, check
+
+MEMORY = ".normlab-course.json"  # in the folder: {"solved": {number: digest}, "hints": {number: count}}
+LARGEST = 200_000  # bytes that a solution may have
+
+
+def start(folder: Path) -> tuple[list[str], list[str]]:
+    """Lay out the exercises in `folder`; return the names of files written, and of files that were there and stay."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written, kept = [], []
+    for number, path in catalogue.FILES.items():
+        target = folder / path.name
+        if target.exists():
+            kept.append(target.name)
+        else:
+            target.write_text(catalogue.skeleton(number), encoding="utf-8")
+            written.append(target.name)
+    return written, kept
+
+
+def file_of(folder: Path, number: str) -> Path:
+    """Return where an exercise lies in `folder`."""
+    return folder / catalogue.FILES[number].name
+
+
+def is_course(folder: Path) -> bool:
+    """Return whether there is any exercise in `folder`."""
+    return any(file_of(folder, number).exists() for number in catalogue.FILES)
+
+
+def graded(folder: Path, number: str, **how: Any) -> Result:
+    """Grade an exercise of `folder`; a file that cannot be read is a failure like others. `how`: as `grading.check`."""
+    path = file_of(folder, number)
+    if not path.exists():
+        return _unread(number, Failure("missing", f"there is no {path.name}"), how)
+    if path.is_symlink() or not path.is_file():
+        return _unread(number, Failure("missing", f"{path.name} is no plain file"), how)
+    if path.stat().st_size > LARGEST:
+        return _unread(number, Failure("syntax", f"{path.name} has more than {LARGEST:,} bytes"), how)
+    try:
+        source = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        return _unread(number, Failure("missing", f"{path.name} cannot be read: {error.strerror}"), how)
+    except UnicodeDecodeError as error:
+        return _unread(number, Failure("syntax", f"{path.name} is no text in UTF-8: {error.reason}"), how)
+    return check(number, source, str(path.absolute()), **how)
+
+
+def _unread(number: str, failure: Failure, how: dict[str, Any]) -> Result:
+    """Return the result of a file that is not there, with the parts that it might have had."""
+    how = {name: value for name, value in how.items() if name == "hidden"}
+    blank = check(number, catalogue.skeleton(number), "", **how)
+    return Result(number, blank.name, blank.title, blank.parts, failure)
+
+
+def remember(folder: Path, result: Result) -> None:
+    """Note whether an exercise is solved, and by which text."""
+    memory = _memory(folder)
+    memory["solved"].pop(result.number, None)
+    if result.passed:
+        memory["solved"][result.number] = _digest(file_of(folder, result.number))
+    _write(folder, memory)
+
+
+def next_hint(folder: Path, number: str) -> tuple[int, int, str]:
+    """Return the next hint of an exercise, after "number k of n"; the last one again when all have been read."""
+    memory, hints = _memory(folder), catalogue.exercise(number).hints
+    count = min(memory["hints"].get(number, 0) + 1, len(hints))
+    memory["hints"][number] = count
+    _write(folder, memory)
+    return count, len(hints), hints[count - 1]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an exercise is: "solved", "changed" since, "begun", "not begun" or "missing"; hints read, of so many."""
+
+    number: str
+    title: str
+    state: str
+    hints: int
+    all_hints: int
+
+
+def progress(folder: Path) -> list[Progress]:
+    """Return how far each exercise is; nothing is run."""
+    memory, found = _memory(folder), []
+    for number in catalogue.FILES:
+        exercise, path = catalogue.exercise(number), file_of(folder, number)
+        if not path.is_file():
+            state = "missing"
+        elif number in memory["solved"]:
+            state = "solved" if memory["solved"][number] == _digest(path) else "changed"
+        else:
+            state = (
+                "not begun"
+                if path.read_text(encoding="utf-8", errors="replace") == catalogue.skeleton(number)
+                else "begun"
+            )
+        found.append(Progress(number, exercise.title, state, memory["hints"].get(number, 0), len(exercise.hints)))
+    return found
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def _memory(folder: Path) -> dict[str, Any]:
+    """Return what is remembered; nothing, where the file is not there or is not what was written."""
+    try:
+        memory = json.loads((folder / MEMORY).read_text(encoding="utf-8"))
+        return {"solved": dict(memory["solved"]), "hints": dict(memory["hints"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"solved": {}, "hints": {}}
+
+
+def _write(folder: Path, memory: dict[str, Any]) -> None:
+    """Remember, where the folder can be written to."""
+    with suppress(OSError):
+        (folder / MEMORY).write_text(json.dumps(memory, indent=2) + "\n", encoding="utf-8")

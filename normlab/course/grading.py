@@ -1,0 +1,187 @@
+"""One file graded: by its source, then on drawn inputs under the sanitizer, then by its budgets.
+
+The inputs go from small to large, so the first failure is a small one; it is made smaller as long as it stays one.
+Everything depends on file and seed alone, so the same seed gives the same score.
+"""
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from normlab.course import catalogue, failure, rules
+from normlab.course.exercise import Budget, Case, Drawn, Exercise
+from normlab.course.failure import Failure, FailureError
+from normlab.course.hidden import Hidden
+from normlab.course.process import NORMAL, Limits, Solution, StoppedError
+
+DRAWS = 12  # inputs beside the smallest, the edges and the example
+TRIES = 48  # runs that making a failing input smaller may take
+POINTS = {"right": 6, "budgets": 2, "hidden": 2}
+
+
+@dataclass(frozen=True)
+class Result:
+    """A graded file. `parts`: "right", "budgets", "hidden" → points, of those that the exercise has."""
+
+    number: str
+    name: str
+    title: str
+    parts: dict[str, int]
+    failure: Failure | None
+    hidden_failure: Failure | None = None
+    seconds: float = 0.0
+    picture: bytes | None = field(default=None, repr=False)
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything that the student can see holds."""
+        return self.failure is None
+
+    @property
+    def points(self) -> int:
+        """Points reached."""
+        return sum(self.parts.values())
+
+    @property
+    def possible(self) -> int:
+        """Points that could be reached."""
+        return sum(POINTS[part] for part in self.parts)
+
+
+def check(
+    number: str,
+    source: str,
+    file: str,
+    seed: int = 0,
+    hidden: Hidden | None = None,
+    show: bool = False,
+    limits: Limits = NORMAL,
+) -> Result:
+    """Grade `source`, the text of `file`, as exercise `number`. `show`: draw a picture, too."""
+    began = time.perf_counter()
+    exercise, skeleton = catalogue.exercise(number), catalogue.skeleton(number)
+    extra = hidden.of(exercise) if hidden else None
+    parts = {"right": 0} | ({"budgets": 0} if exercise.budgets or exercise.lines else {})
+    parts |= {"hidden": 0} if extra else {}
+    seen = unseen = picture = None
+    try:
+        _obey(source, skeleton)
+        with _begin(source, file, limits) as solution:
+            grader = _Grader(exercise, solution, file)
+            if show:
+                picture = grader.picture()
+            grader.right(exercise.draws(seed, DRAWS))
+            parts["right"] = POINTS["right"]
+            if extra:
+                try:
+                    grader.right(extra.draws)
+                    grader.within(extra.budgets)
+                    parts["hidden"] = POINTS["hidden"]
+                except FailureError as error:
+                    unseen = error.failure
+            grader.within(exercise.budgets)
+            _short(exercise, source, skeleton)
+            if "budgets" in parts:
+                parts["budgets"] = POINTS["budgets"]
+    except FailureError as error:
+        seen = error.failure
+    return Result(number, exercise.name, exercise.title, parts, seen, unseen, time.perf_counter() - began, picture)
+
+
+def _obey(source: str, skeleton: str) -> None:
+    """Hold the source to the rules."""
+    if source == skeleton:
+        raise FailureError(Failure("untouched", "nothing is written yet"))
+    if broken := rules.broken(source, skeleton):
+        raise FailureError(Failure(broken.kind, broken.text, broken.line))
+
+
+def _begin(source: str, file: str, limits: Limits) -> Solution:
+    try:
+        return Solution(source, file, limits)
+    except StoppedError as error:
+        raise FailureError(failure.stopped(error)) from None
+
+
+def _short(exercise: Exercise, source: str, skeleton: str) -> None:
+    """Hold the source to its budget of lines."""
+    added = rules.added_lines(source, skeleton)
+    if exercise.lines is not None and added > exercise.lines:
+        raise FailureError(Failure("lines", f"{added} lines of code added, at most {exercise.lines} allowed"))
+
+
+class _Grader:
+    """Runs one solution of one exercise; what fails is raised as a FailureError."""
+
+    def __init__(self, exercise: Exercise, solution: Solution, file: str):
+        self.exercise, self.solution, self.file = exercise, solution, file
+
+    def right(self, draws: Iterable[Drawn]) -> None:
+        """Run every draw; explain the first that fails, made as small as can be."""
+        for drawn in draws:
+            if fails := self._fails(drawn):
+                raise FailureError(self._explained(*self._smallest(drawn, fails)))
+
+    def _fails(self, drawn: Drawn) -> Failure | None:
+        """Run one input."""
+        fails = self._judge(self.exercise.make(drawn))
+        return fails and replace(fails, printed=self.solution.printed)
+
+    def _judge(self, case: Case) -> Failure | None:
+        """Run a case under the sanitizer, and compare."""
+        try:
+            run = self.solution.run(case, "sanitize")
+        except StoppedError as error:
+            return failure.stopped(error)
+        if findings := run.observed["findings"]:
+            return failure.found(findings, case, self.file)
+        for name, array in case.arrays.items():
+            if name not in case.want and name not in case.scratch and not np.array_equal(run.arrays[name], array, True):
+                return failure.changed_input(name)
+        wrong = (failure.wrong_value(name, run.arrays[name], answer) for name, answer in case.want.items())
+        return next(filter(None, wrong), None)
+
+    def _smallest(self, drawn: Drawn, fails: Failure) -> tuple[Drawn, Failure]:
+        """Return the smallest input found that fails in the same way, and how."""
+        tries = 0 if fails.kind in ("ended", "time") else TRIES  # there may be nobody left to ask
+        simpler = iter(self.exercise.simpler(drawn))
+        while tries and (candidate := next(simpler, None)) is not None:
+            tries -= 1
+            again = self._fails(candidate)
+            if again is not None and again.kind == fails.kind:
+                drawn, fails, simpler = candidate, again, iter(self.exercise.simpler(candidate))
+        return drawn, fails
+
+    def _explained(self, drawn: Drawn, fails: Failure) -> Failure:
+        """Add which thread wrote a wrong value, the input, and what the kernel printed."""
+        case = self.exercise.make(drawn)
+        if fails.element is not None:
+            name, index = fails.element
+            with suppress(StoppedError):  # its time may be up: then the failure stands without the writer
+                observed = self.solution.run(case, "writer", array=name, index=list(index)).observed
+                fails = failure.written(fails, observed["writer"], self.file)
+        return failure.on_input(fails, drawn, case)
+
+    def within(self, budgets: Iterable[Budget]) -> None:
+        """Count what the solution asks of memory on the example, and hold it to its budgets."""
+        if not budgets:
+            return
+        drawn = self.exercise.example_case
+        try:
+            traces = self.solution.run(self.exercise.make(drawn), "trace").observed["traces"]
+        except StoppedError as error:
+            raise FailureError(failure.stopped(error).explained(f"on the input of the budgets: {drawn}")) from None
+        for budget in budgets:
+            if over := failure.over_budget(budget, traces, drawn, self.file):
+                raise FailureError(over)
+
+    def picture(self) -> bytes | None:
+        """Draw what the solution does on the example, if it comes that far."""
+        case = self.exercise.make(self.exercise.example_case)
+        try:
+            return self.solution.run(case, "trace", picture=self.exercise.picture).picture
+        except StoppedError:
+            return None

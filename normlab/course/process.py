@@ -1,0 +1,164 @@
+"""A student's file in a process of its own, with limits on time and memory.
+
+The process (`worker`) gets launches and inputs and gives back arrays and what was observed; every answer repeats a
+nonce that it could not know before, so what a file prints, or how it exits, is no answer. Processes are forked from a
+server that has imported everything, where the system can.
+"""
+
+import multiprocessing
+import secrets
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import numpy as np
+
+from normlab.course import wire, worker
+from normlab.course.exercise import Case, Launch
+
+NO_RESULT = "the solution's process sent something that is no result"
+OBSERVED = {"sanitize": "findings", "trace": "traces", "writer": "writer"}  # what is watched → what a reply must have
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a solution may take: of processor time, which does not depend on what else the machine does, and of memory.
+
+    seconds: of processor time, a launch. altogether: of all its launches. patience: seconds of the clock that the
+    grader waits for a launch, for those that sleep. memory: bytes.
+    """
+
+    seconds: float = 3.0
+    altogether: float = 8.0
+    patience: float = 9.0
+    memory: int = 1 << 30
+
+
+class StoppedError(Exception):
+    """A solution did not come to its end. `kind`: "time", "memory", "syntax", "exit", "ended", "exception"."""
+
+    def __init__(self, kind: str, text: str, line: int | None = None, notes: tuple[str, ...] = ()):
+        """Keep all of it."""
+        super().__init__(text)
+        self.kind, self.text, self.line, self.notes = kind, text, line, notes
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of a case: its arrays afterwards, and what was observed (`worker`)."""
+
+    arrays: dict[str, np.ndarray]
+    observed: dict[str, Any]
+    picture: bytes | None = None
+
+
+@cache
+def _context() -> BaseContext:
+    """Return how processes are started: forked from a warm server, or anew where there is no such thing."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", worker.__name__])
+    return context
+
+
+NORMAL = Limits()
+
+
+class Solution:
+    """The process of one file; a context manager. Raises StoppedError wherever the file's code does not do its part."""
+
+    def __init__(self, source: str, file: str, limits: Limits = NORMAL):
+        """Start the process and load `source`, which errors call `file`."""
+        self._patience = limits.patience
+        self.printed = ""
+        self._here, there = _context().Pipe()
+        given = there, limits.seconds, limits.altogether, limits.memory
+        self._process = _context().Process(target=worker.serve, args=given, daemon=True)  # type: ignore[attr-defined]
+        self._process.start()
+        there.close()  # the process has it now: the pipe ends when it does
+        try:
+            self._ask({"source": source, "file": file}, [], "being loaded")
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Solution":
+        """Return the running process."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        self.close()
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        self._process.kill()
+        self._process.join()
+        self._here.close()
+
+    def run(self, case: Case, watch: str, **more: Any) -> Run:
+        """Run a case's launches under `watch`: "sanitize", "trace" or "writer" (`worker`). The case stays as it is."""
+        fresh = [*case.want, *case.scratch]
+        arrays = {name: _poisoned(array) if name in fresh else array for name, array in case.arrays.items()}
+        header = {
+            "watch": watch,
+            "fresh": fresh,
+            "arrays": wire.described(arrays),
+            "launches": [[one.kernel, one.grid, one.block, _arguments(one)] for one in case.launches],
+        }
+        reply, blobs = self._ask(header | more, [array.tobytes() for array in arrays.values()], "running")
+        try:
+            results = wire.rebuilt(header["arrays"], blobs[: len(arrays)])
+        except ValueError:
+            raise StoppedError("ended", NO_RESULT) from None
+        if OBSERVED[watch] not in reply:
+            raise StoppedError("ended", NO_RESULT)
+        return Run(results, reply, blobs[len(arrays)] if len(blobs) > len(arrays) else None)
+
+    def _ask(self, header: dict[str, Any], blobs: list[bytes], doing: str) -> tuple[dict[str, Any], list[bytes]]:
+        nonce = secrets.token_hex(8)
+        try:
+            self._here.send_bytes(wire.pack(header | {"nonce": nonce}, blobs))
+            if not self._here.poll(self._patience):
+                raise StoppedError("time", f"nothing came back within {self._patience:g} s: is a loop endless?")
+            reply, results = wire.unpack(self._here.recv_bytes())
+        except (EOFError, OSError):
+            raise StoppedError(
+                "ended", f"the process ended by itself {self._how()}while {doing}, without a result"
+            ) from None
+        except ValueError:
+            reply, results = {}, []
+        if reply.get("nonce") != nonce:
+            raise StoppedError("ended", NO_RESULT)
+        self.printed = reply.get("printed", "")
+        if "failed" in reply:
+            raise StoppedError(**reply["failed"])
+        return reply, results
+
+    def _how(self) -> str:
+        """Say how the process has ended."""
+        self._process.join(1)
+        code = self._process.exitcode
+        if code is None:
+            return ""
+        return f"(exit code {code}) " if code >= 0 else f"(killed by signal {-code}) "
+
+
+def _poisoned(array: np.ndarray) -> np.ndarray:
+    """Return an array of the same kind whose contents nobody takes for a result."""
+    return np.full_like(array, np.nan)
+
+
+def _arguments(launch: Launch) -> list[tuple[str, Any]]:
+    """Return a launch's arguments as JSON can hold them."""
+    told: list[tuple[str, Any]] = []
+    for one in launch.arguments:
+        if isinstance(one, str):
+            told.append(("array", one))
+        elif isinstance(one, np.generic):
+            told.append((str(one.dtype), one.item()))
+        else:
+            told.append(("none" if one is None else "python", one))
+    return told

@@ -1,0 +1,202 @@
+"""What a solution may be made of, told from its source before anything of it runs.
+
+A kernel here is Python, so it could do what no GPU can: call NumPy, sort lists, open files. Such a file is refused with
+the line and the reason, as Numba would refuse it, and so is one in which lines of the exercise are missing. With no
+statement outside of functions but imports and constants, and no names in them but those of a kernel, the file has no
+hand on the process that runs it either.
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import NamedTuple
+
+BUILTINS = {"range", "len", "min", "max", "abs", "int", "float", "bool", "round", "print", "pow"}
+ARRAY_ATTRIBUTES = {"shape", "size", "ndim", "dtype", "x", "y", "z", "w"}
+IMPORTS = {"import math", "import numpy", "import numpy as np"}  # NumPy for what is tried out; a kernel may not name it
+NUMPY = {"np", "numpy"}
+CONSTANT = (ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
+CUDA = {
+    *("threadIdx", "blockIdx", "blockDim", "gridDim", "grid", "gridsize", "laneid", "warpsize", "shared", "local"),
+    *("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp", "threadfence"),
+    *("threadfence_block", "shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync", "all_sync", "any_sync"),
+    *(
+        "eq_sync",
+        "ballot_sync",
+        "match_any_sync",
+        "match_all_sync",
+        "activemask",
+        "lanemask_lt",
+        "atomic",
+        "fma",
+        "popc",
+    ),
+    *("clz", "ffs", "brev", "selp", "cbrt"),
+}
+STATEMENTS = (
+    *(ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Return, ast.Break, ast.Continue),
+    *(ast.Pass, ast.Expr, ast.Assert),
+)
+EXPRESSIONS = (
+    *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call, ast.Attribute, ast.Subscript, ast.Name),
+    *(ast.Constant, ast.Tuple, ast.Starred, ast.JoinedStr, ast.FormattedValue, ast.Slice),
+)
+
+
+class Broken(NamedTuple):
+    """A rule that is broken: a kind ("syntax", "import", "outside", "numpy", "python", "removed"), text and line."""
+
+    kind: str
+    text: str
+    line: int | None
+
+
+def broken(source: str, skeleton: str) -> Broken | None:
+    """Return the first rule that `source`, made from `skeleton`, breaks."""
+    try:
+        tree = ast.parse(source)
+        return next(_violations(tree, ast.parse(skeleton)), None) or _removed(tree, skeleton)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        return Broken("syntax", f"the file does not parse: {getattr(error, 'msg', error)}", line)
+    except (RecursionError, MemoryError):
+        return Broken("syntax", "the file does not parse: an expression is nested too deeply", None)
+
+
+def added_lines(source: str, skeleton: str) -> int:
+    """Return how many lines of code `source` has more than `skeleton`; comments and docstrings are none."""
+    return len(_code_lines(ast.parse(source))) - len(_code_lines(ast.parse(skeleton)))
+
+
+def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
+    allowed = IMPORTS | {ast.unparse(node) for node in skeleton.body if isinstance(node, ast.Import | ast.ImportFrom)}
+    known: set[str] = set()
+    for node in tree.body:
+        for name in _bound(node):
+            if name in known or name.startswith("_"):
+                yield Broken("outside", f"{name!r} has a meaning already, and may not get another one", node.lineno)
+            known.add(name)
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            parts = [alias.name for alias in node.names]
+            module = getattr(node, "module", None) or ", ".join(parts)
+            of_math = module == "math" and isinstance(node, ast.ImportFrom) and not any("_" in part for part in parts)
+            if ast.unparse(node) not in allowed and not of_math:
+                yield Broken(
+                    "import", f"imports {module}: a solution has the exercise's imports, and math", node.lineno
+                )
+        elif isinstance(node, ast.FunctionDef):
+            yield from _function(node, known - NUMPY)
+        elif isinstance(node, ast.Assign):
+            targets = [part for target in node.targets for part in ast.walk(target)]
+            if not all(isinstance(part, CONSTANT) for part in [*targets, *ast.walk(node.value)]):
+                yield Broken("outside", "only constants may be set outside of functions", node.lineno)
+        elif not (_is_text(node) or _is_main(node)):
+            yield Broken(
+                "outside",
+                f"{ast.unparse(node).splitlines()[0]!r} stands outside of any function: kernels, device functions, "
+                "imports and constants may stand there, and anything under `if __name__ == '__main__':`",
+                node.lineno,
+            )
+
+
+def _bound(node: ast.stmt) -> Iterator[str]:
+    """Give the names that a statement of the module binds."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+    elif isinstance(node, ast.FunctionDef):
+        yield node.name
+    elif isinstance(node, ast.Assign):
+        yield from (part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name))
+
+
+def _function(function: ast.FunctionDef, known: set[str]) -> Iterator[Broken]:
+    decorators = [ast.unparse(one) for one in function.decorator_list]
+    if decorators not in (["cuda.jit"], ["cuda.jit(device=True)"]):
+        yield Broken(
+            "python",
+            f"{function.name!r} needs one decorator, @cuda.jit(device=True) for a function that kernels call",
+            function.lineno,
+        )
+    arguments = function.args
+    noted = [
+        function.returns,
+        *(argument.annotation for argument in arguments.args),
+        *getattr(function, "type_params", ()),
+    ]
+    if arguments.vararg or arguments.kwarg or arguments.defaults or arguments.kwonlyargs or any(noted):
+        yield Broken("python", f"{function.name!r} may have plain arguments only", function.lineno)
+    body = function.body[1:] if _is_text(function.body[0]) else function.body
+    own = {argument.arg for argument in arguments.args}
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
+        yield from _node(node, own, known)
+
+
+def _node(node: ast.AST, own: set[str], known: set[str]) -> Iterator[Broken]:
+    line = getattr(node, "lineno", None)
+    if isinstance(node, ast.stmt | ast.expr) and not isinstance(node, STATEMENTS + EXPRESSIONS):
+        yield Broken("python", f"a kernel has no {_words(node)}: Numba compiles none for a GPU", line)
+    elif isinstance(node, ast.Slice):
+        yield Broken("numpy", "a kernel takes one element at a time, not a slice: its threads are the loop", line)
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+        yield Broken("numpy", "a kernel has no @: its threads compute the product", line)
+    elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("min", "max") and len(node.args) < 2:
+        yield Broken(
+            "numpy", f"{ast.unparse(node)}: in a kernel min and max compare numbers, not an array's elements", line
+        )
+    elif isinstance(node, ast.Attribute):
+        root, first = _root(node)
+        if node.attr.startswith("_") or isinstance(node.ctx, ast.Store):
+            yield Broken("python", f"a kernel has no use for {ast.unparse(node)!r}", line)
+        elif root == "cuda" and first not in CUDA:
+            yield Broken("python", f"cuda.{first} is nothing that a kernel here needs", line)
+        elif (root in own or root not in {"cuda", "math"} | NUMPY) and node.attr not in ARRAY_ATTRIBUTES:
+            yield Broken(
+                "numpy", f"{ast.unparse(node)}: arrays in a kernel have a shape and elements, no NumPy methods", line
+            )
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in own | known | BUILTINS:
+        if node.id in NUMPY:
+            yield Broken(
+                "numpy", "a kernel is compiled for a GPU, where there is no NumPy: let its threads do it", line
+            )
+        else:
+            yield Broken("python", f"{node.id!r} is nothing that a kernel knows", line)
+
+
+def _root(node: ast.Attribute) -> tuple[str, str]:
+    """Return the name that a chain of attributes begins with, if it does, and the first attribute."""
+    while isinstance(node.value, ast.Attribute):
+        node = node.value
+    return (node.value.id if isinstance(node.value, ast.Name) else ""), node.attr
+
+
+def _words(node: ast.AST) -> str:
+    return "".join(" " + c.lower() if c.isupper() else c for c in type(node).__name__).strip()
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _is_main(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'" and not node.orelse
+
+
+def _removed(tree: ast.Module, skeleton: str) -> Broken | None:
+    """Say which line of the skeleton is not in the solution, or not in its place."""
+    lines = iter(_code_lines(tree))
+    for line in _code_lines(ast.parse(skeleton)):
+        if line not in lines:  # which goes on where the last line was found
+            text = f"a line of the exercise is gone or changed: {line.strip()!r}; add lines, and leave the others"
+            return Broken("removed", text, None)
+    return None
+
+
+def _code_lines(tree: ast.Module) -> list[str]:
+    """Return code without comments, docstrings and what is under `if __name__ == '__main__':`, one format for all."""
+    tree.body = [node for node in tree.body if not (_is_text(node) or _is_main(node))]
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            node.body = [statement for statement in node.body if not _is_text(statement)]
+    return [line for line in ast.unparse(tree).splitlines() if line.strip()]

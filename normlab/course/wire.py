@@ -1,0 +1,41 @@
+"""What grader and solution send each other: a header as JSON, then the plain bytes of arrays. Nothing is unpickled."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+LENGTH = 8  # bytes that say how long the header is
+
+
+def pack(header: dict[str, Any], blobs: list[bytes]) -> bytes:
+    """Return one message."""
+    head = json.dumps(header | {"blobs": [len(blob) for blob in blobs]}).encode()
+    return b"".join([len(head).to_bytes(LENGTH, "little"), head, *blobs])
+
+
+def unpack(message: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    """Return header and blobs; raises ValueError for what is no message."""
+    start = LENGTH + int.from_bytes(message[:LENGTH], "little")
+    header = json.loads(message[LENGTH:start])
+    if not isinstance(header, dict) or not isinstance(header.get("blobs"), list):
+        raise ValueError("no header")
+    blobs = []
+    for length in header["blobs"]:
+        blobs.append(message[start : start + length])
+        start += length
+    return header, blobs
+
+
+def described(arrays: dict[str, np.ndarray]) -> list[list[Any]]:
+    """Return what JSON can say of arrays: names, dtypes and shapes."""
+    return [[name, str(array.dtype), list(array.shape)] for name, array in arrays.items()]
+
+
+def rebuilt(description: Sequence[Sequence[Any]], blobs: list[bytes]) -> dict[str, np.ndarray]:
+    """Return the arrays again, writable; raises ValueError where the bytes do not fit."""
+    return {
+        name: np.frombuffer(blob, dtype).reshape(shape).copy()
+        for (name, dtype, shape), blob in zip(description, blobs, strict=True)
+    }

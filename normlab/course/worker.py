@@ -1,0 +1,192 @@
+"""The solution's own process: it loads the student's file and launches its kernels as it is told, nothing else.
+
+Started by `process`, which sends inputs and compares what comes back: no right answer is known here. What the simulator
+observes is, and `rules` keeps a file's hands off that. A launch that takes too long is stopped by a timer, at the line
+where it is.
+"""
+
+import io
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from normlab.course import wire
+from normlab.course.writers import last_writer
+from normlab.sim import Trace, sanitize, trace
+from normlab.sim.launch import Launch
+from normlab.stages import row  # noqa: F401  imports what exercises import, before any process is forked
+
+PRINTED = 2000  # characters of what a kernel prints that are kept
+
+
+class TimeUpError(BaseException):
+    """Processor time is up; no `except Exception` of the simulator catches it."""
+
+
+def serve(connection: Connection, seconds: float, altogether: float, memory: int) -> None:
+    """Answer requests until the grader hangs up.
+
+    Each may take `seconds` of processor time, all of them `altogether`; `memory`: bytes more than there are now.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the grader's to answer
+    _silence()
+    _limit_memory(memory)
+    names: dict[str, Any] = {}
+    file = ""
+    try:
+        while True:
+            header, blobs = wire.unpack(connection.recv_bytes())
+            file = header.get("file", file)
+            printed = io.StringIO()
+            try:
+                with redirect_stdout(printed):
+                    left = max(0.01, altogether - time.process_time())
+                    reply, results = _within(min(seconds, left), partial(_answer, names, header, blobs))
+            except BaseException as error:
+                reply, results = _failure(error, file), []
+            reply |= {"nonce": header["nonce"], "printed": printed.getvalue()[:PRINTED]}
+            connection.send_bytes(wire.pack(reply, results))
+    except (EOFError, OSError):  # the grader is done
+        return
+
+
+def _silence() -> None:
+    """Let nothing that the file writes reach the grader's terminal."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+
+
+def _limit_memory(more: int) -> None:
+    """Allow `more` bytes than the process has now, where the system can."""
+    statistics = Path("/proc/self/statm")
+    if statistics.exists():
+        import resource
+
+        now = int(statistics.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now + more, now + more))
+
+
+def _within(seconds: float, do: Callable[[], Any]) -> Any:
+    """Return what `do` returns; raise TimeUpError in its midst when its processor time is up."""
+    if not hasattr(signal, "setitimer"):
+        return do()  # the grader's own patience has to do
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TimeUpError
+
+    signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        return do()
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def _failure(error: BaseException, file: str) -> dict[str, Any]:
+    """Return an exception as the grader can tell it: its kind, text, and the line of the student's file."""
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == file:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    if isinstance(error, SyntaxError) and error.filename == file:
+        line = error.lineno
+    kinds = {TimeUpError: "time", MemoryError: "memory", SyntaxError: "syntax", SystemExit: "exit"}
+    kind = next((kind for base, kind in kinds.items() if isinstance(error, base)), "exception")
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    notes = [note for note in getattr(error, "__notes__", []) if "\n" not in note]  # else a report
+    return {"failed": {"kind": kind, "text": text, "line": line, "notes": notes}}
+
+
+def _answer(names: dict[str, Any], header: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+    if "source" in header:
+        module = ModuleType("solution")
+        names.update(vars(module), __file__=header["file"])
+        exec(compile(header["source"], header["file"], "exec", dont_inherit=True), names)
+        return {}, []
+    arrays = wire.rebuilt(header["arrays"], blobs)
+    reply = _launch_all(names, header, arrays)
+    picture = [reply.pop("picture")] if "picture" in reply else []
+    return reply, [*(array.tobytes() for array in arrays.values()), *picture]
+
+
+def _launch_all(names: dict[str, Any], header: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Run the launches one after another, watched as the header says."""
+    watch, fresh = header["watch"], set(header["fresh"])
+    traces: list[Trace] = []
+    writer = None
+    for kernel, grid, block, given in header["launches"]:
+        grid, block = (tuple(one) if isinstance(one, list) else one for one in (grid, block))
+        arguments = [_argument(one, arrays) for one in given]
+        garbage = [value for kind, value in given if kind == "array" and value in fresh]
+        fresh.difference_update(garbage)
+        if kernel not in names:
+            raise NameError(f"the file has no kernel {kernel!r}")
+        function = names[kernel]
+        if watch == "sanitize":
+            launch = sanitize(function, uninitialized=[arrays[name] for name in garbage])[grid, block]
+            if findings := _findings(launch, arguments):
+                return {"findings": findings}
+        elif watch == "trace":
+            traces.append(trace(function)[grid, block](*arguments))
+        else:
+            launch = last_writer(function, arrays[header["array"]], tuple(header["index"]))[grid, block]
+            writer = launch(*arguments) or writer
+    if watch == "sanitize":
+        return {"findings": []}
+    if watch == "writer":
+        return {"writer": writer}
+    counted = {"traces": [one.as_dict() for one in traces]}
+    return counted | ({"picture": _picture(traces, header["picture"])} if "picture" in header else {})
+
+
+def _findings(launch: Launch, arguments: list[Any]) -> list[dict[str, Any]]:
+    """Launch under the sanitizer. What it found before an exception is the cause, as a bad index is of a bad value."""
+    try:
+        report = launch(*arguments)
+    except Exception as error:
+        report = getattr(error, "sanitizer_report", None)
+        if report is None or report.ok:
+            raise
+    return report.as_dict()["findings"]
+
+
+def _argument(given: list, arrays: dict[str, np.ndarray]) -> Any:
+    kind, value = given
+    if kind == "array":
+        return arrays[value]
+    return None if kind == "none" else np.dtype(kind).type(value) if kind != "python" else value
+
+
+def _picture(traces: list[Trace], kind: str) -> bytes:
+    """Return a PNG of who gives values to whom, or of the costliest request of shared or global memory."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    if kind == "tree":
+        axes = max(traces, key=lambda one: len(one.flows.flows)).draw_tree()
+    else:
+        space, draw = {"banks": ("shared", Trace.draw_banks), "sectors": ("global", Trace.draw_sectors)}[kind]
+        kept = [
+            (request.cost, number, request)
+            for number, one in enumerate(traces)
+            for (_, where, _, _), held in one._kept.items()
+            if where == space and (request := held.worst) is not None
+        ]
+        if not kept:
+            raise ValueError(f"the kernel makes no request of {space} memory that could be drawn")
+        _, number, request = max(kept, key=lambda one: one[:2])
+        axes = draw(traces[number], request)
+    stream = io.BytesIO()
+    axes.get_figure(root=True).savefig(stream, dpi=110)  # type: ignore[union-attr]
+    return stream.getvalue()

@@ -1,0 +1,56 @@
+"""The family as one autograd function, for eager PyTorch: what is saved, and the gradients, once and twice.
+
+Called by `normlab.nn.family.functional`. A first derivative runs where the forward ran; with create_graph=True it is
+composed of differentiable operations (`normlab.nn.family.vectorised`) on any device. Running statistics change in
+place; the backward keeps a copy of those that an evaluation took.
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normlab.nn import engines
+from normlab.nn.family import launched, vectorised
+from normlab.nn.family.norms import Given, Norm
+from normlab.nn.shapes import Gradients
+
+
+def chosen(x: Tensor) -> ModuleType:
+    """The module that computes norms of this tensor now."""
+    return launched if engines.by_kernels(x) else vectorised
+
+
+class FamilyNorm(torch.autograd.Function):
+    """apply(norm, *given) -> output; given: the elements of a `Given`."""
+
+    @staticmethod
+    def forward(ctx: Any, norm: Norm, *given: Any) -> Tensor:
+        """The output."""
+        taken = Given(*given)
+        ctx.run, ctx.how = chosen(taken.x), (norm, taken.eps)
+        output, mean, invvar = ctx.run.forward(norm, taken)
+        ctx.save_for_backward(taken.x, mean, invvar, taken.weight, taken.bias)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of x, weight and bias."""
+        grad_input, *affine = gradients(ctx, grad_output, ctx.run.backward)
+        return None, grad_input, None, None, *affine, None, None
+
+
+def gradients(ctx: Any, grad_output: Tensor, once: Callable[..., Gradients]) -> Gradients:
+    """Those of x, weight and bias; `once` computes them where they need not be differentiated themselves.
+
+    ctx has saved x, mean, invvar, weight and bias, and norm and eps as `ctx.how`.
+    """
+    x, mean, invvar, weight, bias = ctx.saved_tensors
+    norm, eps = ctx.how
+    if torch.is_grad_enabled():
+        once = vectorised.backward
+        if norm.own:  # so that the gradient knows how they depend on x
+            mean, invvar = vectorised.statistics(x, norm, eps)
+    return once(grad_output, x, mean, invvar, norm, weight, bias)

@@ -1,0 +1,106 @@
+"""Mistakes in what is handed to a norm of the family, told in PyTorch's words for the same mistake.
+
+Called by `normlab.nn.family.functional` before anything is computed. Where PyTorch counts something that the caller
+does not know of (instance norm's weight, repeated for every sample), what the caller has given is counted.
+"""
+
+from math import prod
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normlab.nn.checks import FLOATS, HALVES, NAMES, argument, not_a_tensor
+from normlab.nn.family.norms import Given, Norm
+from normlab.nn.shapes import Parameter
+
+
+def check(function: Any, norm: Norm, given: Given) -> None:
+    """Raise what PyTorch raises.
+
+    Raises:
+        ValueError: a single value to take a mean of, one running statistic without the other, a batch norm's eps
+            that is too small.
+        RuntimeError: shapes, dtypes and devices that do not go together, running statistics missing.
+        TypeError: something that is no tensor or no number.
+        NotImplementedError: a dtype that is no real floating one.
+    """
+    x, running_mean, running_var, weight, bias, momentum, eps = given
+    tensors = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
+    for name, tensor in tensors.items():
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise not_a_tensor(function, name, tensor)
+    for name, value in {"momentum": momentum, "eps": eps}.items():
+        if not isinstance(value, (Real, torch.SymFloat)):
+            raise TypeError(f"{argument(function, name)} must be float, not {type(value).__name__}")
+    _check_input(function, norm, x)
+    if norm.kind == "batch" and norm.own and eps <= 0:  # of its other norms PyTorch takes any
+        raise ValueError(f"batch_norm eps must be positive during training, but got {eps}")
+    if norm.kind == "batch" and eps < 0:
+        raise ValueError(f"batch_norm eps must be non-negative, but got {eps}")
+    _check_running(norm, running_mean, running_var)
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            _check_shape(norm, name, tensor, x)
+            _check_kind(name, tensor, x)
+    for one, other in ((weight, bias), (running_mean, running_var)):
+        if one is not None and other is not None and one.dtype != other.dtype:
+            raise RuntimeError(f"expected scalar type {NAMES[one.dtype]} but found {NAMES[other.dtype]}")
+
+
+def _check_input(function: Any, norm: Norm, x: Tensor) -> None:
+    if x.dim() < 2:
+        raise RuntimeError(f"Expected at least 2 dimensions for input tensor but received {x.dim()}")
+    n, c, *spatial = x.shape
+    values = prod(spatial) * (n if norm.kind == "batch" else 1)
+    if norm.kind == "group":
+        groups = norm.groups
+        if type(groups) is not int and not isinstance(groups, torch.SymInt):
+            raise TypeError(f"{argument(function, 'num_groups')} must be int, not {type(groups).__name__}")
+        if groups <= 0:
+            raise RuntimeError(f"Expected num groups to be greater than 0, got {groups}")
+        if c % groups:
+            raise RuntimeError(
+                "Expected number of channels in input to be divisible by num_groups, "
+                f"but got input of shape {list(x.shape)} and num_groups={groups}"
+            )
+        values = n * c // groups * prod(spatial)  # of all samples, as PyTorch counts
+    if norm.own and values == 1:
+        what = "spatial element" if norm.kind == "instance" else "value per channel"
+        raise ValueError(f"Expected more than 1 {what} when training, got input size {x.size()}")
+    if x.dtype not in FLOATS:
+        raise NotImplementedError(f"\"{function.__name__}\" not implemented for '{NAMES.get(x.dtype, x.dtype)}'")
+
+
+def _check_running(norm: Norm, running_mean: Parameter, running_var: Parameter) -> None:
+    if (running_mean is None) != (running_var is None):
+        raise ValueError("running_mean and running_var must either both be None or neither be None")
+    if running_mean is None and not norm.own:
+        if norm.kind == "instance":
+            raise RuntimeError("Expected running_mean and running_var to be defined when use_input_stats is false")
+        raise RuntimeError("running_mean must be defined in evaluation mode")
+
+
+def _check_shape(norm: Norm, name: str, tensor: Tensor, x: Tensor) -> None:
+    channels = x.shape[1]
+    if norm.kind != "group" and tensor.numel() != channels:
+        raise RuntimeError(f"{name} should contain {channels} elements not {tensor.numel()}")
+    if tensor.shape != (channels,):
+        raise RuntimeError(
+            f"Expected {name} to be a vector of size equal to the number of channels in input, "
+            f"but got {name} of shape {list(tensor.shape)} and input of shape {list(x.shape)}"
+        )
+
+
+def _check_kind(name: str, tensor: Tensor, x: Tensor) -> None:
+    if tensor.device != x.device:
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{x.device} and {tensor.device}!"
+        )
+    if tensor.dtype != x.dtype and not (x.dtype in HALVES and tensor.dtype == torch.float32):
+        raise RuntimeError(
+            f"mixed dtype ({x.device.type.upper()}): expect {name} to have scalar type of {NAMES[x.dtype]}, "
+            f"but got {NAMES.get(tensor.dtype, tensor.dtype)}"
+        )

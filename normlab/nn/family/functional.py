@@ -1,0 +1,100 @@
+"""The family's norms as functions, with torch.nn.functional's names, signatures and defaults.
+
+Called by `normlab.nn.family.modules`. Eager tensors go through an autograd function (`normlab.nn.family.autograd`), the
+cheapest way on the host. What is compiled or exported, and tensors that only pretend (fake, functional), go through a
+custom operator (`normlab.nn.family.operators`), which the graph shows. torch.func's transforms and forward mode go
+through PyTorch's differentiable operations; TorchScript and ONNX get ATen's.
+
+Sums are in float32 (float64 for float64), so that autocast has nothing to add: it changes nothing here. The output has
+the input's dtype, whatever the parameters'.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from normlab.nn.checks import not_a_tensor
+from normlab.nn.family import autograd, checks, operators, vectorised
+from normlab.nn.family.norms import Given, Norm
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Batch norm, a mean for every channel, as `torch.nn.functional.batch_norm`.
+
+    Args:
+        input: (N, C, *spatial), float16, bfloat16, float32 or float64; any strides.
+        running_mean, running_var: (C,), or both None. Training updates them in place, evaluation takes them.
+        weight, bias: (C,), each may be None. Parameters have the input's dtype, or are float32 beside a half input.
+        training: take the statistics of the input.
+        momentum: the new statistics' share in the running ones.
+        eps: added to the biased variance.
+
+    Raises:
+        RuntimeError, ValueError, TypeError, NotImplementedError: PyTorch's, in its words.
+    """
+    norm = Norm("batch", None, bool(training))
+    return _norm(batch_norm, norm, Given(input, running_mean, running_var, weight, bias, momentum, eps))
+
+
+def instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Instance norm, a mean for every sample's channel, as `torch.nn.functional.instance_norm`.
+
+    Arguments and errors as `batch_norm`, whose `training` is `use_input_stats`. Running statistics are updated with the
+    average over the samples.
+    """
+    norm = Norm("instance", None, bool(use_input_stats))
+    return _norm(instance_norm, norm, Given(input, running_mean, running_var, weight, bias, momentum, eps))
+
+
+def group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """Group norm, a mean for every sample's group of channels, as `torch.nn.functional.group_norm`."""
+    return _norm(group_norm, Norm("group", num_groups, True), Given(input, None, None, weight, bias, 0.0, eps))
+
+
+def _norm(function: Any, norm: Norm, given: Given) -> Tensor:
+    x = given.x
+    if not isinstance(x, Tensor):
+        raise not_a_tensor(function, "input", x)
+    if torch.jit.is_tracing() or (torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()):
+        return _exportable(norm, given)
+    if norm.kind == "batch" and x.shape == (0,):
+        return x.clone()  # as PyTorch does: no channels either
+    checks.check(function, norm, given)
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return vectorised.forward(norm, given)[0]
+    if torch.compiler.is_compiling() or type(x) not in (Tensor, torch.nn.Parameter):
+        return operators.apply(norm, given)
+    if not torch.is_grad_enabled():
+        return autograd.chosen(x).forward(norm, given)[0]
+    return autograd.FamilyNorm.apply(norm, *given)
+
+
+def _exportable(norm: Norm, given: Given) -> Tensor:
+    """PyTorch's own, which TorchScript and ONNX know."""
+    x, running_mean, running_var, weight, bias, momentum, eps = given
+    if norm.groups is not None:
+        return torch.nn.functional.group_norm(x, norm.groups, weight, bias, eps)
+    function = torch.nn.functional.batch_norm if norm.kind == "batch" else torch.nn.functional.instance_norm
+    return function(x, running_mean, running_var, weight, bias, norm.own, momentum, eps)

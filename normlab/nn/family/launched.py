@@ -1,0 +1,32 @@
+"""The family by normlab's kernels, through `normlab.family`: CUDA tensors on their GPU, CPU tensors in the simulator.
+
+The same two functions as `normlab.nn.family.vectorised`, which documents them.
+"""
+
+from torch import Tensor
+
+from normlab import family
+from normlab.nn.family.norms import Given, Norm
+from normlab.nn.launched import world
+from normlab.nn.shapes import Gradients, Parameter
+
+
+def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
+    """(output, mean, invvar)."""
+    x, running_mean, running_var, weight, bias, momentum, eps = given
+    with world(x):
+        if norm.groups is not None:
+            return family.group_norm(x, norm.groups, weight, bias, eps)
+        function = family.batch_norm if norm.kind == "batch" else family.instance_norm
+        return function(x, running_mean, running_var, weight, bias, norm.own, momentum, eps)
+
+
+def backward(
+    grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, weight: Parameter, bias: Parameter
+) -> Gradients:
+    """(grad_input, grad_weight, grad_bias)."""
+    with world(x):
+        if norm.groups is not None:
+            return family.group_norm_backward(grad_output, x, mean, invvar, norm.groups, weight, bias)
+        function = family.batch_norm_backward if norm.kind == "batch" else family.instance_norm_backward
+        return function(grad_output, x, mean, invvar, weight, bias, norm.own)

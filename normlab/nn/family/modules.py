@@ -1,0 +1,87 @@
+"""torch.nn's norms by name: each is PyTorch's own module with another forward.
+
+State dicts, extra_repr, initial values, checks of dimensions and everything else are theirs, and isinstance says so.
+`LayerNorm` and `RMSNorm` are `normlab.nn.modules`' without memory_efficient, and with torch.nn's arguments.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normlab.nn import functional as rows
+from normlab.nn.family import functional
+
+
+class _BatchNorm(torch.nn.modules.batchnorm._BatchNorm):
+    def forward(self, input: Tensor) -> Tensor:
+        """(N, C, *spatial) to the same; (N, C) is welcome to BatchNorm1d."""
+        self._check_input_dim(input)
+        tracked: tuple[Any, Any] = (self.running_mean, self.running_var)
+        own = self.training or tracked == (None, None)
+        if self.training and not self.track_running_stats:
+            tracked = (None, None)
+        momentum = 0.0 if self.momentum is None else self.momentum
+        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:  # the average of all batches so far
+                momentum = 1 / float(self.num_batches_tracked)
+        return functional.batch_norm(input, *tracked, self.weight, self.bias, own, momentum, self.eps)
+
+
+class _InstanceNorm(torch.nn.modules.instancenorm._InstanceNorm):
+    def _apply_instance_norm(self, input: Tensor) -> Tensor:
+        """(N, C, *spatial) to the same; torch.nn's forward has added the N that may be missing."""
+        own = self.training or not self.track_running_stats
+        momentum = 0.0 if self.momentum is None else self.momentum
+        return functional.instance_norm(
+            input, self.running_mean, self.running_var, self.weight, self.bias, own, momentum, self.eps
+        )
+
+
+class BatchNorm1d(_BatchNorm, torch.nn.BatchNorm1d):
+    """torch.nn.BatchNorm1d by normlab: `normlab.nn.batch_norm` of (N, C) or (N, C, L)."""
+
+
+class BatchNorm2d(_BatchNorm, torch.nn.BatchNorm2d):
+    """torch.nn.BatchNorm2d by normlab: `normlab.nn.batch_norm` of (N, C, H, W)."""
+
+
+class BatchNorm3d(_BatchNorm, torch.nn.BatchNorm3d):
+    """torch.nn.BatchNorm3d by normlab: `normlab.nn.batch_norm` of (N, C, D, H, W)."""
+
+
+class InstanceNorm1d(_InstanceNorm, torch.nn.InstanceNorm1d):
+    """torch.nn.InstanceNorm1d by normlab: `normlab.nn.instance_norm` of (N, C, L) or (C, L)."""
+
+
+class InstanceNorm2d(_InstanceNorm, torch.nn.InstanceNorm2d):
+    """torch.nn.InstanceNorm2d by normlab: `normlab.nn.instance_norm` of (N, C, H, W) or (C, H, W)."""
+
+
+class InstanceNorm3d(_InstanceNorm, torch.nn.InstanceNorm3d):
+    """torch.nn.InstanceNorm3d by normlab: `normlab.nn.instance_norm` of (N, C, D, H, W) or (C, D, H, W)."""
+
+
+class GroupNorm(torch.nn.GroupNorm):
+    """torch.nn.GroupNorm by normlab: `normlab.nn.group_norm` of (N, C, *spatial)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(N, C, *spatial) to the same."""
+        return functional.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+
+
+class LayerNorm(torch.nn.LayerNorm):
+    """torch.nn.LayerNorm by normlab: `normlab.nn.layer_norm` that saves its input."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(*leading, *normalized_shape) to the same."""
+        return rows.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+class RMSNorm(torch.nn.RMSNorm):
+    """torch.nn.RMSNorm by normlab: `normlab.nn.rms_norm` that saves its input."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(*leading, *normalized_shape) to the same."""
+        return rows.rms_norm(input, self.normalized_shape, self.weight, self.eps)

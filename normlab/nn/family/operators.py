@@ -1,0 +1,104 @@
+"""The family as PyTorch operators: `torch.ops.normlab.family_norm` and its backward, one each for all norms.
+
+What graphs hold, that torch.compile and torch.export make; called by `normlab.nn.family.functional`. An operator that
+has a gradient must change nothing in place, so the updated running statistics are a result; the caller copies them to
+where they belong, which graphs know how to keep.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normlab.nn.family import vectorised
+from normlab.nn.family.autograd import chosen, gradients
+from normlab.nn.family.norms import Given, Norm
+from normlab.nn.shapes import Gradients, Parameter
+
+
+def apply(norm: Norm, given: Given) -> Tensor:
+    """The output of a norm, by its operator. The running statistics change in place where norm.own."""
+    output, _, _, updated = torch.ops.normlab.family_norm(*norm, *given)
+    if norm.own and given.running_mean is not None and given.running_var is not None:
+        given.running_mean.detach().copy_(updated[0])
+        given.running_var.detach().copy_(updated[1])
+    return output
+
+
+@torch.library.custom_op("normlab::family_norm", mutates_args=())
+def family_norm(
+    kind: str,
+    groups: int | None,
+    own: bool,
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(output, mean, invvar, running): running is (2, C), the updated mean and variance, or (0, C) where none are."""
+    running = x.new_empty((0, x.shape[1]))
+    if own and running_mean is not None and running_var is not None:
+        running = torch.stack((running_mean, running_var))
+        running_mean, running_var = running
+    given = Given(x, running_mean, running_var, weight, bias, momentum, eps)
+    return *chosen(x).forward(Norm(kind, groups, own), given), running
+
+
+@torch.library.custom_op("normlab::family_norm_backward", mutates_args=())
+def family_norm_backward(
+    grad_output: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    invvar: Tensor,
+    kind: str,
+    groups: int | None,
+    own: bool,
+    weight: Tensor | None,
+    bias: Tensor | None,
+) -> list[Tensor]:
+    """grad_input, and the gradients of weight and bias where they are given."""
+    every = chosen(x).backward(grad_output, x, mean, invvar, Norm(kind, groups, own), weight, bias)
+    return [gradient for gradient in every if gradient is not None]
+
+
+@family_norm.register_fake
+def _(kind, groups, own, x, running_mean, running_var, weight, bias, momentum, eps):
+    norm = Norm(kind, groups, own)
+    shape, dtype = norm.statistics_shape(x), vectorised.accumulator(x.dtype)
+    mean, invvar = (x.new_empty(shape, dtype=dtype) for _ in range(2))
+    like, count = (running_mean, 2) if own and running_mean is not None else (x, 0)
+    return torch.empty_like(vectorised.dense(x)), mean, invvar, like.new_empty((count, x.shape[1]))
+
+
+@family_norm_backward.register_fake
+def _(grad_output, x, mean, invvar, kind, groups, own, weight, bias):
+    affine = [parameter.new_empty(parameter.shape) for parameter in (weight, bias) if parameter is not None]
+    return [torch.empty_like(vectorised.dense(x)), *affine]
+
+
+def _save(ctx: Any, inputs: tuple, output: tuple) -> None:
+    kind, groups, own, x, _, _, weight, bias, _, eps = inputs
+    _, mean, invvar, running = output
+    ctx.mark_non_differentiable(mean, invvar, running)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, mean, invvar, weight, bias)
+    ctx.how = Norm(kind, groups, own), eps
+
+
+def _backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    if grad_output is None:
+        return (None,) * 10
+    grad_input, *affine = gradients(ctx, grad_output, _once)
+    return *[None] * 3, grad_input, None, None, *affine, None, None
+
+
+def _once(grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, *affine: Parameter) -> Gradients:
+    grad_input, *others = torch.ops.normlab.family_norm_backward(grad_output, x, mean, invvar, *norm, *affine)
+    grad_weight, grad_bias = (None if parameter is None else others.pop(0) for parameter in affine)
+    return grad_input, grad_weight, grad_bias
+
+
+family_norm.register_autograd(_backward, setup_context=_save)

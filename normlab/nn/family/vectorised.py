@@ -1,0 +1,116 @@
+"""The family by PyTorch's own operations, in accumulator precision: one formula, whatever the norm; rounded once.
+
+What CPU tensors run, and on every device what transforms and second derivatives run: all of it is differentiable. No
+tensor is rearranged: a group of channels is a view, and channels last stay last.
+"""
+
+import torch
+from torch import Tensor
+
+from normlab.nn.family.norms import Given, Norm
+from normlab.nn.shapes import Gradients, Parameter
+from normlab.nn.vectorised import accumulator
+
+
+def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
+    """(output, mean, invvar): y = x̂ gamma + beta. The running statistics change in place where norm.own.
+
+    x: (N, C, *spatial), and output, which lies like `dense(x)`. mean, invvar: `norm.statistics_shape`, accumulator
+    precision.
+    """
+    x, running_mean, running_var, weight, bias, momentum, eps = given
+    values = norm.split(dense(x).to(accumulator(x.dtype)))
+    mean, variance = moments(values, norm, running_mean, running_var)
+    if norm.own and running_mean is not None and running_var is not None and x.numel():
+        update(values, mean, variance, momentum, running_mean, running_var)
+    invvar = (variance + eps).rsqrt()
+    output = normalised(values, mean, invvar)
+    if weight is not None:
+        output = output * along(weight, values)
+    if bias is not None:
+        output = output + along(bias, values)
+    return output.flatten(1, 2).to(x.dtype), mean, invvar
+
+
+def moments(
+    values: Tensor, norm: Norm, running_mean: Parameter = None, running_var: Parameter = None
+) -> tuple[Tensor, Tensor]:
+    """(mean, biased variance) of the sets of a split tensor; where not norm.own, the running ones for every set."""
+    if norm.own or running_mean is None or running_var is None:
+        over = norm.over(values)
+        mean = values.mean(over)
+        return mean, (values - column(mean, values)).square().mean(over)
+    shape = values.shape[1:2] if norm.kind == "batch" else values.shape[:2]
+    mean, variance = (one.to(values.dtype).expand(shape).clone() for one in (running_mean, running_var))
+    return mean, variance
+
+
+def statistics(x: Tensor, norm: Norm, eps: float) -> tuple[Tensor, Tensor]:
+    """(mean, invvar) of x's own sets, as differentiable functions of x."""
+    mean, variance = moments(norm.split(x.to(accumulator(x.dtype))), norm)
+    return mean, (variance + eps).rsqrt()
+
+
+def update(
+    values: Tensor, mean: Tensor, variance: Tensor, momentum: float, running_mean: Tensor, running_var: Tensor
+) -> None:
+    """running = (1 - momentum) running + momentum new, where new is the samples' average, its variance unbiased."""
+    channels, count = values.shape[1], values.numel() // mean.numel()
+    unbiased = variance * (count / (count - 1))
+    for running, new in ((running_mean, mean), (running_var, unbiased)):
+        average = new.detach().reshape(-1, channels).mean(0)
+        running.detach().copy_((1 - momentum) * running.to(average.dtype) + momentum * average)
+
+
+def backward(
+    grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, weight: Parameter, bias: Parameter
+) -> Gradients:
+    """(grad_input, grad_weight, grad_bias) of sum(grad_output · output); those of absent parameters are None.
+
+    grad_input lies like `dense(x)`.
+    """
+    x, wide = dense(x), invvar.dtype
+    values, dy = norm.split(x.to(wide)), norm.split(lying_as(x, grad_output).to(wide))
+    xhat = normalised(values, mean, invvar)
+    g = dy if weight is None else dy * along(weight, values)
+    if norm.own:
+        over = norm.over(values)
+        grad_xhat = g - column(g.mean(over), values) - xhat * column((g * xhat).mean(over), values)
+    else:
+        grad_xhat = g  # the statistics do not depend on x
+    grad_input = (grad_xhat * column(invvar, values)).flatten(1, 2).to(x.dtype)
+    others = (0, *range(3, values.dim()))
+    return (
+        grad_input,
+        None if weight is None else (dy * xhat).sum(others).flatten().to(weight.dtype),
+        None if bias is None else dy.sum(others).flatten().to(bias.dtype),
+    )
+
+
+def normalised(values: Tensor, mean: Tensor, invvar: Tensor) -> Tensor:
+    """x̂ = (x - mean) invvar."""
+    return (values - column(mean, values)) * column(invvar, values)
+
+
+def column(statistic: Tensor, values: Tensor) -> Tensor:
+    """A number a set, so that it broadcasts against a split tensor."""
+    return statistic.reshape(statistic.shape + (1,) * (values.dim() - 2))
+
+
+def along(parameter: Tensor, values: Tensor) -> Tensor:
+    """A number a channel, likewise, in a split tensor's precision."""
+    return parameter.to(values.dtype).reshape(values.shape[1:3] + (1,) * (values.dim() - 3))
+
+
+def dense(x: Tensor) -> Tensor:
+    """x as it is if it is contiguous, or has channels last and is otherwise; else a contiguous copy."""
+    if x.is_contiguous() or (x.dim() > 2 and x.movedim(1, -1).is_contiguous()):
+        return x
+    return x.contiguous()
+
+
+def lying_as(x: Tensor, tensor: Tensor) -> Tensor:
+    """A tensor of x's shape with x's strides; x is dense."""
+    if tensor.stride() == x.stride():
+        return tensor
+    return torch.empty_like(x, dtype=tensor.dtype).copy_(tensor)

@@ -1,0 +1,1 @@
+collect_ignore = ["other", "solutions", "wrong"]  # they are graded, not imported

@@ -1,0 +1,200 @@
+"""What a student is told, and what points are given for."""
+
+from pathlib import Path
+
+import pytest
+from course.solved import HERE, wrong
+
+from normlab.course import catalogue, grading
+from normlab.course.hidden import read
+from normlab.course.process import Limits
+
+SOLVED = {number: (HERE / "solutions" / path.name).read_text() for number, path in catalogue.FILES.items()}
+
+
+def graded(number, source, **how):
+    return grading.check(number, source, f"/nowhere/{catalogue.FILES[number].name}", **how)
+
+
+def wrongly(exercise, name, tmp_path, **how):
+    given = wrong(HERE / "wrong" / exercise / f"{name}.py")
+    file = tmp_path / "solution.py"
+    file.write_text(given.source)
+    return grading.check(given.number, given.source, str(file), **how), given.source.splitlines()
+
+
+def hidden(tmp_path, text):
+    file = tmp_path / "hidden.toml"
+    file.write_text(text)
+    return read(file)
+
+
+def test_a_wrong_value_names_element_numbers_lane_line_and_the_smallest_input(tmp_path):
+    result, lines = wrongly("08_layer_norm", "one_turn", tmp_path)
+    failure = result.failure
+    assert failure.headline.startswith("output[0, 64]: expected ")
+    assert failure.headline.endswith(", got nan")
+    assert failure.details[:2] == (failure.details[0], "no thread wrote it")
+    assert "smallest failing input found: rows = 1, columns = 65, " in failure.details[2]
+
+    result, lines = wrongly("05_warp_sum_butterfly", "shift_down", tmp_path)
+    failure = result.failure
+    assert failure.headline == "sums[0, 1]: expected 528, got 544"
+    assert failure.details[1] == f"written by block (0, 0, 0), warp 0, lane 1, at line {failure.line}"
+    assert lines[failure.line - 1].strip() == "sums[row, lane] = total"
+    assert failure.details[2] == "smallest failing input found: rows = 1, counting values"
+
+
+def test_a_race_names_both_threads_both_lines_and_what_to_do(tmp_path):
+    result, lines = wrongly("14_racy_kernel", "warp_barriers", tmp_path)
+    failure = result.failure
+    assert "put cuda.syncthreads() between them" in failure.headline
+    assert all(" by block (0, 0, 0), warp " in line and ", at line " in line for line in failure.details[:2])
+    assert {line.split(", warp ")[1][0] for line in failure.details[:2]} == {"0", "1"}
+    assert "smallest failing input found: cells = 33, times = 1" in failure.details[2]
+    assert "line[cell" in lines[failure.line - 1]
+
+
+def test_a_budget_names_its_reason_and_the_line_that_costs_most(tmp_path):
+    result, lines = wrongly("11_padded_tile", "not_padded", tmp_path)
+    assert result.failure.headline.startswith(
+        "992 bank conflicts of loads, at most 0 allowed: lanes that load different"
+    )
+    assert "tile[column, row]" in lines[result.failure.line - 1]
+    assert result.parts == {"right": 6, "budgets": 0}
+
+
+def test_an_exception_names_its_line(tmp_path):
+    result, lines = wrongly("16_vector_copy", "misaligned", tmp_path)
+    assert "store_vector(y, first + 1" in lines[result.failure.line - 1]
+
+
+def test_a_line_of_the_house_is_named_as_such(tmp_path):
+    failure = wrongly("07_row_moments", "merge_in_the_loop", tmp_path)[0].failure
+    assert failure.line is None
+    assert "at line 26 of block.py, which you call: cuda.syncthreads()" in failure.details[0]
+
+
+def test_lines_have_a_budget_where_they_teach(monkeypatch):
+    from dataclasses import replace
+
+    monkeypatch.setattr(catalogue, "exercise", lambda number: replace(EXERCISE, lines=3))
+    result = graded("01", SOLVED["01"])
+    assert (result.failure.kind, result.failure.headline) == ("lines", "4 lines of code added, at most 3 allowed")
+    assert result.parts == {"right": 6, "budgets": 0}
+
+
+EXERCISE = catalogue.exercise("01")
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        ("    while lane < 32:\n        value += value\n    return value", "time"),
+        (
+            "    if lane == 0:\n        cuda.syncwarp()\n    else:\n        cuda.syncthreads()\n    return value",
+            "deadlock",
+        ),
+        ("    return value / 0 // 0", "values"),
+        ("    return value[3]", "exception"),
+        ("    return value +", "syntax"),
+        ("    import os; os._exit(0)", "python"),
+    ],
+)
+def test_loops_deadlocks_and_the_like_are_failures_of_one_line(lines, kind):
+    source = catalogue.skeleton("04").replace("    # Your lines.", lines)
+    result = graded("04", source, limits=Limits(seconds=0.5))
+    assert result.failure.kind == kind
+    assert "\n" not in result.failure.headline
+    assert result.failure.headline.count(" ") > 3
+    assert result.points == 0
+
+
+def test_os_exit_is_refused_by_its_line_and_survived_where_rules_do_not_look(monkeypatch):
+    source = "import os\nos._exit(0)\n" + SOLVED["04"]
+    failure = graded("04", source).failure
+    assert (failure.kind, failure.line) == ("import", 1)
+    assert failure.headline.startswith("imports os: ")
+    monkeypatch.setattr(grading.rules, "broken", lambda source, skeleton: None)
+    failure = graded("04", source).failure
+    assert failure.headline == "the process ended by itself (exit code 0) while being loaded, without a result"
+
+
+def test_the_same_seed_gives_the_same_draws_and_another_one_others():
+    for number in catalogue.FILES:
+        exercise = catalogue.exercise(number)
+        assert exercise.draws(3, 5) == exercise.draws(3, 5)
+        assert exercise.draws(3, 5) != exercise.draws(4, 5)
+        sizes = [drawn.sizes for drawn in exercise.draws(3, 5)]
+        for name, size in exercise.sizes.items():
+            assert set(size.edges) <= {one[name] for one in sizes}
+
+
+@pytest.mark.parametrize("number", catalogue.FILES)
+def test_reference_solutions_pass_with_another_seed(number):
+    assert graded(number, SOLVED[number], seed=1).failure is None
+
+
+def test_what_a_kernel_prints_is_shown_with_its_failure():
+    lines = "    if lane == 31:\n        print('I hold', value)\n    return value"
+    failure = graded("04", catalogue.skeleton("04").replace("    # Your lines.", lines)).failure
+    at = failure.details.index("your kernel printed:")
+    assert failure.details[at + 1].startswith("  I hold ")
+
+
+def test_a_picture_is_drawn_of_every_kind():
+    for number in ("04", "11", "15"):
+        assert graded(number, SOLVED[number], show=True).picture.startswith(b"\x89PNG")
+
+
+def test_hidden_checks_have_points_of_their_own(tmp_path):
+    small = SOLVED["16"].replace("# Your lines.", "n = min(n, 1030)")  # beyond what the exercise draws
+    assert graded("16", small).points == 8
+    extra = hidden(tmp_path, 'seed = 5\n[vector_copy]\ncases = [{n = 1040, kind = "normal"}]\n')
+    result = graded("16", small, hidden=extra)
+    assert (result.parts, result.failure) == ({"right": 6, "budgets": 2, "hidden": 0}, None)
+    assert result.hidden_failure.headline.startswith("y[1030]: expected ")
+    assert graded("16", SOLVED["16"], hidden=extra).points == 10
+    assert graded("15", SOLVED["15"], hidden=extra).parts["hidden"] == 2
+
+
+def test_a_seed_alone_is_a_hidden_check(tmp_path):
+    assert len(hidden(tmp_path, "seed = 99").of(EXERCISE).draws) == len(EXERCISE.draws(99, 12))
+    assert hidden(tmp_path, "seed = 99").of(EXERCISE).draws != hidden(tmp_path, "seed = 98").of(EXERCISE).draws
+
+
+def test_hidden_budgets_count(tmp_path):
+    extra = hidden(tmp_path, '[warp_sum_rotation]\nbudgets = {"normlab__shuffles.sum" = 4}\n')
+    failure = graded("04", SOLVED["04"], hidden=extra).hidden_failure
+    assert failure.headline == "5 shuffles, at most 4 allowed: a hidden budget"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("seed = ", "Invalid value"),
+        ("seed = -1", "seed is a number from 0 on, not -1"),
+        ("[warp_summ]\ndraws = 1", "there is no exercise 'warp_summ'"),
+        ("[vector_copy]\ncase = []", "case = []: a table has draws"),
+        ("[vector_copy]\ncases = [{m = 3}]", "a case has n, and may have a kind of counting, normal; not {'m': 3}"),
+        ("[vector_copy]\ncases = [{n = 0}]", "n is a number from 1 on, not 0"),
+        ("[vector_copy]\nbudgets = {sectors = 3}", "there is no metric 'sectors'"),
+        ("vector_copy = 3", "a table is needed, not 3"),
+    ],
+)
+def test_what_is_wrong_in_a_hidden_file_is_told(tmp_path, text, says):
+    with pytest.raises(ValueError, match=r"hidden\.toml") as caught:
+        hidden(tmp_path, text)
+    assert says in str(caught.value)
+
+
+def test_the_instructor_s_guide_lists_the_exercises():
+    guide = (Path(__file__).parent.parent.parent / "tutorials" / "INSTRUCTORS.md").read_text()
+    listed = [line.split(" | ")[:2] for line in guide.splitlines() if line[2:4].isdigit()]
+    assert listed == [[f"| {number}", catalogue.exercise(number).title] for number in catalogue.FILES]
+
+
+def test_the_instructor_s_guide_shows_a_hidden_file_that_works(tmp_path):
+    guide = Path(__file__).parent.parent.parent / "tutorials" / "INSTRUCTORS.md"
+    (text,) = [block.partition("```")[0] for block in guide.read_text().split("```toml\n")[1:]]
+    assert hidden(tmp_path, text).of(catalogue.exercise("07")).draws

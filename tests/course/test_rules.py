@@ -1,0 +1,108 @@
+"""What is told from a file's source alone, each with its line."""
+
+import pytest
+
+from normlab.course import catalogue, rules
+
+SKELETON = catalogue.skeleton("04")
+BODY = "    # Your lines.\n"
+RIGHT = """\
+    for level in range(5):
+        value += cuda.shfl_sync(0xFFFFFFFF, value, (lane + (1 << level)) & 31)
+    return value
+"""
+
+
+def found(lines="", above=""):
+    source = SKELETON.replace("from normlab.engine import cuda\n", "from normlab.engine import cuda\n" + above)
+    broken = rules.broken(source.replace(BODY, BODY + lines + RIGHT), SKELETON)
+    return broken and (broken.kind, broken.text)
+
+
+def test_a_right_solution_breaks_no_rule():
+    assert found() is None
+    assert found("    # a comment\n    half = float(lane) / 2\n") is None
+    assert found(above="from math import sqrt\n\nTURNS = 5 * 1\n") is None
+    assert found(above='import numpy as np\n\nif __name__ == "__main__":\n    print(np.arange(3).sum())\n') is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind", "says"),
+    [
+        ("    np.sum(value)\n", "numpy", "there is no NumPy"),
+        ("    value.sum()\n", "numpy", "no NumPy methods"),
+        ("    value[0:3]\n", "numpy", "not a slice"),
+        ("    value @ value\n", "numpy", "no @"),
+        ("    max(value)\n", "numpy", "compare numbers"),
+        ("    [v for v in value]\n", "python", "a kernel has no list comp"),
+        ("    lambda: 1\n", "python", "a kernel has no lambda"),
+        ("    try:\n        pass\n    except Exception:\n        pass\n", "python", "a kernel has no try"),
+        ("    import os\n", "python", "a kernel has no import"),
+        ("    open('answers')\n", "python", "'open' is nothing that a kernel knows"),
+        ("    value.__class__\n", "python", "no use for 'value.__class__'"),
+        ("    cuda.observer = 1\n", "python", "no use for 'cuda.observer'"),
+        ("    math = value\n    math.sum()\n", "numpy", "no NumPy methods"),
+        ("    cuda = value\n    cuda.sum()\n", "python", "cuda.sum is nothing"),
+        ("    value.shape = 3\n", "python", "no use for 'value.shape'"),
+        ("    cuda.current.block\n", "python", "cuda.current is nothing that a kernel here needs"),
+    ],
+)
+def test_what_no_gpu_can_do_is_refused_in_a_kernel(lines, kind, says):
+    broken = found(lines)
+    assert broken[0] == kind
+    assert says in broken[1]
+
+
+@pytest.mark.parametrize(
+    ("above", "kind", "says"),
+    [
+        ("import os\n", "import", "imports os: a solution has the exercise's imports, and math"),
+        ("from normlab.stages.warp import warp_sum as solved\n", "import", "imports normlab.stages.warp"),
+        ("print('solved')\n", "outside", "stands outside of any function"),
+        ("X = [1].pop()\n", "outside", "only constants"),
+        ("def helper(x):\n    return x\n", "python", "needs one decorator"),
+        ("@cuda.jit(debug=True)\ndef helper(x):\n    return x\n", "python", "needs one decorator"),
+        ("@cuda.jit(device=True)\ndef helper(x=1):\n    return x\n", "python", "plain arguments only"),
+        ("@cuda.jit(device=True)\ndef helper(x: print('hello')):\n    return x\n", "python", "plain arguments only"),
+        ("@cuda.jit(device=True)\ndef helper(x) -> print('hello'):\n    return x\n", "python", "plain arguments only"),
+        ("__name__ = '__main__'\nif __name__ == '__main__':\n    print('hello')\n", "outside", "has a meaning already"),
+        ("cuda.jit = 3\n", "outside", "'cuda' has a meaning already"),
+        ("import math as m\n", "import", "imports math"),
+        ("from math import __spec__ as spec\n", "import", "imports math"),
+        ("import numpy as math\n", "import", "imports numpy"),
+        ("from numpy import mean\n", "import", "imports numpy"),
+        ("import math, os\n", "import", "imports math, os"),
+        ("from os import _exit as leave\n", "import", "imports os"),
+        ("from math import sqrt as cuda\n", "outside", "has a meaning already"),
+        ("warp_sum = 1\n", "outside", "has a meaning already"),
+        ("class A:\n    pass\n", "outside", "stands outside"),
+    ],
+)
+def test_outside_of_functions_stand_imports_and_constants_alone(above, kind, says):
+    broken = found(above=above)
+    assert broken[0] == kind
+    assert says in broken[1]
+
+
+@pytest.mark.parametrize("number", catalogue.FILES)
+def test_lines_of_the_exercise_have_to_stay(number):
+    skeleton = catalogue.skeleton(number)
+    *_, last = (line for line in skeleton.splitlines() if "cuda.grid" in line or "blockIdx" in line or " = " in line)
+    broken = rules.broken(skeleton.replace(last, last.replace(" = ", " = 0 * "), 1), skeleton)
+    assert (broken.kind, "a line of the exercise is gone" in broken.text) == ("removed", True)
+
+
+def test_format_and_comments_are_free():
+    changed = SKELETON.replace(BODY, RIGHT).replace("lane = cuda.threadIdx.x", "lane=cuda.threadIdx.x # mine")
+    assert rules.broken(changed, SKELETON) is None
+
+
+@pytest.mark.parametrize(
+    "source", ["def f(:\n", "\0", "(" * 500, "x = " + "-" * 50_000 + "1", "x = " + "1+" * 20_000 + "1"]
+)
+def test_what_does_not_parse_is_told(source):
+    assert rules.broken(source, SKELETON).kind in ("syntax", "removed")
+
+
+def test_added_lines_are_counted_without_comments():
+    assert rules.added_lines(SKELETON.replace(BODY, "    # why\n\n" + RIGHT), SKELETON) == 3

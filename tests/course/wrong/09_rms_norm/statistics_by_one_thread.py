@@ -1,0 +1,16 @@
+"""barrier-divergence: the barriers in row_moments need all threads."""
+
+
+def norm(x, weight, bias, eps, rms, output):
+    buffer = cuda.shared.array((3, 2), float32)
+    row = cuda.blockIdx.x
+    mean = float32(0)
+    invvar = float32(1)
+    if cuda.threadIdx.x == 0:
+        mean, spread = row_moments(x, row, buffer)
+        invvar = float32(1) / math.sqrt(spread + eps)
+    for column in range(cuda.threadIdx.x, x.shape[1], cuda.blockDim.x):
+        value = (x[row, column] - mean) * invvar * weight[column]
+        if not rms:
+            value += bias[column]
+        output[row, column] = value

@@ -1,0 +1,53 @@
+"""Running statistics within the oracle's bounds: the kernels', and through PyTorch those of both its engines."""
+
+import numpy as np
+import pytest
+import torch
+from draws import DTYPES
+from examine import hold
+from family.examples import example
+from nn.family.faces import vectorised_arithmetic
+from nn.norms import array, tensor
+
+from normlab import family, nn
+from normlab.oracle.running import running_statistics, running_statistics_bound
+
+
+def hold_running(what, one, before, after, momentum, how):
+    """Hold updated statistics to their bounds."""
+    given = one.x, one.sets, *before, momentum
+    want, bound = running_statistics(*given), running_statistics_bound(*given, how, before[0].dtype.name)
+    for name, got, right, limit in zip(want._fields, after, want, bound, strict=True):
+        hold(f"{what} {one.norm} running {name}", got, right, limit)
+
+
+def case(norm, dtype, storage, last):
+    """An example, and running statistics."""
+    one = example(norm, (5, 4, 3, 7), dtype, storage, last=last, offset=3.0)
+    running = np.float64([1, -2, 0.5, 30]), np.float64([0.5, 2, 1, 1e-3])
+    return one, tuple(values.astype(DTYPES[storage]) for values in running)
+
+
+CASES = [("float32", "float32"), ("float64", "float64"), ("bfloat16", "float32"), ("float16", "float16")]
+
+
+@pytest.mark.parametrize("momentum", [0.1, 1.0, -1.5])
+@pytest.mark.parametrize(("dtype", "storage"), CASES)
+@pytest.mark.parametrize("norm", ["batch", "instance"])
+def test_the_kernels_are_within_the_bounds(norm, dtype, storage, momentum):
+    one, before = case(norm, dtype, storage, last=momentum == 1.0)
+    after = [values.copy() for values in before]
+    getattr(family, f"{norm}_norm")(one.x, *after, momentum=momentum)
+    hold_running("family", one, before, after, momentum, one.arithmetic)
+
+
+@pytest.mark.parametrize("world", ["auto", "simulator"])
+@pytest.mark.parametrize(("dtype", "storage"), CASES)
+@pytest.mark.parametrize("norm", ["batch", "instance"])
+def test_through_pytorch_they_are_within_the_bounds(norm, dtype, storage, world):
+    one, before = case(norm, dtype, storage, last=False)
+    after = [tensor(values) for values in before]
+    with nn.engine(world), torch.no_grad():
+        getattr(nn, f"{norm}_norm")(tensor(one.x), *after, None, None, True, 0.3)
+    how = one.arithmetic if world == "simulator" else vectorised_arithmetic(one)
+    hold_running("nn", one, before, [array(values) for values in after], 0.3, how)

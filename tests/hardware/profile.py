@@ -1,0 +1,90 @@
+"""What binds the fast steps, by ncu, in one launch each: PYTHONPATH=tests python -m hardware.profile OUT.json
+
+The record holds, for every problem, the time, how busy the memory, the issue slots and the shared memory are, the warps
+that are resident, and for which reasons they wait. Clocks are left as they are.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from hardware import counters, machine
+from hardware.sweep import Task, calls
+from normlab.bench.problem import Problem
+
+SECONDS = 300
+ELEMENTS = 2**27
+FORWARD = [("layer", 768), ("layer", 1024), ("layer", 65536), ("rms", 768), ("rms", 8192), ("rms", 65536)]
+BACKWARD = [
+    ("layer", "input", 1024), ("layer", "input", 4096), ("layer", "input", 8192), ("layer", "input", 16384),
+    ("layer", "input", 65536), ("rms", "input", 16384), ("rms", "input", 65536),
+    ("layer", "output", 1024), ("layer", "output", 4096), ("layer", "output", 16384), ("layer", "output", 65536),
+    ("rms", "output", 4096), ("rms", "output", 16384),
+]  # fmt: skip
+KERNELS = "regex:(forward|backward)_(pipelined|fused|one_barrier|clusters|vectors)"
+STALLS = (
+    "barrier", "branch_resolve", "dispatch_stall", "drain", "lg_throttle", "long_scoreboard", "math_pipe_throttle",
+    "membar", "mio_throttle", "no_instruction", "not_selected", "selected", "short_scoreboard", "sleeping",
+    "tex_throttle", "wait",
+)  # fmt: skip
+STALLED = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+METRICS = {
+    "microseconds": "gpu__time_duration.sum",
+    "memory %": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "issue %": "smsp__issue_active.avg.pct_of_peak_sustained_active",
+    "shared memory %": "l1tex__data_pipe_lsu_wavefronts_mem_shared.avg.pct_of_peak_sustained_elapsed",
+    "l1 data pipe %": "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed",
+    "alu %": "sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_active",
+    "fma %": "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active",
+    "warps a multiprocessor": "sm__warps_active.avg.per_cycle_active",
+    "instructions": "smsp__inst_executed.sum",
+    "registers": "launch__registers_per_thread",
+    "clock MHz": "smsp__cycles_elapsed.avg.per_second",
+}
+
+
+def problems() -> list[Task]:
+    """Those worth a look: the ones that miss their bar, and their neighbours."""
+    forward = [Task("forward", norm, "bfloat16", "input", n2, None) for norm, n2 in FORWARD]
+    return forward + [Task("backward", norm, "bfloat16", saved, n2, None) for norm, saved, n2 in BACKWARD]
+
+
+def launch_all() -> None:
+    """Each once, under ncu; the forwards that a backward needs are launched too, and told apart by their order."""
+    for task in problems():
+        calls(task, Problem(task.norm, task.direction, task.dtype, ELEMENTS // task.n2, task.n2).draw("cuda"))()
+
+
+def main(out: Path) -> None:
+    """Write the record, and print it as a table."""
+    raw = out.with_suffix(".csv")
+    wanted = [*METRICS.values(), *(STALLED.format(reason) for reason in STALLS)]
+    options = ["--clock-control", "none", "--kernel-name", KERNELS, "--csv", "--page", "raw", "--print-units", "base"]
+    program = [sys.executable, "-m", "hardware.profile", "--launch"]
+    _, said = machine.run(["ncu", *options, "--log-file", str(raw), "--metrics", ",".join(wanted), *program], SECONDS)
+    rows = counters.parse(raw.read_text()) if raw.exists() else []
+    found = []
+    for task in problems():
+        while rows and task.direction not in rows[0][0]:  # a forward before a backward
+            rows.pop(0)
+        if not rows:
+            sys.exit(f"ncu's rows end before {task}:\n{said[-2000:]}")
+        kernel, values = rows.pop(0)
+        short = {name: values.get(metric) for name, metric in METRICS.items()}
+        short["microseconds"] = (values.get(METRICS["microseconds"]) or 0) / 1000
+        short["clock MHz"] = (values.get(METRICS["clock MHz"]) or 0) / 1e6
+        stalls = {reason: values.get(STALLED.format(reason), 0.0) for reason in STALLS}
+        found.append({**task._asdict(), "kernel": kernel, **short, "stalls": stalls})
+        most = sorted(stalls.items(), key=lambda one: -one[1])[:4]
+        numbers = " ".join(f"{name} {value:.5g}" for name, value in short.items() if value is not None)
+        print(f"{task.direction} {task.norm} {task.saved} {task.n2}: {numbers}")
+        print("     warps waiting for each that issues: " + ", ".join(f"{name} {value:.2f}" for name, value in most))
+    record = {**machine.provenance(), "ncu": machine.tool_version("ncu"), "launches": found}
+    out.write_text(json.dumps(record, indent=1))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--launch":
+        launch_all()
+    else:
+        main(Path(sys.argv[1]))

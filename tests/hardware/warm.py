@@ -1,0 +1,42 @@
+"""Compile ahead what `normlab bench norm` is going to run: PYTHONPATH=tests python -m hardware.warm [DTYPE …]
+
+torch.compile takes five seconds a shape, of which the device machine has few. Run before the bench, with the same
+$TORCHINDUCTOR_CACHE_DIR and $NORMLAB_CACHE_DIR: the bench finds the kernels there. `--n1 1,16 --n2 65536` as the bench.
+"""
+
+import argparse
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+from normlab.bench import choices, problem
+from normlab.bench.contenders import ours
+from normlab.bench.peers import load_peers
+
+
+def warm(one: problem.Problem) -> None:
+    """Run every contender once; what a contender cannot do is the bench's to report."""
+    data = one.draw("cuda")
+    for contender in [*ours("both"), *load_peers(["torch", "compile"])[0]]:
+        if one.direction in contender.directions:
+            try:
+                getattr(contender, one.direction)(data)()
+            except Exception as error:
+                print(f"{one}, {contender.name}: {error}")
+
+
+def main() -> None:
+    """All problems, in as many processes as there are processors, but two."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("dtypes", nargs="*", default=choices.DEFAULT_DTYPES)
+    parser.add_argument("--n1", action="append")
+    parser.add_argument("--n2", action="append")
+    options = parser.parse_args()
+    n1, n2 = choices.counts("--n1", options.n1), choices.counts("--n2", options.n2) or list(problem.WIDTHS)
+    wanted = problem.problems(problem.NORMS, problem.DIRECTIONS, options.dtypes, n1, n2, 2**27)
+    with ProcessPoolExecutor(max(1, (os.cpu_count() or 3) - 2), mp_context=get_context("spawn")) as pool:
+        list(pool.map(warm, wanted))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Values and gradients within the oracle's bounds: PyTorch's operations on a CPU, and the kernels, simulated."""
+
+import numpy as np
+import pytest
+import torch
+from family.examples import NORMS, example
+from nn.family.faces import hold_to_bounds, through_torch, vectorised_arithmetic
+
+from normlab import family, nn
+
+SHAPES = [(8, 6), (4, 6, 5), (2, 6, 3, 5), (2, 6, 2, 3, 2)]
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtypes", [("float32", None), ("float64", None), ("float16", "float32"), ("bfloat16", None)])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("norm", NORMS)
+def test_on_a_cpu(norm, shape, dtypes, last):
+    if norm == "instance" and len(shape) == 2:
+        pytest.skip("every set would have one value: an error, as in torch")
+    one = example(norm, shape, *dtypes, groups=2, last=last and len(shape) > 2, offset=2.0)
+    hold_to_bounds(one, vectorised_arithmetic(one))
+
+
+@pytest.mark.parametrize("affine", ["weight", "bias", "none"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_parameters_may_be_missing(norm, affine):
+    one = example(norm, (4, 6, 5), groups=3, affine=affine)
+    hold_to_bounds(one, vectorised_arithmetic(one))
+
+
+@pytest.mark.parametrize(("shape", "dtypes", "last"), [
+    ((4, 6), ("float32", None), False),
+    ((2, 6, 3, 5), ("float32", None), False),
+    ((2, 6, 3, 5), ("bfloat16", "float32"), True),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("norm", NORMS)
+def test_in_the_simulator(norm, shape, dtypes, last):
+    if norm == "instance" and len(shape) == 2:
+        pytest.skip("every set would have one value: an error, as in torch")
+    one = example(norm, shape, *dtypes, groups=2, last=last, offset=2.0)
+    with nn.engine("simulator"):
+        hold_to_bounds(one, one.arithmetic)
+
+
+@pytest.mark.parametrize("world", ["auto", "simulator"])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("norm", ["batch", "instance"])
+def test_with_running_statistics(norm, last, world):
+    one = example(norm, (3, 4, 2, 3), "bfloat16", "float32", last=last)
+    running = np.float32([0.5, -1, 0, 2]), np.float32([1, 0.25, 3, 1e-3])
+    with nn.engine(world):
+        hold_to_bounds(one, one.arithmetic if world == "simulator" else vectorised_arithmetic(one), running)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_kernels_run_forward_and_backward_where_the_forward_was(norm, monkeypatch):
+    called = []
+    for name in (f"{norm}_norm", f"{norm}_norm_backward"):
+        function = getattr(family, name)
+        monkeypatch.setattr(family, name, lambda *a, f=function, n=name: called.append(n) or f(*a))
+    given = {"batch": (None, None, None, None, True), "instance": (), "group": (2,)}[norm]
+    x = torch.randn(2, 4, 3, requires_grad=True)
+    with nn.engine("simulator"):
+        output = getattr(nn, f"{norm}_norm")(x, *given)
+    output.sum().backward()
+    assert called == [f"{norm}_norm", f"{norm}_norm_backward"]
+    output = getattr(nn, f"{norm}_norm")(x, *given)
+    with nn.engine("simulator"):
+        output.sum().backward()
+    assert len(called) == 2
+
+
+@pytest.mark.parametrize("world", ["auto", "simulator"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_results_lie_in_memory_as_the_input(norm, world):
+    with nn.engine(world):
+        for last in (False, True):
+            output, gradients = through_torch(example(norm, (2, 4, 2, 2), groups=2, last=last))
+            layout = torch.channels_last if last else torch.contiguous_format
+            assert output.is_contiguous(memory_format=layout)
+            assert gradients[0].is_contiguous(memory_format=layout)
+
+
+@pytest.mark.parametrize("world", ["auto", "simulator"])
+def test_of_any_other_strides_a_copy_is_taken(world):
+    torch.manual_seed(0)
+    x = torch.randn(6, 4, 2, requires_grad=True)
+    with nn.engine(world):
+        output = nn.group_norm(x.transpose(0, 2)[:, :, ::2], 2)
+        want = nn.group_norm(x.transpose(0, 2)[:, :, ::2].contiguous(), 2)
+    assert output.is_contiguous()
+    torch.testing.assert_close(output, want, rtol=0, atol=0)
+    (gradient,) = torch.autograd.grad(output.square().sum(), x)
+    assert gradient[::2].abs().sum() > 0
+    assert not gradient[1::2].any()
