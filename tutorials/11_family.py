@@ -28,7 +28,7 @@ from normlab.engine import float32, launch, use_gpu
 from normlab.kernels import LADDERS
 from normlab.kernels.forward import step_4_column_blocks
 from normlab.sim import trace
-from normlab.xray import Problem
+from normlab.xray import NormProblem
 
 lesson.begin()
 f32 = np.float32
@@ -102,13 +102,13 @@ print(lesson.source(step_4_column_blocks.build(float32, 128)))
 # of these loads needs the result of another. So a thread has eight requests on their way before it waits for the first.
 # In apex's kernel each Welford step needs the one before it.
 #
-# (`Problem` below makes random operands for a step of a ladder and traces its launches; `normlab trace` does the same
-# on a command line.) Also, in each single load, neighbouring lanes read neighbouring elements. Compare the two, traced
-# on the same problem:
+# (`NormProblem` below makes random operands for a step of a ladder and traces its launches; `normlab trace` does the
+# same on a command line.) Also, in each single load, neighbouring lanes read neighbouring elements. Compare the two,
+# traced on the same problem:
 
 # %%
 steps = {step.name: step for step in LADDERS["forward"]}
-problem = Problem("forward", n1=4, n2=1024)
+problem = NormProblem("forward", n1=4, n2=1024)
 apex, blocks = (problem.trace(steps[name]).traces[0] for name in ("apex", "column_blocks"))
 _ = apex.draw_comparison(blocks)
 

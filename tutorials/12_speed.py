@@ -29,7 +29,7 @@ from normlab.bench import records
 from normlab.engine import cuda, float32, launch, load_vector_into, store_vector_from, use_gpu
 from normlab.kernels import BEST, LADDERS
 from normlab.sim import trace
-from normlab.xray import Problem
+from normlab.xray import NormProblem
 
 lesson.begin()
 f32 = np.float32
@@ -164,7 +164,7 @@ except ImportError as error:
 # Here is the ladder, counted on one problem: 4 rows of 1,024 float32. Each number is for all launches of a step.
 
 # %%
-problem = Problem("forward", n1=4, n2=1024)
+problem = NormProblem("forward", n1=4, n2=1024)
 traced = {step.name: problem.trace(step) for step in LADDERS["forward"]}
 names = {
     "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": "load requests",
@@ -237,7 +237,7 @@ for blocks in (264, 265, 330, 528, 10_000):
     print(f"{blocks:6,} blocks, 264 at a time: {wave.rounds:3} rounds, busy {wave.busy:.0%} of the time")
 
 # %%
-problem = Problem("backward", n1=8, n2=256)
+problem = NormProblem("backward", n1=8, n2=256)
 print(f"{'step':15} {'load requests':>14} {'bytes moved / least':>20}")
 for step in LADDERS["backward"]:
     metrics = problem.trace(step).metrics
