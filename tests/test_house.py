@@ -32,6 +32,8 @@ FLOORS = {
     "bench": 5,
     "memory": 5,
     "run": 5,
+    "tutorials": 5,
+    "lesson": 5,
     "course": 5,
     "cli": 5,
 }
@@ -42,6 +44,7 @@ HOST_FACE |= {(face, room) for face in ("ops", "keeping", "family") for room in 
 HOST_FACE |= {("family", "ops"), ("family", "index_sets")}
 HOST_FACE |= {("products", room) for room in ("arguments", "arrays")}
 SIDEWAYS = HOST_FACE | {("cli", room) for room in ("bench", "compare", "course", "memory", "run", "xray")}
+SIDEWAYS |= {("cli", "tutorials"), ("lesson", "bench")}  # a tutorial's timer is the benchmark's
 SIDEWAYS |= {("memory", "bench")}  # a record begins with the machine, whatever was measured
 SIDEWAYS |= {("bench", "compare")}  # the README's table of paths
 

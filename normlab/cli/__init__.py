@@ -11,6 +11,7 @@ from normlab.cli.course import course
 from normlab.cli.memory import memory, train
 from normlab.cli.run import run_script
 from normlab.cli.trace import trace_ladder
+from normlab.cli.tutorials import list_or_open
 
 FIRST_STEPS = {  # what normlab alone shows, in order of use
     "compare": "recompute from the output, or save the input? on real data",
@@ -46,6 +47,7 @@ def start(
         typer.echo("\nnormlab COMMAND --help says more, normlab --help lists everything.")
 
 
+app.command("tutorials", short_help="Notebooks that begin with what a warp is. Without a GPU, too.")(list_or_open)
 app.command(short_help="Recompute from the output, or save the input? On real data.")(compare)
 app.command("trace", short_help="What does each kernel ask of memory? Line by line, without a GPU.")(trace_ladder)
 app.command(

@@ -1,0 +1,73 @@
+"""`normlab tutorials`."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+TOOLS = 'pip install "normlab[tutorials]" gets them'
+
+
+def list_or_open(
+    numbers: Annotated[
+        list[int] | None, typer.Argument(metavar="[NN]...", show_default=False, help="Open this one in Jupyter.")
+    ] = None,
+    build: Annotated[bool, typer.Option("--build", help="Execute NN, or all, and write the .ipynb.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Execute NN, or all, write nothing; fail on errors and above 90 s.")
+    ] = False,
+) -> None:
+    """Notebooks to walk through the house: lists them with their aims, or opens one.
+
+    Exit code: 0; 1 when --check or --build found something wrong; 2 when the arguments cannot be used.
+    """
+    from normlab.tutorials import TutorialError, chosen
+
+    try:
+        found = chosen(numbers or [])
+    except TutorialError as error:
+        typer.echo(f"normlab tutorials: {error}", err=True)
+        raise typer.Exit(2) from None
+    if build or check:
+        _need("jupytext", "nbclient", "ipykernel")
+        raise typer.Exit(_executed(found, build))
+    if not numbers:
+        for tutorial in found:
+            typer.echo(f"{tutorial.number:2}  {tutorial.title} ({tutorial.minutes} min)\n    {tutorial.aim}")
+        typer.echo("\nnormlab tutorials NN opens one in Jupyter.")
+        return
+    if len(numbers) > 1:
+        typer.echo("normlab tutorials: opens one at a time", err=True)
+        raise typer.Exit(2)
+    _need("jupyterlab")
+    raise typer.Exit(subprocess.run([sys.executable, "-m", "jupyterlab", str(found[0].notebook)]).returncode)
+
+
+def _need(*modules: str) -> None:
+    missing = [module for module in modules if find_spec(module) is None]
+    if missing:
+        typer.echo(f"normlab tutorials: needs {', '.join(missing)}; {TOOLS}", err=True)
+        raise typer.Exit(2)
+
+
+def _executed(found: list, write: bool) -> int:
+    """Execute tutorials, say how long each took, and return the exit code."""
+    from normlab.engine import gpu_available
+    from normlab.tutorials import LONGEST, TutorialError, build, differences, execute
+
+    wrong = 0
+    for tutorial in found:
+        try:
+            seconds = build(tutorial) if write else execute(tutorial)[1]
+        except TutorialError as error:
+            typer.echo(f"{error}", err=True)
+            wrong += 1
+            continue
+        problems = differences(tutorial)
+        if seconds > LONGEST and not gpu_available():
+            problems.append(f"took {seconds:.0f} s, more than {LONGEST:.0f}")
+        wrong += bool(problems)
+        typer.echo(f"{tutorial.source.name}: {seconds:.1f} s{''.join(f'; {problem}' for problem in problems)}")
+    return 1 if wrong else 0

@@ -1,0 +1,135 @@
+"""What a tutorial needs beside the stages: where it runs, how long a call took there, and on what line a word stands.
+
+Used by the notebooks in tutorials/ (their first lines call `begin`); knows no kernel of its own.
+"""
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from normlab import engine
+from normlab.bench import records
+from normlab.bench.timing import EventTimer
+from normlab.kernels import BEST, ForwardStep, Step
+
+
+def where() -> str:
+    """One sentence: what kernels run on here, and what their times are worth."""
+    if engine.use_gpu():
+        return f"Kernels run on a GPU ({gpu_name()}). Times are the GPU's own."
+    return (
+        f"No GPU is used here: kernels run in normlab's simulator, on a CPU with {os.cpu_count()} cores. "
+        "Results and counts are those of a GPU. Times say how long the simulator took, and nothing about a GPU."
+    )
+
+
+def gpu_name() -> str:
+    """The first GPU's name; "unknown" where nvidia-smi does not tell."""
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return "unknown"
+
+
+def begin() -> None:
+    """Say where the notebook runs, and let its pictures be SVG, whose text stays sharp at every size."""
+    import matplotlib as mpl
+
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "normlab", "figure.figsize": (8, 3.6)})
+    if "IPython" in sys.modules and (session := sys.modules["IPython"].get_ipython()) is not None:
+        session.run_line_magic("matplotlib", "inline")
+        session.run_line_magic("config", "InlineBackend.figure_formats = ['svg']")
+        session.run_line_magic(
+            "config", "InlineBackend.print_figure_kwargs = {'bbox_inches': 'tight', 'metadata': {'Date': None}}"
+        )
+    print(where())
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of a call, and whose they are."""
+
+    seconds: float
+    on: str
+
+    def __str__(self) -> str:
+        """Return the time in a unit that fits, and the machine."""
+        unit, factor = next(
+            (unit, factor) for unit, factor in (("s", 1), ("ms", 1e3), ("µs", 1e6)) if self.seconds * factor >= 1
+        )  # fmt: skip
+        return f"{self.seconds * factor:.3g} {unit} {self.on}"
+
+
+def timed(call: Callable[[], Any]) -> Timing:
+    """How long `call`, which launches kernels, takes: on a GPU by events around it (needs PyTorch), else by the clock.
+
+    On a GPU give it arrays that are there already (`normlab.engine.to_device`), or the way there is timed, too.
+    """
+    if engine.use_gpu():
+        return Timing(EventTimer()(call).median, f"on {gpu_name()}")
+    began = time.perf_counter()
+    call()
+    return Timing(max(1e-6, time.perf_counter() - began), "in the simulator (no measure of a GPU)")
+
+
+def on_device(*arrays: Any) -> list[Any]:
+    """The arrays where kernels run: copies in the GPU's memory if it is used, else themselves."""
+    return [engine.to_device(array) if engine.use_gpu() else array for array in arrays]
+
+
+def line(function: Any, text: str) -> int:
+    """The number of the first line of a kernel or device function that contains `text`, as `trace` counts lines.
+
+    Raises ValueError where there is no such line.
+
+    >>> from normlab.stages import welford_step
+    >>> line(welford_step, "def welford_step") < line(welford_step, "delta / count")
+    True
+    """
+    source, first = inspect.getsourcelines(getattr(function, "py_func", function))
+    for number, row in enumerate(source, start=max(first, 1)):
+        if text in row:
+            return number
+    raise ValueError(f"no line of {getattr(function, '__name__', function)!r} contains {text!r}")
+
+
+def source(function: Any) -> str:
+    """The source of a kernel, a device function or a stage, to be printed."""
+    return textwrap.dedent(inspect.getsource(getattr(function, "py_func", function))).rstrip()
+
+
+def measured(step: Step) -> tuple[float, float] | None:
+    """What a ladder's step reached on an H200 at n2 = 4096, LayerNorm in bfloat16 and float32; None if it is not known.
+
+    Fractions of the bandwidth of a copy (`normlab.kernels.forward` says how): of the best step as `normlab bench norm`
+    has recorded it, of others as their files say.
+
+    >>> from normlab.kernels import LADDERS
+    >>> measured(LADDERS["forward"][0])
+    (0.04, 0.08)
+    """
+    direction = "forward" if isinstance(step, ForwardStep) else "backward"
+    if step.name == BEST[direction]:
+        return recorded("layer", direction, 4096, "bfloat16"), recorded("layer", direction, 4096, "float32")
+    text = sys.modules[step.run.__module__].__doc__ or ""
+    found = re.search(r"^Measured: (\d\.\d+) / (\d\.\d+)", text, re.MULTILINE)
+    return (float(found[1]), float(found[2])) if found else None
+
+
+def recorded(norm: str, direction: str, n2: int, dtype: str, contender: str = "normlab") -> float:
+    """The fraction of a copy's bandwidth that a contender reached on an H200, from the records of `normlab bench norm`.
+
+    Raises KeyError or StopIteration for what has not been measured.
+    """
+    (record,) = records.load([f"norm_{dtype}_h200"])
+    wanted = (norm, direction, n2)
+    row = next(row for row in record["rows"] if (row["norm"], row["direction"], row["n2"]) == wanted)
+    return row["contenders"][contender]["of_copy"]

@@ -1,0 +1,379 @@
+# %% [markdown]
+# # 1. Threads, warps, blocks, and the simulator
+#
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/01_threads.ipynb)
+#
+# **Aim.** Write a kernel, launch it, and see what its threads ask of memory: who reads what, together with whom, and
+# what that costs.
+#
+# **Before.** Python and NumPy. Nothing about GPUs.
+#
+# **Time.** 30 minutes.
+
+# %%
+# In Colab this installs normlab; elsewhere it does nothing.
+import sys
+
+if "google.colab" in sys.modules:
+    import subprocess
+
+    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+
+from normlab import lesson
+from normlab.engine import cuda, launch, use_gpu
+from normlab.sim import sanitize, trace
+
+lesson.begin()
+
+# %% [markdown]
+# The line above says where kernels run here. The notebook is the same in both worlds. All *results* and all *counts*
+# below hold for a GPU; only *times* need one.
+#
+# ## A kernel is a function that many threads run
+#
+# In NumPy you say what should happen to a whole array. On a GPU you write what **one thread** does, and start many
+# threads. The function is called a **kernel**. It returns nothing: it writes into arrays that it was given.
+#
+# Every thread runs the same code. So a thread must ask which one it is. Here each writes down its own number.
+
+
+# %%
+@cuda.jit
+def who_am_i(block, thread, number):
+    i = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+    block[i] = cuda.blockIdx.x
+    thread[i] = cuda.threadIdx.x
+    number[i] = i
+
+
+block, thread, number = np.full((3, 24), -1)
+launch(who_am_i, 3, 8, block, thread, number)  # 3 blocks of 8 threads, then the kernel's arguments
+print("block ", block)
+print("thread", thread)
+print("number", number)
+
+# %% [markdown]
+# - `@cuda.jit` marks a kernel. `cuda` is Numba's: with a GPU, Numba compiles the function for it.
+# - `launch(kernel, blocks, threads, *arguments)` starts it. Without a GPU, normlab's simulator runs it.
+# - Threads come in **blocks** of equal size. All blocks together are the **grid**.
+# - `cuda.threadIdx.x` is the thread's number in its block. `cuda.blockIdx.x` is the block's number in the grid.
+#   `cuda.blockDim.x` is the number of threads in a block.
+#
+# The sum in the kernel's first line is so common that it has a name: `cuda.grid(1)`. (`.x` is there because blocks and
+# grids may have two or three dimensions. Later.)
+#
+# Why two levels, and not just 24 threads? A GPU has many processors, called **multiprocessors**; an H200 has 132. A
+# block runs on one of them, from beginning to end. The threads of one block can talk to each other quickly. Different
+# blocks run in any order, at the same time or one after another, and should not need each other.
+#
+# ## One thread too many
+#
+# The number of elements is rarely a multiple of the block size. So there are more threads than elements, and the last
+# ones must do nothing. What if one forgets that?
+
+
+# %%
+@cuda.jit
+def double(x, y):
+    i = cuda.grid(1)
+    y[i] = 2 * x[i]
+
+
+x, y = np.arange(20, dtype=np.float32), np.zeros(20, np.float32)
+print(sanitize(double)[3, 8](x, y))  # 24 threads, 20 elements
+
+# %% [markdown]
+# `sanitize` ran the kernel in the simulator and watched every access. On a GPU there would be no message. The four
+# extra threads would read whatever lies behind `x`, and write over whatever lies behind `y`.
+#
+# `sanitize(kernel)[blocks, threads](*arguments)` is Numba's own way to write a launch: `kernel[blocks, threads](...)`.
+#
+# The cure is a **guard**:
+
+
+# %%
+@cuda.jit
+def double(x, y):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        y[i] = 2 * x[i]
+
+
+print(sanitize(double)[3, 8](x, y))
+print(y)
+
+# %% [markdown]
+# ## 32 threads are a warp
+#
+# A multiprocessor does not step through threads one by one. It takes 32 neighbouring threads of a block at a time and
+# gives them **one instruction**. These 32 are a **warp**. A thread's place in its warp is its **lane**, 0 to 31:
+#
+# > warp = thread // 32, lane = thread % 32
+#
+# Nobody declares warps. They are cut from the block in order.
+
+# %%
+threads = np.arange(96)
+figure, axes = plt.subplots(2, 1, sharex=True, figsize=(9, 2.6), layout="constrained")
+for ax, values, name in zip(axes, (threads // 32, threads % 32), ("warp", "lane"), strict=True):
+    ax.pcolormesh(np.arange(97), [0, 1], values[None, :], cmap="Blues", edgecolor="white", linewidth=0.3)
+    ax.set_yticks([0.5], [name])
+    for start in range(0, 96, 8):
+        ink = "white" if values[start] > values.max() / 2 else "black"
+        ax.text(start + 0.5, 0.5, str(values[start]), ha="center", va="center", fontsize=8, color=ink)
+axes[0].set_title("A block of 96 threads: three warps")
+axes[1].set_xlabel("thread of the block")
+plt.show()
+
+# %% [markdown]
+# What if lanes of a warp want to do different things? Then the warp does one thing after the other, and those lanes
+# that do not take part wait. That is called **divergence**. Both kernels below do the same to 64 elements. In the
+# first, neighbours part ways. In the second, a whole warp goes one way.
+
+
+# %%
+@cuda.jit
+def lanes_part(x, y):
+    i = cuda.threadIdx.x
+    if i % 2 == 0:
+        y[i] = x[i]
+    else:
+        y[i] = -x[i]
+
+
+@cuda.jit
+def warps_part(x, y):
+    i = cuda.threadIdx.x
+    if i < 32:
+        y[i] = x[i]
+    else:
+        y[i] = -x[i]
+
+
+x, y = np.ones(64, np.float32), np.zeros(64, np.float32)
+parted = trace(lanes_part)[1, 64](x, y)
+whole = trace(warps_part)[1, 64](x, y)
+parted.compare(whole)
+
+# %% [markdown]
+# `trace` runs a kernel in the simulator and counts. The long names are those of NVIDIA's profiler, Nsight Compute, so
+# that what you learn here you can read there.
+#
+# - A **request** is one load or store instruction of one warp. The kernel whose lanes part makes twice as many.
+# - The last row is how many lanes took part in a request, on average: 16, and 32.
+#
+# <details><summary><b>Question.</b> Two warps, each loads once and stores once. Why does the second kernel make 2 load
+# requests, and the first 4?</summary>
+#
+# In the first kernel every warp goes through both branches, with half of its lanes each time: 2 warps × 2 branches. In
+# the second, a warp goes through one branch only.
+# </details>
+#
+# ## Memory comes in sectors
+#
+# The arrays lie in **global memory**: large, shared by all, and slow. It is not read byte by byte. It moves **sectors**
+# of 32 bytes. If a lane wants one float32 (4 bytes), the whole sector moves. The 31 other lanes may want the rest of
+# it, in the same request. If they do, nothing is wasted.
+
+
+# %%
+@cuda.jit
+def copy(x, y):
+    i = cuda.grid(1)
+    y[i] = x[i]
+
+
+counted = trace(copy)[1, 32](np.zeros(32, np.float32), np.zeros(32, np.float32))
+_ = counted.draw_sectors(lesson.line(copy, "y[i] = x[i]"), "ld")
+
+# %% [markdown]
+# A row is a lane, a column a sector. Dark is what the lane wants; pale is what moves along. 32 lanes × 4 bytes = 128
+# bytes = 4 sectors, and all of it is used. This is the best there is for float32, and it is called a **coalesced**
+# access: neighbouring lanes on neighbouring elements.
+#
+# Now let each lane skip seven elements.
+
+
+# %%
+@cuda.jit
+def copy_every_eighth(x, y):
+    i = cuda.grid(1)
+    y[i] = x[8 * i]
+
+
+counted = trace(copy_every_eighth)[1, 32](np.zeros(256, np.float32), np.zeros(32, np.float32))
+_ = counted.draw_sectors(lesson.line(copy_every_eighth, "x[8 * i]"), "ld")
+
+# %% [markdown]
+# The same number of elements, but 32 sectors instead of 4. Seven eighths of what moves is of no use. How does the cost
+# grow with the stride? Guess before you run the cell.
+
+
+# %%
+@cuda.jit
+def copy_strided(x, y, stride):
+    i = cuda.grid(1)
+    y[i] = x[stride * i]
+
+
+strides = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16]
+sectors = []
+for stride in strides:
+    counted = trace(copy_strided)[1, 32](np.zeros(32 * stride, np.float32), np.zeros(32, np.float32), stride)
+    sectors.append(counted.metrics["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"])
+
+figure, ax = plt.subplots()
+ax.plot(strides, sectors, "o-")
+ax.axhline(32, color="grey", linestyle=":")
+ax.text(12, 30.2, "a sector for each lane: it cannot get worse", fontsize=8)
+ax.set(xlabel="stride, in float32", ylabel="sectors a request", ylim=(0, 34), title="A warp loads 32 float32 (counted)")
+plt.show()
+
+# %% [markdown]
+# ## Two ways to add up a row
+#
+# LayerNorm, which this house is about, works on the rows of a matrix. Let us add up each row of a 32 × 128 matrix.
+#
+# **A thread per row.** It looks natural: a loop, as in C.
+
+
+# %%
+@cuda.jit
+def thread_per_row(x, total):
+    row = cuda.grid(1)
+    if row < x.shape[0]:
+        value = np.float32(0)
+        for column in range(x.shape[1]):
+            value += x[row, column]
+        total[row] = value
+
+
+x = np.random.default_rng(0).normal(size=(32, 128)).astype(np.float32)  # (rows, columns)
+total = np.zeros(32, np.float32)
+by_thread = trace(thread_per_row)[1, 32](x, total)
+print("largest difference from NumPy:", np.abs(total - x.sum(axis=1)).max())
+_ = by_thread.draw_sectors(lesson.line(thread_per_row, "value += x"), "ld")
+
+# %% [markdown]
+# The loop runs along a row. But lanes stand in *different* rows, 128 elements apart. So in each turn of the loop a warp
+# touches 32 sectors and uses 4 bytes of each.
+#
+# `np.float32(0)` is there for a reason. `0.0` is a float64, and so the compiler would carry the sum in float64, at a
+# high price.
+#
+# **A warp per row.** Lane 0 takes columns 0, 32, 64, …, lane 1 takes columns 1, 33, 65, …. Then neighbours read
+# neighbours. Each lane ends with a partial sum. To join the 32 partial sums, one needs the warp to talk; that is
+# [tutorial 4](04_shuffles.ipynb). Here each lane just stores its own.
+
+
+# %%
+@cuda.jit
+def warp_per_row(x, partial):
+    row, lane = cuda.blockIdx.x, cuda.threadIdx.x
+    value = np.float32(0)
+    column = lane
+    while column < x.shape[1]:
+        value += x[row, column]
+        column += 32
+    partial[row, lane] = value
+
+
+partial = np.zeros((32, 32), np.float32)
+by_warp = trace(warp_per_row)[32, 32](x, partial)
+print("largest difference from NumPy:", np.abs(partial.sum(axis=1) - x.sum(axis=1)).max())
+_ = by_thread.draw_comparison(by_warp)
+
+# %% [markdown]
+# The same loads are now made in requests of 4 sectors each. A GPU has **caches**, small and fast memories that keep
+# what was read lately. They soften the blow of the first kernel, but not by enough. normlab has **ladders** of kernels:
+# the same computation in steps, each with one idea more. The first step of the LayerNorm ladder has this very flaw:
+
+# %%
+from normlab.kernels import LADDERS
+
+for step in LADDERS["forward"][:2]:
+    half, single = lesson.measured(step)
+    print(f"{step.name:15} {step.summary:45} float32: {single:.2f} of a copy's speed")
+
+# %% [markdown]
+# Those numbers were measured on an H200 (each step's file says so). 1.0 would be as fast as this GPU copies an array of
+# the same size. Eight times faster, mostly by letting neighbours read neighbours.
+#
+# Does it show here?
+
+# %%
+n1 = 65536 if use_gpu() else 32
+rows, sums, partials = lesson.on_device(
+    np.ones((n1, 1024), np.float32), np.zeros(n1, np.float32), np.zeros((n1, 32), np.float32)
+)
+print("thread per row:", lesson.timed(lambda: launch(thread_per_row, n1 // 32, 32, rows, sums)))
+print("warp per row:  ", lesson.timed(lambda: launch(warp_per_row, n1, 32, rows, partials)))
+
+# %% [markdown]
+# In the simulator the second may well take longer: it starts 32 times as many threads, and the simulator runs threads
+# one after another. That is why this house *counts* where it has no GPU, and never quotes the simulator's time as a
+# GPU's.
+#
+# ## What the simulator is
+#
+# It runs the Python body of a kernel, thread by thread. A warp's threads run until they have to meet; then the next
+# warp's turn comes. It has warps and blocks, and all that later tutorials are about: shared memory, barriers, atomics.
+# It rounds like float32. Its counters of requests and sectors were held against Nsight Compute on an H200, launch by
+# launch:
+
+# %%
+import json
+from importlib.resources import files
+
+record = json.loads((files("normlab.bench") / "records" / "counters_h200.json").read_text())
+launches = record["launches"]
+same = sum(one["agrees"] and not one["fewer"] for one in launches)
+explained = sum(one["agrees"] and bool(one["fewer"]) for one in launches)
+print(f"{record['gpu, driver']}: {len(launches)} launches")
+print(f"{same} have the same counters; in {explained} the compiler merged loads, and the rest is the same")
+
+# %% [markdown]
+# It has no clock, no caches and no compiler. The compiler may merge two loads of the source into one; that is the
+# second number.
+#
+# <details><summary><b>Question.</b> A block has 33 threads. How many warps is that, and how many lanes of the last one
+# do work?</summary>
+#
+# Two warps. One lane of the second works; the other 31 places are paid for and empty. Block sizes are multiples of 32
+# for that reason.
+# </details>
+#
+# <details><summary><b>Question.</b> Lanes read <code>x[31 - lane]</code>, so backwards. How many sectors?</summary>
+#
+# Still 4. What counts is which sectors the warp touches, not which lane wants which part. Try it with
+# <code>trace</code>.
+# </details>
+#
+# <details><summary><b>Question.</b> Lanes read <code>x[lane + 1]</code>. How many sectors?</summary>
+#
+# 5: the 128 bytes now begin in the middle of a sector and end in the middle of another.
+# </details>
+#
+# ## What you have seen
+#
+# - A kernel says what one thread does. A launch says how many blocks of how many threads.
+# - 32 threads are a warp, with one instruction for all. A load of a warp is a request.
+# - Global memory moves sectors of 32 bytes. Neighbouring lanes should read neighbouring elements.
+# - `trace` counts, `sanitize` finds mistakes, and both need no GPU.
+#
+# ## Exercise
+#
+# `normlab course start DIR` lays out the exercises of the course in a folder, `normlab course check 1` checks the
+# first. Exercise 15 is about sectors: sums of rows, with a budget. Look at it now, and come back after tutorial 4.
+# Before that, here: write `copy_backwards`, in which a warp copies 32 float32 in reverse order, and draw its sectors.
+
+# %%
+# Your kernel here.
+
+# %% [markdown]
+# Next: [2. Mean and variance](02_moments.ipynb).

@@ -1,0 +1,354 @@
+# %% [markdown]
+# # 8. Down the columns: grad_weight and grad_bias
+#
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/08_columns.ipynb)
+#
+# **Aim.** Add up the columns of a matrix that lies in memory row by row, quickly and with the same bits in every run:
+# strided loads, a padded tile, and partial sums in two kernels.
+#
+# **Before.** [Tutorial 5](05_block.ipynb): shared memory and banks. [Tutorial 7](07_backward.ipynb): what dy and x̂
+# are.
+#
+# **Time.** 35 minutes.
+
+# %%
+# In Colab this installs normlab; elsewhere it does nothing.
+import sys
+
+if "google.colab" in sys.modules:
+    import subprocess
+
+    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+
+from normlab import lesson, oracle
+from normlab.engine import cast, cuda, float32, launch, load, store, use_gpu, using
+from normlab.kernels.backward import step_0_global_atomics, step_1_apex
+from normlab.sim import trace
+from normlab.stages.strided import COLUMNS, ROWS, TILE_STRIDE, column_terms, load_write_strided
+
+lesson.begin()
+f32 = np.float32
+
+# %% [markdown]
+# ## The task
+#
+# $$ \frac{\partial L}{\partial \beta_j} = \sum_{i} dy_{ij}, \qquad \frac{\partial L}{\partial \gamma_j} = \sum_{i} dy_{ij}\,
+# \hat x_{ij} $$
+#
+# Sums over the **rows** i, for each column j. A model has many rows (all tokens of a batch: 10,000 or more) and
+# moderately many columns (768 to 8,192). The matrix lies row by row: neighbours in memory are neighbours in a row. Let
+# us look at the simpler sum, of dy alone, and try the obvious ways first.
+#
+# ### A warp down a column
+#
+# A block per column, its threads go down. In a request, the 32 lanes stand in 32 rows.
+
+
+# %%
+@cuda.jit
+def warp_down_a_column(dy, partial):
+    column, lane = cuda.blockIdx.x, cuda.threadIdx.x
+    total = cast(0, partial)
+    row = lane
+    while row < dy.shape[0]:
+        total += load(dy, (row, column))
+        row += 32
+    store(partial, (lane, column), total)
+
+
+dy = np.random.default_rng(0).normal(size=(64, 64)).astype(f32)
+partial = np.zeros((32, 64), f32)
+down = trace(warp_down_a_column)[64, 32](dy, partial)
+_ = down.draw_sectors(lesson.line(warp_down_a_column, "load(dy"), "ld")
+
+# %% [markdown]
+# 32 sectors, 4 bytes used of each: seven eighths of what moves is wasted. You know that from tutorial 1.
+#
+# ### A thread per column
+#
+# Now lanes stand side by side in a row, and the warp walks down together. Perfectly coalesced.
+
+
+# %%
+@cuda.jit
+def thread_per_column(dy, total):
+    column = cuda.grid(1)
+    if column < dy.shape[1]:
+        value = cast(0, total)
+        for row in range(dy.shape[0]):
+            value += load(dy, (row, column))
+        store(total, column, value)
+
+
+total = np.zeros(64, f32)
+across = trace(thread_per_column)[2, 32](dy, total)
+down.compare(across)
+
+# %% [markdown]
+# What is wrong with it? There are only n2 threads. An H200 can have 132 × 2,048 = 270,336 threads in flight, and needs
+# a good part of them to keep its memory busy:
+
+# %%
+n2 = np.array([768, 1024, 2048, 4096, 8192])
+figure, ax = plt.subplots(figsize=(7, 2.8))
+ax.bar([str(n) for n in n2], 100 * n2 / (132 * 2048), color="#1b4f8a")
+ax.set(
+    xlabel="columns", ylabel="% of an H200's threads", ylim=(0, 4), title="A thread per column keeps nearly nobody busy"
+)
+plt.show()
+
+# %% [markdown]
+# And each thread adds n1 numbers in one chain: slow, and the error grows like n1 u (tutorial 3).
+#
+# ### Atomics
+#
+# Many blocks could share a column, if they add to the same place. `cuda.atomic.add(array, index, value)` does that
+# without a race: the hardware lets one thread after the other add. That is the first step of normlab's backward ladder.
+# Two flaws. They queue for the same n2 addresses. And the order is whoever comes first, so the *last digits* change
+# from run to run. Let us run the simulator with different orders:
+
+
+# %%
+class Scratch:
+    """Memory for a step's partial results."""
+
+    empty, zeros = staticmethod(np.empty), staticmethod(np.zeros)
+
+
+def backward(step, dy, x, weight):
+    """(grad_weight, grad_bias) by a step of the ladder."""
+    from normlab.kernels import BackwardProblem
+
+    n2 = x.shape[1]
+    _, mean, invvar = oracle.layer_norm(x, n2)
+    problem = BackwardProblem(
+        grad_output=dy, saved=x, mean=mean.astype(f32), invvar=invvar.astype(f32), weight=weight, bias=weight, eps=f32(1e-5),
+        rms=False, memory_efficient=False,
+        grad_input=np.empty_like(x), grad_weight=np.empty(n2, f32), grad_bias=np.empty(n2, f32),
+    )  # fmt: skip
+    step.run(launch, Scratch, problem)
+    return problem.grad_weight, problem.grad_bias
+
+
+rng = np.random.default_rng(1)
+x, dy = rng.normal(size=(2, 48, 40)).astype(f32)
+weight = np.ones(40, f32)
+for step in (step_0_global_atomics.STEP, step_1_apex.STEP):
+    results = []
+    for schedule in ("forward", "reverse", 1, 2):
+        with using("simulator", schedule=schedule):
+            results.append(backward(step, dy, x, weight)[1])
+    different = sum(len({float(one[column]) for one in results}) > 1 for column in range(40))
+    print(f"{step.name:15} {different} of 40 columns of grad_bias depend on the order of threads")
+
+# %% [markdown]
+# Training twice with the same seed and getting different losses makes bugs hard to find. So apex does without atomics,
+# and so do all other steps of the ladder.
+#
+# ## Partial sums in two kernels
+#
+# - **First kernel.** Cut the rows into 16 **parts**. A block takes 32 columns and one part: n2/32 × 16 blocks. Each leaves 32 partial
+#   sums. Together they are a small matrix (16, n2).
+# - **Second kernel.** Adds up its 16 rows.
+#
+# 16 is fixed. So the order of additions depends on the shape alone, and so do the bits.
+#
+# ### A tile of 16 × 32
+#
+# Within a block, 32 × 4 threads take a **tile** of 16 rows × 32 columns at a time: 512 elements, four for each thread.
+# Thread (x, y) takes four *neighbouring* elements of one row. Eight threads cover a tile's row:
+
+# %%
+rows, columns = np.divmod(np.arange(ROWS * COLUMNS), COLUMNS)
+x_thread, y_thread = columns // 4 + 8 * (rows % 4), rows // 4
+figure, ax = plt.subplots(figsize=(9, 3.6), layout="constrained")
+ax.pcolormesh(np.arange(33), np.arange(17), y_thread.reshape(16, 32), cmap="Blues", vmin=-2, vmax=5, edgecolor="white")
+for row in range(16):
+    for column in range(0, 32, 4):
+        ax.text(column + 2, row + 0.5, f"{x_thread[row * 32 + column]}", ha="center", va="center", fontsize=7)
+ax.set(
+    xlabel="column of the tile",
+    ylabel="row of the tile",
+    title="threadIdx.x (number) and threadIdx.y (colour) of each element",
+)
+ax.invert_yaxis()
+plt.show()
+
+# %% [markdown]
+# So warp y covers rows 4y to 4y + 3. Each thread lays what it has loaded (dy, and dy x̂) into a tile in shared memory.
+# For the next 16 rows it *adds* to the same four places. They are its own, so that needs no barrier. The two stages:
+
+# %%
+print(lesson.source(load_write_strided))
+
+# %% [markdown]
+# `load_add_strided` is the same with `+=`. When all rows of the part are in the tile, there is a barrier, and then the
+# tile's 16 rows are added up: thread (x, y) adds rows y, y + 4, y + 8, y + 12 of column x, and the four y's are joined
+# by halving.
+#
+# ### Why a row has 33 words
+#
+# Look at one store. The 32 lanes of a warp write four rows of the tile, eight lanes in each, and every *fourth* column.
+# Were a row 32 words long, the four rows would fall on the same eight banks. Here are both, in a small kernel that does
+# nothing else:
+
+
+# %%
+@cuda.jit
+def store_tile(stride, y):
+    tile = cuda.shared.array(16 * 33, float32)
+    thread = cuda.threadIdx.x
+    row, column = thread // 8, 4 * (thread % 8)
+    for k in range(4):
+        tile[row * stride + column + k] = thread
+    cuda.syncthreads()  # the tile is complete before it is read
+    y[thread] = tile[thread]
+
+
+y = np.zeros(128, f32)
+storing = lesson.line(store_tile, "] = thread")
+_ = trace(store_tile)[1, 128](32, y).draw_banks(storing, "st")
+
+# %%
+_ = trace(store_tile)[1, 128](33, y).draw_banks(storing, "st")
+
+# %% [markdown]
+# With 33, each row is shifted by one bank: 8 lanes × 4 rows hit 32 different banks. (The stride in the stages is
+# `TILE_STRIDE`.)
+#
+# <details><summary><b>Question.</b> Reading down the sum: thread x reads column x of one row. Conflicts, with 32 or 33?</summary>
+#
+# None, with either: the lanes of a warp read 32 neighbouring words of one row. It is the *store* that needs the
+# padding, because a thread has four neighbours.
+# </details>
+#
+# ## The kernels, counted
+#
+# The first kernel of the ladder's step, traced. `normlab trace backward/apex` prints the same on a command line.
+
+# %%
+print(f"tile: {ROWS} rows, {COLUMNS} columns, {TILE_STRIDE} words from row to row\n")
+print(lesson.source(step_1_apex.build_partial_sums(float32, False)))
+
+# %%
+n1, n2 = 96, 64
+x, dy = rng.normal(size=(2, n1, n2)).astype(f32)
+_, mean, invvar = oracle.layer_norm(x, n2)
+weight, bias = np.ones(n2, f32), np.zeros(n2, f32)
+parts_weight, parts_bias = np.full((2, 16, n2), np.nan, f32)
+kernel = step_1_apex.build_partial_sums(float32, False)
+rows_a_part = np.int64(16)
+arguments = (
+    dy,
+    x,
+    mean.astype(f32),
+    invvar.astype(f32),
+    weight,
+    bias,
+    f32(1e-5),
+    rows_a_part,
+    parts_weight,
+    parts_bias,
+)
+counted = trace(kernel)[(n2 // 32, 16), (32, 4)](*arguments)
+metrics = counted.metrics
+print("bank conflicts of shared stores:", metrics["l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"])
+print("bank conflicts of shared loads: ", metrics["l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"])
+print("barriers a block:", metrics["normlab__barriers.sum"] / counted.blocks)
+_ = counted.draw_sectors(lesson.line(column_terms, "grad = load(grad_output"), "ld", "grad_output")
+
+# %% [markdown]
+# A request touches 16 sectors, and uses two of the eight elements in each: a thread's four neighbours are loaded one by
+# one, as in the forward. All of a sector gets used in the end, by the same threads' next loads.
+#
+# ### The parts
+
+# %%
+figure, axes = plt.subplots(1, 2, figsize=(10, 3), layout="constrained", sharey=True)
+for ax, parts, name in zip(axes, (parts_weight, parts_bias), ("grad_weight", "grad_bias"), strict=True):
+    image = ax.imshow(parts, cmap="RdBu", aspect="auto")
+    ax.set(title=f"partial sums of {name}", xlabel="column")
+    figure.colorbar(image, ax=ax)
+axes[0].set_ylabel("part")
+plt.show()
+
+final = step_1_apex.build_final_sums(float32)
+grad_weight, grad_bias = np.full((2, n2), np.nan, f32)
+launch(final, n2 // 32, (32, 8), parts_weight, grad_weight)
+launch(final, n2 // 32, (32, 8), parts_bias, grad_bias)
+truth = oracle.layer_norm_backward(dy, x, n2, weight, bias)
+print("largest errors:", np.abs(grad_weight - truth.grad_weight).max(), np.abs(grad_bias - truth.grad_bias).max())
+
+# %% [markdown]
+# 96 rows are six tiles, so six parts have something and ten are zeros. That is a price of the fixed number 16. With
+# 10,000 rows nobody notices.
+#
+# ## How far off may it be?
+#
+# A thread adds `rows_a_part / 16` tiles in a chain, then 4 rows of the tile; then there are two levels of halving; then
+# the second kernel adds 16 parts, two in a chain and the rest by halving. For 10,000 rows the longest chain is some
+# fifty additions, where a thread per column would have 10,000. The oracle takes these numbers from the step:
+
+# %%
+for n1 in (96, 10_000, 1_000_000):
+    chains = step_1_apex.STEP.column_chains(n1, 64)
+    print(
+        f"n1 = {n1:9,}: a chain of {chains.terms:5,} additions, then {chains.merges} levels; thread per column: {n1:,}"
+    )
+
+# %% [markdown]
+# ## What is left to be done
+#
+# These kernels read dy and x once for the column sums. `grad_input` has read them, too, twice, and is itself written.
+# So 7 arrays' worth of traffic, where 3 would do. The next step of the ladder makes it one kernel: a block goes through
+# many rows, computes `grad_input`, and keeps the columns' sums in **registers** all the while. In the end each block
+# leaves one row of partial sums.
+
+# %%
+from normlab.kernels import LADDERS
+
+for step in LADDERS["backward"]:
+    if found := lesson.measured(step):
+        print(f"{step.name:15} bfloat16 {found[0]:.2f}, float32 {found[1]:.2f} of a copy's speed, on an H200")
+
+# %%
+n1, n2 = (16384, 4096) if use_gpu() else (64, 64)
+dy, total = lesson.on_device(np.ones((n1, n2), f32), np.zeros(n2, f32))
+(partial,) = lesson.on_device(np.zeros((32, n2), f32))
+print("warp down a column:", lesson.timed(lambda: launch(warp_down_a_column, n2, 32, dy, partial)))
+print("thread per column: ", lesson.timed(lambda: launch(thread_per_column, n2 // 32, 32, dy, total)))
+
+# %% [markdown]
+# <details><summary><b>Question.</b> Why are the partial sums kept in float32, even if weight and dy are bfloat16?</summary>
+#
+# bfloat16 has 8 bits. Sixteen parts rounded to 8 bits each would throw away what the float32 sums had kept. One
+# rounding, at the very end.
+# </details>
+#
+# <details><summary><b>Question.</b> The second kernel has a barrier in its loop, and the last block may have columns beyond n2. Why must
+# those threads not return early?</summary>
+#
+# All threads of a block must reach a barrier. So the guard is around the loads and the final store, and not around the
+# loop. (apex has it around the loop.)
+# </details>
+#
+# ## What you have seen
+#
+# - Down the columns: walk side by side, not one below the other. Then there are too few threads; so cut the rows into parts, too.
+# - Fixed parts and no atomics: the same bits in every run.
+# - A tile in shared memory turns loads along rows into sums down columns; padding keeps its banks apart.
+#
+# ## Exercise
+#
+# The course's exercise 11 is a padded tile, exercise 12 grad_weight in two kernels: `normlab course check 12`. Before
+# that, here: which tile strides between 32 and 40 are free of conflicts? Count with `store_tile`, then explain.
+
+# %%
+# Your code here.
+
+# %% [markdown]
+# Next: [9. Saving the output](09_recompute.ipynb).

@@ -1,0 +1,396 @@
+# %% [markdown]
+# # 14. The matrix product: registers, warp tiles, double buffers
+#
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/14_sgemm_registers.ipynb)
+#
+# **Aim.** Keep the multipliers busy: a tile of C in each thread's registers, lanes that share addresses, stores without
+# conflicts, and the next tile under way while this one is multiplied.
+#
+# **Before.** [Tutorial 13](13_sgemm_tiles.ipynb).
+#
+# **Time.** 40 minutes.
+
+# %%
+# In Colab this installs normlab; elsewhere it does nothing.
+import sys
+
+if "google.colab" in sys.modules:
+    import subprocess
+
+    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+
+from normlab import lesson, model
+from normlab.engine import cuda, launch, use_gpu
+from normlab.kernels import SGEMM, Product
+from normlab.kernels.sgemm import step_4_outer_product, tiling
+from normlab.sim import trace
+from normlab.stages import lanes, thread_tile
+
+lesson.begin()
+f32 = np.float32
+steps = {step.name: step for step in SGEMM}
+
+# %% [markdown]
+# ## The account
+#
+# Tutorial 13 ended with a block's tile in shared memory, and multipliers that wait for shared memory. Let us keep an
+# account, for **one warp and one k**. A multiprocessor of an H200 can, in each clock,
+#
+# - begin four FMA instructions of a warp (128 multipliers / 32 lanes);
+# - serve **one** wavefront of shared memory (up to 128 bytes).
+#
+# `shared_tile`: one FMA, a quarter of a clock; two wavefronts, two clocks. The multipliers are busy an eighth of the
+# time.
+#
+# To change the ratio, a thread must use what it has read more than once. Let it compute **8 × 8** elements of C: for
+# each k it reads 8 elements of A and 8 of B, and does 64 FMA with them, all pairs. That is an **outer product**.
+
+# %%
+figure, ax = plt.subplots(figsize=(5, 4.2), layout="constrained")
+ax.axis("off")
+ax.set(xlim=(-1.6, 8.2), ylim=(8.2, -1.8), aspect="equal")
+for i in range(8):
+    ax.add_patch(plt.Rectangle((-1.3, i), 0.9, 0.9, facecolor="#c8401a"))
+    ax.add_patch(plt.Rectangle((i, -1.3), 0.9, 0.9, facecolor="#1b4f8a"))
+    for j in range(8):
+        ax.add_patch(plt.Rectangle((j, i), 0.9, 0.9, facecolor="#dfe5ec"))
+ax.text(-0.85, 8.15, "a[i]", ha="center", va="top", color="#c8401a")
+ax.text(8.0, -0.85, "b[j]", va="center", color="#1b4f8a")
+ax.set_title("16 reads, 64 FMA: sums[i, j] += a[i] b[j]")
+plt.show()
+print(lesson.source(thread_tile.outer_product(8, 8)))
+
+# %% [markdown]
+# The 64 sums stay in **registers**, from the first k to the last. A block of 256 threads then has a tile of 128 × 128
+# of C. Eight k's of A and B at a time lie in shared memory: 128 × 8 and 8 × 128.
+#
+# Now the account: 64 FMA take 16 clocks. So **16 wavefronts** for a k of a warp is what shared memory may cost. Count
+# what the steps take. (`trace` needs one block and one tile for that: 128 × 128 × 8.)
+
+
+# %%
+def traced(step, m=128, n=128, k=8):
+    """A step's launch on random matrices, traced; and the largest error."""
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(m, k)).astype(f32), rng.normal(size=(k, n)).astype(f32)
+    output = np.full((m, n), np.nan, f32)
+    found = []
+
+    def launch_traced(kernel, grid, block, *arguments, shared_bytes=0):
+        found.append(trace(kernel)[grid, block, 0, shared_bytes](*arguments))
+
+    step.run(launch_traced, Product(f32(1), a, b, f32(0), None, output))
+    return found[0], np.abs(output - a.astype(np.float64) @ b).max()
+
+
+names = ("inner_product", "outer_product", "vectors", "padded", "warp_tile", "z_order")
+traces = {}
+for name in names:
+    traces[name], error = traced(steps[name])
+    print(f"{name:14} largest error {error:.1e}   {steps[name].summary}")
+
+# %%
+WARPS, DEPTH = 8, 8
+counted = {
+    name: {
+        kind: one.metrics[f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{kind}.sum"] / (WARPS * DEPTH)
+        for kind in ("ld", "st")
+    }
+    for name, one in traces.items()
+}
+figure, ax = plt.subplots(figsize=(9, 3.4), layout="constrained")
+loads = [one["ld"] for one in counted.values()]
+stores = [one["st"] for one in counted.values()]
+ax.bar(list(counted), loads, color="#1b4f8a", label="loads")
+ax.bar(list(counted), stores, bottom=loads, color="#c8401a", label="stores of the tiles")
+for place, value in enumerate(loads):
+    ax.text(place, value + stores[place] + 3, f"{value:g} + {stores[place]:.2g}", ha="center", fontsize=8)
+ax.axhline(16, color="black", linewidth=0.8)
+ax.text(5.5, 25, "16: what the multipliers allow", ha="right", fontsize=8)
+ax.set(
+    ylabel="wavefronts for a k of a warp",
+    yscale="symlog",
+    ylim=(0, 900),
+    title="Shared memory, as the source asks for it (counted)",
+)
+ax.legend(fontsize=8)
+plt.show()
+
+# %% [markdown]
+# Now step by step through the picture.
+#
+# ### inner_product → outer_product
+#
+# Both have 8 × 8 elements a thread. The first computes each of the 64 as an inner product, and reads A and B for each
+# anew. The second takes k by k and reads each element once. The source of the second:
+
+# %%
+print(lesson.source(step_4_outer_product.multiply_k))
+
+# %% [markdown]
+# (A compiler can see that `inner_product` reads the same again and again, and keep it in registers. Numba's does; each
+# step's file tells. The count above is of the source.)
+#
+# Still 48 wavefronts, though only 16 elements are read. Why? Look at the load of B:
+
+# %%
+line = lesson.line(step_4_outer_product.multiply_k, "b_part[i] = load(b_tile")
+_ = traces["outer_product"].draw_banks(line, "ld", "b_tile")
+
+# %% [markdown]
+# A thread's eight columns are neighbours. So in one instruction, neighbouring threads read columns that are 8 apart:
+# banks 0, 8, 16, 24, and then again. Four words in each of four banks: four wavefronts.
+#
+# ### vectors
+#
+# Eight neighbours are two vectors of 16 bytes. And A? A thread wants 8 *rows* for one k; in A's tile they lie 8
+# elements apart. So A is **transposed** on its way into shared memory: then they lie side by side.
+#
+# Loads: 20 wavefronts. But the stores have got dearer: a thread has four neighbours along k, which go to four different
+# rows of the transposed tile.
+
+# %%
+from normlab.stages import tile
+
+putter = tile.transposed_putter(128, 8, 4, 256, 128)
+store_line = lesson.line(putter, "store(tile")
+_ = traces["vectors"].draw_banks(store_line, "st")
+
+# %% [markdown]
+# ### padded
+#
+# The cure is known from tutorials 5 and 8: rows of 132 words instead of 128. Why 132 and not 129? A row must begin at a
+# multiple of 16 bytes, or the vectors cannot be loaded.
+
+# %%
+_ = traces["padded"].draw_banks(store_line, "st")
+
+# %% [markdown]
+# <details><summary><b>Question.</b> Two lanes store to words 4 · 128 apart, or 4 · 132. Which banks?</summary>
+#
+# 512 mod 32 = 0: the same bank. 528 mod 32 = 16: half a turn away.
+# </details>
+#
+# ### warp_tile
+#
+# Which elements of C belong to one warp? So far, 256 threads stand in 16 rows of 16. A warp is two of these rows: 2 ×
+# 16 threads, 16 × 128 elements. For one k it reads 16 elements of A and 128 of B. If its lanes stand **4 × 8** instead,
+# it covers 32 × 64 elements and reads 32 + 64. Fewer different addresses: fewer wavefronts.
+
+# %%
+places = {
+    "padded": lanes.threads_in_rows(16, 8),
+    "warp_tile": tiling.of_warps(4, 8, lanes.lanes_in_rows(4)).place,
+    "z_order": tiling.of_warps(4, 8, lanes.lanes_in_z_order).place,
+}
+
+
+def corners(place):
+    """(row, column) of the first element of each lane of warp 0, as the device function `place` says."""
+
+    @cuda.jit
+    def ask(rows, columns):
+        rows[cuda.threadIdx.x], columns[cuda.threadIdx.x] = place(cuda.threadIdx.x)
+
+    rows, columns = np.zeros((2, 32), np.int64)
+    launch(ask, 1, 32, rows, columns)
+    return list(zip(rows.tolist(), columns.tolist(), strict=True))
+
+
+figure, axes = plt.subplots(1, 3, figsize=(12, 4), layout="constrained")
+for ax, (name, place) in zip(axes, places.items(), strict=True):
+    warp = np.full((128, 128), np.nan)
+    for lane, (row, column) in enumerate(corners(place)):
+        if name == "padded":
+            warp[row : row + 8, column : column + 8] = lane
+        else:  # two runs of four rows by two of four columns, with the other lanes' in between
+            for down in (0, 16):
+                for across in (0, 32):
+                    warp[row + down : row + down + 4, column + across : column + across + 4] = lane
+    ax.imshow(warp, cmap="viridis", interpolation="nearest")
+    ax.set(title=name, xlabel="column of the block's tile", xticks=[0, 64, 127], yticks=[0, 64, 127])
+figure.suptitle("Where the elements of warp 0 lie (colour: lane)")
+plt.show()
+
+# %% [markdown]
+# In the two on the right, a thread's 8 × 8 is cut into four pieces of 4 × 4. So in one instruction, lanes beside each
+# other read vectors beside each other.
+#
+# ### z_order
+#
+# The last refinement: which lane stands where in the 4 × 8. Shared memory serves a warp's 16-byte loads in groups of 8
+# lanes. It takes 16 lanes at a time, if neighbouring lanes (lane XOR 1, or all lane XOR 2) want the same address. In
+# **z-order** a lane shares its row with lane XOR 1 and its column with lane XOR 2. So it works for A and for B.
+
+# %%
+figure, axes = plt.subplots(1, 2, figsize=(8, 2.4), layout="constrained")
+for ax, (name, place) in zip(
+    axes, (("in rows", lanes.lanes_in_rows(4)), ("in z-order", lanes.lanes_in_z_order)), strict=True
+):
+    grid = np.zeros((4, 8), int)
+    for lane in range(32):
+        row, column = (int(value) for value in place.py_func(lane))
+        grid[row, column] = lane
+    ax.imshow(grid, cmap="Blues", vmax=45)
+    for row in range(4):
+        for column in range(8):
+            ax.text(column, row, grid[row, column], ha="center", va="center", fontsize=8)
+    ax.set(title=name, xticks=[], yticks=[])
+plt.show()
+print("wavefronts of loads for a k of a warp:", {name: one["ld"] for name, one in counted.items() if name in places})
+
+# %% [markdown]
+# 8 wavefronts where 16 are allowed. Shared memory is no longer what binds.
+#
+# ## While the tile is on its way
+#
+# What remains is waiting. In each turn of the loop the block fetches the next tiles from global memory, stores them,
+# meets at a barrier, multiplies, meets again. While it fetches, nobody of this block multiplies; a load from global
+# memory takes several hundred clocks.
+#
+# **Double buffering**: have two halves in shared memory. Begin to fetch the next tile into registers; multiply this
+# one; then store what has arrived into the *other* half. One barrier is enough, because the half that is written is not
+# the half that is read.
+
+# %%
+figure, axes = plt.subplots(2, 1, figsize=(10, 3), layout="constrained", sharex=True)
+colours = {"fetch": "#c8401a", "store": "#7f7f7f", "multiply": "#1b4f8a"}
+for ax, title, turns in (
+    (axes[0], "one buffer", [(0, "fetch", 3), (3, "store", 0.6), (3.6, "multiply", 4), (7.6, "fetch", 3), (10.6, "store", 0.6), (11.2, "multiply", 4)]),
+    (axes[1], "two buffers", [(0, "fetch", 3), (3, "store", 0.6), (3.6, "fetch", 3), (3.6, "multiply", 4), (7.6, "store", 0.6), (8.2, "fetch", 3), (8.2, "multiply", 4)]),
+):  # fmt: skip
+    for start, what, length in turns:
+        ax.barh(1 if what == "multiply" else 0, length, left=start, color=colours[what], edgecolor="white")
+        ax.text(
+            start + length / 2,
+            1 if what == "multiply" else 0,
+            what if length > 1 else "",
+            ha="center",
+            va="center",
+            color="white",
+            fontsize=8,
+        )
+    ax.set(yticks=[0, 1], yticklabels=["memory", "multipliers"], title=title, xlim=(0, 16))
+axes[1].set_xlabel("time (a sketch, not a measurement; grey: store into shared memory)")
+plt.show()
+
+# %%
+one_buffer, _ = traced(steps["z_order"], k=32)
+two_buffers, error = traced(steps["double_buffer"], k=32)
+for name, one in (("z_order", one_buffer), ("double_buffer", two_buffers)):
+    print(f"{name:14} barriers for 4 tiles along k: {one.metrics['normlab__barriers.sum']}")
+print("largest error with two buffers:", error)
+
+# %% [markdown]
+# The same trick once more inside: while the outer product of one k is computed, the elements of the next k are loaded
+# from shared memory into registers.
+#
+# ## Registers decide how many blocks fit
+#
+# 64 sums, 16 elements of A and B, the same again for the next k, staged vectors, addresses: some 128 registers for each
+# thread. The files of the steps say how many the compiler took. With 256 threads a block:
+
+# %%
+import re
+import sys
+
+for name in ("outer_product", "padded", "double_buffer", "pipelined"):
+    told = sys.modules[f"normlab.kernels.sgemm.step_{SGEMM.index(steps[name])}_{name}"].__doc__
+    registers, size, unit = re.search(r"Takes: (\d+) registers,[^;]*?([\d,]+) (KB|bytes)", told).groups()
+    shared_bytes = int(size.replace(",", "")) * (1024 if unit == "KB" else 1)
+    found = model.residency(int(registers), shared_bytes, 256)
+    print(
+        f"{name:14} {registers} registers, {shared_bytes:6,} shared bytes: {found.occupancy.blocks} blocks a multiprocessor, "
+        f"occupancy {found.occupancy.fraction:.0%}, bound by {found.bound_by}"
+    )
+
+# %% [markdown]
+# An occupancy of 25 % or 12 %, and yet by the account these are the fast ones. For arithmetic, a thread needs no others
+# to hide behind if it has much to do that does not wait for anything: 64 independent sums.
+#
+# ## The order of blocks
+#
+# 264 blocks run at the same time (two on each of 132 multiprocessors). They read rows of A and columns of B; what
+# several of them read, L2 gives again. If they lie in one long row of C, they share a row of A and nothing of B. If
+# they form something like a square, they share both.
+
+# %%
+figure, axes = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+for ax, (name, place) in zip(
+    axes, (("in rows", lanes.blocks_in_rows), ("in bands of 8 rows", lanes.blocks_in_bands(8))), strict=True
+):
+    wave = np.zeros((64, 64))
+    for block in range(264):
+        wave[tuple(int(value) for value in place.py_func(block, 64, 64))] = 1
+    hit = model.l2_hit(128, 128, 64, 64, 264, place.py_func)
+    ax.imshow(wave, cmap="Blues", vmax=1.5)
+    ax.set(title=f"{name}: L2 gives {hit:.0%} again", xlabel="blocks of C, 8192 x 8192")
+figure.suptitle("The first 264 blocks (computed)")
+plt.show()
+
+# %% [markdown]
+# <details><summary><b>Question.</b> By the roofline (64 × 64 blocks of 128 × 128), does that matter on an H200?</summary>
+#
+# Little. A tile of 128 gives 32 operations a byte even without L2, and 14 are enough. The file of the step says so,
+# too. On a GPU with less bandwidth for its multipliers it would.
+# </details>
+#
+# ## The whole ladder
+#
+# All steps compute each element of C as the same chain of additions along k. So they must agree to the last bit, also
+# at ragged edges:
+
+# %%
+import normlab
+
+rng = np.random.default_rng(2)
+a, b = rng.normal(size=(40, 12)).astype(f32), rng.normal(size=(12, 36)).astype(f32)
+results = {step.name: normlab.sgemm(a, b, step=step.name) for step in SGEMM}
+print({name: bool(np.array_equal(result, results["naive"])) for name, result in results.items()})
+
+# %%
+size = 4096 if use_gpu() else 32
+a, b, output = lesson.on_device(*(np.ones((size, size), f32) for _ in range(3)))
+chosen = SGEMM if use_gpu() else SGEMM[:3]  # a tile of 128 x 128 takes the simulator seconds
+for step in chosen:
+    took = lesson.timed(lambda step=step: step.run(launch, Product(f32(1), a, b, f32(0), None, output)))
+    speed = f", {model.product_operations(size, size, size) / took.seconds / 1e12:.1f} TFLOP/s" if use_gpu() else ""
+    print(f"{step.name:14} {took}{speed}")
+
+# %% [markdown]
+# On a GPU this prints the speed of every step; `normlab bench ladder sgemm` sets them beside cuBLAS. There is no record
+# of an H200 in the repository yet, so this tutorial quotes none. What is said about speed here is *computed* from the
+# account above and from the compiler's output.
+#
+# <details><summary><b>Question.</b> Why does nobody use tensor cores here?</summary>
+#
+# They multiply float32 only after rounding it to TF32, which has 11 bits. That is another product. For float16 and
+# bfloat16, use them.
+# </details>
+#
+# <details><summary><b>Question.</b> Would 16 × 16 elements a thread be better still?</summary>
+#
+# It needs 256 registers for the sums alone, and 255 is the limit for a thread. 8 × 16 works: the last step has it.
+# </details>
+#
+# ## What you have seen
+#
+# - An account for one warp and one k: clocks of FMA against wavefronts.
+# - Registers are the innermost tile. What a warp's lanes share decides about wavefronts.
+# - Transposing, padding, z-order: each for one line of the account.
+# - Double buffering overlaps waiting with work, and saves a barrier.
+#
+# ## Exercise
+#
+# The course's exercise 18 is an SGEMM with tiles in shared memory: `normlab course check 18`. Before that, here: lanes
+# in 8 × 4 instead of 4 × 8 (`tiling.of_warps(8, 4, …)`). How many wavefronts?
+
+# %%
+# Your code here.
+
+# %% [markdown]
+# Next: [15. In PyTorch](15_pytorch.ipynb).
