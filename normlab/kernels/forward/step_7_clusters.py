@@ -5,8 +5,8 @@ block of a cluster keeps a slice of the row in shared memory, copied there witho
 blocks exchange their sums through each other's shared memory, still with one barrier. Blocks stay: as soon as a vector
 of the output is on its way, its place is free, and the same vector of the next row is fetched into it.
 Moves: x once, the output once.
-Bound by: the wait for the slowest block of a cluster, twice a row.
-Measured: see the README; 0.83 to 0.92 of a copy at n2 = 65536.
+Bound by: the wait for the slowest block of a cluster, once a row.
+Measured: see the README, and `plan_for`.
 """
 
 from functools import cache
@@ -72,15 +72,16 @@ class Plan(NamedTuple):
 def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) -> Plan | None:
     """How long rows are dealt out; None: not with this vector, or on no GPU of this compute capability.
 
-    Slices of 32 KB of bfloat16 (256 threads), 64 KB of float32 (512 threads): measured on an H200, LayerNorm / RMSNorm,
-    n2 = 65536, bfloat16: 4 blocks of 256 threads 0.80 / 0.91, 2 of 512 0.80 / 0.90, 1 of 1024 0.65 / 0.90; float32: 4
-    of 512 0.87 / 0.92, 8 of 256 0.79 / 0.92. Depends on no n1, so that a row's bits are the same in every batch.
+    Slices of 64 KB: measured on an H200, LayerNorm, n2 = 65536, bfloat16: 2 blocks of 512 threads 0.89, 4 of 256 0.86,
+    8 of 128 0.82, 2 of 1024 0.63. Before `cluster_arrive_shared` let blocks meet without a wait for their stores, all
+    were slower by 2 to 9 hundredths, and in float32 4 of 512 had 0.87, RMSNorm 0.92; 8 of 256 0.79, 0.92. Depends on no
+    n1, so that a row's bits are the same in every batch.
     """
     if width * itemsize < 4:  # no asynchronous copy is that narrow
         return None
     room = block_shared_bytes(capability)
     most = MAX_CLUSTER if capability >= CLUSTERS_FROM else 1
-    for threads in (256, 512, 1024) if itemsize == 2 else (512, 1024):
+    for threads in (512, 1024):
         blocks = 1
         while blocks < most and blocks * threads * VECTORS * width < n2:
             blocks *= 2
