@@ -141,9 +141,16 @@ def rms_norm_backward(
     return grad_input, grad_weight
 
 
-def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
+def forward_signature(
+    x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any, rms: bool, step: str | None = None
+) -> tuple[tuple | None, list[int]]:
+    """What a forward's recording is found by, and the addresses that it is called with: `replay.signature`."""
     wanted = BEST["forward"] if step is None else step
-    key, pointers = replay.signature((x, weight, bias), normalized_shape, eps, wanted, "forward", rms)
+    return replay.signature((x, weight, bias), normalized_shape, eps, wanted, "forward", rms)
+
+
+def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
+    key, pointers = forward_signature(x, normalized_shape, weight, bias, eps, rms, step)
     recording = replay.find(key)
     if recording:
         return recording(pointers)

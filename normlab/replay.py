@@ -28,7 +28,11 @@ _tensors: tuple[type, ...] = ()
 
 
 class Recording:
-    """What a call does, for any tensors of its signature; called with their addresses, it returns the results."""
+    """What a call does, for any tensors of its signature; called with their addresses, it returns the results.
+
+    Attributes:
+        checked: whether `normlab.nn`, too, has nothing to say against arguments of this signature.
+    """
 
     def __init__(self, index: int, made: list[Callable[[], Any]], launches: list, results: list[int | None]):
         self._index = index
@@ -36,6 +40,7 @@ class Recording:
         self._launches = launches
         self._results = results
         self._stream = stream_getter()
+        self.checked = False
 
     def __call__(self, pointers: list[int]) -> tuple:
         """The results; `pointers` as `signature` returns them."""

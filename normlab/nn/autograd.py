@@ -16,13 +16,17 @@ from torch import Tensor
 from normlab.keeping import Kept
 from normlab.nn import engines, vectorised
 from normlab.nn.shapes import MemoryEfficient, Parameter, Shape, Statistic
+from normlab.replay import Recording
 
 How: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Parameter]
 """normalized_shape, eps, rms, memory_efficient, and the parameter as the caller has it, not as autocast rounded it."""
 
 
 class Norm(torch.autograd.Function):
-    """apply(x, weight, bias, how) -> output, or where that is saved a tuple that begins with it."""
+    """apply(x, weight, bias, how, recording, pointers) -> output, or where that is saved a tuple that begins with it.
+
+    recording: of such a forward, to be called with `pointers`; None: the forward goes the normal way.
+    """
 
     @staticmethod
     def forward(
@@ -31,11 +35,16 @@ class Norm(torch.autograd.Function):
         weight: Parameter,
         bias: Parameter,
         how: How,
+        recording: Recording | None,
+        pointers: list[int],
     ) -> Tensor | tuple[Tensor, ...]:
         """The output; saving it, also what else is saved with it."""
         shape, eps, rms, memory_efficient, owner = how
         run = engines.chosen(x)
-        output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
+        if recording is None:
+            output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
+        else:
+            output, mean, invvar = recording(pointers)
         ctx.how = run, x.dtype, shape, eps, rms, memory_efficient
         ctx.set_materialize_grads(False)
         if not memory_efficient:
@@ -70,7 +79,7 @@ class Norm(torch.autograd.Function):
             further = through_saved(grad_invvar, grad_values, saved, invvar, shape, weight, bias, eps, rms, kept)
             further = further.to(dtype)
             gradients = further if gradients[0] is None else gradients[0] + further, *gradients[1:]
-        return *gradients, None
+        return *gradients, None, None, None
 
 
 # Without the Python that torch wraps around it for torch.func's transforms, of which the caller has seen that none is

@@ -48,16 +48,8 @@ def check(
     weight: Parameter,
     bias: Parameter,
     eps: object,
-    memory_efficient: object,
 ) -> None:
-    """Raise what PyTorch raises: RuntimeError for shapes, mixes of dtypes and devices, TypeError for no tensors.
-
-    Raises:
-        ValueError: a memory_efficient that is none of False, True and "exact".
-        NotImplementedError: a dtype that is no real floating one.
-    """
-    if memory_efficient not in MODES:
-        check_mode(memory_efficient)
+    """Raise what PyTorch raises: RuntimeError for shapes, TypeError for what is no tensor or number."""
     if type(eps) is not float and not isinstance(eps, (Real, torch.SymFloat)):  # Real alone takes a microsecond
         raise TypeError(f"{argument(function, 'eps')} must be float, not {type(eps).__name__}")
     for name, parameter in (("weight", weight), ("bias", bias)):

@@ -1,0 +1,93 @@
+"""A norm's forward that is recorded and has been checked goes straight to its replay; on a fake GPU that simulates."""
+
+import pytest
+import torch
+from engine.fake_driver import fake_driver
+from engine.fake_torch import fake_home
+
+from normlab import nn, replay
+from normlab.nn import checks, functional
+
+SHAPE = 3, 36
+
+
+@pytest.fixture
+def straight(monkeypatch):
+    """A fake GPU 0, where CPU tensors lie; a function that says how many norms have been checked since the last time."""
+    fake_driver(monkeypatch)
+    fake_home(monkeypatch)
+    count = []
+    check = checks.check
+    monkeypatch.setattr(checks, "check", lambda *given: (count.append(given), check(*given))[1])
+
+    def checked():
+        done = len(count)
+        count.clear()
+        return done
+
+    with nn.engine("simulator"):
+        yield checked
+
+
+def run(function, x, *rest):
+    """Output and gradients."""
+    given = [one.detach().clone().requires_grad_() for one in (x, *rest)]
+    output = function(*given)
+    output.backward(torch.ones_like(output))
+    return [output.detach(), *(one.grad for one in given)]
+
+
+def layer(memory_efficient):
+    return lambda x, weight, bias: nn.layer_norm(x, (SHAPE[1],), weight, bias, 1e-5, memory_efficient)
+
+
+def rms(memory_efficient):
+    return lambda x, weight: nn.rms_norm(x, (SHAPE[1],), weight, 1e-5, memory_efficient)
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True])
+@pytest.mark.parametrize("norm", [layer, rms])
+def test_from_the_third_call_on_nothing_is_checked_and_bits_are_the_same(straight, norm, memory_efficient):
+    parameters = [torch.randn(SHAPE[1]) for _ in range(2 if norm is layer else 1)]
+    x = torch.randn(SHAPE)
+    first, second, third = (run(norm(memory_efficient), x, *parameters) for _ in range(3))
+    assert straight() == 2  # the first makes the recording, the second passes it
+    for one, other, another in zip(first, second, third, strict=True):
+        assert torch.equal(one, other)
+        assert torch.equal(one, another)
+    with torch.no_grad():
+        assert torch.equal(norm(memory_efficient)(x, *parameters), first[0])
+    others = [torch.randn_like(one) for one in (x, *parameters)]
+    replayed = run(norm(memory_efficient), *others)
+    assert straight() == 0
+    replay._recordings.clear()
+    for one, other in zip(replayed, run(norm(memory_efficient), *others), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_mistakes_are_told_after_right_calls_too(straight):
+    x, weight, bias = torch.randn(SHAPE), torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
+    for _ in range(3):
+        layer(False)(x, weight, bias)
+    for kind, text, wrong in [
+        (RuntimeError, "expected input with shape", (x[:, :-1].contiguous(), weight, bias)),
+        (RuntimeError, "Expected weight to be of same shape", (x, weight[:-1].clone(), bias)),
+        (RuntimeError, "mixed dtype", (x, weight.double(), bias)),
+        (RuntimeError, "expected scalar type", (x.bfloat16(), weight.float(), bias.bfloat16())),
+        (TypeError, "must be Tensor, not list", (x, weight, [1.0])),
+    ]:
+        with pytest.raises(kind, match=text):
+            layer(False)(*wrong)
+    with pytest.raises(ValueError, match='False, True or "exact"'):
+        layer("precise")(x, weight, bias)
+
+
+def test_what_looks_on_is_noticed_after_right_calls_too(straight):
+    x, weight, bias = torch.randn(SHAPE), torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
+    for _ in range(3):
+        want = layer(False)(x, weight, bias)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(False)(x, weight, bias).dtype == torch.bfloat16
+    got = torch.func.vmap(layer(False), in_dims=(0, None, None))(x[None], weight, bias)[0]
+    torch.testing.assert_close(got, want)
+    assert functional._recorded(x, (SHAPE[1],), weight, bias, 1e-5, False)[0] is not None  # it was there to be taken
