@@ -13,7 +13,7 @@ SHAPE = 3, 36
 
 @pytest.fixture
 def straight(monkeypatch):
-    """A fake GPU 0, where CPU tensors lie; a function that says how many norms have been checked since the last time."""
+    """A fake GPU 0, where CPU tensors lie; a function that says how many norms were checked since the last time."""
     fake_driver(monkeypatch)
     fake_home(monkeypatch)
     count = []
