@@ -1,7 +1,8 @@
 """Threads, warps and blocks, and who runs next.
 
-A CUDA thread is a greenlet: a function call that can stop in the middle and go on later. It stops only where CUDA
-threads meet (a barrier, a warp operation, a grid sync) or where it spins on an atomic. A warp runs its lanes one
+A CUDA thread runs on a greenlet: a function call that can stop in the middle and go on later. It stops only where CUDA
+threads meet (a barrier, a warp operation, a grid sync) or where it spins on an atomic; when it returns, its greenlet
+serves a thread of a later block, because a new one costs more than many a kernel does in it. A warp runs its lanes one
 after another, each to its next stop, then resolves the warp operations whose lanes are all there; a block runs its
 warps, then releases its barrier; a cluster runs its blocks in turns, a grid its clusters. `launch.py` starts a `Grid`,
 the operations in `api.py`, `warp.py` and `clusters.py` stop its threads.
@@ -88,22 +89,21 @@ class Indices(Sequence[Dim3]):
         return Dim3(x, y, z)
 
 
-class Thread(greenlet):
-    """One CUDA thread.
+class Thread:
+    """One CUDA thread, and the `fiber` that it runs on until it returns.
 
     While it is stopped, `operation` names what it waits at, `mask` the lanes that a warp operation is about, `given`
     what it brought; whoever resolves the operation puts its answer into `result`.
     """
 
     __slots__ = (
-        *("arrival", "block", "copies", "given", "index", "lane", "mask", "operation", "polled", "result", "seen"),
-        "stored_remotely",
-        *("spins", "updates", "warp"),
+        *("arrival", "block", "copies", "fiber", "given", "index", "lane", "mask", "operation", "polled", "result"),
+        *("seen", "spins", "stored_remotely", "updates", "warp"),
     )
 
-    def __init__(self, run: Callable[[], None], index: Dim3, lane: int, warp: "Warp", block: "Block"):
-        """Be ready to call `run`."""
-        super().__init__(run)
+    def __init__(self, fiber: greenlet, index: Dim3, lane: int, warp: "Warp", block: "Block"):
+        """Be ready to run on `fiber`."""
+        self.fiber: greenlet | None = fiber
         self.index, self.lane, self.warp, self.block = index, lane, warp, block
         self.operation: str | None = None
         self.mask, self.spins, self.updates = 0, 0, 0
@@ -114,6 +114,16 @@ class Thread(greenlet):
         self.arrival: int | None = None  # at the cluster's barrier, after it had been passed so often
         self.stored_remotely = False  # in another block of the cluster, since the last cluster_arrive
         self.seen: Any = None  # the observer's own
+
+    @property
+    def frame(self) -> FrameType | None:
+        """Where the thread has stopped; None if it has not begun or has returned."""
+        return None if self.fiber is None else self.fiber.gr_frame
+
+    def throw(self, error: Exception) -> None:
+        """Raise `error` where the thread has stopped."""
+        assert self.fiber is not None, "only a thread that has not returned stands somewhere"
+        self.fiber.throw(error)
 
     @property
     def name(self) -> str:
@@ -146,7 +156,7 @@ class Warp:
             for thread in ready:
                 cuda.threadIdx = thread.index
                 cuda.current = thread
-                thread.switch()
+                thread.fiber.switch()
             if not (self.waiting and self.resolve()):
                 return
 
@@ -203,9 +213,7 @@ class Block:
         for first in range(0, len(threads), WARP_SIZE):
             warp = Warp(self)
             for lane, thread_index in enumerate(threads[first : first + WARP_SIZE]):
-                thread = Thread(grid.body, thread_index, lane, warp, self)
-                thread.gr_context = grid.context
-                warp.threads.append(thread)
+                warp.threads.append(Thread(grid.fiber(), thread_index, lane, warp, self))
             warp.live, warp.live_mask = list(warp.threads), (1 << len(warp.threads)) - 1
             warp.ready = list(warp.threads)
             self.warps.append(warp)
@@ -256,8 +264,8 @@ class Block:
             if thread.operation != first.operation:
                 raise BarrierError(
                     f"threads of {first.block.grid.kernel_name!r} wait together at two kinds of barrier:\n"
-                    f"  {first.operation} at {place(first.gr_frame)}  ({first.name})\n"
-                    f"  {thread.operation} at {place(thread.gr_frame)}  ({thread.name})"
+                    f"  {first.operation} at {place(first.frame)}  ({first.name})\n"
+                    f"  {thread.operation} at {place(thread.frame)}  ({thread.name})"
                 )
         if first.operation != "syncthreads":
             result = BARRIER_RESULTS[first.operation]([bool(thread.given) for thread in arrived])
@@ -299,6 +307,7 @@ class Grid:
         self.block_indices, self.thread_indices = Indices(grid), Indices(block)[:]
         self.cluster, self.cluster_indices = cluster, Indices(Dim3(grid.x // cluster, grid.y, grid.z))
         self.hub = getcurrent()
+        self.idle: list[greenlet] = []  # fibers whose threads have returned
         self.progress = 0  # counts what cannot happen in a livelock
         self.parked: list[Cluster] = []  # those that have not ended
         with np.errstate(
@@ -306,18 +315,30 @@ class Grid:
         ):  # a GPU has no floating-point warnings; greenlets start with a context of their own
             self.context = contextvars.copy_context()
 
+    def fiber(self) -> greenlet:
+        """Return a greenlet for one thread."""
+        if self.idle:
+            return self.idle.pop()
+        fiber = greenlet(self.body)
+        fiber.gr_context = self.context
+        return fiber
+
     def body(self) -> None:
-        """Run the kernel; the function of every thread."""
-        self.call()
-        thread: Thread = self.cuda.current
-        warp = thread.warp
-        warp.live.remove(thread)
-        warp.live_mask &= ~(1 << thread.lane)
-        warp.block.cluster.arrived.discard(thread)
-        warp.block.live_count -= 1
-        self.progress += 1
-        if self.cuda.observer is not None:
-            self.cuda.observer.returned(thread)
+        """Run the kernel for one thread after another; the function of every fiber."""
+        while True:
+            self.call()
+            thread: Thread = self.cuda.current
+            warp = thread.warp
+            warp.live.remove(thread)
+            warp.live_mask &= ~(1 << thread.lane)
+            warp.block.cluster.arrived.discard(thread)
+            warp.block.live_count -= 1
+            self.progress += 1
+            if self.cuda.observer is not None:
+                self.cuda.observer.returned(thread)
+            self.idle.append(thread.fiber)
+            thread.fiber = None
+            self.hub.switch()
 
     def run(self) -> None:
         """Run every block to its end. Whatever is raised, in a kernel or here, leaves no thread behind."""
@@ -330,10 +351,9 @@ class Grid:
             self.annotate(error)
             raise
         finally:
-            for cluster in self.parked:
-                for block in cluster.blocks:
-                    for thread in block.threads:
-                        end(thread)
+            live = [thread.fiber for block in self.live_blocks for thread in block.threads if thread.fiber is not None]
+            for fiber in live + self.idle:
+                end(fiber)
 
     def begin_cluster(self, index: Dim3) -> Cluster:
         """Return the blocks of the cluster at `index`; none has run yet."""
@@ -436,7 +456,8 @@ class Grid:
     def annotate(self, error: BaseException) -> None:
         """Note kernel, block and thread on an exception that came out of a kernel."""
         thread = self.cuda.current
-        if thread is not None and thread.dead and not isinstance(error, (DeadlockError, BarrierError)):
+        failed = thread is not None and thread.fiber is not None and thread.fiber.dead
+        if failed and not isinstance(error, (DeadlockError, BarrierError)):
             if isinstance(error, IndexError):
                 self.annotate_index(error, thread)
             error.add_note(f"in kernel {self.kernel_name!r}, {thread.name}")
@@ -457,7 +478,7 @@ class Grid:
                 if thread.operation is None:
                     returned += 1
                 else:
-                    places.setdefault((thread.operation, place(thread.gr_frame)), []).append(thread)
+                    places.setdefault((thread.operation, place(thread.frame)), []).append(thread)
         lines = [f"{what} in kernel {self.kernel_name!r}:"]
         for (operation, where), threads in places.items():
             count = "1 thread" if len(threads) == 1 else f"{len(threads)} threads"
@@ -499,8 +520,8 @@ def wanted(thread: Thread) -> str:
     return "a value that no thread writes"
 
 
-def end(thread: Thread) -> None:
-    """Unwind a stopped thread, so that no frame and no reference outlives the launch."""
-    while not thread.dead:  # a `finally` in the kernel may stop at another barrier
+def end(fiber: greenlet) -> None:
+    """Unwind a stopped fiber, so that no frame and no reference outlives the launch."""
+    while not fiber.dead:  # a `finally` in the kernel may stop at another barrier
         with suppress(Exception):
-            thread.throw(GreenletExit)
+            fiber.throw(GreenletExit)

@@ -162,7 +162,7 @@ def _refuse(thread: "Thread", source: int, operation: str) -> None:
     thread.throw(
         ShuffleError(
             f"{operation}: lane {thread.lane} reads from lane {source}, which {why} (mask {thread.mask:#010x})\n"
-            f"  at {place(thread.gr_frame)}"
+            f"  at {place(thread.frame)}"
         )
     )
 

@@ -12,7 +12,7 @@ from normlab.arguments import step_of
 from normlab.arrays import HostHome
 from normlab.engine import use_gpu, using
 from normlab.kernels import BackwardProblem
-from normlab.kernels.backward import step_2_fused, step_3_pipelined
+from normlab.kernels.backward import final_sums, step_2_fused, step_3_pipelined
 from normlab.kernels.backward.ring import Layout
 from normlab.kernels.forward import step_7_clusters
 from normlab.sim import sanitize
@@ -59,7 +59,8 @@ def test_a_row_s_results_have_the_same_bits_in_every_batch(step, n2, dtype, rms)
 @backward_steps
 @shapes
 @both_paths
-def test_a_row_s_grad_input_has_the_same_bits_in_every_batch(step, n2, dtype, memory_efficient):
+def test_a_row_s_grad_input_has_the_same_bits_in_every_batch(step, n2, dtype, memory_efficient, monkeypatch):
+    monkeypatch.setattr(final_sums, "launch_sums", lambda *args: None)  # of the other gradients, and most of the time
     case = random_case(50 if n2 < 100 else 5, n2, dtype)
     output, mean, invvar = statistics(case)
     saved = output if memory_efficient else case.x

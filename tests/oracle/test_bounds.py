@@ -63,7 +63,8 @@ def kernels(draw):
 def problems(draw, kernel):
     """Arguments of `compare`, poisoned with an infinity or a NaN at times."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    n1, n2 = draw(st.sampled_from([1, 3, 17])), draw(st.sampled_from(WIDTHS))
+    n2 = draw(st.sampled_from(WIDTHS))
+    n1 = draw(st.sampled_from([1, 3, 17] if n2 < 200 else [1, 3]))  # 17 wide rows take as long as all the rest
     eps = draw(st.sampled_from([1e-12, 1e-5, 0.5, -0.5, 0.0]) | st.sampled_from(BEYOND_FLOAT32))
     x = within(draw(st.sampled_from(ROWS))(rng, n1, n2), kernel.input)
     weight = {

@@ -11,7 +11,7 @@ Place = tuple[tuple[CodeType, int], ...]  # the kernel's instruction, then those
 
 def place_of(thread: Any) -> Place:
     """Return where a stopped thread stands."""
-    frame: FrameType | None = thread.gr_frame
+    frame: FrameType | None = thread.frame
     found = []
     while frame is not None:
         if KERNEL_MARK in frame.f_globals:

@@ -298,5 +298,5 @@ def _store(value: Any, array: Any, key: Any, place: int) -> None:
 
 
 def _stopped_at(thread: Any) -> Line:
-    frame = kernel_frame(thread.gr_frame)
+    frame = kernel_frame(thread.frame)
     return line_of(frame.f_code, frame.f_lasti)
