@@ -10,8 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from normlab.bench import choices, problem
-from normlab.bench.contenders import ours
-from normlab.bench.peers import load_peers
+from normlab.bench.contenders import load_peers, ours
 
 
 def warm(one: problem.Problem) -> None:
