@@ -58,7 +58,8 @@ def main() -> None:
                 print(f"{norm:6} {dtype!s:15} {name:20} {microseconds}")
     if sys.argv[1:]:
         with open(sys.argv[1], "w") as file:
-            json.dump({"what": "modules", **provenance(), "n2": N2, "rows": rows}, file, indent=1)
+            command = "python -m hardware.modules " + sys.argv[1]
+            json.dump({"what": "modules", **provenance(), "command": command, "n2": N2, "rows": rows}, file, indent=1)
 
 
 if __name__ == "__main__":
