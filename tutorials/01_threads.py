@@ -25,7 +25,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from normlab import lesson
-from normlab.engine import cuda, launch, use_gpu
+from normlab.engine import cuda, float32, launch, use_gpu
 from normlab.sim import sanitize, trace
 
 lesson.begin()
@@ -270,7 +270,7 @@ plt.show()
 def thread_per_row(x, total):
     row = cuda.grid(1)
     if row < x.shape[0]:
-        value = np.float32(0)
+        value = float32(0)
         for column in range(x.shape[1]):
             value += x[row, column]
         total[row] = value
@@ -286,7 +286,7 @@ _ = by_thread.draw_sectors(lesson.line(thread_per_row, "value += x"), "ld")
 # The loop runs along a row. But lanes stand in *different* rows, 128 elements apart. So in each turn of the loop a warp
 # touches 32 sectors and uses 4 bytes of each.
 #
-# `np.float32(0)` is there for a reason. `0.0` is a float64, and so the compiler would carry the sum in float64, which
+# `float32(0)` is there for a reason. `0.0` is a float64, and so the compiler would carry the sum in float64, which
 # is slow on a GPU.
 #
 # **A warp per row.** Lane 0 takes columns 0, 32, 64, …, lane 1 takes columns 1, 33, 65, …. Then neighbours read
@@ -298,7 +298,7 @@ _ = by_thread.draw_sectors(lesson.line(thread_per_row, "value += x"), "ld")
 @cuda.jit
 def warp_per_row(x, partial):
     row, lane = cuda.blockIdx.x, cuda.threadIdx.x
-    value = np.float32(0)
+    value = float32(0)
     column = lane
     while column < x.shape[1]:
         value += x[row, column]
