@@ -31,7 +31,7 @@ EXERCISE = Exercise(
     example={"cells": 64, "times": 3},
     hints=(
         "Each cell is read by three threads and written by one. List what happens to cell 5 in two turns of the loop.",
-        "The first load must come before a neighbour's first read; a read before the write that follows it; that write "
+        "The first write to line must come before a neighbour's first read; a read before the write that follows it; that write "
         "before the next turn's reads.",
         "Three cuda.syncthreads(), one at each of the three places, none of them inside an if.",
     ),
