@@ -32,7 +32,8 @@ lesson.begin()
 
 # %% [markdown]
 # The line above says where kernels run here: on a GPU, or in normlab's **simulator** of one. The notebook is the same in
-# both cases. All *results* and all *counts* below hold for a GPU; only *times* need one.
+# both cases. All *results* below hold for a GPU, and so do the *counts* (but for loads that a compiler saves; more of
+# that at the end). Only *times* need one.
 #
 # ## A kernel is a function that many threads run
 #
@@ -364,8 +365,8 @@ print(f"{record['gpu, driver']}: {len(launches)} launches")
 print(f"{same} have the same counters; in {explained} the compiler merged loads, and the rest is the same")
 
 # %% [markdown]
-# It has no clock, no caches and no compiler. The compiler may merge two loads of the source into one; that is the
-# second number.
+# It has no clock, no caches and no compiler. The compiler may merge two loads of the source into one, or take a load out
+# of a loop; that is the second number.
 #
 # <details><summary><b>Question.</b> A block has 33 threads. How many warps is that, and how many lanes of the last one
 # do work?</summary>

@@ -274,7 +274,10 @@ from normlab.stages.recompute import normalised as normalised_stage
 _ = counted.draw_sectors(lesson.line(normalised_stage, "load(invvar, row)"), "ld", "invvar")
 
 # %% [markdown]
-# That costs hardly any memory traffic, but instructions in every turn of the loop. The fast steps load them once a row.
+# That costs hardly any memory traffic, but instructions in every turn of the loop. These counts are those of the source.
+# For a GPU, Numba's compiler takes both loads out of the *first* loop, as nothing changes their values there. In the
+# *second* loop it merges the two of `invvar`, and has to leave the rest: the loop stores into `grad_input`, and for all
+# the compiler knows that could be the same memory. The fast steps load them once a row, by their source.
 #
 # A row of 4,096 float32 is 16 KiB. Between the passes it may stay in the L1 cache, or not. The fast steps do not rely
 # on the cache. They keep the row in registers or shared memory: `normlab/kernels/backward/step_2_fused.py` and
