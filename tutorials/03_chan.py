@@ -3,8 +3,8 @@
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/03_chan.ipynb)
 #
-# **Aim.** Let many threads find the moments of one row together: each of its own share, and then share by share into
-# one. Understand the case of an empty share, and why a tree is better than a chain.
+# **Aim.** Let many threads find the mean and variance of one row together: each those of its own share, and then merge
+# the shares. Understand the case of an empty share, and why a tree is better than a chain.
 #
 # **Before.** [Tutorial 2](02_moments.ipynb): mean, m2, count; u = 2⁻²⁴.
 #
@@ -35,7 +35,8 @@ f32 = np.float32
 #
 # Welford's step takes one value after another. A row of 4,096 values would keep one thread busy for 4,096 steps, while
 # thousands of threads have nothing to do. So deal the row out: 128 threads, 32 values each. Each thread runs Welford on
-# its own values and ends with its own **(mean, m2, count)**. What is the (mean, m2, count) of all?
+# its own values and ends with its own **(mean, m2, count)**, short: the **moments** of its values. What are the moments
+# of all?
 #
 # ## The formula, derived
 #
@@ -305,8 +306,8 @@ print("merged in a chain:   ", lesson.timed(lambda: launch(merge_shares, 1, 1, m
 # ## Exercise
 #
 # The course's exercise 2 asks for `chan_merge`, and exercise 3 for its case of count 0: `normlab course check 2` and
-# `normlab course check 3`. Before that, here: write a tree of merges in Python over 8 groups, some of them empty, and
-# compare with NumPy.
+# `normlab course check 3`. (The kernel of exercise 3 uses shuffles, which are the next tutorial's. You need not touch
+# them.) Before that, here: write a tree of merges in Python over 8 groups, some of them empty, and compare with NumPy.
 
 # %%
 # Your code here.

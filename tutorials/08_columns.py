@@ -154,10 +154,28 @@ for step in (step_0_global_atomics.STEP, step_1_apex.STEP):
 #
 # ## Partial sums in two kernels
 #
-# - **First kernel.** Cut the rows into 16 **parts**. A block takes 32 columns and one part: n2/32 × 16 blocks. Each leaves 32 partial
-#   sums. Together they are a small matrix (16, n2).
+# - **First kernel.** Cut the rows into 16 **parts**. A block takes 32 columns and one part: n2/32 × 16 blocks. Each
+#   leaves 32 partial sums. Together they are a small matrix (16, n2).
 # - **Second kernel.** Adds up its 16 rows.
-#
+
+# %%
+figure, ax = plt.subplots(figsize=(9, 3.2), layout="constrained")
+for left, height, name in ((0, 1, "dy: n1 rows"), (6, 0.35, "partial sums: 16 rows"), (12, 0.1, "grad_bias: 1 row")):
+    parts = 16 if left < 12 else 1
+    for part in range(parts):
+        for strip in range(4):
+            colour = plt.cm.tab20c(4 * strip + part % 4)
+            place = left + strip, (1 - height) / 2 + height * part / parts
+            ax.add_patch(plt.Rectangle(place, 1, height / parts, facecolor=colour, edgecolor="white", linewidth=0.4))
+    ax.text(left + 2, (1 - height) / 2 - 0.06, name, ha="center", va="bottom")
+for left, name in ((5, "first\nkernel"), (11, "second\nkernel")):
+    ax.annotate("", (left + 0.7, 0.5), (left - 0.7, 0.5), arrowprops={"arrowstyle": "->"})
+    ax.text(left, 0.45, name, ha="center", va="bottom", fontsize=8)
+ax.set(xlim=(-0.5, 16.5), ylim=(1.05, -0.1), title="A cell on the left is a block: 32 columns of one part")
+ax.axis("off")
+plt.show()
+
+# %% [markdown]
 # The 16 is fixed, and no two blocks write to the same place. So the order of additions depends on the shape alone, and
 # the bits of the result do not depend on luck.
 #
