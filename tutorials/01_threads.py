@@ -25,14 +25,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from normlab import lesson
-from normlab.engine import cuda, launch, use_gpu
+from normlab.engine import cuda, float32, launch, use_gpu
 from normlab.sim import sanitize, trace
 
 lesson.begin()
 
 # %% [markdown]
-# The line above says where kernels run here. The notebook is the same in both worlds. All *results* and all *counts*
-# below hold for a GPU; only *times* need one.
+# The line above says where kernels run here: on a GPU, or in normlab's **simulator** of one. The notebook is the same in
+# both cases. All *results* below hold for a GPU, and so do the *counts* (but for loads that a compiler saves; more of
+# that at the end). Only *times* need one.
 #
 # ## A kernel is a function that many threads run
 #
@@ -58,12 +59,29 @@ print("thread", thread)
 print("number", number)
 
 # %% [markdown]
-# - `@cuda.jit` marks a kernel. `cuda` is Numba's: with a GPU, Numba compiles the function for it.
+# - `@cuda.jit` marks a kernel. It comes from Numba, a compiler for Python functions: with a GPU, Numba compiles the
+#   function for it.
 # - `launch(kernel, blocks, threads, *arguments)` starts it. Without a GPU, normlab's simulator runs it.
 # - Threads come in **blocks** of equal size. All blocks together are the **grid**.
 # - `cuda.threadIdx.x` is the thread's number in its block. `cuda.blockIdx.x` is the block's number in the grid.
 #   `cuda.blockDim.x` is the number of threads in a block.
-#
+
+# %%
+figure, ax = plt.subplots(figsize=(9, 1.6), layout="constrained")
+for i in range(24):
+    left = i + i // 8  # a gap of one between blocks
+    ax.add_patch(plt.Rectangle((left, 0), 1, 1, facecolor=("#cfe0f3", "#9cc3e6")[i % 2], edgecolor="white"))
+    ax.text(left + 0.5, 0.5, f"{i % 8}", ha="center", va="center")
+    ax.text(left + 0.5, -0.35, f"{i}", ha="center", va="center", color="#c8401a")
+for b in range(3):
+    ax.text(9 * b + 4, 1.3, f"block {b}", ha="center", va="center")
+ax.text(-0.3, 0.5, "threadIdx.x", ha="right", va="center")
+ax.text(-0.3, -0.35, "i", ha="right", va="center", color="#c8401a")
+ax.set(xlim=(-4, 26.5), ylim=(-0.7, 1.7))
+ax.axis("off")
+plt.show()
+
+# %% [markdown]
 # The sum in the kernel's first line is so common that it has a name: `cuda.grid(1)`. (`.x` is there because blocks and
 # grids may have two or three dimensions. Later.)
 #
@@ -74,7 +92,7 @@ print("number", number)
 # ## One thread too many
 #
 # The number of elements is rarely a multiple of the block size. So there are more threads than elements, and the last
-# ones must do nothing. What if one forgets that?
+# ones must do nothing. What if you forget that?
 
 
 # %%
@@ -132,40 +150,44 @@ plt.show()
 
 # %% [markdown]
 # What if lanes of a warp want to do different things? Then the warp does one thing after the other, and those lanes
-# that do not take part wait. That is called **divergence**. Both kernels below do the same to 64 elements. In the
-# first, neighbours part ways. In the second, a whole warp goes one way.
+# that do not take part wait. That is called **divergence**. Both kernels below copy 64 elements, half of them from a
+# and half from b. In the first, neighbours part ways. In the second, a whole warp goes one way.
 
 
 # %%
 @cuda.jit
-def lanes_part(x, y):
+def lanes_part(a, b, y):
     i = cuda.threadIdx.x
     if i % 2 == 0:
-        y[i] = x[i]
+        y[i] = a[i]
     else:
-        y[i] = -x[i]
+        y[i] = b[i]
 
 
 @cuda.jit
-def warps_part(x, y):
+def warps_part(a, b, y):
     i = cuda.threadIdx.x
     if i < 32:
-        y[i] = x[i]
+        y[i] = a[i]
     else:
-        y[i] = -x[i]
+        y[i] = b[i]
 
 
-x, y = np.ones(64, np.float32), np.zeros(64, np.float32)
-parted = trace(lanes_part)[1, 64](x, y)
-whole = trace(warps_part)[1, 64](x, y)
+a, b, y = np.zeros(64, np.float32), np.ones(64, np.float32), np.empty(64, np.float32)
+parted = trace(lanes_part)[1, 64](a, b, y)
+whole = trace(warps_part)[1, 64](a, b, y)
 parted.compare(whole)
 
 # %% [markdown]
 # `trace` runs a kernel in the simulator and counts. The long names are those of NVIDIA's profiler, Nsight Compute, so
-# that what you learn here you can read there.
+# that what you learn here you can read there; names that begin with `normlab` are our own. `op_ld` means loads, `op_st`
+# stores. Look at two kinds of rows (sectors come next):
 #
 # - A **request** is one load or store instruction of one warp. The kernel whose lanes part makes twice as many.
 # - The last row is how many lanes took part in a request, on average: 16, and 32.
+#
+# (The branches read two arrays on purpose. If both read the same element, the compiler for a GPU would load it once,
+# before the branch. The simulator has no compiler: it counts what the source says.)
 #
 # <details><summary><b>Question.</b> Two warps, each loads once and stores once. Why does the second kernel make 2 load
 # requests, and the first 4?</summary>
@@ -192,8 +214,9 @@ counted = trace(copy)[1, 32](np.zeros(32, np.float32), np.zeros(32, np.float32))
 _ = counted.draw_sectors(lesson.line(copy, "y[i] = x[i]"), "ld")
 
 # %% [markdown]
-# A row is a lane, a column a sector. Dark is what the lane wants; pale is what moves along. 32 lanes × 4 bytes = 128
-# bytes = 4 sectors, and all of it is used. This is the best there is for float32, and it is called a **coalesced**
+# (`lesson.line` finds the number of a line of the kernel; `"ld"` asks for its loads.) A row is a lane, a column a
+# sector. Dark is what the lane wants; pale is what moves along. The lowest row is the whole warp. 32 lanes × 4 bytes =
+# 128 bytes = 4 sectors, and all of it is used. This is the best there is for float32, and it is called a **coalesced**
 # access: neighbouring lanes on neighbouring elements.
 #
 # Now let each lane skip seven elements.
@@ -237,9 +260,10 @@ plt.show()
 # %% [markdown]
 # ## Two ways to add up a row
 #
-# LayerNorm, which this house is about, works on the rows of a matrix. Let us add up each row of a 32 × 128 matrix.
+# normlab is about LayerNorm, a layer of most language models. It works on the rows of a matrix, and its main work is
+# adding up. So let us add up each row of a 32 × 128 matrix.
 #
-# **A thread per row.** It looks natural: a loop, as in C.
+# **A thread per row.** It looks natural: each thread has a loop over the columns of its row.
 
 
 # %%
@@ -247,7 +271,7 @@ plt.show()
 def thread_per_row(x, total):
     row = cuda.grid(1)
     if row < x.shape[0]:
-        value = np.float32(0)
+        value = float32(0)
         for column in range(x.shape[1]):
             value += x[row, column]
         total[row] = value
@@ -263,8 +287,8 @@ _ = by_thread.draw_sectors(lesson.line(thread_per_row, "value += x"), "ld")
 # The loop runs along a row. But lanes stand in *different* rows, 128 elements apart. So in each turn of the loop a warp
 # touches 32 sectors and uses 4 bytes of each.
 #
-# `np.float32(0)` is there for a reason. `0.0` is a float64, and so the compiler would carry the sum in float64, at a
-# high price.
+# `float32(0)` is there for a reason. `0.0` is a float64, and so the compiler would carry the sum in float64, which
+# is slow on a GPU.
 #
 # **A warp per row.** Lane 0 takes columns 0, 32, 64, …, lane 1 takes columns 1, 33, 65, …. Then neighbours read
 # neighbours. Each lane ends with a partial sum. To join the 32 partial sums, one needs the warp to talk; that is
@@ -275,7 +299,7 @@ _ = by_thread.draw_sectors(lesson.line(thread_per_row, "value += x"), "ld")
 @cuda.jit
 def warp_per_row(x, partial):
     row, lane = cuda.blockIdx.x, cuda.threadIdx.x
-    value = np.float32(0)
+    value = float32(0)
     column = lane
     while column < x.shape[1]:
         value += x[row, column]
@@ -289,9 +313,14 @@ print("largest difference from NumPy:", np.abs(partial.sum(axis=1) - x.sum(axis=
 _ = by_thread.draw_comparison(by_warp)
 
 # %% [markdown]
-# The same loads are now made in requests of 4 sectors each. A GPU has **caches**, small and fast memories that keep
-# what was read lately. They soften the blow of the first kernel, but not by enough. normlab has **ladders** of kernels:
-# the same computation in steps, each with one idea more. The first step of the LayerNorm ladder has this very flaw:
+# As many load requests as before, but of 4 sectors each, not 32. (There are more *stores*: 32 partial sums a row
+# instead of one sum.) A GPU has **caches**, small and fast memories that keep what was read lately. In the first
+# kernel, a lane's next seven elements lie in the sector that it has just loaded. If the cache still has it then, little
+# is lost. Often it does not.
+#
+# normlab has **ladders** of kernels: the same computation in steps, each with one idea more. In the first step of the
+# LayerNorm ladder a thread takes a row, as in our first kernel. In the second a block does, and neighbours read
+# neighbours:
 
 # %%
 from normlab.kernels import LADDERS
@@ -302,7 +331,7 @@ for step in LADDERS["forward"][:2]:
 
 # %% [markdown]
 # Those numbers were measured on an H200 (each step's file says so). 1.0 would be as fast as this GPU copies an array of
-# the same size. Eight times faster, mostly by letting neighbours read neighbours.
+# the same size. The second step is eight times as fast. (It also has 128 times as many threads, and that helps, too.)
 #
 # Does it show here?
 
@@ -316,15 +345,13 @@ print("warp per row:  ", lesson.timed(lambda: launch(warp_per_row, n1, 32, rows,
 
 # %% [markdown]
 # In the simulator the second may well take longer: it starts 32 times as many threads, and the simulator runs threads
-# one after another. That is why this house *counts* where it has no GPU, and never quotes the simulator's time as a
-# GPU's.
+# one after another. That is why normlab *counts* where it has no GPU, and never quotes the simulator's time as a GPU's.
 #
 # ## What the simulator is
 #
 # It runs the Python body of a kernel, thread by thread. A warp's threads run until they have to meet; then the next
-# warp's turn comes. It has warps and blocks, and all that later tutorials are about: shared memory, barriers, atomics.
-# It rounds like float32. Its counters of requests and sectors were held against Nsight Compute on an H200, launch by
-# launch:
+# warp's turn comes. It also has what later tutorials are about: shared memory, barriers, atomics. It rounds like
+# float32. Its counters of requests and sectors were compared with Nsight Compute's on an H200, launch by launch:
 
 # %%
 import json
@@ -338,8 +365,8 @@ print(f"{record['gpu, driver']}: {len(launches)} launches")
 print(f"{same} have the same counters; in {explained} the compiler merged loads, and the rest is the same")
 
 # %% [markdown]
-# It has no clock, no caches and no compiler. The compiler may merge two loads of the source into one; that is the
-# second number.
+# It has no clock, no caches and no compiler. The compiler may merge two loads of the source into one, or take a load out
+# of a loop; that is the second number.
 #
 # <details><summary><b>Question.</b> A block has 33 threads. How many warps is that, and how many lanes of the last one
 # do work?</summary>

@@ -44,7 +44,7 @@ lesson.begin()
 #
 # ## Two passes
 #
-# The definition, as it stands: one pass for μ, then a second one for σ². The input is a float32, and so is every
+# The definition, as it stands: one pass for μ, then a second one for σ². The input is float32, and so is every
 # intermediate result; that is what a GPU is fast at.
 
 # %%
@@ -108,8 +108,8 @@ print("NumPy, float64:", shifted.var(dtype=np.float64))
 #
 # ### Why
 #
-# A float32 has 24 bits. So storing a number r rounds it by up to u·|r| with **u = 2⁻²⁴ ≈ 6 · 10⁻⁸**. (That u is called
-# the unit roundoff.)
+# A float32 keeps 24 binary digits of a number. (The rest of its 32 bits say how large it is, and its sign.) So storing a
+# number r rounds it by up to u·|r| with **u = 2⁻²⁴ ≈ 6 · 10⁻⁸**. (That u is called the unit roundoff.)
 #
 # E[x²] is about μ² + σ². It is held with an error of about u·μ². Then μ² is subtracted, and what is left is σ². The
 # *result* is small, but the *error* is still u·μ². Relative to the result it is
@@ -147,8 +147,8 @@ ax.legend(loc="lower right")
 plt.show()
 
 # %% [markdown]
-# The law u κ² fits. Do such rows occur? Yes: the activations of a deep network's residual stream have channels and rows
-# with large offsets, and the input may be anything. A library cannot ask its users to keep κ small.
+# The law u κ² fits: the squares follow the dotted line. Do such rows occur? The input of a LayerNorm is whatever the
+# layers before it have made, and nothing keeps its mean near 0. A library cannot ask its users to keep κ small.
 #
 # <details><summary><b>Question.</b> Would it help to add up in float64?</summary>
 #
@@ -175,14 +175,14 @@ plt.show()
 # So the update is: old deviation times new deviation. Both have the same sign, so m2 never shrinks, and never gets
 # negative. And nothing of the size of μ² ever appears.
 #
-# This is the first **stage** of the house:
+# normlab calls the small functions that its kernels are made of **stages**. This is the first one:
 
 # %%
 print(lesson.source(welford_step))
 
 # %% [markdown]
-# A stage is a **device function**: kernels call it, one thread each. It has a Python twin, `.py_func`, so one can also
-# call it here.
+# `device=True` makes it a **device function**: kernels call it, and each thread runs it with its own numbers. The Python
+# function itself is still there as `.py_func`, so one can also call it here.
 
 
 # %%
@@ -256,8 +256,8 @@ launch(moments_of_rows, 1, 32, x, f32(1e-5), mean, invvar)
 # ## How wrong may it be?
 #
 # One could compare with a tolerance such as 1e-5. But a tolerance that somebody has typed is either too loose, so that
-# mistakes pass, or too tight, so that right kernels fail. This house derives a **bound** from how the kernel computes,
-# and compares with the truth in float64 (the **oracle**).
+# mistakes pass, or too tight, so that right kernels fail. normlab derives a **bound** from how the kernel computes, and
+# compares with the truth in float64. The part of normlab that knows truth and bound is called the **oracle**.
 
 # %%
 truth = oracle.layer_norm(x, 200)
@@ -267,10 +267,11 @@ bound = oracle.layer_norm_bound(x, 200, None, None, 1e-5, arithmetic)
 for name, got in (("mean", mean), ("invvar", invvar)):
     want, allowed = getattr(truth, name), getattr(bound, name)
     used = oracle.assert_within(got, want, allowed, name)
-    print(f"{name:7} worst error {np.abs(got - want).max():.1e}, bound {allowed.max():.1e}, used {used:.0%} of it")
+    print(f"{name:7} worst error {np.abs(got - want).max():.1e}, bound {allowed.max():.1e}, used {used:.1%} of it")
 
 # %% [markdown]
-# "200 terms one after another, computed by Welford" is all that the oracle needs to know. The bound holds for every
+# `Arithmetic` says it: 200 terms of a row, one after another, by Welford, with no merges. (Merges are for the next
+# tutorial, columns for [tutorial 8](08_columns.ipynb).) That is all that the oracle needs to know. The bound holds for every
 # input, also the nastiest. Typical inputs use a small part of it, because roundings go up and down and mostly cancel.
 #
 # [Tutorial 10](10_testing.ipynb) is about such tests.
@@ -278,8 +279,10 @@ for name, got in (("mean", mean), ("invvar", invvar)):
 # ## What it costs
 #
 # Welford's step has a **division**, and every step needs the result of the one before. A division is many instructions.
-# So on an H200 the kernel with Welford (it is that of **apex**, NVIDIA's library of fused operations for PyTorch, which
-# this house rebuilds) is not faster than one that reads its rows three times and only adds:
+# Here are two steps of the forward ladder, on an H200. The one with Welford reads its rows twice: for the moments, and
+# for the output. (It is the kernel of **apex**, NVIDIA's library of fused operations for PyTorch, which normlab
+# rebuilds.) The other one reads its rows three times and only adds. **bfloat16** is a float of 16 bits: as large a
+# range as float32, fewer digits, and half as many bytes to move.
 
 # %%
 from normlab.kernels import LADDERS
@@ -290,9 +293,10 @@ for step in LADDERS["forward"]:
         print(f"{step.name:13} {step.summary:45} bfloat16 {half:.2f}, float32 {single:.2f} of a copy's speed")
 
 # %% [markdown]
-# Remember that when you hear "one pass is faster". It depends on what the pass does. The fastest steps of the ladder
-# keep the row in registers, where a second pass is free, and use the two-pass formula. Welford stays the way to go
-# where the data really comes only once, or in pieces.
+# One reading less, and no faster; in bfloat16 even slower. Remember that when you hear "one pass is faster". It depends
+# on what the pass does. The fastest steps of the ladder keep the row in registers (a thread's own variables), where a
+# second pass reads no memory, and use the two-pass formula. Welford stays the way to go where the data really comes only
+# once, or in pieces.
 #
 # <details><summary><b>Question.</b> Why is <code>count</code> a float32, and not an int?</summary>
 #
@@ -303,8 +307,8 @@ for step in LADDERS["forward"]:
 # <details><summary><b>Question.</b> All values of a row are equal, say 0.1. What does Welford give as m2? And
 # <code>one_pass_naive</code>?</summary>
 #
-# Welford: after the first step the mean is exactly 0.1, every δ is 0, so m2 is exactly 0. The naive formula gives some
-# rounding's worth, perhaps a negative one.
+# Welford: after the first step the mean is exactly the value, every δ is 0, so m2 is exactly 0. The naive formula
+# leaves a rounding error, and it may be negative.
 # </details>
 
 # %%
@@ -314,8 +318,8 @@ print("Welford", welford(constant)[1], " naive", one_pass_naive(constant)[1], " 
 # %% [markdown]
 # ## Here
 #
-# The kernel above beside the ladder's first step: both have a thread for each row; that one reads it three times and
-# only adds.
+# The kernel above beside the ladder's first step. Both have a thread for each row. The ladder's step reads the row three
+# times, only adds, and writes the output, too.
 
 # %%
 n1, n2 = (65536, 1024) if use_gpu() else (32, 200)

@@ -3,8 +3,8 @@
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/03_chan.ipynb)
 #
-# **Aim.** Let many threads find the moments of one row together: each of its own share, and then share by share into
-# one. Understand the case of an empty share, and why a tree is better than a chain.
+# **Aim.** Let many threads find the mean and variance of one row together: each those of its own share, and then merge
+# the shares. Understand the case of an empty share, and why a tree is better than a chain.
 #
 # **Before.** [Tutorial 2](02_moments.ipynb): mean, m2, count; u = 2⁻²⁴.
 #
@@ -35,7 +35,8 @@ f32 = np.float32
 #
 # Welford's step takes one value after another. A row of 4,096 values would keep one thread busy for 4,096 steps, while
 # thousands of threads have nothing to do. So deal the row out: 128 threads, 32 values each. Each thread runs Welford on
-# its own values and ends with its own **(mean, m2, count)**. What is the (mean, m2, count) of all?
+# its own values and ends with its own **(mean, m2, count)**, short: the **moments** of its values. What are the moments
+# of all?
 #
 # ## The formula, derived
 #
@@ -54,8 +55,8 @@ f32 = np.float32
 # $$ m_2 = m_{2a} + m_{2b} + n_a \left(\delta \frac{n_b}{n}\right)^2 + n_b \left(\delta \frac{n_a}{n}\right)^2
 # = m_{2a} + m_{2b} + \delta^2\, \frac{n_a n_b}{n} $$
 #
-# (The two last terms have the common factor δ² n_a n_b / n², times n_b + n_a = n.) This is Chan, Golub and LeVeque's
-# formula, 1983.
+# (The two last terms have the factor δ² n_a n_b / n² in common. What is left, n_b + n_a, is n.) This is Chan, Golub and
+# LeVeque's formula, 1983.
 #
 # In words: the spread of all is the spread within a, plus that within b, plus that *between* their means.
 
@@ -102,8 +103,8 @@ print("NumPy: ", both.mean(), both.var() * len(both), len(both))
 #
 # ## The empty group
 #
-# A row of 100 values and 128 threads: 28 threads see nothing. Their count is 0, and so are mean and m2. Such groups
-# meet on the way, two of them even each other. Without the `if count > 0`, that divides 0 by 0:
+# A row of 100 values and 128 threads: 28 threads see nothing. Their count is 0, and so are mean and m2. Sooner or later
+# two such groups are merged with each other. Without the `if count > 0`, that divides 0 by 0:
 
 
 # %%
@@ -133,8 +134,8 @@ print("a alone:", *chan_merge.py_func(*moments(a), *empty), " =", *moments(a))
 #
 # ## Equal means should stay equal
 #
-# apex, the library by NVIDIA, writes the mean as a weighted average, (n_a/n) mean_a + (n_b/n) mean_b. On paper that is
-# the same. In float32 the two shares are rounded. If both means are equal, the result should be that mean. Count how
+# apex writes the mean as a weighted average, (n_a/n) mean_a + (n_b/n) mean_b. On paper that is the same. In float32 the
+# two shares are rounded, and may not add up to 1. If both means are equal, the result should be that mean. Count how
 # often it is not:
 
 # %%
@@ -154,8 +155,9 @@ print(f"correction of a:  {np.mean(corrected != mean):.0%}")
 #
 # ## A chain or a tree?
 #
-# There are 32 groups to be merged. One after another is a **chain**: 31 merges, each waiting for the one before. In
-# pairs, then pairs of pairs, it is a **tree**: 5 rounds, and all merges of a round can happen at the same time.
+# Say there are 32 groups to be merged. One after another is a **chain**: 31 merges, each waiting for the one before. In
+# pairs, then pairs of pairs, it is a **tree**: 5 rounds, and all merges of a round can happen at the same time. Drawn
+# for 8 groups:
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(10, 3), layout="constrained", sharey=True)
@@ -174,8 +176,8 @@ plt.show()
 
 # %% [markdown]
 # A tree is quicker where there are many workers. It is also **more accurate**. In a chain of n additions, the first
-# value is rounded n − 1 times on its way; in a tree only log₂ n times. So the error's bound is n u for a chain, and u
-# log₂ n for a tree. Plain sums show it well:
+# value is rounded n − 1 times on its way; in a tree only log₂ n times. So for positive values, the relative error is at
+# most about n u for a chain, and u log₂ n for a tree. Plain sums show it well:
 
 
 # %%
@@ -205,8 +207,8 @@ plt.show()
 
 # %% [markdown]
 # The dotted lines are bounds: nothing may be above them. The chain's errors grow; the tree's stay where they are. That
-# is why the oracle of this house asks a kernel for two numbers: how many **terms** one thread adds up in a chain, and
-# how many levels of **merges** follow.
+# is why normlab's oracle ([tutorial 2](02_moments.ipynb)) asks for two numbers: how many **terms** one thread adds up in
+# a chain, and how many levels of **merges** follow.
 #
 # ## Two kernels
 #
@@ -257,14 +259,16 @@ for n in (4000, 40):  # the second one has fewer values than threads
     print(f"n = {n}: variance {m2 / count:.5f}, truth {x.var(dtype=np.float64):.5f}, count {count:.0f}")
 
 # %% [markdown]
-# It is right, and it is clumsy: a second launch, and a trip through global memory for three numbers a thread. The lanes
-# of a warp can do better, without any memory. That is the next tutorial.
+# It is right, and it is clumsy: a second launch, and a trip through global memory for three numbers a thread. (The
+# second launch is needed: only when a kernel has ended is it sure that all its threads have stored.) The lanes of a warp
+# can do better, without any memory. That is the next tutorial.
 #
 # ## The same formula elsewhere
 #
-# Nothing in the merge knows where the groups come from. In **batch norm** the groups may be images on different
-# machines: each finds the moments of its own, sends three numbers, and all merge them. `normlab.family` does that with
-# this very stage:
+# Nothing in the merge knows where the groups come from. In **batch norm**, μ and σ² are those of a channel over all
+# images, and the images may be on different machines. Each machine finds the moments of its own images and sends three
+# numbers, and all merge them. Here is normlab's batch norm, on one machine; its threads merge their shares with this very
+# stage:
 
 # %%
 from normlab import family
@@ -276,8 +280,8 @@ print("mean of each channel:", mean, " NumPy:", images.mean(axis=(0, 2, 3)))
 # %% [markdown]
 # <details><summary><b>Question.</b> A colleague averages the variances of two machines. When is that right?</summary>
 #
-# Only if both have equally many values *and* equal means. Otherwise the term δ² n_a n_b / n, the spread between the
-# machines, is missing.
+# If both have equally many values *and* equal means. If the counts differ, the average has to be weighted by them. If
+# the means differ, the term δ² n_a n_b / n, the spread between the machines, is missing.
 # </details>
 #
 # ## Here
@@ -296,14 +300,14 @@ print("merged in a chain:   ", lesson.timed(lambda: launch(merge_shares, 1, 1, m
 # ## What you have seen
 #
 # - (mean, m2, count) of two groups give that of both: Chan's merge. Welford's step is its smallest case.
-# - An empty group must be no one's NaN.
+# - Two empty groups must merge to an empty group, and not to NaN.
 # - Trees have log₂ n rounds, and errors that grow with log₂ n instead of n.
 #
 # ## Exercise
 #
 # The course's exercise 2 asks for `chan_merge`, and exercise 3 for its case of count 0: `normlab course check 2` and
-# `normlab course check 3`. Before that, here: write a tree of merges in Python over 8 groups, some of them empty, and
-# compare with NumPy.
+# `normlab course check 3`. (The kernel of exercise 3 uses shuffles, which are the next tutorial's. You need not touch
+# them.) Before that, here: write a tree of merges in Python over 8 groups, some of them empty, and compare with NumPy.
 
 # %%
 # Your code here.

@@ -36,13 +36,13 @@ ALL_LANES = 0xFFFFFFFF
 # ## A lane reads another lane's variable
 #
 # A thread keeps its variables in **registers**. They are the fastest memory there is, and private: no other thread can
-# read them. With one exception. The lanes of a warp execute the same instruction at the same time. So there is an
-# instruction in which each lane offers a value and takes one from another lane. That is a **shuffle**:
+# read them. There is one exception. The lanes of a warp execute an instruction together. So there can be an instruction
+# in which each lane offers a value and takes one from another lane. That is a **shuffle**:
 #
 # > `cuda.shfl_sync(mask, value, source)` gives the `value` that lane `source` offers in the same instruction.
 #
-# `mask` says which lanes take part, a bit each. Here always all 32: `0xFFFFFFFF`. All of them must reach the
-# instruction.
+# `mask` says which lanes take part, a bit each. Here always all 32: `0xFFFFFFFF`, which is 32 ones. All of them must
+# reach the instruction.
 
 
 # %%
@@ -74,7 +74,8 @@ print("from the next lane: ", neighbour)
 print(lesson.source(warp_sum))
 
 # %% [markdown]
-# (`rms_merge` is just a + b. It is called so because apex uses it for RMSNorm's sums of squares.)
+# (`1 << level` is 2 to the power of `level`: 1, 2, 4, 8, 16. `& 31` keeps the last five bits, and so is modulo 32.
+# `lane_index()` is the number of the lane. `rms_merge` is just a + b; its name is apex's.)
 #
 # `trace` notes who gives a value to whom. Time runs down; each step is one shuffle.
 
@@ -92,17 +93,18 @@ counted = trace(sum_by_rotation)[1, 32](x, by_rotation)
 _ = counted.draw_tree()
 
 # %% [markdown]
-# Five steps, because 2⁵ = 32. But is each value counted exactly once? Let us follow *sets*. At the beginning lane i
-# knows {i}. After a step it knows what it knew, and what the other lane knew. Before step l (from 0), lane i knows the
-# lanes i, i + 1, …, i + 2^l − 1: a run of 2^l. The lane 2^l further on knows the *next* run of 2^l. Together that is a
-# run of 2^(l+1), without a gap and without an overlap. After five steps: a run of 32, which is everyone.
+# Five steps, because 2⁵ = 32. But is each value counted exactly once? Let us follow *which values* a lane has in its
+# sum. At the beginning lane i has value i alone, a run of 1. In the first step it takes the next lane's run of 1: now it
+# has i and i + 1, a run of 2. In the second step it takes from the lane 2 further on, whose run of 2 begins where its
+# own ends: a run of 4. So each step doubles the run, without a gap and without an overlap. After five steps: a run of
+# 32, which is everyone.
 #
-# The pictures show it: row = lane, dark = the values that it knows.
+# The pictures show it: row = lane, column = value, blue = it is in the lane's sum.
 
 
 # %%
 def spread(partner, steps=5):
-    """What each lane knows after each step: a list of (32, 32) counts."""
+    """How often each lane has counted each value, after each step: a list of (32, 32) counts."""
     knows = [np.eye(32, dtype=int)]
     for step in range(steps):
         knows.append(knows[-1] + np.array([knows[-1][partner(lane, step)] for lane in range(32)]))
@@ -123,7 +125,7 @@ def draw_spread(knows, title):
 draw_spread(spread(lambda lane, step: (lane + (1 << step)) % 32), "Rotation: lane i asks lane i + 1, 2, 4, 8, 16")
 
 # %% [markdown]
-# Here is a mistake that looks harmless: rotating by 1, 2, 3, 4, 5.
+# Here is a mistake that looks harmless: rotating by 1, 2, 3, 4, 5. Dark blue is counted more than once, white not at all.
 
 # %%
 draw_spread(spread(lambda lane, step: (lane + step + 1) % 32), "Wrong: lane i asks lane i + 1, 2, 3, 4, 5")
@@ -156,8 +158,9 @@ draw_spread(spread(lambda lane, step: lane ^ (16 >> step)), "Butterfly: lane i a
 # ## Same sum, not the same bits
 #
 # After both, every lane holds the sum of all 32. But floating-point addition is not associative: (a + b) + c may differ
-# from a + (b + c) in the last bit. Rotation adds in another order in each lane. The butterfly's pairs compute a + b and
-# b + a, which *are* the same.
+# from a + (b + c) in the last bit. Rotation adds in another order in each lane. In the butterfly two partners compute
+# a + b and b + a, which *are* the same. So after step one, pairs of lanes agree to the last bit, then fours, and in the
+# end all 32.
 
 # %%
 print("truth:    ", x.sum(dtype=np.float64))
@@ -165,15 +168,15 @@ print("rotation: ", sorted({float(value) for value in by_rotation}))
 print("butterfly:", sorted({float(value) for value in by_butterfly}))
 
 # %% [markdown]
-# So with the rotation, **use lane 0's result**, in all lanes. If each lane used its own, the elements of one row would
-# be normalised by slightly different means. With the butterfly each lane may use its own.
+# So with the rotation, **use lane 0's result**, in all lanes. (One more shuffle hands it out.) If each lane used its own,
+# the elements of one row would be normalised by slightly different means. With the butterfly each lane may use its own.
 #
 # <details><summary><b>Question.</b> Which pattern would you take to merge moments, and not sums?</summary>
 #
 # <code>chan_merge(a, b)</code> is written as a correction of a, so it is not symmetric in its last bits. In a butterfly the
-# two partners would compute merge(a, b) and merge(b, a). The stage <code>warp_moments_butterfly</code> lets the lower
-# lane's group always be a; then all lanes have the same bits again. The rotation, as in apex, needs nothing of that
-# kind, if one takes lane 0's.
+# two partners would compute merge(a, b) and merge(b, a). The rotation, as in apex, is fine: its lanes differ anyway, and
+# one takes lane 0's. (Or one mends the butterfly: in the stage <code>warp_moments_butterfly</code>, the lower lane's group
+# is always a; then all lanes have the same bits again.)
 # </details>
 #
 # <details><summary><b>Question.</b> Many books use <code>shfl_down_sync(mask, value, 16)</code>, then 8, 4, 2, 1: lane i asks
@@ -233,7 +236,8 @@ counted = trace(sum_through_memory)[1, 32](x, total)
 counted.compare(trace(sum_by_butterfly)[1, 32](x, total))
 
 # %% [markdown]
-# Five shuffles instead of all those loads, stores and barriers.
+# Five shuffles instead of seven barriers and 17 passes over shared memory (the rows with `mem_shared`; what a
+# `wavefront` is, the next tutorial says).
 #
 # ## Mistakes, and who finds them
 #
@@ -244,10 +248,10 @@ x, total = np.ones(31, f32), np.zeros(31, f32)
 print(sanitize(sum_by_butterfly)[1, 31](x, total))
 
 # %% [markdown]
-# On a GPU the result would be undefined: perhaps right, perhaps not. So blocks have whole warps, and lanes without work
-# take part with a 0 (or with an empty group, tutorial 3).
+# Lane 15 asks lane 31, which is not there. On a GPU the result would be undefined: perhaps right, perhaps not. So blocks
+# have whole warps, and lanes without work take part with a 0 (or with an empty group, tutorial 3).
 #
-# **A shuffle in a branch.** Here the lower half of the warp is at one shuffle while the upper half is at another.
+# **A shuffle in a branch.** Here the lower half of the warp waits at one shuffle, and the upper half at another.
 
 
 # %%
@@ -272,7 +276,8 @@ print(sanitize(half_of_it_in_a_branch)[1, 32](np.ones(32, f32), np.zeros(32, f32
 #
 # ## Here
 #
-# Two steps of the forward ladder that differ in this one idea: sums by trees in shared memory, or by shuffles.
+# Two steps of the forward ladder that differ in this one idea: sums by trees in shared memory, or by shuffles. (In the
+# simulator they take about the same time. That says nothing about a GPU.)
 
 # %%
 from normlab.kernels import LADDERS

@@ -34,8 +34,8 @@ f32 = np.float32
 # %% [markdown]
 # ## Memory that a block shares
 #
-# Shuffles work within one warp. A block has several warps; apex's kernels have four. To join their results, they need a
-# place where one writes and another reads. Global memory would do, but it is far away. Each multiprocessor has some
+# Shuffles work within one warp. A block has several warps; in apex's kernels it has four. To join their results, they
+# need a place where one writes and another reads. Global memory would do, but it is slow. Each multiprocessor has some
 # fast memory of its own (228 KiB on an H200), and a block can have a piece of it: **shared memory**.
 #
 # > `buffer = cuda.shared.array(shape, dtype)`
@@ -95,8 +95,8 @@ print(sanitize(reverse_in_order)[1, 64](x, y))
 print(np.array_equal(y, x[::-1]))
 
 # %% [markdown]
-# The comment is a habit of this house: a barrier always says what it orders. A barrier that nobody can explain is
-# either missing elsewhere or not needed.
+# The comment is a habit in normlab: beside a barrier stands what it orders. If nobody can say that, the barrier is in
+# the wrong place, or not needed.
 #
 # **All threads must come.** A barrier in a branch that only some threads take is an error:
 
@@ -127,7 +127,8 @@ from normlab.stages import block_sums
 print(lesson.source(block_sums))
 
 # %% [markdown]
-# (`half = (active + 1) >> 1` is half, rounded up, so that three or five warps work, too.)
+# (`half = (active + 1) >> 1` is half, rounded up, so that three or five warps work, too. `block_sum` is the same for one
+# sum. It uses the same buffer, two rows with a place for each warp.)
 
 
 # %%
@@ -145,13 +146,15 @@ print("all threads have", set(total.tolist()), " NumPy:", x.sum())
 _ = counted.draw_tree()
 
 # %% [markdown]
-# Five shuffles in each warp (dashed), then shared memory (solid), with barriers (thick). In the last step thread 0's
-# result goes to everyone.
+# Time runs down. Five shuffles in each warp (dashed). Then warps 2 and 3 give their sums to warps 0 and 1, and warp 1
+# its own to warp 0, through shared memory (solid), with barriers (thick). In the last step thread 0's result goes to
+# everyone.
 #
 # ### Which barrier for what
 #
-# A round has two barriers. The first one is plain: what the upper half writes must be there before the lower half
-# reads. Is the second one needed? Let us leave it out and ask.
+# A round has two barriers. The first one is easy to explain: what the upper half writes must be there before the lower
+# half reads. Is the second one needed? Let us leave it out and ask. (In the kernel, `& 31` is the remainder by 32: the
+# lane. `>> 5` divides by 32: the warp.)
 
 
 # %%
@@ -178,8 +181,9 @@ print(sanitize(sum_with_one_barrier_a_round)[1, 128](x, total))
 print("right all the same, this time:", np.isclose(total[0], x.sum()))
 
 # %% [markdown]
-# In round one, warp 0 reads `buffer[0]`. In round two, warp 1 writes `buffer[0]`. Warp 1 may be quick, and warp 0 slow.
-# Then warp 0 reads the wrong value. Here it went well. On a GPU it may go well a million times.
+# In round one, warp 2 writes `buffer[0]` and warp 0 reads it. In round two, warp 1 writes `buffer[0]`. No barrier is
+# between that read and that write. If warp 1 is quick and warp 0 slow, warp 0 reads the wrong value. Here it went well.
+# On a GPU it may go well a million times.
 #
 # That is what makes such mistakes bad: **a right result proves nothing about a race.**
 #
@@ -240,7 +244,9 @@ plt.show()
 # two lanes want **different words of the same bank**, that takes two passes: a **bank conflict**. (The same word for
 # several lanes is fine; it is broadcast.) Nsight Compute calls a pass a **wavefront**.
 #
-# Transposing a tile shows the worst case. 32 × 32 threads write rows and read columns.
+# Transposing a tile (a small piece of a matrix) shows the worst case. 32 × 32 threads write rows and read columns. Such a
+# block has two indices, `threadIdx.x` and `threadIdx.y`. Its threads are numbered with x first, so a warp is the 32
+# threads with the same y.
 
 
 # %%
@@ -259,11 +265,8 @@ print("right:", np.array_equal(y, x.T))
 _ = unpadded.draw_banks(lesson.line(transpose, "tile[i, j]"))
 
 # %% [markdown]
-# The picture is for one warp: row = lane, column = bank. All lanes stand in one bank, in a queue. The number is each
+# The picture is for one warp: row = lane, column = bank. All lanes want bank 0, and have to queue. The number is each
 # lane's turn: 32 wavefronts.
-#
-# (A block of 32 × 32 threads has two indices. Threads are numbered with x first, so a warp is one value of
-# `threadIdx.y`.)
 #
 # Why? A row of the tile has 32 words. Going down a column means steps of 32 words, so the bank never changes. Make the
 # rows **33** words long, and a step down moves one bank on:
@@ -287,14 +290,15 @@ _ = padded.draw_banks(lesson.line(transpose_padded, "tile[i, j]"))
 unpadded.compare(padded, labels=("32 words a row", "33 words a row"))
 
 # %% [markdown]
-# 128 bytes of padding, and 1,024 wavefronts become 32. And global memory? Both kernels read and write whole rows there:
-# that is why one goes through a tile in the first place.
+# 128 bytes of padding, and 1,024 wavefronts of shared loads become 32 (32 warps, each 32 or 1). And global memory? Both
+# kernels read and write whole rows there: that is why one goes through a tile in the first place.
 #
 # ### How many, in general?
 #
-# Let lane k read word s·k. Two lanes k and k' meet in a bank if s(k − k') is a multiple of 32, so if k − k' is a
-# multiple of 32 / gcd(s, 32). So gcd(s, 32) lanes share each bank that is used: that many wavefronts. Odd strides have
-# gcd 1.
+# Let lane k read word s·k. With s = 8, lane 4 wants word 32, which is in bank 0 again, as for lanes 0, 8, 12, … : every
+# fourth lane, so 8 lanes, and 8 wavefronts. In general, lanes k and k' meet in a bank if s(k − k') is a multiple of 32,
+# so if k − k' is a multiple of 32 / gcd(s, 32). (gcd is the greatest common divisor.) So gcd(s, 32) lanes share each
+# bank that is used: that many wavefronts. Odd strides have gcd 1.
 
 
 # %%
@@ -350,10 +354,9 @@ for kernel in (transpose, transpose_padded):
 #
 # ## Exercise
 #
-# The course's exercise 6 is a block sum with one barrier too few, to be repaired; exercise 14 another racy kernel;
-# exercise 11 a tile
-# without bank conflicts: `normlab course check 6`. Before that, here: a block of
-# 128 threads finds the **largest** value, and every thread must know it.
+# The course's exercise 6 is a block sum with one barrier too few, to be repaired: `normlab course check 6`. Exercise 14
+# is another kernel with races, and exercise 11 a tile without bank conflicts. Before that, here: a block of 128 threads
+# finds the **largest** value, and every thread must know it.
 
 # %%
 # Your kernel here.

@@ -43,23 +43,25 @@ f32 = np.float32
 #
 # $$ y_{ij} = (x_{ij} - \mu_i)\, r_i\, \gamma_j + \beta_j, \qquad r_i = \frac{1}{\sqrt{\sigma_i^2 + \varepsilon}} $$
 #
-# r is called `invvar` in apex, and here. (It is one over the standard deviation, not over the variance. The name has
-# stuck.) The kernel also stores μ and r, two numbers a row: the backward pass will need them.
+# r is called `invvar` in apex, and in normlab. (It is one over the standard deviation, not over the variance. The name
+# has stuck.) The kernel also stores μ and r, two numbers a row: the backward pass will need them.
 #
-# **A block takes a row.** It has 32 × 4 threads, so four warps. Its threads
+# **A block takes a row.** It has 128 threads, so four warps. Its threads
 #
 # 1. run Welford over their share of the row (tutorial 2),
 # 2. merge within each warp by shuffles (tutorial 4),
 # 3. merge the four warps through shared memory (tutorials 3 and 5),
 # 4. go over the row once more and write y.
 #
-# The first three are a stage, `row_moments`. Read it; you know every part of it.
+# The first three are a stage, `row_moments`. Read it; you know its parts. (`STEP` is 4. `thread_index()` is the number of
+# the thread in its block, also where the block has an x and a y. `block_moments` is like `block_sums` of tutorial 5, with
+# Chan's merge in place of the additions.)
 
 # %%
 print(lesson.source(row_moments))
 
 # %% [markdown]
-# Who reads what? Thread t takes elements 4t to 4t + 3; then it jumps by 4 × 128. Draw it for a row of 1,100:
+# Who reads what? Thread t takes elements 4t to 4t + 3; then it jumps by 4 × 128 = 512. Here is a row of 1,100:
 
 # %%
 n2, threads = 1100, 128
@@ -76,8 +78,8 @@ values, counts = np.unique(owner, return_counts=True)
 print("elements a thread has:", {int(n): int((counts == n).sum()) for n in np.unique(counts)}, "(elements: threads)")
 
 # %% [markdown]
-# Shares differ in size. Chan's merge does not mind: it knows each side's count. Threads with an empty share do not mind
-# either.
+# Shares differ in size. Chan's merge does not mind: it knows each side's count. Nor does it mind threads with an empty
+# share, in shorter rows.
 #
 # ## The kernel
 
@@ -127,7 +129,8 @@ print("largest error of the output:", np.abs(output - truth.output).max())
 # - 127, 128, 129: around the number of threads.
 # - 511, 512, 513: around one full step of all threads.
 #
-# For each, the error is divided by the bound from the oracle. Above 1 would be a mistake.
+# For each, the error is divided by the bound from the oracle. Above 1 would be a mistake. (`-(-n2 // 512)` is n2 / 512,
+# rounded up.)
 
 
 # %%
@@ -165,9 +168,9 @@ print(sanitize(layer_norm)[2, 128](x, np.ones(300, f32), np.zeros(300, f32), f32
 #
 # $$ y_{ij} = x_{ij}\, r_i\, \gamma_j, \qquad r_i = \frac{1}{\sqrt{\frac1n \sum_j x_{ij}^2 + \varepsilon}} $$
 #
-# One could write a second kernel. Instead, apex's kernel in the ladder takes `None` for what is absent. Numba compiles
-# a kernel anew for every combination of argument *types*, and None is a type. So `if mean is not None` is decided by
-# the compiler, and costs nothing when the kernel runs. Here is the whole step of the ladder:
+# One could write a second kernel. Instead, the ladder's step `apex` takes `None` for what is absent. Numba compiles a
+# kernel anew for every combination of argument *types*, and None has a type of its own. So `if mean is not None` is
+# decided by the compiler, and costs nothing when the kernel runs. Here is the whole step:
 
 # %%
 from normlab.kernels.forward import step_3_apex
@@ -175,8 +178,8 @@ from normlab.kernels.forward import step_3_apex
 print(lesson.source(step_3_apex.build(float32)))
 
 # %% [markdown]
-# Differences from ours: None for what is absent, and a loop over rows. (A grid's y has at most 65,535 blocks, so a
-# block may have to take several rows.)
+# Differences from ours: None for what is absent, and a loop over rows. (Rows are counted by `blockIdx.y`, as in apex. A
+# grid has at most 65,535 blocks in y, so a block may have to take several rows.)
 
 # %%
 x = (rng.normal(size=(4, 500)) + 1).astype(f32)
@@ -189,13 +192,14 @@ print("largest error:", np.abs(output - oracle.rms_norm(x, 500, weight).output).
 # %% [markdown]
 # <details><summary><b>Question.</b> Why does RMSNorm need no Welford?</summary>
 #
-# It squares x itself and adds up positive numbers. Nothing is subtracted, so nothing cancels: the error stays at some
-# u, whatever the mean is. Cancellation was the problem of E[x²] − E[x]², not squaring.
+# It squares x itself and adds up positive numbers. Nothing is subtracted, so nothing cancels: the relative error stays
+# at a few u, whatever the mean is. Cancellation was the problem of E[x²] − E[x]², not squaring.
 # </details>
 #
 # ## What does it move?
 #
-# The least possible: read x once, write y once, 2 n1 n2 × 4 bytes. This kernel reads x twice. Count:
+# The least possible: read x once, write y once, 2 n1 n2 × 4 bytes. This kernel reads x twice. Each multiprocessor has a
+# cache of its own, called **L1**. (All of them share a larger one, **L2**.) Count what moves between L1 and the threads:
 
 # %%
 x = rng.normal(size=(4, 1024)).astype(f32)
@@ -207,25 +211,27 @@ print("times that each element of x is loaded:", np.unique(reads).tolist())
 least = 2 * x.nbytes
 metrics = counted.metrics
 moved = metrics["normlab__bytes_moved_mem_global_op_ld.sum"] + metrics["normlab__bytes_moved_mem_global_op_st.sum"]
-print(f"bytes between the cores and the L1 cache: {moved:,.0f}, {moved / least:.1f} times the least")
+print(f"bytes between L1 and the threads: {moved:,.0f}, {moved / least:.1f} times the least")
 
 # %% [markdown]
-# More than twice for x. Look at the load in `row_moments`: a thread takes four neighbours, one after another. So in
-# each single load instruction, neighbouring *lanes* are four elements apart.
+# Four times the least. In units of the size of x, the least is 2, and this is 8: the output 1, x in the second pass 1,
+# weight and bias 1 each (they are loaded again for every row), and so 4 for x in the *first* pass. Why 4? Look at the
+# load in `row_moments`: a thread takes four neighbours, one after another. So in each single load instruction,
+# neighbouring *lanes* are four elements apart.
 
 # %%
 _ = counted.draw_sectors(lesson.line(row_moments, "welford_step(load(x, (row, column + k))"), "ld", "x")
 
 # %% [markdown]
-# 16 sectors for 128 bytes: a quarter used. The next three loads want the other three quarters, and find them in the
-# **L1** cache (each multiprocessor has its own; **L2** is the one that all share), if all goes well. So memory is
-# spared, but the load units are not. The four neighbours should be *one* load of 16 bytes. [Tutorial
-# 12](12_speed.ipynb) does it.
+# 16 sectors for 128 bytes: a quarter used. The next three loads want the other three quarters, and find them in L1, if
+# all goes well. So global memory is spared, but the way between L1 and the threads is not. The four neighbours should be
+# *one* load of 16 bytes. [Tutorial 12](12_speed.ipynb) does it.
 #
 # ## The ladder so far
 #
 # The same computation in eight steps, each a file in `normlab/kernels/forward`. What they reached on an H200, as a
-# fraction of the speed of a plain copy of the same size (of two of them there is no number):
+# fraction of the speed of a plain copy of the same size (of two of them there is no number; what the last one does,
+# tutorial 12 tells):
 
 # %%
 steps = [(step, lesson.measured(step)) for step in LADDERS["forward"]]
@@ -241,8 +247,8 @@ ax.legend()
 plt.show()
 
 # %% [markdown]
-# apex's kernel is in the middle. Its weak points are the ones you have seen: Welford's divisions, single-element loads,
-# and a second reading. It is the best place to *learn*, because all stages are there.
+# apex's kernel is in the middle. You have seen its weak points: Welford's divisions, loads of single elements, and a
+# second reading. We began with it because all stages are there.
 #
 # ## Here
 

@@ -35,8 +35,9 @@ f32 = np.float32
 # %% [markdown]
 # ## What is given, and what is asked
 #
-# Training minimises a loss L. Coming from behind, we get ∂L/∂y for every output: the array `grad_output`, short **dy**.
-# Asked are three gradients: with respect to the input, to γ and to β.
+# Training minimises a loss L. The backward pass goes through the layers from the last to the first. When it comes to
+# ours, ∂L/∂y is known for every output: the array `grad_output`, short **dy**. Three gradients are asked for: with
+# respect to the input, to γ and to β.
 #
 # Write x̂ for the normalised value, so y_j = γ_j x̂_j + β_j (one row; j counts columns). Two of them are easy:
 #
@@ -97,9 +98,14 @@ for ax, values, name in zip(axes, (derived, derived - moved), ("derived", "deriv
 plt.show()
 
 # %% [markdown]
-# The difference is of the size that such a finite difference has.
+# (Mind the colour bars.) The difference is some 10⁻¹⁰, as large as the rounding errors of such a finite difference.
 #
 # Now the chain rule: ∂L/∂x_j = Σ_i g_i ∂x̂_i/∂x_j. Each of the three terms becomes something simple:
+#
+# $$ \sum_i g_i \delta_{ij} = g_j, \qquad \sum_i g_i \frac1n = \overline{g}, \qquad
+# \sum_i g_i \frac{\hat x_i \hat x_j}{n} = \hat x_j\, \overline{g \hat x} $$
+#
+# where a bar is a mean along the row. So
 #
 # $$ \boxed{\; \frac{\partial L}{\partial x_j} = r \left( g_j - \overline{g} - \hat x_j\, \overline{g \hat x} \right) \;} \qquad
 # \overline{g} = \frac1n \sum_i g_i, \quad \overline{g \hat x} = \frac1n \sum_i g_i \hat x_i $$
@@ -108,9 +114,10 @@ plt.show()
 #
 # ## What it means
 #
-# LayerNorm does not notice if all x move together: μ takes it up. So a gradient in that direction would be of no use,
-# and g − mean(g) removes it. LayerNorm hardly notices either if the row is stretched: σ takes it up. Stretching moves x
-# in the direction x̂, and the last term removes that. What is left is at right angles to both:
+# If all x of a row move by the same amount, the output does not change: μ moves along. So the gradient can have no part
+# in that direction, and g − mean(g) takes it out. If the row is stretched around its mean, the output hardly changes
+# either: σ grows along. Stretching moves x in the direction x̂, and the last term takes that out. What is left is at
+# right angles to both:
 
 # %%
 rng = np.random.default_rng(1)
@@ -122,6 +129,23 @@ print(f"g along x̂: {g @ xhat:.3f}, the gradient along x̂: {grad @ xhat:.1e}")
 # %% [markdown]
 # (The second is not quite 0, because of ε: mean(x̂²) = σ²/(σ² + ε) is a little below 1.)
 #
+# There is a picture for it. Plot g against x̂ and draw the straight line that fits best. Its height at 0 is mean(g), its
+# slope is mean(g x̂). What the line does not explain is the gradient (divided by r):
+
+# %%
+figure, ax = plt.subplots(figsize=(7, 3))
+line = g.mean() + xhat * (g * xhat).mean()
+ax.vlines(xhat, line, g, color="#c8401a", label="gradient / r")
+ax.plot(xhat, g, "o", color="#1b4f8a", label="g")
+ends = np.array([xhat.min(), xhat.max()])
+ax.plot(ends, g.mean() + ends * (g * xhat).mean(), color="grey", label="mean(g) + x̂ mean(g x̂)")
+ax.set(xlabel="x̂", title="The gradient is what a straight line leaves over")
+ax.legend(fontsize=8)
+plt.show()
+print("slope and height of NumPy's best line:", *np.polyfit(xhat, g, 1))
+print("mean(g x̂) and mean(g):               ", (g * xhat).mean(), g.mean())
+
+# %% [markdown]
 # <details><summary><b>Question.</b> A row has n = 1. What is its gradient?</summary>
 #
 # 0: x̂ is always 0, whatever x. In the formula: g − mean(g) = 0 and x̂ = 0.
@@ -151,8 +175,8 @@ print(lesson.source(input_gradient))
 # `memory_efficient` is the subject of [tutorial 9](09_recompute.ipynb); here it is False, and x̂ comes from the input.
 # Names: `weight` is γ, `weighted` is g.
 #
-# The kernel. A block takes a row; the sums go through butterflies and then through shared memory. (`input_gradient`
-# asks for eps because of the clamp of tutorial 9. Without `memory_efficient` it changes nothing.)
+# The kernel. A block takes a row; the sums go through butterflies and then through shared memory. (`input_gradient` has an
+# argument eps because of tutorial 9. Without `memory_efficient` it changes nothing.)
 
 
 # %%
@@ -221,7 +245,7 @@ except AssertionError as error:
     print(error)
 
 # %% [markdown]
-# And the order of things:
+# And are there races?
 
 # %%
 print(sanitize(grad_input_kernel)[3, 128](dy, x, mean, invvar, weight, f32(1e-5), got))
@@ -229,8 +253,8 @@ print(sanitize(grad_input_kernel)[3, 128](dy, x, mean, invvar, weight, f32(1e-5)
 # %% [markdown]
 # ## What it moves
 #
-# The least: read dy and x, write the gradient: 3 n1 n2 elements. This kernel reads dy and x twice. Where do the
-# requests come from?
+# The least: read dy and x, write the gradient: 3 n1 n2 elements. This kernel reads dy and x twice. Count for a problem of
+# 4 rows and 512 columns:
 
 # %%
 dy, x, mean, invvar, weight = problem(4, 512)
@@ -240,8 +264,9 @@ for name in ("grad_output", "x", "weight", "mean", "invvar"):
     print(f"{name:12} each element is loaded {reads.min()} to {reads.max()} times")
 
 # %% [markdown]
-# `mean` and `invvar` are loaded again and again: one element for all threads of a block. In a request, all lanes want
-# the same address, so it is one sector:
+# `weight`: 4 rows, twice each. `mean` and `invvar` are loaded again and again, for every element of a row: 512 times in
+# each pass, and `invvar` even twice for an element of the second. In a request, all lanes want the same address, so it is
+# one sector:
 
 # %%
 from normlab.stages.recompute import normalised as normalised_stage
@@ -249,9 +274,12 @@ from normlab.stages.recompute import normalised as normalised_stage
 _ = counted.draw_sectors(lesson.line(normalised_stage, "load(invvar, row)"), "ld", "invvar")
 
 # %% [markdown]
-# That costs no memory traffic, but an instruction for each element. The fast steps load them once a row.
+# That costs hardly any memory traffic, but instructions in every turn of the loop. These counts are those of the source.
+# For a GPU, Numba's compiler takes both loads out of the *first* loop, as nothing changes their values there. In the
+# *second* loop it merges the two of `invvar`, and has to leave the rest: the loop stores into `grad_input`, and for all
+# the compiler knows that could be the same memory. The fast steps load them once a row, by their source.
 #
-# The row of 4,096 float32 is 16 KiB. Between the passes it may stay in the L1 cache, or not. The fast steps do not rely
+# A row of 4,096 float32 is 16 KiB. Between the passes it may stay in the L1 cache, or not. The fast steps do not rely
 # on the cache. They keep the row in registers or shared memory: `normlab/kernels/backward/step_2_fused.py` and
 # `step_3_pipelined.py`. What that brought on an H200, n2 = 4096, with all three gradients:
 
@@ -266,8 +294,8 @@ for step in LADDERS["backward"]:
 # <details><summary><b>Question.</b> apex's <code>cuComputeGradInput</code> uses butterflies here and rotations in the forward. Why
 # might the butterfly be the better choice here?</summary>
 #
-# A sum is symmetric, so with a butterfly all lanes get the same bits, and no lane needs to be preferred. Merging
-# moments is not symmetric in its last bits.
+# a + b is b + a to the last bit, so with a butterfly all lanes get the same bits, and no lane is special. Merging moments,
+# as in the forward, is not symmetric in its last bits.
 # </details>
 #
 # <details><summary><b>Question.</b> dy is the same for all rows and columns, say 1, and γ = 1. What is the gradient?</summary>

@@ -89,8 +89,9 @@ across = trace(thread_per_column)[2, 32](dy, total)
 down.compare(across)
 
 # %% [markdown]
-# What is wrong with it? There are only n2 threads. An H200 can have 132 × 2,048 = 270,336 threads in flight, and needs
-# a good part of them to keep its memory busy:
+# What is wrong with it? There are only n2 threads. An H200 has room for 2,048 threads on each of its 132 multiprocessors,
+# 270,336 in all. While some wait for memory, others ask for more; so it needs a good part of them to keep its memory
+# busy:
 
 # %%
 n2 = np.array([768, 1024, 2048, 4096, 8192])
@@ -108,8 +109,10 @@ plt.show()
 #
 # Many blocks could share a column, if they add to the same place. `cuda.atomic.add(array, index, value)` does that
 # without a race: the hardware lets one thread after the other add. That is the first step of normlab's backward ladder.
-# Two flaws. They queue for the same n2 addresses. And the order is whoever comes first, so the *last digits* change
-# from run to run. Let us run the simulator with different orders:
+# It has two flaws. All blocks queue for the same n2 addresses. And whoever comes first adds first, so the *last digits*
+# change from run to run. Let us run the simulator with different orders. (`using("simulator", schedule=…)` does what
+# `simulate` did in tutorial 5, for all launches inside. `backward` below only prepares what a step of the ladder needs;
+# you may skip it.)
 
 
 # %%
@@ -151,11 +154,30 @@ for step in (step_0_global_atomics.STEP, step_1_apex.STEP):
 #
 # ## Partial sums in two kernels
 #
-# - **First kernel.** Cut the rows into 16 **parts**. A block takes 32 columns and one part: n2/32 × 16 blocks. Each leaves 32 partial
-#   sums. Together they are a small matrix (16, n2).
+# - **First kernel.** Cut the rows into 16 **parts**. A block takes 32 columns and one part: n2/32 × 16 blocks. Each
+#   leaves 32 partial sums. Together they are a small matrix (16, n2).
 # - **Second kernel.** Adds up its 16 rows.
-#
-# 16 is fixed. So the order of additions depends on the shape alone, and so do the bits.
+
+# %%
+figure, ax = plt.subplots(figsize=(9, 3.2), layout="constrained")
+for left, height, name in ((0, 1, "dy: n1 rows"), (6, 0.35, "partial sums: 16 rows"), (12, 0.1, "grad_bias: 1 row")):
+    parts = 16 if left < 12 else 1
+    for part in range(parts):
+        for strip in range(4):
+            colour = plt.cm.tab20c(4 * strip + part % 4)
+            place = left + strip, (1 - height) / 2 + height * part / parts
+            ax.add_patch(plt.Rectangle(place, 1, height / parts, facecolor=colour, edgecolor="white", linewidth=0.4))
+    ax.text(left + 2, (1 - height) / 2 - 0.06, name, ha="center", va="bottom")
+for left, name in ((5, "first\nkernel"), (11, "second\nkernel")):
+    ax.annotate("", (left + 0.7, 0.5), (left - 0.7, 0.5), arrowprops={"arrowstyle": "->"})
+    ax.text(left, 0.45, name, ha="center", va="bottom", fontsize=8)
+ax.set(xlim=(-0.5, 16.5), ylim=(1.05, -0.1), title="A cell on the left is a block: 32 columns of one part")
+ax.axis("off")
+plt.show()
+
+# %% [markdown]
+# The 16 is fixed, and no two blocks write to the same place. So the order of additions depends on the shape alone, and
+# the bits of the result do not depend on luck.
 #
 # ### A tile of 16 × 32
 #
@@ -179,34 +201,36 @@ ax.invert_yaxis()
 plt.show()
 
 # %% [markdown]
-# So warp y covers rows 4y to 4y + 3. Each thread lays what it has loaded (dy, and dy x̂) into a tile in shared memory.
-# For the next 16 rows it *adds* to the same four places. They are its own, so that needs no barrier. The two stages:
+# So warp y covers rows 4y to 4y + 3. There are two tiles in shared memory, one for dy and one for dy x̂. Each thread writes
+# what it has found for its four elements into them. For the next 16 rows it *adds* to the same four places. They are its
+# own, so that needs no barrier. The stage for the first 16 rows:
 
 # %%
 print(lesson.source(load_write_strided))
 
 # %% [markdown]
-# `load_add_strided` is the same with `+=`. When all rows of the part are in the tile, there is a barrier, and then the
-# tile's 16 rows are added up: thread (x, y) adds rows y, y + 4, y + 8, y + 12 of column x, and the four y's are joined
-# by halving.
+# (`tile_row()` and `tile_column()` are where the thread stands in the picture above. `WARPS` is 4, so x takes four values.
+# `column_terms` gives dy and dy x̂ of one element.) `load_add_strided` is the same with `+=`. When all rows of the part are
+# in the tile, there is a barrier, and then the tile's 16 rows are added up: thread (x, y) adds rows y, y + 4, y + 8,
+# y + 12 of column x, and the four partial sums of a column are joined by halving.
 #
 # ### Why a row has 33 words
 #
-# Look at one store. The 32 lanes of a warp write four rows of the tile, eight lanes in each, and every *fourth* column.
-# Were a row 32 words long, the four rows would fall on the same eight banks. Here are both, in a small kernel that does
-# nothing else:
+# Look at one store. The 32 lanes of a warp write into four rows of the tile, eight lanes in each row, and every *fourth*
+# column. Were a row 32 words long, the four rows would fall on the same eight banks. Here are both lengths, in a small
+# kernel that does nothing else:
 
 
 # %%
 @cuda.jit
 def store_tile(stride, y):
-    tile = cuda.shared.array(16 * 33, float32)
+    tile = cuda.shared.array(16 * 40, float32)  # room for rows of up to 40 words
     thread = cuda.threadIdx.x
     row, column = thread // 8, 4 * (thread % 8)
     for k in range(4):
         tile[row * stride + column + k] = thread
     cuda.syncthreads()  # the tile is complete before it is read
-    y[thread] = tile[thread]
+    y[thread] = tile[row * stride + column]
 
 
 y = np.zeros(128, f32)
@@ -217,18 +241,20 @@ _ = trace(store_tile)[1, 128](32, y).draw_banks(storing, "st")
 _ = trace(store_tile)[1, 128](33, y).draw_banks(storing, "st")
 
 # %% [markdown]
-# With 33, each row is shifted by one bank: 8 lanes × 4 rows hit 32 different banks. (The stride in the stages is
-# `TILE_STRIDE`.)
+# With 32, four wavefronts; with 33, each row is shifted by one bank, and 8 lanes × 4 rows hit 32 different banks. (The
+# stride in the stages is `TILE_STRIDE`.)
 #
-# <details><summary><b>Question.</b> Reading down the sum: thread x reads column x of one row. Conflicts, with 32 or 33?</summary>
+# <details><summary><b>Question.</b> When the rows are added up, thread (x, y) reads column x of a row. Conflicts, with 32 or
+# 33?</summary>
 #
 # None, with either: the lanes of a warp read 32 neighbouring words of one row. It is the *store* that needs the
-# padding, because a thread has four neighbours.
+# padding, because there each thread has four neighbouring elements.
 # </details>
 #
 # ## The kernels, counted
 #
-# The first kernel of the ladder's step, traced. `normlab trace backward/apex` prints the same on a command line.
+# Here is the first kernel of the ladder's step, and then what `trace` counts. (`normlab trace backward/apex`, on a command
+# line, prints such counts line by line.)
 
 # %%
 print(f"tile: {ROWS} rows, {COLUMNS} columns, {TILE_STRIDE} words from row to row\n")
@@ -289,9 +315,10 @@ print("largest errors:", np.abs(grad_weight - truth.grad_weight).max(), np.abs(g
 #
 # ## How far off may it be?
 #
-# A thread adds `rows_a_part / 16` tiles in a chain, then 4 rows of the tile; then there are two levels of halving; then
-# the second kernel adds 16 parts, two in a chain and the rest by halving. For 10,000 rows the longest chain is some
-# fifty additions, where a thread per column would have 10,000. The oracle takes these numbers from the step:
+# Follow one column. A thread adds `rows_a_part / 16` tiles in a chain, then 4 rows of the tile. Then there are two levels
+# of halving. The second kernel adds the 16 parts: two in a chain, and the rest by three levels of halving. For 10,000
+# rows that is 40 + 4 + 2 = 46 terms in chains, where a thread per column would have 10,000. The oracle takes these
+# numbers from the step:
 
 # %%
 for n1 in (96, 10_000, 1_000_000):
@@ -303,10 +330,10 @@ for n1 in (96, 10_000, 1_000_000):
 # %% [markdown]
 # ## What is left to be done
 #
-# These kernels read dy and x once for the column sums. `grad_input` has read them, too, twice, and is itself written.
-# So 7 arrays' worth of traffic, where 3 would do. The next step of the ladder makes it one kernel: a block goes through
-# many rows, computes `grad_input`, and keeps the columns' sums in **registers** all the while. In the end each block
-# leaves one row of partial sums.
+# These kernels read dy and x once for the column sums. The kernel for `grad_input` (tutorial 7) reads them, too, and
+# twice, and writes its result. So 7 arrays' worth of traffic, where 3 would do. The next step of the ladder makes it one
+# kernel: a block goes through many rows, computes `grad_input`, and keeps the columns' sums in **registers** all the
+# while. In the end each block leaves one row of partial sums. The step after that, `pipelined`, also loads rows ahead:
 
 # %%
 from normlab.kernels import LADDERS
@@ -314,6 +341,11 @@ from normlab.kernels import LADDERS
 for step in LADDERS["backward"]:
     if found := lesson.measured(step):
         print(f"{step.name:15} bfloat16 {found[0]:.2f}, float32 {found[1]:.2f} of a copy's speed, on an H200")
+
+# %% [markdown]
+# ## Here
+#
+# The two obvious ways from the beginning:
 
 # %%
 n1, n2 = (16384, 4096) if use_gpu() else (64, 64)
@@ -325,8 +357,8 @@ print("thread per column: ", lesson.timed(lambda: launch(thread_per_column, n2 /
 # %% [markdown]
 # <details><summary><b>Question.</b> Why are the partial sums kept in float32, even if weight and dy are bfloat16?</summary>
 #
-# bfloat16 has 8 bits. Sixteen parts rounded to 8 bits each would throw away what the float32 sums had kept. One
-# rounding, at the very end.
+# bfloat16 keeps 8 bits of a number's digits, float32 24. Sixteen parts rounded to 8 bits each would throw away what the
+# float32 sums had kept. It is better to round once, at the very end.
 # </details>
 #
 # <details><summary><b>Question.</b> The second kernel has a barrier in its loop, and the last block may have columns beyond n2. Why must
@@ -338,7 +370,8 @@ print("thread per column: ", lesson.timed(lambda: launch(thread_per_column, n2 /
 #
 # ## What you have seen
 #
-# - Down the columns: walk side by side, not one below the other. Then there are too few threads; so cut the rows into parts, too.
+# - Down the columns: lanes walk side by side, not one below the other. That alone gives too few threads; so cut the rows
+#   into parts, too.
 # - Fixed parts and no atomics: the same bits in every run.
 # - A tile in shared memory turns loads along rows into sums down columns; padding keeps its banks apart.
 #

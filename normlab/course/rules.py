@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 BUILTINS = {"range", "len", "min", "max", "abs", "int", "float", "bool", "round", "print", "pow"}
 ARRAY_ATTRIBUTES = {"shape", "size", "ndim", "dtype", "x", "y", "z", "w"}
-IMPORTS = {"import math", "import numpy", "import numpy as np"}  # NumPy for what is tried out; a kernel may not name it
+# float32(0) begins a sum in every exercise; NumPy is for what is tried out, and a kernel may not name it.
+IMPORTS = {"import math", "import numpy", "import numpy as np", "from normlab.engine import float32"}
 NUMPY = {"np", "numpy"}
 CONSTANT = (ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
 CUDA = {
@@ -82,7 +83,10 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
             of_math = module == "math" and isinstance(node, ast.ImportFrom) and not any("_" in part for part in parts)
             if ast.unparse(node) not in allowed and not of_math:
                 yield Broken(
-                    "import", f"imports {module}: a solution has the exercise's imports, and math", node.lineno
+                    "import",
+                    f"imports {module}: a solution has the exercise's imports as they stand, and may add math and "
+                    "`from normlab.engine import float32`",
+                    node.lineno,
                 )
         elif isinstance(node, ast.FunctionDef):
             yield from _function(node, known - NUMPY)
@@ -158,7 +162,10 @@ def _node(node: ast.AST, own: set[str], known: set[str]) -> Iterator[Broken]:
     elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in own | known | BUILTINS:
         if node.id in NUMPY:
             yield Broken(
-                "numpy", "a kernel is compiled for a GPU, where there is no NumPy: let its threads do it", line
+                "numpy",
+                "a kernel is compiled for a GPU, where there is no NumPy: let its threads do it "
+                "(a number is float32(1), from normlab.engine)",
+                line,
             )
         else:
             yield Broken("python", f"{node.id!r} is nothing that a kernel knows", line)

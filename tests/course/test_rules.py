@@ -23,6 +23,7 @@ def test_a_right_solution_breaks_no_rule():
     assert found() is None
     assert found("    # a comment\n    half = float(lane) / 2\n") is None
     assert found(above="from math import sqrt\n\nTURNS = 5 * 1\n") is None
+    assert found("    zero = float32(0)\n", above="from normlab.engine import float32\n") is None
     assert found(above='import numpy as np\n\nif __name__ == "__main__":\n    print(np.arange(3).sum())\n') is None
 
 
@@ -30,6 +31,7 @@ def test_a_right_solution_breaks_no_rule():
     ("lines", "kind", "says"),
     [
         ("    np.sum(value)\n", "numpy", "there is no NumPy"),
+        ("    np.float32(1)\n", "numpy", "a number is float32(1), from normlab.engine"),
         ("    value.sum()\n", "numpy", "no NumPy methods"),
         ("    value[0:3]\n", "numpy", "not a slice"),
         ("    value @ value\n", "numpy", "no @"),
@@ -56,7 +58,7 @@ def test_what_no_gpu_can_do_is_refused_in_a_kernel(lines, kind, says):
 @pytest.mark.parametrize(
     ("above", "kind", "says"),
     [
-        ("import os\n", "import", "imports os: a solution has the exercise's imports, and math"),
+        ("import os\n", "import", "imports os: a solution has the exercise's imports as they stand"),
         ("from normlab.stages.warp import warp_sum as solved\n", "import", "imports normlab.stages.warp"),
         ("print('solved')\n", "outside", "stands outside of any function"),
         ("X = [1].pop()\n", "outside", "only constants"),
@@ -72,6 +74,7 @@ def test_what_no_gpu_can_do_is_refused_in_a_kernel(lines, kind, says):
         ("import numpy as math\n", "import", "imports numpy"),
         ("from numpy import mean\n", "import", "imports numpy"),
         ("import math, os\n", "import", "imports math, os"),
+        ("from normlab.engine import launch\n", "import", "imports normlab.engine"),
         ("from os import _exit as leave\n", "import", "imports os"),
         ("from math import sqrt as cuda\n", "outside", "has a meaning already"),
         ("warp_sum = 1\n", "outside", "has a meaning already"),

@@ -31,8 +31,8 @@ EXERCISE = Exercise(
     example={"cells": 64, "times": 3},
     hints=(
         "Each cell is read by three threads and written by one. List what happens to cell 5 in two turns of the loop.",
-        "The first load must come before a neighbour's first read; a read before the write that follows it; that write "
-        "before the next turn's reads.",
+        "The first write to line must come before a neighbour's first read; a read before the write that follows it; "
+        "that write before the next turn's reads.",
         "Three cuda.syncthreads(), one at each of the three places, none of them inside an if.",
     ),
     budgets=(Budget(BARRIERS, 7, "1, and 2 for each of 3 times, are enough"),),

@@ -9,7 +9,8 @@ one more walk along the row, in the same manner as before: neighbouring threads 
 columns. The backward pass will want mean and invvar, so one thread of the block writes these down,
 too.
 
-In a kernel a square root is math.sqrt.
+In a kernel a square root is math.sqrt. Subtract the mean first, as the formula does. Multiplied out,
+x · invvar - mean · invvar is the difference of two large numbers, and loses digits.
 
 Checked: right for 1 to 300 columns; on 2 rows of 256 columns 20 stores (a warp stores 32
 neighbouring elements at once: 16 for the output, 4 for means and invvars).
