@@ -232,7 +232,8 @@ for column in tiny:
 ax.set(xlabel="column", ylabel="error", title="grad_input of block5_output, recomputed: error of each column")
 plt.show()
 for c in tiny:
-    print(f"column {c}: β/γ {bias[c] / weight[c]:4.1f}, grad_weight {recomputed[1][c]:.1e}, truth {truth.grad_weight[c]:.1e}")
+    got, true = recomputed[1][c], truth.grad_weight[c]
+    print(f"column {c}: β/γ = {bias[c] / weight[c]:4.1f}, grad_weight {got:.1e}, truth {true:.1e}")
 
 # %% [markdown]
 # Two columns of 384 do it, those with |γ| < ε = 10⁻¹². There y − β is some 10⁻³², and the clamp divides it by 10⁻¹²: x̂ comes
