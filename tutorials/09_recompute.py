@@ -228,8 +228,15 @@ tiny = np.flatnonzero(np.abs(weight) < 1e-6)
 figure, ax = plt.subplots(figsize=(9, 2.8))
 ax.semilogy(of_columns, ".", markersize=4)
 for column in tiny:
-    ax.annotate(f"γ = {weight[column]:.0e}", (column, of_columns[column]), xytext=(6, -3), textcoords="offset points")
-ax.set(xlabel="column", ylabel="error", title="grad_input of block5_output, recomputed: error of each column")
+    looks = {"xytext": (0, 32), "textcoords": "offset points", "ha": "center", "color": "#c8401a"}
+    place = column, of_columns[column]
+    ax.annotate(f"γ = {weight[column]:.0e}", place, arrowprops={"arrowstyle": "-", "color": "#c8401a"}, **looks)
+ax.set(
+    xlabel="column",
+    ylabel="error",
+    ylim=(1e-12, 1e-1),
+    title="grad_input of block5_output, recomputed: error of each column",
+)
 plt.show()
 for c in tiny:
     got, true = recomputed[1][c], truth.grad_weight[c]

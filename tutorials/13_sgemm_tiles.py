@@ -131,8 +131,9 @@ for name in ("a", "b"):
 
 # %% [markdown]
 # Each 32 times here, since C has 32 rows and 32 columns. In general an element of A is loaded N times, once for each
-# column of C, and one of B M times. Each FMA needs two loads from the memory system, 8 bytes for 2 operations. That is an intensity of 0.25 operations a byte, where 14 are needed. The
-# caches give most of it a second time. But they are asked every time, and that is where the threads wait.
+# column of C, and one of B M times. Each FMA needs two loads from the memory system, 8 bytes for 2 operations. That is an
+# intensity of 0.25 operations a byte, where 14 are needed. The caches give most of it a second time. But they are asked
+# every time, and that is where the threads wait.
 #
 # ## Shared tiles
 #
