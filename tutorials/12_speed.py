@@ -196,7 +196,8 @@ axes[0].invert_yaxis()
 plt.show()
 
 # %% [markdown]
-# Up to `column_blocks` the requests do not get much fewer. With `vectors` they drop to a seventh, and x is loaded
+# `thread_per_row` has a lane for each row, so here only four of a warp's lanes work, and it makes many requests. From
+# `block_tree` to `column_blocks` the requests hardly change. With `vectors` they drop to a seventh, and x is loaded
 # once. (Two thirds of the bytes that are left are weight and bias, again for each row; they come out of a cache.)
 # `one_barrier` cuts the barriers.
 #
