@@ -163,7 +163,7 @@ layers = ("embeddings", "block0_output", "block5_output")
 figure, axes = plt.subplots(1, 3, figsize=(12, 3.2), layout="constrained", sharey=True)
 for ax, layer in zip(axes, layers, strict=True):
     gamma, beta = np.abs(data[f"{layer}_weight"]), np.abs(data[f"{layer}_bias"])
-    ax.loglog(np.maximum(gamma, 1e-10), np.maximum(beta / gamma, 1e-4), ".", markersize=4)
+    ax.loglog(np.maximum(gamma, 1e-10), np.maximum(beta / gamma, 1e-4), ".", markersize=4, rasterized=True)
     ax.axhline(8, color="#c8401a", linewidth=0.8)  # a limit that we shall need below
     ax.set(title=layer, xlabel="|γ| (below 1e-10: at 1e-10)", xlim=(5e-11, 5))
 axes[0].set_ylabel("|β / γ|")
@@ -226,7 +226,7 @@ truth = oracle.layer_norm_backward(dy, x, 384, weight, bias, eps)
 of_columns = np.linalg.norm(recomputed[0] - truth.grad_input, axis=0)
 tiny = np.flatnonzero(np.abs(weight) < 1e-6)
 figure, ax = plt.subplots(figsize=(9, 2.8))
-ax.semilogy(of_columns, ".", markersize=4)
+ax.semilogy(of_columns, ".", markersize=4, rasterized=True)
 for column in tiny:
     looks = {"xytext": (0, 32), "textcoords": "offset points", "ha": "center", "color": "#c8401a"}
     place = column, of_columns[column]
