@@ -274,14 +274,14 @@ ax.legend(fontsize=8, loc="upper left")
 plt.show()
 
 # %% [markdown]
-# `outer_product` is at its limit: there shared memory binds, and nothing else. From `vectors` on the limit rises, and the
+# `outer_product` is at its limit: there shared memory binds, and little else. From `vectors` on the limit rises, and the
 # measured speed stays behind more and more. Padding saved half a wavefront of 21, and the measurement does not notice;
 # nor does it notice z-order much. So something else binds by now. It is good to know that *before* one polishes the
 # wavefronts any further.
 #
 # ## While the tile is on its way
 #
-# It is waiting. In each turn of the loop the block fetches the next tiles from global memory, stores them,
+# What binds now is waiting. In each turn of the loop the block fetches the next tiles from global memory, stores them,
 # meets at a barrier, multiplies, meets again. While it fetches, nobody of this block multiplies; a load from global
 # memory takes several hundred clocks.
 #
