@@ -41,9 +41,10 @@ f32 = np.float32
 # The backward pass of a norm needs x̂. In tutorial 7 it came from the saved input: x̂ = (x − μ) r. So x, an array of n1
 # × n2, must stay in memory from the forward pass until the backward pass comes by.
 #
-# In a transformer block, though, nobody else needs x. The norm's input is the residual stream; what is done with it
-# next is an *addition*, and an addition's gradient needs no saved values. The norm's **output** y, on the other hand,
-# is the input of a linear layer, and the linear layer's backward needs it. So y is kept anyway.
+# In most transformers of today, though, nobody else needs x. Look at the picture: x is the **residual stream**, the line
+# that runs through the whole model. It goes past the norm, and the block's result is *added* to it; the gradient of an
+# addition needs no saved values. The norm's **output** y, on the other hand, is the input of a linear layer. That
+# layer's gradient for its weights is made of y, so y is kept anyway.
 
 # %%
 figure, ax = plt.subplots(figsize=(9, 2.2), layout="constrained")
@@ -67,10 +68,14 @@ plt.show()
 #
 # $$ y = \gamma \hat x + \beta \quad\Longrightarrow\quad \hat x = \frac{y - \beta}{\gamma} $$
 #
-# apex calls this `memory_efficient=True`. It frees one n1 × n2 array per norm. The formula for `grad_input` needs x̂ in
-# two places; in one of them the division cancels: g x̂ = dy γ x̂ = dy (y − β).
+# apex calls this `memory_efficient=True`. It frees one n1 × n2 array per norm.
 #
-# And γ = 0? Then y does not depend on x̂ at all. apex pushes γ away from 0 first, to at least ε, sign kept. The stages:
+# Where does the backward need x̂? Tutorial 7's formula has it twice: r (g − mean(g) − **x̂** mean(g **x̂**)). In the mean the
+# division cancels: g x̂ = dy γ x̂ = dy (y − β). So only the x̂ in front of the mean is divided by γ, and so is the x̂ in
+# grad_weight = Σ dy x̂. Keep that in mind for the real model below.
+#
+# And γ = 0? Then y does not depend on x̂ at all. apex pushes γ away from 0 first, to at least ε, sign kept. That is the
+# **clamp**. (ε is the one of the variance; apex takes it for this, too.) The stages:
 
 # %%
 print(lesson.source(clamp_by_magnitude))
@@ -103,7 +108,7 @@ def worst_error(gamma, beta, dtype, eps=1e-5):
     """The largest error of x̂ from an output stored in `dtype`, over many x̂ in [-1, 1]."""
     xhat = np.linspace(-1, 1, 501).astype(f32)
     y = (f32(gamma) * xhat + f32(beta)).astype(dtype)  # the store
-    clamped = clamp_by_magnitude.py_func(f32(gamma), f32(eps))
+    clamped = clamp_by_magnitude.py_func(f32(gamma), f32(eps))  # py_func: the stage as a plain Python function
     back = (y.astype(f32) - f32(beta)) / clamped
     return np.abs(back.astype(np.float64) - xhat).max()
 
@@ -135,7 +140,10 @@ plt.show()
 # - With β = 0 (blue) nothing happens until the clamp. RMSNorm has no β: it is safe for every γ that is not below ε (or subnormal in the output's
 #   dtype, so close to 0 that the format runs out of digits: look at float16, on the left).
 # - Left of the dotted line: the clamp. x̂ comes back as 0 or so.
-# - Above the black line, noise is larger than the value.
+# - Above the black line, noise may be larger than the value.
+# - Why do the green points stop at 1, where their line goes on? There γ x̂ is too small to change β = 1 in that dtype:
+#   y is β, x̂ comes back as 0, and all of it is lost. The law is an upper bound, for any β. (0.01, the orange one, is
+#   itself rounded when y is stored, and so it can come back as more than 1.)
 #
 # <details><summary><b>Question.</b> bfloat16, β = 0.5, γ = 0.1, |x̂| = 1. How large may the error be? Is that bad, given that x itself
 # is stored in bfloat16?</summary>
@@ -155,8 +163,8 @@ layers = ("embeddings", "block0_output", "block5_output")
 figure, axes = plt.subplots(1, 3, figsize=(12, 3.2), layout="constrained", sharey=True)
 for ax, layer in zip(axes, layers, strict=True):
     gamma, beta = np.abs(data[f"{layer}_weight"]), np.abs(data[f"{layer}_bias"])
-    ax.loglog(np.maximum(gamma, 1e-10), np.maximum(beta / gamma, 1e-4), ".", markersize=4)
-    ax.axhline(8, color="#c8401a", linewidth=0.8)
+    ax.loglog(np.maximum(gamma, 1e-10), np.maximum(beta / gamma, 1e-4), ".", markersize=4, rasterized=True)
+    ax.axhline(8, color="#c8401a", linewidth=0.8)  # a limit that we shall need below
     ax.set(title=layer, xlabel="|γ| (below 1e-10: at 1e-10)", xlim=(5e-11, 5))
 axes[0].set_ylabel("|β / γ|")
 plt.show()
@@ -164,8 +172,12 @@ for layer in layers:
     print(f"{layer:15} three smallest |γ|:", np.sort(np.abs(data[f"{layer}_weight"]))[:3])
 
 # %% [markdown]
-# The last norm has three weights that are practically 0. It looks as if training had switched these features off. What
-# does that do to `grad_input`? Run the kernels, once from the saved input and once from the saved output.
+# A point is a column of the norm. (The red line, at 8, is for later.) The last norm has three weights that are practically
+# 0. It looks as if training had switched these features off. What does that do to `grad_input`? Run the kernels, once
+# from the saved input and once from the saved output. The third path, `exact`, is the repair; it is explained below.
+#
+# `normlab.layer_norm_forward` and `normlab.layer_norm_backward` are the house's functions around the ladders: they take
+# arrays, and launch the kernels. `step` names a step of the backward ladder; the first one has the least to simulate.
 
 # %%
 eps = float(data["eps"])
@@ -200,8 +212,41 @@ for layer in layers:
     print(f"{layer:15} " + " ".join(f"{error:12.1e}" for error in found) + f"   {np.asarray(kept.columns).tolist()}")
 
 # %% [markdown]
-# For two of the norms, recomputing is as good as saving. For the last one it loses four or five digits. Three columns
-# of 384 do it: their x̂ is noise, and noise in x̂ goes into mean(g x̂) and so into the *whole row*.
+# For two of the norms, recomputing is as good as saving. For the last one it loses four or five digits. Which columns
+# are to blame? Look at the error column by column:
+
+# %%
+x, dy, weight, bias = (data[f"block5_output_{name}"] for name in ("input", "grad_output", "weight", "bias"))
+x, dy = x[:ROWS], dy[:ROWS]
+output, _, invvar = normlab.layer_norm_forward(x, 384, weight, bias, eps)
+recomputed = normlab.layer_norm_backward(
+    dy, output, None, invvar, 384, weight, bias, eps, memory_efficient=True, step="global_atomics"
+)
+truth = oracle.layer_norm_backward(dy, x, 384, weight, bias, eps)
+of_columns = np.linalg.norm(recomputed[0] - truth.grad_input, axis=0)
+tiny = np.flatnonzero(np.abs(weight) < 1e-6)
+figure, ax = plt.subplots(figsize=(9, 2.8))
+ax.semilogy(of_columns, ".", markersize=4, rasterized=True)
+for column in tiny:
+    looks = {"xytext": (0, 32), "textcoords": "offset points", "ha": "center", "color": "#c8401a"}
+    place = column, of_columns[column]
+    ax.annotate(f"γ = {weight[column]:.0e}", place, arrowprops={"arrowstyle": "-", "color": "#c8401a"}, **looks)
+ax.set(
+    xlabel="column",
+    ylabel="error",
+    ylim=(1e-12, 1e-1),
+    title="grad_input of block5_output, recomputed: error of each column",
+)
+plt.show()
+for c in tiny:
+    got, true = recomputed[1][c], truth.grad_weight[c]
+    print(f"column {c}: β/γ = {bias[c] / weight[c]:4.1f}, grad_weight {got:.1e}, truth {true:.1e}")
+
+# %% [markdown]
+# Two columns of 384 do it, those with |γ| < ε = 10⁻¹². There y − β is some 10⁻³², and the clamp divides it by 10⁻¹²: x̂ comes
+# back as 0. So their gradient lacks the term x̂ mean(g x̂), and their grad_weight is 0. The mean itself is unharmed, since
+# nothing is divided in it, and so are all the other columns. The third small weight is above ε. Its x̂ loses a factor
+# of |β/γ| = 58, and that is too little to be seen here.
 #
 # This is not a fault of our kernels. apex's own, measured on an H200 on the same data, all 270 rows, beside the
 # simulator on all 270:
@@ -219,6 +264,10 @@ print(
 )
 
 # %% [markdown]
+# NaN in float16? apex rounds ε to the weight's dtype first, and float16 has no number between 0 and 6 · 10⁻⁸. So 10⁻¹²
+# becomes 0, and the weights do, too: the clamp leaves 0, and 0/0 is NaN. (That is how its source reads; the NaN is
+# measured.) normlab's clamp has ε in float32.
+#
 # ## The exact mode
 #
 # The law says which columns lose, and it needs only γ and β to say so. Those are few. So keep x̂ itself for these
@@ -236,8 +285,9 @@ print("columns at risk:", np.asarray(kept.columns).tolist(), "values kept:", kep
 print(f"kept beside the output: {kept.values.nbytes + kept.columns.nbytes:,} bytes; the input would be {got.nbytes:,}")
 
 # %% [markdown]
-# Two of them lie below ε = 10⁻¹². The third does not, but its bias is far above its weight. And the table above shows
-# that it works: exact is as good as the saved input, for one percent of its memory.
+# Two of them lie below ε = 10⁻¹². The third does not, but its bias is above 8 times its weight: that is the red line in
+# the picture of the weights. And the table of the three norms shows that it works: exact is as good as the saved input,
+# for one percent of its memory.
 #
 # <details><summary><b>Question.</b> Why not keep x̂ in place of y, for all columns?</summary>
 #
@@ -249,7 +299,7 @@ print(f"kept beside the output: {kept.values.nbytes + kept.columns.nbytes:,} byt
 #
 # y = β for every x. Nothing of x̂ is left in it, so grad_weight = Σ dy x̂ is computed as 0 and γ stays 0: the norm
 # never wakes up. All columns are at risk, and the exact mode keeps all x̂. The house has trained a small model in this
-# way; see below.
+# way; see below. Its lines are named by `memory_efficient`: False, True and "exact". Three of the four lie on one another.
 # </details>
 
 # %%
@@ -270,7 +320,8 @@ plt.show()
 # ## How much memory is it?
 #
 # `normlab memory` counts what a LLaMA-shaped model keeps for its backward, and predicts it for sizes that do not fit
-# here. From its record, for LLaMA-7B's blocks at 2 × 2048 tokens:
+# here. From its record, for LLaMA-7B's blocks at 2 × 2048 tokens (again by `memory_efficient`; `torch.nn` is PyTorch's
+# own norm):
 
 # %%
 record = json.loads((files("normlab.bench") / "records" / "memory_cpu.json").read_text())["predicted"]
@@ -288,6 +339,9 @@ ax.set(
 )
 ax.legend(ncols=4, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.25), frameon=False)
 plt.show()
+freed = record["rows"][0]["norm inputs"]
+kept = sum(record["rows"][0][part] for part in parts)
+print(f"freed: {freed / 1e9:.1f} GB of {kept / 1e9:.1f}, {freed / kept:.0%}")
 
 # %% [markdown]
 # ## Here

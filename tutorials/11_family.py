@@ -92,19 +92,20 @@ print(
 # ## The same, thread by thread
 #
 # Step 4 of the forward ladder is this kernel with everything that Triton's compiler would add: which thread has which
-# columns, and the trees.
+# columns, and the trees. (`cuda.local.array(LOADS, dtype)` is a small array that belongs to one thread alone. If only
+# constants index it, the compiler keeps it in registers. `LOADS` is 8, `threads` 128, `block_columns` 8 × 128.)
 
 # %%
 print(lesson.source(step_4_column_blocks.build(float32, 128)))
 
 # %% [markdown]
-# What is new? In the inner `for k in range(LOADS)`, a thread loads **eight** elements into eight *different* sums. None
-# of these loads needs the result of another. So a thread has eight requests on their way before it waits for the first.
-# In apex's kernel each Welford step needs the one before it.
+# What is new? In the inner `for k in range(LOADS)`, a thread loads **eight** elements and adds them to eight *different*
+# sums. No addition needs another's result, and so a thread can have eight loads on their way before it waits for the
+# first. In apex's kernel the elements go through one chain: each Welford step, with its division, needs the one before.
 #
-# (`NormProblem` below makes random operands for a step of a ladder and traces its launches; `normlab trace` does the
-# same on a command line.) Also, in each single load, neighbouring lanes read neighbouring elements. Compare the two,
-# traced on the same problem:
+# Also, in each single load, neighbouring lanes read neighbouring elements. Compare the two, traced on the same problem.
+# (`NormProblem` makes random operands for a step of a ladder and traces its launches; `normlab trace` does the same on a
+# command line.)
 
 # %%
 steps = {step.name: step for step in LADDERS["forward"]}
@@ -129,12 +130,12 @@ for name in ("warp_shuffle", "apex", "column_blocks"):
 # %% [markdown]
 # All in one league: still *one element for each load instruction*, which is the next tutorial's subject.
 #
-# <details><summary><b>Question.</b> A thread adds up every 1024th element of a row of 4,096 (8 sums, 128 threads). How long is the longest chain
-# of additions, and what does that do to the error bound?</summary>
+# <details><summary><b>Question.</b> 128 threads add up a row of 4,096, each in eight sums. How long is the longest chain of additions, and
+# what does that do to the error bound?</summary>
 #
-# Each of the eight sums gets 4 terms; joining them takes 7 more; then 5 + 2 levels of the tree. Far shorter than a
-# thread's 32 terms in a row.
-# <code>step_4_column_blocks.STEP.row_chains(4096)</code> says so.
+# A thread has 32 elements, so each of its eight sums gets 4. Joining the eight takes 7 more additions, one after another.
+# That is a chain of 11 where one sum alone would have 32; then come 5 + 2 levels of the tree, as ever. The bound grows
+# with 11 + 7 = 18 instead of 39. <code>step_4_column_blocks.STEP.row_chains(4096)</code> says so.
 # </details>
 #
 # ## One formula, four index sets
@@ -143,7 +144,8 @@ for name in ("warp_shuffle", "apex", "column_blocks"):
 #
 # $$ y = \frac{x - \mu_S}{\sqrt{\sigma_S^2 + \varepsilon}}\, \gamma_c + \beta_c $$
 #
-# They differ only in the **set S** of values that share a mean and a variance (Wu and He 2018 draw it so):
+# They differ only in the **set S** of values that share a mean and a variance (Wu and He 2018 draw it so). Orange is one
+# set, blue is its neighbour; a sample is one of the N images:
 
 # %%
 family.plot_index_sets()
@@ -206,9 +208,12 @@ output, mean, invvar = normlab.layer_norm_forward(rows, rows.shape[1], step="ape
 print("group norm by rows, largest error:", np.abs(affine(output.reshape(x.shape)) - wanted["group"]).max())
 
 # %% [markdown]
-# Only γ and β differ: they go by channel, not by column. For **batch norm** it does not work: a channel's values lie in
+# Only γ and β differ: they go by channel, not by column. Column j of a row belongs to channel j // (H W) of the row's
+# group, and the group is the row's number modulo G. (The course's exercise 17 needs just that.)
+#
+# For **batch norm** it does not work: a channel's values lie in
 # N separate stretches. There, moments of pieces are merged with `chan_merge` (tutorial 3). First kernel: moments of
-# pieces. Second: merge those of a set. Third: write. By hand, with the stages' Python twins:
+# pieces. Second: merge those of a set. Third: write. By hand, with the stages as plain Python functions (`py_func`):
 
 # %%
 from normlab.stages import chan_merge, welford_step
@@ -271,7 +276,7 @@ print("sectors a request, channels last: ", len(set(address // 32 for address in
 
 # %% [markdown]
 # So for channels last, lanes take neighbouring *channels*, and each lane walks down the pixels: the columns of tutorial
-# 8. normlab's family has these two walks, `planes` and `columns`, and the same merge behind both.
+# 8. normlab has both walks, `planes` and `columns` in `normlab/kernels/family`, and the same merge behind both.
 #
 # <details><summary><b>Question.</b> At inference, batch norm uses running averages instead of the batch's statistics. What remains of the kernel?</summary>
 #
@@ -307,7 +312,7 @@ for name in ("warp_shuffle", "apex", "column_blocks"):
 # ## Exercise
 #
 # The course's exercise 17: group norm from row moments. `normlab course check 17`. Before that, here: RMS-normalise
-# over channels only, at each pixel (some vision transformers do). Which axes, which layout would you like?
+# over channels only, at each pixel (some vision models do). Which axes, which layout would you like?
 
 # %%
 # Your code here.

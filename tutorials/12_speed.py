@@ -26,9 +26,21 @@ import numpy as np
 
 from normlab import lesson, model
 from normlab.bench import records
-from normlab.engine import cuda, float32, launch, load_vector_into, store_vector_from, use_gpu
+from normlab.engine import (
+    cluster_arrive,
+    cluster_arrive_shared,
+    cluster_wait,
+    compile_ptx,
+    cuda,
+    float32,
+    launch,
+    load_vector_into,
+    store_vector_from,
+    use_gpu,
+)
 from normlab.kernels import BEST, LADDERS
 from normlab.sim import trace
+from normlab.sim.tracing.pictures import draw_banks
 from normlab.xray import NormProblem
 
 lesson.begin()
@@ -71,8 +83,9 @@ print(f"a copy of as many bytes:       {row['copy']['median_us']:6.1f} µs ({row
 print(f"normlab's LayerNorm:           {row['contenders']['normlab']['median_us']:6.1f} µs")
 
 # %% [markdown]
-# So the best kernels are at the speed of a copy. How does one get there? Four ideas, from the forward ladder's step 4
-# on.
+# So the best kernels are at the speed of a copy. How does one get there? By six ideas. The first three are those of the
+# forward ladder's last steps (`vectors`, `one_barrier`, `clusters`), the others those of the backward's (`fused`,
+# `pipelined`).
 #
 # ## 1. Bytes in flight
 #
@@ -95,8 +108,11 @@ for name, size in (("one bfloat16", 2), ("one float32", 4), ("16 bytes", 16), ("
     print(f"each thread waits for {name:20}: at most {reached:4.0%} of the bandwidth")
 
 # %% [markdown]
-# One element for each load is not enough, even with all threads there are. And it is worse for bfloat16 than for
-# float32: the same number of loads, half the bytes. Look at the measured steps with single-element loads:
+# That is for loads. No thread waits for a *store*, and half of what a norm's forward moves are stores: so it may reach
+# about twice these numbers. It may reach more if a thread starts its next load before the last one has come, as
+# `column_blocks` does with eight. Still, one element for each load is not enough, even with all threads there are. And it
+# is worse for bfloat16 than for float32: the same number of loads, half the bytes. Look at the measured steps with
+# single-element loads (as fractions of a copy, which itself reaches some 87 % of the data sheet's bandwidth):
 
 # %%
 for step in LADDERS["forward"][1:5]:
@@ -145,8 +161,6 @@ _ = vectors.draw_sectors(lesson.line(copy_vectors, "load_vector_into"))
 # language for a virtual machine:
 
 # %%
-from normlab.engine import compile_ptx
-
 try:
     for kernel in (copy_elements, copy_vectors):
         ptx = compile_ptx(kernel, ((f32, 1), (f32, 1)))
@@ -157,9 +171,9 @@ except ImportError as error:
 # %% [markdown]
 # ## 2. The row in registers
 #
-# apex's kernel reads x twice, step 4 three times. Step 5 loads the row once, in vectors, and keeps it. A row of 4,096
-# float32 is 16 KiB; with 256 threads that is 16 values for each thread: 16 registers. All passes then run over
-# registers, and the accurate two-pass formula costs nothing.
+# apex's kernel reads x twice, `column_blocks` three times. The next step, `vectors`, loads the row once, in vectors, and
+# keeps it. A row of 4,096 float32 is 16 KiB; with 256 threads that is 16 values for each thread: 16 registers. All passes
+# then run over registers, and the accurate two-pass formula of tutorial 2 costs next to nothing.
 #
 # Here is the ladder, counted on one problem: 4 rows of 1,024 float32. Each number is for all launches of a step.
 
@@ -182,7 +196,8 @@ axes[0].invert_yaxis()
 plt.show()
 
 # %% [markdown]
-# Up to `column_blocks` the requests do not get much fewer. With `vectors` they drop to a seventh, and x is loaded
+# `thread_per_row` has a lane for each row, so here only four of a warp's lanes work, and it makes many requests. From
+# `block_tree` to `column_blocks` the requests hardly change. With `vectors` they drop to a seventh, and x is loaded
 # once. (Two thirds of the bytes that are left are weight and bias, again for each row; they come out of a cache.)
 # `one_barrier` cuts the barriers.
 #
@@ -210,21 +225,22 @@ plt.show()
 #
 # <details><summary><b>Question.</b> A row of 65,536 float32 is 256 KiB. Does it fit into the registers of one block?</summary>
 #
-# No. A multiprocessor has 65,536 registers of 4 bytes, 256 KiB in all, and the kernel needs some for other things. Step
-# 7 spreads such a row over several multiprocessors that can read each other's shared memory: a <em>cluster</em>.
+# No. A multiprocessor has 65,536 registers of 4 bytes, 256 KiB in all, and the kernel needs some for other things. The
+# last step, <code>clusters</code>, spreads such a row over several blocks that run at the same time and can read each
+# other's shared memory: a <em>cluster</em>.
 # </details>
 #
 # ## 3. Fewer barriers
 #
-# While a block waits at a barrier, its loads for the next row have not been started. Step 5 has two trees a row, each
-# with several barriers. Step 6 uses a formula that you know: each warp finds the moments of *its own* part, in two
+# While a block waits at a barrier, its loads for the next row have not been started. `vectors` has two trees a row, each
+# with several barriers. `one_barrier` uses a formula that you know: each warp finds the moments of *its own* part, in two
 # passes over its registers; then, after **one** barrier, all warps merge all parts (Chan's formula, for many groups at
 # once). Also, a block has several rows, each with a small team of warps. While one team waits, others load.
 #
 # ## 4. Persistence
 #
-# The backward pass needs column sums. apex reads everything once more for them. Step 2 of the backward ladder starts
-# only as many blocks as fit on the GPU at a time; each lives until the end and takes row after row. It is
+# The backward pass needs column sums. apex reads everything once more for them. The step `fused` of the backward ladder
+# starts only as many blocks as fit on the GPU at a time; each lives until the end and takes row after row. It is
 # **persistent**. So a thread always sees the same columns, and keeps their sums in registers. In the end each block
 # leaves one row of partial sums, and a small kernel adds them up (tutorial 8).
 #
@@ -248,6 +264,105 @@ for step in LADDERS["backward"]:
 
 # %% [markdown]
 # (On so small a problem, parameters and partial sums weigh more than they do in real life.)
+#
+# ## 5. Banks, with 16 bytes a lane
+#
+# The last step, `pipelined`, has rows copied into shared memory ahead of time: `copy_async` starts a copy that goes on by
+# itself and takes no registers. While the block works on one row, the next ones are on their way. That gives bytes in
+# flight without threads that wait. γ and β lie in shared memory, too, as float32. So now everything is read from shared
+# memory, and *its* speed counts.
+#
+# A lane gets its part of a bfloat16 row as eight elements, 16 bytes. So it needs eight float32 of γ: 32 bytes, which are
+# two loads of 16. Lay these eight in a row for each lane, as they come. Or cut them in halves: first the first four of
+# all lanes, then the second four of all lanes. Which is better? The kernel below can do either.
+
+
+# %%
+@cuda.jit
+def read_parameters(from_lane, from_half, y):
+    """Lane l finds its two halves, of four float32 each, at l from_lane and at l from_lane + from_half."""
+    parameters = cuda.shared.array(512, float32, alignment=16)  # loads of 16 bytes want addresses that are multiples
+    eight = cuda.local.array(8, float32)
+    lane = cuda.threadIdx.x
+    for k in range(16):
+        parameters[32 * k + lane] = k
+    cuda.syncthreads()  # all parameters are there before they are read
+    for half in range(2):
+        load_vector_into(eight, 4 * half, parameters, lane * from_lane + half * from_half, 4)
+    y[lane] = eight[0] + eight[4]
+
+
+reading = lesson.line(read_parameters, "load_vector_into")
+figure, axes = plt.subplots(1, 2, figsize=(15, 6.8), layout="constrained")
+for ax, from_lane, from_half in zip(axes, (8, 4), (4, 128), strict=True):
+    request = trace(read_parameters)[1, 32](from_lane, from_half, np.zeros(32, f32)).request(reading, "ld")
+    draw_banks(request, ax)
+    print(f"{from_lane} float32 from lane to lane: {request.wavefronts} wavefronts for one load of 16 bytes a lane")
+plt.show()
+
+# %% [markdown]
+# A wavefront has 32 banks × 4 bytes = 128 bytes. 32 lanes want 512 bytes, so **four** wavefronts are the least: eight
+# lanes in each. On the left, lanes are 32 bytes apart. Eight of them reach over 256 bytes, twice round the banks. So lane 4
+# meets lane 0, lane 5 meets lane 1, and so on: **eight** wavefronts. And half of each is not used: it holds the other
+# halves, which the second load wants, in eight wavefronts of its own. On the right, the lanes' 16 bytes follow each
+# other, and nobody meets.
+#
+# This is no detail. It was found late, by a profiler: shared memory was busy 70 % of the time. Recomputing (tutorial 9)
+# suffers most, since it reads three arrays of parameters, γ, β and 1/γ, and most of them in both passes. On an H200,
+# bfloat16, n2 = 4096: the backward of LayerNorm that recomputes went from **0.64 to 0.81** of a copy by this change of
+# order alone. Then other things bound, and so the numbers of threads and of rows in flight were measured anew; with
+# those it is **0.90**. (`parameter_loader` in `normlab/kernels/backward/passes.py` does it, and a test counts the
+# wavefronts with `trace`, so that they stay away.)
+#
+# <details><summary><b>Question.</b> Tutorial 5 cured conflicts by padding. Can padding do it here?</summary>
+#
+# Yes: let lanes be 12 float32 apart (it must be a multiple of 4, for 16 bytes at once). Eight lanes then begin in banks
+# 0, 12, 24, 4, 16, 28, 8 and 20: all different. But a third of the memory is unused, and shared memory is what limits
+# the rows in flight. Try it: <code>read_parameters</code> with 12 and 4.
+# </details>
+#
+# ## 6. What does a barrier wait for?
+#
+# `pipelined` deals long rows to the blocks of a cluster. For each row the blocks exchange sums, so they meet at a barrier
+# of the cluster. It comes in two halves, `cluster_arrive` ("I am here") and `cluster_wait` ("are all here?"). In between a
+# block does what needs nobody else: it writes `grad_input` of the row before.
+#
+# Now, what has to be visible to others after a barrier? *Everything* that was written before it, so the rule says. Look at
+# the instruction:
+
+
+# %%
+@cuda.jit
+def meet(y):
+    y[cuda.grid(1)] = 1
+    cluster_arrive()
+    cluster_wait()
+
+
+@cuda.jit
+def meet_about_shared_memory(y):
+    y[cuda.grid(1)] = 1
+    cluster_arrive_shared()
+    cluster_wait()
+
+
+try:
+    for kernel in (meet, meet_about_shared_memory):
+        lines = [line.strip() for line in compile_ptx(kernel, ((f32, 1),)).splitlines()]
+        print(kernel.__name__, *[line for line in lines if "barrier" in line], sep="\n    ")
+except ImportError as error:
+    print(f"no compiler here ({error}): pip install 'normlab[gpu]'")
+
+# %% [markdown]
+# `arrive.release` releases all stores of the thread: it waits until the whole GPU sees them, the rows of `grad_input`
+# included. They go to global memory, which is far away, and nobody in the cluster wants to know of them. So with every
+# row the block waits for its own output.
+#
+# The cure is to say less. The sums stay in the shared memory of their own block, and the others fetch them behind the
+# barrier. So only shared memory needs an order. `cluster_arrive_shared` orders just that (the `fence` in the second
+# kernel), and then arrives with `relaxed`, which waits for nothing.
+#
+# It is the rule of tutorial 5, and its other side. A barrier must order what is needed. It should not order more.
 #
 # ## Reading the records
 #
@@ -320,11 +435,13 @@ for step in LADDERS["forward"]:
 # - A norm is bound by memory. Its speed of light is a copy's.
 # - Bandwidth needs bytes in flight: vectors, several loads for each thread, enough threads.
 # - Keep the row in registers; meet at few barriers; let blocks live on where sums must be carried along.
+# - Once memory is not in the way, shared memory's banks are, and barriers that order more than is needed.
 # - A measurement is worth what its method is worth.
 #
 # ## Exercise
 #
-# The course's exercise 16: a vectorised copy, with its ragged end. `normlab course check 16`. Before that, here: change
+# The course's exercise 16: a vectorised copy, with its ragged end. `normlab course check 16`. (There `load_vector` gives
+# the four values as a tuple, and `store_vector` takes one.) Before that, here: change
 # `copy_vectors` so that it works for 1,023 elements.
 
 # %%

@@ -25,10 +25,12 @@ import numpy as np
 
 import normlab
 from normlab import lesson, model, oracle
+from normlab.bench import records
 from normlab.engine import launch, use_gpu
 from normlab.kernels import SGEMM, Product
 from normlab.kernels.sgemm import step_0_naive, step_1_coalesced, step_2_shared_tile
 from normlab.sim import sanitize, trace
+from normlab.sim.tracing.pictures import draw_banks
 
 lesson.begin()
 f32 = np.float32
@@ -59,8 +61,8 @@ ax.legend()
 plt.show()
 
 # %% [markdown]
-# From n = 100 on, the arithmetic should be what counts. That is a promise, not a fact: it holds only if each element
-# comes from memory **once**, although it is used n times.
+# From about n = 100 on (14 × 6 = 84, to be exact), the arithmetic should be what counts. That is a promise, not a fact: it
+# holds only if each element comes from memory **once**, although it is used n times.
 #
 # `total += a * b` is one instruction: a fused multiply-add, **FMA**. A multiprocessor of an H200 can do
 # 128 of them in each clock: four warps' worth. The question of this tutorial and the next is: *what keeps the
@@ -74,7 +76,8 @@ plt.show()
 print(lesson.source(step_0_naive.sgemm_naive))
 
 # %% [markdown]
-# (`blocks_in_rows` numbers the blocks of 32 × 32 threads; `scaled_sum` applies α and β.) Look at two lines: `row` comes
+# (`SIDE` is 32. `blocks_in_rows` says which square of 32 × 32 of C a block has; `scaled_sum` applies α and β, which are
+# those of BLAS here and no norm's.) Look at two lines: `row` comes
 # from `threadIdx.x`, `column` from `threadIdx.y`. So the 32 lanes of a warp stand **below each other** in C. They read
 # 32 rows of A.
 
@@ -127,9 +130,10 @@ for name in ("a", "b"):
     print(f"{name}: {loads.size} elements, each loaded {loads.min()} to {loads.max()} times")
 
 # %% [markdown]
-# Each 32 times here, since C has 32 rows and 32 columns; in general N times and M times. Each FMA needs two loads from
-# the memory system, 8 bytes for 2 operations. That is an intensity of 0.25 operations a byte, where 14 are needed. The
-# caches give most of it a second time. But they are asked every time, and that is where the threads wait.
+# Each 32 times here, since C has 32 rows and 32 columns. In general an element of A is loaded N times, once for each
+# column of C, and one of B M times. Each FMA needs two loads from the memory system, 8 bytes for 2 operations. That is an
+# intensity of 0.25 operations a byte, where 14 are needed. The caches give most of it a second time. But they are asked
+# every time, and that is where the threads wait.
 #
 # ## Shared tiles
 #
@@ -176,8 +180,6 @@ _ = straight.draw_comparison(tiled)
 # neighbours.
 
 # %%
-from normlab.sim.tracing.pictures import draw_banks
-
 inner = lesson.line(step_2_shared_tile.sgemm_shared_tile, "total += load(a_tile")
 figure, axes = plt.subplots(1, 2, figsize=(15, 6.4), layout="constrained")
 for ax, name in zip(axes, ("a_tile", "b_tile"), strict=True):
@@ -214,10 +216,28 @@ plt.show()
 # ### What binds now?
 #
 # Count for one warp and one k: two loads from shared memory, one FMA. A multiprocessor can begin four FMA (of a warp)
-# in each clock, but serves only **one** wavefront of shared memory. So the multipliers wait for shared memory. A thread
-# still reads two numbers for each FMA. That ratio does not depend on the block's tile at all.
+# in each clock, but serves only **one** wavefront of shared memory. So one FMA takes a quarter of a clock, and its two
+# wavefronts take two clocks: the multipliers are busy an eighth of the time, and wait for shared memory otherwise. A
+# thread still reads two numbers for each FMA. That ratio does not depend on the block's tile at all.
 #
 # The cure is the same idea once more, one level up: a tile in each *thread's registers*.
+#
+# ### Measured
+#
+# What did an H200 make of the three? From the record of `normlab bench ladder sgemm`, 4096 × 4096 × 4096:
+
+# %%
+(record,) = records.load(["ladder_sgemm_4096_h200"])
+print(f"{record['gpu']}, {record['date'][:10]}; all multipliers busy: {record['peak_tflops']:.0f} TFLOP/s")
+for row in record["steps"][:3]:
+    print(f"{row['step']:12} {row['tflops']:5.1f} TFLOP/s: the multipliers are busy {row['of_peak']:6.1%} of the time")
+print(f"{'cuBLAS':12} {record['cublas']['tflops']:5.1f} TFLOP/s (NVIDIA's library)")
+
+# %% [markdown]
+# 33 sectors became 5, a factor of 6.6; and the speed went up by nearly as much. The tile made it three times faster again.
+# And there it stands, close to an eighth. (Not a proof: the compiler loads four neighbours of A's row in one instruction,
+# so shared memory alone would allow a fifth. The barriers and the loads of the tiles take the rest. An account says what
+# binds at best, and a measurement what is.)
 #
 # ## Is it right?
 #

@@ -24,6 +24,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from normlab import lesson, model
+from normlab.bench import records
 from normlab.engine import cuda, launch, use_gpu
 from normlab.kernels import SGEMM, Product
 from normlab.kernels.sgemm import step_4_outer_product, tiling
@@ -135,7 +136,7 @@ print(lesson.source(step_4_outer_product.multiply_k))
 # (A compiler can see that `inner_product` reads the same again and again, and keep it in registers. Numba's does; each
 # step's file tells. The count above is of the source.)
 #
-# Still 48 wavefronts, though only 16 elements are read. Why? Look at the load of B:
+# Still 48 wavefronts, though a thread reads only 16 elements. Why? Look at the load of B:
 
 # %%
 line = lesson.line(step_4_outer_product.multiply_k, "b_part[i] = load(b_tile")
@@ -143,15 +144,20 @@ _ = traces["outer_product"].draw_banks(line, "ld", "b_tile")
 
 # %% [markdown]
 # A thread's eight columns are neighbours. So in one instruction, neighbouring threads read columns that are 8 apart:
-# banks 0, 8, 16, 24, and then again. Four words in each of four banks: four wavefronts.
+# banks 0, 8, 16, 24, and then again. Four words in each of four banks: four wavefronts. Eight such loads are 32. Of A,
+# the two rows of threads want two elements, 8 rows × 8 words apart: the same bank, two wavefronts. Eight of these are 16,
+# and 32 + 16 = 48.
 #
 # ### vectors
 #
 # Eight neighbours are two vectors of 16 bytes. And A? A thread wants 8 *rows* for one k; in A's tile they lie 8
 # elements apart. So A is **transposed** on its way into shared memory: then they lie side by side.
 #
-# Loads: 20 wavefronts. But the stores have got dearer: a thread has four neighbours along k, which go to four different
-# rows of the transposed tile.
+# Loads: 20 wavefronts, 4 for A and 16 for B. B's could be 8. Here are the bank conflicts of tutorial 12 again: a thread's
+# eight columns lie in a row, so that lanes begin 32 bytes apart. `warp_tile` will cure that on its way.
+#
+# But the stores have got dearer: a thread has four neighbours along k, which go to four different rows of the transposed
+# tile.
 
 # %%
 from normlab.stages import tile
@@ -218,13 +224,14 @@ plt.show()
 
 # %% [markdown]
 # In the two on the right, a thread's 8 × 8 is cut into four pieces of 4 × 4. So in one instruction, lanes beside each
-# other read vectors beside each other.
+# other read vectors beside each other: the cure by halves of tutorial 12.
 #
 # ### z_order
 #
 # The last refinement: which lane stands where in the 4 × 8. Shared memory serves a warp's 16-byte loads in groups of 8
-# lanes. It takes 16 lanes at a time, if neighbouring lanes (lane XOR 1, or all lane XOR 2) want the same address. In
-# **z-order** a lane shares its row with lane XOR 1 and its column with lane XOR 2. So it works for A and for B.
+# lanes. It takes 16 lanes at a time if they come in pairs that want the same address: each lane the same as lane XOR 1,
+# or each the same as lane XOR 2. In **z-order** a lane shares its row with lane XOR 1 and its column with lane XOR 2. So it
+# works for A, which goes by rows, and for B, which goes by columns.
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(8, 2.4), layout="constrained")
@@ -246,9 +253,35 @@ print("wavefronts of loads for a k of a warp:", {name: one["ld"] for name, one i
 # %% [markdown]
 # 8 wavefronts where 16 are allowed. Shared memory is no longer what binds.
 #
+# ### Held against an H200
+#
+# The account gives a limit for each step: 16 clocks of FMA, divided by its wavefronts where these are more. (For
+# `inner_product` the limit of `outer_product` holds, since that is what the compiler makes of it.) Beside it what
+# `normlab bench ladder sgemm` measured, 4096 × 4096 × 4096, as a fraction of all multipliers at work:
+
+# %%
+(record,) = records.load(["ladder_sgemm_4096_h200"])
+measured = {row["step"]: row for row in record["steps"]}
+allowed = {name: 16 / max(16, one["ld"] + one["st"]) for name, one in counted.items()}
+allowed["inner_product"] = allowed["outer_product"]
+figure, ax = plt.subplots(figsize=(9, 3), layout="constrained")
+ax.bar(names, [allowed[name] for name in names], color="#dfe5ec", label="what the account allows")
+ax.bar(names, [measured[name]["of_peak"] for name in names], 0.5, color="#1b4f8a", label=f"measured, {record['gpu']}")
+for place, name in enumerate(names):
+    ax.text(place, measured[name]["of_peak"] + 0.02, f"{measured[name]['of_peak']:.2f}", ha="center", fontsize=8)
+ax.set(ylabel="multipliers at work", ylim=(0, 1.1))
+ax.legend(fontsize=8, loc="upper left")
+plt.show()
+
+# %% [markdown]
+# `outer_product` is at its limit: there shared memory binds, and little else. From `vectors` on the limit rises, and the
+# measured speed stays behind more and more. Padding saved half a wavefront of 21, and the measurement does not notice;
+# nor does it notice z-order much. So something else binds by now. It is good to know that *before* one polishes the
+# wavefronts any further.
+#
 # ## While the tile is on its way
 #
-# What remains is waiting. In each turn of the loop the block fetches the next tiles from global memory, stores them,
+# What binds now is waiting. In each turn of the loop the block fetches the next tiles from global memory, stores them,
 # meets at a barrier, multiplies, meets again. While it fetches, nobody of this block multiplies; a load from global
 # memory takes several hundred clocks.
 #
@@ -287,7 +320,8 @@ print("largest error with two buffers:", error)
 
 # %% [markdown]
 # The same trick once more inside: while the outer product of one k is computed, the elements of the next k are loaded
-# from shared memory into registers.
+# from shared memory into registers. And the last step, `pipelined`, goes further: `copy_async` (tutorial 12) brings
+# several tiles ahead, without registers on their way. Those registers go into 8 × 16 sums a thread.
 #
 # ## Registers decide how many blocks fit
 #
@@ -309,8 +343,9 @@ for name in ("outer_product", "padded", "double_buffer", "pipelined"):
     )
 
 # %% [markdown]
-# An occupancy of 25 % or 12 %, and yet by the account these are the fast ones. For arithmetic, a thread needs no others
-# to hide behind if it has much to do that does not wait for anything: 64 independent sums.
+# An occupancy of 25 % or 12 %; and yet `double_buffer` and `pipelined` are the fastest of all, as the record below shows.
+# For arithmetic, a thread needs no others to hide behind if it has much to do that does not wait for anything: 64 or 128
+# independent sums. (`outer_product` has 12 %, too, and is slow: occupancy alone says little in either direction.)
 #
 # ## The order of blocks
 #
@@ -335,8 +370,9 @@ plt.show()
 # %% [markdown]
 # <details><summary><b>Question.</b> By the roofline (64 × 64 blocks of 128 × 128), does that matter on an H200?</summary>
 #
-# Little. A tile of 128 gives 32 operations a byte even without L2, and 14 are enough. The file of the step says so,
-# too. On a GPU with less bandwidth for its multipliers it would.
+# Little. A tile of 128 gives 32 operations a byte even without L2, and 14 are enough. On a GPU with less bandwidth for its
+# multipliers it would. Measured at 4096, where 264 blocks are more than a band, it even costs a little: compare
+# <code>block_order</code> with <code>double_buffer</code> below.
 # </details>
 #
 # ## The whole ladder
@@ -362,9 +398,33 @@ for step in chosen:
     print(f"{step.name:14} {took}{speed}")
 
 # %% [markdown]
-# On a GPU this prints the speed of every step; `normlab bench ladder sgemm` sets them beside cuBLAS. There is no record
-# of an H200 in the repository yet, so this tutorial quotes none. What is said about speed here is *computed* from the
-# account above and from the compiler's output.
+# On a GPU this prints the speed of every step, and `normlab bench ladder sgemm` sets them beside cuBLAS, NVIDIA's own
+# library. Here is its record of an H200:
+
+# %%
+figure, ax = plt.subplots(figsize=(9, 3.6), layout="constrained")
+rows = record["steps"]
+ax.barh([row["step"] for row in rows], [row["tflops"] for row in rows], color="#1b4f8a")
+for place, row in enumerate(rows):
+    ax.text(row["tflops"] + 0.5, place, f"{row['tflops']:.1f}", va="center", fontsize=8)
+for value, name in ((record["cublas"]["tflops"], "cuBLAS"), (record["peak_tflops"], "all multipliers")):
+    ax.axvline(value, color="black", linewidth=0.8)
+    ax.text(value - 0.5, 0, name, ha="right", fontsize=8)
+ax.invert_yaxis()
+ax.set(
+    xlabel="TFLOP/s",
+    title=f"{record['m']} x {record['n']} x {record['k']} float32, {record['gpu']}, {record['date'][:10]}",
+)
+plt.show()
+best = max(rows, key=lambda row: row["tflops"])
+print(
+    f"{best['step']}: {best['of_cublas']:.2f} of cuBLAS; {best['tflops'] / rows[0]['tflops']:.0f} times the naive product"
+)
+
+# %% [markdown]
+# The largest steps are coalescing, the tile, the tile in registers, vectors, and two buffers. (No one reaches "all
+# multipliers": that takes the highest clock, which a GPU at its power limit does not keep. And not every instruction can
+# be an FMA.)
 #
 # <details><summary><b>Question.</b> Why does nobody use tensor cores here?</summary>
 #

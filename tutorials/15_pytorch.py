@@ -20,6 +20,9 @@ if "google.colab" in sys.modules:
     package = "normlab[torch] @ git+https://github.com/normlab/normlab"
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 # %%
+import json
+from importlib.resources import files
+
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -135,7 +138,7 @@ for name, norm in (
 
 # %% [markdown]
 # With `SavesInput` two arrays are kept: x (by the norm) and y (by the linear layer). With `SavesOutput` just y, for
-# both. The fractions are the statistics.
+# both. The hundredths are the statistics, two numbers or one for each row of 256.
 #
 # <details><summary><b>Question.</b> Someone writes <code>ctx.x = x</code> instead of <code>ctx.save_for_backward(x)</code>. It works. What is wrong with it?</summary>
 #
@@ -146,7 +149,7 @@ for name, norm in (
 # <details><summary><b>Question.</b> After the norm comes an activation <em>in place</em>, <code>torch.relu_(y)</code>. What happens to <code>SavesOutput</code>?</summary>
 #
 # Its saved y has been overwritten. PyTorch notices (each tensor has a version number) and <code>backward()</code>
-# raises an error. Saved inputs have the same problem with what comes before.
+# raises an error. <code>SavesInput</code> has the same problem if somebody changes x in place after the norm has seen it.
 # </details>
 #
 # ## The modules
@@ -163,8 +166,8 @@ print(nn.replace_norms(model, memory_efficient="exact"))
 print("the same output:", torch.allclose(before, model(torch.ones(2, 16)), atol=1e-6))
 
 # %% [markdown]
-# On CPU tensors these modules use PyTorch's operations with the same meaning, because a simulator is no place to train.
-# `with nn.engine("simulator"):` runs the kernels all the same:
+# On CPU tensors these modules use PyTorch's own operations, which compute the same, because a simulator is no place to
+# train. `with nn.engine("simulator"):` runs the kernels all the same:
 
 # %%
 norm, x = nn.FusedLayerNorm(32, memory_efficient="exact"), torch.randn(4, 32)
@@ -203,9 +206,9 @@ print("same output:", torch.equal(compiled(x), model(x)))
 #
 # ## A LLaMA-shaped stack
 #
-# `normlab.memory.model` is a decoder with LLaMA's blocks: RMSNorm, attention with rotary positions, RMSNorm, SwiGLU.
-# Train it for some steps with each of four kinds of norm: PyTorch's own, and normlab's three. Count what autograd
-# keeps; and *predict* it from the shapes alone.
+# `normlab.memory.model` is a decoder with LLaMA's blocks: RMSNorm, attention, RMSNorm, and an MLP (SwiGLU, one with three
+# matrices). Train it for some steps with each of four kinds of norm: PyTorch's own, and normlab's with
+# `memory_efficient` False, True and "exact". Count what autograd keeps; and *predict* it from the shapes alone.
 
 # %%
 shape = Shape(layers=2, hidden=128, batch=2, sequence=64, norm="rms", dtype="float32")
@@ -216,11 +219,12 @@ for row in record["rows"]:
     print(f"{row['variant']:10} {row['saved_bytes'] / 1e6:9.3f} {row['predicted_bytes'] / 1e6:10.3f}   {losses}")
 
 # %% [markdown]
-# The prediction is exact, byte for byte. So one can trust it for a model that does not fit here: the blocks of LLaMA-7B
-# on 2 × 2048 tokens, in bfloat16, on a GPU.
+# The prediction is exact. So one can ask it about a model that does not fit here: the blocks of LLaMA-7B on 2 × 2048
+# tokens, in bfloat16, on a GPU.
 #
-# Where do the bytes come from? For each block and token, with hidden size h: the norms' inputs 2h, their outputs 2h,
-# attention 4h, the MLP 4 × its inner size (2.7 h for LLaMA). That is 2 of about 19 parts.
+# Where do the bytes come from? For each block and token, with hidden size h, so many elements: the norms' inputs 2h,
+# their outputs 2h, attention 4h, the MLP 4 × its inner size (2.7 h for LLaMA, so 10.8 h). That is 18.8 h, of which the
+# norms' inputs are 2 h.
 
 # %%
 llama = prediction.LLAMA
@@ -235,14 +239,34 @@ for role, colour in zip(parts[0], ("#c8401a", "#1b4f8a", "black", "#dfe5ec", "#c
     left += sizes
 ax.invert_yaxis()
 ax.set(xlabel="GB kept for the backward (predicted)", title="LLaMA-7B's blocks, 4,096 tokens")
-ax.legend(ncols=3, fontsize=8)
+ax.legend(ncols=6, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.22), frameon=False)
 plt.show()
 saved = prediction.total(llama, "False", "cuda") - prediction.total(llama, "True", "cuda")
 print(f"saving the output frees {saved / 1e9:.2f} GB, {saved / prediction.total(llama, 'False', 'cuda'):.0%}")
 
 # %% [markdown]
-# With gradient checkpointing, where most activations are computed again, the picture is another one: then the norms'
-# share of what remains is different. Count it for *your* model, with `counting`.
+# Is it true? A model of this shape was trained on an H200 for five steps, and counted in the same way. The **peak** is the
+# most that PyTorch had allocated at any time: parameters, gradients, and all that is kept.
+
+# %%
+record = json.loads((files("normlab.bench") / "records" / "memory_h200.json").read_text())
+print(
+    f"{record['gpu']}: {record['layers']} blocks, hidden {record['hidden']}, {record['batch']} x {record['sequence']} tokens"
+)
+for row in record["rows"]:
+    print(
+        f"{row['variant']:10} kept {row['saved_bytes'] / 1e9:.3f} GB, predicted {row['predicted_bytes'] / 1e9:.3f}; "
+        f"peak {row['peak_bytes'] / 1e9:.2f} GB; a step takes {row['step']['median_us'] / 1e3:.0f} ms"
+    )
+off = {row["saved_bytes"] - row["predicted_bytes"] for row in record["rows"]}
+print("counted minus predicted:", off, "bytes")
+
+# %% [markdown]
+# (Of 512 bytes in 20 GB the formula does not know.) The peak falls by what was predicted, and the time of a step hardly
+# changes: the norms are a small part of it.
+#
+# With gradient checkpointing most activations are not kept but computed again. Then less is kept, and the norms may have
+# another share of it. Count it for *your* model, with `counting`.
 #
 # <details><summary><b>Question.</b> A post-norm block computes <code>norm(x + f(x))</code>, and its output is the next block's residual stream <em>and</em> the input of a linear layer. Is saving the output still free?</summary>
 #

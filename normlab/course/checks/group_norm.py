@@ -4,7 +4,7 @@ import numpy as np
 
 from normlab import oracle
 from normlab.course.data import EPS, arithmetic, nothing, values
-from normlab.course.exercise import STORES, Answer, Budget, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import STORED_SECTORS, STORES, Answer, Budget, Case, Drawn, Exercise, Launch, Size
 
 
 def _make(drawn: Drawn) -> Case:
@@ -43,6 +43,9 @@ EXERCISE = Exercise(
         "The row's first channel: its group, which is row % groups, times channels_of_group.",
         "Everything else is LayerNorm, with weight[channel] and bias[channel].",
     ),
-    budgets=(Budget(STORES, 8, "32 neighbouring lanes store at once"),),
+    budgets=(
+        Budget(STORES, 8, "2 rows of 128 elements are 8 stores of 32 lanes"),
+        Budget(STORED_SECTORS, 32, "8 elements are a sector, if neighbouring lanes store neighbouring elements"),
+    ),
     picture="sectors",
 )

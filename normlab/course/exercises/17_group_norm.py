@@ -12,7 +12,8 @@ As a group's channels are neighbours in memory, a group of a sample is a row, an
 it. So this is LayerNorm, but for one thing: which channel, of all of them, does an element of a row
 belong to?
 
-Checked: right for any number of channels, groups and pixels; 8 stores for 2 rows of 128 elements.
+Checked: right for any number of channels, groups and pixels; 8 stores, of 32 sectors in all, for 2
+rows of 128 elements.
 
 To write: about 6 lines.
 """
