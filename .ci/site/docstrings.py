@@ -1,11 +1,12 @@
-"""The house's docstrings as Markdown has it: doctests are code, a step's facts stand on lines of their own.
+"""The house's docstrings as Markdown has it: doctests are code, a step's facts stand on lines of their own; and what a
+package passes on is shown where it is written.
 
 An extension of griffe, which mkdocstrings reads Python with (`mkdocs.yml` names it).
 """
 
 import re
 
-from griffe import Extension, Object
+from griffe import Extension, Module, Object
 
 
 class HouseDocstrings(Extension):
@@ -16,3 +17,7 @@ class HouseDocstrings(Extension):
         if obj.docstring:
             text = re.sub(r"(?m)^>>> .*(\n.+)*", r"```pycon\n\g<0>\n```", obj.docstring.value)
             obj.docstring.value = re.sub(r"(?m)^(Moves|Bound by|Measured|Next): ", r"\n**\1:** ", text)
+
+    def on_module_members(self, *, mod: Module, **_: object) -> None:
+        """Forget `__all__`: a stage has its place on the page once, under its file."""
+        mod.exports = None

@@ -15,25 +15,30 @@ from mkdocs.structure.files import File, Files
 
 from normlab import tutorials
 
-ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Put our pages in the place of docs_dir's files, and keep the theme's own. Their order is the menu's."""
-    pages = [file for file in files if file.src_dir != config.docs_dir]
-    pages += [File.generated(config, "index.md", abs_src_path=str(ROOT / "README.md"))]
+    """Put our pages in the place of docs_dir's files, and into the menu; the theme's files stay."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    contents: dict[str, str | bytes] = {"index.md": readme}
     for picture in re.findall(r"!\[.*?\]\((.+?)\)", readme):
-        pages.append(File.generated(config, picture, abs_src_path=str(ROOT / picture)))
-    contents = {"tutorials/index.md": tutorial_list()}
+        contents[picture] = (ROOT / picture).read_bytes()
+    contents["tutorials/index.md"] = tutorial_list()
     for tutorial in tutorials.every():
         contents |= tutorial_pages(tutorial)
     contents["tutorials/INSTRUCTORS.md"] = (tutorials.FOLDER / "INSTRUCTORS.md").read_text(encoding="utf-8")
     contents |= reference_pages()
-    contents["style.css"] = (ROOT / ".ci/site/style.css").read_text(encoding="utf-8")
-    pages += [File.generated(config, path, content=content) for path, content in contents.items()]
-    return Files(pages)
+    for name in ("style.css", "iframe-worker.js"):
+        contents[name] = (HERE / name).read_text(encoding="utf-8")
+    pages = [path for path in contents if path.endswith(".md")]
+    config.nav = ["index.md"]
+    for title in ("Tutorials", "Reference"):
+        config.nav.append({title: [path for path in pages if path.startswith(title.lower())]})
+    theme = [file for file in files if file.src_dir != config.docs_dir]
+    return Files(theme + [File.generated(config, path, content=content) for path, content in contents.items()])
 
 
 def on_page_content(content: str, **_: object) -> str:
@@ -59,10 +64,12 @@ def tutorial_pages(tutorial: tutorials.Tutorial) -> dict[str, str]:
     name = f"tutorials/{tutorial.notebook.stem}"
     pictures: dict[str, str] = {}
     parts = []
+    section = ""
     for cell in json.loads(tutorial.notebook.read_text(encoding="utf-8"))["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             parts.append(prose(source))
+            section = [section, *re.findall(r"(?m)^#+ (.+)$", source)][-1]
         elif "google.colab" not in source:  # a page has nothing to install
             parts.append(fenced(source, "python"))
         for output in cell.get("outputs", []):
@@ -70,16 +77,17 @@ def tutorial_pages(tutorial: tutorials.Tutorial) -> dict[str, str]:
             if "image/svg+xml" in data:
                 path = f"{name}/{len(pictures) + 1}.svg"
                 pictures[path] = "".join(data["image/svg+xml"])
-                parts.append(f"![What this code draws]({Path(path).relative_to('tutorials')})")
+                parts.append(f"![{section}: what the code draws]({Path(path).relative_to('tutorials')})")
             elif "text/html" in data:
                 parts.append("".join(data["text/html"]))
             else:
-                parts.append(fenced("".join(output.get("text", data.get("text/plain", ""))), "{ .text .output .no-copy }"))
+                printed = "".join(output.get("text", data.get("text/plain", "")))
+                parts.append(fenced(printed, "{ .text .no-copy }"))
     return {f"{name}.md": "\n\n".join(parts), **pictures}
 
 
 def prose(source: str) -> str:
-    """A notebook's Markdown as mkdocs has it: links go to pages, foldable answers hold Markdown, no badge is fetched."""
+    """A notebook's Markdown as mkdocs has it: links to pages, foldable answers with Markdown inside, no badges."""
     source = re.sub(r"\[!\[(.+?)\]\(.+?\)\]", r"[\1]", source)
     source = re.sub(r"\((\w+)\.ipynb\)", r"(\1.md)", source)
     return source.replace("<details>", '<details markdown="1">')
@@ -99,6 +107,7 @@ def reference_pages() -> dict[str, str]:
         parts = [f"# {package}", f"::: {package}\n    options: {{show_root_heading: false}}"]
         parts += [f"::: {package}.{module}" for module in modules]
         contents[f"reference/{package}.md"] = "\n\n".join(parts)
-        summary = str(ast.get_docstring(ast.parse(start.read_text(encoding="utf-8")))).split("\n\n")[0].replace("\n", " ")
+        docstring = ast.get_docstring(ast.parse(start.read_text(encoding="utf-8"))) or ""
+        summary = " ".join(docstring.split("\n\n")[0].split())
         contents["reference/index.md"] += f"\n- [{package}]({package}.md). {summary}"
     return contents
