@@ -35,9 +35,13 @@ SCREENS = [  # to be looked at: a page, and what stands at the top of the screen
 ]
 CHECKS = {  # what should not be on a page, and a script that finds it
     "is wider than the phone": """
-        return document.documentElement.scrollWidth > innerWidth
-            ? [...document.querySelectorAll('article *')].filter(e => e.getBoundingClientRect().right > innerWidth)
-                .map(e => e.outerHTML.slice(0, 80)) : []""",
+        const width = document.documentElement.clientWidth
+        const held = e => !e.matches('article') && (getComputedStyle(e).overflowX == 'auto' || held(e.parentElement))
+        const right = e => e.getBoundingClientRect().left + Math.max(e.offsetWidth || 0, e.scrollWidth)
+        const spills = e => e.matches('p, li, h1, h2, h3, h4, img, table, math') && right(e) > width
+        return [...document.querySelectorAll('article *')].filter(e => spills(e) && !held(e))
+            .map(e => e.outerHTML.slice(0, 80))
+            .concat(document.documentElement.scrollWidth > width ? ['the whole page'] : [])""",
     "has code that cannot be copied": """
         return [...document.querySelectorAll('.highlight:not(.no-copy)')]
             .filter(e => !e.querySelector('button[data-md-type=copy]')).map(e => e.textContent.slice(0, 60))""",
@@ -150,7 +154,7 @@ def main() -> int:
         browser = open_browser(folder)
         try:
             wrong = [f"{page.relative_to(SITE)}: {fault}" for page in pages for fault in faults(browser, page)]
-            wrong += failures(browser)
+            wrong = wrong or list(failures(browser))
             if len(sys.argv) > 1:
                 photograph(browser, Path(sys.argv[1]))
         finally:
