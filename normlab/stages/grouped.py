@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from normlab.engine import cast, cuda
-from normlab.stages.team import collector, member_walk, reader
+from normlab.stages.team import collector
 from normlab.stages.vector import Deal
 from normlab.stages.warp import lane_index
 
@@ -46,22 +46,25 @@ def group_merger(deal: Deal, blocks: int) -> Any:
     RMSNorm: then the q_w are of deviations from 0, and so are the squares.
     """
     members = deal.warps * blocks
-    collect, read = collector(deal.warps, blocks), reader(deal.warps, blocks)
-    seats, turns, team_sum = member_walk(members)
+    turns, fetch, add_up = collector(deal.warps, blocks)
+    seats = min(32, 1 << (members - 1).bit_length())
     size = group_size(deal, blocks)
 
     @cuda.jit(device=True)
     def merge(board, phase, row, n2, factor, mean):
+        sums = cuda.local.array(turns, board.dtype)
+        squares = cuda.local.array(turns, board.dtype)
+        fetch(squares, 0, board, phase, row, 1)
         if mean is None:
-            return cast(0, board), collect(board, phase, row, 1)
-        center = collect(board, phase, row, 0) * factor
-        squares = cast(0, board)
+            return cast(0, board), add_up(squares, 0)
+        fetch(sums, 0, board, phase, row, 0)
+        center = add_up(sums, 0) * factor
         for k in range(turns):
             member = (lane_index() & (seats - 1)) + seats * k
             values = size(n2, member)
             if member < members and values > 0:
-                deviation = read(board, phase, row, 0, member) / cast(values, board) - center
-                squares += read(board, phase, row, 1, member) + cast(values, board) * (deviation * deviation)
-        return center, team_sum(squares)
+                deviation = sums[k] / cast(values, board) - center
+                squares[k] += cast(values, board) * (deviation * deviation)
+        return center, add_up(squares, 0)
 
     return merge

@@ -46,41 +46,38 @@ def reader(warps: int, blocks: int) -> Any:
 
 
 @cache
-def member_walk(members: int) -> tuple[int, int, Any]:
-    """How the lanes of a warp go over all members: (seats, turns, team_sum).
+def collector(warps: int, blocks: int) -> tuple[int, Any, Any]:
+    """How a warp collects what all members have left: (turns, fetch, add_up), the latter two device functions.
 
-    Lane l sits at seat l % seats and takes the members seat, seat + seats, …, in so many turns; those from `members` on
-    do not exist. `team_sum(value)` is the device function that adds up the seats, by a butterfly, for every lane.
+    `fetch(parts, at, board, phase, row, which)` puts what a lane's members have left into parts[at], parts[at + 1], …,
+    `turns` of them, zeros where there is no member: lane l sits at seat l % seats and takes the members seat,
+    seat + seats, …. From another block that takes a microsecond, as long as a pass over a row, so there is something to
+    be done before `add_up(parts, at)`: their sum, in every lane, by a butterfly over the seats.
+
+    warps: of the row in each of the team's blocks. parts: local, accumulator dtype.
     """
+    members = warps * blocks
     levels = min(5, (members - 1).bit_length())
     seats = 1 << levels
+    turns = -(-members // seats)
+    read = reader(warps, blocks)
 
     @cuda.jit(device=True)
-    def team_sum(value):
+    def fetch(parts, at, board, phase, row, which):
+        seat = lane_index() & (seats - 1)
+        for k in range(turns):
+            if seat + seats * k < members:
+                parts[at + k] = read(board, phase, row, which, seat + seats * k)
+            else:
+                parts[at + k] = cast(0, board)
+
+    @cuda.jit(device=True)
+    def add_up(parts, at):
+        value = parts[at]
+        for k in range(turns - 1):
+            value += parts[at + 1 + k]
         for level in range(levels):
             value += cuda.shfl_xor_sync(ALL_LANES, value, 1 << level)
         return value
 
-    return seats, -(-members // seats), team_sum
-
-
-@cache
-def collector(warps: int, blocks: int) -> Any:
-    """The device function `collect(board, phase, row, which)`: the sum of what all members have left, in every lane.
-
-    warps: of the row in each of the team's blocks.
-    """
-    members = warps * blocks
-    seats, turns, team_sum = member_walk(members)
-    read = reader(warps, blocks)
-
-    @cuda.jit(device=True)
-    def collect(board, phase, row, which):
-        seat = lane_index() & (seats - 1)
-        value = cast(0, board)
-        for k in range(turns):
-            if seat + seats * k < members:
-                value += read(board, phase, row, which, seat + seats * k)
-        return team_sum(value)
-
-    return collect
+    return turns, fetch, add_up

@@ -18,7 +18,7 @@ from normlab.engine import (
     using,
 )
 from normlab.sim import sanitize
-from normlab.stages.team import collector, leave, member_walk
+from normlab.stages.team import collector, leave
 
 WARPS = [1, 2, 3, 5, 16, 32]
 BLOCKS = [1, 2, 4]
@@ -33,12 +33,14 @@ def needs_clusters(blocks):
 @cache
 def exchange(warps, blocks, turns=3):
     """A kernel: a few turns of one barrier each; in each, every warp's value is left and the sum of all collected."""
-    collect = collector(warps, blocks)
+    steps, fetch, add_up = collector(warps, blocks)
+    places = 2 * steps
 
     @cuda.jit
     def kernel(values, results):
         """values: (turns, 2, clusters, members); results: (turns, 2, grid, threads)."""
         board = cuda.shared.array((2, 1, 2, warps), float32)
+        parts = cuda.local.array(places, float32)
         warp = cuda.threadIdx.x >> 5
         rank = 0
         cluster = cuda.blockIdx.x
@@ -55,7 +57,9 @@ def exchange(warps, blocks, turns=3):
             else:
                 cuda.syncthreads()
             for which in range(2):
-                results[turn, which, cuda.blockIdx.x, cuda.threadIdx.x] = collect(board, phase, 0, which)
+                fetch(parts, which * steps, board, phase, 0, which)
+            for which in range(2):
+                results[turn, which, cuda.blockIdx.x, cuda.threadIdx.x] = add_up(parts, which * steps)
             phase = 1 - phase
         if blocks > 1:
             cluster_sync()  # no block ends while others read from its board
@@ -74,7 +78,7 @@ def test_every_thread_of_the_team_gets_the_sum_of_all_members(warps, blocks):
     values, results = problem(warps, blocks)
     launch(exchange(warps, blocks), 2 * blocks, 32 * warps, values, results, cluster=blocks)
     exact = values.astype(np.float64)
-    _, turns, _ = member_walk(warps * blocks)
+    turns, _, _ = collector(warps, blocks)
     for cluster in range(2):
         got = results[:, :, blocks * cluster : blocks * (cluster + 1)].reshape(3, 2, -1)
         assert (got == got[..., :1]).all(), "not all threads of the team have the same bits"
@@ -98,13 +102,3 @@ def test_two_phases_in_turn_need_no_second_barrier(warps, blocks):
     values, results = problem(warps, blocks)
     report = sanitize(exchange(warps, blocks), cluster=blocks)[2 * blocks, 32 * warps](values, results)
     assert report.ok, str(report)
-
-
-@pytest.mark.parametrize("members", [1, 2, 3, 4, 5, 31, 32, 33, 64, 100, 512])
-def test_the_walk_over_members_has_a_place_for_everybody(members):
-    seats, turns, _ = member_walk(members)
-    assert seats & (seats - 1) == 0
-    assert seats <= 32
-    places = np.arange(seats)[:, None] + seats * np.arange(turns)
-    assert (np.bincount(places[places < members], minlength=members) == 1).all()
-    assert turns == 1 or seats == 32

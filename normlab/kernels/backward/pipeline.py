@@ -32,11 +32,19 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
     saved_bits, grad_bits = BITS[saved_bytes], BITS[grad_bytes]
     weight_sums, bias_sums = (elements if weighted else 1), (elements if biased else 1)
     in_flight = stages - 1 - lag
-    collect = collector(warps, blocks)
+    turns, fetch_sums, add_up = collector(warps, blocks)
+    places = 2 * turns  # of both sums
     alone = warps * blocks == 1  # a warp has its row to itself
     keep_parameters, fetch = parameter_keeper(layout, kind), fetcher(layout)
     pass_1, pass_2 = first_pass(layout, kind, dtype), second_pass(layout, kind, dtype)
     finish = finisher(layout, kind)
+
+    @cuda.jit(device=True)
+    def means(parts, lacking, mean_factor):
+        mean_gx = (add_up(parts, 0) + lacking) * mean_factor
+        if rms:
+            return mean_gx, cast(0, parts)
+        return mean_gx, add_up(parts, turns) * mean_factor
 
     @cuda.jit(launch_bounds=(layout.threads, 1))
     def backward_pipelined(
@@ -46,12 +54,15 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
         saved_ring = cuda.shared.array(0, saved_bits, alignment=16)
         grad_ring = cuda.shared.array(0, grad_bits, alignment=16)
         parameters = cuda.shared.array(0, dtype, alignment=16)
+        parts = cuda.local.array(places, dtype)
         sums_weight = cuda.local.array(weight_sums, dtype)
         sums_bias = cuda.local.array(bias_sums, dtype)
         for k in range(weight_sums):
             sums_weight[k] = cast(0, board)
         for k in range(bias_sums):
             sums_bias[k] = cast(0, board)
+        for k in range(places):
+            parts[k] = cast(0, board)
         n1, n2 = saved.shape
         thread = cuda.threadIdx.x
         team = cuda.threadIdx.y
@@ -103,14 +114,12 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
                     )
                 commit_copies()
                 ahead += stride
-            elif not alone and top > cluster * rows:  # in the first turn, nobody has left sums yet
-                sum_gx = collect(board, phase, team, 0)
+            elif alone:
+                parts[0], parts[turns] = sum_gx, sum_g
+            elif top > cluster * rows:  # in the first turn, nobody has left sums yet
+                fetch_sums(parts, 0, board, phase, team, 0)
                 if not rms:
-                    sum_g = collect(board, phase, team, 1)
-            if row_sums is not None:
-                sum_gx += last_lacking
-            mean_gx = sum_gx * mean_factor
-            mean_g = sum_g * mean_factor
+                    fetch_sums(parts, turns, board, phase, team, 1)
             next_center = cast(0, board)
             next_scale = cast(0, board)
             next_lacking = cast(0, board)
@@ -132,6 +141,8 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
             if not rms:
                 sum_g = warp_sum_butterfly(sum_g)
             phase = 1 - phase
+            if lag == 1:  # the sums of the row before have come while this row's were made
+                mean_gx, mean_g = means(parts, last_lacking, mean_factor)
             if not alone:
                 leave(board, phase, team, 0, warp, sum_gx)
                 if not rms:
@@ -144,13 +155,12 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
                 if not alone:
                     if blocks > 1:
                         cluster_wait()
-                    sum_gx = collect(board, phase, team, 0)
+                    fetch_sums(parts, 0, board, phase, team, 0)
                     if not rms:
-                        sum_g = collect(board, phase, team, 1)
-                if row_sums is not None:
-                    sum_gx += lacking
-                mean_gx = sum_gx * mean_factor
-                mean_g = sum_g * mean_factor
+                        fetch_sums(parts, turns, board, phase, team, 1)
+                else:
+                    parts[0], parts[turns] = sum_gx, sum_g
+                mean_gx, mean_g = means(parts, lacking, mean_factor)
                 if row < n1:
                     pass_2(
                         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
