@@ -1,23 +1,27 @@
-"""Copies that the threads only start (`cp.async`), several tiles ahead, and larger tiles.
+"""Copies that the threads only start (`cp.async`), several tiles ahead.
 
-A ring of three stages of 16 k's lies in shared memory, and a thread computes 8 x 16 elements. Copies take no registers
-on their way, so that the sums get them: 128 of the 243. A is transposed while it is copied, element by element: 8 lanes
-along k for each of 4 rows, whole sectors, and no conflict in the padded rows.
-Moves: from L2 43 operations a byte, from shared memory 2.7: 12 wavefronts for a k of a warp, 32 clocks of FMA.
-Takes: 243 registers, 74,496 bytes; 1 block of 256 threads a multiprocessor, bound by registers.
-Bound by: FMA's share of the instructions. A turn of the main loop has 2242: 2048 FMA (0.913), 96 loads from shared
-memory, 12 copies, 86 for addresses and the loop; cut short at an edge, some 150 more. From a load of shared memory to
-its first use it is 31 instructions or more, and no FMA reads three registers of one bank. With 2266 for 256 x 128 it is
-0.904, and with 2274 for 128 x 128 by 128 threads, twice on a multiprocessor, 0.901 (`PLANS`). With 8 k's a stage it
-would be 0.89, with 8 x 8 elements a thread and 16 k's 0.86.
-Measured: 47.5 TFLOP/s at 4096 x 4096 x 4096 on an H200, 0.93 of cuBLAS in float32.
+A ring of three stages of 16 k's lies in shared memory, and a thread computes 8 x 8 elements. Copies take no registers
+on their way. A is transposed while it is copied, element by element: 8 lanes along k for each of 4 rows, whole sectors,
+and no conflict in the padded rows.
+Moves: from L2 32 operations a byte, from shared memory 2: 8 wavefronts for a k of a warp, 16 clocks of FMA.
+Takes: 128 registers, 49,920 bytes; 2 blocks of 256 threads a multiprocessor, bound by registers.
+Bound by: FMA's share of the instructions. A turn of the main loop has 1189: 1024 FMA (0.861), 64 loads from shared
+memory, 10 copies, 91 for addresses and the loop; cut short at an edge, some 130 more. From a load of shared memory to
+its first use it is 40 instructions or more, and 3 FMA read three registers of one bank.
+Measured: 0.945 of cuBLAS in float32 at 4096 x 4096 x 4096 on an H200, 48.4 TFLOP/s; 0.932 at 2048 x 2048 x 2048, 0.936
+at 4000 x 4100 x 3000, 0.958 at 8192 x 8192 x 8192.
+Tried: larger shares, of which a larger part is FMA (0.90 to 0.91), but whose registers leave 8 warps a multiprocessor.
+In the same order of sizes 8 x 16 elements a thread have 0.927, 0.922, 0.788 and 0.941; 16 x 8 0.901, 0.901, 0.833 and
+0.914; these by 128 threads, two blocks, 0.911, 0.893, 0.806 and 0.940. At 4096 stages of 8 k's have 0.877 (four) and
+0.883 (five), of 24 0.912, of 32, for which some registers are spilled, 0.925 (two: 0.880); two stages of 16 0.911, four
+0.887; bands of 4, 16 and 32 rows 0.94 as those of 8, of 12 0.909.
 Next: nothing within float32 FMA; tensor cores would round to TF32.
 """
 
 from functools import cache
 from typing import Any, NamedTuple
 
-from normlab.engine import commit_copies, copy_async, cuda, float32, multiprocessors, store, wait_copies
+from normlab.engine import commit_copies, copy_async, cuda, float32, store, wait_copies
 from normlab.kernels.sgemm.product import Product, ProductStep, Widths
 from normlab.stages.lanes import blocks_in_bands, lanes_in_z_order, warps_in_rows
 from normlab.stages.thread_tile import RUN, Share, outer_product, part_loader, share_storer
@@ -69,24 +73,7 @@ class Plan(NamedTuple):
         return 4 * self.stages * self.depth * (self.a_row + self.columns)
 
 
-WIDE = Plan(runs_down=2, runs_across=4, warps_down=4, warps_across=2, depth=16, stages=3, blocks=1)  # 128 x 256
-TALL = Plan(runs_down=4, runs_across=2, warps_down=4, warps_across=2, depth=16, stages=3, blocks=1)  # 256 x 128
-PAIR = Plan(runs_down=4, runs_across=2, warps_down=2, warps_across=2, depth=16, stages=3, blocks=2)  # 128 x 128
-PLANS = WIDE, TALL, PAIR
-
-
-def plan_for(m: int, n: int, multiprocessors: int) -> Plan:
-    """The plan whose waves of blocks take the least time for (m, n) elements; of equally good ones the first.
-
-    All multiply about equally fast, so that a wave's time is the elements of C that a multiprocessor gets in it.
-    """
-
-    def elements(plan: Plan) -> int:
-        blocks = -(-m // plan.rows) * -(-n // plan.columns)
-        waves = -(-blocks // (plan.blocks * multiprocessors))
-        return waves * plan.blocks * plan.rows * plan.columns
-
-    return min(PLANS, key=elements)
+PLAN = Plan(runs_down=2, runs_across=2, warps_down=4, warps_across=2, depth=16, stages=3, blocks=2)  # 128 x 128
 
 
 @cache
@@ -211,16 +198,14 @@ def build(plan: Plan, widths: Widths) -> Any:
 
 
 def _run(launch, product: Product):
-    m, n = product.output.shape
-    plan = plan_for(m, n, multiprocessors(product.output))
-    blocks = product.blocks(plan.rows, plan.columns)
-    launch(build(plan, product.widths), blocks, plan.threads, *product.operands, shared_bytes=plan.shared_bytes)
+    blocks = product.blocks(PLAN.rows, PLAN.columns)
+    launch(build(PLAN, product.widths), blocks, PLAN.threads, *product.operands, shared_bytes=PLAN.shared_bytes)
 
 
 STEP = ProductStep(
     name="pipelined",
-    summary="copies several tiles ahead without registers, larger tiles",
+    summary="copies several tiles ahead without registers",
     run=_run,
-    tile=(WIDE.rows, WIDE.columns, WIDE.depth),
-    tile_seconds=0.6,
+    tile=(PLAN.rows, PLAN.columns, PLAN.depth),
+    tile_seconds=0.3,
 )
