@@ -57,12 +57,12 @@ def test_a_step_is_right_for_small_matrices(step, m, n, k, alpha, added):
 
 @pytest.mark.parametrize(
     ("plan", "k"),
-    [(SMALL_PLAN, 70), (step_11_pipelined.PLAN, 17)],  # 70: the ring goes round, and round again
+    [(SMALL_PLAN, 70), (step_11_pipelined.PLAN, 17)],  # 70: the ring goes round twice while tiles are whole
 )
 def test_the_pipelined_step_is_right_with_a_plan(plan, k, monkeypatch):
     monkeypatch.setattr(step_11_pipelined, "PLAN", plan)
     with using("simulator", 3):
-        examine(STEPS["pipelined"], operands(33, 36, k, 2.0))
+        examine(STEPS["pipelined"], operands(33, 68, k, 2.0))
 
 
 @pytest.mark.parametrize("name", [name for name in STEPS if name not in ("padded", "warp_tile", "block_order")])
@@ -78,6 +78,17 @@ def test_nothing_is_found_in_a_step(name, monkeypatch):
         assert report.ok, str(report)
 
     assert np.isfinite(run(step, given, start)).all()
+
+
+def test_nothing_is_found_in_the_pipelined_step_where_its_tiles_are_whole(monkeypatch):
+    monkeypatch.setattr(step_11_pipelined, "PLAN", SMALL_PLAN)
+
+    def start(kernel, grid, block, *arguments, shared_bytes=0):
+        report = sanitize(kernel, [arguments[-1]])[grid, block, 0, shared_bytes](*arguments)
+        assert report.ok, str(report)
+
+    turns_of_both_loops = 3 + SMALL_PLAN.stages - 1
+    assert np.isfinite(run(STEPS["pipelined"], operands(32, 64, 8 * turns_of_both_loops), start)).all()
 
 
 @pytest.mark.parametrize("name", ["naive", "vectors"])  # which have the two stages that scale and store
