@@ -321,7 +321,7 @@ print("largest error with two buffers:", error)
 # %% [markdown]
 # The same trick once more inside: while the outer product of one k is computed, the elements of the next k are loaded
 # from shared memory into registers. And the last step, `pipelined`, goes further: `copy_async` (tutorial 12) brings
-# several tiles ahead, without registers on their way. Those registers go into 8 × 16 sums a thread.
+# several tiles ahead, without registers on their way: three tiles of 16 k's lie in shared memory.
 #
 # ## Registers decide how many blocks fit
 #
@@ -343,9 +343,9 @@ for name in ("outer_product", "padded", "double_buffer", "pipelined"):
     )
 
 # %% [markdown]
-# An occupancy of 25 % or 12 %; and yet `double_buffer` and `pipelined` are the fastest of all, as the record below shows.
-# For arithmetic, a thread needs no others to hide behind if it has much to do that does not wait for anything: 64 or 128
-# independent sums. (`outer_product` has 12 %, too, and is slow: occupancy alone says little in either direction.)
+# An occupancy of 25 %; and yet `double_buffer` and `pipelined` are the fastest of all, as the record below shows. For
+# arithmetic, a thread needs few others to hide behind if it has much to do that does not wait for anything: 64 independent
+# sums. (`vectors` and `padded` have 25 %, too, and are slower: occupancy alone says little in either direction.)
 #
 # ## The order of blocks
 #
@@ -434,7 +434,7 @@ print(
 #
 # <details><summary><b>Question.</b> Would 16 × 16 elements a thread be better still?</summary>
 #
-# It needs 256 registers for the sums alone, and 255 is the limit for a thread. 8 × 16 works: the last step has it.
+# It needs 256 registers for the sums alone, and 255 is the limit for a thread. 8 × 16 works, but is no gain: the last step tells.
 # </details>
 #
 # ## What you have seen

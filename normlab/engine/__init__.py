@@ -27,7 +27,7 @@ from normlab.engine.clusters import (
     load_from_block,
     store_to_block,
 )
-from normlab.engine.intrinsics import cast, load, store
+from normlab.engine.intrinsics import cast, flat, load, store
 from normlab.engine.launching import Launch, launch, prepare, resident_clusters
 from normlab.engine.offline import compile_ptx
 from normlab.engine.resources import Occupancy, Resources, block_shared_bytes, occupancy, resources
@@ -55,6 +55,7 @@ __all__ = [
     "cuda",
     "device_empty",
     "device_of",
+    "flat",
     "float32",
     "float64",
     "gpu_available",

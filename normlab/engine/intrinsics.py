@@ -6,7 +6,7 @@ import numpy as np
 from llvmlite import ir
 from numba.cuda.extending import intrinsic
 
-from normlab.engine.compiler import BFLOAT16, cgutils, types
+from normlab.engine.compiler import BFLOAT16, TypingError, cgutils, types
 from normlab.sim import register_twin
 
 
@@ -46,6 +46,28 @@ def cast(typing_context, value, array):
         return convert(context, builder, args[0], value, array.dtype)
 
     return array.dtype(value, array), generate
+
+
+@intrinsic
+def flat(typing_context, array):
+    """A C-contiguous array with one axis instead of several: `array.reshape(-1)`, which Numba does not have on a GPU.
+
+    With one index for row and column, a loop adds to it and multiplies nothing.
+    """
+    if array.layout != "C":
+        raise TypingError(f"flat needs a C-contiguous array, but got {array}")
+    line = array.copy(ndim=1)
+
+    def generate(context, builder, signature, args):
+        given = context.make_array(array)(context, builder, args[0])
+        result = context.make_array(line)(context, builder)
+        for name in ("meminfo", "parent", "nitems", "itemsize", "data"):
+            setattr(result, name, getattr(given, name))
+        result.shape = cgutils.pack_array(builder, [given.nitems])
+        result.strides = cgutils.pack_array(builder, [given.itemsize])
+        return result._getvalue()
+
+    return line(array), generate
 
 
 def element_pointer(context, builder, signature, args):
@@ -92,6 +114,11 @@ def _cast(value: Any, array: np.ndarray) -> Any:
     return array.dtype.type(value)
 
 
+def _flat(array: Any) -> Any:
+    return array.reshape(-1)
+
+
 register_twin(load, _load)
 register_twin(store, _store)
 register_twin(cast, _cast)
+register_twin(flat, _flat)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from normlab import engine
-from normlab.engine import cast, compile_ptx, cuda, float32, gpu_available, launch, load, store, using
+from normlab.engine import cast, compile_ptx, cuda, flat, float32, gpu_available, launch, load, store, using
 
 FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 
@@ -33,6 +33,20 @@ def test_load_widens_and_store_rounds_to_nearest(source, target):
     if target is ml_dtypes.bfloat16 and source is np.float64:  # rounded through float32
         want = (x.astype(np.float64) + 1).astype(np.float32).astype(target)
     np.testing.assert_array_equal(got[0].astype(np.float64), want.astype(np.float64))
+
+
+@cuda.jit
+def add_one_to_all(x):
+    every = flat(x)
+    i = cuda.threadIdx.x
+    if i < every.shape[0]:
+        store(every, i, load(every, i) + float32(1))
+
+
+def test_a_flat_array_is_the_array_itself_with_one_axis():
+    x = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    launch(add_one_to_all, 1, 32, x)
+    assert (x == np.arange(1, 13).reshape(2, 2, 3)).all()
 
 
 @cuda.jit

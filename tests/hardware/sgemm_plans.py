@@ -1,7 +1,7 @@
 """Which plan of the pipelined SGEMM step is the fastest? `PYTHONPATH=tests python -m hardware.sgemm_plans [SIZE …]`.
 
-On a GPU: every candidate beside cuBLAS in full float32, checked before it is timed. What wins goes into
-`step_11_pipelined.PLANS`, and what each has reached into its docstring.
+On a GPU: every candidate beside cuBLAS in full float32, checked before it is timed. What wins becomes
+`step_11_pipelined.PLAN`, and what each has reached goes into its docstring.
 """
 
 import sys
@@ -13,17 +13,15 @@ from normlab.bench.choices import sizes
 from normlab.bench.product import Check, Size, full_precision
 from normlab.bench.timing import EventTimer
 from normlab.kernels.sgemm import step_11_pipelined
-from normlab.kernels.sgemm.step_11_pipelined import PAIR, PLANS, TALL, WIDE
+from normlab.kernels.sgemm.step_11_pipelined import PLAN
 
 CANDIDATES = [
-    *PLANS,
-    WIDE._replace(stages=4),
-    WIDE._replace(depth=8, stages=4),  # a main loop of half the instructions
-    WIDE._replace(depth=32, stages=2),  # and of twice as many
-    TALL._replace(depth=8, stages=4),
-    PAIR._replace(depth=8, stages=4),
-    WIDE._replace(runs_across=2, blocks=2),  # 128 x 128 by 256 threads with 8 x 8 elements each, twice
-    WIDE._replace(runs_across=2, depth=8, stages=4, blocks=2),
+    PLAN,
+    *(PLAN._replace(depth=depth, stages=stages) for depth, stages in ((8, 4), (8, 5), (24, 3), (32, 2), (32, 3))),
+    *(PLAN._replace(stages=stages) for stages in (2, 4)),
+    PLAN._replace(runs_across=4, blocks=1),  # 128 x 256, a thread 8 x 16
+    PLAN._replace(runs_down=4, blocks=1),  # 256 x 128, a thread 16 x 8
+    PLAN._replace(runs_down=4, warps_down=2),  # 128 x 128 by 128 threads, 16 x 8 each
 ]
 
 
@@ -34,9 +32,8 @@ def measure(size: Size, timer: EventTimer) -> None:
     with full_precision():
         cublas = timer(lambda: torch.mm(a, b)).median
     print(f"{size}: cuBLAS {size.operations / cublas / 1e12:.2f} TFLOP/s")
-    chosen = step_11_pipelined.plan_for
     for plan in CANDIDATES:
-        step_11_pipelined.plan_for = lambda *sizes, plan=plan: plan
+        step_11_pipelined.PLAN = plan
         try:
             worst = check.worst(sgemm(a, b, step="pipelined"))
             seconds = timer(lambda: sgemm(a, b, step="pipelined")).median
@@ -45,9 +42,7 @@ def measure(size: Size, timer: EventTimer) -> None:
         except RuntimeError as error:
             print(f"  {plan}: {error}")
         finally:
-            step_11_pipelined.plan_for = chosen
-    multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
-    print(f"  plan_for chooses {chosen(size.m, size.n, multiprocessors)}")
+            step_11_pipelined.PLAN = PLAN
 
 
 if __name__ == "__main__":

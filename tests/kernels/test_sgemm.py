@@ -57,29 +57,18 @@ def test_a_step_is_right_for_small_matrices(step, m, n, k, alpha, added):
 
 @pytest.mark.parametrize(
     ("plan", "k"),
-    [(SMALL_PLAN, 70), *((plan, 17) for plan in step_11_pipelined.PLANS)],  # 70: the ring goes round, and round again
+    [(SMALL_PLAN, 70), (step_11_pipelined.PLAN, 17)],  # 70: the ring goes round twice while tiles are whole
 )
-def test_the_pipelined_step_is_right_with_every_plan(plan, k, monkeypatch):
-    monkeypatch.setattr(step_11_pipelined, "plan_for", lambda *sizes: plan)
+def test_the_pipelined_step_is_right_with_a_plan(plan, k, monkeypatch):
+    monkeypatch.setattr(step_11_pipelined, "PLAN", plan)
     with using("simulator", 3):
-        examine(STEPS["pipelined"], operands(33, 36, k, 2.0))
-
-
-def test_the_plan_with_the_fewest_elements_in_its_waves_is_taken():
-    wide, tall, pair = step_11_pipelined.PLANS
-    plan_for = step_11_pipelined.plan_for
-    assert [(plan.rows, plan.columns, plan.threads) for plan in (wide, tall, pair)] == [
-        (128, 256, 256), (256, 128, 256), (128, 128, 128),
-    ]  # fmt: skip
-    assert plan_for(4096, 4096, 132) is wide  # 512 blocks in 4 waves, as tall's; pair's 1024 fill 4 waves of 264
-    assert plan_for(4000, 4100, 132) is tall  # 16 x 33 = 528 blocks are 4 waves; wide: 32 x 17 = 544, 5 waves
-    assert plan_for(128 * 11, 128 * 24, 132) is wide  # one wave of 11 x 12 blocks
+        examine(STEPS["pipelined"], operands(33, 68, k, 2.0))
 
 
 @pytest.mark.parametrize("name", [name for name in STEPS if name not in ("padded", "warp_tile", "block_order")])
 def test_nothing_is_found_in_a_step(name, monkeypatch):
     """Two tiles along K: the second one comes where the first one was. Those left out have their neighbour's kernel."""
-    monkeypatch.setattr(step_11_pipelined, "plan_for", lambda *sizes: SMALL_PLAN)
+    monkeypatch.setattr(step_11_pipelined, "PLAN", SMALL_PLAN)
     step = STEPS[name]
     depth = SMALL_PLAN.stages * SMALL_PLAN.depth if name == "pipelined" else step.tile[2]
     given = operands(5, 12, depth + 1, 1.0, 0.5)
@@ -89,6 +78,17 @@ def test_nothing_is_found_in_a_step(name, monkeypatch):
         assert report.ok, str(report)
 
     assert np.isfinite(run(step, given, start)).all()
+
+
+def test_nothing_is_found_in_the_pipelined_step_where_its_tiles_are_whole(monkeypatch):
+    monkeypatch.setattr(step_11_pipelined, "PLAN", SMALL_PLAN)
+
+    def start(kernel, grid, block, *arguments, shared_bytes=0):
+        report = sanitize(kernel, [arguments[-1]])[grid, block, 0, shared_bytes](*arguments)
+        assert report.ok, str(report)
+
+    turns_of_both_loops = 3 + SMALL_PLAN.stages - 1
+    assert np.isfinite(run(STEPS["pipelined"], operands(32, 64, 8 * turns_of_both_loops), start)).all()
 
 
 @pytest.mark.parametrize("name", ["naive", "vectors"])  # which have the two stages that scale and store
@@ -212,8 +212,8 @@ def test_every_place_of_the_grid_has_one_block(down, across):
 
 
 def test_the_pipelined_step_s_copies_take_no_registers_and_no_conflicts():
-    copied = counters(STEPS["pipelined"], 128, 256, 16)
+    copied = counters(STEPS["pipelined"], 128, 128, 16)
     assert copied[REQUESTS.format(LD)] == 0
-    # 2 * 16 / 8 requests of 4 bytes a lane for A by each of 8 warps, 4 of 16 bytes for B, of which one a tile is there
-    assert copied["sm__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts.sum"] == 8 * (8 + 4)
-    assert copied["smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum"] == 8 * (8 + 4 * 4)
+    # 2 * 16 / 8 requests of 4 bytes a lane for A by each of 8 warps, 2 of 16 bytes for B, of which one a tile is there
+    assert copied["sm__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts.sum"] == 8 * (8 + 2)
+    assert copied["smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum"] == 8 * (8 + 2 * 4)

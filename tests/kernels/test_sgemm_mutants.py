@@ -46,8 +46,11 @@ MUTATIONS = [
     (Check("double_buffer", "value", k=9), BUFFERED, "add_products(sums, a_part, b_part, 1)", "pass"),
     (Check("block_order", "value", 1, 129, 1), "stages.lanes", "within // rows", "within % rows"),
     (Check("pipelined", "race"), PIPELINED, COPIES, "pass"),
-    (Check("pipelined", "value"), PIPELINED, f"wait_copies(in_flight)\n            {COPIES}", COPIES),
+    (Check("pipelined", "value"), PIPELINED, f"wait_copies(in_flight)\n        {COPIES}", COPIES),
     (Check("pipelined", "value", k=33), PIPELINED, "free = slot\n", "free = 0\n"),
+    (Check("pipelined", "value", 33, 68, 41), PIPELINED, "b_from += depth * n", "b_from += depth"),
+    (Check("pipelined", "value", 33, 68, 41), PIPELINED, "- (stages - 1) if", "- (stages - 2) if"),
+    (Check("pipelined", "value", 33, 68, 41), PIPELINED, "start = turns * depth", "start = 0"),
     (Check("pipelined", "value", n=13), "stages.thread_tile", "row < output.shape[0]", "row <= output.shape[0]"),
     (Check("naive", "value"), "stages.thread_tile", "beta * load(c, (row, column))", "load(c, (row, column))"),
 ]  # fmt: skip
@@ -57,7 +60,7 @@ def hold(check: Check, monkeypatch) -> None:
     """Raise AssertionError, or what the simulator raises, for a step that is wrong."""
     pipelined = import_module(f"normlab.{PIPELINED}")
     small = pipelined.Plan(runs_down=1, runs_across=1, warps_down=2, warps_across=2, depth=8, stages=3, blocks=1)
-    monkeypatch.setattr(pipelined, "plan_for", lambda *sizes: small)
+    monkeypatch.setattr(pipelined, "PLAN", small)
     (step,) = (step for step in import_module("normlab.kernels").SGEMM if step.name == check.step)
     given = operands(check.m, check.n, check.k, 1.0, 0.5)
 

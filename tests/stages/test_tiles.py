@@ -155,7 +155,9 @@ def test_the_threads_of_a_block_share_its_tile_out_among_them(built):
     assert (covered(built.rows, built.columns, places, tiling.ROWS, tiling.COLUMNS) == 1).all()
 
 
-@pytest.mark.parametrize("plan", step_11_pipelined.PLANS)
+@pytest.mark.parametrize(
+    "plan", [step_11_pipelined.PLAN, step_11_pipelined.PLAN._replace(runs_across=4, warps_down=2, warps_across=4)]
+)
 def test_the_threads_of_a_plan_share_its_tile_out_among_them(plan):
     rows, columns = Share(plan.runs_down, RUN * 4), Share(plan.runs_across, RUN * 8)
     place = warps_in_rows(plan.warps_across, 4 * rows.elements, 8 * columns.elements, RUN, lanes_in_z_order)

@@ -1,23 +1,29 @@
-"""Copies that the threads only start (`cp.async`), several tiles ahead, and larger tiles.
+"""Copies that the threads only start (`cp.async`), several tiles ahead.
 
-A ring of three stages of 16 k's lies in shared memory, and a thread computes 8 x 16 elements. Copies take no registers
-on their way, so that the sums get them: 128 of the 243. A is transposed while it is copied, element by element: 8 lanes
-along k for each of 4 rows, whole sectors, and no conflict in the padded rows.
-Moves: from L2 43 operations a byte, from shared memory 2.7: 12 wavefronts for a k of a warp, 32 clocks of FMA.
-Takes: 243 registers, 74,496 bytes; 1 block of 256 threads a multiprocessor, bound by registers.
-Bound by: FMA's share of the instructions. A turn of the main loop has 2242: 2048 FMA (0.913), 96 loads from shared
-memory, 12 copies, 86 for addresses and the loop; cut short at an edge, some 150 more. From a load of shared memory to
-its first use it is 31 instructions or more, and no FMA reads three registers of one bank. With 2266 for 256 x 128 it is
-0.904, and with 2274 for 128 x 128 by 128 threads, twice on a multiprocessor, 0.901 (`PLANS`). With 8 k's a stage it
-would be 0.89, with 8 x 8 elements a thread and 16 k's 0.86.
-Measured: 47.5 TFLOP/s at 4096 x 4096 x 4096 on an H200, 0.93 of cuBLAS in float32.
+A ring of three stages of 16 k's lies in shared memory, and a thread computes 8 x 8 elements. Copies take no registers
+on their way. A is transposed while it is copied, element by element: 8 lanes along k for each of 4 rows, whole sectors,
+and no conflict in the padded rows.
+Moves: from L2 32 operations a byte, from shared memory 2: 8 wavefronts for a k of a warp, 16 clocks of FMA.
+Takes: 128 registers, 49,920 bytes; 2 blocks of 256 threads a multiprocessor, bound by registers.
+Bound by: FMA's share of the instructions. A turn of the main loop has 1146: 1024 FMA (0.894), 64 loads from shared
+memory, 10 copies, 48 for addresses and the loop. Tiles cut short at an edge have a loop of their own: in one loop with
+them, and with every address computed from row and k, it was 91 (0.861). From a load of shared memory to its first use
+it is 33 instructions or more, and no FMA reads three registers of one bank; the order of the loads in `multiply_k` and
+`turn` decides that.
+Measured, with those 91: 0.945 of cuBLAS in float32 at 4096 x 4096 x 4096 on an H200, 48.4 TFLOP/s; 0.932 at 2048 x
+2048 x 2048, 0.936 at 4000 x 4100 x 3000, 0.958 at 8192 x 8192 x 8192.
+Tried: larger shares, of which a larger part is FMA (0.90 to 0.91), but whose registers leave 8 warps a multiprocessor.
+In the same order of sizes 8 x 16 elements a thread have 0.927, 0.922, 0.788 and 0.941; 16 x 8 0.901, 0.901, 0.833 and
+0.914; these by 128 threads, two blocks, 0.911, 0.893, 0.806 and 0.940. At 4096 stages of 8 k's have 0.877 (four) and
+0.883 (five), of 24 0.912, of 32, for which some registers are spilled, 0.925 (two: 0.880); two stages of 16 0.911, four
+0.887; bands of 4, 16 and 32 rows 0.94 as those of 8, of 12 0.909.
 Next: nothing within float32 FMA; tensor cores would round to TF32.
 """
 
 from functools import cache
 from typing import Any, NamedTuple
 
-from normlab.engine import commit_copies, copy_async, cuda, float32, multiprocessors, store, wait_copies
+from normlab.engine import commit_copies, copy_async, cuda, flat, float32, store, wait_copies
 from normlab.kernels.sgemm.product import Product, ProductStep, Widths
 from normlab.stages.lanes import blocks_in_bands, lanes_in_z_order, warps_in_rows
 from normlab.stages.thread_tile import RUN, Share, outer_product, part_loader, share_storer
@@ -69,77 +75,63 @@ class Plan(NamedTuple):
         return 4 * self.stages * self.depth * (self.a_row + self.columns)
 
 
-WIDE = Plan(runs_down=2, runs_across=4, warps_down=4, warps_across=2, depth=16, stages=3, blocks=1)  # 128 x 256
-TALL = Plan(runs_down=4, runs_across=2, warps_down=4, warps_across=2, depth=16, stages=3, blocks=1)  # 256 x 128
-PAIR = Plan(runs_down=4, runs_across=2, warps_down=2, warps_across=2, depth=16, stages=3, blocks=2)  # 128 x 128
-PLANS = WIDE, TALL, PAIR
-
-
-def plan_for(m: int, n: int, multiprocessors: int) -> Plan:
-    """The plan whose waves of blocks take the least time for (m, n) elements; of equally good ones the first.
-
-    All multiply about equally fast, so that a wave's time is the elements of C that a multiprocessor gets in it.
-    """
-
-    def elements(plan: Plan) -> int:
-        blocks = -(-m // plan.rows) * -(-n // plan.columns)
-        waves = -(-blocks // (plan.blocks * multiprocessors))
-        return waves * plan.blocks * plan.rows * plan.columns
-
-    return min(PLANS, key=elements)
+PLAN = Plan(runs_down=2, runs_across=2, warps_down=4, warps_across=2, depth=16, stages=3, blocks=2)  # 128 x 128
 
 
 @cache
-def fetcher(plan: Plan, width: int) -> Any:
-    """The device function `fetch(ring, a, b, top, left, start, slot, thread)`: start the copies of two tiles.
+def fetchers(plan: Plan, width: int) -> Any:
+    """Three device functions: where a thread copies, and two that start its copies of two tiles for a slot of the ring.
 
-    Those at k = start, for a slot of the ring. A is transposed on the way, so that its elements travel one by one; of B
-    `width` go together. What lies outside of the matrices becomes zeros; a tile that has no such part asks for it once,
-    not at every copy.
+    `begins(thread)`: row and k of its first element of A in a tile, k and column of its first one of B.
+    `fetch(ring, a_flat, b_flat, a_row_length, b_row_length, a_from, b_from, a_at, b_at)`: of tiles that lie within the
+    matrices; from and at: of the thread's first elements, in `flat` matrices and in the ring.
+    `fetch_edge(ring, a, b, top, left, start, first, thread)`: of any, at k = start, for the slot that begins at
+    `first`; what lies outside becomes zeros.
+
+    A is transposed on the way, so that its elements travel one by one; of B `width` go together.
     """
     rows, columns, depth, threads, a_row = plan.rows, plan.columns, plan.depth, plan.threads, plan.a_row
-    ring_b = plan.stages * depth * a_row
     lines, a_step, b_across = depth // LINE, threads // LINE, columns // width
     b_step = threads // b_across
     a_passes, b_passes = rows // a_step, depth // b_step
 
     @cuda.jit(device=True)
-    def fetch(ring, a, b, top, left, start, slot, thread):
-        whole = top + rows <= a.shape[0] and left + columns <= b.shape[1] and start + depth <= a.shape[1]
-        a_line = thread % LINE
-        a_first = thread // LINE
-        b_line = thread // b_across
-        b_first = thread % b_across * width
-        a_at = slot * depth * a_row + a_line * a_row + a_first
-        b_at = ring_b + slot * depth * columns + b_line * columns + b_first
-        if whole:
-            for v in range(a_passes):
-                for line in range(lines):
-                    place = top + a_first + v * a_step, start + a_line + line * LINE
-                    copy_async(ring, a_at + line * LINE * a_row + v * a_step, a, place, 1)
-            for v in range(b_passes):
-                place = start + b_line + v * b_step, left + b_first
-                copy_async(ring, b_at + v * b_step * columns, b, place, width)
-        else:
-            for v in range(a_passes):
-                for line in range(lines):
-                    at = a_at + line * LINE * a_row + v * a_step
-                    row = top + a_first + v * a_step
-                    k = start + a_line + line * LINE
-                    if row < a.shape[0] and k < a.shape[1]:
-                        copy_async(ring, at, a, (row, k), 1)
-                    else:
-                        store(ring, at, float32(0))
-            for v in range(b_passes):
-                at = b_at + v * b_step * columns
-                k = start + b_line + v * b_step
-                if k < b.shape[0] and left + b_first < b.shape[1]:
-                    copy_async(ring, at, b, (k, left + b_first), width)
-                else:
-                    for q in range(width):
-                        store(ring, at + q, float32(0))
+    def begins(thread):
+        return thread // LINE, thread % LINE, thread // b_across, thread % b_across * width
 
-    return fetch
+    @cuda.jit(device=True)
+    def fetch(ring, a_flat, b_flat, a_row_length, b_row_length, a_from, b_from, a_at, b_at):
+        for v in range(a_passes):
+            for line in range(lines):
+                source = a_from + v * a_step * a_row_length + line * LINE
+                copy_async(ring, a_at + (line * LINE * a_row + v * a_step), a_flat, source, 1)
+        for v in range(b_passes):
+            copy_async(ring, b_at + v * b_step * columns, b_flat, b_from + v * b_step * b_row_length, width)
+
+    @cuda.jit(device=True)
+    def fetch_edge(ring, a, b, top, left, start, first, thread):
+        a_first, a_line, b_line, b_first = begins(thread)
+        a_at = first + a_line * a_row + a_first
+        b_at = first + depth * a_row + b_line * columns + b_first
+        for v in range(a_passes):
+            for line in range(lines):
+                at = a_at + line * LINE * a_row + v * a_step
+                row = top + a_first + v * a_step
+                k = start + a_line + line * LINE
+                if row < a.shape[0] and k < a.shape[1]:
+                    copy_async(ring, at, a, (row, k), 1)
+                else:
+                    store(ring, at, float32(0))
+        for v in range(b_passes):
+            at = b_at + v * b_step * columns
+            k = start + b_line + v * b_step
+            if k < b.shape[0] and left + b_first < b.shape[1]:
+                copy_async(ring, at, b, (k, left + b_first), width)
+            else:
+                for q in range(width):
+                    store(ring, at + q, float32(0))
+
+    return begins, fetch, fetch_edge
 
 
 @cache
@@ -149,10 +141,10 @@ def build(plan: Plan, widths: Widths) -> Any:
     row_share, column_share = Share(plan.runs_down, RUN * DOWN), Share(plan.runs_across, RUN * ACROSS)
     side_a, side_b = row_share.elements, column_share.elements
     sum_count, a_parts, b_parts = side_a * side_b, 2 * side_a, 2 * side_b
-    b_at, in_flight = stages * depth * a_row, stages - 2
+    a_size, slot_size, in_flight, ahead = depth * a_row, depth * (a_row + columns), stages - 2, (stages - 1) * depth
     place = warps_in_rows(plan.warps_across, DOWN * side_a, ACROSS * side_b, RUN, lanes_in_z_order)
     block_place = blocks_in_bands(BAND)
-    fetch = fetcher(plan, widths.b)
+    begins, fetch, fetch_edge = fetchers(plan, widths.b)
     load_a, load_b = part_loader(row_share), part_loader(column_share)
     add_products = outer_product(side_a, side_b)
     store_share = share_storer(row_share, column_share, widths.c)
@@ -160,11 +152,26 @@ def build(plan: Plan, widths: Widths) -> Any:
     @cuda.jit(device=True)
     def multiply_k(k, a_first, b_first, sums, a_part, b_part, ring):
         following = (k + 1) % 2
-        load_a(a_part, following * side_a, ring, a_first + (k + 1) * a_row)
         load_b(b_part, following * side_b, ring, b_first + (k + 1) * columns)
+        load_a(a_part, following * side_a, ring, a_first + (k + 1) * a_row)
         add_products(sums, a_part, b_part, k % 2)
 
     multiply = repeated(multiply_k, depth - 1)
+
+    @cuda.jit(device=True)
+    def turn(slot, row, column, sums, a_part, b_part, ring):
+        """Multiply the tiles that begin at `slot`, of which the first k is in the parts; where the next ones begin."""
+        commit_copies()
+        multiply(0, slot + row, slot + a_size + column, sums, a_part, b_part, ring)
+        slot += slot_size
+        if slot == stages * slot_size:
+            slot = 0
+        wait_copies(in_flight)
+        cuda.syncthreads()  # everybody's copies of the next tiles have arrived, and nobody reads these any more
+        load_b(b_part, 0, ring, slot + a_size + column)
+        load_a(a_part, 0, ring, slot + row)
+        add_products(sums, a_part, b_part, 1)  # depth is even: its last k is in the second half
+        return slot
 
     @cuda.jit(launch_bounds=(plan.threads, plan.blocks))
     def sgemm_pipelined(alpha, a, b, beta, c, output):
@@ -177,32 +184,40 @@ def build(plan: Plan, widths: Widths) -> Any:
         thread = cuda.threadIdx.x
         row, column = place(thread)
         m, n = output.shape
+        k_count = a.shape[1]
         block_row, block_column = block_place(cuda.blockIdx.x, (m + rows - 1) // rows, (n + columns - 1) // columns)
         top = block_row * rows
         left = block_column * columns
-        for slot in range(stages - 1):
-            fetch(ring, a, b, top, left, slot * depth, slot, thread)
+        for stage in range(stages - 1):
+            fetch_edge(ring, a, b, top, left, stage * depth, stage * slot_size, thread)
             commit_copies()
         wait_copies(in_flight)
         cuda.syncthreads()  # everybody's copies of the first tiles have arrived
+        load_b(b_part, 0, ring, a_size + column)
         load_a(a_part, 0, ring, row)
-        load_b(b_part, 0, ring, b_at + column)
         slot = 0
-        free = stages - 1
-        start = 0
-        while start < a.shape[1]:
-            fetch(ring, a, b, top, left, start + (stages - 1) * depth, free, thread)
-            commit_copies()
-            multiply(0, slot * depth * a_row + row, b_at + slot * depth * columns + column, sums, a_part, b_part, ring)
+        free = (stages - 1) * slot_size
+        a_first, a_line, b_line, b_first = begins(thread)
+        a_at = a_line * a_row + a_first
+        b_at = a_size + b_line * columns + b_first
+        a_flat = flat(a)
+        b_flat = flat(b)
+        a_from = (top + a_first) * k_count + ahead + a_line
+        b_from = (ahead + b_line) * n + left + b_first
+        whole = k_count // depth - (stages - 1) if top + rows <= m and left + columns <= n else 0
+        turns = 0
+        while turns < whole:
+            fetch(ring, a_flat, b_flat, k_count, n, a_from, b_from, free + a_at, free + b_at)
+            a_from += depth
+            b_from += depth * n
             free = slot
-            slot += 1
-            if slot == stages:
-                slot = 0
-            wait_copies(in_flight)
-            cuda.syncthreads()  # everybody's copies of the next tiles have arrived, and nobody reads these any more
-            load_a(a_part, 0, ring, slot * depth * a_row + row)
-            load_b(b_part, 0, ring, b_at + slot * depth * columns + column)
-            add_products(sums, a_part, b_part, 1)  # depth is even: its last k is in the second half
+            slot = turn(slot, row, column, sums, a_part, b_part, ring)
+            turns += 1
+        start = turns * depth
+        while start < k_count:
+            fetch_edge(ring, a, b, top, left, start + ahead, free, thread)
+            free = slot
+            slot = turn(slot, row, column, sums, a_part, b_part, ring)
             start += depth
         wait_copies(0)
         store_share(output, sums, alpha, beta, c, top + row, left + column)
@@ -211,16 +226,14 @@ def build(plan: Plan, widths: Widths) -> Any:
 
 
 def _run(launch, product: Product):
-    m, n = product.output.shape
-    plan = plan_for(m, n, multiprocessors(product.output))
-    blocks = product.blocks(plan.rows, plan.columns)
-    launch(build(plan, product.widths), blocks, plan.threads, *product.operands, shared_bytes=plan.shared_bytes)
+    blocks = product.blocks(PLAN.rows, PLAN.columns)
+    launch(build(PLAN, product.widths), blocks, PLAN.threads, *product.operands, shared_bytes=PLAN.shared_bytes)
 
 
 STEP = ProductStep(
     name="pipelined",
-    summary="copies several tiles ahead without registers, larger tiles",
+    summary="copies several tiles ahead without registers",
     run=_run,
-    tile=(WIDE.rows, WIDE.columns, WIDE.depth),
-    tile_seconds=0.6,
+    tile=(PLAN.rows, PLAN.columns, PLAN.depth),
+    tile_seconds=0.3,
 )
