@@ -61,6 +61,19 @@ def stream_getter() -> Callable[[int], int]:
     return getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream)
 
 
+@cache
+def quick_memory() -> tuple[Callable[[], int], Callable[[tuple, tuple, Any], Any] | None]:
+    """What tells the number of torch's current GPU, and what makes a tensor of a shape, strides and dtype there.
+
+    The second is what torch.compile's own code allocates with: a third of the time of `torch.empty_strided`. A torch
+    without it has the GPU -1.
+    """
+    inside = sys.modules["torch"]._C
+    empty = getattr(getattr(inside._dynamo, "guards", None), "_empty_strided_cuda", None)
+    device = getattr(inside, "_cuda_getDevice", None)
+    return (lambda: -1, None) if empty is None or device is None else (device, empty)
+
+
 class Home(Protocol):
     """What the host functions ask of a kind of array."""
 

@@ -4,8 +4,8 @@ Checking arguments, choosing a plan and packing parameters takes about 150 µs, 
 time comes on top). All that work depends on the signature alone: shapes, dtypes, devices, the addresses modulo 16
 bytes, which tensors are given, and the options. So the first call of a signature writes down what it asked of its home:
 memory, and launches with whose address goes where. A replay allocates that memory, tells the launches the new
-addresses, and queues them on torch's current stream. The steps of the ladders know nothing of it. It covers contiguous
-torch tensors on a GPU; everything else goes the normal way.
+addresses, and queues them on torch's current stream. Memory that is not handed out is one piece in a replay. The steps
+of the ladders know nothing of it. It covers contiguous torch tensors on a GPU; everything else goes the normal way.
 
 Used by `normlab.ops` and `normlab.keeping`.
 """
@@ -16,10 +16,13 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
+import numpy as np
+
 from normlab import engine
-from normlab.arrays import Home, TorchHome, stream_getter
+from normlab.arrays import Home, TorchHome, quick_memory, stream_getter
 
 LIMIT = 4096  # recordings, of a few KB each: programs whose shapes never repeat must not fill the memory
+APART = 256  # bytes: the parts of a replay's scratch begin at multiples, as what cudaMalloc gives
 ALIGNMENT = 16  # bytes: the widest access that a plan may choose by an address
 
 _recordings: dict[tuple, "Recording"] = {}
@@ -34,9 +37,12 @@ class Recording:
         checked: whether `normlab.nn`, too, has nothing to say against arguments of this signature.
     """
 
-    def __init__(self, index: int, made: list[Callable[[], Any]], launches: list, results: list[int | None]):
+    def __init__(self, index: int, made: list[tuple[Any, bool]], launches: list, results: list[int | None]):
+        """made: tensors like those that a call makes, and whether of zeros."""
         self._index = index
-        self._made = made
+        self._device, empty = quick_memory()
+        self._here = [_maker(*one, empty) for one in made]
+        self._anywhere = [_maker(*one) for one in made]
         self._launches = launches
         self._results = results
         self._stream = stream_getter()
@@ -44,7 +50,8 @@ class Recording:
 
     def __call__(self, pointers: list[int]) -> tuple:
         """The results; `pointers` as `signature` returns them."""
-        made = [make() for make in self._made]
+        makers = self._here if self._device() == self._index else self._anywhere
+        made = [make() for make in makers]
         pointers += [tensor.data_ptr() for tensor in made]
         stream = self._stream(self._index)
         for launch in self._launches:
@@ -63,8 +70,11 @@ def signature(
         options: other hashable things.
     """
     if type(normalized_shape) is not int:
-        if not isinstance(normalized_shape, (tuple, list)) or any(type(size) is not int for size in normalized_shape):
+        if not isinstance(normalized_shape, (tuple, list)):
             return None, []
+        for size in normalized_shape:  # any() takes half a microsecond more
+            if type(size) is not int:
+                return None, []
         normalized_shape = tuple(normalized_shape)
     if type(eps) is not float or type(step) is not str:
         return None, []
@@ -178,13 +188,38 @@ class Recorder:
         return result
 
     def recording(self) -> Recording:
-        """What was written down."""
-        return Recording(self.home.index, [_maker(*made) for made in self._tensors], self._launches, self._results)
+        """What was written down. What is neither given back nor of zeros has its place in one tensor of bytes."""
+        made: list[tuple[Any, bool]] = []
+        scratch: dict[int, int] = {}  # source of an address -> how far into that tensor
+        sources: dict[int, int] = {}  # as the recorder counted them -> as a replay does
+        size, given = 0, len(self._pointers)
+        for position, (tensor, zero) in enumerate(self._tensors):
+            if zero or position in self._results:
+                sources[given + position] = given + len(made)
+                made.append((tensor, zero))
+            else:
+                scratch[given + position] = size
+                size += -(-tensor.nbytes // APART) * APART
+        if scratch:
+            sources.update(dict.fromkeys(scratch, given + len(made)))
+            made.append((self.home.empty((size,), np.dtype(np.uint8)).owner, False))
+        for launch in self._launches:
+            launch.patches = tuple(
+                (slot, sources.get(source, source), offset + scratch.get(source, 0))
+                for slot, source, offset in launch.patches
+            )
+        results = [None if position is None else sources[given + position] - given for position in self._results]
+        return Recording(self.home.index, made, self._launches, results)
 
 
-def _maker(tensor: Any, zero: bool) -> Callable[[], Any]:
-    """What allocates a tensor like this; `empty_strided` takes half of the time of `empty`."""
+def _maker(tensor: Any, zero: bool, empty: Any = None) -> Callable[[], Any]:
+    """What allocates a tensor like this, by `quick_memory`'s `empty` if that is given.
+
+    Otherwise by `empty_strided`, which takes half of the time of `empty`.
+    """
     torch = sys.modules["torch"]
     if zero:
         return partial(torch.zeros, tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    if empty is not None:
+        return partial(empty, tuple(tensor.shape), tensor.stride(), tensor.dtype)
     return partial(torch.empty_strided, tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)

@@ -229,6 +229,36 @@ def test_parts_of_operands_move_with_them_and_zeros_are_zeros_each_time(gpu, mon
     assert len(replay._recordings) == 1
 
 
+def backward_recording():
+    """That of the only backward so far, of LayerNorm with both parameters, and what it was called with."""
+    tensors = [draw(ROWS, COLUMNS), draw(ROWS, COLUMNS), draw(ROWS), draw(ROWS).abs(), draw(COLUMNS), draw(COLUMNS)]
+    layer_norm_backward(*tensors[:4], COLUMNS, *tensors[4:])
+    (recording,) = replay._recordings.values()
+    return recording, tensors
+
+
+def test_memory_that_is_not_given_back_is_one_piece_whose_parts_are_aligned(gpu):
+    recording, _ = backward_recording()
+    scratch = 6 + 3  # behind the tensors that are given, and the three gradients
+    assert len(recording._anywhere) == 3 + 1
+    offsets = {offset for launch in recording._launches for _, source, offset in launch.patches if source == scratch}
+    assert len(offsets) == 2  # the partial sums of weight and of bias
+    assert all(offset % 256 == 0 for offset in offsets)
+
+
+@pytest.mark.parametrize("current", [0, 1])
+def test_quick_memory_is_for_the_current_gpu_only(gpu, monkeypatch, current):
+    made = []
+    empty = torch._C._dynamo.guards._empty_strided_cpu
+    monkeypatch.setattr(replay, "quick_memory", lambda: (lambda: current, lambda *how: made.append(how) or empty(*how)))
+    recording, tensors = backward_recording()
+    assert not made
+    call = lambda g, s, m, v, w, b: layer_norm_backward(g, s, m, v, COLUMNS, w, b)  # noqa: E731
+    for _ in range(2):
+        assert_same(call(*tensors), tensors, call)
+    assert len(made) == (2 * len(recording._here) if current == 0 else 0)
+
+
 # ---- errors ---------------------------------------------------------------------------------------------------------
 
 

@@ -76,4 +76,6 @@ def backward(
             grad_input, grad_weight, grad_bias = ops.layer_norm_backward(
                 grad_output, saved, mean, invvar, shape, weight, bias, eps, memory_efficient, kept
             )
-    return grad_input.to(input_dtype), grad_weight, grad_bias
+    if grad_input.dtype != input_dtype:
+        grad_input = grad_input.to(input_dtype)
+    return grad_input, grad_weight, grad_bias

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nn.norms import MODES, array, hold_to_bounds, tensor
 
-from normlab import nn
+from normlab import arrays, layer_norm_forward, nn, ops, replay
 from normlab.nn import room
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU and a torch built for CUDA")
@@ -136,3 +136,15 @@ def test_saving_the_output_frees_the_input(memory_efficient):
     kept = torch.cuda.memory_allocated() - before - output.nbytes
     leaf = output.nbytes  # the drawn tensor itself, which its gradient's node keeps
     assert kept < leaf + 0.1 * output.nbytes if memory_efficient else kept > 1.9 * output.nbytes
+
+
+def test_replays_allocate_by_what_this_torch_has_that_is_quick():
+    x = torch.randn(64, 256, device="cuda")
+    want = layer_norm_forward(x, 256)
+    key, pointers = ops.forward_signature(x, 256, None, None, 1e-5, False)
+    recording = replay.find(key)
+    assert recording._device() == recording._index
+    assert all(make.func is arrays.quick_memory()[1] for make in recording._here)
+    for one, other in zip(recording(pointers), want, strict=True):
+        assert torch.equal(one, other)
+        assert (one.device, one.dtype, one.stride()) == (other.device, other.dtype, other.stride())

@@ -91,3 +91,40 @@ def test_what_looks_on_is_noticed_after_right_calls_too(straight):
     got = torch.func.vmap(layer(False), in_dims=(0, None, None))(x[None], weight, bias)[0]
     torch.testing.assert_close(got, want)
     assert functional._recorded(x, (SHAPE[1],), weight, bias, 1e-5, False)[0] is not None  # it was there to be taken
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True])
+@pytest.mark.parametrize(
+    "unpack",
+    [
+        torch.Tensor.clone,
+        lambda saved: saved.t().contiguous().t() if saved.dim() == 2 else saved.clone(),  # other strides
+        lambda saved: torch.cat([saved.new_zeros(1), saved.flatten()])[1:].view(saved.shape),  # another alignment
+    ],
+)
+def test_what_hooks_put_in_the_place_of_saved_tensors_is_read(straight, memory_efficient, unpack):
+    given = torch.randn(SHAPE), torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
+    for _ in range(3):
+        want = run(layer(memory_efficient), *given)
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved.clone(), unpack):
+        got = run(layer(memory_efficient), *given)
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True])
+def test_a_gradient_of_other_strides_alignment_or_dtype_is_read_as_it_is(straight, memory_efficient):
+    leaves = [one.requires_grad_() for one in (torch.randn(SHAPE), torch.randn(SHAPE[1]), torch.randn(SHAPE[1]))]
+    ones = torch.ones(SHAPE)
+    for _ in range(3):
+        want = torch.autograd.grad(layer(memory_efficient)(*leaves), leaves, ones)
+    others = [
+        torch.ones(()).expand(SHAPE),
+        torch.ones(SHAPE[::-1]).t(),
+        torch.ones(SHAPE[0] * SHAPE[1] + 1)[1:].view(SHAPE),
+        torch.ones(SHAPE, dtype=torch.bfloat16),  # which autograd turns into the output's dtype
+    ]
+    for other in others:
+        got = torch.autograd.grad(layer(memory_efficient)(*leaves), leaves, other)
+        for one, another in zip(got, want, strict=True):
+            torch.testing.assert_close(one, another)
