@@ -1,5 +1,6 @@
 """For all tests: hypothesis's profile, and the table of how close each result came to its bound."""
 
+import gc
 import json
 import os
 import shutil
@@ -28,6 +29,12 @@ def pytest_configure(config):
     """Give all worker processes one folder for their err / bound records."""
     if not hasattr(config, "workerinput"):
         os.environ["NORMLAB_TIGHTNESS"] = tempfile.mkdtemp(prefix="tightness-")
+
+
+def pytest_collection_finish():
+    """Let the garbage collector pass over 7000 tests and what they import: each full collection took 1.4 s."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter, config):
