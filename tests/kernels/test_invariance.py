@@ -145,8 +145,11 @@ def test_any_number_of_columns_is_right(n2, t, v):
             examine_backward(case, None, step, memory_efficient)
 
 
-@pytest.mark.parametrize("memory_efficient", [False, True, "exact"], ids=["saved", "recompute", "exact"])
-@pytest.mark.parametrize("n2", [2054, 4102], ids=["2 blocks", "4 blocks"])
+@pytest.mark.parametrize(
+    ("n2", "memory_efficient"),
+    [(2054, False), (2054, True), (2054, "exact"), (4102, True)],
+    ids=["2 blocks-saved", "2 blocks-recompute", "2 blocks-exact", "4 blocks-recompute"],
+)
 def test_rows_of_a_cluster_are_right_in_the_backward(n2, memory_efficient):
     examine_backward(random_case(2, n2, BFLOAT16), None, step_of("backward", "pipelined"), memory_efficient)
 
