@@ -1,6 +1,7 @@
 """The house's floors: who imports whom, and what `import normlab` costs."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,7 @@ SIDEWAYS |= {("memory", "bench")}  # a record begins with the machine, whatever 
 SIDEWAYS |= {("bench", "compare")}  # the README's table of paths
 
 
+@functools.cache
 def imports(path: Path) -> set[str]:
     """Full names of all modules a file imports, wherever in the file."""
     names = set()

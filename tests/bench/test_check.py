@@ -19,14 +19,13 @@ def checked(problem, contender, spoil=lambda results: results):
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_right_results_lie_within_their_bounds(norm, direction, dtype):
-    problem = Problem(norm, direction, dtype, 40, 24)
+    problem = Problem(norm, direction, dtype, 20, 24)
     contenders = [Ours(), TORCH] + [Ours("me", memory_efficient=True)] * (direction == "backward")
-    for contender in contenders:
-        worst = checked(problem, contender)
+    found = [checked(problem, contender) for contender in contenders]
+    for contender, worst in zip(contenders, found, strict=True):
         assert 0 < max(worst.values()) <= 1, (contender.name, worst)
-    own = checked(problem, Ours())
     absent = {"mean", "grad_bias"} if norm == "rms" else set()
-    assert set(own) == set(RESULTS[direction]) - absent
+    assert set(found[0]) == set(RESULTS[direction]) - absent
 
 
 def changed(position, change):
@@ -60,7 +59,7 @@ def set_last(value):
     ],
 )
 def test_a_wrong_result_is_found_in_float32(contender, direction, position, change):
-    problem = Problem("layer", direction, "float32", 50, 40)
+    problem = Problem("layer", direction, "float32", 12, 40)
     worst = checked(problem, contender, changed(position, change))
     name = RESULTS[direction][position]
     assert worst[name] > 1
@@ -69,7 +68,7 @@ def test_a_wrong_result_is_found_in_float32(contender, direction, position, chan
 
 @pytest.mark.parametrize("name", ["mean", "invvar"])
 def test_a_wrong_statistic_is_found(name):
-    problem = Problem("layer", "forward", "float32", 50, 40)
+    problem = Problem("layer", "forward", "float32", 12, 40)
     worst = checked(problem, Ours(), changed(RESULTS["forward"].index(name), lambda value: value + 1e-3))
     assert worst[name] > 1
 

@@ -146,7 +146,7 @@ def test_the_bound_is_that_of_the_saved_input_and_the_output_s_rounding_for_ever
 def test_on_real_activations_exact_is_as_good_as_the_saved_input(dtype):
     """The layer on which apex's recompute is 2.5 % off in float32, and NaN in float16: all of its rows' columns."""
     data = next(one.arrays for one in bundled() if one.name == "block5_output")
-    rows = slice(None) if use_gpu() else slice(0, 40)
+    rows = slice(None) if use_gpu() else slice(0, 16)
     x, grad = data["input"][rows], data["grad_output"][rows]
     arrays = (array.astype(DTYPES[dtype]) for array in (x, data["weight"], data["bias"], grad))
     case = Case(*arrays, float(data["eps"]), rms=False)

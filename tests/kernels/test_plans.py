@@ -361,7 +361,9 @@ def test_kernels_fit_their_registers_and_their_shared_memory(case, monkeypatch):
         key = one.kernel, one.types, capability
         if key not in ASSEMBLED:
             ASSEMBLED[key] = resources(one.kernel, one.types, capability)
-            assert ".f64" not in compile_ptx(one.kernel, one.types, capability)
+            ptx = compile_ptx(one.kernel, one.types, capability)
+            assert ".f64" not in ptx, "computes in the wrong precision"
+            assert "call" not in ptx.replace(".callseq", ""), "calls a function that was not inlined"
         taken = ASSEMBLED[key]
         assert (taken.local_bytes, taken.spill_stores, taken.spill_loads) == (0, 0, 0), taken
         assert taken.registers * one.threads <= 65536

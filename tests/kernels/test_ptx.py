@@ -1,4 +1,7 @@
-"""Every kernel compiled offline: no float64 arithmetic in float32 kernels, nothing in local memory."""
+"""Every kernel compiled offline: no float64 arithmetic in float32 kernels, nothing in local memory.
+
+The fast steps' kernels, which take a second each: `test_plans`.
+"""
 
 import os
 
@@ -8,15 +11,7 @@ import pytest
 
 from normlab.engine import compile_ptx, float32, float64
 from normlab.kernels import LADDERS
-from normlab.kernels.backward import (
-    final_sums,
-    pipeline,
-    step_0_global_atomics,
-    step_1_apex,
-    step_2_fused,
-    step_3_pipelined,
-)
-from normlab.kernels.backward.passes import Kind
+from normlab.kernels.backward import final_sums, step_0_global_atomics, step_1_apex
 from normlab.kernels.exact import repair
 from normlab.kernels.exact.choose import choose_columns
 from normlab.kernels.exact.correct import correct_rows
@@ -27,9 +22,6 @@ from normlab.kernels.forward import (
     step_2_warp_shuffle,
     step_3_apex,
     step_4_column_blocks,
-    step_5_vectors,
-    step_6_one_barrier,
-    step_7_clusters,
 )
 
 pytest.importorskip("numba_cuda", reason="PTX is made by numba-cuda, which has no wheels for this platform")
@@ -41,10 +33,6 @@ TYPES = [
     (np.float32, BFLOAT16),
     (np.float16, np.float32),
     (np.float64,) * 2,
-]
-# Their kernels take a second each; `test_plans` has sm_80, and all forms where asked to.
-FAST_FORMS = [
-    (BFLOAT16, BFLOAT16, False, (9, 0)),
 ]
 # Every kernel is compiled for these, and for two of the other four; NORMLAB_ALL_PLANS=1: for all.
 WHOLE = (np.float32, np.float64)
@@ -82,8 +70,8 @@ def compiled(t, v, rms, cc):
         ]
     if not (FULL or t is v in WHOLE):
         kernels = kernels[FORMS.index((t, v, rms, cc)) % 2 :: 2]
-    if (t, v, rms, cc) in FAST_FORMS:
-        kernels += fast_kernels(t, v, rms, cc, forward)
+    if t is v is BFLOAT16:
+        kernels.append((final_sums.build(dtype), ((u, 2), (u, 2), weight, bias)))
     return [(kernel.py_func.__name__, compile_ptx(kernel, types, cc)) for kernel, types in kernels]
 
 
@@ -97,37 +85,6 @@ def exact_kernels(t, v, weight, bias, mean, u, dtype):
         (repair.build(dtype), ((v, 2), (u, 1), weight, columns, kept, rows, np.int64, (v, 2), weight and (u, 2))),
     ]
     return kernels + ([(repair.scatter_sums, ((u, 2), columns, (v, 1)))] if weight else [])
-
-
-def fast_kernels(t, v, rms, cc, forward):
-    """The kernels of vectors, which do not take float64: for n2 = 2048, and 65536 columns in clusters.
-
-    All of their plans: `test_plans`.
-    """
-    x, weight, bias, u, output, mean, invvar = forward
-    itemsizes = [np.dtype(dtype).itemsize for dtype in (t, v)]
-    width = 16 // max(itemsizes)
-    with_factor = (x, weight, bias, u, u, output, mean, invvar)
-    parts = ((u, 2), None if rms else (u, 2))
-    kernels = [
-        (step_5_vectors.build(float32, step_5_vectors.deal_for(2048, width)), forward),
-        (step_6_one_barrier.build(float32, step_6_one_barrier.plan_for(2048, width, max(itemsizes))), with_factor),
-        (final_sums.build(float32), (*parts, weight, bias)),
-    ]
-    long = step_7_clusters.plan_for(65536, width, itemsizes[0], cc)
-    if long is not None:  # clusters need compute capability 9.0
-        kernels.append((step_7_clusters.build(float32, long), with_factor))
-    for memory_efficient in (False, True):
-        saved = output if memory_efficient else x
-        operands = (output, saved, None if memory_efficient else mean, invvar, weight, bias, u)
-        kind = Kind(rms, memory_efficient, True, not rms)
-        sizes = itemsizes[1] if memory_efficient else itemsizes[0], itemsizes[1]
-        layout = step_3_pipelined.layout_for(2048, width, *sizes, kind.parameters, cc)
-        fused = step_2_fused.build(float32, step_2_fused.deal_for(2048, width), rms, memory_efficient)
-        row_sums = (u, 2) if memory_efficient else None
-        kernels.append((fused, (*operands, row_sums, saved, *parts)))
-        kernels.append((pipeline.build(float32, layout, kind), (*operands, u, row_sums, saved, *parts)))
-    return kernels
 
 
 @pytest.mark.parametrize(("t", "v", "rms", "cc"), FORMS)

@@ -5,7 +5,7 @@ import torch
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
+def one_thread(quick_collections):
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -121,8 +121,9 @@ def test_compile_traces_every_functional():
 
 
 def test_compile_with_inductor():
-    plain = model(nn.FusedLayerNorm, "exact")
-    x = torch.randn(4, 8)
+    """A norm alone, of rows that are not contiguous: a neighbour to generate code for takes 10 s of a C++ compiler."""
+    plain = model(nn.FusedLayerNorm, "exact")[1:2]
+    x = torch.randn(8, 4).T
     for one, other in zip(gradients(torch.compile(plain, fullgraph=True), x), gradients(plain, x), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 

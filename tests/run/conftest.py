@@ -22,7 +22,7 @@ def cuda():
 
 
 @pytest.fixture
-def run(capsys):
+def run(capsys, quick_collections):
     """Run one of the programs in this process: `.code`, `.out`, `.err`, and `.results`, the numbers it printed."""
 
     def start(name, *arguments, launcher=None):

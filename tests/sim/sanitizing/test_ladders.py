@@ -16,6 +16,7 @@ from normlab.kernels.exact.repair import launch_repair
 from normlab.kernels.exact.risk import smallest_weight
 from normlab.kernels.forward import step_7_clusters
 from normlab.sim import sanitize
+from normlab.stages.vector import Deal
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
 # shape, dtype, weight and bias given, RMSNorm, schedule: every value of each with several of the others
@@ -85,8 +86,12 @@ def test_nothing_is_found_in_a_forward_step(step, case):
 
 
 def test_nothing_is_found_in_rows_that_one_cluster_holds_one_after_another(monkeypatch):
+    """Rows of 452 columns in two blocks; those that a cluster is for are hundreds of times as long."""
+    plan = step_7_clusters.Plan(Deal(64, 1, 4, False), 2, 2)
+    monkeypatch.setattr(step_7_clusters, "launch_rows", lambda *arguments: False)
+    monkeypatch.setattr(step_7_clusters, "plan_for", lambda *arguments: plan)
     monkeypatch.setattr(step_7_clusters, "resident_clusters", lambda *arguments, **how: 1)
-    case = (2, 32_776), "bfloat16", (False, False), False, "reverse"
+    case = (3, 452), "bfloat16", (False, False), False, "reverse"
     test_nothing_is_found_in_a_forward_step(step_7_clusters.STEP, case)
 
 
@@ -127,16 +132,16 @@ def test_nothing_is_found_in_a_backward_step(step, memory_efficient, case):
     assert np.isfinite(problem.grad_input.astype(np.float64)).all()
 
 
-@pytest.mark.parametrize("memory_efficient", [False, True])
+RING = [
+    ((35, 96), "bfloat16", (True, True), False, "reverse"),  # a warp a row, a lag of one row
+    ((11, 198), "bfloat16", (True, False), True, 1),  # two warps a row
+    ((11, 201), "float32", (True, True), False, "forward"),  # no lag
+]
+TWO_BLOCKS = ((3, 2049), "float32", (False, False), False, "reverse")  # a row, which take ten times as long
+
+
 @pytest.mark.parametrize(
-    "case",
-    [
-        ((35, 96), "bfloat16", (True, True), False, "reverse"),  # a warp a row, a lag of one row
-        ((11, 198), "bfloat16", (True, False), True, 1),  # two warps a row
-        ((11, 201), "float32", (True, True), False, "forward"),  # no lag
-        ((3, 2049), "float32", (False, False), False, "reverse"),  # two blocks a row
-    ],
-    ids=str,
+    ("case", "memory_efficient"), [*itertools.product(RING, [False, True]), (TWO_BLOCKS, True)], ids=str
 )
 def test_nothing_is_found_where_one_cluster_takes_all_rows_through_its_ring(case, memory_efficient, monkeypatch):
     monkeypatch.setattr(step_3_pipelined, "resident_clusters", lambda *arguments, **how: 1)
