@@ -297,10 +297,10 @@ class Block:
         for number in complete:
             group = self.at_team.pop(number)
             for warp in {thread.warp for thread in group}:
-                if not set(warp.live) <= set(group):
+                if not set(warp.threads) <= set(group):
                     raise SimulationError(
                         f"only some lanes of a warp come to barrier {number}, of which a GPU counts all: "
-                        f"{place(group[0].frame)}  ({warp.live[0].name})"
+                        f"{place(group[0].frame)}  ({group[0].name})"
                     )
             if (observer := self.grid.cuda.observer) is not None:
                 observer.team_meets(number, group)
