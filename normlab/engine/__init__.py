@@ -32,6 +32,7 @@ from normlab.engine.launching import Launch, launch, prepare, resident_clusters
 from normlab.engine.offline import compile_ptx
 from normlab.engine.resources import Occupancy, Resources, block_shared_bytes, occupancy, resources
 from normlab.engine.signatures import accumulator
+from normlab.engine.teams import team_sync
 from normlab.engine.vectors import load_bits_into, load_vector, load_vector_into, store_vector, store_vector_from
 from normlab.engine.worlds import gpu_available, use_gpu, using
 
@@ -76,6 +77,7 @@ __all__ = [
     "store_vector",
     "store_vector_from",
     "synchronize",
+    "team_sync",
     "to_device",
     "to_host",
     "uint16",

@@ -57,8 +57,7 @@ class Cluster:
         for block in live:
             waiting, block.at_cluster = block.at_cluster, []
             for thread in sorted(waiting, key=lambda thread: thread.lane):
-                thread.operation = None
-                thread.warp.ready.append(thread)
+                thread.go_on()
         grid.progress += 1
 
 

@@ -127,6 +127,9 @@ class Observer:
     def meeting(self, group: list[Any]) -> None:
         """Hear that a warp operation has all its lanes, before it is answered."""
 
+    def team_meets(self, number: int, group: list[Any]) -> None:
+        """Hear that all threads of a team stand at its barrier, of that number, and will go on."""
+
     def cluster_arrive(self, thread: Any) -> None:
         """Hear that a thread arrives at its cluster's barrier."""
 

@@ -5,10 +5,10 @@ threads meet (a barrier, a warp operation, a grid sync) or where it spins on an 
 serves a thread of a later block, because a new one costs more than many a kernel does in it. A warp runs its lanes one
 after another, each to its next stop, then resolves the warp operations whose lanes are all there; a block runs its
 warps, then releases its barrier; a cluster runs its blocks in turns, a grid its clusters. `launch.py` starts a `Grid`,
-the operations in `api.py`, `warp.py` and `clusters.py` stop its threads.
+the operations in `api.py`, `warp.py`, `teams.py` and `clusters.py` stop its threads.
 
 Every meeting is resolved in one place, and there an observer (observe.py) hears of it: `Warp.answer`,
-`Block.release_barrier`, `Cluster.release` (clusters.py), `Grid.release_grid_sync`.
+`Block.release_barrier`, `Block.release_teams`, `Cluster.release` (clusters.py), `Grid.release_grid_sync`.
 """
 
 import contextvars
@@ -23,7 +23,15 @@ import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
 
 from normlab.sim.clusters import Cluster
-from normlab.sim.errors import BarrierError, DeadlockError, calling_frame, failing_array, is_machinery, place
+from normlab.sim.errors import (
+    BarrierError,
+    DeadlockError,
+    SimulationError,
+    calling_frame,
+    failing_array,
+    is_machinery,
+    place,
+)
 from normlab.sim.observed import ObservedArray
 from normlab.sim.warp import RESOLVERS
 
@@ -125,6 +133,11 @@ class Thread:
         assert self.fiber is not None, "only a thread that has not returned stands somewhere"
         self.fiber.throw(error)
 
+    def go_on(self) -> None:
+        """Run when the warp runs again."""
+        self.operation = None
+        self.warp.ready.append(self)
+
     @property
     def name(self) -> str:
         """The thread's block and thread index, as errors print them."""
@@ -206,6 +219,7 @@ class Block:
         self.shared: dict[Any, np.ndarray] = {}  # filled by memory.py
         self.static_bytes = 0  # of its arrays of fixed shape
         self.arrived: list[Thread] = []  # at a block barrier
+        self.at_team: dict[int, list[Thread]] = {}  # at a team's barrier, by its number
         self.at_cluster: list[Thread] = []  # at the cluster's barrier
         self.at_grid_sync: list[Thread] = []
         self.warps: list[Warp] = []
@@ -243,7 +257,7 @@ class Block:
                     warp.run()
             if self.arrived and len(self.arrived) == self.live_count:
                 self.release_barrier()
-            elif grid.progress == before or not self.spinning:
+            elif not self.release_teams() and (grid.progress == before or not self.spinning):
                 break
         waits_for_others = self.spinning or self.at_cluster or len(self.at_grid_sync) == self.live_count
         if self.live_count and not waits_for_others:
@@ -273,6 +287,27 @@ class Block:
                 thread.result = result
         self.wake(arrived)
         self.grid.progress += 1
+
+    def release_teams(self) -> bool:
+        """Let the threads go on at each team's barrier that all have come to; return whether there was one.
+
+        Raises SimulationError for a part of a warp, of which a GPU would count all lanes.
+        """
+        complete = [number for number, waiting in self.at_team.items() if len(waiting) == waiting[0].given]
+        for number in complete:
+            group = self.at_team.pop(number)
+            for warp in {thread.warp for thread in group}:
+                if not set(warp.threads) <= set(group):
+                    raise SimulationError(
+                        f"only some lanes of a warp come to barrier {number}, of which a GPU counts all: "
+                        f"{place(group[0].frame)}  ({group[0].name})"
+                    )
+            if (observer := self.grid.cuda.observer) is not None:
+                observer.team_meets(number, group)
+            for thread in sorted(group, key=lambda thread: thread.lane):
+                thread.go_on()
+            self.grid.progress += 1
+        return bool(complete)
 
     def wake(self, threads: list[Thread]) -> None:
         """Let all live threads go on, which have met somewhere."""
@@ -509,6 +544,10 @@ def wanted(thread: Thread) -> str:
     block = thread.block
     if thread in block.arrived:
         return f"{block.live_count - len(block.arrived)} more threads of its block to reach a barrier"
+    for number, waiting in block.at_team.items():
+        if thread in waiting:
+            here, needed = len(waiting), thread.given
+            return f"{needed - here} more threads: {here} of {needed} are at barrier {number}"
     if thread in block.at_cluster:
         return f"{block.cluster.missing} more threads of its cluster to arrive at its barrier"
     if thread in block.at_grid_sync:

@@ -6,7 +6,8 @@ itself: they are few, and a butterfly over lanes does it. All warps add in the s
 
 The `board` where sums are left is shared memory, (phases, rows, sums, warps of a block): the same array in every block
 of the team; `phase`, `row` and `which` say where on it. A place may be written again after two barriers, so a loop with
-one barrier a turn needs two phases in turn.
+one barrier a turn needs two phases in turn. A team within a block needs no barrier of the whole block: each has rows of
+its own on the board, so `team_sync` does.
 
 Sums sent to the other blocks would be at hand behind the barrier, but the barrier would have to wait for all stores
 before it, the rows of output among them. For stores to the block's own shared memory it need not

@@ -1,4 +1,8 @@
-"""The pipelined backward kernel, built for a layout and a kind; `step_3_pipelined` says what it does and why."""
+"""The pipelined backward kernel, built for a layout and a kind; `step_3_pipelined` says what it does and why.
+
+From the first row to the last, a team of one block waits for itself alone, at the barrier of its own number: ring and
+board have places for each team. The whole block meets before, for the parameters, and behind, for the columns' sums.
+"""
 
 from functools import cache
 from typing import Any
@@ -13,6 +17,7 @@ from normlab.engine import (
     cuda,
     load,
     store,
+    team_sync,
     wait_copies,
 )
 from normlab.kernels.backward.passes import Kind, fetcher, first_pass, parameter_keeper, second_pass
@@ -28,7 +33,7 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
     """The kernel; dtype: the accumulator's."""
     deal, rows, blocks, stages, lag, saved_bytes, grad_bytes = layout
     rms, weighted, biased = kind.rms, kind.weighted, kind.biased
-    elements, columns, width, warps = deal.elements, deal.columns, deal.width, deal.warps
+    elements, columns, threads, width, warps = deal.elements, deal.columns, deal.threads, deal.width, deal.warps
     saved_bits, grad_bits = BITS[saved_bytes], BITS[grad_bytes]
     weight_sums, bias_sums = (elements if weighted else 1), (elements if biased else 1)
     in_flight = stages - 1 - lag
@@ -150,7 +155,7 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
                 if blocks > 1:
                     cluster_arrive_shared()
                 elif lag == 0:
-                    cuda.syncthreads()
+                    team_sync(team + 1, threads)  # the team's sums are on the board; no team waits for another
             if lag == 0:
                 if not alone:
                     if blocks > 1:
@@ -186,7 +191,7 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
                     if blocks > 1:
                         cluster_wait()
                     else:
-                        cuda.syncthreads()
+                        team_sync(team + 1, threads)
                 last_row, last_at, last_center, last_scale = row, at, center, scale
                 last_lacking = lacking
             row += stride

@@ -3,11 +3,12 @@
 Persistent as step 2. Each block has a ring of rows in shared memory, filled by asynchronous copies that take no
 registers: while one row is worked on, the next ones arrive. A row takes two passes: one for its two sums (and for the
 columns' sums), one for grad_input. With a lag of one, the first pass over a row comes before the second pass over the
-row before it, so that nobody waits for sums on their way. Several teams of threads work on a row each. Rows longer than
-a block's share are dealt to the blocks of a cluster, whose barrier comes in two halves: arrive, do the second pass,
-wait. The parameters lie in shared memory in float32, widened once and not at every use, and without bank conflicts:
-read as they come, eight in a row, a lane's 16 bytes took two turns, and recomputing LayerNorm 1.4 times as long. When
-recomputing, the sums for grad_weight are divided by gamma once, in the end.
+row before it, so that nobody waits for sums on their way. Several teams of threads work on a row each, and where
+they have it to themselves, none waits for another one before all rows are done: each has a barrier of its own. Rows
+longer than a block's share are dealt to the blocks of a cluster, whose barrier comes in two halves: arrive, do the
+second pass, wait. The parameters lie in shared memory in float32, widened once and not at every use, and without bank
+conflicts: read as they come, eight in a row, a lane's 16 bytes took two turns, and recomputing LayerNorm 1.4 times as
+long. When recomputing, the sums for grad_weight are divided by gamma once, in the end.
 Moves: dy and the saved array once, grad_input once.
 Bound by: memory; long 16-bit rows of LayerNorm by instructions and by waiting for shared memory, for the columns' sums
 leave registers for no more than 16 warps.

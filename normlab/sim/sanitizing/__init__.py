@@ -9,6 +9,7 @@ What it goes by, and where a GPU may differ:
 - Two accesses race if nothing orders them and one is a write, unless both are atomics. Barriers, grid syncs and warp
   operations (`syncwarp` and everything that ends in `_sync`; not `activemask`) order; so do atomics behind a fence
   (`clocks.py`). CUDA promises order in memory of `syncwarp` alone; that shuffles and votes give it too is custom.
+- A `team_sync` orders the threads that meet there, and no others.
 - A `cluster_sync` orders the threads of those of the cluster's blocks that have not ended. Another block's shared
   memory is there from the first `cluster_sync` on until its block may have ended: an access at another time races.
 - An asynchronous copy writes its target at any time until its thread has waited for it, so every access to it by then
@@ -22,7 +23,8 @@ What it goes by, and where a GPU may differ:
   dropped, a negative index wraps as Numba's do, a shuffle from nowhere gives the lane its own value.
 - Arrays that a kernel takes from outside (globals, closures) and constant arrays are not watched.
 - Of an element that 64 threads or more access between two barriers, a sample is kept (`shadow.together`): a race is
-  missed if each of these, and not another one that races, has signalled by a fence and an atomic of its own.
+  missed if each of these, and not another one that races, has signalled by a fence and an atomic of its own, or has
+  come to its team's barrier for the first time.
 - Threads that come to one barrier in different turns of a loop, each as often, are not told apart.
 - A `while` on a plain load goes on when another thread has stored, and the race is reported; on a GPU it may spin for
   ever on a value that was loaded once. `simulate` lets others run only at atomics, `ldcv` and `nanosleep`.

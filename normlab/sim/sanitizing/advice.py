@@ -2,7 +2,7 @@
 
 from normlab.sim.sanitizing.findings import Act
 
-WARP, BLOCK, CLUSTER, GRID = range(4)  # what two threads have in common
+WARP, TEAM, BLOCK, CLUSTER, GRID = range(5)  # what two threads have in common
 
 
 def against_race(
@@ -39,20 +39,20 @@ def against_race(
     where = "at the end of the loop's body" if next_turn else "between them"
     if reach == CLUSTER:
         return f"nothing orders {both}, which are in two blocks of a cluster: put cluster_sync() {where}"
-    barrier = "syncwarp" if reach == WARP else "syncthreads"
+    barrier = {WARP: "cuda.syncwarp()", TEAM: "team_sync()"}.get(reach, "cuda.syncthreads()")
     if in_loop:
         return (
             f"no barrier in the loop around line {first.line}, where a thread reads in one turn what another writes in "
-            f"the turn before: put cuda.{barrier}() at the end of the loop's body, outside of any if"
+            f"the turn before: put {barrier} at the end of the loop's body, outside of any if"
         )
     if at_once:
         return (
             f"line {first.line} writes an element that another thread reads there: read into a variable, then "
-            f"cuda.{barrier}(), then write; or update the element by cuda.atomic"
+            f"{barrier}, then write; or update the element by cuda.atomic"
         )
     if first.operation == "copy" and not next_turn:
         where = "behind its wait_copies()"
-    return f"no barrier between {both}: put cuda.{barrier}() {where}"
+    return f"no barrier between {both}: put {barrier} {where}"
 
 
 def against_copy(copy: Act, other: Act) -> str:

@@ -57,13 +57,14 @@ class ThreadClock:
     """What one thread knows, and what of it a fence has made fit to be passed on (`fenced` is part of the rest)."""
 
     __slots__ = (
-        *("arrivals", "block", "epoch", "fenced", "fenced_for_block", "index", "known", "lane", "time", "warp"),
+        *("arrivals", "block", "epoch", "fenced", "fenced_for_block", "index", "known", "lane", "team", "time", "warp"),
     )
 
     def __init__(self, block: BlockClock, warp: int, lane: int, index: tuple[int, int, int]):
         """Know what the block knows."""
         self.block, self.warp, self.lane, self.index = block, warp, lane, index
         self.time = self.arrivals = 0
+        self.team = 0  # the number of the team's barrier that it passed last
         self.known, self.fenced, self.fenced_for_block = block.known, block.fenced, block.fenced
         self.epoch: Epoch | None = None
         block.threads.append(self)
@@ -234,7 +235,7 @@ class Gathering:
 
 
 def meet(threads: list[ThreadClock]) -> None:
-    """Let lanes that have met in a warp operation know all of each other."""
+    """Let threads that have met in a warp operation, or at a team's barrier, know all of each other."""
     known = union(thread.known for thread in threads)
     times = known.times.copy()
     for thread in threads:

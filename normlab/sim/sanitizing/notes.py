@@ -14,6 +14,7 @@ from normlab.sim.sanitizing.advice import (
     BLOCK,
     CLUSTER,
     GRID,
+    TEAM,
     WARP,
     against_copy,
     against_garbage,
@@ -120,7 +121,7 @@ class Notes(Observer):
         return access
 
     def pass_sync(self, place: Place, reach: int) -> None:
-        """Remember where the threads of a warp or a block have met: advice depends on it."""
+        """Remember where the threads of a warp, a team or a block have met: advice depends on it."""
         for code, instruction in place:
             self.passed[id(code), instruction, reach] = code
 
@@ -305,5 +306,7 @@ class Notes(Observer):
 def _reach(one: ThreadClock, other: ThreadClock) -> int:
     """Return the smallest group that two threads are in."""
     if one.block is other.block:
-        return BLOCK if one.warp != other.warp else WARP
+        if one.warp == other.warp:
+            return WARP
+        return TEAM if one.team == other.team > 0 else BLOCK
     return CLUSTER if one.block.cluster is other.block.cluster else GRID

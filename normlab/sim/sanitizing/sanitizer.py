@@ -8,7 +8,7 @@ import numpy as np
 
 from normlab.sim.observed import ObservedArray
 from normlab.sim.sanitizing.accesses import Accesses
-from normlab.sim.sanitizing.advice import BLOCK, CLUSTER, GRID, WARP, against_beginning, against_end
+from normlab.sim.sanitizing.advice import BLOCK, CLUSTER, GRID, TEAM, WARP, against_beginning, against_end
 from normlab.sim.sanitizing.bounds import index_of, positions_of
 from normlab.sim.sanitizing.clocks import (
     Access,
@@ -67,6 +67,14 @@ class Sanitizer(Accesses):
         pass_barrier(memory.clock)
         if len(block.cluster.blocks) == 1:  # else other blocks reach its memory, which this does not order
             memory.forget()
+
+    def team_meets(self, number: int, group: list[Any]) -> None:
+        """Order the threads of a team."""
+        clocks = [self.clock(thread) for thread in group]
+        meet(clocks)
+        for clock in clocks:
+            clock.team = number
+        self.pass_sync(place_of(group[0]), TEAM)
 
     def cluster_arrive(self, thread: Any) -> None:
         """Note what a thread brings to the cluster's barrier."""

@@ -20,7 +20,7 @@ from normlab.sim.sanitizing.clocks import Access, Left, ThreadClock, before
 THIN = 64  # reads or atomics of one unit, from which on only a few of every instruction are kept
 THIN_WRITES = 16  # the same for writes, which every access is held to
 ENOUGH = 256  # races of one instruction at one unit, from which on it is not asked about there any more
-KEPT = 2  # of these: blocks an instruction, warps a block, lanes a warp
+KEPT = 2  # of these: blocks an instruction, warps a team in a block, lanes a warp
 WRITTEN, GARBAGE, UPDATED = 0, 1, 2  # UPDATED: by an atomic, so that it is garbage for other atomics only: one finding
 
 Several = (
@@ -195,10 +195,11 @@ def together(seen: Several, access: Access, thin: int = THIN) -> Several:
 
     All are kept at first, so that every pair of lines is found, in whatever order threads run. Of the same instruction
     by the same thread the last will do: what is not ordered with an earlier one is not with the last one either.
-    Beyond that, knowledge comes in blocks and warps, so two blocks, two warps of each and two lanes of each stand for
-    all others: a thread that is not ordered with one that was dropped is not ordered with one of them either, as long
-    as they are ordered by barriers and warp operations. Single lanes that signal, each by its own fence and atomic, may
-    be just those that were kept: then a race with the others is missed.
+    Beyond that, knowledge comes in blocks, teams and warps, so two blocks, two warps of each of a block's teams and two
+    lanes of each stand for all others: a thread that is not ordered with one that was dropped is not ordered with one
+    of them either, as long as they are ordered by barriers and warp operations. Single lanes that signal, each by its
+    own fence and atomic, may be just those that were kept, and so may the warps of one team, before they have come to
+    its barrier for the first time: then a race with the others is missed.
     """
     accesses = seen if isinstance(seen, list) else [seen]
     last = accesses[-1]
@@ -215,7 +216,7 @@ def together(seen: Several, access: Access, thin: int = THIN) -> Several:
     for (thread, code, instruction), one in latest.items():
         blocks = kept.setdefault((code, instruction), {})
         if thread.block in blocks or len(blocks) < KEPT:
-            warps = blocks.setdefault(thread.block, {})
+            warps = blocks.setdefault(thread.block, {}).setdefault(thread.team, {})
             if thread.warp in warps or len(warps) < KEPT:
                 lanes = warps.setdefault(thread.warp, [])
                 if len(lanes) < KEPT:

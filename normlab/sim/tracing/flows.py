@@ -54,7 +54,7 @@ class Flows:
             self._writer[address] = thread, self._step[thread]
 
     def meeting(self, group: list[Any], line: Line) -> None:
-        """Hear of a warp operation: all its lanes are in the same step afterwards; a shuffle carries values."""
+        """Hear of a warp operation, or a team's barrier: all are in one step afterwards; a shuffle carries values."""
         step = max(self._step[thread] for thread in group) + 1
         operation = group[0].operation
         if operation in SOURCES:

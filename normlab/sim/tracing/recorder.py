@@ -226,6 +226,14 @@ class Recorder(Observer):
             self.flows.barrier(arrived)
         self._count_if_long(block.warps)
 
+    def team_meets(self, number: int, group: list[Any]) -> None:
+        """Count a team's barrier, at the line of the first thread."""
+        line = _stopped_at(group[0])
+        self.tally.counts_of(line).barriers += 1
+        if group[0].block is self.flows.block:
+            self.flows.meeting(group, line)
+        self._count_if_long([thread.warp for thread in group if thread is thread.warp.live[0]])
+
     def meeting(self, group: list[Any]) -> None:
         """Count a warp operation, at the line of its first lane."""
         line, operation = _stopped_at(group[0]), group[0].operation
