@@ -321,7 +321,7 @@ print("largest error with two buffers:", error)
 # %% [markdown]
 # The same trick once more inside: while the outer product of one k is computed, the elements of the next k are loaded
 # from shared memory into registers. And the last step, `pipelined`, goes further: `copy_async` (tutorial 12) brings
-# several tiles ahead, without registers on their way: three tiles of 16 k's lie in shared memory.
+# several tiles ahead, without registers on their way: three tiles of 24 k's lie in shared memory.
 #
 # ## Registers decide how many blocks fit
 #

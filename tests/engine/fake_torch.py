@@ -10,6 +10,7 @@ def fake_home(monkeypatch):
     current = {"stream": 7}
     for module in (arrays, replay):
         monkeypatch.setattr(module, "stream_getter", lambda: lambda index: current["stream"])
+    monkeypatch.setattr(replay, "quick_memory", lambda: (lambda: -1, None))  # which a machine with a GPU has there
     real = ops.home_of
 
     class Home(arrays.TorchHome):

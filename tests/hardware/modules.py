@@ -46,7 +46,9 @@ def step(module: torch.nn.Module, rows: int, dtype: torch.dtype) -> Callable[[],
 
 def host_times(calls: dict[str, Callable[[], None]]) -> dict[str, Spread]:
     """Of each, the quickest of ROUNDS medians, taken in turn: what else the host does slows all of them alike."""
-    rounds = [{name: host_time(call, torch.cuda.synchronize, 50) for name, call in calls.items()} for _ in range(ROUNDS)]
+    rounds = [
+        {name: host_time(call, torch.cuda.synchronize, 50) for name, call in calls.items()} for _ in range(ROUNDS)
+    ]
     return {name: min((one[name] for one in rounds), key=lambda one: one.median) for name in calls}
 
 

@@ -29,7 +29,7 @@ PROMISED = {
     "z_order": (512, 2),
     "double_buffer": (512, 2),
     "block_order": (512, 2),
-    "pipelined": (2 * 1024, 2),  # a loop for whole tiles, one for the others
+    "pipelined": (2 * 1536, 2),  # a loop for whole tiles, one for the others
 }
 
 

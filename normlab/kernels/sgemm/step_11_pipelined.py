@@ -1,22 +1,19 @@
 """Copies that the threads only start (`cp.async`), several tiles ahead.
 
-A ring of three stages of 16 k's lies in shared memory, and a thread computes 8 x 8 elements. Copies take no registers
+A ring of three stages of 24 k's lies in shared memory, and a thread computes 8 x 8 elements. Copies take no registers
 on their way. A is transposed while it is copied, element by element: 8 lanes along k for each of 4 rows, whole sectors,
 and no conflict in the padded rows.
 Moves: from L2 32 operations a byte, from shared memory 2: 8 wavefronts for a k of a warp, 16 clocks of FMA.
-Takes: 128 registers, 49,920 bytes; 2 blocks of 256 threads a multiprocessor, bound by registers.
-Bound by: FMA's share of the instructions. A turn of the main loop has 1146: 1024 FMA (0.894), 64 loads from shared
-memory, 10 copies, 48 for addresses and the loop. Tiles cut short at an edge have a loop of their own: in one loop with
-them, and with every address computed from row and k, it was 91 (0.861). From a load of shared memory to its first use
-it is 33 instructions or more, and no FMA reads three registers of one bank; the order of the loads in `multiply_k` and
-`turn` decides that.
-Measured, with those 91: 0.945 of cuBLAS in float32 at 4096 x 4096 x 4096 on an H200, 48.4 TFLOP/s; 0.932 at 2048 x
-2048 x 2048, 0.936 at 4000 x 4100 x 3000, 0.958 at 8192 x 8192 x 8192.
-Tried: larger shares, of which a larger part is FMA (0.90 to 0.91), but whose registers leave 8 warps a multiprocessor.
-In the same order of sizes 8 x 16 elements a thread have 0.927, 0.922, 0.788 and 0.941; 16 x 8 0.901, 0.901, 0.833 and
-0.914; these by 128 threads, two blocks, 0.911, 0.893, 0.806 and 0.940. At 4096 stages of 8 k's have 0.877 (four) and
-0.883 (five), of 24 0.912, of 32, for which some registers are spilled, 0.925 (two: 0.880); two stages of 16 0.911, four
-0.887; bands of 4, 16 and 32 rows 0.94 as those of 8, of 12 0.909.
+Takes: 128 registers, 74,880 bytes; 2 blocks of 256 threads a multiprocessor, bound by registers.
+Bound by: FMA's share of the instructions. A turn of the main loop has 1704: 1536 FMA (0.901), 96 loads from shared
+memory, 15 copies, 57 for addresses and the loop. Tiles cut short at an edge have a loop of their own: in one loop with
+them, and with every address computed from row and k, FMA's share was 0.86 and the step 0.02 to 0.05 of cuBLAS slower.
+No FMA reads three registers of one bank; the order of the loads in `multiply_k` and `turn` decides that.
+Measured, as fractions of cuBLAS in float32 on an H200: 0.96 at 4096 x 4096 x 4096, 49.4 TFLOP/s; 0.94 at 2048 x 2048 x
+2048, 0.99 at 4000 x 4100 x 3000, 1.01 at 8192 x 8192 x 8192.
+Tried: stages of 16 k's 0.905 at 4096, of 32 0.917, of 8 (four or five) 0.88 and 0.89; two stages of 24 0.895, four
+0.947. 8 x 16 elements a thread (128 x 256, one block a multiprocessor) have 0.97 at 4096 and 2048, but 0.82 at 4000 x
+4100, where a last wave of large tiles is nearly empty. Bands of 4, 16 and 32 rows are as good as of 8, of 12 0.03 worse.
 Next: nothing within float32 FMA; tensor cores would round to TF32.
 """
 
@@ -75,7 +72,7 @@ class Plan(NamedTuple):
         return 4 * self.stages * self.depth * (self.a_row + self.columns)
 
 
-PLAN = Plan(runs_down=2, runs_across=2, warps_down=4, warps_across=2, depth=16, stages=3, blocks=2)  # 128 x 128
+PLAN = Plan(runs_down=2, runs_across=2, warps_down=4, warps_across=2, depth=24, stages=3, blocks=2)  # 128 x 128
 
 
 @cache
