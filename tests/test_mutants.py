@@ -113,6 +113,9 @@ MUTATIONS = [
     Mutation("pipelined: the last row has no second pass", "kernels.backward.pipeline", "while top < n1 + lag * stride:", "while top < n1:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: a team's sums are left out", "kernels.backward.pipeline", "for other in range(rows - 1):", "for other in range(rows - 2):", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: no barrier before the teams' sums are read", "kernels.backward.pipeline", "cuda.syncthreads()  # all teams' sums are in shared memory before the first team adds them up", "pass", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: no barrier of the team", "kernels.backward.pipeline", "team_sync(team + 1, threads)\n                last_row", "pass\n                last_row", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: two teams at one barrier", "kernels.backward.pipeline", "team_sync(team + 1, threads)\n                last_row", "team_sync(team // 2 + 1, threads)\n                last_row", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined without a lag: no barrier of the team", "kernels.backward.pipeline", "team_sync(team + 1, threads)  # the team's sums are on the board; no team waits for another", "pass", "kernels/test_invariance.py::test_nothing_is_found_in_many_rows_a_block"),
     Mutation("pipelined: columns of grad_output swapped", "kernels.backward.passes", "copy_async(grad_ring, grads_at + at + v * span,", "copy_async(grad_ring, grads_at + at + (vectors - 1 - v) * span,", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("choose: no barrier before the warps' counts are read", "kernels.exact.choose", "near += cuda.syncthreads_count(nearly)", "near += nearly", "kernels/test_exact.py::test_the_columns_are_those_of_the_definition_in_order"),
     Mutation("choose: the last warp before is left out", "kernels.exact.choose", "for other in range(warp):", "for other in range(warp - 1):", "kernels/test_exact.py::test_the_columns_are_those_of_the_definition_in_order"),
@@ -221,12 +224,18 @@ def pipelined_rows(patch):
     return arguments.step_of("backward", "pipelined"), 18, 198, BFLOAT16, False, patch
 
 
+def pipelined_without_lag(patch):
+    """What `test_nothing_is_found_in_many_rows_a_block` takes, for the pipelined backward without a lag."""
+    return arguments.step_of("backward", "pipelined"), 5, 201, np.float32, False, patch
+
+
 # What tests take that are not called without arguments, given a monkeypatch.
 ARGUMENTS = {
     "test_tiles_hold_the_terms_of_their_elements_and_zeros_elsewhere": lambda patch: (32, 64, 20),
     "test_every_thread_gets_the_moments_of_all_warps": lambda patch: (4,),
     "test_blocks_stride_over_rows_beyond_the_grid_limit": lambda patch: (patch,),
     "test_many_rows_a_block_are_right": pipelined_rows,
+    "test_nothing_is_found_in_many_rows_a_block": pipelined_without_lag,
     "test_rows_and_parameters_are_read_without_bank_conflicts": lambda patch: (True,),
     "test_many_rows_a_cluster_are_right_and_nothing_is_found": lambda patch: (patch,),
 }
