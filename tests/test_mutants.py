@@ -105,7 +105,7 @@ MUTATIONS = [
     Mutation("clusters: no barrier", "kernels.forward.step_7_clusters", "cluster_arrive_shared()\n                cluster_wait()  # all warps of the cluster have left their sums", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
     Mutation("fused: the sum for grad_weight without x̂", "kernels.backward.step_2_fused", "sums_weight[at] += grad * value", "sums_weight[at] += grad", "backward fused saved"),
     Mutation("final sums: a part is left out", "kernels.backward.final_sums", "for k in range(1, THREADS_A_COLUMN):", "for k in range(2, THREADS_A_COLUMN):", "backward fused saved"),
-    Mutation("pipelined: one phase for all rows", "kernels.backward.pipeline", "phase = 1 - phase\n            if not alone:", "if not alone:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: one phase for all rows", "kernels.backward.pipeline", "phase = 1 - phase\n            if lag == 1:", "if lag == 1:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: parameters in the order of their columns", "kernels.backward.ring", "part = min(self.deal.width, 16 // ACCUMULATOR_BYTES)", "part = self.deal.width", "kernels/test_traffic.py::test_rows_and_parameters_are_read_without_bank_conflicts"),
     Mutation("pipelined: the halves of a vector of parameters swapped", "kernels.backward.passes", "start + v * span + number * plane +", "start + v * span + (parts - 1 - number) * plane +", "kernels/test_invariance.py::test_whole_vectors_of_eight_are_right"),
     Mutation("pipelined: a copy too many in flight", "kernels.backward.pipeline", "in_flight = stages - 1 - lag", "in_flight = stages - lag", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
@@ -113,13 +113,16 @@ MUTATIONS = [
     Mutation("pipelined: the last row has no second pass", "kernels.backward.pipeline", "while top < n1 + lag * stride:", "while top < n1:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: a team's sums are left out", "kernels.backward.pipeline", "for other in range(rows - 1):", "for other in range(rows - 2):", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: no barrier before the teams' sums are read", "kernels.backward.pipeline", "cuda.syncthreads()  # all teams' sums are in shared memory before the first team adds them up", "pass", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: no barrier of the team", "kernels.backward.pipeline", "team_sync(team + 1, threads)\n                last_row", "pass\n                last_row", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: two teams at one barrier", "kernels.backward.pipeline", "team_sync(team + 1, threads)\n                last_row", "team_sync(team // 2 + 1, threads)\n                last_row", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined without a lag: no barrier of the team", "kernels.backward.pipeline", "team_sync(team + 1, threads)  # the team's sums are on the board; no team waits for another", "pass", "kernels/test_invariance.py::test_nothing_is_found_in_many_rows_a_block"),
     Mutation("pipelined: columns of grad_output swapped", "kernels.backward.passes", "copy_async(grad_ring, grads_at + at + v * span,", "copy_async(grad_ring, grads_at + at + (vectors - 1 - v) * span,", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("choose: no barrier before the warps' counts are read", "kernels.exact.choose", "near += cuda.syncthreads_count(nearly)", "near += nearly", "kernels/test_exact.py::test_the_columns_are_those_of_the_definition_in_order"),
     Mutation("choose: the last warp before is left out", "kernels.exact.choose", "for other in range(warp):", "for other in range(warp - 1):", "kernels/test_exact.py::test_the_columns_are_those_of_the_definition_in_order"),
     Mutation("exact: beta's share of the risk forgotten", "kernels.exact.risk", "return beta is not None and abs(beta) > ratio * abs(gamma)", "return False", "kernels/test_exact.py::test_the_borders_of_the_risk"),
     Mutation("keep: the mean is not subtracted", "kernels.exact.keep", "element(mean, row)", "None", "backward pipelined exact"),
     Mutation("correct: what the step adds is not taken away", "kernels.exact.correct", "(meant - taken)", "meant", "backward apex exact"),
-    Mutation("pipelined: the row's sum is not corrected", "kernels.backward.pipeline", "sum_gx += last_lacking", "pass", "backward pipelined exact"),
+    Mutation("pipelined: the row's sum is not corrected", "kernels.backward.pipeline", "add_up(parts, 0) + lacking", "add_up(parts, 0)", "backward pipelined exact"),
     Mutation("repair: gamma forgotten", "kernels.exact.repair", "affine(grad, gamma, None)", "grad", "backward fused exact"),
     Mutation("repair: no barrier", "kernels.exact.repair", "cuda.syncthreads()  # all sums of a slot are in shared memory before one thread adds them up", "pass", "backward fused exact"),
     Mutation("planes: squares, not of deviations", "kernels.family.planes", "deviation = values[v * width + k] - center", "deviation = values[v * width + k]", "family planes"),
@@ -221,12 +224,18 @@ def pipelined_rows(patch):
     return arguments.step_of("backward", "pipelined"), 18, 198, BFLOAT16, False, patch
 
 
+def pipelined_without_lag(patch):
+    """What `test_nothing_is_found_in_many_rows_a_block` takes, for the pipelined backward without a lag."""
+    return arguments.step_of("backward", "pipelined"), 5, 201, np.float32, False, patch
+
+
 # What tests take that are not called without arguments, given a monkeypatch.
 ARGUMENTS = {
     "test_tiles_hold_the_terms_of_their_elements_and_zeros_elsewhere": lambda patch: (32, 64, 20),
     "test_every_thread_gets_the_moments_of_all_warps": lambda patch: (4,),
     "test_blocks_stride_over_rows_beyond_the_grid_limit": lambda patch: (patch,),
     "test_many_rows_a_block_are_right": pipelined_rows,
+    "test_nothing_is_found_in_many_rows_a_block": pipelined_without_lag,
     "test_rows_and_parameters_are_read_without_bank_conflicts": lambda patch: (True,),
     "test_many_rows_a_cluster_are_right_and_nothing_is_found": lambda patch: (patch,),
 }

@@ -20,7 +20,8 @@ def team_sync(typing_context, number, threads):
     What they did to memory before is visible to all of them behind it. Both are ints, `number` from 1 to 15, as 0 is
     the barrier of `cuda.syncthreads`, and `threads` a multiple of 32. Whole warps come to it, all of them with the same
     `threads`; teams that may meet at the same time have numbers of their own. A thread that has returned does not
-    count as arrived.
+    count as arrived. A kernel whose number is known only when it runs takes all 16 barriers of its block, and with them
+    no more than four blocks fit on a multiprocessor of compute capability 9.0, which `occupancy` does not count.
     """
     if not (isinstance(number, types.Integer) and isinstance(threads, types.Integer)):
         return None  # not for this intrinsic: Numba's error names the types that it was given

@@ -295,16 +295,17 @@ class Block:
         """
         complete = [number for number, waiting in self.at_team.items() if len(waiting) == waiting[0].given]
         for number in complete:
-            group = self.at_team.pop(number)
+            group = self.at_team[number]
+            members = set(group)
             for warp in {thread.warp for thread in group}:
-                if not set(warp.threads) <= set(group):
+                if not members.issuperset(warp.threads):
                     raise SimulationError(
                         f"only some lanes of a warp come to barrier {number}, of which a GPU counts all: "
                         f"{place(group[0].frame)}  ({group[0].name})"
                     )
             if (observer := self.grid.cuda.observer) is not None:
                 observer.team_meets(number, group)
-            for thread in sorted(group, key=lambda thread: thread.lane):
+            for thread in sorted(self.at_team.pop(number), key=lambda thread: thread.lane):
                 thread.go_on()
             self.grid.progress += 1
         return bool(complete)

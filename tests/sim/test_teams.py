@@ -6,6 +6,7 @@ from numba import cuda, float32
 
 from normlab.engine import team_sync
 from normlab.sim import DeadlockError, SimulationError, sanitize, simulate, trace
+from normlab.sim.tracing.log import Log
 
 every_schedule = pytest.mark.parametrize("schedule", ["forward", "reverse", 0, 1, 12345])
 
@@ -161,14 +162,22 @@ def test_a_race_with_one_of_many_readers_of_another_team_is_found(schedule):
 # --- what is counted -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("longest", [1 << 18, 300])
-def test_a_trace_counts_each_team_s_barrier_at_its_line(longest, monkeypatch):
-    monkeypatch.setattr("normlab.sim.tracing.recorder.LONG", longest)
+def test_a_trace_counts_each_team_s_barrier_at_its_line():
     counted = trace(mirrored)[2, (64, 4)](*rows())
     assert counted.metrics["normlab__barriers.sum"] == 2 * 2 * (1 + 2 + 3 + 4)
     by_line = {row.line.number: row.metrics["normlab__barriers.sum"] for row in counted.by_line()}
     assert (by_line[line(mirrored, 6)], by_line[line(mirrored, 8)]) == (20, 20)
     assert counted.metrics["l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"] == 2 * 2 * (1 + 2 + 3 + 4)
+
+
+def test_the_log_is_emptied_when_a_team_stands(monkeypatch):
+    whole = trace(mirrored)[2, (64, 4)](*rows())
+    monkeypatch.setattr("normlab.sim.tracing.recorder.LONG", 300)
+    longest = []
+    take = Log.take
+    monkeypatch.setattr(Log, "take", lambda log: longest.append(len(log)) or take(log))
+    assert trace(mirrored)[2, (64, 4)](*rows()).as_dict() == whole.as_dict()
+    assert max(longest) < 1000  # of 2 x 2560 accesses
 
 
 def test_values_flow_within_a_team_a_step_on_from_barrier_to_barrier():

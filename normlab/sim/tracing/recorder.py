@@ -232,7 +232,9 @@ class Recorder(Observer):
         self.tally.counts_of(line).barriers += 1
         if group[0].block is self.flows.block:
             self.flows.meeting(group, line)
-        self._count_if_long([thread.warp for thread in group if thread is thread.warp.live[0]])
+        block = group[0].block
+        waiting = {thread for team in block.at_team.values() for thread in team}  # the group, and other teams
+        self._count_if_long([warp for warp in block.warps if waiting.issuperset(warp.live)])
 
     def meeting(self, group: list[Any]) -> None:
         """Count a warp operation, at the line of its first lane."""

@@ -190,6 +190,22 @@ def test_readers_that_are_dropped_have_others_that_stand_for_them(order, writer)
     assert {access[0].thread.block for _, access in found} == {blocks[1 - writer // 64]}
 
 
+def test_of_a_team_s_readers_some_are_kept_although_the_block_has_another_team():
+    """However many read an element at one line, team by team: a write behind the first team's barrier meets others."""
+    for count in range(129, 257):
+        block = BlockClock((0, 0, 0))
+        threads = [ThreadClock(block, i // 32, i % 32, (i, 0, 0)) for i in range(count)]
+        for i, thread in enumerate(threads):
+            thread.team = 1 + i // 128
+        region = Region(0, 4)
+        for thread in threads:
+            region.read(0, (thread.now(), CODE, 0))
+        meet(threads[:128])
+        found = region.write(0, (threads[0].now(), CODE, 2))
+        assert {access[0].thread.team for _, access in found} == {2}
+        assert len(region.reads[0]) < 2 * THIN
+
+
 def test_a_unit_keeps_few_accesses_however_many_threads_race_there():
     blocks = [BlockClock((index, 0, 0)) for index in range(8)]
     region = Region(0, 4)
