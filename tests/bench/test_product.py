@@ -111,8 +111,8 @@ def test_the_launch_of_a_step_is_the_one_whose_registers_are_shown():
     assert isinstance(launch, Launch)
     assert launch.threads == 256
     found = of_launch(launch, cc=(9, 0))
-    assert found["shared_bytes"] == launch.options["shared_bytes"] == 74_496
-    assert (found["local_bytes"], found["blocks_per_multiprocessor"]) == (0, 1)
+    assert found["shared_bytes"] == launch.options["shared_bytes"] == 74_880
+    assert (found["local_bytes"], found["blocks_per_multiprocessor"]) == (0, 2)
 
 
 def test_the_peak_is_that_of_the_highest_clock(monkeypatch):

@@ -13,7 +13,7 @@ Measured, as fractions of cuBLAS in float32 on an H200: 0.96 at 4096 x 4096 x 40
 2048, 0.99 at 4000 x 4100 x 3000, 1.01 at 8192 x 8192 x 8192.
 Tried: stages of 16 k's 0.905 at 4096, of 32 0.917, of 8 (four or five) 0.88 and 0.89; two stages of 24 0.895, four
 0.947. 8 x 16 elements a thread (128 x 256, one block a multiprocessor) have 0.97 at 4096 and 2048, but 0.82 at 4000 x
-4100, where a last wave of large tiles is nearly empty. Bands of 4, 16 and 32 rows are as good as of 8; of 12: 0.03 less.
+4100, where a last wave of large tiles is nearly empty. Bands of 4, 16 and 32 rows are as good as of 8; of 12 worse.
 Next: nothing within float32 FMA; tensor cores would round to TF32.
 """
 

@@ -18,7 +18,7 @@ class _BatchNorm(torch.nn.modules.batchnorm._BatchNorm):
         """(N, C, *spatial) to the same; (N, C) is welcome to BatchNorm1d."""
         self._check_input_dim(input)
         tracked: tuple[Any, Any] = (self.running_mean, self.running_var)
-        own = self.training or tracked == (None, None)
+        own = self.training or (self.running_mean is None and self.running_var is None)
         if self.training and not self.track_running_stats:
             tracked = (None, None)
         momentum = 0.0 if self.momentum is None else self.momentum
