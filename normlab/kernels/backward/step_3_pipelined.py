@@ -45,8 +45,9 @@ class Entry(NamedTuple):
 
 # The first entry that a GPU can do is taken. Measured on an H200 with all parameters, as fractions of a copy; call
 # after call, so that L2 still held a little of the inputs: the README's numbers are 0 to 3 hundredths lower.
-# 16 bits, eight elements a vector. Tried, too: two rows and more whose teams wait for themselves alone, at an mbarrier
-# each, not for the whole block or cluster: 0.82 where the block's barrier gives 0.92 (4096), and 0.79 for 0.85 (16384).
+# 16 bits, eight elements a vector. Tried, too: teams that wait for themselves alone at an mbarrier each, which could do
+# it in clusters as well: 0.82 where `team_sync` gives 0.93 (4096), and 0.79 for 0.85 (16384). More than three stages
+# change nothing, half as many warps cost a tenth: long rows wait for instructions, not for memory.
 SAVED = (  # LayerNorm
     Entry(96, 0, 32, 8, 3, 1),  # 768: 0.94; 4 rows: 0.83
     Entry(128, 0, 64, 8, 3, 1),  # 1024: 0.94; 32 threads: 0.93
