@@ -60,7 +60,12 @@ class WatchedArray(ObservedArray):
         observer = self.observer
         if isinstance(value, ObservedRecord):
             value = observer.whole(value)
-        observer.write_at(self, key, value, address, observer.access(sys._getframe(1)))
+        frame, clock = sys._getframe(1), observer.cuda.current.seen
+        epoch = None if clock is None else clock.epoch
+        access = None if epoch is None else epoch.accesses.get(frame.f_lasti)
+        if access is None or access[1] is not frame.f_code:  # else `access`, cut short
+            access = observer.access(frame)
+        observer.write_at(self, key, value, address, access)
 
 
 class InputArray(WatchedArray):
