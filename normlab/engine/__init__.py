@@ -4,7 +4,7 @@ Everything above names `cuda`, `launch` and the intrinsics `load`, `store` and `
 runs unchanged in three worlds: compiled on a GPU, interpreted by `normlab.sim`, and compiled to PTX with no GPU at all.
 """
 
-from numba import cuda, float32, float64, uint16, uint32
+from numba import cuda, float32, float64, uint16, uint32, uint64
 
 from normlab.engine.arrays import (
     DeviceArray,
@@ -82,6 +82,7 @@ __all__ = [
     "to_host",
     "uint16",
     "uint32",
+    "uint64",
     "use_gpu",
     "using",
     "wait_copies",

@@ -15,20 +15,25 @@ def kernels(t, v):
     u, dtype = (np.float64, float64) if t is np.float64 else (np.float32, float32)
     wide = 16 // np.dtype(t).itemsize
     row, x, weight, pieces, number = (u, 1), (t, 3), (v, 1), (u, 2), np.int64
-    for module, form in ((planes, (wide, planes.HELD // wide, 5)), (columns, (wide, 32))):
-        applied = (wide, planes.APPLIED // wide) if module is planes else (wide,)
-        view = (number, number, number) if module is planes else (number, number)
-        apply = (number, number)
-        yield module.build_moments(dtype, *form), (x, number, pieces)
-        yield module.build_sums(dtype, *form), (x, x, row, row, *view, pieces)
-        yield module.build_output(dtype, *applied), (x, row, row, weight, weight, *apply, x)
-        yield module.build_gradient(dtype, *applied), (x, x, row, row, weight, row, row, *apply, x)
+    size = np.dtype(t).itemsize
+    for run in (49, 8192):  # vectors of a plane: several planes a team, and several parts of a plane
+        walked = planes.Planes(Sets(1, 64, 8, 1, run * wide), np.empty(0, t))
+        yield planes.build_moments(dtype, wide, walked.finding), (x, number, pieces)
+        yield planes.build_sums(dtype, wide, walked.finding, 4), (x, x, row, row, number, number, pieces)
+        yield planes.build_output(dtype, wide, walked.forward), (x, row, row, weight, weight, number, number, x)
+        yield planes.build_gradient(dtype, wide, walked.backward), (x, x, row, row, weight, row, row, number, number, x)
+    for width in {wide, 1}:
+        form, view = (dtype, size, width), (number, number)
+        yield columns.build_moments(*form, 32), (x, number, pieces)
+        yield columns.build_sums(*form, 32), (x, x, row, row, *view, pieces)
+        yield columns.build_output(*form), (x, row, row, weight, weight, *view, x)
+        yield columns.build_gradient(*form), (x, x, row, row, weight, row, row, *view, x)
     if u is np.float32:
         for values in (49 * wide, 8192 * 4):  # a warp a set, and the most that a block holds
             deal = rows.deal_for(Sets(1, 1, 1, 1, values), wide)
             yield rows.build(dtype, deal, 1), ((t, 2), weight, weight, u, number, number, row, row, (t, 2))
     yield merge.build_moments(dtype, 64), (pieces, number, number, number, u, row, row, row)
-    yield merge.build_sums(dtype, 64), (pieces, *[number] * 5, weight, u, weight, weight)
+    yield merge.build_sums(dtype, 64), (pieces, *[number] * 5, weight, weight, u, row, row, weight, weight)
     yield running.family_update_running, (row, row, number, u, weight, weight)
     yield running.family_use_running, (weight, weight, u, row, row)
 

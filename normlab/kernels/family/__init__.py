@@ -2,7 +2,7 @@
 
 Forward: moments of pieces (`planes` or `columns`), merged to those of sets (`merge`), then every element on its own.
 Backward: sums of dy and dy x̂ over the same pieces, merged twice: times gamma over each set, for grad_input, and as they
-are over each channel, for grad_weight and grad_bias. A forward whose sets fit in a block is one kernel (`rows`).
+are over each channel, for grad_weight and grad_bias; at once where the sets are the channels. A forward whose sets fit in a block is one kernel (`rows`).
 `normlab.family` calls them; layer norm has ladders of its own.
 """
 
@@ -43,11 +43,13 @@ def gradients(
     if own or grad_weight is not None or grad_bias is not None:
         pieces = memory.empty((2, shape.size), mean.dtype)
         walked.launch_sums(launch, grad_output, x, mean, invvar, pieces)
+        channels = shape.by_channel()
         if own:
             mean_g, mean_gx = (memory.empty((sets.total,), mean.dtype) for _ in range(2))
-            launch_sums(launch, pieces, shape, weight, sets.values, mean_g, mean_gx)
-        if grad_weight is not None or grad_bias is not None:
-            launch_sums(launch, pieces, shape.by_channel(), None, 1, grad_bias, grad_weight)
+            totals = (grad_bias, grad_weight) if shape == channels else None
+            launch_sums(launch, pieces, shape, weight, sets.values, mean_g, mean_gx, totals)
+        if (shape != channels or not own) and (grad_weight is not None or grad_bias is not None):
+            launch_sums(launch, pieces, channels, None, 1, grad_bias, grad_weight)
     walked.launch_gradient(launch, grad_output, x, mean, invvar, weight, mean_g, mean_gx, grad_input)
 
 

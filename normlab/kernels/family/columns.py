@@ -1,27 +1,35 @@
 """Channels side by side: channels last, or a matrix (N, C). Lanes take neighbouring channels.
 
 x is (batches, outer, parameters). A thread takes a few neighbouring channels, one vector, and walks down the rows; so
-a warp asks for whole stretches of memory, though every channel's values lie far apart. Statistics: a few rows at a time
-are held in registers, where two passes over them are free, and merged into what the thread has (one division a
-channel and a few rows, where Welford's steps have one a value). Then the block's threads of a channel merge through
-shared memory. A piece is what a block makes of a channel.
-Moves: as `planes`. Parameters are loaded once for all rows of a thread. Not measured yet.
+a warp asks for whole stretches of memory, though every channel's values lie far apart. What it knows of its channels
+takes most of its registers, so that rows are fetched ahead into shared memory (`stages.ahead`). Statistics: Chan's
+merge, one value at a time, whose division serves all channels of a row. Then the block's threads of a channel merge
+through shared memory. A piece is what a block makes of a channel.
+
+All blocks fit on the GPU at once, each with a part of the rows. The last kernel of a pass walks up where the first one
+walked down: what was read last still lies in L2.
+Moves: as `planes`. Parameters are loaded once for all rows of a thread. Bound by: memory.
 """
 
 from functools import cache
 
 import numpy as np
 
-from normlab.engine import accumulator, cast, cuda, float32, load, load_vector_into, store, store_vector_from
+from normlab.engine import accumulator, cast, commit_copies, cuda, float32, load, store, store_vector_from, wait_copies
 from normlab.kernels.family.sets import Pieces, Sets
+from normlab.stages.ahead import fetcher
 from normlab.stages.moments import chan_merge
 from normlab.stages.recompute import affine, normalised_from_input
 from normlab.stages.vector import widest
 
 THREADS = 256
-HELD = 32  # values that a thread holds at a time, for statistics
-APPLIED = 16  # for all else, of each array
-BLOCKS = 1056  # wanted at least: eight of 256 threads on each of an H200's 132 multiprocessors
+RESIDENT = 3  # blocks of a multiprocessor, which leaves a thread 80 registers
+BLOCKS = 132 * RESIDENT  # wanted, so that an H200 holds all at once
+MANY = 4  # times as many, where there are too many for that: then the last ones to work alone are few
+SLOTS = 8  # of a thread's ring, for vectors of one array; all but one are on their way
+IN_FLIGHT = SLOTS - 1
+SLOTS_OF_TWO = 4  # for vectors of two arrays
+IN_FLIGHT_OF_TWO = SLOTS_OF_TWO - 1
 FEWEST = 4  # rows of a thread, which a part is not cut below
 
 
@@ -35,35 +43,35 @@ class Columns:
         self.across = min(32, 1 << (vectors - 1).bit_length())
         self.down = THREADS // self.across
         self.stacks = -(-vectors // self.across)  # of blocks beside each other
-        self.parts = max(1, min(sets.outer // (FEWEST * self.down), -(-BLOCKS // (self.stacks * sets.batches))))
+        least = self.stacks * sets.batches  # blocks, with one part
+        parts = BLOCKS // least if 2 * least <= BLOCKS else -(-MANY * BLOCKS // least)
+        self.parts = max(1, min(sets.outer // (FEWEST * self.down), parts))
 
     @property
     def pieces(self) -> Pieces:
         """What the first kernels leave."""
         batches, outer, sets, channels, _ = self.sets
-        rows = -(-outer // self.parts)
-        turns = -(-rows // self.down)
-        terms = max(HELD // self.width, turns)  # of a sum; moments: merges of so many rows
-        return Pieces(batches, self.parts, sets, channels, 1, terms, turns + (self.down - 1).bit_length())
+        turns = -(-outer // (self.parts * self.down)) + 1  # parts differ by a row
+        return Pieces(batches, self.parts, sets, channels, 1, turns, turns + (self.down - 1).bit_length())
 
     def launch_moments(self, launch, x, pieces):
         """Moments of all pieces; pieces: (3, self.pieces.size)."""
-        kernel = build_moments(accumulator(pieces), self.width, self.across)
+        kernel = build_moments(accumulator(pieces), x.dtype.itemsize, self.width, self.across)
         launch(kernel, *self._blocks, x, np.int64(self.parts), pieces)
 
     def launch_sums(self, launch, grad_output, x, mean, invvar, pieces):
         """Sums of dy and dy x̂ over all pieces; pieces: (2, self.pieces.size)."""
-        kernel = build_sums(accumulator(pieces), self.width, self.across)
+        kernel = build_sums(accumulator(pieces), x.dtype.itemsize, self.width, self.across)
         launch(kernel, *self._blocks, grad_output, x, mean, invvar, *self._view, pieces)
 
     def launch_output(self, launch, x, mean, invvar, weight, bias, output):
         """output = x̂ weight + bias."""
-        kernel = build_output(accumulator(invvar), self.width)
+        kernel = build_output(accumulator(invvar), x.dtype.itemsize, self.width)
         launch(kernel, *self._blocks, x, mean, invvar, weight, bias, *self._view, output)
 
     def launch_gradient(self, launch, grad_output, x, mean, invvar, weight, mean_g, mean_gx, grad_input):
         """grad_input; mean_g, mean_gx: (batches · sets,), or None where the statistics do not depend on x."""
-        kernel = build_gradient(accumulator(invvar), self.width)
+        kernel = build_gradient(accumulator(invvar), x.dtype.itemsize, self.width)
         launch(kernel, *self._blocks, grad_output, x, mean, invvar, weight, mean_g, mean_gx, *self._view, grad_input)
 
     @property
@@ -82,6 +90,12 @@ def rows_of(x, parts):
     return cuda.blockIdx.x // parts, part * x.shape[1] // parts, (part + 1) * x.shape[1] // parts
 
 
+@cuda.jit(device=True)
+def next_slot(slot, slots):
+    """The place in the ring behind this one."""
+    return slot + 1 if slot + 1 < slots else 0
+
+
 @cache
 def statistics_loader(width):
     """The device function `load_statistics(centers, scales, mean, invvar, batch, channel, channels, sets)`."""
@@ -97,19 +111,21 @@ def statistics_loader(width):
 
 
 @cache
-def build_moments(dtype, width, across):
+def build_moments(dtype, itemsize, width, across):
     """Block (across, THREADS / across)."""
-    down, held = THREADS // across, HELD // width
-    elements = held * width
+    down, step, size = THREADS // across, THREADS * width, SLOTS * THREADS * width
+    kind, fetch, take = fetcher(dtype, itemsize, width)
+    half_block, half_down = THREADS // 2, THREADS // across // 2
 
-    @cuda.jit
+    @cuda.jit(launch_bounds=(THREADS, RESIDENT))
     def family_column_moments(x, parts, pieces):
-        boards = cuda.shared.array((2, width, THREADS), dtype)
-        counts = cuda.shared.array(down, dtype)
-        values = cuda.local.array(elements, dtype)
+        ring = cuda.shared.array(size, kind, alignment=16)
+        boards = cuda.shared.array((2, width, half_block), dtype)
+        counts = cuda.shared.array(half_down, dtype)
+        values = cuda.local.array(width, dtype)
         means = cuda.local.array(width, dtype)
         m2s = cuda.local.array(width, dtype)
-        batch, first, end = rows_of(x, parts)
+        batch, row, end = rows_of(x, parts)
         channel = (cuda.blockIdx.y * across + cuda.threadIdx.x) * width
         y = cuda.threadIdx.y
         thread = y * across + cuda.threadIdx.x
@@ -117,206 +133,252 @@ def build_moments(dtype, width, across):
         for k in range(width):
             means[k] = cast(0, pieces)
             m2s[k] = cast(0, pieces)
-        row = first + y
-        while row < end and channel < x.shape[2]:
-            for r in range(held):
-                if row + r * down < end:
-                    load_vector_into(values, r * width, x, (batch, row + r * down, channel), width)
-                else:
-                    for k in range(width):
-                        values[r * width + k] = cast(0, pieces)
-            here = cast(min((end - row + down - 1) // down, held), pieces)
-            share = float32(1) / here
-            for k in range(width):
-                total = cast(0, pieces)
-                for r in range(held):
-                    total += values[r * width + k]
-                center = total * share
-                square_sum = cast(0, pieces)
-                for r in range(held):
-                    if row + r * down < end:
-                        deviation = values[r * width + k] - center
-                        square_sum += deviation * deviation
-                means[k], m2s[k], _ = chan_merge(means[k], m2s[k], count, center, square_sum, here)
-            count += here
-            row += held * down
-        for k in range(width):
-            boards[0, k, thread] = means[k]
-            boards[1, k, thread] = m2s[k]
-        if cuda.threadIdx.x == 0:
-            counts[y] = count
+        row += y
+        if channel >= x.shape[2]:
+            end = row  # nothing to do but to come to the barriers
+        ahead = row
+        for slot in range(IN_FLIGHT):
+            if ahead < end:
+                fetch(ring, slot * step + thread * width, x, (batch, ahead, channel))
+            commit_copies()
+            ahead += down
+        slot = 0
+        free = IN_FLIGHT
+        while row < end:
+            if ahead < end:
+                fetch(ring, free * step + thread * width, x, (batch, ahead, channel))
+            commit_copies()
+            wait_copies(IN_FLIGHT)
+            take(values, ring, slot * step + thread * width, x)
+            before = count
+            count += float32(1)
+            share = float32(1) / count
+            for k in range(width):  # chan_merge with a group of one
+                delta = values[k] - means[k]
+                means[k] += delta * share
+                m2s[k] += delta * (delta * (before * share))
+            row += down
+            ahead += down
+            free = slot
+            slot = next_slot(slot, SLOTS)
         half = down >> 1
-        while half > 0:
-            cuda.syncthreads()  # the previous round's moments are in shared memory before they are read
+        while half > 0:  # the upper half of the block's rows gives its moments to the lower one
+            if half <= y < 2 * half:
+                for k in range(width):
+                    boards[0, k, thread - half * across] = means[k]
+                    boards[1, k, thread - half * across] = m2s[k]
+                if cuda.threadIdx.x == 0:
+                    counts[y - half] = count
+            cuda.syncthreads()  # this round's moments are in shared memory before they are read
             if y < half:
                 for k in range(width):
-                    other = thread + half * across
-                    center, m2, _ = chan_merge(
-                        boards[0, k, thread], boards[1, k, thread], counts[y],
-                        boards[0, k, other], boards[1, k, other], counts[y + half],
-                    )  # fmt: skip
-                    boards[0, k, thread] = center
-                    boards[1, k, thread] = m2
-            cuda.syncthreads()  # everybody has read the counts before they change
-            if y < half and cuda.threadIdx.x == 0:
-                counts[y] += counts[y + half]
+                    means[k], m2s[k], _ = chan_merge(
+                        means[k], m2s[k], count, boards[0, k, thread], boards[1, k, thread], counts[y]
+                    )
+                count += counts[y]
+            cuda.syncthreads()  # everybody has read them before the next round's take their place
             half >>= 1
-        cuda.syncthreads()  # counts[0] is whole
         if y == 0 and channel < x.shape[2]:
             for k in range(width):
                 piece = cuda.blockIdx.x * x.shape[2] + channel + k
-                store(pieces, (0, piece), boards[0, k, thread])
-                store(pieces, (1, piece), boards[1, k, thread])
-                store(pieces, (2, piece), cast(end - first, pieces))
+                store(pieces, (0, piece), means[k])
+                store(pieces, (1, piece), m2s[k])
+                store(pieces, (2, piece), count)
 
     return family_column_moments
 
 
 @cache
-def build_sums(dtype, width, across):
+def build_sums(dtype, itemsize, width, across):
     """As `build_moments`: the sums of dy and dy x̂."""
-    down, held = THREADS // across, APPLIED // width
-    elements = held * width
+    down, step, size = THREADS // across, THREADS * width, SLOTS_OF_TWO * THREADS * width
+    kind, fetch, take = fetcher(dtype, itemsize, width)
+    half_block = THREADS // 2
     load_statistics = statistics_loader(width)
 
-    @cuda.jit
+    @cuda.jit(launch_bounds=(THREADS, RESIDENT))
     def family_column_sums(grad_output, x, mean, invvar, sets, parts, pieces):
-        boards = cuda.shared.array((2, width, THREADS), dtype)
-        grads = cuda.local.array(elements, dtype)
-        values = cuda.local.array(elements, dtype)
+        grad_ring = cuda.shared.array(size, kind, alignment=16)
+        ring = cuda.shared.array(size, kind, alignment=16)
+        boards = cuda.shared.array((2, width, half_block), dtype)
+        grads = cuda.local.array(width, dtype)
+        values = cuda.local.array(width, dtype)
         centers = cuda.local.array(width, dtype)
         scales = cuda.local.array(width, dtype)
         sums = cuda.local.array(width, dtype)
         products = cuda.local.array(width, dtype)
-        batch, first, end = rows_of(x, parts)
+        batch, row, end = rows_of(x, parts)
         channel = (cuda.blockIdx.y * across + cuda.threadIdx.x) * width
         y = cuda.threadIdx.y
         thread = y * across + cuda.threadIdx.x
         for k in range(width):
             sums[k] = cast(0, pieces)
             products[k] = cast(0, pieces)
-        if channel < x.shape[2]:
+        row += y
+        if channel >= x.shape[2]:
+            end = row  # nothing to do but to come to the barriers
+        ahead = row
+        for slot in range(IN_FLIGHT_OF_TWO):
+            if ahead < end:
+                fetch(grad_ring, slot * step + thread * width, grad_output, (batch, ahead, channel))
+                fetch(ring, slot * step + thread * width, x, (batch, ahead, channel))
+            commit_copies()
+            ahead += down
+        if row < end:
             load_statistics(centers, scales, mean, invvar, batch, channel, x.shape[2], sets)
-            row = first + y
-            while row < end:
-                for r in range(held):
-                    if row + r * down < end:
-                        load_vector_into(grads, r * width, grad_output, (batch, row + r * down, channel), width)
-                        load_vector_into(values, r * width, x, (batch, row + r * down, channel), width)
-                for r in range(held):
-                    if row + r * down < end:
-                        for k in range(width):
-                            grad = grads[r * width + k]
-                            sums[k] += grad
-                            products[k] += grad * normalised_from_input(values[r * width + k], centers[k], scales[k])
-                row += held * down
-        for k in range(width):
-            boards[0, k, thread] = sums[k]
-            boards[1, k, thread] = products[k]
+        slot = 0
+        free = IN_FLIGHT_OF_TWO
+        while row < end:
+            if ahead < end:
+                fetch(grad_ring, free * step + thread * width, grad_output, (batch, ahead, channel))
+                fetch(ring, free * step + thread * width, x, (batch, ahead, channel))
+            commit_copies()
+            wait_copies(IN_FLIGHT_OF_TWO)
+            take(grads, grad_ring, slot * step + thread * width, grad_output)
+            take(values, ring, slot * step + thread * width, x)
+            for k in range(width):
+                sums[k] += grads[k]
+                products[k] += grads[k] * (values[k] - centers[k])
+            row += down
+            ahead += down
+            free = slot
+            slot = next_slot(slot, SLOTS_OF_TWO)
         half = down >> 1
-        while half > 0:
-            cuda.syncthreads()  # the previous round's sums are in shared memory before they are read
+        while half > 0:  # as in the moments
+            if half <= y < 2 * half:
+                for k in range(width):
+                    boards[0, k, thread - half * across] = sums[k]
+                    boards[1, k, thread - half * across] = products[k]
+            cuda.syncthreads()  # this round's sums are in shared memory before they are read
             if y < half:
                 for k in range(width):
-                    boards[0, k, thread] += boards[0, k, thread + half * across]
-                    boards[1, k, thread] += boards[1, k, thread + half * across]
+                    sums[k] += boards[0, k, thread]
+                    products[k] += boards[1, k, thread]
+            cuda.syncthreads()  # everybody has read them before the next round's take their place
             half >>= 1
         if y == 0 and channel < x.shape[2]:
             for k in range(width):
                 piece = cuda.blockIdx.x * x.shape[2] + channel + k
-                store(pieces, (0, piece), boards[0, k, thread])
-                store(pieces, (1, piece), boards[1, k, thread])
+                store(pieces, (0, piece), sums[k])
+                store(pieces, (1, piece), products[k] * scales[k])
 
     return family_column_sums
 
 
 @cache
-def build_output(dtype, width):
-    """Block (across, down): `across` vectors of channels, rows dealt to `down` threads."""
-    held = APPLIED // width
-    elements = held * width
+def build_output(dtype, itemsize, width):
+    """Block (across, down): `across` vectors of channels, rows dealt to `down` threads, the last ones first."""
+    step, size = THREADS * width, SLOTS * THREADS * width
+    kind, fetch, take = fetcher(dtype, itemsize, width)
     load_statistics = statistics_loader(width)
 
-    @cuda.jit
+    @cuda.jit(launch_bounds=(THREADS, RESIDENT))
     def family_column_output(x, mean, invvar, weight, bias, sets, parts, output):
-        values = cuda.local.array(elements, dtype)
+        ring = cuda.shared.array(size, kind, alignment=16)
+        values = cuda.local.array(width, dtype)
         centers = cuda.local.array(width, dtype)
         scales = cuda.local.array(width, dtype)
         gammas = cuda.local.array(width, dtype)
         betas = cuda.local.array(width, dtype)
         batch, first, end = rows_of(x, parts)
+        down = cuda.blockDim.y
         channel = (cuda.blockIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
+        place = (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
         if channel < x.shape[2]:
+            row = end - 1 - cuda.threadIdx.y
+            ahead = row
+            for slot in range(IN_FLIGHT):
+                if ahead >= first:
+                    fetch(ring, slot * step + place, x, (batch, ahead, channel))
+                commit_copies()
+                ahead -= down
             load_statistics(centers, scales, mean, invvar, batch, channel, x.shape[2], sets)
             for k in range(width):
                 if weight is not None:
                     gammas[k] = load(weight, channel + k)
                 if bias is not None:
                     betas[k] = load(bias, channel + k)
-            row = first + cuda.threadIdx.y
-            while row < end:
-                for r in range(held):  # all loads before the first store, behind which the compiler keeps them
-                    at = row + r * cuda.blockDim.y
-                    if at < end:
-                        load_vector_into(values, r * width, x, (batch, at, channel), width)
-                for r in range(held):
-                    at = row + r * cuda.blockDim.y
-                    if at < end:
-                        for k in range(width):
-                            gamma = None if weight is None else gammas[k]
-                            beta = None if bias is None else betas[k]
-                            value = normalised_from_input(values[r * width + k], centers[k], scales[k])
-                            values[r * width + k] = affine(value, gamma, beta)
-                        store_vector_from(output, (batch, at, channel), values, r * width, width)
-                row += held * cuda.blockDim.y
+            slot = 0
+            free = IN_FLIGHT
+            while row >= first:
+                if ahead >= first:
+                    fetch(ring, free * step + place, x, (batch, ahead, channel))
+                commit_copies()
+                wait_copies(IN_FLIGHT)
+                take(values, ring, slot * step + place, x)
+                for k in range(width):
+                    gamma = None if weight is None else gammas[k]
+                    beta = None if bias is None else betas[k]
+                    values[k] = affine(normalised_from_input(values[k], centers[k], scales[k]), gamma, beta)
+                store_vector_from(output, (batch, row, channel), values, 0, width)
+                row -= down
+                ahead -= down
+                free = slot
+                slot = next_slot(slot, SLOTS)
 
     return family_column_output
 
 
 @cache
-def build_gradient(dtype, width):
+def build_gradient(dtype, itemsize, width):
     """As `build_output`: grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar, g = dy gamma."""
-    held = APPLIED // width
-    elements = held * width
+    step, size = THREADS * width, SLOTS_OF_TWO * THREADS * width
+    kind, fetch, take = fetcher(dtype, itemsize, width)
     load_statistics = statistics_loader(width)
 
-    @cuda.jit
+    @cuda.jit(launch_bounds=(THREADS, RESIDENT))
     def family_column_gradient(grad_output, x, mean, invvar, weight, mean_g, mean_gx, sets, parts, grad_input):
-        grads = cuda.local.array(elements, dtype)
-        values = cuda.local.array(elements, dtype)
+        grad_ring = cuda.shared.array(size, kind, alignment=16)
+        ring = cuda.shared.array(size, kind, alignment=16)
+        grads = cuda.local.array(width, dtype)
+        values = cuda.local.array(width, dtype)
         centers = cuda.local.array(width, dtype)
         scales = cuda.local.array(width, dtype)
         firsts = cuda.local.array(width, dtype)
         seconds = cuda.local.array(width, dtype)
         gammas = cuda.local.array(width, dtype)
         batch, first, end = rows_of(x, parts)
+        down = cuda.blockDim.y
         channel = (cuda.blockIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
+        place = (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
         if channel < x.shape[2]:
+            row = end - 1 - cuda.threadIdx.y
+            ahead = row
+            for slot in range(IN_FLIGHT_OF_TWO):
+                if ahead >= first:
+                    fetch(grad_ring, slot * step + place, grad_output, (batch, ahead, channel))
+                    if mean_g is not None:
+                        fetch(ring, slot * step + place, x, (batch, ahead, channel))
+                commit_copies()
+                ahead -= down
             load_statistics(centers, scales, mean, invvar, batch, channel, x.shape[2], sets)
             if mean_g is not None:
                 load_statistics(firsts, seconds, mean_g, mean_gx, batch, channel, x.shape[2], sets)
             if weight is not None:
                 for k in range(width):
                     gammas[k] = load(weight, channel + k)
-            row = first + cuda.threadIdx.y
-            while row < end:
-                for r in range(held):
-                    at = row + r * cuda.blockDim.y
-                    if at < end:
-                        load_vector_into(grads, r * width, grad_output, (batch, at, channel), width)
-                        if mean_g is not None:
-                            load_vector_into(values, r * width, x, (batch, at, channel), width)
-                for r in range(held):
-                    at = row + r * cuda.blockDim.y
-                    if at < end:
-                        for k in range(width):
-                            gamma = None if weight is None else gammas[k]
-                            gradient = affine(grads[r * width + k], gamma, None)
-                            if mean_g is not None:
-                                xhat = normalised_from_input(values[r * width + k], centers[k], scales[k])
-                                gradient = gradient - firsts[k] - xhat * seconds[k]
-                            grads[r * width + k] = gradient * scales[k]
-                        store_vector_from(grad_input, (batch, at, channel), grads, r * width, width)
-                row += held * cuda.blockDim.y
+            slot = 0
+            free = IN_FLIGHT_OF_TWO
+            while row >= first:
+                if ahead >= first:
+                    fetch(grad_ring, free * step + place, grad_output, (batch, ahead, channel))
+                    if mean_g is not None:
+                        fetch(ring, free * step + place, x, (batch, ahead, channel))
+                commit_copies()
+                wait_copies(IN_FLIGHT_OF_TWO)
+                take(grads, grad_ring, slot * step + place, grad_output)
+                if mean_g is not None:
+                    take(values, ring, slot * step + place, x)
+                for k in range(width):
+                    gradient = affine(grads[k], None if weight is None else gammas[k], None)
+                    if mean_g is not None:
+                        xhat = normalised_from_input(values[k], centers[k], scales[k])
+                        gradient = gradient - firsts[k] - xhat * seconds[k]
+                    grads[k] = gradient * scales[k]
+                store_vector_from(grad_input, (batch, row, channel), grads, 0, width)
+                row -= down
+                ahead -= down
+                free = slot
+                slot = next_slot(slot, SLOTS_OF_TWO)
 
     return family_column_gradient

@@ -21,7 +21,7 @@ from normlab.stages.recompute import affine, element
 from normlab.stages.seats import levels_for, seats_moments, seats_sum
 
 THREADS = 128  # of a block with several teams
-ITEMS = 8  # pieces a lane, before a set gets a second warp
+ITEMS = 1  # pieces a lane, before a set gets a second warp
 MAX_SEATS = 1024
 
 
@@ -66,7 +66,9 @@ def build_sums(dtype, seats):
     team_sum = seats_sum(levels_for(seats))
 
     @cuda.jit
-    def family_merge_sums(pieces, count, outer, sets, inner, parts, weight, divisor, first, second):
+    def family_merge_sums(
+        pieces, count, outer, sets, inner, parts, weight, set_weight, divisor, first, second, total_first, total_second
+    ):
         buffer = cuda.shared.array((2, warps), dtype)
         index = (cuda.blockIdx.x * threads + cuda.threadIdx.x) >> shift
         live = index < count
@@ -85,10 +87,15 @@ def build_sums(dtype, seats):
         if warps > 1:
             sum_first, sum_second = block_sums(sum_first, sum_second, buffer)
         if live and cuda.threadIdx.x & (seats - 1) == 0:
+            gamma = element(set_weight, index % sets)
             if first is not None:
-                store(first, index, sum_first / divisor)
+                store(first, index, affine(sum_first, gamma, None) / divisor)
             if second is not None:
-                store(second, index, sum_second / divisor)
+                store(second, index, affine(sum_second, gamma, None) / divisor)
+            if total_first is not None:
+                store(total_first, index, sum_first)
+            if total_second is not None:
+                store(total_second, index, sum_second)
 
     return family_merge_sums
 
@@ -104,16 +111,18 @@ def launch_moments(launch, pieces, shape: Pieces, eps, mean, variance, invvar):
     launch(kernel, *_blocks(shape), pieces, *view, eps, mean, variance, invvar)
 
 
-def launch_sums(launch, pieces, shape: Pieces, weight, divisor: int, first, second):
+def launch_sums(launch, pieces, shape: Pieces, weight, divisor: int, first, second, totals=None):
     """Both sums of every set, over `divisor`.
 
     pieces: (2, shape.size). weight: what each piece is multiplied by, for its channel, or None. first, second: (sets,),
-    any floating dtype; one may be None.
+    any floating dtype; one may be None. totals: where sets are channels, two arrays of that kind, for the sums as they
+    are: neither multiplied nor divided.
     """
     count = np.int64(shape.batches * shape.sets)
     view = (np.int64(shape.outer), np.int64(shape.sets), np.int64(shape.inner), np.int64(shape.parts))
+    weights, totals = ((weight, None), (None, None)) if totals is None else ((None, weight), totals)
     kernel, scalar = build_sums(accumulator(pieces), seats_for(shape)), pieces.dtype.type(divisor)
-    launch(kernel, *_blocks(shape), pieces, count, *view, weight, scalar, first, second)
+    launch(kernel, *_blocks(shape), pieces, count, *view, *weights, scalar, first, second, *totals)
 
 
 def seats_for(shape: Pieces) -> int:

@@ -1,28 +1,58 @@
 """Runs of neighbouring values of one channel: N C *spatial, as it is. Lanes take neighbouring values.
 
-A piece is a channel's plane, or a part of it of up to 1024 values: a team of lanes holds it in registers, finds its
-mean and then its squared deviations, and leaves them to `merge`. No shared memory, no barrier. The last kernel of a
-pass reads everything again, from L2 if it fits.
-Moves: x twice and the output once; backward: both arrays twice and grad_input once. Not measured yet.
+A piece is what a team of lanes holds in registers: a channel's plane or a part of it, or, where planes are short and a
+set has several, the same part of a few planes. The team finds the mean and then the squared deviations, and leaves
+them to `merge`. No shared memory, no barrier. The last kernel of a pass reads everything again, the last pieces first:
+they still lie in L2.
+Moves: x twice and the output once; backward: both arrays twice and grad_input once. Bound by: memory.
 
 Arrays are (batches · outer, parameters, run); statistics (batches · sets,); parameters (sets · channels,) or None.
 """
 
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
 from normlab.engine import accumulator, cast, cuda, load, load_vector_into, store, store_vector_from
 from normlab.kernels.family.sets import Pieces, Sets
 from normlab.stages.recompute import affine, element, normalised_from_input
-from normlab.stages.seats import levels_for, seats_sum
+from normlab.stages.seats import MOST, seats_sum
 from normlab.stages.vector import widest
 
 THREADS = 128  # of a block that finds pieces
 HELD = 32  # values that a lane holds at most
-APPLIED = 16  # values that a thread of the last kernel takes at most, of each array
+IN_FLIGHT = 64  # bytes of each array that a lane waits for at a time, for the sums: it holds none of them
 APPLY_THREADS = 256
-GRID_LIMIT = 65535
+APPLIED = 32  # values that a thread of the last kernel takes at most, forward
+APPLIED_OF_TWO = 16  # and backward, of each array
+
+
+class Team(NamedTuple):
+    """How a plane is dealt: `seats` threads, a power of two, take `turns` vectors each of `lines` planes.
+
+    A plane is cut into `parts` of `length` vectors, the last of which may be shorter.
+    """
+
+    seats: int
+    turns: int
+    lines: int
+    length: int
+    parts: int
+
+    @property
+    def units(self) -> int:
+        """Vectors of a thread."""
+        return self.turns * self.lines
+
+
+def team_for(sets: Sets, vectors: int, most_seats: int, most_units: int) -> Team:
+    """The team for planes of so many vectors, with no more seats than that and no more units."""
+    parts = -(-vectors // (most_seats * most_units))
+    length = -(-vectors // parts)
+    seats = min(most_seats, 1 << (length - 1).bit_length())
+    turns = -(-length // seats)
+    return Team(seats, turns, max(1, min(sets.outer, most_units // turns)), length, -(-vectors // length))
 
 
 class Planes:
@@ -31,89 +61,114 @@ class Planes:
     def __init__(self, sets: Sets, *arrays):
         self.sets = sets
         self.width = widest(sets.run, *arrays)
-        self.vectors = sets.run // self.width
-        held = 32 * HELD // self.width
-        self.parts = -(-self.vectors // held)
-        longest = -(-self.vectors // self.parts)
-        self.levels = levels_for(longest)
-        self.turns = -(-longest >> self.levels)
-        self.across = min(APPLY_THREADS, 1 << (self.vectors - 1).bit_length())
-        self.applied = min(APPLIED // self.width, -(-self.vectors // self.across))
+        vectors = sets.run // self.width
+        self.finding = team_for(sets, vectors, 1 << MOST, HELD // self.width)
+        self.forward = team_for(sets, vectors, APPLY_THREADS, APPLIED // self.width)
+        self.backward = team_for(sets, vectors, APPLY_THREADS, APPLIED_OF_TWO // self.width)
 
     @property
     def pieces(self) -> Pieces:
         """What the first kernels leave."""
         batches, outer, sets, channels, _ = self.sets
-        terms = self.turns * self.width
-        return Pieces(batches, outer, sets, channels * self.parts, self.parts, terms, self.levels)
+        team = self.finding
+        terms, levels = team.units * self.width, (team.seats - 1).bit_length()
+        return Pieces(batches, -(-outer // team.lines), sets, channels * team.parts, team.parts, terms, levels)
 
     def launch_moments(self, launch, x, pieces):
         """Moments of all pieces; pieces: (3, self.pieces.size)."""
-        kernel = build_moments(accumulator(pieces), self.width, self.turns, self.levels)
-        launch(kernel, self._grid, THREADS, x, np.int64(self.parts), pieces)
+        kernel = build_moments(accumulator(pieces), self.width, self.finding)
+        launch(kernel, *self._blocks(self.finding, THREADS), x, np.int64(self.sets.outer), pieces)
 
     def launch_sums(self, launch, grad_output, x, mean, invvar, pieces):
         """Sums of dy and dy x̂ over all pieces; pieces: (2, self.pieces.size)."""
-        kernel = build_sums(accumulator(pieces), self.width, self.turns, self.levels)
-        view = np.int64(self.sets.outer), np.int64(self.sets.sets), np.int64(self.parts)
-        launch(kernel, self._grid, THREADS, grad_output, x, mean, invvar, *view, pieces)
+        once = max(1, IN_FLIGHT // (self.width * x.dtype.itemsize))
+        kernel = build_sums(accumulator(pieces), self.width, self.finding, once)
+        launch(kernel, *self._blocks(self.finding, THREADS), grad_output, x, mean, invvar, *self._view, pieces)
 
     def launch_output(self, launch, x, mean, invvar, weight, bias, output):
         """output = x̂ weight + bias."""
-        kernel = build_output(accumulator(invvar), self.width, self.applied)
-        self._apply(launch, kernel, x, mean, invvar, weight, bias, output)
+        kernel = build_output(accumulator(invvar), self.width, self.forward)
+        blocks = self._blocks(self.forward, APPLY_THREADS)
+        launch(kernel, *blocks, x, mean, invvar, weight, bias, *self._view, output)
 
     def launch_gradient(self, launch, grad_output, x, mean, invvar, weight, mean_g, mean_gx, grad_input):
         """grad_input; mean_g, mean_gx: (batches · sets,), or None where the statistics do not depend on x."""
-        kernel = build_gradient(accumulator(invvar), self.width, self.applied)
-        self._apply(launch, kernel, grad_output, x, mean, invvar, weight, mean_g, mean_gx, grad_input)
+        kernel = build_gradient(accumulator(invvar), self.width, self.backward)
+        blocks = self._blocks(self.backward, APPLY_THREADS)
+        launch(kernel, *blocks, grad_output, x, mean, invvar, weight, mean_g, mean_gx, *self._view, grad_input)
+
+    def _blocks(self, team: Team, threads: int) -> tuple:
+        """One block after another along x: parts of some channels, then the next channels, then the next lines."""
+        batches, outer, *_ = self.sets
+        bundles = -(-self.sets.parameters // (threads // team.seats))
+        return batches * -(-outer // team.lines) * bundles * team.parts, (team.seats, threads // team.seats)
 
     @property
-    def _grid(self) -> int:
-        return -(-(self.pieces.size << self.levels) // THREADS)
-
-    def _apply(self, launch, kernel, *arguments):
-        lines, channels, _ = self.sets.shape
-        down = APPLY_THREADS // self.across
-        slices = -(-self.vectors // (self.across * self.applied))
-        grid = -(-channels // down), min(lines, GRID_LIMIT), slices
-        view = np.int64(self.sets.outer), np.int64(self.sets.sets)
-        launch(kernel, grid, (self.across, down), *arguments[:-1], *view, arguments[-1])
+    def _view(self) -> tuple:
+        return np.int64(self.sets.outer), np.int64(self.sets.sets)
 
 
 @cache
-def build_moments(dtype, width, turns, levels):
-    """A team of 2**levels lanes a piece, `turns` vectors a lane."""
-    seats, elements, team_sum = 1 << levels, turns * width, seats_sum(levels)
+def finder(width, team, teams):
+    """The device function `find(number, x, outer)`: what the team in block number `number` of the grid works on.
+
+    Returns (group of lines, first line, line behind the last, channel, part, the thread's first vector, the vector
+    behind the team's last). There are no lines for a channel that does not exist.
+    """
+    seats, _, lines, length, parts = team
+
+    @cuda.jit(device=True)
+    def find(number, x, outer):
+        part = number % parts
+        bundles = (x.shape[1] + teams - 1) // teams
+        group = number // parts // bundles
+        channel = (number // parts - group * bundles) * teams + cuda.threadIdx.y
+        groups = (outer + lines - 1) // lines
+        batch = group // groups
+        line = batch * outer + (group - batch * groups) * lines
+        last = min(line + lines, (batch + 1) * outer)
+        if channel >= x.shape[1]:
+            last = line
+        return group, line, last, channel, part, part * length + cuda.threadIdx.x, min(
+            (part + 1) * length, x.shape[2] // width
+        )
+
+    return find
+
+
+@cache
+def build_moments(dtype, width, team):
+    """Block (seats, THREADS / seats): a piece a team."""
+    seats, turns, _, length, parts = team
+    units = team.units
+    elements, team_sum = units * width, seats_sum((seats - 1).bit_length())
+    find = finder(width, team, THREADS // seats)
 
     @cuda.jit
-    def family_plane_moments(x, parts, pieces):
+    def family_plane_moments(x, outer, pieces):
         values = cuda.local.array(elements, dtype)
-        piece = (cuda.blockIdx.x * THREADS + cuda.threadIdx.x) >> levels
-        vectors = x.shape[2] // width
-        line = piece // parts
-        first = piece % parts * vectors // parts
-        end = (piece % parts + 1) * vectors // parts
-        if line >= x.shape[0] * x.shape[1]:
-            end = first  # nothing to load, but the shuffles need everybody
-        start = first + (cuda.threadIdx.x & (seats - 1))
-        total = cast(0, pieces)
-        for v in range(turns):
-            if start + v * seats < end:
-                at = (line // x.shape[1], line % x.shape[1], (start + v * seats) * width)
-                load_vector_into(values, v * width, x, at, width)
+        group, line, last, channel, part, start, end = find(cuda.blockIdx.x, x, outer)
+        for u in range(units):  # all loads before the first value is used
+            at = start + u % turns * seats
+            if line + u // turns < last and at < end:
+                load_vector_into(values, u * width, x, (line + u // turns, channel, at * width), width)
+            else:
                 for k in range(width):
-                    total += values[v * width + k]
-        count = cast(max(end - first, 1) * width, pieces)
+                    values[u * width + k] = cast(0, pieces)
+        total = cast(0, pieces)
+        for k in range(elements):
+            total += values[k]
+        count = cast(max(last - line, 1) * (end - part * length) * width, pieces)
         center = team_sum(total) / count
         m2 = cast(0, pieces)
-        for v in range(turns):
-            if start + v * seats < end:
+        for u in range(units):
+            if line + u // turns < last and start + u % turns * seats < end:
                 for k in range(width):
-                    deviation = values[v * width + k] - center
+                    deviation = values[u * width + k] - center
                     m2 += deviation * deviation
         m2 = team_sum(m2)
-        if first < end and start == first:
+        if line < last and cuda.threadIdx.x == 0:
+            piece = (group * x.shape[1] + channel) * parts + part
             store(pieces, (0, piece), center)
             store(pieces, (1, piece), m2)
             store(pieces, (2, piece), count)
@@ -122,41 +177,45 @@ def build_moments(dtype, width, turns, levels):
 
 
 @cache
-def build_sums(dtype, width, turns, levels):
-    """As `build_moments`: the sums of dy and dy x̂."""
-    seats, team_sum = 1 << levels, seats_sum(levels)
+def build_sums(dtype, width, team, once):
+    """As `build_moments`: the sums of dy and dy x̂, from so many units at once."""
+    seats, turns, _, _, parts = team
+    units = team.units
+    once = min(once, units)
+    elements, team_sum = once * width, seats_sum((seats - 1).bit_length())
+    find = finder(width, team, THREADS // seats)
 
     @cuda.jit
-    def family_plane_sums(grad_output, x, mean, invvar, outer, sets, parts, pieces):
-        grads = cuda.local.array(width, dtype)
-        values = cuda.local.array(width, dtype)
-        piece = (cuda.blockIdx.x * THREADS + cuda.threadIdx.x) >> levels
-        vectors = x.shape[2] // width
-        line = piece // parts
-        first = piece % parts * vectors // parts
-        end = (piece % parts + 1) * vectors // parts
+    def family_plane_sums(grad_output, x, mean, invvar, outer, sets, pieces):
+        grads = cuda.local.array(elements, dtype)
+        values = cuda.local.array(elements, dtype)
+        group, line, last, channel, part, start, end = find(cuda.blockIdx.x, x, outer)
         center = cast(0, pieces)
         scale = cast(0, pieces)
-        if line >= x.shape[0] * x.shape[1]:
-            end = first  # nothing to load, but the shuffles need everybody
-        else:
-            index = line // x.shape[1] // outer * sets + line % x.shape[1] // (x.shape[1] // sets)
+        if line < last:
+            index = line // outer * sets + channel // (x.shape[1] // sets)
             center = load(mean, index)
             scale = load(invvar, index)
-        start = first + (cuda.threadIdx.x & (seats - 1))
         sum_grad = cast(0, pieces)
         sum_product = cast(0, pieces)
-        for v in range(turns):
-            if start + v * seats < end:
-                at = (line // x.shape[1], line % x.shape[1], (start + v * seats) * width)
-                load_vector_into(grads, 0, grad_output, at, width)
-                load_vector_into(values, 0, x, at, width)
-                for k in range(width):
-                    sum_grad += grads[k]
-                    sum_product += grads[k] * normalised_from_input(values[k], center, scale)
+        for first in range(0, units, once):
+            for j in range(once):
+                u = first + j
+                at = start + u % turns * seats
+                if u < units and line + u // turns < last and at < end:
+                    load_vector_into(grads, j * width, grad_output, (line + u // turns, channel, at * width), width)
+                    load_vector_into(values, j * width, x, (line + u // turns, channel, at * width), width)
+                else:
+                    for k in range(width):
+                        grads[j * width + k] = cast(0, pieces)
+                        values[j * width + k] = center
+            for k in range(elements):
+                sum_grad += grads[k]
+                sum_product += grads[k] * normalised_from_input(values[k], center, scale)
         sum_grad = team_sum(sum_grad)
         sum_product = team_sum(sum_product)
-        if first < end and start == first:
+        if line < last and cuda.threadIdx.x == 0:
+            piece = (group * x.shape[1] + channel) * parts + part
             store(pieces, (0, piece), sum_grad)
             store(pieces, (1, piece), sum_product)
 
@@ -164,71 +223,73 @@ def build_sums(dtype, width, turns, levels):
 
 
 @cache
-def build_output(dtype, width, turns):
-    """Block (across, down): a line each `down`, `turns` vectors a thread."""
-    elements = turns * width
+def build_output(dtype, width, team):
+    """Block (seats, APPLY_THREADS / seats); the first block takes what comes last in memory."""
+    seats, turns = team.seats, team.turns
+    units = team.units
+    elements = units * width
+    find = finder(width, team, APPLY_THREADS // seats)
 
     @cuda.jit
     def family_plane_output(x, mean, invvar, weight, bias, outer, sets, output):
         values = cuda.local.array(elements, dtype)
-        channel = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
-        start = (cuda.blockIdx.z * turns * cuda.blockDim.x + cuda.threadIdx.x) * width
-        span = cuda.blockDim.x * width
-        if channel < x.shape[1]:
+        _, line, last, channel, _, start, end = find(cuda.gridDim.x - 1 - cuda.blockIdx.x, x, outer)
+        if line < last:
+            for u in range(units):  # all loads before the first store, behind which the compiler keeps them
+                at = start + u % turns * seats
+                if line + u // turns < last and at < end:
+                    load_vector_into(values, u * width, x, (line + u // turns, channel, at * width), width)
+            index = line // outer * sets + channel // (x.shape[1] // sets)
+            center = load(mean, index)
+            scale = load(invvar, index)
             gamma = element(weight, channel)
             beta = element(bias, channel)
-            line = cuda.blockIdx.y
-            while line < x.shape[0]:
-                index = line // outer * sets + channel // (x.shape[1] // sets)
-                center = load(mean, index)
-                scale = load(invvar, index)
-                for v in range(turns):  # all loads before the first store, behind which the compiler keeps them
-                    if start + v * span < x.shape[2]:
-                        load_vector_into(values, v * width, x, (line, channel, start + v * span), width)
-                for v in range(turns):
-                    if start + v * span < x.shape[2]:
-                        for k in range(width):
-                            value = normalised_from_input(values[v * width + k], center, scale)
-                            values[v * width + k] = affine(value, gamma, beta)
-                        store_vector_from(output, (line, channel, start + v * span), values, v * width, width)
-                line += cuda.gridDim.y
+            for u in range(units):
+                at = start + u % turns * seats
+                if line + u // turns < last and at < end:
+                    for k in range(width):
+                        value = normalised_from_input(values[u * width + k], center, scale)
+                        values[u * width + k] = affine(value, gamma, beta)
+                    store_vector_from(output, (line + u // turns, channel, at * width), values, u * width, width)
 
     return family_plane_output
 
 
 @cache
-def build_gradient(dtype, width, turns):
+def build_gradient(dtype, width, team):
     """As `build_output`: grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar, g = dy gamma."""
-    elements = turns * width
+    seats, turns = team.seats, team.turns
+    units = team.units
+    elements = units * width
+    find = finder(width, team, APPLY_THREADS // seats)
 
     @cuda.jit
     def family_plane_gradient(grad_output, x, mean, invvar, weight, mean_g, mean_gx, outer, sets, grad_input):
         grads = cuda.local.array(elements, dtype)
         values = cuda.local.array(elements, dtype)
-        channel = cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y
-        start = (cuda.blockIdx.z * turns * cuda.blockDim.x + cuda.threadIdx.x) * width
-        span = cuda.blockDim.x * width
-        if channel < x.shape[1]:
+        _, line, last, channel, _, start, end = find(cuda.gridDim.x - 1 - cuda.blockIdx.x, x, outer)
+        if line < last:
+            for u in range(units):
+                at = start + u % turns * seats
+                if line + u // turns < last and at < end:
+                    load_vector_into(grads, u * width, grad_output, (line + u // turns, channel, at * width), width)
+                    if mean_g is not None:
+                        load_vector_into(values, u * width, x, (line + u // turns, channel, at * width), width)
+            index = line // outer * sets + channel // (x.shape[1] // sets)
+            center = load(mean, index)
+            scale = load(invvar, index)
+            first = element(mean_g, index)
+            second = element(mean_gx, index)
             gamma = element(weight, channel)
-            line = cuda.blockIdx.y
-            while line < x.shape[0]:
-                index = line // outer * sets + channel // (x.shape[1] // sets)
-                center = load(mean, index)
-                scale = load(invvar, index)
-                for v in range(turns):
-                    if start + v * span < x.shape[2]:
-                        load_vector_into(grads, v * width, grad_output, (line, channel, start + v * span), width)
+            for u in range(units):
+                at = start + u % turns * seats
+                if line + u // turns < last and at < end:
+                    for k in range(width):
+                        gradient = affine(grads[u * width + k], gamma, None)
                         if mean_g is not None:
-                            load_vector_into(values, v * width, x, (line, channel, start + v * span), width)
-                for v in range(turns):
-                    if start + v * span < x.shape[2]:
-                        for k in range(width):
-                            gradient = affine(grads[v * width + k], gamma, None)
-                            if mean_g is not None:
-                                xhat = normalised_from_input(values[v * width + k], center, scale)
-                                gradient = gradient - load(mean_g, index) - xhat * load(mean_gx, index)
-                            grads[v * width + k] = gradient * scale
-                        store_vector_from(grad_input, (line, channel, start + v * span), grads, v * width, width)
-                line += cuda.gridDim.y
+                            xhat = normalised_from_input(values[u * width + k], center, scale)
+                            gradient = gradient - first - xhat * second
+                        grads[u * width + k] = gradient * scale
+                    store_vector_from(grad_input, (line + u // turns, channel, at * width), grads, u * width, width)
 
     return family_plane_gradient
