@@ -27,6 +27,7 @@ from normlab.engine.clusters import (
     load_from_block,
     store_to_block,
 )
+from normlab.engine.dependent import grid_dependency_sync, launch_dependents
 from normlab.engine.intrinsics import cast, flat, load, store
 from normlab.engine.launching import Launch, launch, prepare, resident_clusters
 from normlab.engine.offline import compile_ptx
@@ -60,7 +61,9 @@ __all__ = [
     "float32",
     "float64",
     "gpu_available",
+    "grid_dependency_sync",
     "launch",
+    "launch_dependents",
     "load",
     "load_bits_into",
     "load_from_block",

@@ -17,12 +17,13 @@ MULTIPROCESSORS = 16
 MAX_DYNAMIC_SHARED_BYTES = 8  # CUfunction_attribute
 NON_PORTABLE_CLUSTER_SIZE = 14
 CLUSTER_DIMENSION = 4  # CUlaunchAttributeID
+PROGRAMMATIC_STREAM_SERIALIZATION = 6
 DEVICE_ORDINAL = 9  # CUpointer_attribute
 RELAXED = 2  # CUstreamCaptureMode
 
 
 class LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttribute, its value being a cluster's size."""
+    """CUlaunchAttribute; its value: a cluster's size, or 1 for yes."""
 
     _fields_ = (("id", ctypes.c_uint), ("pad", ctypes.c_char * 4), ("value", ctypes.c_uint * 16))
 

@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 
 from normlab.engine.arrays import SIMULATED_MULTIPROCESSORS, DeviceArray, to_device, to_host
-from normlab.engine.driver import CLUSTER_DIMENSION, LaunchAttribute, LaunchConfig, driver
+from normlab.engine.driver import (
+    CLUSTER_DIMENSION,
+    PROGRAMMATIC_STREAM_SERIALIZATION,
+    LaunchAttribute,
+    LaunchConfig,
+    driver,
+)
 from normlab.engine.functions import Function, function
 from normlab.engine.signatures import DATA, dimensions, kind_of, parameters
 from normlab.engine.worlds import schedule, use_gpu
@@ -100,6 +106,10 @@ class Launch:
         function.allow(shared_bytes, cluster)
         self.function = function
         self.grid, self.block, self.shared_bytes, self.cluster = grid, block, shared_bytes, cluster
+        wanted = {CLUSTER_DIMENSION: (cluster, 1, 1)} if cluster > 1 else {}
+        if function.early:
+            wanted[PROGRAMMATIC_STREAM_SERIALIZATION] = (1,)
+        self._attributes = [LaunchAttribute(number, value=value) for number, value in wanted.items()]
         self.slots: list[int] = []
         self.patches: tuple[tuple[int, int, int], ...] = ()
         self._guarded = function.driver.devices > 1
@@ -150,8 +160,8 @@ class Launch:
         """What one call at a time needs: the arguments' words, the configuration, and the arguments of the call."""
         words = (ctypes.c_uint64 * (len(self._bytes) // 8)).from_buffer_copy(self._bytes)
         addresses = [ctypes.addressof(words) + start for start in self._starts]
-        attributes = (LaunchAttribute * 1)(LaunchAttribute(CLUSTER_DIMENSION, value=(self.cluster, 1, 1)))
-        config = LaunchConfig(self.grid, self.block, self.shared_bytes, 0, attributes, int(self.cluster > 1))
+        attributes = (LaunchAttribute * len(self._attributes))(*self._attributes)
+        config = LaunchConfig(self.grid, self.block, self.shared_bytes, 0, attributes, len(attributes))
         function = ctypes.c_void_p(self.function.handle)
         return words, config, (ctypes.byref(config), function, (ctypes.c_void_p * len(addresses))(*addresses), None)
 

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from normlab.engine import cubins
-from normlab.engine.driver import COMPUTE_CAPABILITY, MULTIPROCESSORS, Driver
+from normlab.engine.driver import CLUSTER_DIMENSION, COMPUTE_CAPABILITY, MULTIPROCESSORS, Driver
 from normlab.sim import simulate
 
 INVALID_VALUE, INVALID_CONTEXT = 1, 201
@@ -88,7 +88,7 @@ class FakeLibrary:
         return 0
 
     def cuOccupancyMaxActiveClusters(self, clusters, function, config):
-        clusters._obj.value = 132 // config._obj.attributes[0].value[0]
+        clusters._obj.value = 132 // cluster_of(config._obj)
         return 0
 
     def cuGetErrorName(self, code, text):
@@ -105,7 +105,7 @@ class FakeLibrary:
             return INVALID_CONTEXT
         if prod(config.block) > 1024:
             return INVALID_VALUE
-        cluster = config.attributes[0].value[0] if config.attribute_count else 1
+        cluster = cluster_of(config)
         self.calls.append(
             ("launch", tuple(config.grid), tuple(config.block), config.shared_bytes, config.stream, cluster)
         )
@@ -116,8 +116,14 @@ class FakeLibrary:
 
     @staticmethod
     def simulate(kernel, config, args):
-        cluster = config.attributes[0].value[0] if config.attribute_count else 1
+        cluster = cluster_of(config)
         simulate(kernel, cluster=cluster)[tuple(config.grid), tuple(config.block), 0, config.shared_bytes](*args)
+
+
+def cluster_of(config):
+    """Blocks of a cluster, as a launch's attributes say."""
+    attributes = {one.id: one.value[0] for one in config.attributes[: config.attribute_count]}
+    return attributes.get(CLUSTER_DIMENSION, 1)
 
 
 def arguments(kinds, addresses):

@@ -21,6 +21,11 @@ theirs = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings has n
         (ours.MAX_DYNAMIC_SHARED_BYTES, "CUfunction_attribute", "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"),
         (ours.NON_PORTABLE_CLUSTER_SIZE, "CUfunction_attribute", "CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED"),
         (ours.CLUSTER_DIMENSION, "CUlaunchAttributeID", "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"),
+        (
+            ours.PROGRAMMATIC_STREAM_SERIALIZATION,
+            "CUlaunchAttributeID",
+            "CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION",
+        ),
         (ours.RELAXED, "CUstreamCaptureMode", "CU_STREAM_CAPTURE_MODE_RELAXED"),
     ],
 )

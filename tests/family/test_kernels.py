@@ -10,10 +10,12 @@ from family.examples import example
 from sim.sanitizing.test_ladders import Memory, launcher
 
 from normlab import family, ops, replay
-from normlab.engine import using
+from normlab.engine import grid_dependency_sync, launch, using
+from normlab.engine.dependent import begins_early
 from normlab.kernels import family as kernels
 from normlab.kernels.family import merge
 from normlab.kernels.family.sets import Pieces
+from normlab.sim import rewrite
 
 CASES = [
     ("batch", (3, 4, 37), 4, "float32", False, True, "reverse"),
@@ -59,6 +61,60 @@ def test_nothing_is_found_in_any_kernel(case):
         kernels.launch_use(launch, *running, statistics(1e-5), mean, invvar)
     assert not memory.empties
     assert all(np.isfinite(array.astype(np.float64)).all() for array in (output, grad_input))
+
+
+class Late:
+    """Launches that see nothing of what is in `late`, such as all that kernels make, until they wait for it."""
+
+    def __init__(self, monkeypatch):
+        self.late, self.arrive = [], None
+        twin = grid_dependency_sync, self.wait, False
+        monkeypatch.setitem(rewrite._twins, id(grid_dependency_sync), twin)
+
+    def wait(self):
+        for array, values in self.arrive or []:
+            array[...] = values
+        self.arrive = None
+
+    def empty(self, shape, dtype):
+        self.late.append(np.full(shape, np.nan, dtype))
+        return self.late[-1]
+
+    def launch(self, kernel, grid, block, *operands):
+        if begins_early(kernel):
+            self.arrive = [(array, array.copy()) for array in self.late]
+            for array in self.late:
+                array[...] = np.nan
+        launch(kernel, grid, block, *operands)
+        assert self.arrive is None, "it begins early, and never waits"
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize(("norm", "groups"), [("batch", 4), ("group", 2)])
+@pytest.mark.parametrize("last", [True, False])
+def test_what_kernels_before_have_made_is_touched_behind_the_wait_alone(monkeypatch, norm, groups, last, own):
+    one = example(norm, (3, 4, 6, 2), last=last)
+    view = family.view_of(one.x)
+    sets = view.sets(norm, groups)
+    x, dy = (np.ascontiguousarray(view.laid(array)).reshape(sets.shape) for array in (one.x, one.grad_output))
+    walked = kernels.walk(sets, x, x)
+
+    def results(launch, memory, inputs):
+        mean, variance, invvar = (memory.empty((sets.total,), np.float32) for _ in range(3))
+        output, grad_input = (memory.empty(x.shape, x.dtype) for _ in range(2))
+        eps = np.float32(1e-5)
+        kernels.forward(launch, memory, walked, x, one.weight, one.bias, eps, mean, variance, invvar, output)
+        grads = [memory.empty((4,), np.float32) if own else None for _ in range(2)]
+        if not own:  # the gradients' first kernel is the only one, and has to wait for its inputs, too
+            inputs += [x, dy]
+        kernels.gradients(launch, memory, walked, dy, x, mean, invvar, one.weight, own, grad_input, *grads)
+        return [mean, variance, invvar, output, grad_input, *filter(lambda grad: grad is not None, grads)]
+
+    with using("simulator"):
+        want = results(launch, Memory(), [])
+        late = Late(monkeypatch)
+        for got, right in zip(results(late.launch, late, late.late), want, strict=True):
+            np.testing.assert_array_equal(got, right)
 
 
 @pytest.mark.parametrize("outer", [1, 3, 40, 150, 520])

@@ -6,8 +6,8 @@ takes most of its registers, so that rows are fetched ahead into shared memory (
 merge, one value at a time, whose division serves all channels of a row. Then the block's threads of a channel merge
 through shared memory. A piece is what a block makes of a channel.
 
-All blocks fit on the GPU at once, each with a part of the rows. The last kernel of a pass walks up where the first one
-walked down: what was read last still lies in L2.
+All blocks fit on the GPU at once and go through memory side by side. The last kernel of a pass walks up where the first
+one walked down: what was read last still lies in L2.
 Moves: as `planes`. Parameters are loaded once for all rows of a thread. Bound by: memory.
 """
 
@@ -15,7 +15,19 @@ from functools import cache
 
 import numpy as np
 
-from normlab.engine import accumulator, cast, commit_copies, cuda, float32, load, store, store_vector_from, wait_copies
+from normlab.engine import (
+    accumulator,
+    cast,
+    commit_copies,
+    cuda,
+    float32,
+    grid_dependency_sync,
+    launch_dependents,
+    load,
+    store,
+    store_vector_from,
+    wait_copies,
+)
 from normlab.kernels.family.sets import Pieces, Sets
 from normlab.stages.ahead import fetcher
 from normlab.stages.moments import chan_merge
@@ -84,10 +96,10 @@ class Columns:
 
 
 @cuda.jit(device=True)
-def rows_of(x, parts):
-    """(batch, first row, end) of this block: equal parts, which differ by one row at most."""
-    part = cuda.blockIdx.x % parts
-    return cuda.blockIdx.x // parts, part * x.shape[1] // parts, (part + 1) * x.shape[1] // parts
+def rows_of(x, parts, y, down):
+    """(batch, first row, distance from row to row) of a thread: its block takes every so manieth bundle of rows."""
+    batch = cuda.blockIdx.x // parts
+    return batch, (cuda.blockIdx.x - batch * parts) * down + y, parts * down
 
 
 @cuda.jit(device=True)
@@ -119,21 +131,22 @@ def build_moments(dtype, itemsize, width, across):
 
     @cuda.jit(launch_bounds=(THREADS, RESIDENT))
     def family_column_moments(x, parts, pieces):
+        launch_dependents()
         ring = cuda.shared.array(size, kind, alignment=16)
         boards = cuda.shared.array((2, width, half_block), dtype)
         counts = cuda.shared.array(half_down, dtype)
         values = cuda.local.array(width, dtype)
         means = cuda.local.array(width, dtype)
         m2s = cuda.local.array(width, dtype)
-        batch, row, end = rows_of(x, parts)
         channel = (cuda.blockIdx.y * across + cuda.threadIdx.x) * width
         y = cuda.threadIdx.y
         thread = y * across + cuda.threadIdx.x
+        batch, row, stride = rows_of(x, parts, y, down)
+        end = x.shape[1]
         count = cast(0, pieces)
         for k in range(width):
             means[k] = cast(0, pieces)
             m2s[k] = cast(0, pieces)
-        row += y
         if channel >= x.shape[2]:
             end = row  # nothing to do but to come to the barriers
         ahead = row
@@ -141,7 +154,7 @@ def build_moments(dtype, itemsize, width, across):
             if ahead < end:
                 fetch(ring, slot * step + thread * width, x, (batch, ahead, channel))
             commit_copies()
-            ahead += down
+            ahead += stride
         slot = 0
         free = IN_FLIGHT
         while row < end:
@@ -157,8 +170,8 @@ def build_moments(dtype, itemsize, width, across):
                 delta = values[k] - means[k]
                 means[k] += delta * share
                 m2s[k] += delta * (delta * (before * share))
-            row += down
-            ahead += down
+            row += stride
+            ahead += stride
             free = slot
             slot = next_slot(slot, SLOTS)
         half = down >> 1
@@ -198,6 +211,7 @@ def build_sums(dtype, itemsize, width, across):
 
     @cuda.jit(launch_bounds=(THREADS, RESIDENT))
     def family_column_sums(grad_output, x, mean, invvar, sets, parts, pieces):
+        launch_dependents()
         grad_ring = cuda.shared.array(size, kind, alignment=16)
         ring = cuda.shared.array(size, kind, alignment=16)
         boards = cuda.shared.array((2, width, half_block), dtype)
@@ -207,14 +221,14 @@ def build_sums(dtype, itemsize, width, across):
         scales = cuda.local.array(width, dtype)
         sums = cuda.local.array(width, dtype)
         products = cuda.local.array(width, dtype)
-        batch, row, end = rows_of(x, parts)
         channel = (cuda.blockIdx.y * across + cuda.threadIdx.x) * width
         y = cuda.threadIdx.y
         thread = y * across + cuda.threadIdx.x
+        batch, row, stride = rows_of(x, parts, y, down)
+        end = x.shape[1]
         for k in range(width):
             sums[k] = cast(0, pieces)
             products[k] = cast(0, pieces)
-        row += y
         if channel >= x.shape[2]:
             end = row  # nothing to do but to come to the barriers
         ahead = row
@@ -223,7 +237,7 @@ def build_sums(dtype, itemsize, width, across):
                 fetch(grad_ring, slot * step + thread * width, grad_output, (batch, ahead, channel))
                 fetch(ring, slot * step + thread * width, x, (batch, ahead, channel))
             commit_copies()
-            ahead += down
+            ahead += stride
         if row < end:
             load_statistics(centers, scales, mean, invvar, batch, channel, x.shape[2], sets)
         slot = 0
@@ -239,8 +253,8 @@ def build_sums(dtype, itemsize, width, across):
             for k in range(width):
                 sums[k] += grads[k]
                 products[k] += grads[k] * (values[k] - centers[k])
-            row += down
-            ahead += down
+            row += stride
+            ahead += stride
             free = slot
             slot = next_slot(slot, SLOTS_OF_TWO)
         half = down >> 1
@@ -280,18 +294,18 @@ def build_output(dtype, itemsize, width):
         scales = cuda.local.array(width, dtype)
         gammas = cuda.local.array(width, dtype)
         betas = cuda.local.array(width, dtype)
-        batch, first, end = rows_of(x, parts)
-        down = cuda.blockDim.y
+        batch, first, stride = rows_of(x, parts, cuda.threadIdx.y, cuda.blockDim.y)
         channel = (cuda.blockIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
         place = (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
         if channel < x.shape[2]:
-            row = end - 1 - cuda.threadIdx.y
+            row = first + (x.shape[1] - 1 - first) // stride * stride  # the thread's last
             ahead = row
             for slot in range(IN_FLIGHT):
                 if ahead >= first:
                     fetch(ring, slot * step + place, x, (batch, ahead, channel))
                 commit_copies()
-                ahead -= down
+                ahead -= stride
+            grid_dependency_sync()  # x was there before
             load_statistics(centers, scales, mean, invvar, batch, channel, x.shape[2], sets)
             for k in range(width):
                 if weight is not None:
@@ -311,8 +325,8 @@ def build_output(dtype, itemsize, width):
                     beta = None if bias is None else betas[k]
                     values[k] = affine(normalised_from_input(values[k], centers[k], scales[k]), gamma, beta)
                 store_vector_from(output, (batch, row, channel), values, 0, width)
-                row -= down
-                ahead -= down
+                row -= stride
+                ahead -= stride
                 free = slot
                 slot = next_slot(slot, SLOTS)
 
@@ -337,12 +351,13 @@ def build_gradient(dtype, itemsize, width):
         firsts = cuda.local.array(width, dtype)
         seconds = cuda.local.array(width, dtype)
         gammas = cuda.local.array(width, dtype)
-        batch, first, end = rows_of(x, parts)
-        down = cuda.blockDim.y
+        if mean_g is None:  # then this is the first kernel of its operation
+            grid_dependency_sync()
+        batch, first, stride = rows_of(x, parts, cuda.threadIdx.y, cuda.blockDim.y)
         channel = (cuda.blockIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
         place = (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
         if channel < x.shape[2]:
-            row = end - 1 - cuda.threadIdx.y
+            row = first + (x.shape[1] - 1 - first) // stride * stride  # the thread's last
             ahead = row
             for slot in range(IN_FLIGHT_OF_TWO):
                 if ahead >= first:
@@ -350,7 +365,8 @@ def build_gradient(dtype, itemsize, width):
                     if mean_g is not None:
                         fetch(ring, slot * step + place, x, (batch, ahead, channel))
                 commit_copies()
-                ahead -= down
+                ahead -= stride
+            grid_dependency_sync()  # x was there before
             load_statistics(centers, scales, mean, invvar, batch, channel, x.shape[2], sets)
             if mean_g is not None:
                 load_statistics(firsts, seconds, mean_g, mean_gx, batch, channel, x.shape[2], sets)
@@ -376,8 +392,8 @@ def build_gradient(dtype, itemsize, width):
                         gradient = gradient - firsts[k] - xhat * seconds[k]
                     grads[k] = gradient * scales[k]
                 store_vector_from(grad_input, (batch, row, channel), grads, 0, width)
-                row -= down
-                ahead -= down
+                row -= stride
+                ahead -= stride
                 free = slot
                 slot = next_slot(slot, SLOTS_OF_TWO)
 

@@ -13,7 +13,7 @@ from functools import cache
 
 import numpy as np
 
-from normlab.engine import accumulator, cast, cuda, float32, load, store
+from normlab.engine import accumulator, cast, cuda, float32, grid_dependency_sync, launch_dependents, load, store
 from normlab.kernels.family.sets import Pieces
 from normlab.stages.block import block_moments, block_sums
 from normlab.stages.moments import chan_merge
@@ -41,6 +41,8 @@ def build_moments(dtype, seats):
         m2 = cast(0, mean)
         count = cast(0, mean)
         item = cuda.threadIdx.x & (seats - 1)
+        launch_dependents()
+        grid_dependency_sync()
         while live and item < outer * inner:
             at = ((batch * outer + item // inner) * sets + index % sets) * inner + item % inner
             center, m2, count = chan_merge(
@@ -76,6 +78,8 @@ def build_sums(dtype, seats):
         sum_first = cast(0, pieces)
         sum_second = cast(0, pieces)
         item = cuda.threadIdx.x & (seats - 1)
+        launch_dependents()
+        grid_dependency_sync()
         while live and item < outer * inner:
             at = ((batch * outer + item // inner) * sets + index % sets) * inner + item % inner
             gamma = element(weight, (index % sets) * (inner // parts) + item % inner // parts)

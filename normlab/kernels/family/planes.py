@@ -14,7 +14,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from normlab.engine import accumulator, cast, cuda, load, load_vector_into, store, store_vector_from
+from normlab.engine import (
+    accumulator,
+    cast,
+    cuda,
+    grid_dependency_sync,
+    launch_dependents,
+    load,
+    load_vector_into,
+    store,
+    store_vector_from,
+)
 from normlab.kernels.family.sets import Pieces, Sets
 from normlab.stages.recompute import affine, element, normalised_from_input
 from normlab.stages.seats import MOST, seats_sum
@@ -146,6 +156,7 @@ def build_moments(dtype, width, team):
 
     @cuda.jit
     def family_plane_moments(x, outer, pieces):
+        launch_dependents()
         values = cuda.local.array(elements, dtype)
         group, line, last, channel, part, start, end = find(cuda.blockIdx.x, x, outer)
         for u in range(units):  # all loads before the first value is used
@@ -187,6 +198,7 @@ def build_sums(dtype, width, team, once):
 
     @cuda.jit
     def family_plane_sums(grad_output, x, mean, invvar, outer, sets, pieces):
+        launch_dependents()
         grads = cuda.local.array(elements, dtype)
         values = cuda.local.array(elements, dtype)
         group, line, last, channel, part, start, end = find(cuda.blockIdx.x, x, outer)
@@ -239,6 +251,7 @@ def build_output(dtype, width, team):
                 at = start + u % turns * seats
                 if line + u // turns < last and at < end:
                     load_vector_into(values, u * width, x, (line + u // turns, channel, at * width), width)
+            grid_dependency_sync()  # x was there before
             index = line // outer * sets + channel // (x.shape[1] // sets)
             center = load(mean, index)
             scale = load(invvar, index)
@@ -267,6 +280,8 @@ def build_gradient(dtype, width, team):
     def family_plane_gradient(grad_output, x, mean, invvar, weight, mean_g, mean_gx, outer, sets, grad_input):
         grads = cuda.local.array(elements, dtype)
         values = cuda.local.array(elements, dtype)
+        if mean_g is None:  # then this is the first kernel of its operation
+            grid_dependency_sync()
         _, line, last, channel, _, start, end = find(cuda.gridDim.x - 1 - cuda.blockIdx.x, x, outer)
         if line < last:
             for u in range(units):
@@ -275,6 +290,7 @@ def build_gradient(dtype, width, team):
                     load_vector_into(grads, u * width, grad_output, (line + u // turns, channel, at * width), width)
                     if mean_g is not None:
                         load_vector_into(values, u * width, x, (line + u // turns, channel, at * width), width)
+            grid_dependency_sync()  # x was there before
             index = line // outer * sets + channel // (x.shape[1] // sets)
             center = load(mean, index)
             scale = load(invvar, index)
