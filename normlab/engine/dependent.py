@@ -3,8 +3,9 @@
 A launch takes a microsecond or two after the last block of the kernel before it has ended: too long for a kernel that
 itself takes three. A kernel that calls `grid_dependency_sync` is launched ahead of time (`launch` sees that it does):
 as soon as all blocks of the kernel before have called `launch_dependents`, or ended, its blocks come in where there is
-room, do what needs nothing of that kernel, and wait. So may the second and later kernels of an operation do, whose first
-one was launched the ordinary way: before that began, all inputs were there. Older GPUs do neither. In the simulator one launch ends before the next.
+room, do what needs nothing of that kernel, and wait. So may the second and later kernels of an operation, whose first
+one was launched the ordinary way: before that began, all inputs were there. Older GPUs do neither. In the simulator a
+launch ends before the next one begins.
 
 Source: PTX ISA, `griddepcontrol`; CUDA programming guide, "Programmatic dependent launch".
 """

@@ -26,8 +26,8 @@ def kernels(t, v):
         form, view = (dtype, size, width), (number, number)
         yield columns.build_moments(*form, 32), (x, number, pieces)
         yield columns.build_sums(*form, 32), (x, x, row, row, *view, pieces)
-        yield columns.build_output(*form), (x, row, row, weight, weight, *view, x)
-        yield columns.build_gradient(*form), (x, x, row, row, weight, row, row, *view, x)
+        yield columns.build_output(*form), (x, row, row, weight, weight, *view, number, x)
+        yield columns.build_gradient(*form), (x, x, row, row, weight, row, row, *view, number, x)
     if u is np.float32:
         for values in (49 * wide, 8192 * 4):  # a warp a set, and the most that a block holds
             deal = rows.deal_for(Sets(1, 1, 1, 1, values), wide)

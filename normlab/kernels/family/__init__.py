@@ -2,7 +2,8 @@
 
 Forward: moments of pieces (`planes` or `columns`), merged to those of sets (`merge`), then every element on its own.
 Backward: sums of dy and dy x̂ over the same pieces, merged twice: times gamma over each set, for grad_input, and as they
-are over each channel, for grad_weight and grad_bias; at once where the sets are the channels. A forward whose sets fit in a block is one kernel (`rows`).
+are over each channel, for grad_weight and grad_bias; at once where the sets are the channels. A forward whose sets fit
+in a block is one kernel (`rows`). The second and third kernels begin before the one ahead has ended.
 `normlab.family` calls them; layer norm has ladders of its own.
 """
 

@@ -30,18 +30,19 @@ from normlab.engine import (
 )
 from normlab.kernels.family.sets import Pieces, Sets
 from normlab.stages.ahead import fetcher
-from normlab.stages.moments import chan_merge
+from normlab.stages.moments import chan_merge_share
 from normlab.stages.recompute import affine, normalised_from_input
 from normlab.stages.vector import widest
 
 THREADS = 256
-RESIDENT = 3  # blocks of a multiprocessor, which leaves a thread 80 registers
-BLOCKS = 132 * RESIDENT  # wanted, so that an H200 holds all at once
+RESIDENT = 3  # blocks of a multiprocessor at least, which leaves a thread 80 registers
+BLOCKS = 256  # wanted, where an H200 holds 396: merging more pieces takes longer than they gain
 MANY = 4  # times as many, where there are too many for that: then the last ones to work alone are few
 SLOTS = 8  # of a thread's ring, for vectors of one array; all but one are on their way
 IN_FLIGHT = SLOTS - 1
-SLOTS_OF_TWO = 4  # for vectors of two arrays
+SLOTS_OF_TWO = 5  # for vectors of two arrays
 IN_FLIGHT_OF_TWO = SLOTS_OF_TWO - 1
+TURNS = 16  # rows of a thread in the last kernel
 FEWEST = 4  # rows of a thread, which a part is not cut below
 
 
@@ -79,16 +80,26 @@ class Columns:
     def launch_output(self, launch, x, mean, invvar, weight, bias, output):
         """output = x̂ weight + bias."""
         kernel = build_output(accumulator(invvar), x.dtype.itemsize, self.width)
-        launch(kernel, *self._blocks, x, mean, invvar, weight, bias, *self._view, output)
+        blocks, view = self._applying
+        launch(kernel, *blocks, x, mean, invvar, weight, bias, *view, output)
 
     def launch_gradient(self, launch, grad_output, x, mean, invvar, weight, mean_g, mean_gx, grad_input):
         """grad_input; mean_g, mean_gx: (batches · sets,), or None where the statistics do not depend on x."""
         kernel = build_gradient(accumulator(invvar), x.dtype.itemsize, self.width)
-        launch(kernel, *self._blocks, grad_output, x, mean, invvar, weight, mean_g, mean_gx, *self._view, grad_input)
+        blocks, view = self._applying
+        launch(kernel, *blocks, grad_output, x, mean, invvar, weight, mean_g, mean_gx, *view, grad_input)
 
     @property
     def _blocks(self) -> tuple:
         return (self.sets.batches * self.parts, self.stacks), (self.across, self.down)
+
+    @property
+    def _applying(self) -> tuple:
+        """Blocks of the last kernel, and what it has to know."""
+        turns = min(TURNS, -(-self.sets.outer // self.down))
+        parts = -(-self.sets.outer // (turns * self.down))
+        blocks = self.sets.batches * parts * self.stacks, (self.across, self.down)
+        return blocks, (np.int64(self.sets.sets), np.int64(parts), np.int64(turns))
 
     @property
     def _view(self) -> tuple:
@@ -103,6 +114,22 @@ def rows_of(x, parts, y, down):
 
 
 @cuda.jit(device=True)
+def share_of(x, parts, turns, width):
+    """(batch, first row, last row, channel) of a thread of the last kernel, whose first block takes the end of memory.
+
+    Blocks beside each other in memory follow each other; each has the next `turns` rows for each of its threads.
+    """
+    across, down = cuda.blockDim.x * width, cuda.blockDim.y
+    number = cuda.gridDim.x - 1 - cuda.blockIdx.x
+    stacks = (x.shape[2] + across - 1) // across
+    bundle = number // stacks
+    batch = bundle // parts
+    first = (bundle - batch * parts) * turns * down + cuda.threadIdx.y
+    last = first + min(turns - 1, (x.shape[1] - 1 - first) // down) * down
+    return batch, first, last, (number - bundle * stacks) * across + cuda.threadIdx.x * width
+
+
+@cuda.jit(device=True)
 def next_slot(slot, slots):
     """The place in the ring behind this one."""
     return slot + 1 if slot + 1 < slots else 0
@@ -114,8 +141,9 @@ def statistics_loader(width):
 
     @cuda.jit(device=True)
     def load_statistics(centers, scales, mean, invvar, batch, channel, channels, sets):
+        each = channels // sets
         for k in range(width):
-            index = batch * sets + (channel + k) // (channels // sets)
+            index = batch * sets + (channel + k if each == 1 else (channel + k) // each)
             centers[k] = load(mean, index)
             scales[k] = load(invvar, index)
 
@@ -163,13 +191,10 @@ def build_moments(dtype, itemsize, width, across):
             commit_copies()
             wait_copies(IN_FLIGHT)
             take(values, ring, slot * step + thread * width, x)
-            before = count
+            share = float32(1) / (count + float32(1))
+            for k in range(width):  # a row is a group of one
+                means[k], m2s[k] = chan_merge_share(means[k], m2s[k], count, values[k], cast(0, pieces), share)
             count += float32(1)
-            share = float32(1) / count
-            for k in range(width):  # chan_merge with a group of one
-                delta = values[k] - means[k]
-                means[k] += delta * share
-                m2s[k] += delta * (delta * (before * share))
             row += stride
             ahead += stride
             free = slot
@@ -184,11 +209,13 @@ def build_moments(dtype, itemsize, width, across):
                     counts[y - half] = count
             cuda.syncthreads()  # this round's moments are in shared memory before they are read
             if y < half:
+                other = counts[y]
+                share = other / max(count + other, float32(1))
                 for k in range(width):
-                    means[k], m2s[k], _ = chan_merge(
-                        means[k], m2s[k], count, boards[0, k, thread], boards[1, k, thread], counts[y]
+                    means[k], m2s[k] = chan_merge_share(
+                        means[k], m2s[k], count, boards[0, k, thread], boards[1, k, thread], share
                     )
-                count += counts[y]
+                count += other
             cuda.syncthreads()  # everybody has read them before the next round's take their place
             half >>= 1
         if y == 0 and channel < x.shape[2]:
@@ -287,24 +314,23 @@ def build_output(dtype, itemsize, width):
     load_statistics = statistics_loader(width)
 
     @cuda.jit(launch_bounds=(THREADS, RESIDENT))
-    def family_column_output(x, mean, invvar, weight, bias, sets, parts, output):
+    def family_column_output(x, mean, invvar, weight, bias, sets, parts, turns, output):
         ring = cuda.shared.array(size, kind, alignment=16)
         values = cuda.local.array(width, dtype)
         centers = cuda.local.array(width, dtype)
         scales = cuda.local.array(width, dtype)
         gammas = cuda.local.array(width, dtype)
         betas = cuda.local.array(width, dtype)
-        batch, first, stride = rows_of(x, parts, cuda.threadIdx.y, cuda.blockDim.y)
-        channel = (cuda.blockIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
+        batch, first, row, channel = share_of(x, parts, turns, width)
+        down = cuda.blockDim.y
         place = (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
-        if channel < x.shape[2]:
-            row = first + (x.shape[1] - 1 - first) // stride * stride  # the thread's last
+        if channel < x.shape[2] and first < x.shape[1]:
             ahead = row
             for slot in range(IN_FLIGHT):
                 if ahead >= first:
                     fetch(ring, slot * step + place, x, (batch, ahead, channel))
                 commit_copies()
-                ahead -= stride
+                ahead -= down
             grid_dependency_sync()  # x was there before
             load_statistics(centers, scales, mean, invvar, batch, channel, x.shape[2], sets)
             for k in range(width):
@@ -325,8 +351,8 @@ def build_output(dtype, itemsize, width):
                     beta = None if bias is None else betas[k]
                     values[k] = affine(normalised_from_input(values[k], centers[k], scales[k]), gamma, beta)
                 store_vector_from(output, (batch, row, channel), values, 0, width)
-                row -= stride
-                ahead -= stride
+                row -= down
+                ahead -= down
                 free = slot
                 slot = next_slot(slot, SLOTS)
 
@@ -341,7 +367,7 @@ def build_gradient(dtype, itemsize, width):
     load_statistics = statistics_loader(width)
 
     @cuda.jit(launch_bounds=(THREADS, RESIDENT))
-    def family_column_gradient(grad_output, x, mean, invvar, weight, mean_g, mean_gx, sets, parts, grad_input):
+    def family_column_gradient(grad_output, x, mean, invvar, weight, mean_g, mean_gx, sets, parts, turns, grad_input):
         grad_ring = cuda.shared.array(size, kind, alignment=16)
         ring = cuda.shared.array(size, kind, alignment=16)
         grads = cuda.local.array(width, dtype)
@@ -353,11 +379,10 @@ def build_gradient(dtype, itemsize, width):
         gammas = cuda.local.array(width, dtype)
         if mean_g is None:  # then this is the first kernel of its operation
             grid_dependency_sync()
-        batch, first, stride = rows_of(x, parts, cuda.threadIdx.y, cuda.blockDim.y)
-        channel = (cuda.blockIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
+        batch, first, row, channel = share_of(x, parts, turns, width)
+        down = cuda.blockDim.y
         place = (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
-        if channel < x.shape[2]:
-            row = first + (x.shape[1] - 1 - first) // stride * stride  # the thread's last
+        if channel < x.shape[2] and first < x.shape[1]:
             ahead = row
             for slot in range(IN_FLIGHT_OF_TWO):
                 if ahead >= first:
@@ -365,7 +390,7 @@ def build_gradient(dtype, itemsize, width):
                     if mean_g is not None:
                         fetch(ring, slot * step + place, x, (batch, ahead, channel))
                 commit_copies()
-                ahead -= stride
+                ahead -= down
             grid_dependency_sync()  # x was there before
             load_statistics(centers, scales, mean, invvar, batch, channel, x.shape[2], sets)
             if mean_g is not None:
@@ -392,8 +417,8 @@ def build_gradient(dtype, itemsize, width):
                         gradient = gradient - firsts[k] - xhat * seconds[k]
                     grads[k] = gradient * scales[k]
                 store_vector_from(grad_input, (batch, row, channel), grads, 0, width)
-                row -= stride
-                ahead -= stride
+                row -= down
+                ahead -= down
                 free = slot
                 slot = next_slot(slot, SLOTS_OF_TWO)
 

@@ -125,7 +125,7 @@ def finder(width, team, teams):
     Returns (group of lines, first line, line behind the last, channel, part, the thread's first vector, the vector
     behind the team's last). There are no lines for a channel that does not exist.
     """
-    seats, _, lines, length, parts = team
+    lines, length, parts = team.lines, team.length, team.parts
 
     @cuda.jit(device=True)
     def find(number, x, outer):
@@ -139,8 +139,14 @@ def finder(width, team, teams):
         last = min(line + lines, (batch + 1) * outer)
         if channel >= x.shape[1]:
             last = line
-        return group, line, last, channel, part, part * length + cuda.threadIdx.x, min(
-            (part + 1) * length, x.shape[2] // width
+        return (
+            group,
+            line,
+            last,
+            channel,
+            part,
+            part * length + cuda.threadIdx.x,
+            min((part + 1) * length, x.shape[2] // width),
         )
 
     return find
