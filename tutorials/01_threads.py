@@ -31,8 +31,8 @@ from normlab.sim import sanitize, trace
 lesson.begin()
 
 # %% [markdown]
-# The line above says where kernels run here: on a GPU, or in normlab's **simulator** of one. The notebook is the same in
-# both cases. All *results* below hold for a GPU, and so do the *counts* (but for loads that a compiler saves; more of
+# What is printed above says where kernels run here: on a GPU, or in normlab's **simulator** of one. The notebook is the
+# same in both cases. All *results* below hold for a GPU, and so do the *counts* (but for loads that a compiler saves; more of
 # that at the end). Only *times* need one.
 #
 # ## A kernel is a function that many threads run

@@ -18,7 +18,7 @@ from normlab.course import wire, worker
 from normlab.course.exercise import Case, Launch
 
 NO_RESULT = "the solution's process sent something that is no result"
-OBSERVED = {"sanitize": "findings", "trace": "traces", "writer": "writer"}  # what is watched → what a reply must have
+OBSERVED = {"sanitize": "findings", "trace": "traces", "writer": "writer", "busiest": "busiest"}  # what is watched → what a reply must have
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Solution:
         self._here.close()
 
     def run(self, case: Case, watch: str, **more: Any) -> Run:
-        """Run a case's launches under `watch`: "sanitize", "trace" or "writer" (`worker`). The case stays as it is."""
+        """Run a case's launches under `watch`, one of OBSERVED (`worker`). The case stays as it is."""
         fresh = [*case.want, *case.scratch]
         arrays = {name: _poisoned(array) if name in fresh else array for name, array in case.arrays.items()}
         header = {
