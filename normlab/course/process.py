@@ -18,7 +18,8 @@ from normlab.course import wire, worker
 from normlab.course.exercise import Case, Launch
 
 NO_RESULT = "the solution's process sent something that is no result"
-OBSERVED = {"sanitize": "findings", "trace": "traces", "writer": "writer", "busiest": "busiest"}  # what is watched → what a reply must have
+# What is watched → what a reply must have.
+OBSERVED = {"sanitize": "findings", "trace": "traces", "writer": "writer", "busiest": "busiest"}
 
 
 @dataclass(frozen=True)
