@@ -21,12 +21,13 @@ from normlab.kernels import BEST, ForwardStep, Step
 
 
 def where() -> str:
-    """One sentence: what kernels run on here, and what their times are worth."""
+    """In words: what kernels run on here, and what their times are worth."""
     if engine.use_gpu():
         return f"Kernels run on a GPU ({gpu_name()}). Times are the GPU's own."
     return (
-        f"No GPU is used here: kernels run in normlab's simulator, on a CPU with {os.cpu_count()} cores. "
-        "Results and counts are those of a GPU. Times say how long the simulator took, and nothing about a GPU."
+        f"No GPU is used here: kernels run in normlab's simulator, on a CPU with {os.cpu_count()} cores.\n"
+        "Results and counts are those of a GPU.\n"
+        "Times say how long the simulator took, and nothing about a GPU."
     )
 
 

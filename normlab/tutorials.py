@@ -97,7 +97,9 @@ def execute(tutorial: Tutorial) -> tuple[Any, float]:
     notebook = read(tutorial.source)
     began = time.perf_counter()
     try:
-        NotebookClient(notebook, timeout=int(2 * LONGEST), kernel_name="python3").execute(cwd=str(FOLDER))
+        NotebookClient(notebook, timeout=int(2 * LONGEST), kernel_name="python3", coalesce_streams=True).execute(
+            cwd=str(FOLDER)
+        )
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         raise TutorialError(f"{tutorial.source.name} fails:\n{error}") from None
     seconds = time.perf_counter() - began

@@ -31,8 +31,8 @@ from normlab.sim import sanitize, trace
 lesson.begin()
 
 # %% [markdown]
-# The line above says where kernels run here: on a GPU, or in normlab's **simulator** of one. The notebook is the same in
-# both cases. All *results* below hold for a GPU, and so do the *counts* (but for loads that a compiler saves; more of
+# What is printed above says where kernels run here: on a GPU, or in normlab's **simulator** of one. The notebook is the
+# same in both cases. All *results* below hold for a GPU, and so do the *counts* (but for loads that a compiler saves; more of
 # that at the end). Only *times* need one.
 #
 # ## A kernel is a function that many threads run
@@ -85,9 +85,10 @@ plt.show()
 # The sum in the kernel's first line is so common that it has a name: `cuda.grid(1)`. (`.x` is there because blocks and
 # grids may have two or three dimensions. Later.)
 #
-# Why two levels, and not just 24 threads? A GPU has many processors, called **multiprocessors**; an H200 has 132. A
-# block runs on one of them, from beginning to end. The threads of one block can talk to each other quickly. Different
-# blocks run in any order, at the same time or one after another, and should not need each other.
+# Why two levels, and not just 24 threads? A GPU has many processors, called **multiprocessors**; NVIDIA's H200, the GPU
+# that these notebooks quote, has 132. A block runs on one of them, from beginning to end. The threads of one block can
+# talk to each other quickly. Different blocks run in any order, at the same time or one after another, and should not
+# need each other.
 #
 # ## One thread too many
 #
@@ -143,7 +144,7 @@ for ax, values, name in zip(axes, (threads // 32, threads % 32), ("warp", "lane"
     ax.set_yticks([0.5], [name])
     for start in range(0, 96, 8):
         ink = "white" if values[start] > values.max() / 2 else "black"
-        ax.text(start + 0.5, 0.5, str(values[start]), ha="center", va="center", fontsize=8, color=ink)
+        ax.text(start + 0.6, 0.5, str(values[start]), ha="left", va="center", fontsize=8, color=ink)
 axes[0].set_title("A block of 96 threads: three warps")
 axes[1].set_xlabel("thread of the block")
 plt.show()
@@ -253,7 +254,7 @@ for stride in strides:
 figure, ax = plt.subplots()
 ax.plot(strides, sectors, "o-")
 ax.axhline(32, color="grey", linestyle=":")
-ax.text(12, 30.2, "a sector for each lane: it cannot get worse", fontsize=8)
+ax.text(16, 30.2, "a sector for each lane: it cannot get worse", ha="right", fontsize=8)
 ax.set(xlabel="stride, in float32", ylabel="sectors a request", ylim=(0, 34), title="A warp loads 32 float32 (counted)")
 plt.show()
 
@@ -333,7 +334,7 @@ for step in LADDERS["forward"][:2]:
 # Those numbers were measured on an H200 (each step's file says so). 1.0 would be as fast as this GPU copies an array of
 # the same size. The second step is eight times as fast. (It also has 128 times as many threads, and that helps, too.)
 #
-# Does it show here?
+# Does it show here? (`lesson.on_device` puts arrays where the kernels run; `lesson.timed` says how long a call takes.)
 
 # %%
 n1 = 65536 if use_gpu() else 32

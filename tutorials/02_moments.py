@@ -280,7 +280,7 @@ for name, got in (("mean", mean), ("invvar", invvar)):
 #
 # Welford's step has a **division**, and every step needs the result of the one before. A division is many instructions.
 # Here are two steps of the forward ladder, on an H200. The one with Welford reads its rows twice: for the moments, and
-# for the output. (It is the kernel of **apex**, NVIDIA's library of fused operations for PyTorch, which normlab
+# for the output. (It is the kernel of **apex**, NVIDIA's library of fast kernels for PyTorch, some of which normlab
 # rebuilds.) The other one reads its rows three times and only adds. **bfloat16** is a float of 16 bits: as large a
 # range as float32, fewer digits, and half as many bytes to move.
 

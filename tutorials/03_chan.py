@@ -35,7 +35,7 @@ f32 = np.float32
 #
 # Welford's step takes one value after another. A row of 4,096 values would keep one thread busy for 4,096 steps, while
 # thousands of threads have nothing to do. So deal the row out: 128 threads, 32 values each. Each thread runs Welford on
-# its own values and ends with its own **(mean, m2, count)**, short: the **moments** of its values. What are the moments
+# its own values and ends with its own **(mean, m2, count)**; in short, the **moments** of its values. What are the moments
 # of all?
 #
 # ## The formula, derived
@@ -274,7 +274,7 @@ for n in (4000, 40):  # the second one has fewer values than threads
 from normlab import family
 
 images = np.random.default_rng(5).normal(loc=3, size=(4, 2, 6, 6)).astype(f32)  # (images, channels, height, width)
-_, mean, invvar = family.batch_norm(images)
+_, mean, _ = family.batch_norm(images)
 print("mean of each channel:", mean, " NumPy:", images.mean(axis=(0, 2, 3)))
 
 # %% [markdown]

@@ -276,8 +276,8 @@ print(sanitize(half_of_it_in_a_branch)[1, 32](np.ones(32, f32), np.zeros(32, f32
 #
 # ## Here
 #
-# Two steps of the forward ladder that differ in this one idea: sums by trees in shared memory, or by shuffles. (In the
-# simulator they take about the same time. That says nothing about a GPU.)
+# Two steps of the forward ladder that differ in this one idea: sums by trees in shared memory, or by shuffles. (Which
+# of the two is quicker in the simulator says nothing about a GPU.)
 
 # %%
 from normlab.kernels import LADDERS

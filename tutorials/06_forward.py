@@ -179,7 +179,8 @@ print(lesson.source(step_3_apex.build(float32)))
 
 # %% [markdown]
 # Differences from ours: None for what is absent, and a loop over rows. (Rows are counted by `blockIdx.y`, as in apex. A
-# grid has at most 65,535 blocks in y, so a block may have to take several rows.)
+# grid has at most 65,535 blocks in y, so a block may have to take several rows.) `WARPS` is 4, `THREADS` 128, and `dtype`
+# what `build` was given. `row_mean_square` is `row_moments` for sums of squares.
 
 # %%
 x = (rng.normal(size=(4, 500)) + 1).astype(f32)

@@ -36,7 +36,7 @@ f32 = np.float32
 # ## What is given, and what is asked
 #
 # Training minimises a loss L. The backward pass goes through the layers from the last to the first. When it comes to
-# ours, ∂L/∂y is known for every output: the array `grad_output`, short **dy**. Three gradients are asked for: with
+# ours, ∂L/∂y is known for every output: the array `grad_output`, **dy** for short. Three gradients are asked for: with
 # respect to the input, to γ and to β.
 #
 # Write x̂ for the normalised value, so y_j = γ_j x̂_j + β_j (one row; j counts columns). Two of them are easy:

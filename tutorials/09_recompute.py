@@ -3,7 +3,7 @@
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/09_recompute.ipynb)
 #
-# **Aim.** Save a tensor of memory per norm by keeping the output in place of the input. Derive what that costs in
+# **Aim.** Save the memory of one array per norm, by keeping the output in place of the input. Derive what that costs in
 # accuracy, see it break on a real model, and repair it.
 #
 # **Before.** [Tutorial 7](07_backward.ipynb): the backward pass.
@@ -41,7 +41,7 @@ f32 = np.float32
 # The backward pass of a norm needs x̂. In tutorial 7 it came from the saved input: x̂ = (x − μ) r. So x, an array of n1
 # × n2, must stay in memory from the forward pass until the backward pass comes by.
 #
-# In most transformers of today, though, nobody else needs x. Look at the picture: x is the **residual stream**, the line
+# In most language models of today, though, nobody else needs x. Look at the picture: x is the **residual stream**, the line
 # that runs through the whole model. It goes past the norm, and the block's result is *added* to it; the gradient of an
 # addition needs no saved values. The norm's **output** y, on the other hand, is the input of a linear layer. That
 # layer's gradient for its weights is made of y, so y is kept anyway.

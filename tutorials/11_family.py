@@ -93,7 +93,8 @@ print(
 #
 # Step 4 of the forward ladder is this kernel with everything that Triton's compiler would add: which thread has which
 # columns, and the trees. (`cuda.local.array(LOADS, dtype)` is a small array that belongs to one thread alone. If only
-# constants index it, the compiler keeps it in registers. `LOADS` is 8, `threads` 128, `block_columns` 8 × 128.)
+# constants index it, the compiler keeps it in registers. `LOADS` is 8, `threads` 128, `block_columns` 8 × 128,
+# and `total` adds up a thread's eight sums.)
 
 # %%
 print(lesson.source(step_4_column_blocks.build(float32, 128)))
@@ -176,9 +177,8 @@ wanted = {
     "group": affine(by_axes(x.reshape(N, G, C // G, H, W), (2, 3, 4)).reshape(x.shape)),
     "layer": affine(by_axes(x, (1, 2, 3))),
 }
-full = [
-    np.broadcast_to(one[:, None, None], (C, H, W)).astype(f32) for one in (weight, bias)
-]  # layer norm's are per element
+# Layer norm's weight and bias are per element.
+full = [np.broadcast_to(one[:, None, None], (C, H, W)).astype(f32) for one in (weight, bias)]
 got = {
     "batch": family.batch_norm(x, weight=weight, bias=bias),
     "instance": family.instance_norm(x, weight=weight, bias=bias),
@@ -267,10 +267,9 @@ def read_channel(x, y):
 
 pixels = np.zeros((64, 64), f32)
 line = lesson.line(read_channel, "x[lane, 0]")
-first = trace(read_channel)[1, 32](pixels.T, np.zeros(32, f32)).request(
-    line, "ld"
-)  # channels first: pixels are neighbours
-last = trace(read_channel)[1, 32](pixels, np.zeros(32, f32)).request(line, "ld")  # channels last
+channels_first, channels_last = pixels.T, pixels  # in the first, a channel's pixels are neighbours in memory
+first = trace(read_channel)[1, 32](channels_first, np.zeros(32, f32)).request(line, "ld")
+last = trace(read_channel)[1, 32](channels_last, np.zeros(32, f32)).request(line, "ld")
 print("sectors a request, channels first:", len(set(address // 32 for address in first.addresses)))
 print("sectors a request, channels last: ", len(set(address // 32 for address in last.addresses)))
 

@@ -54,7 +54,8 @@ f32 = np.float32
 #
 # $$ t \ge \max\left( \frac{\text{operations}}{\text{operations per second}}, \frac{\text{bytes}}{\text{bytes per second}} \right) $$
 #
-# This is the **roofline** (Williams, Waterman and Patterson 2009). An H200, from its data sheet:
+# This is the **roofline** (Williams, Waterman and Patterson 2009). An H200, from its data sheet (a TFLOP/s is 10¹²
+# operations on floats a second):
 
 # %%
 gpu = model.H200
@@ -123,7 +124,7 @@ for step in LADDERS["forward"][1:5]:
 # ### Vectors
 #
 # A load instruction can bring **16 bytes** to each lane: four float32, or eight bfloat16. Numba does not make such
-# instructions from ordinary code. normlab's engine has two intrinsics that do: `load_vector_into(target, start, array,
+# instructions from ordinary code. normlab's engine has two functions that do: `load_vector_into(target, start, array,
 # index, width)` and `store_vector_from`.
 
 
@@ -188,9 +189,7 @@ names = {
 figure, axes = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained", sharey=True)
 for ax, (name, title) in zip(axes, names.items(), strict=True):
     values = [result.metrics[name] for result in traced.values()]
-    ax.barh(list(traced), values, color="#1b4f8a")
-    for place, value in enumerate(values):
-        ax.text(value, place, f" {value:,.0f}", va="center", fontsize=8)
+    ax.bar_label(ax.barh(list(traced), values, color="#1b4f8a"), fmt="{:,.0f}", padding=3, fontsize=8)
     ax.set(title=title, xlim=(0, 1.25 * max(values)))
 axes[0].invert_yaxis()
 plt.show()
@@ -323,9 +322,10 @@ plt.show()
 #
 # ## 6. What does a barrier wait for?
 #
-# `pipelined` deals long rows to the blocks of a cluster. For each row the blocks exchange sums, so they meet at a barrier
-# of the cluster. It comes in two halves, `cluster_arrive` ("I am here") and `cluster_wait` ("are all here?"). In between a
-# block does what needs nobody else: it writes `grad_input` of the row before.
+# `pipelined` deals long rows to the blocks of a **cluster**: blocks that run at the same time, and can read each other's
+# shared memory. For each row they exchange sums, so they meet at a barrier of the cluster. It comes in two halves,
+# `cluster_arrive` ("I am here") and `cluster_wait` ("are all here?"). In between a block does what needs nobody else: it
+# writes `grad_input` of the row before.
 #
 # Now, what has to be visible to others after a barrier? *Everything* that was written before it, so the rule says. Look at
 # the instruction:

@@ -204,8 +204,13 @@ figure, ax = plt.subplots()
 ax.loglog(side, [model.tile_intensity(int(t), int(t)) for t in side], "o-")
 ax.axhline(model.H200.ridge, color="black", linewidth=0.8)
 ax.text(1, model.H200.ridge * 1.15, "H200's memory needs this much")
-for t, text in ((1, "no tile"), (32, "this step's block"), (128, "the next tutorial's")):
-    ax.annotate(text, (t, t / 4), xytext=(t * 1.15, t / 14), arrowprops={"arrowstyle": "-", "color": "grey"})
+for t, text, place, side_of_it in (
+    (1, "no tile", (20, -3), "left"),
+    (32, "this step's block", (20, -20), "left"),
+    (128, "the next tutorial's", (-20, 8), "right"),
+):
+    line = {"arrowstyle": "-", "color": "grey"}
+    ax.annotate(text, (t, t / 4), place, textcoords="offset points", ha=side_of_it, arrowprops=line)
 ax.set(xlabel="T", ylabel="operations a byte", title="A square tile (computed)", xticks=side, xticklabels=side)
 ax.minorticks_off()
 plt.show()

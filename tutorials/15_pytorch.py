@@ -202,7 +202,8 @@ print("same output:", torch.equal(compiled(x), model(x)))
 
 # %% [markdown]
 # The norm is one node, and the graph is in one piece. (The node `_are_functorch_transforms_active` is a question that
-# the module asks PyTorch.) The same operators make `torch.export` work, and CUDA graphs can capture the launches.
+# the module asks PyTorch.) The same operators make `torch.export` work, and a CUDA graph (a recording of
+# launches, which the GPU plays again as one) can capture them.
 #
 # ## A LLaMA-shaped stack
 #

@@ -15,7 +15,8 @@ from normlab.cli.tutorials import list_or_open
 
 FIRST_STEPS = {  # what normlab alone shows, in order of use
     "compare": "recompute from the output, or save the input? on real data",
-    "course start DIR": "learn it: exercises from one value to whole kernels, checked here",
+    "tutorials": "read it: notebooks that begin with what a warp is",
+    "course start DIR": "do it: exercises from one value to whole kernels, checked here",
     "course check": "... what is wrong in them, where, and for which input",
     "trace forward": "what does each kernel ask of memory? line by line",
     "run --sanitize SCRIPT": "a numba.cuda program of yours without a GPU, and its bugs",

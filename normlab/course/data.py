@@ -100,7 +100,13 @@ def backward_case(drawn: Drawn, name: str, how: oracle.Arithmetic) -> tuple[dict
     weight = values("normal", rng, columns)
     forward = oracle.layer_norm(x, columns, eps=EPS)
     means, invvars = np.asarray(forward[1:], np.float32)
-    given = grad_output, x, columns, weight, None, EPS
-    truth, bound = oracle.layer_norm_backward(*given), oracle.layer_norm_backward_bound(*given, how)
     arrays = {"grad_output": grad_output, "x": x, "means": means, "invvars": invvars, "weight": weight}
-    return arrays, Answer(getattr(truth, name), getattr(bound, name))
+    return arrays, gradient(arrays, name, how)
+
+
+def gradient(arrays: dict[str, np.ndarray], name: str, how: oracle.Arithmetic, rows: slice = slice(None)) -> Answer:
+    """The gradient `name` of some rows of what `backward_case` gives."""
+    x = arrays["x"][rows]
+    given = arrays["grad_output"][rows], x, x.shape[1], arrays["weight"], None, EPS
+    truth, bound = oracle.layer_norm_backward(*given), oracle.layer_norm_backward_bound(*given, how)
+    return Answer(getattr(truth, name), getattr(bound, name))

@@ -110,6 +110,7 @@ class Exercise:
     kinds: tuple[str, ...] = ("counting", "normal", "offset")
     budgets: tuple[Budget, ...] = ()
     lines: int | None = None  # of code that may be added at most
+    elements: int | None = None  # of global memory that one thread may touch on the example: threads share the work
     picture: str = "tree"  # what --show draws: "tree", "banks" or "sectors"
 
     def draws(self, seed: int, count: int) -> list[Drawn]:

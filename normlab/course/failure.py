@@ -136,6 +136,15 @@ def over_budget(budget: Budget, traces: list[dict[str, Any]], drawn: Drawn, file
     return replace(failure, line=worst["line"]).explained(detail)
 
 
+def unshared(busiest: dict[str, Any], at_most: int, drawn: Drawn) -> Failure:
+    """Say that one thread does too much."""
+    headline = (
+        f"{busiest['elements']} elements of global memory touched by one thread, at most {at_most} allowed: let all "
+        "threads of a block share the work"
+    )
+    return Failure("budget", headline, None, (f"by {_thread(busiest)}", f"counted on {drawn}"))
+
+
 def _thread(who: dict[str, Any]) -> str:
     return f"block {tuple(who['block'])}, warp {who['warp']}, lane {who['lane']}"
 

@@ -83,6 +83,7 @@ def check(
                 except FailureError as error:
                     unseen = error.failure
             grader.within(exercise.budgets)
+            grader.shared()
             _short(exercise, source, skeleton)
             if "budgets" in parts:
                 parts["budgets"] = POINTS["budgets"]
@@ -177,6 +178,18 @@ class _Grader:
         for budget in budgets:
             if over := failure.over_budget(budget, traces, drawn, self.file):
                 raise FailureError(over)
+
+    def shared(self) -> None:
+        """Hold the solution to how much one thread may do of the example."""
+        if self.exercise.elements is None:
+            return
+        drawn = self.exercise.example_case
+        try:
+            busiest = self.solution.run(self.exercise.make(drawn), "busiest").observed["busiest"]
+        except StoppedError as error:
+            raise FailureError(failure.stopped(error)) from None
+        if busiest["elements"] > self.exercise.elements:
+            raise FailureError(failure.unshared(busiest, self.exercise.elements, drawn))
 
     def picture(self) -> bytes | None:
         """Draw what the solution does on the example, if it comes that far."""

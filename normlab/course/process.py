@@ -18,7 +18,8 @@ from normlab.course import wire, worker
 from normlab.course.exercise import Case, Launch
 
 NO_RESULT = "the solution's process sent something that is no result"
-OBSERVED = {"sanitize": "findings", "trace": "traces", "writer": "writer"}  # what is watched → what a reply must have
+# What is watched → what a reply must have.
+OBSERVED = {"sanitize": "findings", "trace": "traces", "writer": "writer", "busiest": "busiest"}
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,12 @@ class Limits:
     """What a solution may take: of processor time, which does not depend on what else the machine does, and of memory.
 
     seconds: of processor time, a launch. altogether: of all its launches. patience: seconds of the clock that the
-    grader waits for a launch, for those that sleep. memory: bytes.
+    grader waits for a launch, for those that sleep or compute where no timer stops them. memory: bytes.
     """
 
-    seconds: float = 3.0
-    altogether: float = 8.0
-    patience: float = 9.0
+    seconds: float = 2.5
+    altogether: float = 7.5
+    patience: float = 7.5
     memory: int = 1 << 30
 
 
@@ -64,6 +65,7 @@ def _context() -> BaseContext:
 
 
 NORMAL = Limits()
+STARTING = 60.0  # seconds of the clock until a process is there; its file is not yet in it
 
 
 class Solution:
@@ -79,7 +81,8 @@ class Solution:
         self._process.start()
         there.close()  # the process has it now: the pipe ends when it does
         try:
-            self._ask({"source": source, "file": file}, [], "being loaded")
+            self._ask({"source": "", "file": file}, [], "being started", STARTING)
+            self._ask({"source": source, "file": file}, [], "being loaded", self._patience)
         except BaseException:
             self.close()
             raise
@@ -99,7 +102,7 @@ class Solution:
         self._here.close()
 
     def run(self, case: Case, watch: str, **more: Any) -> Run:
-        """Run a case's launches under `watch`: "sanitize", "trace" or "writer" (`worker`). The case stays as it is."""
+        """Run a case's launches under `watch`, one of OBSERVED (`worker`). The case stays as it is."""
         fresh = [*case.want, *case.scratch]
         arrays = {name: _poisoned(array) if name in fresh else array for name, array in case.arrays.items()}
         header = {
@@ -108,7 +111,9 @@ class Solution:
             "arrays": wire.described(arrays),
             "launches": [[one.kernel, one.grid, one.block, _arguments(one)] for one in case.launches],
         }
-        reply, blobs = self._ask(header | more, [array.tobytes() for array in arrays.values()], "running")
+        reply, blobs = self._ask(
+            header | more, [array.tobytes() for array in arrays.values()], "running", self._patience
+        )
         try:
             results = wire.rebuilt(header["arrays"], blobs[: len(arrays)])
         except ValueError:
@@ -117,12 +122,14 @@ class Solution:
             raise StoppedError("ended", NO_RESULT)
         return Run(results, reply, blobs[len(arrays)] if len(blobs) > len(arrays) else None)
 
-    def _ask(self, header: dict[str, Any], blobs: list[bytes], doing: str) -> tuple[dict[str, Any], list[bytes]]:
+    def _ask(
+        self, header: dict[str, Any], blobs: list[bytes], doing: str, patience: float
+    ) -> tuple[dict[str, Any], list[bytes]]:
         nonce = secrets.token_hex(8)
         try:
             self._here.send_bytes(wire.pack(header | {"nonce": nonce}, blobs))
-            if not self._here.poll(self._patience):
-                raise StoppedError("time", f"nothing came back within {self._patience:g} s: is a loop endless?")
+            if not self._here.poll(patience):
+                raise StoppedError("time", f"nothing came back within {patience:g} s: is a loop endless?")
             reply, results = wire.unpack(self._here.recv_bytes())
         except (EOFError, OSError):
             raise StoppedError(

@@ -140,7 +140,7 @@ def _function(function: ast.FunctionDef, known: set[str]) -> Iterator[Broken]:
 def _node(node: ast.AST, own: set[str], known: set[str]) -> Iterator[Broken]:
     line = getattr(node, "lineno", None)
     if isinstance(node, ast.stmt | ast.expr) and not isinstance(node, STATEMENTS + EXPRESSIONS):
-        yield Broken("python", f"a kernel has no {_words(node)}: Numba compiles none for a GPU", line)
+        yield Broken("python", f"a kernel has no {_words(node)}: loops, branches and arithmetic have to do", line)
     elif isinstance(node, ast.Slice):
         yield Broken("numpy", "a kernel takes one element at a time, not a slice: its threads are the loop", line)
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):

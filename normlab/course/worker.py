@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from normlab.course import wire
+from normlab.course.busiest import busiest
 from normlab.course.writers import last_writer
 from normlab.sim import Trace, sanitize, trace
 from normlab.sim.launch import Launch
@@ -124,6 +125,7 @@ def _launch_all(names: dict[str, Any], header: dict[str, Any], arrays: dict[str,
     """Run the launches one after another, watched as the header says."""
     watch, fresh = header["watch"], set(header["fresh"])
     traces: list[Trace] = []
+    counts: list[dict[str, Any]] = []
     writer = None
     for kernel, grid, block, given in header["launches"]:
         grid, block = (tuple(one) if isinstance(one, list) else one for one in (grid, block))
@@ -139,6 +141,8 @@ def _launch_all(names: dict[str, Any], header: dict[str, Any], arrays: dict[str,
                 return {"findings": findings}
         elif watch == "trace":
             traces.append(trace(function)[grid, block](*arguments))
+        elif watch == "busiest":
+            counts.append(busiest(function)[grid, block](*arguments))
         else:
             launch = last_writer(function, arrays[header["array"]], tuple(header["index"]))[grid, block]
             writer = launch(*arguments) or writer
@@ -146,6 +150,8 @@ def _launch_all(names: dict[str, Any], header: dict[str, Any], arrays: dict[str,
         return {"findings": []}
     if watch == "writer":
         return {"writer": writer}
+    if watch == "busiest":
+        return {"busiest": max(counts, key=lambda one: one["elements"])}
     counted = {"traces": [one.as_dict() for one in traces]}
     return counted | ({"picture": _picture(traces, header["picture"])} if "picture" in header else {})
 

@@ -47,9 +47,10 @@ def block_moments(mean, m2, count, buffer):
 def block_sums(first, second, buffer):
     """Two sums over the block from those of its warps (apex: the inter-warp reduction of cuComputeGradInput).
 
-    Two at once, because a barrier costs the same for one. Args: first, second: the sums of the caller's warp, in its
-    lane 0.
-    buffer: shared, (2, warps). Returns: both sums over the block, in every thread.
+    Two at once, because a barrier costs the same for one.
+
+    Args: first, second: the sums of the caller's warp, in its lane 0. buffer: shared, (2, warps). Returns: both sums
+    over the block, in every thread.
     """
     lane = lane_index()
     warp = warp_index()
@@ -78,7 +79,7 @@ def block_sum(value, buffer):
     """One sum over the block from those of its warps: `block_sums` where the second sum only rides along.
 
     Args: value: the sum of the caller's warp, in its lane 0. buffer: shared, (2, warps). Returns: the sum, in every
-        thread.
+    thread.
     """
     return block_sums(value, value, buffer)[0]
 

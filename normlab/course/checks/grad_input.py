@@ -25,6 +25,7 @@ EXERCISE = Exercise(
         "Then all threads: sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer).",
         "Divide both sums by float32(x.shape[1]); the second walk stores (g - mean_g - x̂ * mean_gx) * invvar.",
     ),
+    elements=18,
     budgets=(
         Budget(LOADS, 52, "3 arrays twice, by 32 lanes together, and 4 for the row's mean and invvar"),
         Budget(STORES, 8, "32 neighbouring lanes store at once"),

@@ -1,12 +1,17 @@
 """Exercise: LayerNorm's gradient of the weight in two kernels. apex's way is in `normlab.kernels.backward`."""
 
-from normlab.course.data import arithmetic, backward_case, nothing
-from normlab.course.exercise import LOADED_SECTORS, Budget, Case, Drawn, Exercise, Launch, Size
+import numpy as np
+
+from normlab.course.data import arithmetic, backward_case, gradient, nothing
+from normlab.course.exercise import LOADED_SECTORS, Answer, Budget, Case, Drawn, Exercise, Launch, Size
 
 
 def _make(drawn: Drawn) -> Case:
     rows, columns, parts = drawn["rows"], drawn["columns"], drawn["parts"]
-    arrays, answer = backward_case(drawn, "grad_weight", arithmetic(max(rows, columns) + parts))
+    how = arithmetic(max(rows, columns) + parts)
+    arrays, answer = backward_case(drawn, "grad_weight", how)
+    # What each part leaves is held to its answer, too: else one part could do the work of all.
+    of_parts = [gradient(arrays, "grad_weight", how, slice(part, None, parts)) for part in range(parts)]
     del arrays["weight"]
     blocks = -(-columns // 32)
     return Case(
@@ -15,8 +20,7 @@ def _make(drawn: Drawn) -> Case:
             Launch("final_sums", blocks, 32, ("partial", "grad_weight")),
         ],
         arrays=arrays | {"partial": nothing(parts, columns), "grad_weight": nothing(columns)},
-        want={"grad_weight": answer},
-        scratch=("partial",),
+        want={"partial": Answer(*map(np.array, zip(*of_parts, strict=True))), "grad_weight": answer},
     )
 
 

@@ -43,6 +43,7 @@ EXERCISE = Exercise(
         "The row's first channel: its group, which is row % groups, times channels_of_group.",
         "Everything else is LayerNorm, with weight[channel] and bias[channel].",
     ),
+    elements=12,
     budgets=(
         Budget(STORES, 8, "2 rows of 128 elements are 8 stores of 32 lanes"),
         Budget(STORED_SECTORS, 32, "8 elements are a sector, if neighbouring lanes store neighbouring elements"),

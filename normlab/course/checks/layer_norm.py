@@ -21,6 +21,7 @@ EXERCISE = Exercise(
         "The walk is the one of the last exercise: from cuda.threadIdx.x to x.shape[1] in steps of cuda.blockDim.x.",
         "means[row] and invvars[row] are written by one thread: if cuda.threadIdx.x == 0.",
     ),
+    elements=24,
     budgets=(Budget(STORES, 20, "32 neighbouring lanes store at once, and one thread stores mean and invvar"),),
     picture="sectors",
 )

@@ -41,6 +41,7 @@ EXERCISE = Exercise(
         "of the tile? Guard loads and stores, not the barrier.",
         "tile = cuda.shared.array((32, 33), float32): an odd number of words a row puts a column into 32 banks.",
     ),
+    elements=8,
     budgets=(
         Budget(LOADED_SECTORS, 128, "a warp that reads 32 neighbours of a row needs 4 sectors"),
         Budget(STORED_SECTORS, 128, "a warp that writes 32 neighbours of a row needs 4 sectors"),

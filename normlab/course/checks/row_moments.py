@@ -20,6 +20,7 @@ EXERCISE = Exercise(
         "Behind the loop, not in it: mean, m2, count = warp_moments(mean, m2, count), then the same with block_moments "
         "and buffer. All threads must come there.",
     ),
+    elements=6,
     budgets=(
         Budget(LOADS, 8, "each of the 256 columns once, by 32 lanes together"),
         Budget(LOADED_SECTORS, 32, "neighbouring lanes that read neighbouring columns need every sector once"),

@@ -30,6 +30,7 @@ EXERCISE = Exercise(
         "barriers.",
         "Between the barriers: for k in range(TILE): total += tile_a[y, k] * tile_b[k, x].",
     ),
+    elements=5,
     budgets=(
         Budget(LOADED_SECTORS, 128, "each tile's 8 rows are 8 sectors, and there are 16 tiles"),
         Budget(BARRIERS, 16, "2 for each of 2 pairs of tiles, in 4 blocks"),

@@ -12,7 +12,7 @@ of 32 words a row a whole column is in one bank. What if a row of the tile were 
     tile = cuda.shared.array((32, 32), float32)        makes a shared array; its shape has to be constants
 
 Checked: right for any shape; 4 sectors a load and a store where the shape is a multiple of 32; no
-bank conflicts. The block has 32 x 8 threads, so each takes 4 elements.
+bank conflicts. The block has 32 x 8 threads, so each takes 4 elements of x and 4 of y.
 
 To write: about 9 lines.
 """

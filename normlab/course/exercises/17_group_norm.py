@@ -13,7 +13,7 @@ it. So this is LayerNorm, but for one thing: which channel, of all of them, does
 belong to?
 
 Checked: right for any number of channels, groups and pixels; 8 stores, of 32 sectors in all, for 2
-rows of 128 elements.
+rows of 128 elements, and no thread that touches more than 12 elements of global memory.
 
 To write: about 6 lines.
 """

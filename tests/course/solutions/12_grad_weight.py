@@ -9,8 +9,9 @@ rows are dealt out to `parts` rows of blocks: part p takes rows p, p + parts, p 
 leaves its sums in partial[p]. A second kernel adds up the parts. No two threads ever write to the
 same place, so there is no race, and the same bits come out every time.
 
-Checked: right for any shape and number of parts; for 32 rows, 64 columns and 4 parts 672 sectors of
-loads: 512 for x and grad_output, each once, 128 for means and invvars, 32 for the partial sums.
+Checked: right for any shape and number of parts, in partial and in grad_weight; for 32 rows, 64
+columns and 4 parts 672 sectors of loads: 512 for x and grad_output, each once, 128 for means and
+invvars, 32 for the partial sums.
 
 To write: about 12 lines.
 """

@@ -41,17 +41,19 @@ def draw_sectors(request: Request, ax: "Axes | None" = None) -> "Axes":
         if boxes:
             look = {"edgecolor": "white", "linewidth": 0.4, **look}
             ax.add_collection(PolyCollection(corners, label=label, gid=label, **look))
+    gap = ""
     for border, (sector, following) in enumerate(pairwise(seen.sectors), start=1):
         if following == sector + 1:
             ax.axvline(border, color=ink.GRID, linewidth=0.6)
         else:
             ax.axvline(border, color=ink.TEXT, linewidth=1.3, linestyle=":", gid="gap")
+            gap = " (dotted: a gap)"
     step = -(-columns // 16)
     ax.set_xticks([column + 0.5 for column in range(0, columns, step)], [str(n) for n in seen.sectors[::step]])
     ax.set_yticks([*(lane + 0.5 for lane in range(0, LANES, 4)), LANES + 1.25], [*map(str, range(0, LANES, 4)), "all"])
     ax.set_xlim(0, columns)
     ax.set_ylim(LANES + 2, 0)
-    ink.labels(ax, f"32-byte sector of {request.array!r}, counted from the array's first (dotted: a gap)", "lane")
+    ink.labels(ax, f"32-byte sector of {request.array!r}, counted from the array's first{gap}", "lane")
     ink.title(ax, subject(request), f"{maker(request)}: {seen.numbers}")
     ink.legend(ax, 3)
     return ax

@@ -114,8 +114,8 @@ def _label(ax: "Axes", seen: Tree) -> None:
     ax.set_yticks(range(seen.steps.start, seen.steps.stop, every))
     ax.set_xlim(first - 0.8, seen.threads.stop - 0.2)
     ax.set_ylim(seen.steps.stop - 0.6, seen.steps.start - 0.4)
-    ink.labels(ax, "thread of the block (dotted: borders of warps)", "step")
     warps = range(first // WARP, (seen.threads.stop - 1) // WARP + 1)
+    ink.labels(ax, "thread of the block" + " (dotted: borders of warps)" * (len(warps) > 1), "step")
     every = -(-len(warps) // 16)
     for warp in warps[::every]:
         middle = (max(first, WARP * warp) + min(seen.threads.stop, WARP * (warp + 1)) - 1) / 2

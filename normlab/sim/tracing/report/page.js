@@ -51,13 +51,14 @@ function sectorMap(seen) {
   shapes.push(rect(left, all, width, 14, "moved"), text(left - 6, all + 11, "all", "end"));
   for (const [place, start, size] of seen.used) shapes.push(rect(left + column * (place + start / SECTOR), all, column * size / SECTOR, 14, "used"));
   const step = every(columns, 16);
+  const gapBefore = place => place > 0 && seen.sectors[place] !== seen.sectors[place - 1] + 1;
   seen.sectors.forEach((sector, place) => {
-    const gap = place && sector !== seen.sectors[place - 1] + 1;
+    const gap = gapBefore(place);
     if (place) shapes.push(line(left + column * place, top, left + column * place, end, gap ? "gap" : "rule"));
     if (place % step === 0) shapes.push(text(left + column * (place + 0.5), end + 13, sector));
   });
   shapes.push(element("path", { d: `M${left} ${top}h${width}V${end}H${left}z`, class: "rule" }));
-  shapes.push(text(left + width / 2, end + 30, `32-byte sector of '${seen.array}', counted from the array's first (dotted: a gap)`));
+  shapes.push(text(left + width / 2, end + 30, `32-byte sector of '${seen.array}', counted from the array's first${seen.sectors.some((_, place) => gapBefore(place)) ? " (dotted: a gap)" : ""}`));
   shapes.push(text(10, top + 150, "lane", "middle", { transform: `rotate(-90 10 ${top + 150})` }));
   const legend = [[rect(0, 1, 16, 10, "used"), "bytes used"], [rect(0, 1, 16, 10, "moved"), "moved along"]];
   if (active.size < LANES) legend.push([rect(0, 1, 16, 10, "absent"), "lane not active"]);
@@ -144,7 +145,7 @@ function tree(seen) {
   for (const time of seen.barriers) shapes.push(tip(line(left, y(time - 0.5), left + width, y(time - 0.5), "barrier"), "barrier"));
   for (let time = begin; time < end; time += every(end - begin, 24)) shapes.push(text(left - 6, y(time) + 4, time, "end"));
   for (let thread = 0; thread < threads; thread += every(threads, 16)) shapes.push(text(x(thread), bottom + 14, thread));
-  shapes.push(text(left + width / 2, bottom + 32, "thread of the block (dotted: borders of warps)"));
+  shapes.push(text(left + width / 2, bottom + 32, `thread of the block${threads > 32 ? " (dotted: borders of warps)" : ""}`));
   shapes.push(text(10, top + 60, "step", "middle", { transform: `rotate(-90 10 ${top + 60})` }));
   const kinds = new Set(seen.arrows.map(arrow => (arrow[4] === "shuffle" ? "shuffle" : "memory")));
   if (seen.barriers.length) kinds.add("barrier");

@@ -1,0 +1,60 @@
+"""How many elements of global memory the busiest thread touches: whether threads share the work, or one does it all."""
+
+from collections import defaultdict
+from typing import Any
+
+from normlab.sim.launch import Launch, Launchable
+from normlab.sim.observe import Observer
+from normlab.sim.observed import ObservedArray, offset_of, pointer
+
+
+class Touched(Observer):
+    """Remembers which elements of global memory each thread reads or writes; one that it comes back to counts once."""
+
+    def __init__(self) -> None:
+        """Know of no access yet."""
+        super().__init__()
+        self.elements: defaultdict[Any, set[int]] = defaultdict(set)  # thread → addresses of the host
+
+    def read(self, array: ObservedArray, key: Any) -> Any:
+        """Read, and look who does."""
+        self._note(array, key, 1)
+        return super().read(array, key)
+
+    def write(self, array: ObservedArray, key: Any, value: Any) -> None:
+        """Store, and look who does."""
+        self._note(array, key, 1)
+        super().write(array, key, value)
+
+    def read_vector(self, array: ObservedArray, key: tuple, width: int) -> Any:
+        """Read, and look who does."""
+        self._note(array, key, width)
+        return super().read_vector(array, key, width)
+
+    def write_vector(self, array: ObservedArray, key: tuple, values: tuple) -> None:
+        """Store, and look who does."""
+        self._note(array, key, len(values))
+        super().write_vector(array, key, values)
+
+    def _note(self, array: ObservedArray, key: Any, elements: int) -> None:
+        offset = offset_of(array, key)
+        if array.buffer.space == "global" and offset is not None:
+            start = pointer(array.raw) + offset
+            self.elements[self.cuda.current].update(start + k * array.itemsize for k in range(elements))
+
+
+def busiest(kernel: Any) -> Launchable:
+    """Return `kernel` as something to launch; the launch returns which thread touches most elements, and how many."""
+
+    def start(launch: Launch, arguments: tuple) -> dict[str, Any]:
+        watch = Touched()
+        launch.run(arguments, watch)
+        thread, elements = max(watch.elements.items(), key=lambda item: len(item[1]))
+        return {
+            "elements": len(elements),
+            "block": list(thread.block.index),
+            "warp": thread.block.warps.index(thread.warp),
+            "lane": thread.lane,
+        }
+
+    return Launchable("busiest", kernel, "forward", 1, start)

@@ -1,0 +1,25 @@
+"""budget: one of the two warps takes the whole row, and the other waits.
+
+Says: let all threads of a block share the work
+"""
+
+
+def grad_input(grad_output, x, means, invvars, weight, result):
+    buffer = cuda.shared.array((2, 2), float32)
+    row = cuda.blockIdx.x
+    mean = means[row]
+    invvar = invvars[row]
+    sum_g = float32(0)
+    sum_gx = float32(0)
+    if cuda.threadIdx.x < 32:
+        for column in range(cuda.threadIdx.x, x.shape[1], 32):
+            g = grad_output[row, column] * weight[column]
+            sum_g += g
+            sum_gx += g * ((x[row, column] - mean) * invvar)
+    sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
+    columns = float32(x.shape[1])
+    if cuda.threadIdx.x < 32:
+        for column in range(cuda.threadIdx.x, x.shape[1], 32):
+            g = grad_output[row, column] * weight[column]
+            normalised = (x[row, column] - mean) * invvar
+            result[row, column] = (g - sum_g / columns - normalised * (sum_gx / columns)) * invvar
