@@ -4,6 +4,9 @@ A row of more than 32 KB does not fit the registers of a block that shares its m
 block of a cluster keeps a slice of the row in shared memory, copied there without passing through registers, and the
 blocks exchange their sums through each other's shared memory, still with one barrier. Blocks stay: as soon as a vector
 of the output is on its way, its place is free, and the same vector of the next row is fetched into it.
+
+Of few rows the latency of memory is most of the time. Then smaller blocks on more multiprocessors share a row, and its
+parameters are fetched into registers while x is on its way, not behind the barrier.
 Moves: x once, the output once.
 Bound by: the wait for the slowest block of a cluster, once a row.
 Measured: see the README, and `plan_for`.
@@ -20,7 +23,6 @@ from normlab.engine import (
     cast,
     cluster_arrive_shared,
     cluster_rank,
-    cluster_sync,
     cluster_wait,
     commit_copies,
     compute_capability,
@@ -28,6 +30,7 @@ from normlab.engine import (
     cuda,
     load_bits_into,
     load_vector_into,
+    multiprocessors,
     resident_clusters,
     store,
     store_vector_from,
@@ -49,24 +52,41 @@ VECTORS = 8  # of a thread
 MAX_CLUSTER = 16
 CLUSTERS_FROM = (9, 0)  # compute capability
 RESIDENT_THREADS = 1536  # of a multiprocessor: what registers and shared memory leave room for
+FEW_ROWS_THREADS = 512  # likewise, with the parameters in registers: 128 of them a thread
+SMALLEST_BLOCK = 64  # threads; a slice is eight blocks then, and more would only have more to wait for
 
 
 class Plan(NamedTuple):
-    """deal: of a slice to a block. blocks: of a cluster. itemsize: bytes an element of x."""
+    """deal: of a slice to threads. blocks: slices of a row. itemsize: bytes an element of x. The bits depend on these.
+
+    spread: blocks that share a slice. few: so few rows that threads have registers for all of their parameters.
+    """
 
     deal: Deal
     blocks: int
     itemsize: int
+    spread: int = 1
+    few: bool = False
+
+    @property
+    def cluster(self) -> int:
+        """Blocks that share a row."""
+        return self.blocks * self.spread
+
+    @property
+    def threads(self) -> int:
+        """Threads a block."""
+        return self.deal.threads // self.spread
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory: the slice."""
-        return self.deal.columns * self.itemsize
+        """Dynamic shared memory a block: its part of the row."""
+        return self.deal.columns * self.itemsize // self.spread
 
     @property
     def resident(self) -> int:
         """Blocks that a multiprocessor holds."""
-        return max(1, RESIDENT_THREADS // self.deal.threads)
+        return max(1, (FEW_ROWS_THREADS if self.few else RESIDENT_THREADS) // self.threads)
 
 
 def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) -> Plan | None:
@@ -79,8 +99,7 @@ def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) ->
     """
     if width * itemsize < 4:  # no asynchronous copy is that narrow
         return None
-    room = block_shared_bytes(capability)
-    most = MAX_CLUSTER if capability >= CLUSTERS_FROM else 1
+    room, most = block_shared_bytes(capability), _largest_cluster(capability)
     for threads in (512, 1024):
         blocks = 1
         while blocks < most and blocks * threads * VECTORS * width < n2:
@@ -92,37 +111,69 @@ def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) ->
     return None
 
 
+def _largest_cluster(capability: tuple[int, int]) -> int:
+    return MAX_CLUSTER if capability >= CLUSTERS_FROM else 1
+
+
+def spread_out(plan: Plan, n1: int, processors: int, capability: tuple[int, int]) -> Plan:
+    """The plan for n1 rows: if these are few, smaller blocks share them, as many as there are multiprocessors.
+
+    A thread keeps its columns and a warp its number among the row's warps, so that no bit depends on n1. Blocks of 512
+    threads are alone on a multiprocessor then, and clusters do not find room on all of those: not on an eighth.
+    """
+    if 8 * n1 * plan.blocks > 7 * processors or plan.threads > FEW_ROWS_THREADS:
+        return plan
+    plan = plan._replace(few=True)
+    most = min(processors // n1, _largest_cluster(capability))
+    while 2 * plan.cluster <= most and plan.threads >= 2 * SMALLEST_BLOCK:
+        plan = plan._replace(spread=2 * plan.spread)
+    return plan
+
+
 @cache
 def build(dtype, plan: Plan):
     """The kernel for an accumulator dtype and a plan."""
-    deal, blocks, itemsize = plan
+    deal, blocks, itemsize, spread, few = plan
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
-    warps, columns = deal.warps, deal.columns
+    cluster, columns = plan.cluster, deal.columns
+    warps, stretch = deal.warps // spread, span // spread
+    kept = deal.elements if few else width  # parameters of a thread, in registers
     bits = uint16 if itemsize == 2 else uint32
-    size, merge = group_size(deal, blocks), group_merger(deal, blocks)
+    size, merge = group_size(deal, blocks), group_merger(deal, blocks, spread)
 
-    @cuda.jit(launch_bounds=(deal.threads, plan.resident))
+    @cuda.jit(device=True)
+    def load_parameters(gammas, betas, at, weight, bias, column):
+        if weight is not None:
+            load_vector_into(gammas, at, weight, column, width)
+        if bias is not None:
+            load_vector_into(betas, at, bias, column, width)
+
+    @cuda.jit(launch_bounds=(plan.threads, plan.resident))
     def forward_clusters(x, weight, bias, eps, factor, output, mean, invvar):
         board = cuda.shared.array((2, 1, 2, warps), dtype)
-        held = cuda.shared.array(0, bits, alignment=16)  # the slice of the row
+        held = cuda.shared.array(0, bits, alignment=16)  # the block's part of the row
         values = cuda.local.array(width, dtype)
-        gammas = cuda.local.array(width, dtype)
-        betas = cuda.local.array(width, dtype)
+        gammas = cuda.local.array(kept, dtype)
+        betas = cuda.local.array(kept, dtype)
         n2 = x.shape[1]
         rank = 0
         row = cuda.blockIdx.x
         stride = cuda.gridDim.x
-        if blocks > 1:
+        if cluster > 1:
             rank = cluster_rank()
-            row //= blocks
-            stride //= blocks
+            row //= cluster
+            stride //= cluster
         warp = cuda.threadIdx.x >> 5
-        place = cuda.threadIdx.x * width  # of the thread's first vector in the slice
-        first = rank * columns + place  # and in the row
+        place = cuda.threadIdx.x * width  # of the thread's first vector in shared memory
+        first = rank // spread * columns + rank % spread * stretch + place  # and in the row
         for v in range(vectors):
             if whole or first + v * span < n2:
-                copy_async(held, place + v * span, x, (row, first + v * span), width)
+                copy_async(held, place + v * stretch, x, (row, first + v * span), width)
         commit_copies()
+        if few:
+            for v in range(vectors):
+                if whole or first + v * span < n2:
+                    load_parameters(gammas, betas, v * width, weight, bias, first + v * span)
         phase = 0
         while row < x.shape[0]:
             wait_copies(0)  # for the thread's own copies: it reads no others
@@ -131,7 +182,7 @@ def build(dtype, plan: Plan):
                 total = cast(0, board)
                 for v in range(vectors):
                     if whole or first + v * span < n2:
-                        load_bits_into(values, 0, held, place + v * span, width, x)
+                        load_bits_into(values, 0, held, place + v * stretch, width, x)
                         for k in range(width):
                             total += values[k]
                 total = warp_sum_butterfly(total)
@@ -140,12 +191,12 @@ def build(dtype, plan: Plan):
             square_sum = cast(0, board)
             for v in range(vectors):
                 if whole or first + v * span < n2:
-                    load_bits_into(values, 0, held, place + v * span, width, x)
+                    load_bits_into(values, 0, held, place + v * stretch, width, x)
                     for k in range(width):
                         deviation = values[k] - center
                         square_sum += deviation * deviation
             leave(board, phase, 0, 1, warp, warp_sum_butterfly(square_sum))
-            if blocks > 1:
+            if cluster > 1:
                 cluster_arrive_shared()
                 cluster_wait()  # all warps of the cluster have left their sums
             else:
@@ -156,16 +207,15 @@ def build(dtype, plan: Plan):
             for v in range(vectors):
                 column = first + v * span
                 if whole or column < n2:
-                    load_bits_into(values, 0, held, place + v * span, width, x)
+                    load_bits_into(values, 0, held, place + v * stretch, width, x)
                     if row + stride < x.shape[0]:
-                        copy_async(held, place + v * span, x, (row + stride, column), width)
-                    if weight is not None:
-                        load_vector_into(gammas, 0, weight, column, width)
-                    if bias is not None:
-                        load_vector_into(betas, 0, bias, column, width)
+                        copy_async(held, place + v * stretch, x, (row + stride, column), width)
+                    at = v * width if few else 0
+                    if not few:
+                        load_parameters(gammas, betas, at, weight, bias, column)
                     for k in range(width):
-                        gamma = None if weight is None else gammas[k]
-                        beta = None if bias is None else betas[k]
+                        gamma = None if weight is None else gammas[at + k]
+                        beta = None if bias is None else betas[at + k]
                         values[k] = affine(normalised_from_input(values[k], center, scale), gamma, beta)
                     store_vector_from(output, (row, column), values, 0, width)
             commit_copies()
@@ -174,8 +224,9 @@ def build(dtype, plan: Plan):
                     store(mean, row, center)
                 store(invvar, row, scale)
             row += stride
-        if blocks > 1:
-            cluster_sync()  # no block ends while others read from its board
+        if cluster > 1:
+            cluster_arrive_shared()
+            cluster_wait()  # no block ends while others read from its board
 
     return forward_clusters
 
@@ -186,15 +237,17 @@ def _run(launch, x, weight, bias, eps, output, mean, invvar):
         return
     plan = None
     if invvar.dtype.itemsize == 4:
-        plan = plan_for(n2, widest(n2, x, weight, bias, output), x.dtype.itemsize, compute_capability(x))
+        capability = compute_capability(x)
+        plan = plan_for(n2, widest(n2, x, weight, bias, output), x.dtype.itemsize, capability)
     if plan is None:
         step_4_column_blocks.STEP.run(launch, x, weight, bias, eps, output, mean, invvar)
         return
+    plan = spread_out(plan, n1, multiprocessors(x), capability)
     kernel = build(accumulator(invvar), plan)
     args = x, weight, bias, eps, np.float32(1 / n2), output, mean, invvar
-    how = {"shared_bytes": plan.shared_bytes, "cluster": plan.blocks}
-    clusters = min(n1, resident_clusters(kernel, plan.deal.threads, *args, **how))
-    launch(kernel, clusters * plan.blocks, plan.deal.threads, *args, **how)
+    how = {"shared_bytes": plan.shared_bytes, "cluster": plan.cluster}
+    clusters = min(n1, resident_clusters(kernel, plan.threads, *args, **how))
+    launch(kernel, clusters * plan.cluster, plan.threads, *args, **how)
 
 
 def _chains(n2: int) -> Chains:
