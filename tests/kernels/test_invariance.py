@@ -259,7 +259,7 @@ def test_a_row_has_the_same_bits_however_many_blocks_share_it(n2, rms, monkeypat
     for n1 in (8, 5, 1):
         got = forward(replace(case, x=case.x[:n1]), step_of("forward", "clusters"))
         assert [bits(array) for array in got] == [bits(None if array is None else array[:n1]) for array in want]
-    assert [(plan.spread, plan.few) for plan in built] == [(1, False), (1, True), (2, True), (4, True)]
+    assert [(plan.spread, plan.parameter_bytes) for plan in built] == [(1, 0), (1, 4), (2, 4), (4, 4)]
 
 
 @pytest.mark.skipif(not use_gpu(), reason="200 long rows take the simulator minutes")

@@ -155,18 +155,22 @@ def test_few_rows_are_spread_out_over_as_many_blocks_as_fit(capability):
         for width in vector_widths(n2, itemsize)
     }
     spreads = set()
-    for plan, processors, n1 in itertools.product(plans - {None}, (1, 66, 132), (1, 2, 3, 7, 8, 16, 57, 115, 132, 200)):
-        spread = step_7_clusters.spread_out(plan, n1, processors, capability)
+    rows = (1, 2, 3, 7, 8, 16, 57, 115, 132, 200)
+    for plan, itemsize, processors, n1 in itertools.product(plans - {None}, (2, 4), (1, 66, 132), rows):
+        spread = step_7_clusters.spread_out(plan, n1, itemsize, processors, capability)
         assert spread[:3] == plan[:3], "what a row's bits depend on"
         assert spread.cluster <= most
         assert spread.threads * spread.cluster == plan.threads * plan.blocks
-        assert spread.shared_bytes * spread.cluster == plan.shared_bytes * plan.blocks
-        if not spread.few:
+        row, parameters = (plan.deal.columns * plan.blocks * size for size in (plan.itemsize, 2 * itemsize))
+        room = SHARED_BYTES.get(capability, 99 * 1024)
+        if not spread.parameter_bytes:
             assert spread == plan
-            assert plan.threads == 1024 or n1 * plan.blocks > 7 / 8 * processors
+            fits = plan.deal.width * itemsize >= 4 and (row + parameters) // plan.blocks + 2048 <= room
+            assert not fits or n1 * plan.blocks > 7 / 8 * processors
             continue
+        assert spread.shared_bytes * spread.cluster == row + parameters
         assert n1 * spread.cluster <= processors
-        assert spread.threads * spread.resident == 512, "128 registers a thread"
+        assert spread.shared_bytes * spread.resident <= room
         assert spread.threads >= 64
         assert 2 * n1 * spread.cluster > processors or 2 * spread.cluster > most or spread.threads == 64
         spreads.add(spread.spread)

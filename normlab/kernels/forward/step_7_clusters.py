@@ -5,8 +5,8 @@ block of a cluster keeps a slice of the row in shared memory, copied there witho
 blocks exchange their sums through each other's shared memory, still with one barrier. Blocks stay: as soon as a vector
 of the output is on its way, its place is free, and the same vector of the next row is fetched into it.
 
-Of few rows the latency of memory is most of the time. Then smaller blocks on more multiprocessors share a row, and its
-parameters are fetched into registers while x is on its way, not behind the barrier.
+With few rows the latency of memory is most of the time. Then smaller blocks on more multiprocessors share a row, and
+its parameters come into shared memory behind it, instead of into registers after the barrier.
 Moves: x once, the output once.
 Bound by: the wait for the slowest block of a cluster, once a row.
 Measured: see the README, and `plan_for`.
@@ -51,22 +51,25 @@ from normlab.stages.warp import warp_sum_butterfly
 VECTORS = 8  # of a thread
 MAX_CLUSTER = 16
 CLUSTERS_FROM = (9, 0)  # compute capability
+BITS = {2: uint16, 4: uint32}  # bytes an element -> the integers that hold its bits
+STATIC_BYTES = 2048  # of shared memory, at most: the board
 RESIDENT_THREADS = 1536  # of a multiprocessor: what registers and shared memory leave room for
-FEW_ROWS_THREADS = 512  # likewise, with the parameters in registers: 128 of them a thread
+FEW_ROWS_THREADS = 512  # likewise, when shared memory holds the parameters too
 SMALLEST_BLOCK = 64  # threads; a slice is eight blocks then, and more would only have more to wait for
 
 
 class Plan(NamedTuple):
     """deal: of a slice to threads. blocks: slices of a row. itemsize: bytes an element of x. The bits depend on these.
 
-    spread: blocks that share a slice. few: so few rows that threads have registers for all of their parameters.
+    spread: blocks that share a slice. parameter_bytes: of an element of weight and bias, for few rows, where shared
+    memory holds them too; else 0.
     """
 
     deal: Deal
     blocks: int
     itemsize: int
     spread: int = 1
-    few: bool = False
+    parameter_bytes: int = 0
 
     @property
     def cluster(self) -> int:
@@ -80,13 +83,13 @@ class Plan(NamedTuple):
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory a block: its part of the row."""
-        return self.deal.columns * self.itemsize // self.spread
+        """Dynamic shared memory a block: its parts of the row, and of weight and bias."""
+        return self.deal.columns * (self.itemsize + 2 * self.parameter_bytes) // self.spread
 
     @property
     def resident(self) -> int:
         """Blocks that a multiprocessor holds."""
-        return max(1, (FEW_ROWS_THREADS if self.few else RESIDENT_THREADS) // self.threads)
+        return max(1, (FEW_ROWS_THREADS if self.parameter_bytes else RESIDENT_THREADS) // self.threads)
 
 
 def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) -> Plan | None:
@@ -106,7 +109,7 @@ def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) ->
             blocks *= 2
         deal = Deal(threads, VECTORS, width, blocks * threads * VECTORS * width == n2)
         plan = Plan(deal, blocks, itemsize)
-        if blocks * deal.columns >= n2 and plan.shared_bytes + 2048 <= room:
+        if blocks * deal.columns >= n2 and plan.shared_bytes + STATIC_BYTES <= room:
             return plan
     return None
 
@@ -115,46 +118,57 @@ def _largest_cluster(capability: tuple[int, int]) -> int:
     return MAX_CLUSTER if capability >= CLUSTERS_FROM else 1
 
 
-def spread_out(plan: Plan, n1: int, processors: int, capability: tuple[int, int]) -> Plan:
+def spread_out(plan: Plan, n1: int, parameter_bytes: int, processors: int, capability: tuple[int, int]) -> Plan:
     """The plan for n1 rows: if these are few, smaller blocks share them, as many as there are multiprocessors.
 
     A thread keeps its columns and a warp its number among the row's warps, so that no bit depends on n1. Blocks of 512
     threads are alone on a multiprocessor then, and clusters do not find room on all of those: not on an eighth.
     """
-    if 8 * n1 * plan.blocks > 7 * processors or plan.threads > FEW_ROWS_THREADS:
+    few = plan._replace(parameter_bytes=parameter_bytes)
+    fits = few.shared_bytes + STATIC_BYTES <= block_shared_bytes(capability)
+    if 8 * n1 * plan.blocks > 7 * processors or plan.deal.width * parameter_bytes < 4 or not fits:
         return plan
-    plan = plan._replace(few=True)
     most = min(processors // n1, _largest_cluster(capability))
-    while 2 * plan.cluster <= most and plan.threads >= 2 * SMALLEST_BLOCK:
-        plan = plan._replace(spread=2 * plan.spread)
-    return plan
+    while 2 * few.cluster <= most and few.threads >= 2 * SMALLEST_BLOCK:
+        few = few._replace(spread=2 * few.spread)
+    return few
 
 
 @cache
 def build(dtype, plan: Plan):
     """The kernel for an accumulator dtype and a plan."""
-    deal, blocks, itemsize, spread, few = plan
+    deal, blocks, itemsize, spread, parameter_bytes = plan
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     cluster, columns = plan.cluster, deal.columns
     warps, stretch = deal.warps // spread, span // spread
-    kept = deal.elements if few else width  # parameters of a thread, in registers
-    bits = uint16 if itemsize == 2 else uint32
+    few = parameter_bytes > 0
+    bits, parameter_bits = BITS[itemsize], BITS[parameter_bytes or itemsize]
+    held_columns = columns // spread
+    behind_row = held_columns * itemsize // (parameter_bytes or itemsize)  # where the parameters begin
+    later = int(few)  # groups of copies that are not x: the parameters'
     size, merge = group_size(deal, blocks), group_merger(deal, blocks, spread)
 
     @cuda.jit(device=True)
-    def load_parameters(gammas, betas, at, weight, bias, column):
-        if weight is not None:
-            load_vector_into(gammas, at, weight, column, width)
-        if bias is not None:
-            load_vector_into(betas, at, bias, column, width)
+    def fetch(parameters, at, array, column):
+        if array is not None:
+            copy_async(parameters, at, array, column, width)
+
+    @cuda.jit(device=True)
+    def load_parameter(target, parameters, at, array, column):
+        if array is not None:
+            if few:
+                load_bits_into(target, 0, parameters, at, width, array)
+            else:
+                load_vector_into(target, 0, array, column, width)
 
     @cuda.jit(launch_bounds=(plan.threads, plan.resident))
     def forward_clusters(x, weight, bias, eps, factor, output, mean, invvar):
         board = cuda.shared.array((2, 1, 2, warps), dtype)
         held = cuda.shared.array(0, bits, alignment=16)  # the block's part of the row
+        parameters = cuda.shared.array(0, parameter_bits, alignment=16)  # the same memory, as they see it
         values = cuda.local.array(width, dtype)
-        gammas = cuda.local.array(kept, dtype)
-        betas = cuda.local.array(kept, dtype)
+        gammas = cuda.local.array(width, dtype)
+        betas = cuda.local.array(width, dtype)
         n2 = x.shape[1]
         rank = 0
         row = cuda.blockIdx.x
@@ -166,6 +180,8 @@ def build(dtype, plan: Plan):
         warp = cuda.threadIdx.x >> 5
         place = cuda.threadIdx.x * width  # of the thread's first vector in shared memory
         first = rank // spread * columns + rank % spread * stretch + place  # and in the row
+        gammas_at = behind_row + place
+        betas_at = gammas_at + held_columns
         for v in range(vectors):
             if whole or first + v * span < n2:
                 copy_async(held, place + v * stretch, x, (row, first + v * span), width)
@@ -173,10 +189,13 @@ def build(dtype, plan: Plan):
         if few:
             for v in range(vectors):
                 if whole or first + v * span < n2:
-                    load_parameters(gammas, betas, v * width, weight, bias, first + v * span)
+                    fetch(parameters, gammas_at + v * stretch, weight, first + v * span)
+                    fetch(parameters, betas_at + v * stretch, bias, first + v * span)
         phase = 0
         while row < x.shape[0]:
-            wait_copies(0)  # for the thread's own copies: it reads no others
+            if few:
+                commit_copies()  # of the parameters in the first turn, of nothing later
+            wait_copies(later)  # for the thread's own copies: it reads no others
             center = cast(0, board)
             if mean is not None:
                 total = cast(0, board)
@@ -203,6 +222,8 @@ def build(dtype, plan: Plan):
                 cuda.syncthreads()  # all warps of the block have left their sums
             center, square_sum = merge(board, phase, 0, n2, factor, mean)
             phase = 1 - phase  # the next row's sums must not meet these, which others may still be reading
+            if few:
+                wait_copies(0)  # for the parameters
             scale = cuda.libdevice.rsqrtf(square_sum * factor + eps)
             for v in range(vectors):
                 column = first + v * span
@@ -210,12 +231,11 @@ def build(dtype, plan: Plan):
                     load_bits_into(values, 0, held, place + v * stretch, width, x)
                     if row + stride < x.shape[0]:
                         copy_async(held, place + v * stretch, x, (row + stride, column), width)
-                    at = v * width if few else 0
-                    if not few:
-                        load_parameters(gammas, betas, at, weight, bias, column)
+                    load_parameter(gammas, parameters, gammas_at + v * stretch, weight, column)
+                    load_parameter(betas, parameters, betas_at + v * stretch, bias, column)
                     for k in range(width):
-                        gamma = None if weight is None else gammas[at + k]
-                        beta = None if bias is None else betas[at + k]
+                        gamma = None if weight is None else gammas[k]
+                        beta = None if bias is None else betas[k]
                         values[k] = affine(normalised_from_input(values[k], center, scale), gamma, beta)
                     store_vector_from(output, (row, column), values, 0, width)
             commit_copies()
@@ -242,7 +262,7 @@ def _run(launch, x, weight, bias, eps, output, mean, invvar):
     if plan is None:
         step_4_column_blocks.STEP.run(launch, x, weight, bias, eps, output, mean, invvar)
         return
-    plan = spread_out(plan, n1, multiprocessors(x), capability)
+    plan = spread_out(plan, n1, output.dtype.itemsize, multiprocessors(x), capability)
     kernel = build(accumulator(invvar), plan)
     args = x, weight, bias, eps, np.float32(1 / n2), output, mean, invvar
     how = {"shared_bytes": plan.shared_bytes, "cluster": plan.cluster}
