@@ -101,8 +101,12 @@ MUTATIONS = [
     Mutation("grouped: E[x²] - E[x]² between the groups", "stages.grouped", "deviation = sums[k] / cast(values, board) - center\n                squares[k] += cast(values, board) * (deviation * deviation)", "group = sums[k] / cast(values, board)\n                squares[k] += cast(values, board) * (group * group - center * center)", "forward one_barrier"),
     Mutation("team: one level short", "stages.team", "for level in range(levels):", "for level in range(levels - 1):", "forward one_barrier"),
     Mutation("clusters: one phase for all rows", "kernels.forward.step_7_clusters", "phase = 1 - phase  # the next row's sums must not meet these, which others may still be reading", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
-    Mutation("clusters: the copies are not waited for", "kernels.forward.step_7_clusters", "wait_copies(0)  # for the thread's own copies: it reads no others", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
+    Mutation("clusters: the copies are not waited for", "kernels.forward.step_7_clusters", "wait_copies(later)  # for the thread's own copies: it reads no others", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
     Mutation("clusters: no barrier", "kernels.forward.step_7_clusters", "cluster_arrive_shared()\n                cluster_wait()  # all warps of the cluster have left their sums", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
+    Mutation("clusters: few rows, all blocks of a slice take the first one's columns", "kernels.forward.step_7_clusters", "rank % spread * stretch + place", "place", "kernels/test_invariance.py::test_a_row_has_the_same_bits_however_many_blocks_share_it"),
+    Mutation("clusters: few rows, their parameters are not waited for", "kernels.forward.step_7_clusters", "wait_copies(0)  # for the parameters", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
+    Mutation("clusters: few rows, one warp's share is another's", "kernels.forward.step_7_clusters", "center = total / cast(max(size(n2, rank * warps + warp), 1), board)", "center = total / cast(max(size(n2, rank * deal.warps + warp), 1), board)", "kernels/test_invariance.py::test_a_row_has_the_same_bits_however_many_blocks_share_it"),
+    Mutation("clusters: blocks end while others read", "kernels.forward.step_7_clusters", "cluster_arrive_shared()\n            cluster_wait()  # no block ends while others read from its board", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
     Mutation("fused: the sum for grad_weight without x̂", "kernels.backward.step_2_fused", "sums_weight[at] += grad * value", "sums_weight[at] += grad", "backward fused saved"),
     Mutation("final sums: a part is left out", "kernels.backward.final_sums", "for k in range(1, THREADS_A_COLUMN):", "for k in range(2, THREADS_A_COLUMN):", "backward fused saved"),
     Mutation("pipelined: one phase for all rows", "kernels.backward.pipeline", "phase = 1 - phase\n            if lag == 1:", "if lag == 1:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
@@ -241,6 +245,7 @@ ARGUMENTS = {
     "test_nothing_is_found_in_many_rows_a_block": pipelined_without_lag,
     "test_rows_and_parameters_are_read_without_bank_conflicts": lambda patch: (True,),
     "test_many_rows_a_cluster_are_right_and_nothing_is_found": lambda patch: (patch,),
+    "test_a_row_has_the_same_bits_however_many_blocks_share_it": lambda patch: (3492, False, patch),
 }
 
 

@@ -39,14 +39,15 @@ def group_size(deal: Deal, blocks: int) -> Any:
 
 
 @cache
-def group_merger(deal: Deal, blocks: int) -> Any:
+def group_merger(deal: Deal, blocks: int, spread: int = 1) -> Any:
     """The device function `merge(board, phase, row, n2, factor, mean) -> (mean, squares)`, the same in every lane.
 
+    spread: so many smaller blocks have the warps of one, in turn, each on a board of its own. The same bits.
     board: as in `team`, with the warps' s_w at which = 0 and q_w at which = 1. factor: 1 / n2, rounded. mean: None for
     RMSNorm: then the q_w are of deviations from 0, and so are the squares.
     """
     members = deal.warps * blocks
-    turns, fetch, add_up = collector(deal.warps, blocks)
+    turns, fetch, add_up = collector(deal.warps // spread, blocks * spread)
     seats = min(32, 1 << (members - 1).bit_length())
     size = group_size(deal, blocks)
 

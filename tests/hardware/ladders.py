@@ -64,7 +64,7 @@ LADDER_LAUNCHES = [
     *_forward("vectors", 8, 2048, ml_dtypes.bfloat16, " bfloat16"),
     *_forward("one_barrier", 10, 2048, np.float32, " float32"),  # four rows a block; the last block has two
     *_forward("one_barrier", 8, 4096, ml_dtypes.bfloat16, " bfloat16"),
-    *_forward("clusters", 2, 32776, ml_dtypes.bfloat16, " bfloat16"),  # four blocks a row
+    *_forward("clusters", 2, 32776, ml_dtypes.bfloat16, " bfloat16"),  # sixteen blocks a row
     *_backward("fused", 8, 1024, np.float32, " float32"),
     *_backward("pipelined", 24, 1024, np.float32, " without lag"),
     *_backward("pipelined", 24, 768, ml_dtypes.bfloat16, " with lag"),

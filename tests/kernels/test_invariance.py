@@ -239,12 +239,46 @@ def test_nothing_is_found_in_rows_of_several_warps(step, n2, dtype):
     sanitized(random_case(3, n2, dtype), step, False)
 
 
+def slices(deal, monkeypatch):
+    """Let rows of float32 be dealt to two slices each in the forward."""
+    plan = step_7_clusters.Plan(deal, 2, 4)
+    monkeypatch.setattr(step_7_clusters, "launch_rows", lambda *args: False)
+    monkeypatch.setattr(step_7_clusters, "plan_for", lambda *args: plan)
+
+
+@pytest.mark.skipif(use_gpu(), reason="for the simulator, which has no time for long rows; a GPU has the next test")
+@pytest.mark.parametrize("n2", [3492, 4096], ids=["ragged", "whole"])
+@pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
+def test_a_row_has_the_same_bits_however_many_blocks_share_it(n2, rms, monkeypatch):
+    slices(Deal(256, 2, 4, n2 == 4096), monkeypatch)
+    monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 20)
+    built, build = [], step_7_clusters.build
+    monkeypatch.setattr(step_7_clusters, "build", lambda dtype, plan: built.append(plan) or build(dtype, plan))
+    case = random_case(12, n2, np.float32, rms)
+    want = forward(case, step_of("forward", "clusters"))
+    for n1 in (8, 5, 1):
+        got = forward(replace(case, x=case.x[:n1]), step_of("forward", "clusters"))
+        assert [bits(array) for array in got] == [bits(None if array is None else array[:n1]) for array in want]
+    assert [(plan.spread, plan.parameter_bytes) for plan in built] == [(1, 0), (1, 4), (2, 4), (4, 4)]
+
+
+@pytest.mark.skipif(not use_gpu(), reason="200 long rows take the simulator minutes")
+@pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
+@pytest.mark.parametrize("n2", [32776, 65536, 262144])
+@pytest.mark.parametrize("dtype", [BFLOAT16, np.float32])
+def test_a_long_row_has_the_same_bits_in_every_batch_on_a_gpu(n2, dtype, rms):
+    case = random_case(200, n2, dtype, rms)
+    want = forward(case, step_of("forward", "clusters"))
+    for n1 in (1, 2, 3, 16, 57):
+        got = forward(replace(case, x=case.x[:n1]), step_of("forward", "clusters"))
+        assert [bits(array) for array in got] == [bits(None if array is None else array[:n1]) for array in want]
+
+
 def short_slices(monkeypatch):
     """Let rows of up to 512 columns be a cluster's, whose turns the simulator has the time for."""
-    monkeypatch.setattr(step_7_clusters, "launch_rows", lambda *args: False)
     deal = Deal(64, 1, 4, False)
-    plan = step_7_clusters.Plan(deal, 2, 4)
-    monkeypatch.setattr(step_7_clusters, "plan_for", lambda *args: plan)
+    slices(deal, monkeypatch)
+    monkeypatch.setattr(step_7_clusters, "SMALLEST_BLOCK", 32)
     layout = Layout(deal, 2, 2, 3, 1, 4, 4)
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: layout)
     only_one_stays(monkeypatch)
@@ -254,8 +288,10 @@ def test_many_rows_a_cluster_are_right_and_nothing_is_found(monkeypatch):
     short_slices(monkeypatch)
     case = random_case(5, 452, np.float32)
     with using("simulator"):
-        examine_forward(case, step_of("forward", "clusters"))
-        sanitized(case, step_of("forward", "clusters"), False)
+        for processors in (1, 132):  # the kernel for many rows; for few, by twice as many blocks
+            monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array, found=processors: found)
+            examine_forward(case, step_of("forward", "clusters"))
+            sanitized(case, step_of("forward", "clusters"), False)
         for memory_efficient in (False, True):
             examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
             sanitized(case, step_of("backward", "pipelined"), memory_efficient)

@@ -147,6 +147,37 @@ def test_plans_of_clusters_cover_every_column_once_and_fit_a_gpu(capability):
 
 
 @pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 6)], ids=str)
+def test_few_rows_are_spread_out_over_as_many_blocks_as_fit(capability):
+    most = 16 if capability >= (9, 0) else 1
+    plans = {
+        step_7_clusters.plan_for(n2, width, itemsize, capability)
+        for n2, itemsize in itertools.product(ALL_COLUMNS, (2, 4))
+        for width in vector_widths(n2, itemsize)
+    }
+    spreads = set()
+    rows = (1, 2, 3, 7, 8, 16, 57, 115, 132, 200)
+    for plan, itemsize, processors, n1 in itertools.product(plans - {None}, (2, 4), (1, 66, 132), rows):
+        spread = step_7_clusters.spread_out(plan, n1, itemsize, processors, capability)
+        assert spread[:3] == plan[:3], "what a row's bits depend on"
+        assert spread.cluster <= most
+        assert spread.threads * spread.cluster == plan.threads * plan.blocks
+        row, parameters = (plan.deal.columns * plan.blocks * size for size in (plan.itemsize, 2 * itemsize))
+        room = SHARED_BYTES.get(capability, 99 * 1024)
+        if not spread.parameter_bytes:
+            assert spread == plan
+            fits = plan.deal.width * itemsize >= 4 and (row + parameters) // plan.blocks + 2048 <= room
+            assert not fits or n1 * plan.blocks > 7 / 8 * processors
+            continue
+        assert spread.shared_bytes * spread.cluster == row + parameters
+        assert n1 * spread.cluster <= processors
+        assert spread.shared_bytes * spread.resident <= room
+        assert spread.threads >= 64
+        assert 2 * n1 * spread.cluster > processors or 2 * spread.cluster > most or spread.threads == 64
+        spreads.add(spread.spread)
+    assert spreads == ({1, 2, 4, 8} if most == 16 else {1})
+
+
+@pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 6)], ids=str)
 def test_layouts_of_the_pipeline_cover_every_column_once_and_fit_a_gpu(capability):
     found = []
     for n2, sizes in itertools.product(ALL_COLUMNS, BYTES):
@@ -251,7 +282,9 @@ every_step = pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 
 @every_step
 @pytest.mark.parametrize("n2", [1, 33, 130, 1024, 5120, 65536, 262144])
-def test_neither_kernel_nor_block_depends_on_the_number_of_rows(step, n2):
+def test_neither_kernel_nor_block_depends_on_the_number_of_rows(step, n2, monkeypatch):
+    """But for few long rows, whose bits `test_invariance` compares."""
+    monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 1)
     for t, v in ((BFLOAT16, BFLOAT16), (np.float32, np.float16)):
         wanted = [(one.kernel, one.block, one.shared_bytes, one.cluster) for one in launches(step, 1, n2, Form(t, v))]
         for n1 in (3, 50):
@@ -338,6 +371,7 @@ def everything() -> Iterator[tuple]:
                 yield step.name, n2, Form(t, v, rms, weighted, biased, path), capability
 
 
+ROWS = (1, 4, 16, 57, 200)  # few long rows have kernels of their own
 FULL = bool(os.environ.get("NORMLAB_ALL_PLANS"))
 ASSEMBLED: dict[tuple, Any] = {}  # what several widths have in common is assembled once
 
@@ -355,7 +389,7 @@ def test_kernels_fit_their_registers_and_their_shared_memory(case, monkeypatch):
     name, n2, form, capability = case
     of_capability(capability, monkeypatch)
     step = next(step for step in STEPS if step.name == name)
-    for one in launches(step, 4, n2, form):
+    for one in itertools.chain.from_iterable(launches(step, n1, n2, form) for n1 in ROWS):
         if one.kernel.py_func.__name__ not in FAST.values():
             continue  # earlier steps have tests of their own
         key = one.kernel, one.types, capability

@@ -4,6 +4,9 @@ A row of more than 32 KB does not fit the registers of a block that shares its m
 block of a cluster keeps a slice of the row in shared memory, copied there without passing through registers, and the
 blocks exchange their sums through each other's shared memory, still with one barrier. Blocks stay: as soon as a vector
 of the output is on its way, its place is free, and the same vector of the next row is fetched into it.
+
+With few rows the latency of memory is most of the time. Then smaller blocks on more multiprocessors share a row, and
+its parameters come into shared memory behind it, instead of into registers after the barrier.
 Moves: x once, the output once.
 Bound by: the wait for the slowest block of a cluster, once a row.
 Measured: see the README, and `plan_for`.
@@ -20,7 +23,6 @@ from normlab.engine import (
     cast,
     cluster_arrive_shared,
     cluster_rank,
-    cluster_sync,
     cluster_wait,
     commit_copies,
     compute_capability,
@@ -28,6 +30,7 @@ from normlab.engine import (
     cuda,
     load_bits_into,
     load_vector_into,
+    multiprocessors,
     resident_clusters,
     store,
     store_vector_from,
@@ -48,25 +51,45 @@ from normlab.stages.warp import warp_sum_butterfly
 VECTORS = 8  # of a thread
 MAX_CLUSTER = 16
 CLUSTERS_FROM = (9, 0)  # compute capability
+BITS = {2: uint16, 4: uint32}  # bytes an element -> the integers that hold its bits
+STATIC_BYTES = 2048  # of shared memory, at most: the board
 RESIDENT_THREADS = 1536  # of a multiprocessor: what registers and shared memory leave room for
+FEW_ROWS_THREADS = 512  # likewise, when shared memory holds the parameters too
+SMALLEST_BLOCK = 64  # threads; a slice is eight blocks then, and more would only have more to wait for
 
 
 class Plan(NamedTuple):
-    """deal: of a slice to a block. blocks: of a cluster. itemsize: bytes an element of x."""
+    """deal: of a slice to threads. blocks: slices of a row. itemsize: bytes an element of x. The bits depend on these.
+
+    spread: blocks that share a slice. parameter_bytes: of an element of weight and bias, for few rows, where shared
+    memory holds them too; else 0.
+    """
 
     deal: Deal
     blocks: int
     itemsize: int
+    spread: int = 1
+    parameter_bytes: int = 0
+
+    @property
+    def cluster(self) -> int:
+        """Blocks that share a row."""
+        return self.blocks * self.spread
+
+    @property
+    def threads(self) -> int:
+        """Threads a block."""
+        return self.deal.threads // self.spread
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory: the slice."""
-        return self.deal.columns * self.itemsize
+        """Dynamic shared memory a block: its parts of the row, and of weight and bias."""
+        return self.deal.columns * (self.itemsize + 2 * self.parameter_bytes) // self.spread
 
     @property
     def resident(self) -> int:
         """Blocks that a multiprocessor holds."""
-        return max(1, RESIDENT_THREADS // self.deal.threads)
+        return max(1, (FEW_ROWS_THREADS if self.parameter_bytes else RESIDENT_THREADS) // self.threads)
 
 
 def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) -> Plan | None:
@@ -79,32 +102,70 @@ def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) ->
     """
     if width * itemsize < 4:  # no asynchronous copy is that narrow
         return None
-    room = block_shared_bytes(capability)
-    most = MAX_CLUSTER if capability >= CLUSTERS_FROM else 1
+    room, most = block_shared_bytes(capability), _largest_cluster(capability)
     for threads in (512, 1024):
         blocks = 1
         while blocks < most and blocks * threads * VECTORS * width < n2:
             blocks *= 2
         deal = Deal(threads, VECTORS, width, blocks * threads * VECTORS * width == n2)
         plan = Plan(deal, blocks, itemsize)
-        if blocks * deal.columns >= n2 and plan.shared_bytes + 2048 <= room:
+        if blocks * deal.columns >= n2 and plan.shared_bytes + STATIC_BYTES <= room:
             return plan
     return None
+
+
+def _largest_cluster(capability: tuple[int, int]) -> int:
+    return MAX_CLUSTER if capability >= CLUSTERS_FROM else 1
+
+
+def spread_out(plan: Plan, n1: int, parameter_bytes: int, processors: int, capability: tuple[int, int]) -> Plan:
+    """The plan for n1 rows: if these are few, smaller blocks share them, as many as there are multiprocessors.
+
+    A thread keeps its columns and a warp its number among the row's warps, so that no bit depends on n1. Blocks of 512
+    threads are alone on a multiprocessor then, and clusters do not find room on all of those: not on an eighth.
+    """
+    few = plan._replace(parameter_bytes=parameter_bytes)
+    fits = few.shared_bytes + STATIC_BYTES <= block_shared_bytes(capability)
+    if 8 * n1 * plan.blocks > 7 * processors or plan.deal.width * parameter_bytes < 4 or not fits:
+        return plan
+    most = min(processors // n1, _largest_cluster(capability))
+    while 2 * few.cluster <= most and few.threads >= 2 * SMALLEST_BLOCK:
+        few = few._replace(spread=2 * few.spread)
+    return few
 
 
 @cache
 def build(dtype, plan: Plan):
     """The kernel for an accumulator dtype and a plan."""
-    deal, blocks, itemsize = plan
+    deal, blocks, itemsize, spread, parameter_bytes = plan
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
-    warps, columns = deal.warps, deal.columns
-    bits = uint16 if itemsize == 2 else uint32
-    size, merge = group_size(deal, blocks), group_merger(deal, blocks)
+    cluster, columns = plan.cluster, deal.columns
+    warps, stretch = deal.warps // spread, span // spread
+    few = parameter_bytes > 0
+    bits, parameter_bits = BITS[itemsize], BITS[parameter_bytes or itemsize]
+    held_columns = columns // spread
+    behind_row = held_columns * itemsize // (parameter_bytes or itemsize)  # where the parameters begin
+    later = int(few)  # groups of copies that are not x: the parameters'
+    size, merge = group_size(deal, blocks), group_merger(deal, blocks, spread)
 
-    @cuda.jit(launch_bounds=(deal.threads, plan.resident))
+    @cuda.jit(device=True)
+    def fetch(parameters, at, array, column):
+        if array is not None:
+            copy_async(parameters, at, array, column, width)
+
+    @cuda.jit(device=True)
+    def load_parameter(target, parameters, at, array, column):
+        if array is not None:
+            if few:
+                load_bits_into(target, 0, parameters, at, width, array)
+            else:
+                load_vector_into(target, 0, array, column, width)
+
+    @cuda.jit(launch_bounds=(plan.threads, plan.resident))
     def forward_clusters(x, weight, bias, eps, factor, output, mean, invvar):
         board = cuda.shared.array((2, 1, 2, warps), dtype)
-        held = cuda.shared.array(0, bits, alignment=16)  # the slice of the row
+        held = cuda.shared.array(0, bits, alignment=16)  # the block's part of the row
+        parameters = cuda.shared.array(0, parameter_bits, alignment=16)  # the same memory, as they see it
         values = cuda.local.array(width, dtype)
         gammas = cuda.local.array(width, dtype)
         betas = cuda.local.array(width, dtype)
@@ -112,26 +173,35 @@ def build(dtype, plan: Plan):
         rank = 0
         row = cuda.blockIdx.x
         stride = cuda.gridDim.x
-        if blocks > 1:
+        if cluster > 1:
             rank = cluster_rank()
-            row //= blocks
-            stride //= blocks
+            row //= cluster
+            stride //= cluster
         warp = cuda.threadIdx.x >> 5
-        place = cuda.threadIdx.x * width  # of the thread's first vector in the slice
-        first = rank * columns + place  # and in the row
+        place = cuda.threadIdx.x * width  # of the thread's first vector in shared memory
+        first = rank // spread * columns + rank % spread * stretch + place  # and in the row
+        gammas_at = behind_row + place
+        betas_at = gammas_at + held_columns
         for v in range(vectors):
             if whole or first + v * span < n2:
-                copy_async(held, place + v * span, x, (row, first + v * span), width)
+                copy_async(held, place + v * stretch, x, (row, first + v * span), width)
         commit_copies()
+        if few:
+            for v in range(vectors):
+                if whole or first + v * span < n2:
+                    fetch(parameters, gammas_at + v * stretch, weight, first + v * span)
+                    fetch(parameters, betas_at + v * stretch, bias, first + v * span)
         phase = 0
         while row < x.shape[0]:
-            wait_copies(0)  # for the thread's own copies: it reads no others
+            if few:
+                commit_copies()  # of the parameters in the first turn, of nothing later
+            wait_copies(later)  # for the thread's own copies: it reads no others
             center = cast(0, board)
             if mean is not None:
                 total = cast(0, board)
                 for v in range(vectors):
                     if whole or first + v * span < n2:
-                        load_bits_into(values, 0, held, place + v * span, width, x)
+                        load_bits_into(values, 0, held, place + v * stretch, width, x)
                         for k in range(width):
                             total += values[k]
                 total = warp_sum_butterfly(total)
@@ -140,29 +210,29 @@ def build(dtype, plan: Plan):
             square_sum = cast(0, board)
             for v in range(vectors):
                 if whole or first + v * span < n2:
-                    load_bits_into(values, 0, held, place + v * span, width, x)
+                    load_bits_into(values, 0, held, place + v * stretch, width, x)
                     for k in range(width):
                         deviation = values[k] - center
                         square_sum += deviation * deviation
             leave(board, phase, 0, 1, warp, warp_sum_butterfly(square_sum))
-            if blocks > 1:
+            if cluster > 1:
                 cluster_arrive_shared()
                 cluster_wait()  # all warps of the cluster have left their sums
             else:
                 cuda.syncthreads()  # all warps of the block have left their sums
             center, square_sum = merge(board, phase, 0, n2, factor, mean)
             phase = 1 - phase  # the next row's sums must not meet these, which others may still be reading
+            if few:
+                wait_copies(0)  # for the parameters
             scale = cuda.libdevice.rsqrtf(square_sum * factor + eps)
             for v in range(vectors):
                 column = first + v * span
                 if whole or column < n2:
-                    load_bits_into(values, 0, held, place + v * span, width, x)
+                    load_bits_into(values, 0, held, place + v * stretch, width, x)
                     if row + stride < x.shape[0]:
-                        copy_async(held, place + v * span, x, (row + stride, column), width)
-                    if weight is not None:
-                        load_vector_into(gammas, 0, weight, column, width)
-                    if bias is not None:
-                        load_vector_into(betas, 0, bias, column, width)
+                        copy_async(held, place + v * stretch, x, (row + stride, column), width)
+                    load_parameter(gammas, parameters, gammas_at + v * stretch, weight, column)
+                    load_parameter(betas, parameters, betas_at + v * stretch, bias, column)
                     for k in range(width):
                         gamma = None if weight is None else gammas[k]
                         beta = None if bias is None else betas[k]
@@ -174,8 +244,9 @@ def build(dtype, plan: Plan):
                     store(mean, row, center)
                 store(invvar, row, scale)
             row += stride
-        if blocks > 1:
-            cluster_sync()  # no block ends while others read from its board
+        if cluster > 1:
+            cluster_arrive_shared()
+            cluster_wait()  # no block ends while others read from its board
 
     return forward_clusters
 
@@ -186,15 +257,17 @@ def _run(launch, x, weight, bias, eps, output, mean, invvar):
         return
     plan = None
     if invvar.dtype.itemsize == 4:
-        plan = plan_for(n2, widest(n2, x, weight, bias, output), x.dtype.itemsize, compute_capability(x))
+        capability = compute_capability(x)
+        plan = plan_for(n2, widest(n2, x, weight, bias, output), x.dtype.itemsize, capability)
     if plan is None:
         step_4_column_blocks.STEP.run(launch, x, weight, bias, eps, output, mean, invvar)
         return
+    plan = spread_out(plan, n1, output.dtype.itemsize, multiprocessors(x), capability)
     kernel = build(accumulator(invvar), plan)
     args = x, weight, bias, eps, np.float32(1 / n2), output, mean, invvar
-    how = {"shared_bytes": plan.shared_bytes, "cluster": plan.blocks}
-    clusters = min(n1, resident_clusters(kernel, plan.deal.threads, *args, **how))
-    launch(kernel, clusters * plan.blocks, plan.deal.threads, *args, **how)
+    how = {"shared_bytes": plan.shared_bytes, "cluster": plan.cluster}
+    clusters = min(n1, resident_clusters(kernel, plan.threads, *args, **how))
+    launch(kernel, clusters * plan.cluster, plan.threads, *args, **how)
 
 
 def _chains(n2: int) -> Chains:

@@ -91,6 +91,7 @@ def test_nothing_is_found_in_rows_that_one_cluster_holds_one_after_another(monke
     monkeypatch.setattr(step_7_clusters, "launch_rows", lambda *arguments: False)
     monkeypatch.setattr(step_7_clusters, "plan_for", lambda *arguments: plan)
     monkeypatch.setattr(step_7_clusters, "resident_clusters", lambda *arguments, **how: 1)
+    monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 1)  # so that these are many rows
     case = (3, 452), "bfloat16", (False, False), False, "reverse"
     test_nothing_is_found_in_a_forward_step(step_7_clusters.STEP, case)
 
