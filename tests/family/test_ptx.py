@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from normlab.engine import compile_ptx, float32, float64, resources
-from normlab.kernels.family import Sets, columns, merge, planes, rows, running
+from normlab.kernels.family import Sets, column_outputs, column_pieces, merge, planes, rows, running
 
 pytest.importorskip("numba_cuda", reason="PTX is made by numba-cuda, which has no wheels for this platform")
 
@@ -24,10 +24,10 @@ def kernels(t, v):
         yield planes.build_gradient(dtype, wide, walked.backward), (x, x, row, row, weight, row, row, number, number, x)
     for width in {wide, 1}:
         form, view = (dtype, size, width), (number, number)
-        yield columns.build_moments(*form, 32), (x, number, pieces)
-        yield columns.build_sums(*form, 32), (x, x, row, row, *view, pieces)
-        yield columns.build_output(*form), (x, row, row, weight, weight, *view, number, x)
-        yield columns.build_gradient(*form), (x, x, row, row, weight, row, row, *view, number, x)
+        yield column_pieces.build_moments(*form, 32), (x, number, pieces)
+        yield column_pieces.build_sums(*form, 32), (x, x, row, row, *view, pieces)
+        yield column_outputs.build_output(*form), (x, row, row, weight, weight, *view, number, x)
+        yield column_outputs.build_gradient(*form), (x, x, row, row, weight, row, row, *view, number, x)
     if u is np.float32:
         for values in (49 * wide, 8192 * 4):  # a warp a set, and the most that a block holds
             deal = rows.deal_for(Sets(1, 1, 1, 1, values), wide)

@@ -1,0 +1,152 @@
+"""The last kernels of `columns`: every element on its own, the output's and grad_input's."""
+
+from functools import cache
+
+from normlab.engine import commit_copies, cuda, grid_dependency_sync, load, store_vector_from, wait_copies
+from normlab.kernels.family.column_ring import (
+    IN_FLIGHT,
+    IN_FLIGHT_OF_TWO,
+    RESIDENT,
+    SLOTS,
+    SLOTS_OF_TWO,
+    THREADS,
+    next_slot,
+    statistics_loader,
+)
+from normlab.stages.ahead import fetcher
+from normlab.stages.recompute import affine, normalised_from_input
+
+
+@cuda.jit(device=True)
+def share_of(x, parts, turns, width):
+    """(batch, first row, last row, channel) of a thread of the last kernel, whose first block takes the end of memory.
+
+    Blocks beside each other in memory follow each other; each has the next `turns` rows for each of its threads.
+    """
+    across, down = cuda.blockDim.x * width, cuda.blockDim.y
+    number = cuda.gridDim.x - 1 - cuda.blockIdx.x
+    stacks = (x.shape[2] + across - 1) // across
+    bundle = number // stacks
+    batch = bundle // parts
+    first = (bundle - batch * parts) * turns * down + cuda.threadIdx.y
+    last = first + min(turns - 1, (x.shape[1] - 1 - first) // down) * down
+    return batch, first, last, (number - bundle * stacks) * across + cuda.threadIdx.x * width
+
+
+@cache
+def build_output(dtype, itemsize, width):
+    """Block (across, down): `across` vectors of channels, rows dealt to `down` threads, the last ones first."""
+    step, size = THREADS * width, SLOTS * THREADS * width
+    kind, fetch, take = fetcher(dtype, itemsize, width)
+    load_statistics = statistics_loader(width)
+
+    @cuda.jit(launch_bounds=(THREADS, RESIDENT))
+    def family_column_output(x, mean, invvar, weight, bias, sets, parts, turns, output):
+        ring = cuda.shared.array(size, kind, alignment=16)
+        values = cuda.local.array(width, dtype)
+        centers = cuda.local.array(width, dtype)
+        scales = cuda.local.array(width, dtype)
+        gammas = cuda.local.array(width, dtype)
+        betas = cuda.local.array(width, dtype)
+        batch, first, row, channel = share_of(x, parts, turns, width)
+        down = cuda.blockDim.y
+        place = (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
+        if channel < x.shape[2] and first < x.shape[1]:
+            ahead = row
+            for slot in range(IN_FLIGHT):
+                if ahead >= first:
+                    fetch(ring, slot * step + place, x, (batch, ahead, channel))
+                commit_copies()
+                ahead -= down
+            grid_dependency_sync()  # x was there before
+            load_statistics(centers, scales, mean, invvar, batch, channel, x.shape[2], sets)
+            for k in range(width):
+                if weight is not None:
+                    gammas[k] = load(weight, channel + k)
+                if bias is not None:
+                    betas[k] = load(bias, channel + k)
+            slot = 0
+            free = IN_FLIGHT
+            while row >= first:
+                if ahead >= first:
+                    fetch(ring, free * step + place, x, (batch, ahead, channel))
+                commit_copies()
+                wait_copies(IN_FLIGHT)
+                take(values, ring, slot * step + place, x)
+                for k in range(width):
+                    gamma = None if weight is None else gammas[k]
+                    beta = None if bias is None else betas[k]
+                    values[k] = affine(normalised_from_input(values[k], centers[k], scales[k]), gamma, beta)
+                store_vector_from(output, (batch, row, channel), values, 0, width)
+                row -= down
+                ahead -= down
+                free = slot
+                slot = next_slot(slot, SLOTS)
+
+    return family_column_output
+
+
+@cache
+def build_gradient(dtype, itemsize, width):
+    """As `build_output`: grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar, g = dy gamma."""
+    step, size = THREADS * width, SLOTS_OF_TWO * THREADS * width
+    kind, fetch, take = fetcher(dtype, itemsize, width)
+    load_statistics = statistics_loader(width)
+
+    @cuda.jit(launch_bounds=(THREADS, RESIDENT))
+    def family_column_gradient(grad_output, x, mean, invvar, weight, mean_g, mean_gx, sets, parts, turns, grad_input):
+        grad_ring = cuda.shared.array(size, kind, alignment=16)
+        ring = cuda.shared.array(size, kind, alignment=16)
+        grads = cuda.local.array(width, dtype)
+        values = cuda.local.array(width, dtype)
+        centers = cuda.local.array(width, dtype)
+        scales = cuda.local.array(width, dtype)
+        firsts = cuda.local.array(width, dtype)
+        seconds = cuda.local.array(width, dtype)
+        gammas = cuda.local.array(width, dtype)
+        if mean_g is None:  # then this is the first kernel of its operation
+            grid_dependency_sync()
+        batch, first, row, channel = share_of(x, parts, turns, width)
+        down = cuda.blockDim.y
+        place = (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
+        if channel < x.shape[2] and first < x.shape[1]:
+            ahead = row
+            for slot in range(IN_FLIGHT_OF_TWO):
+                if ahead >= first:
+                    fetch(grad_ring, slot * step + place, grad_output, (batch, ahead, channel))
+                    if mean_g is not None:
+                        fetch(ring, slot * step + place, x, (batch, ahead, channel))
+                commit_copies()
+                ahead -= down
+            grid_dependency_sync()  # x was there before
+            load_statistics(centers, scales, mean, invvar, batch, channel, x.shape[2], sets)
+            if mean_g is not None:
+                load_statistics(firsts, seconds, mean_g, mean_gx, batch, channel, x.shape[2], sets)
+            if weight is not None:
+                for k in range(width):
+                    gammas[k] = load(weight, channel + k)
+            slot = 0
+            free = IN_FLIGHT_OF_TWO
+            while row >= first:
+                if ahead >= first:
+                    fetch(grad_ring, free * step + place, grad_output, (batch, ahead, channel))
+                    if mean_g is not None:
+                        fetch(ring, free * step + place, x, (batch, ahead, channel))
+                commit_copies()
+                wait_copies(IN_FLIGHT_OF_TWO)
+                take(grads, grad_ring, slot * step + place, grad_output)
+                if mean_g is not None:
+                    take(values, ring, slot * step + place, x)
+                for k in range(width):
+                    gradient = affine(grads[k], None if weight is None else gammas[k], None)
+                    if mean_g is not None:
+                        xhat = normalised_from_input(values[k], centers[k], scales[k])
+                        gradient = gradient - firsts[k] - xhat * seconds[k]
+                    grads[k] = gradient * scales[k]
+                store_vector_from(grad_input, (batch, row, channel), grads, 0, width)
+                row -= down
+                ahead -= down
+                free = slot
+                slot = next_slot(slot, SLOTS_OF_TWO)
+
+    return family_column_gradient
