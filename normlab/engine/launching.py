@@ -106,7 +106,7 @@ class Launch:
         function.allow(shared_bytes, cluster)
         self.function = function
         self.grid, self.block, self.shared_bytes, self.cluster = grid, block, shared_bytes, cluster
-        wanted = {CLUSTER_DIMENSION: (cluster, 1, 1)} if cluster > 1 else {}
+        wanted: dict[int, tuple[int, ...]] = {CLUSTER_DIMENSION: (cluster, 1, 1)} if cluster > 1 else {}
         if function.early:
             wanted[PROGRAMMATIC_STREAM_SERIALIZATION] = (1,)
         self._attributes = [LaunchAttribute(number, value=value) for number, value in wanted.items()]

@@ -26,17 +26,6 @@ def welford_step(value, mean, m2, count):
 
 
 @cuda.jit(device=True)
-def chan_merge_share(mean_a, m2_a, count_a, mean_b, m2_b, share_b):
-    """`chan_merge` for who knows b's share n_b / n: a division that many pairs of groups may have in common.
-
-    Returns: merged (mean, m2).
-    """
-    delta = mean_b - mean_a
-    mean = mean_a + delta * share_b
-    return mean, m2_a + m2_b + delta * (delta * (count_a * share_b))  # delta² alone may overflow where b is empty
-
-
-@cuda.jit(device=True)
 def chan_merge(mean_a, m2_a, count_a, mean_b, m2_b, count_b):
     """Moments of two groups together (Chan, Golub, LeVeque 1983; apex: cuChanOnlineSum).
 
@@ -49,11 +38,24 @@ def chan_merge(mean_a, m2_a, count_a, mean_b, m2_b, count_b):
     """
     count = count_a + count_b
     if count > 0:
-        mean, m2 = chan_merge_share(mean_a, m2_a, count_a, mean_b, m2_b, count_b / count)
+        delta = mean_b - mean_a
+        share_b = count_b / count
+        mean = mean_a + delta * share_b
+        m2 = m2_a + m2_b + delta * (delta * (count_a * share_b))  # delta² alone may overflow where b is empty
     else:
         mean = count  # 0, in the dtype of all six
         m2 = count
     return mean, m2, count
+
+
+@cuda.jit(device=True)
+def chan_merge_share(mean_a, m2_a, count_a, mean_b, m2_b, share_b):
+    """`chan_merge` for who knows b's share n_b / n: a division that many pairs of groups may have in common.
+
+    Returns: merged (mean, m2).
+    """
+    delta = mean_b - mean_a
+    return mean_a + delta * share_b, m2_a + m2_b + delta * (delta * (count_a * share_b))
 
 
 @cuda.jit(device=True)
