@@ -132,11 +132,13 @@ def _fewer(entry: Entry, n2: int, width: int, saved_bytes: int, grad_bytes: int)
 
 def _run(launch, memory, problem: BackwardProblem):
     n1, n2 = problem.saved.shape
-    kind = Kind(problem.rms, problem.memory_efficient, problem.weight is not None, problem.bias is not None)
+    weight, bias = problem.weight, problem.bias
+    width = widest(n2, *problem.matrices)
+    together = min(width, widest(n2, problem.grad_input, weight, bias, problem.grad_weight, problem.grad_bias))
+    kind = Kind(problem.rms, problem.memory_efficient, weight is not None, bias is not None, together)
     sizes = problem.saved.dtype.itemsize, problem.grad_output.dtype.itemsize
     layout = None
     if problem.invvar.dtype.itemsize == 4:
-        width = widest(n2, *problem.matrices)
         layout = layout_for(n2, width, *sizes, kind.parameters, compute_capability(problem.saved))
     if layout is None:
         step_2_fused.STEP.run(launch, memory, problem)
@@ -145,14 +147,22 @@ def _run(launch, memory, problem: BackwardProblem):
     kernel = build(dtype, layout, kind)
     block = layout.deal.threads, layout.rows
     how = {"shared_bytes": layout.shared_bytes(kind.parameters), "cluster": layout.blocks}
-    args = *problem.operands, np.float32(1 / n2), problem.row_sums, problem.grad_input
+    args = (
+        *problem.operands,
+        np.float32(1 / n2),
+        problem.row_sums,
+        problem.grad_input,
+        problem.grad_weight,
+        problem.grad_bias,
+    )
     resident = resident_clusters(kernel, block, *args, *final_sums.like_parts(problem), **how)
     clusters = min(-(-n1 // layout.rows), resident)
     if layout.lag and layout.blocks == 1:  # whose teams leave no gaps: a second block only adds partial sums
         clusters = min(clusters, multiprocessors(problem.saved))
     parts = final_sums.parts_for(memory, problem, clusters)
     launch(kernel, clusters * layout.blocks, block, *args, *parts, **how)
-    final_sums.launch_sums(launch, dtype, parts, problem)
+    if clusters > 1:
+        final_sums.launch_sums(launch, dtype, parts, problem)
 
 
 def _layouts(n2: int) -> list[Layout]:
