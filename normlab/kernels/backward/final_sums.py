@@ -148,7 +148,7 @@ def launch_sums(launch: Any, dtype: Any, parts: tuple[Any, Any], problem: Backwa
     gradients = problem.grad_weight, problem.grad_bias
     if rows <= FEW_ROWS:
         width = widest(n2, *parts, *gradients)
-        kernel, columns, block = build_few(dtype, width), width * FEW_THREADS, FEW_THREADS
+        kernel, columns, block = build_few(dtype, width), width * FEW_THREADS, (FEW_THREADS, 1)
     else:
         kernel, columns, block = build(dtype), COLUMNS, (COLUMNS, THREADS_A_COLUMN)
     launch(kernel, (-(-n2 // columns), len(given)), block, *parts, *gradients)
