@@ -339,6 +339,8 @@ def sample() -> Iterator[tuple]:
     yield "pipelined", 5120, half._replace(memory_efficient="exact"), (9, 0)
     yield "pipelined", 5120, wide, (8, 0)
     yield "pipelined", 8192, wide._replace(memory_efficient=True), (9, 0)
+    yield "pipelined", 16384, half._replace(memory_efficient="exact"), (9, 0)
+    yield "pipelined", 65536, half, (9, 0)
     yield "pipelined", 65536, half._replace(memory_efficient="exact"), (9, 0)
     yield "pipelined", 262144, half._replace(memory_efficient=True), (9, 0)
     yield "pipelined", 262144, wide, (9, 0)

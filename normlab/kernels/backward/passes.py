@@ -221,10 +221,12 @@ def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
             sum_gx *= scale
         elif weighted and not rms and rare:  # mean(g) wants gamma as it is: once more, out of the way of all others
             sum_g = cast(0, values)
-            for column in range(first, min(first + vectors * span, saved.shape[1]), span):
-                load_bits_into(grads, 0, grad_ring, grads_at + at + column - first, width, grad_output)
+            v = 0
+            while v < vectors and first + v * span < saved.shape[1]:  # in straight lines it takes all others' registers
+                load_bits_into(grads, 0, grad_ring, grads_at + at + v * span, width, grad_output)
                 for k in range(width):
-                    sum_g += grads[k] * load(weight, column + k)
+                    sum_g += grads[k] * load(weight, first + v * span + k)
+                v += 1
         return sum_gx, sum_g
 
     return pass_1

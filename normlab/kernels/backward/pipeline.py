@@ -45,7 +45,7 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
     in_flight = stages - 1 - lag
     fetched = stages - 1 + lag  # rows of a team, before the first pass
     turns, fetch_sums, add_up = collector(warps, blocks)
-    places = 2 * turns  # of both sums
+    collected = 2 * turns  # of both sums
     alone = warps * blocks == 1  # a warp has its row to itself
     keep_parameters, fetch = parameter_keeper(layout, kind, dtype), fetcher(layout)
     pass_1, pass_2 = first_pass(layout, kind, dtype), second_pass(layout, kind, dtype)
@@ -67,14 +67,14 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
         saved_ring = cuda.shared.array(0, saved_bits, alignment=16)
         grad_ring = cuda.shared.array(0, grad_bits, alignment=16)
         parameters = cuda.shared.array(0, dtype, alignment=16)
-        parts = cuda.local.array(places, dtype)
+        parts = cuda.local.array(collected, dtype)
         sums_weight = cuda.local.array(weight_sums, dtype)
         sums_bias = cuda.local.array(bias_sums, dtype)
         for k in range(weight_sums):
             sums_weight[k] = cast(0, board)
         for k in range(bias_sums):
             sums_bias[k] = cast(0, board)
-        for k in range(places):
+        for k in range(collected):
             parts[k] = cast(0, board)
         n1, n2 = saved.shape
         thread = cuda.threadIdx.x
@@ -91,7 +91,8 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
         first = start + place
         stride = clusters * rows
 
-        row = cluster * rows + team
+        top = cluster * rows
+        row = top + team
         for slot in range(fetched):
             ahead = row + slot * stride
             if ahead < n1:
@@ -111,7 +112,7 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
         last_row, last_at, last_center, last_scale = n1, 0, center, scale  # with a lag: the row of the second pass
         sum_gx = cast(0, board)
         sum_g = cast(0, board)
-        while row - team < n1 + lag * stride:  # as long as any team has a row: all of them come to the barriers
+        while top < n1 + lag * stride:
             at = (slot * rows + team) * columns + place
             if lag == 0:  # the stage of the row before is free
                 free = stages - 1 if slot == 0 else slot - 1
@@ -194,6 +195,7 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
                         team_sync(team + 1, threads)
                 last_row, last_at, last_center, last_scale = row, at, center, scale
             row += stride
+            top += stride
             center = next_center
             scale = next_scale
             slot += 1

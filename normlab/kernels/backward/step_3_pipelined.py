@@ -8,7 +8,8 @@ they have it to themselves, none waits for another one before all rows are done:
 longer than a block's share are dealt to the blocks of a cluster, whose barrier comes in two halves: arrive, do the
 second pass, wait. The parameters lie in shared memory in float32, widened once and not at every use, and without bank
 conflicts: read as they come, eight in a row, a lane's 16 bytes took two turns, and recomputing LayerNorm 1.4 times as
-long. When recomputing, the sums for grad_weight are divided by gamma once, in the end.
+long. When recomputing, the sums for grad_weight are divided by gamma once, in the end. Where one cluster does all rows,
+its sums are the gradients of the parameters, and no second kernel follows.
 Moves: dy and the saved array once, grad_input once.
 Bound by: memory; long 16-bit rows of LayerNorm by instructions and by waiting for shared memory, for the columns' sums
 leave registers for no more than 16 warps.
