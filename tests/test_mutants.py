@@ -109,9 +109,10 @@ MUTATIONS = [
     Mutation("clusters: blocks end while others read", "kernels.forward.step_7_clusters", "cluster_arrive_shared()\n            cluster_wait()  # no block ends while others read from its board", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
     Mutation("fused: the sum for grad_weight without x̂", "kernels.backward.step_2_fused", "sums_weight[at] += grad * value", "sums_weight[at] += grad", "backward fused saved"),
     Mutation("final sums: a part is left out", "kernels.backward.final_sums", "for k in range(1, THREADS_A_COLUMN):", "for k in range(2, THREADS_A_COLUMN):", "backward fused saved"),
+    Mutation("few final sums: a row in flight is left out", "kernels.backward.final_sums", "for ahead in range(FEW_IN_FLIGHT):\n                for k in range(width):\n                    sums", "for ahead in range(FEW_IN_FLIGHT - 1):\n                for k in range(width):\n                    sums", "kernels/test_final_sums.py::test_few_rows_are_added_up_in_their_order"),
     Mutation("pipelined: one phase for all rows", "kernels.backward.pipeline", "phase = 1 - phase\n            if lag == 1:", "if lag == 1:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: parameters in the order of their columns", "kernels.backward.ring", "part = min(self.deal.width, 16 // ACCUMULATOR_BYTES)", "part = self.deal.width", "kernels/test_traffic.py::test_rows_and_parameters_are_read_without_bank_conflicts"),
-    Mutation("pipelined: the halves of a vector of parameters swapped", "kernels.backward.passes", "start + v * span + number * plane +", "start + v * span + (parts - 1 - number) * plane +", "kernels/test_invariance.py::test_whole_vectors_of_eight_are_right"),
+    Mutation("pipelined: the halves of a vector of parameters swapped", "kernels.backward.passes", "target, number * part, parameters,", "target, (parts - 1 - number) * part, parameters,", "kernels/test_invariance.py::test_whole_vectors_of_eight_are_right"),
     Mutation("pipelined: a copy too many in flight", "kernels.backward.pipeline", "in_flight = stages - 1 - lag", "in_flight = stages - lag", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: the copies are not waited for", "kernels.backward.pipeline", "wait_copies(in_flight)", "pass", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: the last row has no second pass", "kernels.backward.pipeline", "while top < n1 + lag * stride:", "while top < n1:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
@@ -119,6 +120,10 @@ MUTATIONS = [
     Mutation("pipelined: no barrier before the teams' sums are read", "kernels.backward.pipeline", "cuda.syncthreads()  # all teams' sums are in shared memory before the first team adds them up", "pass", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: no barrier of the team", "kernels.backward.pipeline", "team_sync(team + 1, threads)\n                last_row", "pass\n                last_row", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: two teams at one barrier", "kernels.backward.pipeline", "team_sync(team + 1, threads)\n                last_row", "team_sync(team // 2 + 1, threads)\n                last_row", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: every cluster's sums are the gradient", "kernels.backward.pipeline", "if parts.shape[0] > 1:", "if False:", "backward pipelined saved"),
+    Mutation("pipelined: a single cluster's sums are no gradient", "kernels.backward.pipeline", "if parts.shape[0] > 1:", "if True:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: the second gradient's sums over the first's", "kernels.backward.pipeline", "cuda.syncthreads()  # what lies there has been read: the ring, or the sums for the other gradient", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
+    Mutation("pipelined: a block ends while others read from its board", "kernels.backward.pipeline", "cluster_wait()  # no block ends while others read from its board", "pass", "kernels/test_invariance.py::test_rows_in_a_ring_of_one_stage_are_right_and_nothing_is_found"),
     Mutation("pipelined without a lag: no barrier of the team", "kernels.backward.pipeline", "team_sync(team + 1, threads)  # the team's sums are on the board; no team waits for another", "pass", "kernels/test_invariance.py::test_nothing_is_found_in_many_rows_a_block"),
     Mutation("pipelined: columns of grad_output swapped", "kernels.backward.passes", "copy_async(grad_ring, grads_at + at + v * span,", "copy_async(grad_ring, grads_at + at + (vectors - 1 - v) * span,", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("choose: no barrier before the warps' counts are read", "kernels.exact.choose", "near += cuda.syncthreads_count(nearly)", "near += nearly", "kernels/test_exact.py::test_the_columns_are_those_of_the_definition_in_order"),
@@ -246,6 +251,8 @@ ARGUMENTS = {
     "test_rows_and_parameters_are_read_without_bank_conflicts": lambda patch: (True,),
     "test_many_rows_a_cluster_are_right_and_nothing_is_found": lambda patch: (patch,),
     "test_a_row_has_the_same_bits_however_many_blocks_share_it": lambda patch: (3492, False, patch),
+    "test_rows_in_a_ring_of_one_stage_are_right_and_nothing_is_found": lambda patch: (False, patch),
+    "test_whole_vectors_of_eight_are_right": lambda patch: (BFLOAT16, 0),
 }
 
 

@@ -158,11 +158,11 @@ def test_a_row_of_a_cluster_is_right_in_the_forward():
     examine_forward(random_case(1, 32770, BFLOAT16), step_of("forward", "clusters"))  # vectors of two, 16 blocks
 
 
-def only_one_stays(monkeypatch):
-    """Let one block, or cluster, do all rows, as on a GPU whose every block has many."""
+def few_stay(monkeypatch, number=1):
+    """Let one block, or cluster, or so many do all rows, as on a GPU whose every block has many."""
     for module in (step_3_pipelined, step_7_clusters):
-        monkeypatch.setattr(module, "resident_clusters", lambda *args, **options: 1)
-    monkeypatch.setattr(step_2_fused, "blocks_for", lambda deal, n1, processors: 1)
+        monkeypatch.setattr(module, "resident_clusters", lambda *args, **options: number)
+    monkeypatch.setattr(step_2_fused, "blocks_for", lambda deal, n1, processors: number)
     # new memory may hold what was right a moment ago
     monkeypatch.setattr(HostHome, "empty", lambda home, shape, dtype: np.full(shape, np.nan, dtype))
 
@@ -181,18 +181,29 @@ def test_many_rows_a_block_are_right(step, n1, n2, dtype, memory_efficient, monk
     with monkeypatch.context() as patch:
         patch.setattr(final_sums, "launch_sums", lambda *args: None)  # of the other gradients
         want = results(case, step, memory_efficient)[0]
-    only_one_stays(monkeypatch)
+    few_stay(monkeypatch)
     examine_backward(case, None, step, memory_efficient)
     monkeypatch.setattr(final_sums, "launch_sums", lambda *args: None)
     with using("simulator", "reverse"):
         assert results(case, step, memory_efficient)[0] == want, "how many blocks stay changes grad_input"
 
 
-def test_whole_vectors_of_eight_are_right():
-    """Whose parameters lie in halves."""
-    case = random_case(3, 512, BFLOAT16)
+@pytest.mark.parametrize("offset", [0, 1, 2])
+@pytest.mark.parametrize("parameters", [BFLOAT16, np.float32])
+def test_whole_vectors_of_eight_are_right(parameters, offset):
+    """Whose parameters lie in halves in shared memory, and in global memory so many elements behind 16 bytes."""
+    case = random_case(3, 512, BFLOAT16, parameters=parameters)
+    case = replace(case, weight=shifted(case.weight, offset), bias=shifted(case.bias, offset))
     for memory_efficient in (False, True):
         examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
+
+
+@backward_steps
+@pytest.mark.parametrize("number", [2, 17])
+def test_sums_of_several_blocks_are_right(step, number, monkeypatch):
+    few_stay(monkeypatch, number)
+    for memory_efficient in (False, True):
+        examine_backward(random_case(140 if number > 2 else 35, 24, BFLOAT16), None, step, memory_efficient)
 
 
 def sanitized(case, step, memory_efficient) -> None:
@@ -229,7 +240,7 @@ def sanitized(case, step, memory_efficient) -> None:
 @both_paths
 @pytest.mark.parametrize(("n1", "n2", "dtype"), [(18, 198, BFLOAT16), (5, 201, np.float32)], ids=["lag", "no lag"])
 def test_nothing_is_found_in_many_rows_a_block(step, n1, n2, dtype, memory_efficient, monkeypatch):
-    only_one_stays(monkeypatch)
+    few_stay(monkeypatch)
     sanitized(random_case(n1, n2, dtype), step, memory_efficient)
 
 
@@ -281,7 +292,7 @@ def short_slices(monkeypatch):
     monkeypatch.setattr(step_7_clusters, "SMALLEST_BLOCK", 32)
     layout = Layout(deal, 2, 2, 3, 1, 4, 4)
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: layout)
-    only_one_stays(monkeypatch)
+    few_stay(monkeypatch)
 
 
 def test_many_rows_a_cluster_are_right_and_nothing_is_found(monkeypatch):
@@ -302,7 +313,7 @@ def test_rows_in_a_ring_of_one_stage_are_right_and_nothing_is_found(memory_effic
     """The layout of the longest rows, with slices of 256 columns in place of 16384."""
     layout = Layout(Deal(64, 1, 4, False), 1, 2, 1, 0, 4, 4)
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: layout)
-    only_one_stays(monkeypatch)
+    few_stay(monkeypatch)
     case = random_case(3, 452, np.float32)
     with using("simulator"):
         examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)

@@ -1,19 +1,25 @@
 """The last step of every backward that keeps partial sums: each block of it adds up some columns of them.
 
-Grid: (columns / 32, parameters), block (32, 8). Thread (x, y) adds rows y, y + 8, … of its column in four sums of its
-own, so that four loads are in flight; then the eight sums of a column meet in shared memory. The order depends on the
-number of rows alone: the same bits every time.
+Many rows of partial sums: grid (columns / 32, parameters), block (32, 8). Thread (x, y) adds rows y, y + 8, … of its
+column in four sums of its own, so that four loads are in flight; then the eight sums of a column meet in shared memory.
+Few rows, which long ones leave: a thread adds up all of four columns, row after row, with eight rows' 16 bytes in
+flight. Shared among eight threads, columns took so many blocks that starting them took longer than adding.
+The order depends on the number of rows alone: the same bits every time.
 """
 
 from functools import cache
 from typing import Any
 
-from normlab.engine import DeviceArray, cast, cuda, load, store
+from normlab.engine import DeviceArray, cast, cuda, load, load_vector_into, store, store_vector_from
 from normlab.kernels.step import BackwardProblem
+from normlab.stages.vector import widest
 
 COLUMNS = 32
 THREADS_A_COLUMN = 8
 IN_FLIGHT = 4
+FEW_ROWS = 16  # or fewer
+FEW_THREADS = 128  # a block, then
+FEW_IN_FLIGHT = 8
 # What the bounds of sums over rows assume: fewer multiprocessors have more rows each.
 PROCESSORS = 132
 CLUSTERED_PROCESSORS = 112  # of them, those that clusters of 16 blocks find room on
@@ -69,9 +75,53 @@ def build(dtype: Any) -> Any:
     return backward_final_sums
 
 
+@cache
+def few_columns_sums(dtype: Any, width: int) -> Any:
+    """The device function `add_up(parts, gradient, column)`: `width` columns of `parts`, (rows, n2), into gradient."""
+    values_in_flight = FEW_IN_FLIGHT * width
+
+    @cuda.jit(device=True)
+    def add_up(parts, gradient, column):
+        values = cuda.local.array(values_in_flight, dtype)
+        sums = cuda.local.array(width, dtype)
+        for k in range(width):
+            sums[k] = cast(0, sums)
+        for row in range(0, parts.shape[0], FEW_IN_FLIGHT):
+            for ahead in range(FEW_IN_FLIGHT):
+                for k in range(width):
+                    values[ahead * width + k] = cast(0, sums)
+                if row + ahead < parts.shape[0]:
+                    load_vector_into(values, ahead * width, parts, (row + ahead, column), width)
+            for ahead in range(FEW_IN_FLIGHT):
+                for k in range(width):
+                    sums[k] += values[ahead * width + k]
+        store_vector_from(gradient, column, sums, 0, width)
+
+    return add_up
+
+
+@cache
+def build_few(dtype: Any, width: int) -> Any:
+    """The kernel for few rows, and for an accumulator dtype and columns a thread."""
+    add_up = few_columns_sums(dtype, width)
+
+    @cuda.jit(launch_bounds=(FEW_THREADS, 1))
+    def backward_few_final_sums(part_weight, part_bias, grad_weight, grad_bias):
+        """As `backward_final_sums`; n2 is a multiple of `width`, and all addresses are aligned to as many elements."""
+        column = (cuda.blockIdx.x * FEW_THREADS + cuda.threadIdx.x) * width
+        is_weight = part_weight is not None and (part_bias is None or cuda.blockIdx.y == 0)
+        if part_weight is not None and is_weight and column < part_weight.shape[1]:
+            add_up(part_weight, grad_weight, column)
+        if part_bias is not None and not is_weight and column < part_bias.shape[1]:
+            add_up(part_bias, grad_bias, column)
+
+    return backward_few_final_sums
+
+
 def terms(rows: int) -> int:
-    """The longest chain of additions over so many rows of partial sums: of one thread, and of the last one."""
-    return -(-rows // THREADS_A_COLUMN) + THREADS_A_COLUMN
+    """The longest chain of additions over so many rows of partial sums, or over fewer."""
+    shared = -(-rows // THREADS_A_COLUMN) + THREADS_A_COLUMN  # of one thread, and of the last one
+    return rows if rows <= FEW_ROWS else max(FEW_ROWS, shared)
 
 
 def parts_for(memory: Any, problem: BackwardProblem, rows: int) -> tuple[Any, Any]:
@@ -91,7 +141,14 @@ def like_parts(problem: BackwardProblem) -> tuple[Any, Any]:
 
 def launch_sums(launch: Any, dtype: Any, parts: tuple[Any, Any], problem: BackwardProblem) -> None:
     """Queue the kernel, if there are partial sums."""
-    given = sum(part is not None for part in parts)
-    if given:
-        grid, block = (-(-problem.saved.shape[1] // COLUMNS), given), (COLUMNS, THREADS_A_COLUMN)
-        launch(build(dtype), grid, block, *parts, problem.grad_weight, problem.grad_bias)
+    given = [part for part in parts if part is not None]
+    if not given:
+        return
+    rows, n2 = given[0].shape
+    gradients = problem.grad_weight, problem.grad_bias
+    if rows <= FEW_ROWS:
+        width = widest(n2, *parts, *gradients)
+        kernel, columns, block = build_few(dtype, width), width * FEW_THREADS, (FEW_THREADS, 1)
+    else:
+        kernel, columns, block = build(dtype), COLUMNS, (COLUMNS, THREADS_A_COLUMN)
+    launch(kernel, (-(-n2 // columns), len(given)), block, *parts, *gradients)

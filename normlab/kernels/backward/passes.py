@@ -27,12 +27,17 @@ MOST_UNROLLED = 384  # threads a block, which leave each the registers for all o
 
 
 class Kind(NamedTuple):
-    """Which of the backward's forms a kernel is built for; `weighted`, `biased`: these gradients are wanted."""
+    """Which of the backward's forms a kernel is built for.
+
+    weighted, biased: these gradients are wanted. together: neighbouring elements of parameters and their gradients that
+    one instruction may move, as their addresses are; no more than a vector of the row has.
+    """
 
     rms: bool
     memory_efficient: bool
     weighted: bool
     biased: bool
+    together: int
 
     @property
     def parameters(self) -> int:
@@ -47,57 +52,92 @@ def places(layout: Layout, kind: Kind) -> tuple[int, int, int]:
 
 
 @cache
-def parameter_loader(layout: Layout) -> Any:
-    """The device function `load_parameters(target, parameters, start, v, place)`: those of vector v of the thread.
+def parameter_place(layout: Layout) -> Any:
+    """The device function `lie(start, v, number, place)`: where 16 bytes of the thread's vector v of parameters lie.
 
-    Sixteen bytes are all that a lane reads at once without a bank conflict, and only if the lanes' sixteen bytes follow
+    Sixteen bytes are all that a lane moves at once without a bank conflict, and only if the lanes' sixteen bytes follow
     each other: of a vector of eight accumulators, all threads' first halves come first, and then all second halves.
     """
-    part, parts, plane = layout.parameter_parts
+    _, parts, plane = layout.parameter_parts
     span = layout.deal.span
+
+    @cuda.jit(device=True)
+    def lie(start, v, number, place):
+        return start + v * span + number * plane + (place >> (parts - 1))
+
+    return lie
+
+
+@cache
+def parameter_loader(layout: Layout) -> Any:
+    """The device function `load_parameters(target, parameters, start, v, place)`: those of vector v of the thread."""
+    part, parts, _ = layout.parameter_parts
+    lie = parameter_place(layout)
 
     @cuda.jit(device=True)
     def load_parameters(target, parameters, start, v, place):
         for number in range(parts):
-            at = start + v * span + number * plane + (place >> (parts - 1))
-            load_vector_into(target, number * part, parameters, at, part)
+            load_vector_into(target, number * part, parameters, lie(start, v, number, place), part)
 
     return load_parameters
 
 
 @cache
-def parameter_keeper(layout: Layout, kind: Kind) -> Any:
+def parameter_storer(layout: Layout) -> Any:
+    """The device function `store_parameters(parameters, start, v, place, source, at)`: source[at], … of vector v."""
+    part, parts, _ = layout.parameter_parts
+    lie = parameter_place(layout)
+
+    @cuda.jit(device=True)
+    def store_parameters(parameters, start, v, place, source, at):
+        for number in range(parts):
+            store_vector_from(parameters, lie(start, v, number, place), source, at + number * part, part)
+
+    return store_parameters
+
+
+@cache
+def parameter_keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
     """The device function `keep_parameters(…) -> bool`: a thread's share of the parameters, into shared memory, once.
 
     The first team does it for all. Returns whether one of the thread's gammas was clamped, which is rare. The division
-    is made here, once: in the second pass reciprocals took a third of all instructions.
+    is made here, once: in the second pass reciprocals took a third of all instructions. All loads come before the first
+    store, which the compiler moves none of them across: one after another, 32 loads took longer than a row.
     """
-    deal = layout.deal
+    deal, together = layout.deal, kind.together
     gamma_at, inverse_at, beta_at = places(layout, kind)
-    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
-    part, parts, plane = layout.parameter_parts
+    vectors, width, span, whole, elements = deal.vectors, deal.width, deal.span, deal.whole, deal.elements
+    store_parameters = parameter_storer(layout)
     memory_efficient = kind.memory_efficient
 
     @cuda.jit(device=True)
     def keep_parameters(parameters, weight, bias, eps, team, place, first, n2):
+        gammas = cuda.local.array(elements, dtype)
+        inverses = cuda.local.array(width, dtype)
+        betas = cuda.local.array(elements, dtype)
+        for v in range(vectors):
+            if whole or first + v * span < n2:
+                for k in range(0, width, together):
+                    if weight is not None:
+                        load_vector_into(gammas, v * width + k, weight, first + v * span + k, together)
+                    if memory_efficient and bias is not None:
+                        load_vector_into(betas, v * width + k, bias, first + v * span + k, together)
         rare = False
         for v in range(vectors):
             if whole or first + v * span < n2:
-                for k in range(width):
-                    column = first + v * span + k
-                    at = v * span + k // part * plane + (place >> (parts - 1)) + k % part  # as in load_parameters
-                    if weight is not None:
-                        gamma = load(weight, column)
-                        kept = gamma
-                        if memory_efficient:
-                            kept = clamp_by_magnitude(gamma, eps)
-                            rare = rare or kept != gamma
-                            if team == 0:
-                                parameters[inverse_at + at] = cast(1, parameters) / kept
-                        if team == 0:
-                            parameters[gamma_at + at] = kept
-                    if memory_efficient and bias is not None and team == 0:
-                        parameters[beta_at + at] = load(bias, column)
+                if memory_efficient and weight is not None:
+                    for k in range(width):
+                        gamma = gammas[v * width + k]
+                        kept = clamp_by_magnitude(gamma, eps)
+                        rare = rare or kept != gamma
+                        gammas[v * width + k] = kept
+                        inverses[k] = cast(1, parameters) / kept
+                    if team == 0:
+                        store_parameters(parameters, inverse_at, v, place, inverses, 0)
+                if weight is not None and team == 0:
+                    store_parameters(parameters, gamma_at, v, place, gammas, v * width)
+                if memory_efficient and bias is not None and team == 0:
+                    store_parameters(parameters, beta_at, v, place, betas, v * width)
         return rare
 
     return keep_parameters
@@ -130,7 +170,7 @@ def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     gamma_at, _, beta_at = places(layout, kind)
     load_parameters = parameter_loader(layout)
-    rms, memory_efficient, weighted, biased = kind
+    rms, memory_efficient, weighted, biased, _ = kind
 
     @cuda.jit(device=True)
     def pass_1(
@@ -181,11 +221,12 @@ def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
             sum_gx *= scale
         elif weighted and not rms and rare:  # mean(g) wants gamma as it is: once more, out of the way of all others
             sum_g = cast(0, values)
-            for v in range(vectors):
-                if whole or first + v * span < saved.shape[1]:
-                    load_bits_into(grads, 0, grad_ring, grads_at + at + v * span, width, grad_output)
-                    for k in range(width):
-                        sum_g += grads[k] * load(weight, first + v * span + k)
+            v = 0
+            while v < vectors and first + v * span < saved.shape[1]:  # in straight lines it takes all others' registers
+                load_bits_into(grads, 0, grad_ring, grads_at + at + v * span, width, grad_output)
+                for k in range(width):
+                    sum_g += grads[k] * load(weight, first + v * span + k)
+                v += 1
         return sum_gx, sum_g
 
     return pass_1

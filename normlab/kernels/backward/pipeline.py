@@ -11,19 +11,25 @@ from normlab.engine import (
     cast,
     cluster_arrive_shared,
     cluster_rank,
-    cluster_sync,
     cluster_wait,
     commit_copies,
     cuda,
     load,
-    store,
+    store_vector_from,
     team_sync,
     wait_copies,
 )
-from normlab.kernels.backward.passes import Kind, fetcher, first_pass, parameter_keeper, second_pass
+from normlab.kernels.backward.passes import (
+    Kind,
+    fetcher,
+    first_pass,
+    parameter_keeper,
+    parameter_loader,
+    places,
+    second_pass,
+)
 from normlab.kernels.backward.ring import BITS, Layout
 from normlab.stages.gradient import leave_means
-from normlab.stages.recompute import clamp_by_magnitude
 from normlab.stages.team import collector, leave
 from normlab.stages.warp import warp_sum_butterfly
 
@@ -32,17 +38,18 @@ from normlab.stages.warp import warp_sum_butterfly
 def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
     """The kernel; dtype: the accumulator's."""
     deal, rows, blocks, stages, lag, saved_bytes, grad_bytes = layout
-    rms, weighted, biased = kind.rms, kind.weighted, kind.biased
+    rms, memory_efficient, weighted, biased, _ = kind
     elements, columns, threads, width, warps = deal.elements, deal.columns, deal.threads, deal.width, deal.warps
     saved_bits, grad_bits = BITS[saved_bytes], BITS[grad_bytes]
     weight_sums, bias_sums = (elements if weighted else 1), (elements if biased else 1)
     in_flight = stages - 1 - lag
+    fetched = stages - 1 + lag  # rows of a team, before the first pass
     turns, fetch_sums, add_up = collector(warps, blocks)
-    places = 2 * turns  # of both sums
+    collected = 2 * turns  # of both sums
     alone = warps * blocks == 1  # a warp has its row to itself
-    keep_parameters, fetch = parameter_keeper(layout, kind), fetcher(layout)
+    keep_parameters, fetch = parameter_keeper(layout, kind, dtype), fetcher(layout)
     pass_1, pass_2 = first_pass(layout, kind, dtype), second_pass(layout, kind, dtype)
-    finish = finisher(layout, kind)
+    finish_weight, finish_bias = (finisher(layout, kind, dtype, divide) for divide in (memory_efficient, False))
 
     @cuda.jit(device=True)
     def means(parts, lacking, mean_factor):
@@ -53,20 +60,21 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
 
     @cuda.jit(launch_bounds=(layout.threads, 1))
     def backward_pipelined(
-        grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, row_sums, grad_input, part_weight, part_bias
-    ):
+        grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, row_sums,
+        grad_input, grad_weight, grad_bias, part_weight, part_bias,
+    ):  # fmt: skip
         board = cuda.shared.array((2, rows, 2, warps), dtype)
         saved_ring = cuda.shared.array(0, saved_bits, alignment=16)
         grad_ring = cuda.shared.array(0, grad_bits, alignment=16)
         parameters = cuda.shared.array(0, dtype, alignment=16)
-        parts = cuda.local.array(places, dtype)
+        parts = cuda.local.array(collected, dtype)
         sums_weight = cuda.local.array(weight_sums, dtype)
         sums_bias = cuda.local.array(bias_sums, dtype)
         for k in range(weight_sums):
             sums_weight[k] = cast(0, board)
         for k in range(bias_sums):
             sums_bias[k] = cast(0, board)
-        for k in range(places):
+        for k in range(collected):
             parts[k] = cast(0, board)
         n1, n2 = saved.shape
         thread = cuda.threadIdx.x
@@ -82,58 +90,53 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
         place = thread * width
         first = start + place
         stride = clusters * rows
-        rare = keep_parameters(parameters, weight, bias, eps, team, place, first, n2)
-
-        ahead = cluster * rows + team  # the row to fetch next
-        for slot in range(stages - 1 + lag):
-            if ahead < n1:
-                fetch(saved_ring, grad_ring, saved, grad_output, ahead, (slot * rows + team) * columns + place, first)
-            commit_copies()
-            ahead += stride
-        cuda.syncthreads()  # the parameters are in shared memory before other teams read them
 
         top = cluster * rows
         row = top + team
+        for slot in range(fetched):
+            ahead = row + slot * stride
+            if ahead < n1:
+                fetch(saved_ring, grad_ring, saved, grad_output, ahead, (slot * rows + team) * columns + place, first)
+            commit_copies()
         center = cast(0, board)
         scale = cast(0, board)
-        lacking = cast(0, board)
         if row < n1:
             scale = load(invvar, row)
-            if row_sums is not None:
-                lacking = load(row_sums, (0, row))
             if mean is not None:
                 center = load(mean, row)
+        rare = keep_parameters(parameters, weight, bias, eps, team, place, first, n2)
+        cuda.syncthreads()  # the parameters are in shared memory before other teams read them
+
         slot = 0
         phase = 0
         last_row, last_at, last_center, last_scale = n1, 0, center, scale  # with a lag: the row of the second pass
-        last_lacking = lacking
         sum_gx = cast(0, board)
         sum_g = cast(0, board)
         while top < n1 + lag * stride:
             at = (slot * rows + team) * columns + place
             if lag == 0:  # the stage of the row before is free
                 free = stages - 1 if slot == 0 else slot - 1
+                ahead = row + fetched * stride
                 if ahead < n1:
                     fetch(
                         saved_ring, grad_ring, saved, grad_output, ahead, (free * rows + team) * columns + place, first
                     )
                 commit_copies()
-                ahead += stride
             elif alone:
                 parts[0], parts[turns] = sum_gx, sum_g
-            elif top > cluster * rows:  # in the first turn, nobody has left sums yet
+            elif last_row < n1:  # in the first turn, nobody has left sums yet
                 fetch_sums(parts, 0, board, phase, team, 0)
                 if not rms:
                     fetch_sums(parts, turns, board, phase, team, 1)
             next_center = cast(0, board)
             next_scale = cast(0, board)
-            next_lacking = cast(0, board)
             if row + stride < n1:
                 next_scale = load(invvar, row + stride)
-                if row_sums is not None:
-                    next_lacking = load(row_sums, (0, row + stride))
                 if mean is not None:
                     next_center = load(mean, row + stride)
+            lacking = cast(0, board)  # in the sum of the row whose second pass comes next
+            if row_sums is not None and (last_row if lag == 1 else row) < n1:
+                lacking = load(row_sums, (0, last_row if lag == 1 else row))
             wait_copies(in_flight)
             sum_gx = cast(0, board)
             sum_g = cast(0, board)
@@ -147,7 +150,7 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
                 sum_g = warp_sum_butterfly(sum_g)
             phase = 1 - phase
             if lag == 1:  # the sums of the row before have come while this row's were made
-                mean_gx, mean_g = means(parts, last_lacking, mean_factor)
+                mean_gx, mean_g = means(parts, lacking, mean_factor)
             if not alone:
                 leave(board, phase, team, 0, warp, sum_gx)
                 if not rms:
@@ -181,11 +184,9 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
                     )  # fmt: skip
                     if first == 0:
                         leave_means(row_sums, last_row, mean_g, mean_gx)
+                    ahead = last_row + fetched * stride
                     if ahead < n1:
                         fetch(saved_ring, grad_ring, saved, grad_output, ahead, last_at, first)
-                    ahead += stride
-                    commit_copies()
-                elif top > cluster * rows:
                     commit_copies()
                 if not alone:
                     if blocks > 1:
@@ -193,58 +194,68 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
                     else:
                         team_sync(team + 1, threads)
                 last_row, last_at, last_center, last_scale = row, at, center, scale
-                last_lacking = lacking
             row += stride
             top += stride
             center = next_center
             scale = next_scale
-            lacking = next_lacking
             slot += 1
             if slot == stages:
                 slot = 0
 
+        if blocks > 1 and lag == 0:
+            cluster_arrive_shared()  # with the last row's sums read; a lag leaves a turn, and its barrier, behind that
         wait_copies(0)
         sums = cuda.shared.array(0, dtype, alignment=16)
         if weighted:
-            cuda.syncthreads()  # nobody reads the ring any more: it becomes the teams' sums
-            finish(sums, sums_weight, part_weight, cluster, team, thread, first, weight, eps)
+            finish_weight(sums, sums_weight, parameters, grad_weight, part_weight, cluster, team, thread, place, first)
         if biased:
-            cuda.syncthreads()  # the last sums have been read
-            finish(sums, sums_bias, part_bias, cluster, team, thread, first, None, eps)
-        if blocks > 1:
-            cluster_sync()  # no block ends while others read from its board
+            finish_bias(sums, sums_bias, parameters, grad_bias, part_bias, cluster, team, thread, place, first)
+        if blocks > 1 and lag == 0:
+            cluster_wait()  # no block ends while others read from its board
 
     return backward_pipelined
 
 
 @cache
-def finisher(layout: Layout, kind: Kind) -> Any:
-    """The device function `finish(…)`: the teams' sums of the columns, one after another, into a row of `parts`.
+def finisher(layout: Layout, kind: Kind, dtype: Any, divide: bool) -> Any:
+    """The device function `finish(…)`: the teams' sums of the columns, one after another.
 
-    divisor: the weight by whose clamped elements the sums are divided when recomputing, or None.
+    Those of a single cluster are the gradient; of several, each has its row of `parts`. divide: by gamma as it lies in
+    shared memory, clamped.
     """
-    deal, rows = layout.deal, layout.rows
+    deal, rows, together = layout.deal, layout.rows, kind.together
     elements, columns, span, width, vectors, whole = (
         deal.elements, deal.columns, deal.span, deal.width, deal.vectors, deal.whole,
     )  # fmt: skip
     threads = deal.threads
-    memory_efficient = kind.memory_efficient
+    gamma_at, _, _ = places(layout, kind)
+    load_parameters = parameter_loader(layout)
 
     @cuda.jit(device=True)
-    def finish(sums, mine, parts, cluster, team, thread, first, divisor, eps):
-        if team > 0:
-            for k in range(elements):
-                sums[(team - 1) * columns + k * threads + thread] = mine[k]
-        cuda.syncthreads()  # all teams' sums are in shared memory before the first team adds them up
+    def finish(sums, mine, parameters, gradient, parts, cluster, team, thread, place, first):
+        totals = cuda.local.array(width, dtype)
+        gammas = cuda.local.array(width, dtype)
+        if rows > 1:
+            cuda.syncthreads()  # what lies there has been read: the ring, or the sums for the other gradient
+            if team > 0:
+                for k in range(elements):
+                    sums[(team - 1) * columns + k * threads + thread] = mine[k]
+            cuda.syncthreads()  # all teams' sums are in shared memory before the first team adds them up
         if team == 0:
             for v in range(vectors):
-                if whole or first + v * span < parts.shape[1]:
+                column = first + v * span
+                if whole or column < gradient.shape[0]:
+                    if divide:
+                        load_parameters(gammas, parameters, gamma_at, v, place)
                     for k in range(width):
                         total = mine[v * width + k]
                         for other in range(rows - 1):
                             total += sums[other * columns + (v * width + k) * threads + thread]
-                        if memory_efficient and divisor is not None:
-                            total /= clamp_by_magnitude(load(divisor, first + v * span + k), eps)
-                        store(parts, (cluster, first + v * span + k), total)
+                        totals[k] = total / gammas[k] if divide else total
+                    if parts.shape[0] > 1:
+                        store_vector_from(parts, (cluster, column), totals, 0, width)
+                    else:
+                        for k in range(0, width, together):
+                            store_vector_from(gradient, column + k, totals, k, together)
 
     return finish

@@ -59,7 +59,6 @@ class Layout(NamedTuple):
     def shared_bytes(self, parameters: int) -> int:
         """Dynamic shared memory for the ring and so many arrays of parameters.
 
-        In the end the teams' sums of a column go there too.
+        In the end the teams' sums of the columns lie where the ring was: a stage alone has the room.
         """
-        ring = ACCUMULATOR_BYTES * (self.parameters_at + parameters * self.deal.columns)
-        return max(ring, ACCUMULATOR_BYTES * (self.rows - 1) * self.deal.columns)
+        return ACCUMULATOR_BYTES * (self.parameters_at + parameters * self.deal.columns)

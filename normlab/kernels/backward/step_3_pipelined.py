@@ -8,7 +8,8 @@ they have it to themselves, none waits for another one before all rows are done:
 longer than a block's share are dealt to the blocks of a cluster, whose barrier comes in two halves: arrive, do the
 second pass, wait. The parameters lie in shared memory in float32, widened once and not at every use, and without bank
 conflicts: read as they come, eight in a row, a lane's 16 bytes took two turns, and recomputing LayerNorm 1.4 times as
-long. When recomputing, the sums for grad_weight are divided by gamma once, in the end.
+long. When recomputing, the sums for grad_weight are divided by gamma once, in the end. Where one cluster does all rows,
+its sums are the gradients of the parameters, and no second kernel follows.
 Moves: dy and the saved array once, grad_input once.
 Bound by: memory; long 16-bit rows of LayerNorm by instructions and by waiting for shared memory, for the columns' sums
 leave registers for no more than 16 warps.
@@ -132,11 +133,13 @@ def _fewer(entry: Entry, n2: int, width: int, saved_bytes: int, grad_bytes: int)
 
 def _run(launch, memory, problem: BackwardProblem):
     n1, n2 = problem.saved.shape
-    kind = Kind(problem.rms, problem.memory_efficient, problem.weight is not None, problem.bias is not None)
+    weight, bias = problem.weight, problem.bias
+    width = widest(n2, *problem.matrices)
+    together = min(width, widest(n2, problem.grad_input, weight, bias, problem.grad_weight, problem.grad_bias))
+    kind = Kind(problem.rms, problem.memory_efficient, weight is not None, bias is not None, together)
     sizes = problem.saved.dtype.itemsize, problem.grad_output.dtype.itemsize
     layout = None
     if problem.invvar.dtype.itemsize == 4:
-        width = widest(n2, *problem.matrices)
         layout = layout_for(n2, width, *sizes, kind.parameters, compute_capability(problem.saved))
     if layout is None:
         step_2_fused.STEP.run(launch, memory, problem)
@@ -145,14 +148,22 @@ def _run(launch, memory, problem: BackwardProblem):
     kernel = build(dtype, layout, kind)
     block = layout.deal.threads, layout.rows
     how = {"shared_bytes": layout.shared_bytes(kind.parameters), "cluster": layout.blocks}
-    args = *problem.operands, np.float32(1 / n2), problem.row_sums, problem.grad_input
+    args = (
+        *problem.operands,
+        np.float32(1 / n2),
+        problem.row_sums,
+        problem.grad_input,
+        problem.grad_weight,
+        problem.grad_bias,
+    )
     resident = resident_clusters(kernel, block, *args, *final_sums.like_parts(problem), **how)
     clusters = min(-(-n1 // layout.rows), resident)
     if layout.lag and layout.blocks == 1:  # whose teams leave no gaps: a second block only adds partial sums
         clusters = min(clusters, multiprocessors(problem.saved))
     parts = final_sums.parts_for(memory, problem, clusters)
     launch(kernel, clusters * layout.blocks, block, *args, *parts, **how)
-    final_sums.launch_sums(launch, dtype, parts, problem)
+    if clusters > 1:
+        final_sums.launch_sums(launch, dtype, parts, problem)
 
 
 def _layouts(n2: int) -> list[Layout]:

@@ -1,0 +1,84 @@
+"""The sums over rows of partial sums, few and many, against NumPy's in float64, within their bound."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from normlab.engine import float32, launch
+from normlab.kernels import BackwardProblem
+from normlab.kernels.backward import final_sums
+from normlab.oracle import assert_within
+
+BFLOAT16 = ml_dtypes.bfloat16
+UNIT = 2.0**-24  # of a float32's rounding
+ROUNDING = {np.float32: 0.0, np.float16: 2.0**-11, BFLOAT16: 2.0**-8}  # of the result
+
+
+def summed(parts, gradients) -> list[str]:
+    """Let the kernel add up parts into gradients, either of both None; the names of the kernels launched."""
+    names = []
+
+    def named_launch(kernel, *args):
+        names.append(kernel.py_func.__name__)
+        launch(kernel, *args)
+
+    final_sums.launch_sums(named_launch, float32, parts, BackwardProblem(*[None] * 7, False, False, None, *gradients))
+    return names
+
+
+def drawn(rows, n2, dtype, offset=0):
+    """Partial sums, and memory for their sums that begins so many elements behind a multiple of 16 bytes."""
+    parts = np.random.default_rng(rows).normal(size=(rows, n2)).astype(np.float32)
+    memory = np.full(n2 + offset + 16, np.nan, dtype)
+    start = -memory.ctypes.data % 16 // memory.itemsize + offset
+    return parts, memory[start : start + n2]
+
+
+def hold(parts, got):
+    exact = parts.astype(np.float64)
+    length = final_sums.terms(len(parts)) - 1
+    bound = length * UNIT / (1 - length * UNIT) * abs(exact).sum(axis=0)
+    want = exact.sum(axis=0)
+    assert_within(got, want, bound + ROUNDING[got.dtype.type] * (abs(want) + bound), f"{parts.shape}")
+
+
+@pytest.mark.parametrize("dtype", list(ROUNDING), ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("rows", [1, 2, 8, 9, 15, 16, 17, 33, 67])
+@pytest.mark.parametrize(("n2", "offset"), [(1, 0), (37, 0), (40, 1), (136, 0), (1030, 0)])
+def test_sums_are_within_their_bound(rows, n2, offset, dtype):
+    weight, grad_weight = drawn(rows, n2, dtype, offset)
+    bias, grad_bias = drawn(rows, n2, dtype)
+    bias += 1
+    few = rows <= final_sums.FEW_ROWS
+    assert summed((weight, bias), (grad_weight, grad_bias)) == [
+        "backward_few_final_sums" if few else "backward_final_sums"
+    ]
+    hold(weight, grad_weight)
+    hold(bias, grad_bias)
+
+
+@pytest.mark.parametrize("rows", [3, 20])
+def test_the_sums_of_one_parameter_alone_are_those_of_both(rows):
+    parts, both = drawn(rows, 72, np.float32)
+    alone = np.full_like(both, np.nan)
+    summed((parts, parts + 1), (both, np.empty_like(both)))
+    summed((parts, None), (alone, None))
+    np.testing.assert_array_equal(alone, both)
+    alone[:] = np.nan
+    summed((None, parts), (None, alone))
+    np.testing.assert_array_equal(alone, both)
+    assert summed((None, None), (None, None)) == []
+
+
+def test_few_rows_are_added_up_in_their_order():
+    parts, got = drawn(13, 64, np.float32)
+    summed((parts, None), (got, None))
+    want = np.zeros(64, np.float32)
+    for row in parts:
+        want += row
+    np.testing.assert_array_equal(got, want)
+
+
+def test_more_rows_have_no_shorter_bound():
+    lengths = [final_sums.terms(rows) for rows in range(1, 300)]
+    assert lengths == sorted(lengths)
