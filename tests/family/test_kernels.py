@@ -6,16 +6,15 @@ import torch
 from draws import DTYPES
 from engine.fake_driver import fake_driver
 from engine.fake_torch import fake_home
+from engine.late import Late
 from family.examples import example
 from sim.sanitizing.test_ladders import Memory, launcher
 
 from normlab import family, ops, replay
-from normlab.engine import grid_dependency_sync, launch, using
-from normlab.engine.dependent import begins_early
+from normlab.engine import using
 from normlab.kernels import family as kernels
 from normlab.kernels.family import merge
 from normlab.kernels.family.sets import Pieces
-from normlab.sim import rewrite
 
 CASES = [
     ("batch", (3, 4, 37), 4, "float32", False, True, "reverse"),
@@ -61,32 +60,6 @@ def test_nothing_is_found_in_any_kernel(case):
         kernels.launch_use(launch, *running, statistics(1e-5), mean, invvar)
     assert not memory.empties
     assert all(np.isfinite(array.astype(np.float64)).all() for array in (output, grad_input))
-
-
-class Late:
-    """Launches that see nothing of what is in `late`, such as all that kernels make, until they wait for it."""
-
-    def __init__(self, monkeypatch):
-        self.late, self.arrive = [], None
-        twin = grid_dependency_sync, self.wait, False
-        monkeypatch.setitem(rewrite._twins, id(grid_dependency_sync), twin)
-
-    def wait(self):
-        for array, values in self.arrive or []:
-            array[...] = values
-        self.arrive = None
-
-    def empty(self, shape, dtype):
-        self.late.append(np.full(shape, np.nan, dtype))
-        return self.late[-1]
-
-    def launch(self, kernel, grid, block, *operands):
-        if begins_early(kernel):
-            self.arrive = [(array, array.copy()) for array in self.late]
-            for array in self.late:
-                array[...] = np.nan
-        launch(kernel, grid, block, *operands)
-        assert self.arrive is None, "it begins early, and never waits"
 
 
 @pytest.mark.parametrize("own", [True, False])

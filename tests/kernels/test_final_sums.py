@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from engine.late import Late
 
 from normlab.engine import float32, launch
 from normlab.kernels import BackwardProblem
@@ -82,3 +83,16 @@ def test_few_rows_are_added_up_in_their_order():
 def test_more_rows_have_no_shorter_bound():
     lengths = [final_sums.terms(rows) for rows in range(1, 300)]
     assert lengths == sorted(lengths)
+
+
+@pytest.mark.parametrize("rows", [3, 20])
+def test_the_sums_begin_early_and_read_nothing_before_they_wait(monkeypatch, rows):
+    parts, want = drawn(rows, 72, np.float32)
+    summed((parts, None), (want, None))
+    late = Late(monkeypatch)
+    late.late.append(parts)
+    got = np.full_like(want, np.nan)
+    final_sums.launch_sums(
+        late.launch, float32, (parts, None), BackwardProblem(*[None] * 7, False, False, None, got, None)
+    )
+    np.testing.assert_array_equal(got, want)

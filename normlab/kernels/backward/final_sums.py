@@ -10,7 +10,16 @@ The order depends on the number of rows alone: the same bits every time.
 from functools import cache
 from typing import Any
 
-from normlab.engine import DeviceArray, cast, cuda, load, load_vector_into, store, store_vector_from
+from normlab.engine import (
+    DeviceArray,
+    cast,
+    cuda,
+    grid_dependency_sync,
+    load,
+    load_vector_into,
+    store,
+    store_vector_from,
+)
 from normlab.kernels.step import BackwardProblem
 from normlab.stages.vector import widest
 
@@ -58,6 +67,7 @@ def build(dtype: Any) -> Any:
         column = cuda.blockIdx.x * COLUMNS + x
         is_weight = part_weight is not None and (part_bias is None or cuda.blockIdx.y == 0)
         sums[y, x] = cast(0, sums)
+        grid_dependency_sync()  # it begins before the partial sums are there
         if part_weight is not None and is_weight and column < part_weight.shape[1]:
             sums[y, x] = column_sum(part_weight, column, y)
         if part_bias is not None and not is_weight and column < part_bias.shape[1]:
@@ -110,6 +120,7 @@ def build_few(dtype: Any, width: int) -> Any:
         """As `backward_final_sums`; n2 is a multiple of `width`, and all addresses are aligned to as many elements."""
         column = (cuda.blockIdx.x * FEW_THREADS + cuda.threadIdx.x) * width
         is_weight = part_weight is not None and (part_bias is None or cuda.blockIdx.y == 0)
+        grid_dependency_sync()
         if part_weight is not None and is_weight and column < part_weight.shape[1]:
             add_up(part_weight, grad_weight, column)
         if part_bias is not None and not is_weight and column < part_bias.shape[1]:

@@ -14,6 +14,7 @@ from normlab.engine import (
     cluster_wait,
     commit_copies,
     cuda,
+    launch_dependents,
     load,
     store_vector_from,
     team_sync,
@@ -204,6 +205,7 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
 
         if blocks > 1 and lag == 0:
             cluster_arrive_shared()  # with the last row's sums read; a lag leaves a turn, and its barrier, behind that
+        launch_dependents()  # the final sums may come in as blocks end
         wait_copies(0)
         sums = cuda.shared.array(0, dtype, alignment=16)
         if weighted:
