@@ -11,7 +11,7 @@ from family.examples import example
 from sim.sanitizing.test_ladders import Memory, launcher
 
 from normlab import family, ops, replay
-from normlab.engine import using
+from normlab.engine import launch, using
 from normlab.kernels import family as kernels
 from normlab.kernels.family import merge
 from normlab.kernels.family.sets import Pieces

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from engine.late import Late
 
-from normlab.engine import float32, launch
+from normlab.engine import float32, launch, using
 from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import final_sums
 from normlab.oracle import assert_within
@@ -88,11 +88,11 @@ def test_more_rows_have_no_shorter_bound():
 @pytest.mark.parametrize("rows", [3, 20])
 def test_the_sums_begin_early_and_read_nothing_before_they_wait(monkeypatch, rows):
     parts, want = drawn(rows, 72, np.float32)
-    summed((parts, None), (want, None))
-    late = Late(monkeypatch)
-    late.late.append(parts)
     got = np.full_like(want, np.nan)
-    final_sums.launch_sums(
-        late.launch, float32, (parts, None), BackwardProblem(*[None] * 7, False, False, None, got, None)
-    )
+    problem = BackwardProblem(*[None] * 7, False, False, None, got, None)
+    with using("simulator"):
+        summed((parts, None), (want, None))
+        late = Late(monkeypatch)
+        late.late.append(parts)
+        final_sums.launch_sums(late.launch, float32, (parts, None), problem)
     np.testing.assert_array_equal(got, want)

@@ -284,14 +284,12 @@ every_step = pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 
 @every_step
 @pytest.mark.parametrize("n2", [1, 33, 130, 1024, 5120, 65536, 262144])
-<<<<<<< HEAD
-def test_neither_kernel_nor_block_depends_on_the_number_of_rows(step, n2, monkeypatch):
-    """But for few long rows, whose bits `test_invariance` compares."""
+def test_neither_kernel_nor_block_of_a_row_depends_on_the_number_of_rows(step, n2, monkeypatch):
+    """Of a row's results, that is: the columns' sums, over other rows, are other sums.
+
+    But for few long rows forward, whose bits `test_invariance` compares.
+    """
     monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 1)
-=======
-def test_neither_kernel_nor_block_of_a_row_depends_on_the_number_of_rows(step, n2):
-    """Of a row's results, that is: the columns' sums, over other rows, are other sums."""
->>>>>>> h-A
     for t, v in ((BFLOAT16, BFLOAT16), (np.float32, np.float16)):
         found = [
             [
