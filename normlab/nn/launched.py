@@ -68,14 +68,8 @@ def backward(
     """(grad_input, grad_weight, grad_bias)."""
     with world(saved):
         if rms:
-            grad_input, grad_weight = ops.rms_norm_backward(
-                grad_output, saved, invvar, shape, weight, eps, memory_efficient, kept
-            )
-            grad_bias = None
-        else:
-            grad_input, grad_weight, grad_bias = ops.layer_norm_backward(
-                grad_output, saved, mean, invvar, shape, weight, bias, eps, memory_efficient, kept
-            )
-    if grad_input.dtype != input_dtype:
-        grad_input = grad_input.to(input_dtype)
-    return grad_input, grad_weight, grad_bias
+            given = grad_output, saved, invvar, shape, weight, eps, memory_efficient, kept
+            return *ops.rms_norm_backward(*given, input_dtype=input_dtype), None
+        return ops.layer_norm_backward(
+            grad_output, saved, mean, invvar, shape, weight, bias, eps, memory_efficient, kept, input_dtype=input_dtype
+        )
