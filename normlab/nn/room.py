@@ -14,10 +14,14 @@ Where more columns come to risk than there is room for all the same, because a s
 change (`.data`), those without room are recomputed as with memory_efficient=True until the next step, and a warning
 says so; not of a CUDA graph that is replayed, whose room is that of its capture.
 
+Threads and streams may share a parameter: they share its room. Of kernels that run at the same time, one may overwrite
+what another has just added to the number that the warning tells.
+
 Called by `normlab.nn.launched`.
 """
 
 import warnings
+from threading import RLock
 from typing import Any, TypeAlias
 
 import torch
@@ -38,6 +42,7 @@ class Room:
 
     def __init__(self, owner: Tensor) -> None:
         self.storage = StorageWeakRef(owner.untyped_storage())
+        self.device = owner.device
         self.versions: dict[Key, int] = {}
         self.counts = torch.zeros(2, dtype=torch.int64, pin_memory=owner.is_cuda)
         self.capacity: int | None = None  # for these versions; None: to be read when it is asked for
@@ -61,6 +66,7 @@ class Room:
 
 
 _rooms: dict[Key, Room] = {}
+_lock = RLock()  # of the rooms and what they know; not held while columns are kept
 
 
 def keep(owner: Tensor, given: tuple) -> Kept:
@@ -72,24 +78,37 @@ def keep(owner: Tensor, given: tuple) -> Kept:
     if not given[0].numel():
         return keep_columns(*given, capacity=0)  # no rows have nothing to keep, and say nothing of others
     key, bias = _key(owner), given[5]
-    room = _rooms.get(key)
     versions = {key: _version(owner)}
-    if isinstance(bias, torch.nn.Parameter):  # and not what autocast has made of it
+    if bias is not None and isinstance(bias, torch.nn.Parameter):  # and not what autocast has made of it
         versions[_key(bias)] = _version(bias)
-    if room is not None and versions == room.versions and not room.storage.expired():
-        return keep_columns(*given, capacity=room.offered(), counts=room.counts)
+    with _lock:
+        room = _rooms.get(key)
+        if room is None or versions != room.versions or room.storage.expired():
+            capacity = None
+        else:
+            capacity, counts = room.offered(), room.counts
+    if capacity is not None:
+        return keep_columns(*given, capacity=capacity, counts=counts)
     if owner.is_cuda and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             'memory_efficient="exact" has to count the columns at risk of new or changed parameters, which a CUDA '
             "graph cannot wait for: run the norm once before the capture"
         )
-    if room is None or room.storage.expired():
-        for gone in [other for other, room in list(_rooms.items()) if room.storage.expired()]:
-            _rooms.pop(gone, None)
-        room = _rooms[key] = Room(owner)
+    _forget()
+    with _lock:
+        room = _rooms.get(key) or _rooms.setdefault(key, Room(owner))
     kept = keep_columns(*given, counts=room.counts)
-    room.versions, room.capacity = versions, kept.columns.shape[0]
+    with _lock:
+        room.versions, room.capacity = versions, kept.columns.shape[0]
     return kept
+
+
+def _forget() -> None:
+    """Drop the rooms of parameters that are gone, once no kernel can write into their memory any more."""
+    with _lock:
+        gone = [_rooms.pop(key) for key, room in list(_rooms.items()) if room.storage.expired()]
+    for device in {room.device for room in gone if room.device.type == "cuda"}:
+        torch.cuda.synchronize(device)
 
 
 def _key(parameter: Tensor) -> Key:
@@ -114,18 +133,20 @@ def _versions(optimizer: torch.optim.Optimizer) -> dict[Key, int]:
 def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Forget what was said of parameters that somebody else has changed."""
     now = _versions(optimizer) if _rooms else {}
-    for room in list(_rooms.values()):
-        if any(now.get(key, version) != version for key, version in room.versions.items()):
-            room.versions = {}
+    with _lock:
+        for room in _rooms.values():
+            if any(now.get(key, version) != version for key, version in room.versions.items()):
+                room.versions = {}
 
 
 def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Take what was said of parameters for near the truth, now that the optimizer has changed them."""
     now = _versions(optimizer) if _rooms else {}
-    for room in list(_rooms.values()):
-        versions = {key: now.get(key, version) for key, version in room.versions.items()}
-        if versions != room.versions:
-            room.versions, room.capacity = versions, None
+    with _lock:
+        for room in _rooms.values():
+            versions = {key: now.get(key, version) for key, version in room.versions.items()}
+            if versions != room.versions:
+                room.versions, room.capacity = versions, None
 
 
 register_optimizer_step_pre_hook(_before_step)
