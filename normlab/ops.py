@@ -185,6 +185,29 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
     return results
 
 
+def backward_signature(
+    grad_output: Any,
+    saved: Any,
+    mean: Any,
+    invvar: Any,
+    normalized_shape: Any,
+    weight: Any,
+    bias: Any,
+    eps: Any,
+    memory_efficient: Any,
+    kept: Kept | None,
+    input_dtype: Any,
+    rms: bool,
+    step: str | None = None,
+) -> tuple[tuple | None, list[int]]:
+    """What a backward's recording is found by, and the addresses that it is called with: `replay.signature`."""
+    columns, values = _kept(memory_efficient, kept, weight, bias)
+    wanted = BEST["backward"] if step is None else step
+    given = grad_output, saved, invvar, weight, bias, columns, values, mean  # which is last, for it may not be read
+    how = "backward", rms, bool(memory_efficient), input_dtype
+    return replay.signature(given, normalized_shape, eps, wanted, *how)
+
+
 def _backward(
     grad_output,
     saved,
@@ -201,15 +224,13 @@ def _backward(
     *,
     rms,
 ):
-    columns, values = _kept(memory_efficient, kept, weight, bias)
-    wanted = BEST["backward"] if step is None else step
-    given = grad_output, saved, invvar, weight, bias, columns, values, mean  # which is last, for it may not be read
-    how = "backward", rms, bool(memory_efficient), input_dtype
-    key, pointers = replay.signature(given, normalized_shape, eps, wanted, *how)
+    given = grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, memory_efficient, kept, input_dtype
+    key, pointers = backward_signature(*given, rms, step)
     recording = replay.find(key)
     if recording:
         return recording(pointers)
 
+    columns, values = _kept(memory_efficient, kept, weight, bias)
     optional = {"mean": mean, "weight": weight, "bias": bias, "kept.columns": columns, "kept.values": values}
     home = home_of({"saved": saved, "grad_output": grad_output, "invvar": invvar}, optional)
     home = replay.recorded(home, key, pointers)
