@@ -9,6 +9,8 @@ parameters little, so it has its room in time.
 Parameters that were changed in another way (loaded, initialised, clamped or set by hand) are counted again, which waits
 once more; so are those that are no optimizer's own tensors, such as views of one, or weight and bias that never come
 together twice. Hooks before and behind every optimizer step tell the two apart by the parameters' version counters.
+Where an optimizer steps shards (FSDP2's), what is gathered from them changes and its counter does not: after such a
+step the GPU's word is taken for all parameters that are not the optimizer's own.
 While parameters stay the same, so does the room: a checkpointed forward, run again, must save what it saved before.
 Where more columns come to risk than there is room for all the same, because a step was large or no counter shows the
 change (`.data`), those without room are recomputed as with memory_efficient=True until the next step, and a warning
@@ -21,6 +23,7 @@ Called by `normlab.nn.launched`.
 """
 
 import warnings
+from collections.abc import Iterator
 from threading import RLock
 from typing import Any, TypeAlias
 
@@ -119,14 +122,19 @@ def _version(parameter: Tensor) -> int:
     return 0 if parameter.is_inference() else parameter._version
 
 
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
 def _versions(optimizer: torch.optim.Optimizer) -> dict[Key, int]:
     """Of all its parameters that are no more than tensors."""
-    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-    plain = (Tensor, torch.nn.Parameter)
     return {
         _key(parameter): _version(parameter)
-        for parameter in parameters
-        if type(parameter) in plain and parameter.layout is torch.strided
+        for parameter in _parameters(optimizer)
+        if type(parameter) in _PLAIN and parameter.layout is torch.strided
     }
 
 
@@ -141,11 +149,14 @@ def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 
 def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Take what was said of parameters for near the truth, now that the optimizer has changed them."""
-    now = _versions(optimizer) if _rooms else {}
+    if not _rooms:
+        return
+    now = _versions(optimizer)
+    shards = any(type(parameter) not in _PLAIN for parameter in _parameters(optimizer))
     with _lock:
         for room in _rooms.values():
             versions = {key: now.get(key, version) for key, version in room.versions.items()}
-            if versions != room.versions:
+            if versions != room.versions or (shards and not versions.keys() & now.keys()):
                 room.versions, room.capacity = versions, None
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import warnings
 import weakref
 
 import pytest
@@ -170,6 +171,26 @@ def test_a_change_that_no_counter_shows_is_told():
     assert len(keep(weight).columns) == 0
     with pytest.warns(RuntimeWarning, match="1 columns came to risk sooner"):
         keep(weight)
+
+
+def test_parameters_gathered_from_shards_have_their_room_though_no_counter_shows_a_step():
+    """FSDP2's: the optimizer has the shards, and the gathered parameter keeps its storage and its version."""
+
+    class Shard(torch.nn.Parameter):
+        pass
+
+    weight, shard = torch.nn.Parameter(torch.ones(40)), Shard(torch.ones(20))
+
+    def gather(value):
+        step(shard, lambda shard: shard.mul_(1))
+        weight.data[10:17] = value
+
+    assert len(keep(weight).columns) == 0
+    gather(1.5e-5)  # near risk
+    assert len(keep(weight).columns) == 0
+    gather(0.5e-5)
+    with warnings.catch_warnings(action="error"):
+        assert keep(weight).columns.tolist() == [*range(10, 17), -1]
 
 
 def test_parameters_that_autocast_rounds_are_counted_once():
