@@ -92,6 +92,22 @@ def parameter_dtype(name: str, array: Any, weight: Any, bias: Any) -> str:
     return dtype if parameter is None else dtype_name(parameter)
 
 
+def input_dtype(given: Any, saved: Any, memory_efficient: Any) -> str:
+    """The dtype of the forward's input and of its gradient: as given, or for None that of `saved`.
+
+    Raises:
+        TypeError: it is not the one of `saved`, which is the input, or there is no norm with such an output.
+    """
+    dtype = dtype_name(saved)
+    wanted = dtype if given is None else str(given).removeprefix("torch.")
+    if wanted == dtype or (memory_efficient and (wanted, dtype) in MIXED):
+        return wanted
+    if not memory_efficient:
+        raise TypeError(f"Expected input_dtype to be {dtype} (as saved, which is the input), but got {wanted}")
+    mixes = ", ".join(f"{a} with {b}" for a, b in MIXED)
+    raise TypeError(f"input_dtype is {wanted} and saved is {dtype}: they must be one dtype, or mix {mixes} outputs")
+
+
 MIXED = tuple(("float32", half) for half in HALVES) + tuple((half, "float32") for half in HALVES)
 
 

@@ -89,6 +89,7 @@ def layer_norm_backward(
     memory_efficient: bool | Literal["exact"] = False,
     kept: Kept | None = None,
     *,
+    input_dtype: Any = None,
     step: str | None = None,
 ) -> tuple[Any, Any, Any]:
     """Gradients of `layer_norm_forward`.
@@ -102,20 +103,20 @@ def layer_norm_backward(
             apex. The gradients then carry the error that `normlab.oracle.recompute_error` bounds. "exact": the same,
             but in the columns where that is too much take the normalised value from `kept`.
         kept: with "exact", what `keep_columns` returned.
+        input_dtype: the forward's input's, of NumPy, of torch or by name, where `saved` is the output and has another.
         step: a step of the backward ladder by name; None: the best one.
 
     Returns:
-        (grad_input, grad_weight, grad_bias): grad_input has the shape and dtype of `saved`; the gradients of absent
-        parameters are None.
+        (grad_input, grad_weight, grad_bias): grad_input has the shape of `saved` and the forward's input's dtype; the
+        gradients of absent parameters are None.
 
     Raises:
         ValueError, TypeError: as `layer_norm_forward`.
     """
     if mean is None and not memory_efficient:
         raise ValueError("mean is needed when saved is the input (memory_efficient=False), got None")
-    return _backward(
-        grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, memory_efficient, kept, step, rms=False
-    )
+    how = memory_efficient, kept, input_dtype, step
+    return _backward(grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, *how, rms=False)
 
 
 def rms_norm_backward(
@@ -128,6 +129,7 @@ def rms_norm_backward(
     memory_efficient: bool | Literal["exact"] = False,
     kept: Kept | None = None,
     *,
+    input_dtype: Any = None,
     step: str | None = None,
 ) -> tuple[Any, Any]:
     """Gradients of `rms_norm_forward`. Otherwise as `layer_norm_backward`.
@@ -135,10 +137,8 @@ def rms_norm_backward(
     Returns:
         (grad_input, grad_weight).
     """
-    grad_input, grad_weight, _ = _backward(
-        grad_output, saved, None, invvar, normalized_shape, weight, None, eps, memory_efficient, kept, step, rms=True
-    )
-    return grad_input, grad_weight
+    how = memory_efficient, kept, input_dtype, step
+    return _backward(grad_output, saved, None, invvar, normalized_shape, weight, None, eps, *how, rms=True)[:2]
 
 
 def forward_signature(
@@ -185,17 +185,52 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
     return results
 
 
-def _backward(
-    grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, memory_efficient, kept, step, *, rms
-):
+def backward_signature(
+    grad_output: Any,
+    saved: Any,
+    mean: Any,
+    invvar: Any,
+    normalized_shape: Any,
+    weight: Any,
+    bias: Any,
+    eps: Any,
+    memory_efficient: Any,
+    kept: Kept | None,
+    input_dtype: Any,
+    rms: bool,
+    step: str | None = None,
+) -> tuple[tuple | None, list[int]]:
+    """What a backward's recording is found by, and the addresses that it is called with: `replay.signature`."""
     columns, values = _kept(memory_efficient, kept, weight, bias)
     wanted = BEST["backward"] if step is None else step
     given = grad_output, saved, invvar, weight, bias, columns, values, mean  # which is last, for it may not be read
-    key, pointers = replay.signature(given, normalized_shape, eps, wanted, "backward", rms, bool(memory_efficient))
+    how = "backward", rms, bool(memory_efficient), input_dtype
+    return replay.signature(given, normalized_shape, eps, wanted, *how)
+
+
+def _backward(
+    grad_output,
+    saved,
+    mean,
+    invvar,
+    normalized_shape,
+    weight,
+    bias,
+    eps,
+    memory_efficient,
+    kept,
+    input_dtype,
+    step,
+    *,
+    rms,
+):
+    given = grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, memory_efficient, kept, input_dtype
+    key, pointers = backward_signature(*given, rms, step)
     recording = replay.find(key)
     if recording:
         return recording(pointers)
 
+    columns, values = _kept(memory_efficient, kept, weight, bias)
     optional = {"mean": mean, "weight": weight, "bias": bias, "kept.columns": columns, "kept.values": values}
     home = home_of({"saved": saved, "grad_output": grad_output, "invvar": invvar}, optional)
     home = replay.recorded(home, key, pointers)
@@ -207,6 +242,7 @@ def _backward(
     arguments.check_shape("grad_output", grad_output, tuple(saved.shape), "as saved")
     if memory_efficient:
         arguments.check_dtype("saved", saved, output_dtype, "with memory_efficient it is the output, as the parameters")
+    input_dtype = arguments.input_dtype(input_dtype, saved, memory_efficient)
     statistics = arguments.statistics_dtype(dtype_name(saved))
     leading = tuple(saved.shape[: -len(shape)])
     arguments.check_statistics({"mean": mean, "invvar": invvar}, leading, statistics, "saved")
@@ -222,7 +258,7 @@ def _backward(
     parameter_memory = home.empty if n1 else home.zeros  # a sum over no rows is 0
     grad_weight = None if weight is None else parameter_memory((n2,), FLOATS[output_dtype])
     grad_bias = None if bias is None else parameter_memory((n2,), FLOATS[output_dtype])
-    grad_input = home.empty((n1, n2), FLOATS[dtype_name(saved)])
+    grad_input = home.empty((n1, n2), FLOATS[input_dtype])
     if n1:
         _warn_if_slow(chosen, "backward", n1, n2, home)
         problem = BackwardProblem(

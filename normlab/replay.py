@@ -78,17 +78,17 @@ def signature(
         normalized_shape = tuple(normalized_shape)
     if type(eps) is not float or type(step) is not str:
         return None, []
-    key = [normalized_shape, eps, step, *options]
+    key = [normalized_shape, eps, step, options]
     pointers = []
     for tensor in tensors:
         if tensor is None:
             key.append(None)
-            continue
-        if not (type(tensor) in _tensors or _is_plain(tensor)) or not tensor.is_contiguous():
+        elif (type(tensor) in _tensors or _is_plain(tensor)) and tensor.is_contiguous():
+            pointer = tensor.data_ptr()
+            pointers.append(pointer)
+            key += tensor.shape, tensor.dtype, tensor.device, pointer % ALIGNMENT
+        else:
             return None, []
-        pointer = tensor.data_ptr()
-        pointers.append(pointer)
-        key += (tensor.shape, tensor.dtype, tensor.device, pointer % ALIGNMENT)
     return tuple(key), pointers
 
 

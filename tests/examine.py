@@ -69,6 +69,7 @@ def keep(case: Case, mean, invvar, capacity: int | None = None) -> Kept:
 def backward(case: Case, step, saved, mean, invvar, memory_efficient: bool | str, kept: Kept | None = None) -> tuple:
     """(grad_input, grad_weight or None, grad_bias or None) of a step."""
     rest = {"eps": case.eps, "memory_efficient": memory_efficient, "kept": kept, "step": step.name}
+    rest["input_dtype"] = case.x.dtype.name
     if case.rms:
         return *ops.rms_norm_backward(case.grad_output, saved, invvar, case.n2, case.weight, **rest), None
     return ops.layer_norm_backward(case.grad_output, saved, mean, invvar, case.n2, case.weight, case.bias, **rest)
@@ -150,8 +151,6 @@ def examine_backward(case: Case, forward_step, step, memory_efficient: bool | st
     how = arithmetic(case, forward_step, step)
     if kept is not None:
         how = with_repairs(how, *kept.values.shape)
-    if memory_efficient:  # grad_input has the dtype of what was saved
-        how = oracle.Arithmetic(**{**vars(how), "input": how.output})
     bound = backward_bound(case, how, memory_efficient, kept)
     path = {False: "saved", True: "recompute"}.get(memory_efficient, memory_efficient)
     results = zip(("grad_input", "grad_weight", "grad_bias"), gradients, backward_truth(case), bound, strict=True)

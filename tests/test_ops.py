@@ -10,6 +10,7 @@ from draws import DTYPES
 
 from normlab import arguments, layer_norm_backward, layer_norm_forward, ops, oracle, rms_norm_backward, rms_norm_forward
 from normlab.engine import gpu_available
+from normlab.keeping import keep_columns
 from normlab.kernels import BEST
 
 rng = np.random.default_rng(7)
@@ -219,6 +220,21 @@ def test_memory_efficient_without_parameters_takes_the_output_as_the_normalised_
     np.testing.assert_allclose(from_output, layer_norm_backward(grad, x, mean, invvar, 8)[0], atol=1e-6)
 
 
+@pytest.mark.parametrize("mode", [True, "exact"])
+@pytest.mark.parametrize(("input_dtype", "dtype"), [("float32", "bfloat16"), ("float16", "float32")])
+def test_recomputing_grad_input_has_the_input_s_dtype_where_that_is_named(input_dtype, dtype, mode):
+    x, weight, grad = draw(3, 8).astype(input_dtype), draw(8).astype(DTYPES[dtype]), draw(3, 8).astype(DTYPES[dtype])
+    output, invvar = rms_norm_forward(x, 8, weight)
+    rest = grad, output, invvar, 8, weight, 1e-5, mode, keep_columns(x, None, invvar, 8, weight)
+    named, *others = (rms_norm_backward(*rest, input_dtype=how)[0] for how in (input_dtype, x.dtype, None))
+    assert [array.dtype for array in (named, *others)] == [x.dtype, x.dtype, output.dtype]
+    np.testing.assert_array_equal(named, others[0])
+    tensors = [torch.from_numpy(one.astype(np.float32)).to(getattr(torch, dtype)) for one in (grad, output)]
+    parameters = torch.from_numpy(weight.astype(np.float32)).to(getattr(torch, dtype))
+    given = *tensors, torch.from_numpy(invvar), 8, parameters, 1e-5, True
+    assert rms_norm_backward(*given, input_dtype=getattr(torch, input_dtype))[0].dtype == getattr(torch, input_dtype)
+
+
 # ---- special values ---------------------------------------------------------------------------------------------------
 
 
@@ -336,6 +352,8 @@ def test_an_unknown_step_lists_the_known_ones():
         ({"mean": "hello", "memory_efficient": True}, TypeError, "mean must be a NumPy array, a torch tensor or an array with"),
         ({"mean": None}, ValueError, "mean is needed when saved is the input (memory_efficient=False), got None"),
         ({"saved": X.astype(np.float16), "grad_output": X, "memory_efficient": True}, TypeError, "Expected saved to be float32 (with memory_efficient it is the output, as the parameters), but got float16"),
+        ({"input_dtype": "float16"}, TypeError, "Expected input_dtype to be float32 (as saved, which is the input), but got float16"),
+        ({"input_dtype": torch.float64, "memory_efficient": True}, TypeError, "input_dtype is float64 and saved is float32: they must be one dtype, or mix float32 with float16, float32 with bfloat16, float16 with float32, bfloat16 with float32 outputs"),
         ({"normalized_shape": 3}, ValueError, "Given normalized_shape=[3], expected saved with shape [*, 3], but got saved of shape [2, 3, 4]"),
         ({"weight": W[:3]}, ValueError, "Expected weight to be of shape [4] (normalized_shape), but got [3]"),
     ],

@@ -90,6 +90,17 @@ def test_backward_replays_on_other_tensors(gpu, step, affine, memory_efficient):
     assert len(replay._recordings) == 2
 
 
+def test_a_gradient_of_another_dtype_than_what_was_saved_is_a_recording_of_its_own(gpu):
+    grad, saved, invvar, weight = draw(ROWS, COLUMNS), draw(ROWS, COLUMNS), draw(ROWS).abs(), draw(COLUMNS)
+    for _ in range(2):
+        for dtype in (torch.float16, torch.float32):
+            call = lambda g, s, v, w: rms_norm_backward(g, s, v, COLUMNS, w, 1e-5, True, input_dtype=dtype)  # noqa: B023, E731
+            got = call(grad, saved, invvar, weight)
+            assert got[0].dtype == dtype
+            assert_same(got, (grad, saved, invvar, weight), call)
+    assert len(replay._recordings) == 2
+
+
 def test_tensors_that_were_one_at_first_may_be_two_later(gpu):
     for same in (True, False):
         grad, weight, bias = draw(ROWS, COLUMNS), draw(COLUMNS), draw(COLUMNS)

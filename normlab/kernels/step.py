@@ -67,8 +67,9 @@ class BackwardProblem:
 
     grad_output, saved, grad_input: (n1, n2), n1 > 0; mean: (n1,), or None for RMSNorm and when memory_efficient;
     invvar: (n1,); weight, bias, grad_weight, grad_bias: (n2,) or None; eps: a NumPy scalar of invvar's dtype; `rms`:
-    RMSNorm; `memory_efficient`: `saved` is the output, else the input. `row_sums`: None, or in the exact mode (3, n1),
-    accumulator dtype: what a step adds to each row's sum of g x̂, and where it leaves mean(g) and mean(g x̂).
+    RMSNorm; `memory_efficient`: `saved` is the output, else the input, whose dtype grad_input has either way.
+    `row_sums`: None, or in the exact mode (3, n1), accumulator dtype: what a step adds to each row's sum of g x̂, and
+    where it leaves mean(g) and mean(g x̂).
     """
 
     grad_output: Any

@@ -45,15 +45,18 @@ class Norm(torch.autograd.Function):
             output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
         else:
             output, mean, invvar = recording(pointers)
-        ctx.how = run, x.dtype, shape, eps, rms, memory_efficient
         ctx.set_materialize_grads(False)
+        if memory_efficient == "exact":
+            columns, values = run.keep(x, mean, invvar, shape, weight, bias, eps, owner)
+            if columns.shape[0]:
+                ctx.how = run, x.dtype, shape, eps, rms, "exact"
+                ctx.save_for_backward(output, weight, bias, columns, invvar, values)
+                return output, invvar, values
+            memory_efficient = True  # which is the same where nothing is at risk, and has less to save
+        ctx.how = run, x.dtype, shape, eps, rms, memory_efficient
         if not memory_efficient:
             ctx.save_for_backward(x, weight, bias, mean, invvar)
             return output
-        if memory_efficient == "exact":
-            columns, values = run.keep(x, mean, invvar, shape, weight, bias, eps, owner)
-            ctx.save_for_backward(output, weight, bias, columns, invvar, values)
-            return output, invvar, values
         ctx.save_for_backward(output, weight, bias, None, invvar)
         return output, invvar
 

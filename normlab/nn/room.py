@@ -9,15 +9,22 @@ parameters little, so it has its room in time.
 Parameters that were changed in another way (loaded, initialised, clamped or set by hand) are counted again, which waits
 once more; so are those that are no optimizer's own tensors, such as views of one, or weight and bias that never come
 together twice. Hooks before and behind every optimizer step tell the two apart by the parameters' version counters.
+Where an optimizer steps shards (FSDP2's), what is gathered from them changes and its counter does not: after such a
+step the GPU's word is taken for all parameters that are not the optimizer's own.
 While parameters stay the same, so does the room: a checkpointed forward, run again, must save what it saved before.
 Where more columns come to risk than there is room for all the same, because a step was large or no counter shows the
 change (`.data`), those without room are recomputed as with memory_efficient=True until the next step, and a warning
 says so; not of a CUDA graph that is replayed, whose room is that of its capture.
 
+Threads and streams may share a parameter: they share its room. Of kernels that run at the same time, one may overwrite
+what another has just added to the number that the warning tells.
+
 Called by `normlab.nn.launched`.
 """
 
 import warnings
+from collections.abc import Iterator
+from threading import RLock
 from typing import Any, TypeAlias
 
 import torch
@@ -38,6 +45,7 @@ class Room:
 
     def __init__(self, owner: Tensor) -> None:
         self.storage = StorageWeakRef(owner.untyped_storage())
+        self.device = owner.device
         self.versions: dict[Key, int] = {}
         self.counts = torch.zeros(2, dtype=torch.int64, pin_memory=owner.is_cuda)
         self.capacity: int | None = None  # for these versions; None: to be read when it is asked for
@@ -61,6 +69,7 @@ class Room:
 
 
 _rooms: dict[Key, Room] = {}
+_lock = RLock()  # of the rooms and what they know; not held while columns are kept
 
 
 def keep(owner: Tensor, given: tuple) -> Kept:
@@ -72,24 +81,37 @@ def keep(owner: Tensor, given: tuple) -> Kept:
     if not given[0].numel():
         return keep_columns(*given, capacity=0)  # no rows have nothing to keep, and say nothing of others
     key, bias = _key(owner), given[5]
-    room = _rooms.get(key)
     versions = {key: _version(owner)}
-    if isinstance(bias, torch.nn.Parameter):  # and not what autocast has made of it
+    if bias is not None and isinstance(bias, torch.nn.Parameter):  # and not what autocast has made of it
         versions[_key(bias)] = _version(bias)
-    if room is not None and versions == room.versions and not room.storage.expired():
-        return keep_columns(*given, capacity=room.offered(), counts=room.counts)
+    with _lock:
+        room = _rooms.get(key)
+        if room is None or versions != room.versions or room.storage.expired():
+            capacity = None
+        else:
+            capacity, counts = room.offered(), room.counts
+    if capacity is not None:
+        return keep_columns(*given, capacity=capacity, counts=counts)
     if owner.is_cuda and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             'memory_efficient="exact" has to count the columns at risk of new or changed parameters, which a CUDA '
             "graph cannot wait for: run the norm once before the capture"
         )
-    if room is None or room.storage.expired():
-        for gone in [other for other, room in list(_rooms.items()) if room.storage.expired()]:
-            _rooms.pop(gone, None)
-        room = _rooms[key] = Room(owner)
+    _forget()
+    with _lock:
+        room = _rooms.get(key) or _rooms.setdefault(key, Room(owner))
     kept = keep_columns(*given, counts=room.counts)
-    room.versions, room.capacity = versions, kept.columns.shape[0]
+    with _lock:
+        room.versions, room.capacity = versions, kept.columns.shape[0]
     return kept
+
+
+def _forget() -> None:
+    """Drop the rooms of parameters that are gone, once no kernel can write into their memory any more."""
+    with _lock:
+        gone = [_rooms.pop(key) for key, room in list(_rooms.items()) if room.storage.expired()]
+    for device in {room.device for room in gone if room.device.type == "cuda"}:
+        torch.cuda.synchronize(device)
 
 
 def _key(parameter: Tensor) -> Key:
@@ -100,32 +122,42 @@ def _version(parameter: Tensor) -> int:
     return 0 if parameter.is_inference() else parameter._version
 
 
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
 def _versions(optimizer: torch.optim.Optimizer) -> dict[Key, int]:
     """Of all its parameters that are no more than tensors."""
-    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-    plain = (Tensor, torch.nn.Parameter)
     return {
         _key(parameter): _version(parameter)
-        for parameter in parameters
-        if type(parameter) in plain and parameter.layout is torch.strided
+        for parameter in _parameters(optimizer)
+        if type(parameter) in _PLAIN and parameter.layout is torch.strided
     }
 
 
 def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Forget what was said of parameters that somebody else has changed."""
     now = _versions(optimizer) if _rooms else {}
-    for room in list(_rooms.values()):
-        if any(now.get(key, version) != version for key, version in room.versions.items()):
-            room.versions = {}
+    with _lock:
+        for room in _rooms.values():
+            if any(now.get(key, version) != version for key, version in room.versions.items()):
+                room.versions = {}
 
 
 def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Take what was said of parameters for near the truth, now that the optimizer has changed them."""
-    now = _versions(optimizer) if _rooms else {}
-    for room in list(_rooms.values()):
-        versions = {key: now.get(key, version) for key, version in room.versions.items()}
-        if versions != room.versions:
-            room.versions, room.capacity = versions, None
+    if not _rooms:
+        return
+    now = _versions(optimizer)
+    shards = any(type(parameter) not in _PLAIN for parameter in _parameters(optimizer))
+    with _lock:
+        for room in _rooms.values():
+            versions = {key: now.get(key, version) for key, version in room.versions.items()}
+            if versions != room.versions or (shards and not versions.keys() & now.keys()):
+                room.versions, room.capacity = versions, None
 
 
 register_optimizer_step_pre_hook(_before_step)

@@ -25,7 +25,9 @@ from normlab.stages.vector import Deal
 BFLOAT16 = ml_dtypes.bfloat16
 SHARED_BYTES = {(8, 0): 163 * 1024, (9, 0): 227 * 1024}  # of a block, CUDA C++ Programming Guide
 CAPABILITIES = list(SHARED_BYTES)
-BYTES = [(2, 2), (4, 4), (4, 2), (2, 4)]  # an element of the input or saved array, and of the output or gradient
+BYTES = [(2, 2), (4, 4), (4, 2), (2, 4)]  # an element of the input, and of the output
+# of the saved array, which is one of both, of grad_output and of grad_input
+BYTES_BACKWARD = [(2, 2, 2), (4, 4, 4), (4, 2, 4), (2, 4, 2), (2, 2, 4), (4, 4, 2)]
 WIDTHS = [64, 128, 256, 384, 768, 1024, 2048, 4096, 5120, 8192, 16384, 65536, 262144]
 FORWARD = {step.name: step for step in LADDERS["forward"]}
 BACKWARD = {step.name: step for step in LADDERS["backward"]}
@@ -180,20 +182,20 @@ def test_few_rows_are_spread_out_over_as_many_blocks_as_fit(capability):
 @pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 6)], ids=str)
 def test_layouts_of_the_pipeline_cover_every_column_once_and_fit_a_gpu(capability):
     found = []
-    for n2, sizes in itertools.product(ALL_COLUMNS, BYTES):
+    for n2, sizes in itertools.product(ALL_COLUMNS, BYTES_BACKWARD):
         chains = step_3_pipelined.STEP.row_chains(n2)
         for width, parameters in itertools.product(vector_widths(n2, max(sizes)), range(len(step_3_pipelined.HALVES))):
             layout = step_3_pipelined.layout_for(n2, width, *sizes, parameters, capability)
             if layout is None:
                 continue
             found.append(Dealt(n2, layout.deal, layout.blocks))
-            assert (layout.saved_bytes, layout.grad_bytes) == sizes
+            assert (layout.saved_bytes, layout.grad_bytes) == sizes[:2]
             assert layout.threads <= 1024
             assert layout.deal.elements <= step_3_pipelined.MAX_ELEMENTS
             assert layout.shared_bytes(parameters) + layout.board_bytes <= SHARED_BYTES.get(capability, 99 * 1024)
             assert layout.blocks <= (16 if capability >= (9, 0) else 1)
             assert layout.stages - 1 - layout.lag >= 0
-            assert {width * size for size in sizes} <= {4, 8, 16}, "what an asynchronous copy moves"
+            assert {width * size for size in sizes[:2]} <= {4, 8, 16}, "what an asynchronous copy moves"
             assert chains.terms >= layout.deal.elements + layout.deal.warps * layout.blocks // 32
             # the ring's parts begin where a vector of 16 bytes may
             assert layout.grads_at * layout.grad_bytes % 16 == 0
@@ -264,7 +266,7 @@ def launches(step, n1: int, n2: int, form: Form, shift: int = 0) -> list[Launche
     problem = BackwardProblem(
         grad_output=output, saved=saved, mean=None if memory_efficient else mean, invvar=statistics, weight=weight,
         bias=bias, eps=np.float32(1e-5), rms=rms, memory_efficient=bool(memory_efficient),
-        grad_input=empty((n1, n2), saved.dtype), grad_weight=weight, grad_bias=bias,
+        grad_input=empty((n1, n2), t), grad_weight=weight, grad_bias=bias,
         row_sums=empty((3, n1), np.float32) if memory_efficient == "exact" else None,
     )  # fmt: skip
     step.run(launch, Scratch, problem)
@@ -372,6 +374,7 @@ def sample() -> Iterator[tuple]:
     yield "fused", 4096, wide._replace(memory_efficient="exact"), (9, 0)
     yield "pipelined", 768, half, (9, 0)
     yield "pipelined", 5120, half._replace(memory_efficient="exact"), (9, 0)
+    yield "pipelined", 4096, mixed._replace(memory_efficient="exact"), (9, 0)
     yield "pipelined", 5120, wide, (8, 0)
     yield "pipelined", 8192, wide._replace(memory_efficient=True), (9, 0)
     yield "pipelined", 16384, half._replace(memory_efficient="exact"), (9, 0)

@@ -64,9 +64,9 @@ def compiled(t, v, rms, cc):
         totals = ((u, 1), None if rms else (u, 1))
         parts = ((u, 2), None if rms else (u, 2))
         kernels += [
-            (step_0_global_atomics.build(dtype, rms, memory_efficient), (*operands, row_sums, saved, *totals)),
+            (step_0_global_atomics.build(dtype, rms, memory_efficient), (*operands, row_sums, (t, 2), *totals)),
             (step_1_apex.build_partial_sums(dtype, memory_efficient), (*operands, np.int64, *parts)),
-            (step_1_apex.build_grad_input(dtype, rms, memory_efficient), (*operands, row_sums, saved)),
+            (step_1_apex.build_grad_input(dtype, rms, memory_efficient), (*operands, row_sums, (t, 2))),
         ]
     if not (FULL or t is v in WHOLE):
         kernels = kernels[FORMS.index((t, v, rms, cc)) % 2 :: 2]

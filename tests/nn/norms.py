@@ -69,11 +69,9 @@ def at_risk(case: Case) -> np.ndarray:
     return columns_at_risk(case.weight, case.bias, smallest_weight(eps, case.grad_output.dtype.name))
 
 
-def hold_to_bounds(case: Case, memory_efficient, output, gradients, grad_input: str | None = None) -> None:
-    """Assert that what came back is within the oracle's bounds. grad_input: what it was rounded to, None: x's dtype."""
+def hold_to_bounds(case: Case, memory_efficient, output, gradients) -> None:
+    """Assert that what came back is within the oracle's bounds."""
     how = arithmetic(case)
-    if grad_input is not None:
-        how = oracle.Arithmetic(**{**vars(how), "input": grad_input})
     hold("nn output", output, forward_truth(case).output, forward_bound(case, how).output)
     kept = Kept(at_risk(case), None) if memory_efficient == "exact" else None
     bound = backward_bound(case, how, memory_efficient, kept)

@@ -3,7 +3,6 @@
 import copy
 import time
 
-import numpy as np
 import pytest
 import torch
 from draws import cases
@@ -41,13 +40,8 @@ def test_kernels_are_within_the_bounds(case, memory_efficient):
     else:
         output = nn.layer_norm(x, case.n2, weight, bias, case.eps, memory_efficient)
     output.backward(tensor(case.grad_output).cuda())
-    if memory_efficient and case.x.dtype != case.grad_output.dtype and case.grad_output.dtype == np.float32:
-        return  # grad_input is rounded twice, of which no bound knows
-    if memory_efficient and case.grad_output.dtype == np.float16 and x.grad.isinf().any():
-        return  # it is made in the output's dtype, float16, and lies beyond its largest number
     gradients = tuple(None if leaf is None else array(leaf.grad.cpu()) for leaf in leaves)
-    rounded = case.grad_output.dtype.name if memory_efficient else None
-    hold_to_bounds(case, memory_efficient, array(output.detach().cpu()), gradients, rounded)
+    hold_to_bounds(case, memory_efficient, array(output.detach().cpu()), gradients)
 
 
 @pytest.mark.parametrize("memory_efficient", MODES)

@@ -1,6 +1,9 @@
 """The exact mode's memory on a GPU: as many columns as were at risk or near it, told by the GPU, never waited for."""
 
 import gc
+import threading
+import warnings
+import weakref
 
 import pytest
 import torch
@@ -8,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import normlab.nn
 from normlab import engine, layer_norm_forward
+from normlab.keeping import Kept
 from normlab.nn import FusedLayerNorm, launched, room
 
 
@@ -84,6 +88,67 @@ def test_a_parameter_that_is_gone_is_forgotten():
     assert len(room._rooms) == 2
 
 
+def test_no_memory_of_a_parameter_that_is_gone_is_freed_before_the_kernels_that_write_into_it_are_done(monkeypatch):
+    weight = torch.ones(8)
+    keep(weight)
+    (made,) = room._rooms.values()
+    made.device = torch.device("cuda", 1)
+    waited = []
+    counts = weakref.ref(made.counts)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.append((device, counts() is not None)))
+    del weight, made
+    gc.collect()
+    keep(torch.ones(16))
+    assert waited == [(torch.device("cuda", 1), True)]
+    assert counts() is None
+
+
+def test_threads_that_meet_at_a_new_parameter_share_its_room(monkeypatch):
+    weight, both, told = torch.zeros(8), threading.Barrier(2, timeout=60), []
+    x, ones = torch.randn(2, 8), torch.ones(2)
+
+    def keep_columns(*given, counts, capacity=None):
+        both.wait()  # both have found no room
+        told.append(counts)
+        return Kept(torch.arange(8), x)
+
+    monkeypatch.setattr(room, "keep_columns", keep_columns)
+    threads = [
+        threading.Thread(target=room.keep, args=(weight, (x, None, ones, 8, weight, None, 1e-5))) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    first, second = told
+    assert first is second is room._rooms[room._key(weight)].counts
+
+
+def test_a_room_s_capacity_is_never_seen_with_other_versions_than_its_own(monkeypatch):
+    """While it changes, another thread's forward waits."""
+    weight, seen = torch.nn.Parameter(torch.ones(40)), []
+    keep(weight)
+
+    class Watched(room.Room):
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+            if name == "versions":
+                thread = threading.Thread(target=lambda: seen.append(len(keep(weight).columns)))
+                thread.start()
+                thread.join(0.2)  # it waits for the lock
+                waiting.append(thread)
+
+    waiting = []
+    (made,) = room._rooms.values()
+    made.__class__ = Watched
+    with torch.no_grad():
+        weight[:5] = 0
+    assert len(keep(weight).columns) == 5
+    for thread in waiting:
+        thread.join()
+    assert set(seen) == {5}
+
+
 def test_what_changes_otherwise_than_by_an_optimizer_is_counted_at_once():
     weight, bias = torch.nn.Parameter(torch.ones(40)), torch.nn.Parameter(torch.zeros(40))
     assert [len(keep(weight, bias).columns) for _ in range(2)] == [0, 0]
@@ -106,6 +171,26 @@ def test_a_change_that_no_counter_shows_is_told():
     assert len(keep(weight).columns) == 0
     with pytest.warns(RuntimeWarning, match="1 columns came to risk sooner"):
         keep(weight)
+
+
+def test_parameters_gathered_from_shards_have_their_room_though_no_counter_shows_a_step():
+    """FSDP2's: the optimizer has the shards, and the gathered parameter keeps its storage and its version."""
+
+    class Shard(torch.nn.Parameter):
+        pass
+
+    weight, shard = torch.nn.Parameter(torch.ones(40)), Shard(torch.ones(20))
+
+    def gather(value):
+        step(shard, lambda shard: shard.mul_(1))
+        weight.data[10:17] = value
+
+    assert len(keep(weight).columns) == 0
+    gather(1.5e-5)  # near risk
+    assert len(keep(weight).columns) == 0
+    gather(0.5e-5)
+    with warnings.catch_warnings(action="error"):
+        assert keep(weight).columns.tolist() == [*range(10, 17), -1]
 
 
 def test_parameters_that_autocast_rounds_are_counted_once():

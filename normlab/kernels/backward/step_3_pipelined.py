@@ -94,15 +94,23 @@ MAX_ELEMENTS = 40  # of a thread: the columns' sums, in registers
 
 
 def layout_for(
-    n2: int, width: int, saved_bytes: int, grad_bytes: int, parameters: int, capability: tuple[int, int]
+    n2: int,
+    width: int,
+    saved_bytes: int,
+    grad_bytes: int,
+    input_bytes: int,
+    parameters: int,
+    capability: tuple[int, int],
 ) -> Layout | None:
     """How the work is laid out, for vectors of `width` elements and so many arrays of parameters in shared memory.
+
+    The bytes are those of an element of the saved array, of grad_output and of grad_input.
 
     None: the kernel does not do it. Depends on no n1, so that a row's bits are the same in every batch.
     """
     if width * min(saved_bytes, grad_bytes) < 4:  # no asynchronous copy is that narrow
         return None
-    table = HALVES[parameters] if max(saved_bytes, grad_bytes) == 2 else SINGLES
+    table = HALVES[parameters] if max(saved_bytes, grad_bytes, input_bytes) == 2 else SINGLES
     room = block_shared_bytes(capability)
     for entry in table:
         if entry.limit * width < n2 or (entry.slice and capability < CLUSTERS_FROM):
@@ -137,7 +145,7 @@ def _run(launch, memory, problem: BackwardProblem):
     width = widest(n2, *problem.matrices)
     together = min(width, widest(n2, problem.grad_input, weight, bias, problem.grad_weight, problem.grad_bias))
     kind = Kind(problem.rms, problem.memory_efficient, weight is not None, bias is not None, together)
-    sizes = problem.saved.dtype.itemsize, problem.grad_output.dtype.itemsize
+    sizes = problem.saved.dtype.itemsize, problem.grad_output.dtype.itemsize, problem.grad_input.dtype.itemsize
     layout = None
     if problem.invvar.dtype.itemsize == 4:
         layout = layout_for(n2, width, *sizes, kind.parameters, compute_capability(problem.saved))
@@ -169,11 +177,11 @@ def _run(launch, memory, problem: BackwardProblem):
 def _layouts(n2: int) -> list[Layout]:
     """Those of all dtypes and alignments, for bounds that hold for all."""
     found = []
-    for saved_bytes, grad_bytes in ((2, 2), (4, 4), (2, 4), (4, 2)):
+    for sizes in ((2, 2, 2), (4, 4, 4), (2, 4, 2), (4, 2, 4), (2, 2, 4)):  # (4, 4, 2) are laid out as all 4
         for width in (1, 2, 4, 8):
-            if n2 % width == 0 and width * max(saved_bytes, grad_bytes) <= 16:
+            if n2 % width == 0 and width * max(sizes) <= 16:
                 for parameters in range(len(HALVES)):
-                    layout = layout_for(n2, width, saved_bytes, grad_bytes, parameters, (9, 0))
+                    layout = layout_for(n2, width, *sizes, parameters, (9, 0))
                     if layout is not None and layout not in found:
                         found.append(layout)
     return found
