@@ -19,6 +19,7 @@ What it does not do as a GPU does, although no error says so (`tests/sim/test_ag
 - Indices have 64 bits, not 32, for the bit functions.
 - An asynchronous copy reads its source when it begins and arrives when it is waited for, not in between.
 - Shared and local arrays of bfloat16 work; numba-cuda 0.30.4 does not compile them.
+- A launch ends before the next one begins, whatever `grid_dependency_sync` allows on a GPU.
 - `cluster_arrive_shared` orders all memory, not the block's shared memory alone.
 - Functions of `math` are NumPy's, a few ulp away from libdevice's.
 - Memory has one order for all threads, so a missing fence changes no result (`sanitize` sees it); what no barrier

@@ -3,7 +3,7 @@
 A set of up to 32768 values lies in one piece, and a block's registers hold it: it is read once, where pieces are read
 twice. Two passes over the registers, so two barriered sums; a set of one warp has none, and shares its block. The
 parameters' element is that of the value's channel.
-Moves: x once, the output once. Not measured yet.
+Moves: x once, the output once. Measured: see the README.
 """
 
 import math
