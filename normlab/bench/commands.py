@@ -29,13 +29,18 @@ def norm(wanted: list[Problem], peers: list[str], paths: str, advance: Advance) 
     """The record of `compete` on the GPU; `paths` as in `contenders.ours`."""
     found, absent = load_peers(peers)
     rows = compete(wanted, [*ours(paths), *found], EventTimer(), DEVICE, advance)
-    return {"what": "norm", **provenance(), "method": METHOD, "absent": absent, "rows": rows}
+    return {"what": "norm", **provenance(), "method": METHOD, "absent": absent, **left_out(rows, wanted), "rows": rows}
 
 
 def family(wanted: list[FamilyProblem], advance: Advance) -> dict[str, Any]:
     """The record of the norm family beside PyTorch on the GPU."""
     rows = family_rows(wanted, EventTimer(), DEVICE, advance)
-    return {"what": "family", **provenance(), "method": METHOD, "rows": rows}
+    return {"what": "family", **provenance(), "method": METHOD, **left_out(rows, wanted), "rows": rows}
+
+
+def left_out(rows: list, wanted: list) -> dict[str, int]:
+    """How many problems were not reached before an interruption; nothing if all were."""
+    return {"left_out": len(wanted) - len(rows)} if len(rows) < len(wanted) else {}
 
 
 def ladder(problem: Problem, advance: Advance) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from normlab.arguments import statistics_dtype
 from normlab.arrays import FLOATS
 from normlab.bench.check import PEER_ROUNDINGS, RESULTS, to_numpy
 from normlab.bench.contenders import OURS
-from normlab.bench.norm import copy_time, enter
+from normlab.bench.norm import copy_time, enter, until_interrupted
 from normlab.bench.peers import ByAutograd
 from normlab.bench.problem import DIRECTIONS, EPS, Data
 from normlab.bench.timing import Timer
@@ -191,17 +191,15 @@ def compete(
     wanted: list[FamilyProblem], timer: Timer, device: str, advance: Callable[[], None] = lambda: None
 ) -> list[dict[str, Any]]:
     """A row for every problem, as a record holds it; `advance` is called after each."""
-    rows = []
-    for problem in wanted:
+
+    def row(problem: FamilyProblem) -> dict[str, Any]:
         data = problem.draw(device)
         copied = copy_time(data, timer)
         bandwidth = 2 * problem.array_bytes / copied.median
         check: Any = Check(problem, data)
-        entries = {}
         contenders: list[Any] = [Ours(problem), torch_s(problem)]
-        for one in contenders:
-            entries[one.name] = enter(one, problem, data, check, timer, bandwidth)  # type: ignore[arg-type]
+        entries = {one.name: enter(one, problem, data, check, timer, bandwidth) for one in contenders}  # type: ignore[arg-type]
         copy = {**copied.as_dict(), "gb_per_s": round(bandwidth / 1e9, 1)}
-        rows.append({**vars(problem), "bytes": problem.bytes, "copy": copy, "contenders": entries})
-        advance()
-    return rows
+        return {**vars(problem), "bytes": problem.bytes, "copy": copy, "contenders": entries}
+
+    return until_interrupted(wanted, row, advance)

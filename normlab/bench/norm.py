@@ -20,10 +20,19 @@ def compete(
     advance: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
     """A row for every problem, as a record holds it; `advance` is called after each."""
+    return until_interrupted(problems, lambda problem: _row(problem, contenders, timer, problem.draw(device)), advance)
+
+
+def until_interrupted(problems: list[Any], row: Callable[[Any], Any], advance: Callable[[], None]) -> list[Any]:
+    """`row(problem)` of all problems, or of those that were done when somebody pressed Ctrl-C: minutes of measuring."""
     rows = []
-    for problem in problems:
-        rows.append(_row(problem, contenders, timer, problem.draw(device)))
-        advance()
+    try:
+        for problem in problems:
+            rows.append(row(problem))
+            advance()
+    except KeyboardInterrupt:
+        if not rows:
+            raise
     return rows
 
 

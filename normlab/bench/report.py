@@ -13,15 +13,27 @@ def markdown(records: list[dict[str, Any]]) -> str:
 
 
 def _together(records: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The records that share a section: products, of several sizes, on one GPU; any other has its own."""
+    """The records that share a section: products of several sizes on a GPU, and the family's; others have their own."""
     sections: dict[Any, list[dict[str, Any]]] = {}
     for position, record in enumerate(records):
-        sections.setdefault(record["gpu"] if record["what"] == "sgemm" else position, []).append(record)
+        shared = record["what"] in ("sgemm", "family")
+        sections.setdefault((record["what"], record["gpu"]) if shared else position, []).append(record)
     return list(sections.values())
+
+
+def latest(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of several records of the family, each problem's from the last one that has it."""
+    rows = {}
+    for record in sorted(records, key=lambda one: one["date"]):
+        for row in record["rows"]:
+            rows[tuple(row[name] for name in ("norm", "direction", "dtype", "layout")), tuple(row["shape"])] = row
+    return list(rows.values())
 
 
 def _section(records: list[dict[str, Any]]) -> list[str]:
     record = records[0]
+    if record["what"] == "family":
+        record = {**record, "rows": latest(records)}
     extra = []
     if record["what"] in ("norm", "family"):
         make = norm_grid if record["what"] == "norm" else family_grid

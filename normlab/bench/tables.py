@@ -184,7 +184,8 @@ def host_grids(record: dict[str, Any]) -> list[Grid]:
 
 def notes(record: dict[str, Any]) -> list[str]:
     """Who is absent, wrong or unable, and why; each reason once."""
-    found = [f"absent: {name} ({reason})" for name, reason in record.get("absent", {}).items()]
+    found = [f"interrupted: {record['left_out']} problems were not measured"] if "left_out" in record else []
+    found += [f"absent: {name} ({reason})" for name, reason in record.get("absent", {}).items()]
     entries = [(entry["step"], entry) for entry in record.get("steps", [])]
     entries += [("cuBLAS", record["cublas"])] if "cublas" in record else []
     entries += [pair for row in record.get("rows", []) for pair in row["contenders"].items()]

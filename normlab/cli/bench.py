@@ -1,5 +1,6 @@
 """`normlab bench`: norm, family, ladder, host, report."""
 
+import signal
 from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -22,6 +23,13 @@ JsonFile = Annotated[
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", show_default=False, help="Draw it: a .svg, .png or .pdf.")]
 SGEMM = "sgemm"
 PATHS = {None: "saved", True: "recomputed", False: "both"}  # of --memory-efficient/--both-paths
+
+
+@bench.callback()
+def bench_anything() -> None:
+    """How fast is it? Beside the peers, on a GPU."""
+    # `kill` and `timeout` are answered like Ctrl-C: what has been measured is written and shown.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _refuse(command: str, error: Exception) -> NoReturn:

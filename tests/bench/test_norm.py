@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from normlab.bench.check import Check
+from normlab.bench.commands import left_out
 from normlab.bench.contenders import Ours, load_peers, ours
-from normlab.bench.norm import ahead, best_peer, compete, enter, own
+from normlab.bench.norm import ahead, best_peer, compete, enter, own, until_interrupted
 from normlab.bench.problem import DIRECTIONS, Problem, problems
 from normlab.bench.timing import Spread
 
@@ -56,6 +57,22 @@ def test_a_row_says_what_the_problem_is_and_has_an_entry_for_everybody_who_takes
         recomputed = ["normlab-me"] if problem.direction == "backward" else []
         assert list(row["contenders"]) == ["normlab", *recomputed, "torch"]
         assert all(entry["status"] == "ok" for entry in row["contenders"].values())
+
+
+def test_what_was_measured_before_an_interruption_is_kept(stopwatch):
+    wanted = problems(["layer", "rms"], ["forward"], ["float32"], [4], [16, 32])
+
+    def advance(finished=[]):  # noqa: B006 - it is to remember
+        finished.append(1)
+        if len(finished) == 3:
+            raise KeyboardInterrupt
+
+    rows = compete(wanted, [Ours()], stopwatch(1e-6), "cpu", advance)
+    assert [(row["norm"], row["n2"]) for row in rows] == [(one.norm, one.n2) for one in wanted[:3]]
+    assert left_out(rows, wanted) == {"left_out": 1}
+    assert left_out(wanted, wanted) == {}
+    with pytest.raises(KeyboardInterrupt):  # there is nothing to keep
+        until_interrupted(wanted, lambda problem: advance([1, 1]), advance)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from bench.conftest import family_row
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -124,6 +125,16 @@ def test_the_family_has_a_line_for_each_problem_and_a_column_for_each_norm(famil
     assert "| 8 × 64 × 224 × 224 | float32 | NCHW | 0.75 (**1.05×**) |" in text.partition("The family's backward")[2]
     assert "; copy: 1,028 to 2,055 GB/s." in text
     assert "Wrong: normlab (output is off by 7 times its bound)." in text
+
+
+def test_of_a_family_problem_measured_again_the_last_row_counts(family_record):
+    again = {**family_record, "date": "2099-01-01T00:00:00+00:00", "command": "normlab bench family --norm batch"}
+    again["rows"] = [family_row("batch", "forward", "float32", "NCHW", normlab=100.0, torch=300.0)]
+    for both in ([family_record, again], [again, family_record]):
+        text = markdown(both)
+        assert text.count("The family's forward") == 1
+        assert "| 8 × 64 × 224 × 224 | float32 | NCHW | 1.00 (**3.00×**) | wrong or unable |" in text
+        assert "normlab bench family --norm batch" in text
 
 
 def test_products_of_several_sizes_share_a_table_where_they_share_a_gpu(product_records):
