@@ -136,9 +136,7 @@ def test_a_replay_compiles_checks_and_plans_nothing(gpu, monkeypatch):
     before = len(launches(gpu))
     assert not layer_norm_forward(x, COLUMNS, weight)[0].requires_grad
     layer_norm_backward(x, x, *statistics, COLUMNS, weight)
-    assert (
-        len(launches(gpu)) == before + 2
-    )  # a forward, and a backward of too few rows for final sums
+    assert len(launches(gpu)) == before + 2  # a forward, and a backward of too few rows for final sums
     assert len(gpu.compiled) == 2
 
 

@@ -29,7 +29,8 @@ from normlab.kernels.backward.passes import (
     places,
     second_pass,
 )
-from normlab.kernels.backward.ring import BITS, Layout
+from normlab.kernels.backward.ring import Layout
+from normlab.stages.ahead import BITS
 from normlab.stages.gradient import leave_means
 from normlab.stages.team import collector, leave
 from normlab.stages.warp import warp_sum_butterfly

@@ -6,10 +6,8 @@ block's columns, in accumulator precision, so that no pass has to widen them aga
 
 from typing import NamedTuple
 
-from normlab.engine import uint16, uint32
 from normlab.stages.vector import Deal
 
-BITS = {2: uint16, 4: uint32}  # bytes an element -> the integers that hold its bits
 ACCUMULATOR_BYTES = 4  # the pipelined kernel computes in float32
 
 

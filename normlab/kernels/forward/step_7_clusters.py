@@ -34,14 +34,13 @@ from normlab.engine import (
     resident_clusters,
     store,
     store_vector_from,
-    uint16,
-    uint32,
     wait_copies,
 )
 from normlab.kernels.forward import step_4_column_blocks
 from normlab.kernels.forward.step_6_one_barrier import STEP as ROWS
 from normlab.kernels.forward.step_6_one_barrier import launch_rows
 from normlab.kernels.step import Chains, ForwardStep, longest
+from normlab.stages.ahead import BITS
 from normlab.stages.grouped import group_merger, group_size
 from normlab.stages.recompute import affine, normalised_from_input
 from normlab.stages.team import leave
@@ -51,7 +50,6 @@ from normlab.stages.warp import warp_sum_butterfly
 VECTORS = 8  # of a thread
 MAX_CLUSTER = 16
 CLUSTERS_FROM = (9, 0)  # compute capability
-BITS = {2: uint16, 4: uint32}  # bytes an element -> the integers that hold its bits
 STATIC_BYTES = 2048  # of shared memory, at most: the board
 RESIDENT_THREADS = 1536  # of a multiprocessor: what registers and shared memory leave room for
 FEW_ROWS_THREADS = 512  # likewise, when shared memory holds the parameters too
