@@ -250,7 +250,7 @@ ARGUMENTS = {
     "test_nothing_is_found_in_many_rows_a_block": pipelined_without_lag,
     "test_rows_and_parameters_are_read_without_bank_conflicts": lambda patch: (True,),
     "test_many_rows_a_cluster_are_right_and_nothing_is_found": lambda patch: (patch,),
-    "test_a_row_has_the_same_bits_however_many_blocks_share_it": lambda patch: (3492, False, patch),
+    "test_a_row_has_the_same_bits_however_many_blocks_share_it": lambda patch: (1748, False, patch),
     "test_rows_in_a_ring_of_one_stage_are_right_and_nothing_is_found": lambda patch: (False, patch),
     "test_whole_vectors_of_eight_are_right": lambda patch: (BFLOAT16, 0),
 }

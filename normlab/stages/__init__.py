@@ -4,8 +4,8 @@ A stage takes and returns values; memory that threads share is handed in. Its dt
 constants are written `float32(1)`, which float32 and float64 arguments both absorb, while a bare `1.0` would turn
 float32 into float64.
 
-Stages whose loops depend on how a row is dealt out (`vector`, `team`, `grouped`, `ahead`), or a tile of a matrix (`tile`,
-`thread_tile`, `lanes`, `unroll`), are built for it: their functions return device functions.
+Stages whose loops depend on how a row is dealt out (`vector`, `team`, `grouped`, `ahead`), or a tile of a matrix
+(`tile`, `thread_tile`, `lanes`, `unroll`), are built for it: their functions return device functions.
 """
 
 from normlab.stages.block import block_moments, block_sum, block_sums
