@@ -12,7 +12,7 @@ SLOTS, THREADS, ROWS = 3, 32, 7
 
 
 def doubled(dtype, itemsize, width, late=0):
-    """A kernel: target = 2 source, (ROWS, THREADS · width), rows fetched ahead. late: it waits for so many copies less."""
+    """A kernel: target = 2 source, (ROWS, THREADS · width), rows fetched ahead; late: copies not waited for."""
     kind, fetch, take = fetcher(dtype, itemsize, width)
     size, step, pending = SLOTS * THREADS * width, THREADS * width, SLOTS - 1 + late
 
