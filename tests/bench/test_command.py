@@ -1,13 +1,15 @@
 """`normlab bench`: what it refuses, what it says without a GPU, and whole runs on the CPU with a made-up timer."""
 
 import json
+import os
+import signal
 import sys
 
 import pytest
 from typer.testing import CliRunner
 
 from normlab import engine
-from normlab.bench import commands, host, machine, readme
+from normlab.bench import commands, host, machine, norm, readme
 from normlab.bench.timing import Spread
 from normlab.cli import app
 
@@ -124,6 +126,28 @@ def test_norm_prints_its_tables_and_writes_record_and_plot(on_the_cpu, tmp_path)
         assert all(set(entry) == ok for entry in row["contenders"].values())
     assert plot.stat().st_size > 5000
     assert "| 4 × 16 |" in run("report", record).stdout
+
+
+def test_a_bench_that_is_told_to_stop_writes_what_it_has_measured(on_the_cpu, monkeypatch, tmp_path):
+    rows, record = [], tmp_path / "norm.json"
+    row = norm._row
+
+    def stopped(*arguments):
+        rows.append(row(*arguments))
+        if len(rows) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)  # as `timeout` and `kill` do
+        return rows[-1]
+
+    monkeypatch.setattr(norm, "_row", stopped)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        done = run("norm", "--n1", 2, "--n2", "16,32", "--dtype", "float32", "--peers", "none", "--json", record)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done.exit_code == 0, done.stderr
+    written = json.loads(record.read_text())
+    assert (len(written["rows"]), written["left_out"]) == (2, 6)
+    assert "interrupted: 6 problems were not measured" in done.stdout
 
 
 def test_peers_that_are_absent_are_named_with_the_reason(on_the_cpu, monkeypatch):
