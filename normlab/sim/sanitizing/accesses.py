@@ -48,6 +48,11 @@ class WatchedArray(ObservedArray):
             else:
                 region.reads[address] = together(seen, access)
             return value
+        if region.settled and region.is_settled(address, access, self.itemsize):
+            seen = region.reads.get(address)
+            if seen is access or (type(seen) is list and seen[-1] is access):
+                observer.again()
+            return value
         observer.note_read(self, address, access)
         return value
 
@@ -65,6 +70,11 @@ class WatchedArray(ObservedArray):
         access = None if epoch is None else epoch.accesses.get(frame.f_lasti)
         if access is None or access[1] is not frame.f_code:  # else `access`, cut short
             access = observer.access(frame)
+        region: Region = self.buffer.state
+        unfenced = access[0].thread.fenced_for_block is NOTHING
+        if region.settled and unfenced and region.is_settled(address, access, self.itemsize):
+            self.raw[key] = value
+            return
         observer.write_at(self, key, value, address, access)
 
 

@@ -83,6 +83,11 @@ class Region:
         for known in (self.reads, self.writes, self.atomics, self.left, self.races, self.settled):
             known.clear()
 
+    def is_settled(self, address: int, access: Access, size: int) -> bool:
+        """Is there nothing to note of an access, because its instruction has had enough races here?"""
+        settled = (address, id(access[1]), access[2]) in self.settled
+        return settled and size == self.unit and self.garbage is None and not self.left
+
     # --- accesses: each returns those before it that it races with, by what they did ---------------------------------
 
     def read(self, address: int, access: Access) -> list[tuple[str, Access]] | None:
