@@ -12,7 +12,7 @@ bench="python3 -m normlab.cli bench"
 record() { local name=$1; shift; $bench "$@" --json "$out/$name.json"; }
 
 case $1 in
-  suite) python3 -m pytest -q -n 14 2>&1 | tee "$out/suite.txt" | tail -60 ;;
+  suite) python3 -m pytest -q -n 14 -rf 2>&1 | tee "$out/suite.txt" | tail -60 ;;  # ten minutes are enough, four are not
   warm) python3 -m hardware.warm; python3 -m hardware.warm --n1 1,16,132 --n2 65536,262144 bfloat16 float32
     python3 -m hardware.warm --n2 64,128,256,384 bfloat16 float32 ;;  # the parts after this take half of their time
   norm-*) dtype=${1#norm-}; record "norm_${dtype}_h200" norm --dtype "$dtype" --both-paths --peers torch,compile ;;
@@ -51,6 +51,7 @@ case $1 in
     python3 tests/hardware/norm_family.py
     record family_h200 family ;;
   family-sanitizers)
+    python3 tests/hardware/norm_family.py  # compiled here once: under a tool that takes minutes
     for tool in memcheck racecheck initcheck synccheck; do
       echo "$tool: $(compute-sanitizer --tool $tool $([ $tool = memcheck ] && echo "--report-api-errors no") python3 tests/hardware/norm_family.py 2>&1 | tail -1)"
     done ;;
