@@ -192,7 +192,7 @@ def _check_vector(name, array, count):
 
 def _load_vector(array: Any, index: Any, width: int) -> tuple:
     values = read_vector(array, index, width)
-    return values if array.dtype == np.float64 else tuple(map(np.float32, values))
+    return tuple(map(np.float32, values)) if array.dtype.itemsize == 2 else values
 
 
 def _load_vector_into(target: Any, start: int, array: Any, index: Any, width: int) -> None:

@@ -9,6 +9,7 @@ does. Under observation (observe.py) what they return is wrapped.
 import linecache
 import re
 import sys
+from functools import lru_cache
 from math import prod
 from types import FrameType
 from typing import Any
@@ -135,6 +136,12 @@ def fresh(shape: tuple[int, ...], dtype: np.dtype, alignment: int = 0) -> np.nda
     return as_kernel_array(array)
 
 
+@lru_cache(maxsize=64, typed=True)
+def _pattern(shape: Any, dtype: Any) -> np.ndarray:
+    """Return `fresh` memory of a kind, to be copied."""
+    return fresh(shape_of(shape), dtype_of(dtype))
+
+
 def name_given(frame: FrameType, otherwise: str) -> str:
     """Return the name that the line of `frame` assigns to, as far as the source tells."""
     match = re.match(r"\s*(\w+)\s*=[^=]", linecache.getline(frame.f_code.co_filename, frame.f_lineno))
@@ -243,7 +250,10 @@ class LocalMemory:
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> np.ndarray:
         """Return an array of the calling thread's own."""
-        array = fresh(shape_of(shape), dtype_of(dtype))
+        try:
+            array = _pattern(shape, dtype).copy()  # a third of the time: kernels make the same ones all the time
+        except TypeError:  # an unhashable shape, whose error is the usual one
+            array = fresh(shape_of(shape), dtype_of(dtype))
         if self._cuda.observer is None:
             return array
         name, block = name_given(sys._getframe(1), "local array"), self._cuda.current.block
