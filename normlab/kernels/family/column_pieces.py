@@ -19,7 +19,7 @@ from normlab.stages.moments import chan_merge_share
 
 @cuda.jit(device=True)
 def rows_of(x, parts, y, down):
-    """(batch, first row, distance from row to row) of a thread: its block takes every so manieth bundle of rows."""
+    """(batch, first row, distance from row to row) of a thread; `parts` blocks take bundles of `down` rows in turn."""
     batch = cuda.blockIdx.x // parts
     return batch, (cuda.blockIdx.x - batch * parts) * down + y, parts * down
 

@@ -2,8 +2,8 @@
 
 Moments are merged by Chan's formula, in an order that depends on the shape alone, so that the result is the same bit
 for bit. Nothing here knows whether the pieces are parts of an image, images of a batch or batches of several
-machines: distributed batch norm merges (mean, m2, count) like this. A team takes a set: a few lanes, or a warp, or,
-where there are many pieces, a block.
+machines: distributed batch norm merges (mean, m2, count) like this. A team takes a set: a lane for each piece, so a few
+lanes, or a warp, or, where there are many pieces, a block.
 
 Moves: 12 bytes a piece of up to 1024 values. Bound by: latency.
 """
@@ -21,8 +21,7 @@ from normlab.stages.recompute import affine, element
 from normlab.stages.seats import levels_for, seats_moments, seats_sum
 
 THREADS = 128  # of a block with several teams
-ITEMS = 1  # pieces a lane, before a set gets a second warp
-MAX_SEATS = 1024
+MAX_SEATS = 1024  # of a team; up to then each piece has a lane: to wait for a second one takes longer than a barrier
 
 
 @cache
@@ -130,9 +129,8 @@ def launch_sums(launch, pieces, shape: Pieces, weight, divisor: int, first, seco
 
 
 def seats_for(shape: Pieces) -> int:
-    """Lanes of a team: one for each piece, or a warp, or one for every ITEMS pieces."""
-    few = 1 << levels_for(shape.items)
-    return max(few, min(MAX_SEATS, 1 << (-(-shape.items // ITEMS) - 1).bit_length()))
+    """Lanes of a team: a power of two, one for each piece."""
+    return min(MAX_SEATS, 1 << (shape.items - 1).bit_length())
 
 
 def threads_for(seats: int) -> int:
