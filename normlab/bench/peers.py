@@ -49,16 +49,38 @@ def _norm(x: Any, shape: tuple, weight: Any, bias: Any = None) -> Any:
     return functional.layer_norm(x, shape, weight, bias, EPS)
 
 
+def _norm_and_statistics(x: Any, shape: tuple, weight: Any, bias: Any = None) -> tuple:
+    """The same as ATen's operators, (output, …, invvar)."""
+    import torch
+
+    if bias is None:
+        return torch.ops.aten._fused_rms_norm(x, shape, weight, EPS)
+    return torch.native_layer_norm(x, shape, weight, bias, EPS)
+
+
 class Compiled(ByAutograd):
-    """`torch.compile` of PyTorch's norms, compiled anew for the shape of each problem."""
+    """`torch.compile` of PyTorch's norms, compiled anew for the shape of each problem.
+
+    Its forward is a training step's, which writes the statistics as all others here do. One compiled for inference
+    leaves them out, which is less work: at n2 = 768 in 16 bits 1 to 2 % less time.
+    """
+
+    def forward(self, data: Data) -> Callable[[], tuple]:  # noqa: D102
+        function = self.compiled(_norm_and_statistics)
+        return lambda: (function(data.x, data.shape, *data.parameters)[0], None, None)
 
     def prepared(self) -> Callable[..., Any]:  # noqa: D102
+        return self.compiled(self.function)
+
+    @staticmethod
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, compiled for what it is called with first."""
         import torch
         from torch import _dynamo, _functorch
 
         _dynamo.reset()  # else it gives up compiling after a few shapes
         _functorch.config.donated_buffer = False  # a compiled backward may else run only once
-        return torch.compile(self.function, dynamic=False)
+        return torch.compile(function, dynamic=False)
 
 
 class Liger:

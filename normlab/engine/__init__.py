@@ -34,7 +34,14 @@ from normlab.engine.offline import compile_ptx
 from normlab.engine.resources import Occupancy, Resources, block_shared_bytes, occupancy, resources
 from normlab.engine.signatures import accumulator
 from normlab.engine.teams import team_sync
-from normlab.engine.vectors import load_bits_into, load_vector, load_vector_into, store_vector, store_vector_from
+from normlab.engine.vectors import (
+    load_bits_into,
+    load_vector,
+    load_vector_evict_last,
+    load_vector_into,
+    store_vector,
+    store_vector_from,
+)
 from normlab.engine.worlds import gpu_available, use_gpu, using
 
 __all__ = [
@@ -68,6 +75,7 @@ __all__ = [
     "load_bits_into",
     "load_from_block",
     "load_vector",
+    "load_vector_evict_last",
     "load_vector_into",
     "multiprocessors",
     "numba_array",

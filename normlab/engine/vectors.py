@@ -6,11 +6,13 @@ import numpy as np
 from llvmlite import ir
 from numba.cuda.extending import intrinsic
 
+from normlab.engine.asynchronous import GLOBAL, address
+from normlab.engine.caching import evict_last
 from normlab.engine.compiler import BFLOAT16, TypingError, cgutils, types
 from normlab.engine.intrinsics import convert, element_pointer, widen
 from normlab.sim import read_vector, register_twin, write_vector
 
-WORD = ir.IntType(32)
+WORD, WORD_BYTES = ir.IntType(32), 4
 
 
 @intrinsic
@@ -30,8 +32,7 @@ def load_vector(typing_context, array, index, width):
 
     def generate(context, builder, signature, args):
         pointer, size = _vector_pointer(context, builder, array, index, args[:2], count, array.dtype)
-        loaded = builder.load(pointer)
-        loaded.align = size
+        loaded = _load(builder, pointer, size)
         elements = [_vector_element(builder, loaded, position, array.dtype) for position in range(count)]
         values = [widen(context, builder, element, array.dtype, wide) for element in elements]
         return context.make_tuple(builder, result, values)
@@ -76,6 +77,19 @@ def load_vector_into(typing_context, target, start, array, index, width):
 
 
 @intrinsic
+def load_vector_evict_last(typing_context, target, start, array, index, width):
+    """As `load_vector_into`, from global memory; L2 gives up what was read so later than other lines.
+
+    See `engine.caching`. A single element of 16 bits is loaded without the hint.
+    """
+    if not isinstance(width, types.IntegerLiteral):
+        return None
+    _check_vector("load_vector_evict_last", array, width.literal_value)
+    generate = _load_into(target, start, array, index, width.literal_value, array.dtype, load=_load_evict_last)
+    return types.none(target, start, array, index, width), generate
+
+
+@intrinsic
 def load_bits_into(typing_context, target, start, array, index, width, like):
     """As `load_vector_into`, from an array of unsigned integers that hold the bits of elements of `like`'s dtype.
 
@@ -90,15 +104,42 @@ def load_bits_into(typing_context, target, start, array, index, width, like):
     return types.none(target, start, array, index, width, like), generate
 
 
-def _load_into(target, start, array, index, count, dtype):
-    """The code generator of both: `count` elements of type `dtype`."""
+def _load(builder, pointer, size):
+    """What lies at a pointer to a vector of so many bytes."""
+    loaded = builder.load(pointer)
+    loaded.align = size
+    return loaded
+
+
+def _load_evict_last(builder, pointer, size):
+    """The same, by an instruction with a hint for L2."""
+    words = size // WORD_BYTES
+    if words == 0:
+        return _load(builder, pointer, size)
+    kind = {1: "b32", 2: "v2.b32", 4: "v4.b32"}[words]
+    targets = ", ".join(f"${word}" for word in range(words))
+    text = f"ld.global.L2::cache_hint.{kind} {{{targets}}}, [${words}], ${words + 1};"
+    result = ir.LiteralStructType([WORD] * words) if words > 1 else WORD
+    long = ir.IntType(64)
+    load = ir.InlineAsm(
+        ir.FunctionType(result, [long, long]), text, ",".join(["=r"] * words + ["l", "l"]), side_effect=True
+    )
+    loaded = builder.call(load, [address(builder, pointer, GLOBAL), evict_last(builder)])
+    vector = ir.VectorType(WORD, words)(ir.Undefined)
+    for word in range(words):
+        part = builder.extract_value(loaded, word) if words > 1 else loaded
+        vector = builder.insert_element(vector, part, WORD(word))
+    return builder.bitcast(vector, pointer.type.pointee)
+
+
+def _load_into(target, start, array, index, count, dtype, load=_load):
+    """The code generator of all three: `count` elements of type `dtype`."""
 
     def generate(context, builder, signature, args):
         one = _elements_at_once(dtype, count)
         pointer, size = _vector_pointer(context, builder, array, index, args[2:4], one, dtype)
         for first in range(0, count, one):
-            loaded = builder.load(builder.gep(pointer, [WORD(first // one)]))
-            loaded.align = size
+            loaded = load(builder, builder.gep(pointer, [WORD(first // one)]), size)
             for position in range(one):
                 element = _vector_element(builder, loaded, position, dtype)
                 value = widen(context, builder, element, dtype, target.dtype)
@@ -212,6 +253,7 @@ def _store_vector_from(array: Any, index: Any, source: Any, start: int, width: i
 
 register_twin(load_vector, _load_vector)
 register_twin(load_vector_into, _load_vector_into)
+register_twin(load_vector_evict_last, _load_vector_into)
 register_twin(load_bits_into, _load_bits_into)
 register_twin(store_vector_from, _store_vector_from)
 register_twin(store_vector, write_vector)

@@ -9,7 +9,7 @@ it waits for the first.
 from functools import cache
 from typing import Any, NamedTuple
 
-from normlab.engine import DeviceArray, cast, cuda, load_vector_into
+from normlab.engine import DeviceArray, cast, cuda, load_vector_evict_last
 
 BYTES = 16  # what one instruction moves at most
 
@@ -78,6 +78,8 @@ def whole_warps(threads: int) -> int:
 def row_loader(deal: Deal) -> Any:
     """The device function `load_row(values, x, row, first)`: this thread's share of a row, in registers.
 
+    L2 gives up the row later than what is written, which makes a norm 1 to 4 % faster (`engine.caching`).
+
     values: local, (deal.elements,), accumulator dtype; zeros past the row's end. x: (n1, n2), any floating dtype, at an
     address that `deal.width` elements divide. first: the column of the thread's first element.
     """
@@ -88,7 +90,7 @@ def row_loader(deal: Deal) -> Any:
         for v in range(vectors):
             column = first + v * span
             if whole or column < x.shape[1]:
-                load_vector_into(values, v * width, x, (row, column), width)
+                load_vector_evict_last(values, v * width, x, (row, column), width)
             else:
                 for k in range(width):
                     values[v * width + k] = cast(0, values)

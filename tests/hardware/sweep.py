@@ -85,7 +85,7 @@ def tasks(options: argparse.Namespace) -> list[Task]:
     found = []
     itemsize = FLOATS[options.dtype].itemsize
     rms = options.norm == "rms"
-    kind = Kind(rms, options.saved == "output", True, not rms)
+    kind = Kind(rms, options.saved == "output", True, not rms, 16 // itemsize)
     for n2 in map(int, options.n2.split(",")):
         backward = options.direction == "backward"
         layouts = backward_layouts(n2, itemsize, kind) if backward else forward_plans(n2, itemsize)
