@@ -1,6 +1,8 @@
-"""One rank of `test_distributed`: a model with norms of every mode under DDP and under FSDP2, on the CPU with gloo.
+"""One rank of `test_distributed`: a model with norms of every mode under DDP and under FSDP2.
 
-    python ranks.py RANK WORLD FILE
+    python ranks.py RANK WORLD FILE DEVICE
+
+DEVICE is cpu, with gloo, or cuda, with NCCL and a GPU for each rank.
 
 FILE is where the ranks meet. Ends with exit code 1 unless the gradients are those of one process with the whole batch.
 """
@@ -33,20 +35,24 @@ def model() -> torch.nn.Module:
     return made
 
 
-def main(rank: int, world: int, file: str) -> None:
+def main(rank: int, world: int, file: str, device: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world)
+    backend = "gloo"
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+        backend = "nccl"
+    dist.init_process_group(backend, init_method=f"file://{file}", rank=rank, world_size=world)
     torch.manual_seed(1)
-    batch = torch.randn(4 * world, 8)
+    batch = torch.randn(4 * world, 8).to(device)
     mine = batch[4 * rank : 4 * rank + 4]
-    alone = model()
+    alone = model().to(device)
     alone(batch).square().mean().backward()
     wanted = [parameter.grad for parameter in alone.parameters()]
 
-    parallel = DistributedDataParallel(model())
+    parallel = DistributedDataParallel(model().to(device))
     parallel(mine).square().mean().backward()
-    sharded = model()
-    mesh = init_device_mesh("cpu", (world,))
+    sharded = model().to(device)
+    mesh = init_device_mesh(device, (world,))
     for layer in sharded:
         fully_shard(layer, mesh=mesh)
     fully_shard(sharded, mesh=mesh)
@@ -59,4 +65,4 @@ def main(rank: int, world: int, file: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -1,4 +1,4 @@
-"""DDP and FSDP2 on two ranks of the CPU: the gradients are those of one process."""
+"""DDP and FSDP2 on two ranks, of the CPU and of two GPUs: the gradients are those of one process."""
 
 import os
 import subprocess
@@ -10,16 +10,19 @@ import torch
 
 import normlab
 
+TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
-def test_ddp_and_fsdp2_give_the_gradients_of_one_process(tmp_path):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=TWO_GPUS)])
+def test_ddp_and_fsdp2_give_the_gradients_of_one_process(tmp_path, device):
     script, package = Path(__file__).parent / "ranks.py", Path(normlab.__file__).parent.parent
     paths = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(script)]
     ranks = [
         subprocess.Popen(
-            [*command, str(rank), "2", str(tmp_path / "meet")],
+            [*command, str(rank), "2", str(tmp_path / "meet"), device],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for rank in range(2)
