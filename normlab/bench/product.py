@@ -13,12 +13,12 @@ from normlab import model, oracle, products
 from normlab.arrays import home_of
 from normlab.bench.ladder import Launch, Occupancy
 from normlab.bench.norm import failure
-from normlab.bench.timing import REPETITIONS, WARM_UP, Timer
+from normlab.bench.timing import CALLS, Timer
 from normlab.kernels import SGEMM, Product, ProductStep
 from normlab.oracle.floats import Extended, float_format, gamma_k
 
 METHOD = (
-    f"CUDA events around each of {REPETITIONS} calls after {WARM_UP} to warm up, L2 emptied before each as for norms; "
+    f"CUDA events around each of {CALLS}, L2 emptied before each as for norms; "
     "median and quartiles. cuBLAS: torch.mm in float32 without TF32. Peak: multiprocessors x 128 multiply-adds x 2 x "
     "the highest clock, which a GPU at its power limit does not keep."
 )

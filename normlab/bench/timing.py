@@ -14,12 +14,17 @@ Timer = Callable[[Callable[[], Any]], "Spread"]
 
 REPETITIONS = 20
 WARM_UP = 3
+LONG = 0.05  # seconds of a call
+REPETITIONS_OF_LONG = 5
 FLUSH_BYTES = 256 * 2**20  # the L2 of an H200 has 50 MiB
 HEAD_START = 1_000_000  # GPU clocks, about 0.5 ms: longer than any contender's host side takes to queue its kernels
+CALLS = (
+    f"{REPETITIONS} calls after {WARM_UP} to warm up ({REPETITIONS_OF_LONG} after 2, where one takes {LONG:g} s or longer)"
+)
 METHOD = (
-    f"CUDA events around each of {REPETITIONS} calls after {WARM_UP} to warm up; before each, outside the events, the "
-    f"GPU waits for the host to queue the call, then {FLUSH_BYTES >> 20} MiB are written, so that L2 holds none of the "
-    "inputs; median and quartiles. Copy is torch's copy_ of an array of the same size, timed the same way just before."
+    f"CUDA events around each of {CALLS}; before each, outside the events, the GPU waits for the host to queue the call, "
+    f"then {FLUSH_BYTES >> 20} MiB are written, so that L2 holds none of the inputs; median and quartiles. Copy is "
+    "torch's copy_ of an array of the same size, timed the same way just before."
 )
 
 
@@ -61,9 +66,17 @@ class EventTimer:
 
     def __call__(self, call: Callable[[], Any]) -> Spread:
         """Seconds of a call."""
-        for _ in range(WARM_UP):
+        call()
+        (second,) = self.samples(call, 1)
+        if second >= LONG:
+            return spread(self.samples(call, REPETITIONS_OF_LONG))
+        for _ in range(WARM_UP - 2):
             call()
-        pairs = [[self.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(REPETITIONS)]
+        return spread(self.samples(call, REPETITIONS))
+
+    def samples(self, call: Callable[[], Any], count: int) -> list[float]:
+        """Seconds of so many calls, each by itself."""
+        pairs = [[self.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
         for begin, end in pairs:
             self.cuda._sleep(HEAD_START)
             self.flush.zero_()
@@ -71,7 +84,7 @@ class EventTimer:
             call()
             end.record()
         self.cuda.synchronize()
-        return spread([1e-3 * begin.elapsed_time(end) for begin, end in pairs])
+        return [1e-3 * begin.elapsed_time(end) for begin, end in pairs]
 
 
 def host_time(call: Callable[[], Any], synchronize: Callable[[], Any], calls: int, wait: bool = False) -> Spread:

@@ -42,7 +42,8 @@ class FakeCuda:
         self.log.append("synchronize")
 
 
-def test_every_timed_call_comes_after_a_head_start_and_a_flush_that_the_events_leave_out():
+@pytest.mark.parametrize(("milliseconds", "calls"), [(0.25, REPETITIONS), (49, REPETITIONS), (51, 5)])
+def test_every_timed_call_comes_after_a_head_start_and_a_flush_that_the_events_leave_out(milliseconds, calls):
     cuda = FakeCuda()
     timer = object.__new__(EventTimer)  # without the GPU that its buffer lies on
 
@@ -54,11 +55,12 @@ def test_every_timed_call_comes_after_a_head_start_and_a_flush_that_the_events_l
 
     def call():
         cuda.log.append("call")
-        cuda.clock += 0.25
+        cuda.clock += milliseconds
 
-    assert timer(call) == Spread(*[pytest.approx(0.25e-3)] * 3)
+    assert timer(call) == Spread(*[pytest.approx(1e-3 * milliseconds)] * 3)
     once = ["head start", "flush", "event", "call", "event"]
-    assert cuda.log == ["call"] * WARM_UP + once * REPETITIONS + ["synchronize"]
+    further = ["call"] * (WARM_UP - 2) if calls == REPETITIONS else []
+    assert cuda.log == ["call", *once, "synchronize", *further, *once * calls, "synchronize"]
 
 
 def test_host_time_is_per_call_and_waits_only_if_told_to():

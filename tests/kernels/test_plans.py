@@ -313,7 +313,7 @@ def test_sums_of_a_single_cluster_need_no_second_kernel(n2):
         ]
 
     assert names(1) == ["backward_pipelined"]
-    assert names(33) == ["backward_pipelined", "backward_few_final_sums"]  # more than four turns of a block
+    assert names(9) == ["backward_pipelined", "backward_few_final_sums"]
 
 
 FAST = {"vectors": "forward_vectors", "one_barrier": "forward_one_barrier", "clusters": "forward_clusters",

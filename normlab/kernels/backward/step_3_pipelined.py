@@ -29,7 +29,6 @@ from normlab.kernels.step import BackwardProblem, BackwardStep, Chains, longest
 from normlab.stages.vector import dealt, whole_warps, widest
 
 CLUSTERS_FROM = (9, 0)  # compute capability
-TURNS_ALONE = 4  # rows, as multiples of a block's, that one cluster does alone: a second kernel would take as long
 
 
 class Entry(NamedTuple):
@@ -169,8 +168,6 @@ def _run(launch, memory, problem: BackwardProblem):
     clusters = min(-(-n1 // layout.rows), resident)
     if layout.lag and layout.blocks == 1:  # whose teams leave no gaps: a second block only adds partial sums
         clusters = min(clusters, multiprocessors(problem.saved))
-    if n1 <= TURNS_ALONE * layout.rows:
-        clusters = 1
     parts = final_sums.parts_for(memory, problem, clusters)
     launch(kernel, clusters * layout.blocks, block, *args, *parts, **how)
     if clusters > 1:
@@ -200,8 +197,7 @@ def _column_chains(n1: int, n2: int) -> Chains:
     for layout in _layouts(n2):
         clusters = final_sums.CLUSTERED_PROCESSORS // layout.blocks
         most = min(-(-n1 // layout.rows), 8 * clusters)  # blocks that the GPU may hold, at most
-        turns = -(-n1 // layout.rows)
-        rows = max(-(-turns // min(clusters, turns)), min(turns, TURNS_ALONE))
+        rows = -(-n1 // (layout.rows * min(clusters, -(-n1 // layout.rows))))
         own.append(Chains(rows + layout.rows + final_sums.terms(most) + 1, 2))
     return longest(*own, step_2_fused.STEP.column_chains(n1, n2))
 
