@@ -19,12 +19,13 @@ REPETITIONS_OF_LONG = 5
 FLUSH_BYTES = 256 * 2**20  # the L2 of an H200 has 50 MiB
 HEAD_START = 1_000_000  # GPU clocks, about 0.5 ms: longer than any contender's host side takes to queue its kernels
 CALLS = (
-    f"{REPETITIONS} calls after {WARM_UP} to warm up ({REPETITIONS_OF_LONG} after 2, where one takes {LONG:g} s or longer)"
+    f"{REPETITIONS} calls after {WARM_UP} to warm up ({REPETITIONS_OF_LONG} after 2, where one takes {LONG:g} s or "
+    "longer)"
 )
 METHOD = (
-    f"CUDA events around each of {CALLS}; before each, outside the events, the GPU waits for the host to queue the call, "
-    f"then {FLUSH_BYTES >> 20} MiB are written, so that L2 holds none of the inputs; median and quartiles. Copy is "
-    "torch's copy_ of an array of the same size, timed the same way just before."
+    f"CUDA events around each of {CALLS}; before each, outside the events, the GPU waits for the host to queue the "
+    f"call, then {FLUSH_BYTES >> 20} MiB are written, so that L2 holds none of the inputs; median and quartiles. Copy "
+    "is torch's copy_ of an array of the same size, timed the same way just before."
 )
 
 
