@@ -3,10 +3,10 @@
 A CUDA thread runs on a greenlet: a function call that can stop in the middle and go on later. It stops only where CUDA
 threads meet (a barrier, a warp operation, a grid sync) or where it spins on an atomic; when it returns, its greenlet
 serves a thread of a later block, because a new one costs more than many a kernel does in it. A warp runs its lanes one
-after another, each to its next stop (where the lane hands over to the next one itself: on the way back to the warp it would
-cost a second switch), then resolves the warp operations whose lanes are all there; a block runs its warps, then releases
-its barrier; a cluster runs its blocks in turns, a grid its clusters. `launch.py` starts a `Grid`,
-the operations in `api.py`, `warp.py`, `teams.py` and `clusters.py` stop its threads.
+after another, each to its next stop (where it hands over to the next lane; by way of the warp it were two switches),
+then resolves the warp operations whose lanes are all there; a block runs its warps, then releases its barrier; a
+cluster runs its blocks in turns, a grid its clusters. `launch.py` starts a `Grid`, the operations in `api.py`,
+`warp.py`, `teams.py` and `clusters.py` stop its threads.
 
 Every meeting is resolved in one place, and there an observer (observe.py) hears of it: `Warp.answer`,
 `Block.release_barrier`, `Block.release_teams`, `Cluster.release` (clusters.py), `Grid.release_grid_sync`.
@@ -476,7 +476,7 @@ class Grid:
             cuda = self.cuda
             cuda.threadIdx = thread.index
             cuda.current = thread
-            thread.fiber.switch()
+            thread.fiber.switch()  # type: ignore[union-attr]  # who runs next has not returned
 
     def stop(self, thread: Thread, operation: str) -> None:
         """Stop the running `thread` at `operation`; returns when somebody has resolved it."""

@@ -3,7 +3,7 @@
 An instruction moves 16 bytes a thread at most: a wider vector is several of them, one after another.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -67,10 +67,10 @@ def _inside(array: Any, key: tuple, width: int) -> np.ndarray | None:
     return view if len(view) == width else None
 
 
-def write_vector(array: Any, index: Any, values: Sequence) -> None:
+def write_vector(array: Any, index: Any, values: Any) -> None:
     """Store `values` into `array` from `index` on, along its last axis, as one store for every 16 bytes.
 
-    Errors as `read_vector`.
+    `values`: a tuple or an array. Errors as `read_vector`.
     """
     key = vector_key(array, index, len(values))
     if isinstance(array, ObservedArray):
