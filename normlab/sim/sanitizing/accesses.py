@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.asynchronous import Copy, Part, neighbours
-from normlab.sim.memory import fresh
+from normlab.sim.memory import as_kernel_array, fresh
+from normlab.sim.observe import kernel_frame
 from normlab.sim.observed import Buffer, ObservedArray, ObservedRecord
 from normlab.sim.sanitizing.bounds import address_of, poison, wrapped_address_of
 from normlab.sim.sanitizing.clocks import NOTHING, Access, CopyClock
@@ -304,15 +305,27 @@ class Accesses(Notes):
             found = super().read_vector(array, key, width)
             if len(found) == width:
                 return found
-        values = fresh((width,), array.raw.dtype)
+        values, frame = as_kernel_array(np.empty(width, array.raw.dtype)), kernel_frame(sys._getframe(1))
         for part in range(width):
-            values[part] = array[(*key[:-1], key[-1] + part)]
+            place = (*key[:-1], key[-1] + part)
+            address = address_of(array, place)
+            if address is None:
+                values[part] = array[place]
+            else:
+                values[part] = array.raw[place]
+                self.note_read(array, address, self.access(frame))
         return values
 
     def write_vector(self, array: ObservedArray, key: tuple, values: tuple) -> None:
         """Store neighbouring elements by one instruction."""
+        frame = kernel_frame(sys._getframe(1))
         for part, value in enumerate(values):
-            array[(*key[:-1], key[-1] + part)] = value
+            place = (*key[:-1], key[-1] + part)
+            address = address_of(array, place)
+            if address is None:
+                array[place] = value
+            else:
+                self.write_at(array, place, value, address, self.access(frame))
 
     # --- asynchronous copies -----------------------------------------------------------------------------------------
 
