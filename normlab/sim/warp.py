@@ -50,7 +50,8 @@ class WarpOperations:
             thread.mask = 1 << thread.lane
         thread.given = given
         thread.warp.waiting.append(thread)
-        self.grid_run.stop(thread, operation)
+        thread.operation = operation
+        self.grid_run.hand_over()  # as `stop`: no operation is as frequent
         return thread.result
 
     def _shuffle(self, operation: str, mask: Any, value: Any, by: Any) -> Any:

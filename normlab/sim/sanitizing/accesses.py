@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.asynchronous import Copy, Part, neighbours
-from normlab.sim.memory import as_kernel_array, fresh
+from normlab.sim.memory import as_kernel_array
 from normlab.sim.observe import kernel_frame
 from normlab.sim.observed import Buffer, ObservedArray, ObservedRecord
 from normlab.sim.sanitizing.bounds import address_of, poison, wrapped_address_of
