@@ -5,13 +5,14 @@ on them, in the simulator. It must fail, by an assertion or by an error that the
 test must pass without the mutation.
 """
 
+import functools
 import importlib
 import importlib.util
 import itertools
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.machinery import PathFinder
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -37,6 +38,7 @@ from normlab.engine import using
 from normlab.kernels import BackwardProblem
 from normlab.sim import SimulationError, simulate
 
+code_of = functools.cache(SourceFileLoader.get_code)  # of all modules but one, the same for every mutant
 FRESH = ("normlab.stages", "normlab.kernels")
 TESTS = Path(__file__).parent
 SCHEDULES = ("forward", "reverse", 1)
@@ -308,6 +310,7 @@ def imported_afresh(mutation: Mutation | None, folder: Path, monkeypatch):
             "mutants", deadline=None, database=None, phases=["explicit", "generate"], report_multiple_bugs=False
         )
         hypothesis.settings.load_profile("mutants")
+        monkeypatch.setattr(SourceFileLoader, "get_code", code_of)
         monkeypatch.setattr(arguments, "LADDERS", importlib.import_module("normlab.kernels").LADDERS)
         for face, room, name in EXACT:
             monkeypatch.setattr(face, name, getattr(importlib.import_module(f"normlab.kernels.exact.{room}"), name))

@@ -10,7 +10,7 @@ from normlab.engine.asynchronous import GLOBAL, address
 from normlab.engine.caching import evict_last
 from normlab.engine.compiler import BFLOAT16, TypingError, cgutils, types
 from normlab.engine.intrinsics import convert, element_pointer, widen
-from normlab.sim import read_vector, register_twin, write_vector
+from normlab.sim import read_vector, read_vector_into, register_twin, write_vector, write_vector_from
 
 WORD, WORD_BYTES = ir.IntType(32), 4
 
@@ -232,28 +232,16 @@ def _check_vector(name, array, count):
 
 
 def _load_vector(array: Any, index: Any, width: int) -> tuple:
-    values = read_vector(array, index, width)
-    return tuple(map(np.float32, values)) if array.dtype.itemsize == 2 else values
-
-
-def _load_vector_into(target: Any, start: int, array: Any, index: Any, width: int) -> None:
-    for position, value in enumerate(_load_vector(array, index, width), start):
-        target[position] = value
-
-
-def _load_bits_into(target: Any, start: int, array: Any, index: Any, width: int, like: Any) -> None:
-    bits = np.array(read_vector(array, index, width), array.dtype)
-    for position, value in enumerate(bits.view(like.dtype), start):
-        target[position] = value
-
-
-def _store_vector_from(array: Any, index: Any, source: Any, start: int, width: int) -> None:
-    write_vector(array, index, tuple(source[position] for position in range(start, start + width)))
+    if array.dtype.itemsize != 2:
+        return read_vector(array, index, width)
+    values = np.empty(width, np.float32)
+    read_vector_into(values, 0, array, index, width)
+    return tuple(values)
 
 
 register_twin(load_vector, _load_vector)
-register_twin(load_vector_into, _load_vector_into)
-register_twin(load_vector_evict_last, _load_vector_into)
-register_twin(load_bits_into, _load_bits_into)
-register_twin(store_vector_from, _store_vector_from)
+register_twin(load_vector_into, read_vector_into)
+register_twin(load_vector_evict_last, read_vector_into)
+register_twin(load_bits_into, read_vector_into)
+register_twin(store_vector_from, write_vector_from)
 register_twin(store_vector, write_vector)

@@ -32,7 +32,7 @@ from normlab.sim.launch import simulate
 from normlab.sim.rewrite import register_twin
 from normlab.sim.sanitizing import Act, Finding, Report, sanitize
 from normlab.sim.tracing import METRICS, Trace, trace
-from normlab.sim.vector import read_vector, write_vector
+from normlab.sim.vector import read_vector, read_vector_into, write_vector, write_vector_from
 
 __all__ = [
     "METRICS",
@@ -46,9 +46,11 @@ __all__ = [
     "SimulationError",
     "Trace",
     "read_vector",
+    "read_vector_into",
     "register_twin",
     "sanitize",
     "simulate",
     "trace",
     "write_vector",
+    "write_vector_from",
 ]

@@ -63,7 +63,7 @@ def as_kernel_array(array: np.ndarray) -> np.ndarray:
         return array.view(WrappingArray)
     if array.dtype.names:
         return array.view(np.recarray)  # for fields by name: states[i].s0
-    return array
+    return array.view()  # whose address is kept (observed.py), which the host's array need not know of
 
 
 def adopt(value: Any) -> Any:
@@ -188,8 +188,10 @@ class SharedMemory:
 
     def _site_of(self, array: np.ndarray) -> Any:
         """Return the call that gave the running block the memory that `array` is in, None if there is none."""
+        address = pointer(array)
         for site, shared in self._cuda.current.block.shared.items():
-            if site != "dynamic" and np.may_share_memory(array, plain_array(shared)):
+            plain = plain_array(shared)
+            if site != "dynamic" and 0 <= address - pointer(plain) < plain.nbytes:
                 return site
         return None
 

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
@@ -122,9 +123,23 @@ def plain_array(array: Any) -> np.ndarray:
     return array.raw if isinstance(array, ObservedArray) else array
 
 
+ADDRESSES = 256  # to be kept at a time
+_addresses: dict[int, tuple[ref, int]] = {}
+
+
 def pointer(array: np.ndarray) -> int:
-    """Return the host address of an array's first element."""
-    return int(array.__array_interface__["data"][0])
+    """Return the host address of an array's first element.
+
+    NumPy takes a microsecond to tell, and vector accesses ask every time: so it is kept, as long as the array lives.
+    """
+    kept = _addresses.get(id(array))
+    if kept is not None and kept[0]() is array:
+        return kept[1]
+    address = int(array.__array_interface__["data"][0])
+    if len(_addresses) >= ADDRESSES:
+        _addresses.clear()
+    _addresses[id(array)] = ref(array), address
+    return address
 
 
 def allocation_of(array: np.ndarray) -> tuple[int, int, Any]:

@@ -3,9 +3,10 @@
 A CUDA thread runs on a greenlet: a function call that can stop in the middle and go on later. It stops only where CUDA
 threads meet (a barrier, a warp operation, a grid sync) or where it spins on an atomic; when it returns, its greenlet
 serves a thread of a later block, because a new one costs more than many a kernel does in it. A warp runs its lanes one
-after another, each to its next stop, then resolves the warp operations whose lanes are all there; a block runs its
-warps, then releases its barrier; a cluster runs its blocks in turns, a grid its clusters. `launch.py` starts a `Grid`,
-the operations in `api.py`, `warp.py`, `teams.py` and `clusters.py` stop its threads.
+after another, each to its next stop (where it hands over to the next lane; by way of the warp it were two switches),
+then resolves the warp operations whose lanes are all there; a block runs its warps, then releases its barrier; a
+cluster runs its blocks in turns, a grid its clusters. `launch.py` starts a `Grid`, the operations in `api.py`,
+`warp.py`, `teams.py` and `clusters.py` stop its threads.
 
 Every meeting is resolved in one place, and there an observer (observe.py) hears of it: `Warp.answer`,
 `Block.release_barrier`, `Block.release_teams`, `Cluster.release` (clusters.py), `Grid.release_grid_sync`.
@@ -162,14 +163,12 @@ class Warp:
 
     def run(self) -> None:
         """Run the lanes until each has returned, spins, or waits for more than this warp can give."""
-        cuda, order = self.block.grid.cuda, self.block.grid.order
+        grid = self.block.grid
         self.ready, self.spinning = self.ready + self.spinning, []
         while True:
-            ready, self.ready = order(self.ready), []
-            for thread in ready:
-                cuda.threadIdx = thread.index
-                cuda.current = thread
-                thread.fiber.switch()
+            ready, self.ready = grid.order(self.ready), []
+            grid.turns = iter(ready)
+            grid.hand_over()  # comes back when the last of them has stopped
             if not (self.waiting and self.resolve()):
                 return
 
@@ -179,6 +178,15 @@ class Warp:
         Lanes belong together when operation and mask agree; their call sites may differ (as on Volta and later). An
         `activemask` names no lanes to wait for, so it is answered last, for the lanes that stand at one call site.
         """
+        first, *others = self.waiting
+        operation, mask = first.operation, first.mask
+        if len(others) + 1 == (mask & self.live_mask).bit_count() and operation != "activemask":
+            for thread in others:
+                if thread.operation != operation or thread.mask != mask:
+                    break
+            else:  # all are in one group, as nearly always
+                self.answer(self.waiting)
+                return True
         groups: dict[tuple, list[Thread]] = {}
         for thread in self.waiting:
             groups.setdefault((thread.operation, thread.mask), []).append(thread)
@@ -205,8 +213,11 @@ class Warp:
         RESOLVERS[group[0].operation]({thread.lane: thread for thread in group})
         for thread in group:
             thread.operation = None
-        self.waiting = [thread for thread in self.waiting if thread.operation is not None]
-        self.ready = sorted(self.ready + group, key=lambda thread: thread.lane)
+        if len(group) == len(self.live):  # in the order of the lanes, and nobody else is there
+            self.waiting, self.ready = [], list(self.live)
+        else:
+            self.waiting = [thread for thread in self.waiting if thread.operation is not None]
+            self.ready = sorted(self.ready + group, key=lambda thread: thread.lane)
 
 
 class Block:
@@ -343,6 +354,7 @@ class Grid:
         self.block_indices, self.thread_indices = Indices(grid), Indices(block)[:]
         self.cluster, self.cluster_indices = cluster, Indices(Dim3(grid.x // cluster, grid.y, grid.z))
         self.hub = getcurrent()
+        self.turns: Iterator[Thread] = iter(())  # who runs next
         self.idle: list[greenlet] = []  # fibers whose threads have returned
         self.progress = 0  # counts what cannot happen in a livelock
         self.parked: list[Cluster] = []  # those that have not ended
@@ -374,7 +386,7 @@ class Grid:
                 self.cuda.observer.returned(thread)
             self.idle.append(thread.fiber)
             thread.fiber = None
-            self.hub.switch()
+            self.hand_over()
 
     def run(self) -> None:
         """Run every block to its end. Whatever is raised, in a kernel or here, leaves no thread behind."""
@@ -387,6 +399,7 @@ class Grid:
             self.annotate(error)
             raise
         finally:
+            self.turns = iter(())
             live = [thread.fiber for block in self.live_blocks for thread in block.threads if thread.fiber is not None]
             for fiber in live + self.idle:
                 end(fiber)
@@ -454,10 +467,21 @@ class Grid:
             block.wake(waiting)
         self.progress += 1
 
+    def hand_over(self) -> None:
+        """Let the next thread of this turn run, or if there is none, the scheduler."""
+        thread = next(self.turns, None)
+        if thread is None:
+            self.hub.switch()
+        else:
+            cuda = self.cuda
+            cuda.threadIdx = thread.index
+            cuda.current = thread
+            thread.fiber.switch()  # type: ignore[union-attr]  # who runs next has not returned
+
     def stop(self, thread: Thread, operation: str) -> None:
         """Stop the running `thread` at `operation`; returns when somebody has resolved it."""
         thread.operation = operation
-        self.hub.switch()
+        self.hand_over()
 
     def spin(self, thread: Thread, address: Any = None, seen: Any = None) -> None:
         """Count an atomic of the running `thread` that found `seen` and left it so; many in a row let others run."""

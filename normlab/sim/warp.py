@@ -26,6 +26,7 @@ _int32 = INTEGER_CASTS["int32"]
 
 FULL_MASK = 0xFFFFFFFF
 SHUFFLED_TYPES = (int, np.int32, np.int64, np.uint32, np.uint64, np.float32, np.float64)
+USUAL_TYPES = frozenset({int, np.int64, np.float32, np.float64})  # of these, looked up at once
 
 
 class WarpOperations:
@@ -49,11 +50,13 @@ class WarpOperations:
             thread.mask = 1 << thread.lane
         thread.given = given
         thread.warp.waiting.append(thread)
-        self.grid_run.stop(thread, operation)
+        thread.operation = operation
+        self.grid_run.hand_over()  # as `stop`: no operation is as frequent
         return thread.result
 
     def _shuffle(self, operation: str, mask: Any, value: Any, by: Any) -> Any:
-        if not isinstance(value, SHUFFLED_TYPES) or isinstance(value, bool):
+        usual = type(value) in USUAL_TYPES
+        if not usual and (not isinstance(value, SHUFFLED_TYPES) or isinstance(value, bool)):
             raise TypeError(f"{operation} moves 32- and 64-bit ints and floats, not {type(value).__name__}")
         return self._meet(operation, mask, (value, int(by) & 31))  # the hardware reads five bits
 

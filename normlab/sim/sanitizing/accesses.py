@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.asynchronous import Copy, Part, neighbours
-from normlab.sim.memory import fresh
+from normlab.sim.memory import as_kernel_array
+from normlab.sim.observe import kernel_frame
 from normlab.sim.observed import Buffer, ObservedArray, ObservedRecord
 from normlab.sim.sanitizing.bounds import address_of, poison, wrapped_address_of
 from normlab.sim.sanitizing.clocks import NOTHING, Access, CopyClock
@@ -100,6 +101,43 @@ class InputArray(WatchedArray):
         return self.observer.read(self, key)
 
 
+class OwnArray(WatchedArray):
+    """A thread's local array, which no other thread reaches: its elements may be garbage, and are in no race.
+
+    Kernels use few arrays as often: an element of one axis is found here, by the shortest way.
+    """
+
+    __slots__ = ("_elements", "_first", "_garbage", "_written")
+
+    def __init__(self, raw: np.ndarray, buffer: Buffer, observer: "Accesses", address: int):
+        """As any; `buffer` has its shadow."""
+        super().__init__(raw, buffer, observer, address)
+        region: Region = buffer.state
+        assert region.garbage is not None, "a local array begins without contents"
+        simple = raw.ndim == 1 and raw.strides[0] == raw.itemsize and raw.dtype.kind != "V"
+        self._elements = len(raw) if simple else 0  # to be found by the shortest way
+        self._first, self._garbage, self._written = address - region.start, region.garbage, bytes(raw.itemsize)
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return an element, or a view."""
+        if type(key) is int and 0 <= key < self._elements:
+            size = self.itemsize
+            at = self._first + key * size
+            if self._garbage[at : at + size] == self._written:
+                return self.raw[key]
+        return WatchedArray.__getitem__(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Store an element, or many by a slice."""
+        if type(key) is int and 0 <= key < self._elements and type(value) is not ObservedRecord:
+            size = self.itemsize
+            at = self._first + key * size
+            self._garbage[at : at + size] = self._written
+            self.raw[key] = value
+        else:
+            WatchedArray.__setitem__(self, key, value)
+
+
 class Accesses(Notes):
     """An observer that finds races, reads of garbage and bad indices."""
 
@@ -109,6 +147,11 @@ class Accesses(Notes):
         """Return what a kernel sees of an argument that it calls `name`."""
         array = super().adopt(value, name)
         return InputArray(array.raw, array.buffer, self, array.address) if name in self.inputs else array
+
+    def made(self, array: np.ndarray, name: str, space: str, address: int, block: Any) -> ObservedArray:
+        """Return a new shared or local array, in the memory of `block`, as the kernel sees it."""
+        made = super().made(array, name, space, address, block)
+        return OwnArray(array, made.buffer, self, address) if space == "local" else made
 
     # --- one element -------------------------------------------------------------------------------------------------
 
@@ -258,15 +301,31 @@ class Accesses(Notes):
 
     def read_vector(self, array: ObservedArray, key: tuple, width: int) -> Any:
         """Return `width` neighbouring elements, loaded by one instruction."""
-        values = fresh((width,), array.raw.dtype)
+        if isinstance(array, InputArray) and min(key) >= 0:
+            found = super().read_vector(array, key, width)
+            if len(found) == width:
+                return found
+        values, frame = as_kernel_array(np.empty(width, array.raw.dtype)), kernel_frame(sys._getframe(1))
         for part in range(width):
-            values[part] = array[(*key[:-1], key[-1] + part)]
+            place = (*key[:-1], key[-1] + part)
+            address = address_of(array, place)
+            if address is None:
+                values[part] = array[place]
+            else:
+                values[part] = array.raw[place]
+                self.note_read(array, address, self.access(frame))
         return values
 
     def write_vector(self, array: ObservedArray, key: tuple, values: tuple) -> None:
         """Store neighbouring elements by one instruction."""
+        frame = kernel_frame(sys._getframe(1))
         for part, value in enumerate(values):
-            array[(*key[:-1], key[-1] + part)] = value
+            place = (*key[:-1], key[-1] + part)
+            address = address_of(array, place)
+            if address is None:
+                array[place] = value
+            else:
+                self.write_at(array, place, value, address, self.access(frame))
 
     # --- asynchronous copies -----------------------------------------------------------------------------------------
 
