@@ -24,8 +24,8 @@ class Outcomes:
         if report.failed:
             self.failed.append(f"{report.nodeid} ({report.when})")
         elif report.skipped:
-            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-            self.skipped[reason.removeprefix("Skipped: ")] += 1
+            expected = getattr(report, "wasxfail", None)
+            self.skipped[f"fails as expected: {expected}" if expected else report.longrepr[2]] += 1
         elif report.when == "call":
             self.passed += 1
 

@@ -1,5 +1,6 @@
 """What watching costs, as a ratio to `simulate` in one run: tracing at most 5 times (but see below), sanitizing 8."""
 
+import gc
 import time
 
 import numpy as np
@@ -71,12 +72,18 @@ def pipeline(x, out):
 
 
 def ratio(verb, run):
-    """Time under watch over time without, the best of some each; `run` gets a launcher."""
+    """Time under watch over time without, the best of some each; `run` gets a launcher.
+
+    Without the garbage collector, as timeit does it: that goes through all that pytest and other tests have made.
+    """
     seconds = {}
+    gc.collect()
+    gc.disable()
     for how in (simulate, verb) * ROUNDS:
         start = time.process_time()
         run(lambda kernel, grid, block, *arguments, how=how: how(kernel)[grid, block](*arguments))
         seconds[how] = min(seconds.get(how, np.inf), time.process_time() - start)
+    gc.enable()
     return seconds[verb] / seconds[simulate]
 
 

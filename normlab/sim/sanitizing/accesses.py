@@ -27,10 +27,13 @@ class WatchedArray(ObservedArray):
 
     def __getitem__(self, key: Any) -> Any:
         """Return an element, or a view."""
-        observer = self.observer
-        address = address_of(self, key)
-        if address is None:
-            return observer.read(self, key)
+        observer, shape = self.observer, self.shape
+        if type(key) is int and len(shape) == 1 and 0 <= key < shape[0]:  # `address_of`, cut short
+            address: int | None = self.address + key * self.strides[0]
+        else:
+            address = address_of(self, key)
+            if address is None:
+                return observer.read(self, key)
         value = self.raw[key]
         if isinstance(value, np.void):
             return ObservedRecord(self, key)
@@ -59,11 +62,14 @@ class WatchedArray(ObservedArray):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Store an element, or many by a slice."""
-        address = address_of(self, key)
-        if address is None:
-            self.observer.write(self, key, value)
-            return
-        observer = self.observer
+        observer, shape = self.observer, self.shape
+        if type(key) is int and len(shape) == 1 and 0 <= key < shape[0]:  # `address_of`, cut short
+            address: int | None = self.address + key * self.strides[0]
+        else:
+            address = address_of(self, key)
+            if address is None:
+                observer.write(self, key, value)
+                return
         if isinstance(value, ObservedRecord):
             value = observer.whole(value)
         frame, clock = sys._getframe(1), observer.cuda.current.seen
