@@ -29,11 +29,12 @@ class WatchedArray(ObservedArray):
         """Return an element, or a view."""
         observer, shape = self.observer, self.shape
         if type(key) is int and len(shape) == 1 and 0 <= key < shape[0]:  # `address_of`, cut short
-            address: int | None = self.address + key * self.strides[0]
+            address = self.address + key * self.strides[0]
         else:
-            address = address_of(self, key)
-            if address is None:
+            found = address_of(self, key)
+            if found is None:
                 return observer.read(self, key)
+            address = found
         value = self.raw[key]
         if isinstance(value, np.void):
             return ObservedRecord(self, key)
@@ -64,12 +65,13 @@ class WatchedArray(ObservedArray):
         """Store an element, or many by a slice."""
         observer, shape = self.observer, self.shape
         if type(key) is int and len(shape) == 1 and 0 <= key < shape[0]:  # `address_of`, cut short
-            address: int | None = self.address + key * self.strides[0]
+            address = self.address + key * self.strides[0]
         else:
-            address = address_of(self, key)
-            if address is None:
+            found = address_of(self, key)
+            if found is None:
                 observer.write(self, key, value)
                 return
+            address = found
         if isinstance(value, ObservedRecord):
             value = observer.whole(value)
         frame, clock = sys._getframe(1), observer.cuda.current.seen
