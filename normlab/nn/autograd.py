@@ -49,11 +49,11 @@ class Norm(torch.autograd.Function):
         if memory_efficient == "exact":
             columns, values = run.keep(x, mean, invvar, shape, weight, bias, eps, owner)
             if columns.shape[0]:
-                ctx.how = run, x.dtype, shape, eps, rms, "exact"
+                ctx.how = run, x.dtype, shape, eps, rms, "exact", recording
                 ctx.save_for_backward(output, weight, bias, columns, invvar, values)
                 return output, invvar, values
             memory_efficient = True  # which is the same where nothing is at risk, and has less to save
-        ctx.how = run, x.dtype, shape, eps, rms, memory_efficient
+        ctx.how = run, x.dtype, shape, eps, rms, memory_efficient, recording
         if not memory_efficient:
             ctx.save_for_backward(x, weight, bias, mean, invvar)
             return output
@@ -65,7 +65,7 @@ class Norm(torch.autograd.Function):
         ctx: Any, grad_output: Tensor | None, grad_invvar: Tensor | None = None, grad_values: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
         """Gradients of x, weight and bias."""
-        run, dtype, shape, eps, rms, memory_efficient = ctx.how
+        run, dtype, shape, eps, rms, memory_efficient, recording = ctx.how
         saved, weight, bias, other, invvar, *values = ctx.saved_tensors
         kept = Kept(other, values[0]) if values else None
         mean: Statistic = None if memory_efficient else other
@@ -75,8 +75,9 @@ class Norm(torch.autograd.Function):
                 mean, invvar = vectorised.statistics(saved.to(invvar.dtype), shape, eps, rms)
         gradients: tuple[Tensor | None, ...] = (None, None, None)
         if grad_output is not None:
+            again = () if recording is None or run is vectorised else (recording,)
             gradients = run.backward(
-                grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, kept, dtype
+                grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, kept, dtype, *again
             )
         if grad_invvar is not None or grad_values is not None:
             further = through_saved(grad_invvar, grad_values, saved, invvar, shape, weight, bias, eps, rms, kept)

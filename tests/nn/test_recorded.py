@@ -1,11 +1,14 @@
 """A norm's forward that is recorded and has been checked goes straight to its replay; on a fake GPU that simulates."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from engine.fake_driver import fake_driver
 from engine.fake_torch import fake_home
 
-from normlab import nn, replay
+from normlab import nn, ops, replay
 from normlab.nn import checks, functional
 
 SHAPE = 3, 36
@@ -63,6 +66,53 @@ def test_from_the_third_call_on_nothing_is_checked_and_bits_are_the_same(straigh
     replay._recordings.clear()
     for one, other in zip(replayed, run(norm(memory_efficient), *others), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True, "exact"])
+@pytest.mark.parametrize("norm", [layer, rms])
+def test_a_backward_is_found_by_its_forward_and_bits_are_the_same(straight, monkeypatch, norm, memory_efficient):
+    asked = []
+    signature = ops.backward_signature
+    monkeypatch.setattr(ops, "backward_signature", lambda *given: (asked.append(given), signature(*given))[1])
+    parameters = [torch.randn(SHAPE[1]) for _ in range(2 if norm is layer else 1)]
+    parameters = [torch.rand_like(one) + 0.5 for one in parameters]
+    parameters[0][3] = 0  # a column that "exact" keeps
+    function, x = norm(memory_efficient), torch.randn(SHAPE)
+    runs = [run(function, x, *parameters) for _ in range(5)]
+    before = len(asked)
+    runs.append(run(function, x, *parameters))
+    assert len(asked) == before  # nobody asked for a signature any more
+    for one in runs[1:]:
+        assert all(map(torch.equal, one, runs[0]))
+    x, parameters[0] = torch.randn(SHAPE), parameters[0] * 1.5  # with the same columns at risk
+    replayed = run(function, x, *parameters)
+    assert len(asked) == before
+    replay._recordings.clear()
+    assert all(map(torch.equal, replayed, run(function, x, *parameters)))
+
+
+def test_a_gradient_unlike_those_before_goes_the_long_way(straight):
+    weight, bias = torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
+    x = torch.randn(SHAPE, requires_grad=True)
+    buffer = torch.randn(SHAPE[0] * SHAPE[1] + 1)
+    grads = [torch.randn(SHAPE) for _ in range(4)]  # the last ones come by the shortcut
+    grads += [torch.randn(SHAPE[::-1]).T, buffer[1:].view(SHAPE), torch.ones(()).expand(SHAPE), grads[0]]
+    for grad in grads:
+        output = layer(False)(x, weight, bias)
+        (got,) = torch.autograd.grad(output, x, grad)
+        (want,) = torch.autograd.grad(torch.nn.functional.layer_norm(x, SHAPE[1:], weight, bias), x, grad)
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_shortcut_keeps_no_tensor_alive(straight):
+    weight, bias = torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
+    for _ in range(4):
+        x = torch.randn(SHAPE, requires_grad=True)
+        layer(False)(x, weight, bias).sum().backward()
+    gone = weakref.ref(x)
+    del x
+    gc.collect()
+    assert gone() is None
 
 
 def test_mistakes_are_told_after_right_calls_too(straight):
