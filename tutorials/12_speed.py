@@ -85,9 +85,9 @@ print(f"a copy of as many bytes:       {row['copy']['median_us']:6.1f} µs ({row
 print(f"normlab's LayerNorm:           {row['contenders']['normlab']['median_us']:6.1f} µs")
 
 # %% [markdown]
-# So the best kernels are at the speed of a copy. How does one get there? By six ideas. The first three are those of the
-# forward ladder's last steps (`vectors`, `one_barrier`, `clusters`), the others those of the backward's (`fused`,
-# `pipelined`).
+# So the best kernels are at the speed of a copy. How does one get there? By seven ideas. The first three and the last are
+# those of the forward ladder's last steps (`vectors`, `one_barrier`, `clusters`), the others those of the backward's
+# (`fused`, `pipelined`).
 #
 # ## 1. Bytes in flight
 #
