@@ -367,12 +367,13 @@ except ImportError as error:
 #
 # ## 7. What should a cache give up first?
 #
-# Between memory and the multiprocessors lies the **L2 cache**, 50 MiB on an H200. Whatever is read goes through it, and
+# Between memory and the multiprocessors lies the **L2 cache**, 60 MiB on an H200. Whatever is read goes through it, and
 # pushes older lines out. A norm reads x once, so a cache is of no use to x. It seems clever to say so with each load:
 # *give this line up first*, `evict_first`. We tried. The forward kernels became 2 to 4 % slower.
 #
-# At that time `torch.compile` was ahead of `one_barrier` by 1 to 4 %, for no reason that counting bytes could show. The
-# reason stood in its PTX. Its loads say the opposite, *give this line up last*:
+# At that time `torch.compile` was ahead of `one_barrier` at several row lengths, by up to 4 %. In part it did less: it did
+# not write the statistics. But for long rows the reason stood in its PTX. Its loads say the opposite, *give this line up
+# last*:
 
 
 # %%
@@ -399,8 +400,8 @@ for kernel in (copy_vectors, copy_evict_last):
     print(f"{kernel.__name__:16}", lesson.timed(lambda kernel=kernel: launch(kernel, n // 512, 128, x, y)))
 
 # %% [markdown]
-# `createpolicy` makes a number that stands for the wish, and the load carries it along. In the forward's fast steps all
-# reads of x do so now. They gained 1 to 4 %, and some run faster than the copy that they are compared
+# `createpolicy` makes a number that stands for the wish, and the load carries it along. In `vectors` and `one_barrier`
+# all reads of x do so now. They gained 1 to 4 %, and some run faster than the copy that they are compared
 # with. Why it helps, NVIDIA does not say. (In the simulator both kernels are the same: it has no L2.)
 #
 # There are two lessons. What seems clever has to be measured. And when somebody is faster, read their kernel.

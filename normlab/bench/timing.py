@@ -16,7 +16,7 @@ REPETITIONS = 20
 WARM_UP = 3
 LONG = 0.05  # seconds of a call
 REPETITIONS_OF_LONG = 5
-FLUSH_BYTES = 256 * 2**20  # the L2 of an H200 has 50 MiB
+FLUSH_BYTES = 256 * 2**20  # the L2 of an H200 has 60 MiB
 HEAD_START = 1_000_000  # GPU clocks, about 0.5 ms: longer than any contender's host side takes to queue its kernels
 CALLS = (
     f"{REPETITIONS} calls after {WARM_UP} to warm up ({REPETITIONS_OF_LONG} after 2, where one takes {LONG:g} s or "
