@@ -200,3 +200,5 @@ def _tell(result: "Result", folder: Path) -> None:
         path = file_of(folder, result.number).with_suffix(".png")
         path.write_bytes(result.picture)
         typer.echo(f"  drawn: {path}")
+    elif result.no_picture is not None:
+        typer.echo(f"  no picture of it: {result.no_picture}")

@@ -24,7 +24,10 @@ POINTS = {"right": 6, "budgets": 2, "hidden": 2}
 
 @dataclass(frozen=True)
 class Result:
-    """A graded file. `parts`: "right", "budgets", "hidden" → points, of those that the exercise has."""
+    """A graded file. `parts`: "right", "budgets", "hidden" → points, of those that the exercise has.
+
+    no_picture: why a picture that was asked for could not be drawn.
+    """
 
     number: str
     name: str
@@ -34,6 +37,7 @@ class Result:
     hidden_failure: Failure | None = None
     seconds: float = 0.0
     picture: bytes | None = field(default=None, repr=False)
+    no_picture: str | None = None
 
     @property
     def passed(self) -> bool:
@@ -66,13 +70,16 @@ def check(
     extra = hidden.of(exercise) if hidden else None
     parts = {"right": 0} | ({"budgets": 0} if exercise.budgets or exercise.lines else {})
     parts |= {"hidden": 0} if extra else {}
-    seen = unseen = picture = None
+    seen = unseen = picture = no_picture = None
     try:
         _obey(source, skeleton)
         with _begin(source, file, limits) as solution:
             grader = _Grader(exercise, solution, file)
             if show:
-                picture = grader.picture()
+                try:
+                    picture = grader.picture()
+                except StoppedError as error:
+                    no_picture = error.text
             grader.right(exercise.draws(seed, DRAWS))
             parts["right"] = POINTS["right"]
             if extra:
@@ -89,7 +96,8 @@ def check(
                 parts["budgets"] = POINTS["budgets"]
     except FailureError as error:
         seen = error.failure
-    return Result(number, exercise.name, exercise.title, parts, seen, unseen, time.perf_counter() - began, picture)
+    seconds = time.perf_counter() - began
+    return Result(number, exercise.name, exercise.title, parts, seen, unseen, seconds, picture, no_picture)
 
 
 def _obey(source: str, skeleton: str) -> None:
@@ -192,9 +200,6 @@ class _Grader:
             raise FailureError(failure.unshared(busiest, self.exercise.elements, drawn))
 
     def picture(self) -> bytes | None:
-        """Draw what the solution does on the example, if it comes that far."""
+        """Draw what the solution does on the example; raises StoppedError if it does not come that far."""
         case = self.exercise.make(self.exercise.example_case)
-        try:
-            return self.solution.run(case, "trace", picture=self.exercise.picture).picture
-        except StoppedError:
-            return None
+        return self.solution.run(case, "trace", picture=self.exercise.picture).picture

@@ -66,6 +66,7 @@ def _context() -> BaseContext:
 
 NORMAL = Limits()
 STARTING = 60.0  # seconds of the clock until a process is there; its file is not yet in it
+DRAWING = 60.0  # seconds of the clock more where there is a picture to draw: matplotlib's first import lists all fonts
 
 
 class Solution:
@@ -101,8 +102,11 @@ class Solution:
         self._process.join()
         self._here.close()
 
-    def run(self, case: Case, watch: str, **more: Any) -> Run:
-        """Run a case's launches under `watch`, one of OBSERVED (`worker`). The case stays as it is."""
+    def run(self, case: Case, watch: str, picture: str | None = None, **more: Any) -> Run:
+        """Run a case's launches under `watch`, one of OBSERVED (`worker`). The case stays as it is.
+
+        picture: what to draw of a trace (`Exercise.picture`), if anything.
+        """
         fresh = [*case.want, *case.scratch]
         arrays = {name: _poisoned(array) if name in fresh else array for name, array in case.arrays.items()}
         header = {
@@ -111,9 +115,11 @@ class Solution:
             "arrays": wire.described(arrays),
             "launches": [[one.kernel, one.grid, one.block, _arguments(one)] for one in case.launches],
         }
-        reply, blobs = self._ask(
-            header | more, [array.tobytes() for array in arrays.values()], "running", self._patience
-        )
+        patience = self._patience
+        if picture is not None:
+            header["picture"] = picture
+            patience += DRAWING
+        reply, blobs = self._ask(header | more, [array.tobytes() for array in arrays.values()], "running", patience)
         try:
             results = wire.rebuilt(header["arrays"], blobs[: len(arrays)])
         except ValueError:

@@ -2,7 +2,7 @@
 
 Started by `process`, which sends inputs and compares what comes back: no right answer is known here. What the simulator
 observes is, and `rules` keeps a file's hands off that. A launch that takes too long is stopped by a timer, at the line
-where it is.
+where it is. Drawing a picture afterwards takes none of the solution's time.
 """
 
 import io
@@ -36,13 +36,15 @@ class TimeUpError(BaseException):
 def serve(connection: Connection, seconds: float, altogether: float, memory: int) -> None:
     """Answer requests until the grader hangs up.
 
-    Each may take `seconds` of processor time, all of them `altogether`; `memory`: bytes more than there are now.
+    Each may take `seconds` of processor time, all of them `altogether`, drawing not counted; `memory`: bytes more than
+    there are now.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the grader's to answer
     _silence()
     _limit_memory(memory)
     names: dict[str, Any] = {}
     file = ""
+    drawing = 0.0  # processor seconds
     try:
         while True:
             header, blobs = wire.unpack(connection.recv_bytes())
@@ -50,8 +52,12 @@ def serve(connection: Connection, seconds: float, altogether: float, memory: int
             printed = io.StringIO()
             try:
                 with redirect_stdout(printed):
-                    left = max(0.01, altogether - time.process_time())
-                    reply, results = _within(min(seconds, left), partial(_answer, names, header, blobs))
+                    left = max(0.01, altogether - (time.process_time() - drawing))
+                    reply, results, traces = _within(min(seconds, left), partial(_answer, names, header, blobs))
+                if "picture" in header:
+                    began = time.process_time()
+                    results.append(_picture(traces, header["picture"]))
+                    drawing += time.process_time() - began
             except BaseException as error:
                 reply, results = _failure(error, file), []
             reply |= {"nonce": header["nonce"], "printed": printed.getvalue()[:PRINTED]}
@@ -109,22 +115,26 @@ def _failure(error: BaseException, file: str) -> dict[str, Any]:
     return {"failed": {"kind": kind, "text": text, "line": line, "notes": notes}}
 
 
-def _answer(names: dict[str, Any], header: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+def _answer(
+    names: dict[str, Any], header: dict[str, Any], blobs: list[bytes]
+) -> tuple[dict[str, Any], list[bytes], list[Trace]]:
+    """Load a source, or run launches: the reply, the arrays' bytes afterwards, and what a picture is drawn from."""
     if "source" in header:
         module = ModuleType("solution")
         names.update(vars(module), __file__=header["file"])
         exec(compile(header["source"], header["file"], "exec", dont_inherit=True), names)
-        return {}, []
+        return {}, [], []
     arrays = wire.rebuilt(header["arrays"], blobs)
-    reply = _launch_all(names, header, arrays)
-    picture = [reply.pop("picture")] if "picture" in reply else []
-    return reply, [*(array.tobytes() for array in arrays.values()), *picture]
-
-
-def _launch_all(names: dict[str, Any], header: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Run the launches one after another, watched as the header says."""
-    watch, fresh = header["watch"], set(header["fresh"])
     traces: list[Trace] = []
+    reply = _launch_all(names, header, arrays, traces)
+    return reply, [array.tobytes() for array in arrays.values()], traces
+
+
+def _launch_all(
+    names: dict[str, Any], header: dict[str, Any], arrays: dict[str, np.ndarray], traces: list[Trace]
+) -> dict[str, Any]:
+    """Run the launches one after another, watched as the header says; append to `traces`."""
+    watch, fresh = header["watch"], set(header["fresh"])
     counts: list[dict[str, Any]] = []
     writer = None
     for kernel, grid, block, given in header["launches"]:
@@ -152,8 +162,7 @@ def _launch_all(names: dict[str, Any], header: dict[str, Any], arrays: dict[str,
         return {"writer": writer}
     if watch == "busiest":
         return {"busiest": max(counts, key=lambda one: one["elements"])}
-    counted = {"traces": [one.as_dict() for one in traces]}
-    return counted | ({"picture": _picture(traces, header["picture"])} if "picture" in header else {})
+    return {"traces": [one.as_dict() for one in traces]}
 
 
 def _findings(launch: Launch, arguments: list[Any]) -> list[dict[str, Any]]:
