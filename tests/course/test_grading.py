@@ -1,13 +1,11 @@
 """What a student is told, and what points are given for."""
 
-import multiprocessing
-import time
 from pathlib import Path
 
 import pytest
 from course.solved import HERE, wrong
 
-from normlab.course import catalogue, grading, process, worker
+from normlab.course import catalogue, grading
 from normlab.course.hidden import read
 from normlab.course.process import Limits
 
@@ -147,21 +145,6 @@ def test_what_a_kernel_prints_is_shown_with_its_failure():
 def test_a_picture_is_drawn_of_every_kind():
     for number in ("04", "11", "15"):
         assert graded(number, SOLVED[number], show=True).picture.startswith(b"\x89PNG")
-
-
-def test_drawing_takes_none_of_the_solution_s_time(monkeypatch):
-    limits = Limits(seconds=2.0, altogether=2.5)
-
-    def slowly(traces, kind):  # as matplotlib's first import in a fresh environment
-        began = time.process_time()
-        while time.process_time() - began < limits.altogether:
-            pass
-        return kind.encode()
-
-    monkeypatch.setattr(worker, "_picture", slowly)
-    monkeypatch.setattr(process, "_context", lambda: multiprocessing.get_context("fork"))
-    result = graded("04", SOLVED["04"], show=True, limits=limits)
-    assert (result.picture, result.failure, result.no_picture) == (b"tree", None, None)
 
 
 def test_why_there_is_no_picture():

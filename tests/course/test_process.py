@@ -3,11 +3,14 @@
 The files here break the rules of `rules` on purpose: this is what holds where they would not.
 """
 
+import multiprocessing
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from normlab.course import process, worker
 from normlab.course.exercise import Answer, Case, Launch
 from normlab.course.process import Limits, Solution, StoppedError
 
@@ -90,6 +93,22 @@ def test_launches_that_are_short_enough_each_may_be_too_long_together():
             solution.run(CASE, "sanitize")
         with pytest.raises(StoppedError, match="TimeUp"):
             [solution.run(CASE, "sanitize") for _ in range(100)]
+
+
+def test_drawing_takes_none_of_the_solution_s_time(monkeypatch):
+    limits = Limits(seconds=1.0, altogether=1.5)
+
+    def slowly(traces, kind):  # as matplotlib's first import in a fresh environment
+        began = time.process_time()
+        while time.process_time() - began < limits.altogether:
+            pass
+        return kind.encode()
+
+    monkeypatch.setattr(worker, "_picture", slowly)
+    monkeypatch.setattr(process, "_context", lambda: multiprocessing.get_context("fork"))
+    with Solution(KERNEL.format("for _ in range(30000):\n        pass"), FILE, limits) as solution:
+        assert solution.run(CASE, "trace", picture="tree").picture == b"tree"
+        assert solution.run(CASE, "sanitize").observed["findings"] == []
 
 
 @pytest.mark.parametrize("nonce", ["0000000000000000", "", None])
