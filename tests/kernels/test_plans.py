@@ -17,7 +17,7 @@ import pytest
 
 from normlab.engine import compile_ptx, resources
 from normlab.kernels import LADDERS, BackwardProblem
-from normlab.kernels.backward import step_2_fused, step_3_pipelined
+from normlab.kernels.backward import columns, step_2_fused, step_3_pipelined
 from normlab.kernels.forward import step_5_vectors, step_6_one_barrier, step_7_clusters
 from normlab.stages.grouped import group_size
 from normlab.stages.vector import Deal
@@ -202,6 +202,8 @@ def test_layouts_of_the_pipeline_cover_every_column_once_and_fit_a_gpu(capabilit
             assert layout.parameters_at * 4 % 16 == 0
             # the teams' sums of the columns leave the parameters as they are
             assert (layout.rows - 1) * layout.deal.columns <= layout.parameters_at
+            if layout.blocks == 1:  # nor do those that blocks gather, of both gradients
+                assert columns.gathered_at(layout, 2) <= layout.parameters_at
     hold_all(found)
 
 
@@ -289,9 +291,10 @@ every_step = pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 def test_neither_kernel_nor_block_of_a_row_depends_on_the_number_of_rows(step, n2, monkeypatch):
     """Of a row's results, that is: the columns' sums, over other rows, are other sums.
 
-    But for few long rows forward, whose bits `test_invariance` compares.
+    But for few rows, long ones forward, whose bits `test_invariance` compares.
     """
     monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 1)
+    monkeypatch.setattr(step_3_pipelined, "gathers", lambda *args: False)
     for t, v in ((BFLOAT16, BFLOAT16), (np.float32, np.float16)):
         found = [
             [
@@ -305,15 +308,22 @@ def test_neither_kernel_nor_block_of_a_row_depends_on_the_number_of_rows(step, n
         assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize("n2", [1024, 65536, 262144])
-def test_sums_of_a_single_cluster_need_no_second_kernel(n2):
-    def names(n1):
-        return [
-            one.kernel.py_func.__name__ for one in launches(BACKWARD["pipelined"], n1, n2, Form(BFLOAT16, BFLOAT16))
-        ]
+@pytest.mark.parametrize(("n2", "most"), [(1024, 64), (4096, 16), (65536, 2), (262144, 1)])
+def test_sums_of_a_single_cluster_need_no_second_kernel(n2, most, monkeypatch):
+    """Be it a long row's, or one of up to eight blocks with rows of their own."""
 
-    assert names(1) == ["backward_pipelined"]
-    assert names(9) == ["backward_pipelined", "backward_few_final_sums"]
+    half = Form(BFLOAT16, BFLOAT16)
+
+    def found(n1, form=half):
+        return [(one.kernel.py_func.__name__, one.cluster) for one in launches(BACKWARD["pipelined"], n1, n2, form)]
+
+    blocks = found(1)[0][1]
+    assert found(1) == [("backward_pipelined", blocks)]
+    assert found(most) == [("backward_pipelined", 8 if blocks == 1 else blocks)]
+    assert found(most + 1) == [("backward_pipelined", blocks), ("backward_few_final_sums", 1)]
+    assert found(most, half._replace(weighted=False, biased=False)) == [("backward_pipelined", blocks)]
+    of_capability((8, 0), monkeypatch)
+    assert {cluster for _, cluster in found(most)} == {1}, "no clusters before 9.0"
 
 
 FAST = {"vectors": "forward_vectors", "one_barrier": "forward_one_barrier", "clusters": "forward_clusters",
