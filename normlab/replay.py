@@ -24,8 +24,9 @@ from normlab.arrays import Home, TorchHome, quick_memory, stream_getter
 LIMIT = 4096  # recordings, of a few KB each: programs whose shapes never repeat must not fill the memory
 APART = 256  # bytes: the parts of a replay's scratch begin at multiples, as what cudaMalloc gives
 ALIGNMENT = 16  # bytes: the widest access that a plan may choose by an address
+SHORTCUTS = 64  # that are made for one kind of calls: where tensors change all the time, they only cost
 
-_recordings: dict[tuple, "Recording"] = {}
+_recordings: dict[tuple, "Recording | Latest"] = {}
 _lock = Lock()
 _tensors: tuple[type, ...] = ()
 
@@ -64,43 +65,65 @@ class Recording:
 class Shortcut:
     """A recording, and a test for tensors like those of one of its calls, which takes a third of `signature`'s time.
 
-    The test is what torch.compile's code asks before it runs: type, dtype, device, shape and strides.
+    The test is what torch.compile's code asks before it runs: type, dtype, device, shape and strides, whether gradients
+    are wanted, and what looks on: autocast, torch.func's transforms.
     """
 
     def __init__(self, recording: Recording, tensors: Sequence[Any]):
         """The call's tensors are those of the recording's signature, in that order, without None."""
         guards = sys.modules["torch"]._C._dynamo.guards.TensorGuards
-        self._recording = recording
+        self.recording = recording
         self._alike = guards(
             *tensors,
             dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
             dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
         ).check
 
-    def __call__(self, tensors: Sequence[Any]) -> tuple | None:
-        """The results; None if these tensors are others, or do not all begin at a multiple of ALIGNMENT."""
+    def pointers(self, tensors: Sequence[Any]) -> list[int] | None:
+        """What to call the recording with; None for other tensors, or if one begins at no multiple of ALIGNMENT."""
         if not self._alike(*tensors):
             return None
-        pointers = [tensor.data_ptr() for tensor in tensors]
-        return self._recording(pointers) if aligned(pointers) else None
+        pointers, below = [], 0
+        for tensor in tensors:
+            pointer = tensor.data_ptr()
+            pointers.append(pointer)
+            below |= pointer
+        return None if below % ALIGNMENT else pointers
+
+
+class Latest:
+    """Of calls that differ in their tensors alone: the recording that the latest one had, and a shortcut to it.
+
+    A shortcut is made where two calls after each other have the same recording: once, it costs more than it saves.
+    """
+
+    def __init__(self) -> None:
+        self._recording: Recording | None = None
+        self._shortcut: Shortcut | None = None
+        self._left = SHORTCUTS
+
+    def find(self, tensors: Sequence[Any]) -> tuple[Recording | None, list[int]]:
+        """The recording for these tensors, and what to call it with, if the shortcut leads to it."""
+        shortcut = self._shortcut
+        pointers = None if shortcut is None else shortcut.pointers(tensors)
+        return (None, []) if shortcut is None or pointers is None else (shortcut.recording, pointers)
+
+    def note(self, recording: Recording, tensors: Sequence[Any]) -> None:
+        """These tensors had this recording, which was found the long way."""
+        if recording is self._recording and self._left:
+            self._shortcut = shortcut(recording, tensors)
+            self._left -= 1
+        self._recording = recording
 
 
 def shortcut(recording: Recording, tensors: Sequence[Any]) -> Shortcut | None:
     """The way to a recording that a call with these tensors has found; None where there is none."""
-    if not aligned([tensor.data_ptr() for tensor in tensors]):
+    if any(tensor.data_ptr() % ALIGNMENT for tensor in tensors):
         return None
     try:
         return Shortcut(recording, tensors)
     except (AttributeError, TypeError):  # another torch than those it was written for
         return None
-
-
-def aligned(pointers: Sequence[int]) -> bool:
-    """Are all of them multiples of ALIGNMENT?"""
-    below = 0
-    for pointer in pointers:
-        below |= pointer
-    return below % ALIGNMENT == 0
 
 
 def signature(
@@ -147,7 +170,24 @@ def _is_plain(tensor: Any) -> bool:
 
 def find(key: tuple | None) -> Recording | None:
     """The recording of a signature."""
-    return _recordings.get(key)  # type: ignore[arg-type]  # None is no key, and never found
+    return _recordings.get(key)  # type: ignore[arg-type,return-value]  # None is no key, and never found
+
+
+def latest(*kind: Any) -> Latest:
+    """What is remembered of the latest calls of this kind, anything hashable."""
+    key = "latest", kind
+    found = _recordings.get(key)
+    if found is None:
+        found = Latest()
+        _put(key, found)
+    return found  # type: ignore[return-value]
+
+
+def _put(key: tuple, value: Recording | Latest) -> None:
+    with _lock:
+        while len(_recordings) >= LIMIT:
+            del _recordings[next(iter(_recordings))]  # the oldest
+        _recordings[key] = value
 
 
 def recorded(home: Home, key: tuple | None, pointers: list[int]) -> Home:
@@ -158,10 +198,7 @@ def recorded(home: Home, key: tuple | None, pointers: list[int]) -> Home:
 def keep(home: Home) -> None:
     """Keep what a home has recorded; to be called when all results are given back."""
     if isinstance(home, Recorder) and home.complete:
-        with _lock:
-            while len(_recordings) >= LIMIT:
-                del _recordings[next(iter(_recordings))]  # the oldest
-            _recordings[home.key] = home.recording()
+        _put(home.key, home.recording())
 
 
 class Recorder:

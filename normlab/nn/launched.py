@@ -71,9 +71,9 @@ def backward(
     tensors = [tensor for tensor in given if tensor is not None]
     shortcut = None if forward is None else forward.following.get(memory_efficient)
     if shortcut is not None:
-        gradients = shortcut(tensors)
-        if gradients is not None:
-            return gradients
+        pointers = shortcut.pointers(tensors)
+        if pointers is not None:
+            return shortcut.recording(pointers)
     key, pointers = ops.backward_signature(
         grad_output, saved, mean, invvar, shape, weight, bias, eps, memory_efficient, kept, input_dtype, rms
     )

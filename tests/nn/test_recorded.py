@@ -7,6 +7,7 @@ import pytest
 import torch
 from engine.fake_driver import fake_driver
 from engine.fake_torch import fake_home
+from torch.autograd import forward_ad
 
 from normlab import nn, ops, replay
 from normlab.nn import checks, functional
@@ -91,22 +92,59 @@ def test_a_backward_is_found_by_its_forward_and_bits_are_the_same(straight, monk
     assert all(map(torch.equal, replayed, run(function, x, *parameters)))
 
 
+@pytest.mark.parametrize("memory_efficient", [False, True])
+@pytest.mark.parametrize("norm", [layer, rms])
+def test_a_forward_is_found_by_the_one_before_and_bits_are_the_same(straight, monkeypatch, norm, memory_efficient):
+    asked = []
+    signature = ops.forward_signature
+    monkeypatch.setattr(ops, "forward_signature", lambda *given: (asked.append(given), signature(*given))[1])
+    parameters = [torch.randn(SHAPE[1]) for _ in range(2 if norm is layer else 1)]
+    function, x = norm(memory_efficient), torch.randn(SHAPE)
+    runs = [run(function, x, *parameters) for _ in range(5)]
+    before = len(asked)
+    runs.append(run(function, x, *parameters))
+    others = [torch.randn_like(one) for one in (x, *parameters)]
+    replayed = run(function, *others)
+    assert len(asked) == before  # nobody asked for a signature any more
+    for one in runs[1:]:
+        assert all(map(torch.equal, one, runs[0]))
+    larger = run(function, torch.cat([x, x]), *parameters)
+    assert torch.equal(larger[0][: SHAPE[0]], runs[0][0])
+    assert len(asked) > before
+    replay._recordings.clear()
+    assert all(map(torch.equal, replayed, run(function, *others)))
+
+
+def test_shortcuts_are_no_longer_made_where_shapes_change_all_the_time(straight, monkeypatch):
+    made = []
+    shortcut = replay.shortcut
+    monkeypatch.setattr(replay, "shortcut", lambda *given: (made.append(given), shortcut(*given))[1])
+    weight, bias = torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
+    with torch.no_grad():
+        for rows in (1, 2) * 4:
+            layer(False)(torch.randn(rows, SHAPE[1]), weight, bias)
+        assert not made  # no two after each other were alike
+        for rows in (1, 1, 2, 2) * replay.SHORTCUTS:
+            layer(False)(torch.randn(rows, SHAPE[1]), weight, bias)
+    assert len(made) == replay.SHORTCUTS
+
+
 def test_a_shortcut_keeps_no_tensor_alive(straight):
     weight, bias = torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
     given = []
-    for _ in range(4):
+    for _ in range(6):
         x = torch.randn(SHAPE, requires_grad=True)
         layer(False)(x, weight, bias).backward(torch.ones(SHAPE))
         given.append(weakref.ref(x))
     del x
     straight()  # forgets what was checked
     gc.collect()
-    assert [one() for one in given] == [None] * 4
+    assert [one() for one in given] == [None] * 6
 
 
 def test_mistakes_are_told_after_right_calls_too(straight):
     x, weight, bias = torch.randn(SHAPE), torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
-    for _ in range(3):
+    for _ in range(5):
         layer(False)(x, weight, bias)
     for kind, text, wrong in [
         (RuntimeError, "expected input with shape", (x[:, :-1].contiguous(), weight, bias)),
@@ -123,12 +161,18 @@ def test_mistakes_are_told_after_right_calls_too(straight):
 
 def test_what_looks_on_is_noticed_after_right_calls_too(straight):
     x, weight, bias = torch.randn(SHAPE), torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
-    for _ in range(3):
+    for _ in range(5):
         want = layer(False)(x, weight, bias)
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(False)(x, weight, bias).dtype == torch.bfloat16
     got = torch.func.vmap(layer(False), in_dims=(0, None, None))(x[None], weight, bias)[0]
     torch.testing.assert_close(got, want)
+    with forward_ad.dual_level():
+        dual = layer(False)(forward_ad.make_dual(x, torch.ones_like(x)), weight, bias)
+        assert forward_ad.unpack_dual(dual).tangent is not None
+    assert layer(False)(x.requires_grad_(), weight, bias).requires_grad
+    with torch.no_grad():
+        assert not layer(False)(x, weight, bias).requires_grad
     assert functional._recorded(x, (SHAPE[1],), weight, bias, 1e-5, False)[0] is not None  # it was there to be taken
 
 
