@@ -115,7 +115,7 @@ def test_a_forward_is_found_by_the_one_before_and_bits_are_the_same(straight, mo
     assert all(map(torch.equal, replayed, run(function, *others)))
 
 
-def test_which_parameters_there_are_is_noticed_after_right_calls_too(straight):
+def test_other_parameters_shapes_and_eps_are_noticed_after_right_calls_too(straight):
     x, one, other = torch.randn(SHAPE), torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
     ways = (one, None), (None, other), (one, other), (None, None)
     for weight, bias in ways * 5 + tuple(way for way in ways for _ in range(5)) + ways:
@@ -124,6 +124,9 @@ def test_which_parameters_there_are_is_noticed_after_right_calls_too(straight):
     want = torch.nn.functional.rms_norm(x, SHAPE[1:], one, 1e-5)
     for _ in range(5):
         torch.testing.assert_close(rms(False)(x, one), want)
+    for shape, eps in [(SHAPE[1:], 1e-5)] * 5 + [(SHAPE[1:], 1.0), (SHAPE, 1e-5)]:
+        want = torch.nn.functional.layer_norm(x, shape, eps=eps)
+        torch.testing.assert_close(nn.layer_norm(x, shape, eps=eps), want)
 
 
 def test_shortcuts_are_no_longer_made_where_shapes_change_all_the_time(straight, monkeypatch):
