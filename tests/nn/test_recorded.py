@@ -15,14 +15,19 @@ from normlab.nn import checks, functional
 SHAPE = 3, 36
 
 
+def calls_of(module, name, monkeypatch):
+    """A list to which each call of a function adds its arguments."""
+    given, function = [], getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *arguments: (given.append(arguments), function(*arguments))[1])
+    return given
+
+
 @pytest.fixture
 def straight(monkeypatch):
     """A fake GPU 0, where CPU tensors lie; a function that says how many norms were checked since the last time."""
     fake_driver(monkeypatch)
     fake_home(monkeypatch)
-    count = []
-    check = checks.check
-    monkeypatch.setattr(checks, "check", lambda *given: (count.append(given), check(*given))[1])
+    count = calls_of(checks, "check", monkeypatch)
 
     def checked():
         done = len(count)
@@ -72,9 +77,7 @@ def test_from_the_third_call_on_nothing_is_checked_and_bits_are_the_same(straigh
 @pytest.mark.parametrize("memory_efficient", [False, True, "exact"])
 @pytest.mark.parametrize("norm", [layer, rms])
 def test_a_backward_is_found_by_its_forward_and_bits_are_the_same(straight, monkeypatch, norm, memory_efficient):
-    asked = []
-    signature = ops.backward_signature
-    monkeypatch.setattr(ops, "backward_signature", lambda *given: (asked.append(given), signature(*given))[1])
+    asked = calls_of(ops, "backward_signature", monkeypatch)
     parameters = [torch.randn(SHAPE[1]) for _ in range(2 if norm is layer else 1)]
     parameters = [torch.rand_like(one) + 0.5 for one in parameters]
     parameters[0][3] = 0  # a column that "exact" keeps
@@ -95,9 +98,7 @@ def test_a_backward_is_found_by_its_forward_and_bits_are_the_same(straight, monk
 @pytest.mark.parametrize("memory_efficient", [False, True])
 @pytest.mark.parametrize("norm", [layer, rms])
 def test_a_forward_is_found_by_the_one_before_and_bits_are_the_same(straight, monkeypatch, norm, memory_efficient):
-    asked = []
-    signature = ops.forward_signature
-    monkeypatch.setattr(ops, "forward_signature", lambda *given: (asked.append(given), signature(*given))[1])
+    asked = calls_of(ops, "forward_signature", monkeypatch)
     parameters = [torch.randn(SHAPE[1]) for _ in range(2 if norm is layer else 1)]
     function, x = norm(memory_efficient), torch.randn(SHAPE)
     runs = [run(function, x, *parameters) for _ in range(5)]
@@ -130,9 +131,7 @@ def test_other_parameters_shapes_and_eps_are_noticed_after_right_calls_too(strai
 
 
 def test_shortcuts_are_no_longer_made_where_shapes_change_all_the_time(straight, monkeypatch):
-    made = []
-    shortcut = replay.shortcut
-    monkeypatch.setattr(replay, "shortcut", lambda *given: (made.append(given), shortcut(*given))[1])
+    made = calls_of(replay, "shortcut", monkeypatch)
     weight, bias = torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
     with torch.no_grad():
         for rows in (1, 2) * 4:
