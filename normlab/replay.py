@@ -7,7 +7,7 @@ memory, and launches with whose address goes where. A replay allocates that memo
 addresses, and queues them on torch's current stream. Memory that is not handed out is one piece in a replay. The steps
 of the ladders know nothing of it. It covers contiguous torch tensors on a GPU; everything else goes the normal way.
 
-Used by `normlab.ops` and `normlab.keeping`.
+Used by `normlab.ops`, `normlab.keeping` and `normlab.nn`.
 """
 
 import sys
@@ -174,9 +174,12 @@ def find(key: tuple | None) -> Recording | None:
 
 
 def latest(*kind: Any) -> Latest:
-    """What is remembered of the latest calls of this kind, anything hashable."""
+    """What is remembered of the latest calls of this kind; nothing of one that cannot be hashed, as torch's SymInt."""
     key = "latest", kind
-    found = _recordings.get(key)
+    try:
+        found = _recordings.get(key)
+    except TypeError:
+        return Latest()
     if found is None:
         found = Latest()
         _put(key, found)

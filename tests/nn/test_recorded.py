@@ -142,6 +142,16 @@ def test_shortcuts_are_no_longer_made_where_shapes_change_all_the_time(straight,
     assert len(made) == replay.SHORTCUTS
 
 
+def test_a_shape_that_cannot_be_hashed_is_one_like_others(straight):
+    class Size(int):
+        __hash__ = None
+
+    x, weight, bias = torch.randn(SHAPE), torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
+    for _ in range(5):
+        want = layer(False)(x, weight, bias)
+        assert torch.equal(nn.layer_norm(x, (Size(SHAPE[1]),), weight, bias), want)
+
+
 def test_a_shortcut_keeps_no_tensor_alive(straight):
     weight, bias = torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
     given = []
