@@ -177,12 +177,10 @@ def examined_cases() -> list[Case]:
 
 
 def check_step(ladder: str, name: str, path: str = "saved"):
-    """Hold a step to its bounds on all examined cases, each in one schedule or two, and in every schedule on two."""
+    """Hold a step to its bounds on all examined cases, in a schedule each: these reject every mutant."""
     step = arguments.step_of(ladder, name)
     memory_efficient = {"saved": False, "recompute": True, "exact": "exact"}[path]
-    for (i, case), (j, schedule) in itertools.product(enumerate(examined_cases()), enumerate(SCHEDULES)):
-        if (i + j) % 2 == 0:  # this half of them rejects every mutant; the other does not
-            continue
+    for case, schedule in zip(examined_cases(), ("reverse", 1, "reverse", "forward"), strict=True):
         if path == "exact" and case.bias is not None:  # which an output hides its x̂ behind
             case = replace(case, bias=1000 * case.bias)
         with using("simulator", schedule):
@@ -233,7 +231,7 @@ def check_family(what: str, monkeypatch):
         family.batch_norm(x, *running, momentum=0.25)
         np.testing.assert_allclose(running, [[1.25, 1.75], [1.25, 2.75]], rtol=1e-6)
         return
-    for (norm, shape, groups, last), schedule in itertools.product(FAMILY[what], SCHEDULES[:2]):
+    for (norm, shape, groups, last), schedule in zip(FAMILY[what], SCHEDULES, strict=False):
         with using("simulator", schedule):
             example(norm, shape, groups=groups, last=last).examine()
 

@@ -5,6 +5,7 @@ observes is, and `rules` keeps a file's hands off that. A launch that takes too 
 where it is. Drawing a picture afterwards takes none of the solution's time.
 """
 
+import gc
 import io
 import os
 import signal
@@ -42,6 +43,7 @@ def serve(connection: Connection, seconds: float, altogether: float, memory: int
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the grader's to answer
     _silence()
     _limit_memory(memory)
+    gc.freeze()  # what was imported is no garbage: looking at all of it took 0.1 s of every process
     names: dict[str, Any] = {}
     file = ""
     drawing = 0.0  # processor seconds

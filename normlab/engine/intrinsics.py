@@ -111,7 +111,8 @@ def _store(array: Any, index: Any, value: Any) -> None:
 
 
 def _cast(value: Any, array: np.ndarray) -> Any:
-    return array.dtype.type(value)
+    kind = array.dtype.type
+    return value if type(value) is kind else kind(value)  # as `_load`
 
 
 def _flat(array: Any) -> Any:

@@ -115,7 +115,7 @@ def test_drawing_takes_none_of_the_solution_s_time(monkeypatch):
 def test_an_answer_without_the_nonce_is_none(nonce):
     """The file finds the pipe to the grader, sends what right results look like, and leaves with success."""
     source = (
-        "import gc, os\nimport numpy as np\nfrom multiprocessing.connection import Connection\n"
+        "import gc, os\nimport numpy as np\nfrom multiprocessing.connection import Connection\ngc.unfreeze()\n"
         "from normlab.course import wire\n"
         "(pipe,) = [one for one in gc.get_objects() if isinstance(one, Connection)]\n"
         f"header = {{'nonce': {nonce!r}}}\n"
@@ -130,7 +130,7 @@ def test_an_answer_without_the_nonce_is_none(nonce):
 @pytest.mark.parametrize("message", [b"", b"[]", b"\2\0\0\0\0\0\0\0[]", b"\xff" * 99])
 def test_bytes_that_are_no_message_are_no_answer(message):
     source = (
-        "import gc\nfrom multiprocessing.connection import Connection\n"
+        "import gc\nfrom multiprocessing.connection import Connection\ngc.unfreeze()\n"
         "(pipe,) = [one for one in gc.get_objects() if isinstance(one, Connection)]\n"
         f"pipe.send_bytes({message!r})\n"
     )

@@ -230,8 +230,9 @@ WIDE = (
 )
 
 
-def _patterns():
-    requests = BLOCKS * TIMES
+def patterns(blocks=BLOCKS):
+    """Launches of so many blocks, which all do the same."""
+    requests = blocks * TIMES
     for name, (places, easy) in PLACES_OF.items():
         for dtype, kind in ((types.float16, np.float16), (float32, np.float32), (float64, np.float64)):
             size = np.dtype(kind).itemsize
@@ -239,30 +240,30 @@ def _patterns():
             wavefronts = requests * easy[size] if size in easy else None
             yield _pattern(
                 f"read {8 * size}-bit, {name}", build_read(dtype), places, kind,
-                counts(shared_ld=wavefronts, shared_st=BLOCKS * (WARP + 1) * row),
+                counts(shared_ld=wavefronts, shared_st=blocks * (WARP + 1) * row), blocks,
             )  # fmt: skip
             if name in WRITTEN:
                 yield _pattern(
                     f"write {8 * size}-bit, {name}", build_write(dtype), places, kind,
-                    counts(shared_ld=wavefronts, shared_st=wavefronts if name in WRITTEN_APART else None),
+                    counts(shared_ld=wavefronts, shared_st=wavefronts if name in WRITTEN_APART else None), blocks,
                 )  # fmt: skip
     for name in dict.fromkeys(WIDE):
         dense = 4 * requests if name in ("stride 1", "reversed") else None  # 512 bytes are four wavefronts
         yield _pattern(
             f"read 128-bit, {name}", shared_read_vector, PLACES_OF[name][0], np.float32,
-            counts(shared_ld=dense, shared_st=BLOCKS * QUADS // WARP),
+            counts(shared_ld=dense, shared_st=blocks * QUADS // WARP), blocks,
         )  # fmt: skip
     for name in ("stride 1", "stride 2", "all the same", "pairs", "anywhere", "pairs anywhere"):
         dense = 4 * requests if name == "stride 1" else None
         yield _pattern(
             f"write 128-bit, {name}", shared_write_vector, PLACES_OF[name][0], np.float32,
-            counts(shared_ld=dense, shared_st=dense),
+            counts(shared_ld=dense, shared_st=dense), blocks,
         )  # fmt: skip
 
 
-def _pattern(name, kernel, places, kind, expected):
+def _pattern(name, kernel, places, kind, expected, blocks):
     table = np.tile(places.astype(np.int32), (TIMES, 1))
-    return Launch(name, kernel, BLOCKS, WARP, lambda rng: (table, np.zeros((TIMES, WARP), kind)), lambda a: expected)
+    return Launch(name, kernel, blocks, WARP, lambda rng: (table, np.zeros((TIMES, WARP), kind)), lambda a: expected)
 
 
-SHARED_LAUNCHES = [*_trees(), *_transposes(), *_patterns()]
+SHARED_LAUNCHES = [*_trees(), *_transposes(), *patterns()]

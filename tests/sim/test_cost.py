@@ -15,7 +15,7 @@ AT_MOST = {trace: 5.0, sanitize: 8.0}
 BOTH = pytest.mark.parametrize("verb", AT_MOST, ids=lambda verb: verb.__name__)
 # A kernel that does nothing but load, whose load takes 0.16 µs: noting it takes the 0.6 it took when that was 0.41.
 ONLY_LOADS = 12.0
-ROUNDS = 4
+ROUNDS = 3
 
 
 @cuda.jit
