@@ -217,6 +217,16 @@ def test_a_block_a_row_gathered_is_right_and_nothing_is_found(memory_efficient, 
         sanitized(case, step_of("backward", "pipelined"), memory_efficient)
 
 
+@both_paths
+def test_few_rows_without_clusters_are_right_and_nothing_is_found(memory_efficient, monkeypatch):
+    """Three blocks, whose partial sums a second kernel adds up."""
+    monkeypatch.setattr(step_3_pipelined, "compute_capability", lambda array: (8, 0))
+    case = random_case(9, 132, np.float32)
+    with using("simulator"):
+        examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
+        sanitized(case, step_of("backward", "pipelined"), memory_efficient)
+
+
 @pytest.mark.skipif(not use_gpu(), reason="a GPU compiles a kernel for few rows, and another one for many")
 @pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
 @pytest.mark.parametrize("n2", [768, 4096, 8192])
