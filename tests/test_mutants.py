@@ -118,14 +118,19 @@ MUTATIONS = [
     Mutation("pipelined: a copy too many in flight", "kernels.backward.pipeline", "in_flight = stages - 1 - lag", "in_flight = stages - lag", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: the copies are not waited for", "kernels.backward.pipeline", "wait_copies(in_flight)", "pass", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: the last row has no second pass", "kernels.backward.pipeline", "while top < n1 + lag * stride:", "while top < n1:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
-    Mutation("pipelined: a team's sums are left out", "kernels.backward.pipeline", "for other in range(rows - 1):", "for other in range(rows - 2):", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
-    Mutation("pipelined: no barrier before the teams' sums are read", "kernels.backward.pipeline", "cuda.syncthreads()  # all teams' sums are in shared memory before the first team adds them up", "pass", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: a team's sums are left out", "kernels.backward.columns", "for other in range(rows - 1):", "for other in range(rows - 2):", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: no barrier before the teams' sums are read", "kernels.backward.columns", "cuda.syncthreads()  # all teams' sums are in shared memory before the first team adds them up", "pass", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: no barrier of the team", "kernels.backward.pipeline", "team_sync(team + 1, threads)\n                last_row", "pass\n                last_row", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: two teams at one barrier", "kernels.backward.pipeline", "team_sync(team + 1, threads)\n                last_row", "team_sync(team // 2 + 1, threads)\n                last_row", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
-    Mutation("pipelined: every cluster's sums are the gradient", "kernels.backward.pipeline", "if parts.shape[0] > 1:", "if False:", "backward pipelined saved"),
-    Mutation("pipelined: a single cluster's sums are no gradient", "kernels.backward.pipeline", "if parts.shape[0] > 1:", "if True:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
-    Mutation("pipelined: the second gradient's sums over the first's", "kernels.backward.pipeline", "cuda.syncthreads()  # what lies there has been read: the ring, or the sums for the other gradient", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
+    Mutation("pipelined: every cluster's sums are the gradient", "kernels.backward.columns", "if parts.shape[0] > 1:", "if False:", "kernels/test_invariance.py::test_sums_of_several_blocks_are_right"),
+    Mutation("pipelined: a single cluster's sums are no gradient", "kernels.backward.columns", "if parts.shape[0] > 1:", "if True:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: the second gradient's sums over the first's", "kernels.backward.columns", "cuda.syncthreads()  # what lies there has been read: the ring, or the sums for the other gradient", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
     Mutation("pipelined: a block ends while others read from its board", "kernels.backward.pipeline", "cluster_wait()  # no block ends while others read from its board", "pass", "kernels/test_invariance.py::test_rows_in_a_ring_of_one_stage_are_right_and_nothing_is_found"),
+    Mutation("pipelined: gathered before all have left their sums", "kernels.backward.pipeline", "cluster_arrive_shared()\n            cluster_wait()  # all blocks' sums are in shared memory before others read them", "pass", "kernels/test_invariance.py::test_a_block_a_row_gathered_is_right_and_nothing_is_found"),
+    Mutation("pipelined: a block ends while others gather", "kernels.backward.pipeline", "cluster_arrive_shared()\n            cluster_wait()  # no block ends while others read its sums", "pass", "kernels/test_invariance.py::test_a_block_a_row_gathered_is_right_and_nothing_is_found"),
+    Mutation("pipelined: gathered sums over the ring", "kernels.backward.columns", "if rows > 1 or gathered:", "if rows > 1:", "kernels/test_invariance.py::test_a_block_a_row_gathered_is_right_and_nothing_is_found"),
+    Mutation("pipelined: a block's sums are not gathered", "kernels.backward.columns", "for rank in range(1, GATHERED):", "for rank in range(2, GATHERED):", "kernels/test_invariance.py::test_a_block_a_row_gathered_is_right_and_nothing_is_found"),
+    Mutation("pipelined: gathered sums where a team's lie", "kernels.backward.columns", "(layout.rows - 1 + number)", "max(0, layout.rows - 2 + number)", "kernels/test_invariance.py::test_a_block_a_row_gathered_is_right_and_nothing_is_found"),
     Mutation("pipelined without a lag: no barrier of the team", "kernels.backward.pipeline", "team_sync(team + 1, threads)  # the team's sums are on the board; no team waits for another", "pass", "kernels/test_invariance.py::test_nothing_is_found_in_many_rows_a_block"),
     Mutation("pipelined: columns of grad_output swapped", "kernels.backward.passes", "copy_async(grad_ring, grads_at + at + v * span,", "copy_async(grad_ring, grads_at + at + (vectors - 1 - v) * span,", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("choose: no barrier before the warps' counts are read", "kernels.exact.choose", "near += cuda.syncthreads_count(nearly)", "near += nearly", "kernels/test_exact.py::test_the_columns_are_those_of_the_definition_in_order"),
@@ -226,7 +231,7 @@ def check_family(what: str, monkeypatch):
         family.batch_norm(x, *running, momentum=0.25)
         np.testing.assert_allclose(running, [[1.25, 1.75], [1.25, 2.75]], rtol=1e-6)
         return
-    for (norm, shape, groups, last), schedule in zip(FAMILY[what], itertools.cycle(SCHEDULES), strict=False):
+    for (norm, shape, groups, last), schedule in zip(FAMILY[what], SCHEDULES, strict=False):
         with using("simulator", schedule):
             example(norm, shape, groups=groups, last=last).examine()
 
@@ -252,6 +257,8 @@ ARGUMENTS = {
     "test_many_rows_a_cluster_are_right_and_nothing_is_found": lambda patch: (patch,),
     "test_a_row_has_the_same_bits_however_many_blocks_share_it": lambda patch: (1748, False, patch),
     "test_rows_in_a_ring_of_one_stage_are_right_and_nothing_is_found": lambda patch: (False, patch),
+    "test_a_block_a_row_gathered_is_right_and_nothing_is_found": lambda patch: (False, patch),
+    "test_sums_of_several_blocks_are_right": lambda patch: (arguments.step_of("backward", "pipelined"), 2, patch),
     "test_whole_vectors_of_eight_are_right": lambda patch: (BFLOAT16, 0),
 }
 

@@ -163,6 +163,7 @@ def few_stay(monkeypatch, number=1):
     for module in (step_3_pipelined, step_7_clusters):
         monkeypatch.setattr(module, "resident_clusters", lambda *args, **options: number)
     monkeypatch.setattr(step_2_fused, "blocks_for", lambda deal, n1, processors: number)
+    monkeypatch.setattr(step_3_pipelined, "gathers", lambda *args: False)
     # new memory may hold what was right a moment ago
     monkeypatch.setattr(HostHome, "empty", lambda home, shape, dtype: np.full(shape, np.nan, dtype))
 
@@ -186,6 +187,61 @@ def test_many_rows_a_block_are_right(step, n1, n2, dtype, memory_efficient, monk
     monkeypatch.setattr(final_sums, "launch_sums", lambda *args: None)
     with using("simulator", "reverse"):
         assert results(case, step, memory_efficient)[0] == want, "how many blocks stay changes grad_input"
+
+
+# So many blocks of eight rows, of four and two, that add up their columns' sums as one cluster: 2, 5, 2, 8.
+FEW = [(9, 198, np.float16), (17, 132, np.float32), (3, 1032, np.float32), (57, 24, BFLOAT16)]
+
+
+@pytest.mark.parametrize("turn", range(len(FEW)), ids=lambda turn: "-".join(map(str, FEW[turn][:2])))
+def test_few_rows_by_one_cluster_are_right_and_nothing_is_found(turn):
+    """Each kind is right on both paths, and watched on one of them in turn."""
+    n1, n2, dtype = FEW[turn]
+    case, step = random_case(n1, n2, dtype), step_of("backward", "pipelined")
+    for memory_efficient in (False, True):
+        examine_backward(case, None, step, memory_efficient)
+    if turn == 0:
+        examine_backward(random_case(n1, n2, dtype, rms=True), None, step, False)  # no grad_bias
+    with using("simulator"):
+        sanitized(case, step, turn % 2 == 1)
+
+
+@both_paths
+def test_a_block_a_row_gathered_is_right_and_nothing_is_found(memory_efficient, monkeypatch):
+    """As the longest rows of 16 bits that a block does, with 64 threads in place of 512."""
+    layout = Layout(Deal(64, 1, 4, False), 1, 1, 2, 0, 2, 2)
+    monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: layout)
+    case = random_case(3, 204, BFLOAT16)
+    with using("simulator"):
+        examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
+        sanitized(case, step_of("backward", "pipelined"), memory_efficient)
+
+
+@both_paths
+def test_few_rows_without_clusters_are_right_and_nothing_is_found(memory_efficient, monkeypatch):
+    """Three blocks, whose partial sums a second kernel adds up."""
+    monkeypatch.setattr(step_3_pipelined, "compute_capability", lambda array: (8, 0))
+    case = random_case(9, 132, np.float32)
+    with using("simulator"):
+        examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
+        sanitized(case, step_of("backward", "pipelined"), memory_efficient)
+
+
+@pytest.mark.skipif(not use_gpu(), reason="a GPU compiles a kernel for few rows, and another one for many")
+@pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
+@pytest.mark.parametrize("n2", [768, 4096, 8192])
+@pytest.mark.parametrize("dtype", [BFLOAT16, np.float32])
+@both_paths
+def test_a_row_has_the_same_gradient_in_every_batch_on_a_gpu(n2, dtype, rms, memory_efficient):
+    case, step = random_case(200, n2, dtype, rms), step_of("backward", "pipelined")
+    output, mean, invvar = statistics(case)
+    saved = output if memory_efficient else case.x
+    want = backward(case, step, saved, mean, invvar, memory_efficient)[0]
+    for n1 in (1, 2, 3, 8, 9, 16, 17, 64, 65):
+        few = replace(case, x=case.x[:n1], grad_output=case.grad_output[:n1])
+        center = None if rms else mean[:n1]
+        got = backward(few, step, saved[:n1], center, invvar[:n1], memory_efficient)[0]
+        assert bits(got) == bits(want[:n1]), n1
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2])

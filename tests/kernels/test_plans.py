@@ -17,7 +17,7 @@ import pytest
 
 from normlab.engine import compile_ptx, resources
 from normlab.kernels import LADDERS, BackwardProblem
-from normlab.kernels.backward import step_2_fused, step_3_pipelined
+from normlab.kernels.backward import columns, step_2_fused, step_3_pipelined
 from normlab.kernels.forward import step_5_vectors, step_6_one_barrier, step_7_clusters
 from normlab.stages.grouped import group_size
 from normlab.stages.vector import Deal
@@ -202,6 +202,8 @@ def test_layouts_of_the_pipeline_cover_every_column_once_and_fit_a_gpu(capabilit
             assert layout.parameters_at * 4 % 16 == 0
             # the teams' sums of the columns leave the parameters as they are
             assert (layout.rows - 1) * layout.deal.columns <= layout.parameters_at
+            if layout.blocks == 1:  # nor do those that blocks gather, of both gradients
+                assert columns.gathered_at(layout, 2) <= layout.parameters_at
     hold_all(found)
 
 
@@ -289,9 +291,10 @@ every_step = pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 def test_neither_kernel_nor_block_of_a_row_depends_on_the_number_of_rows(step, n2, monkeypatch):
     """Of a row's results, that is: the columns' sums, over other rows, are other sums.
 
-    But for few long rows forward, whose bits `test_invariance` compares.
+    But for few rows, long ones forward, whose bits `test_invariance` compares.
     """
     monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 1)
+    monkeypatch.setattr(step_3_pipelined, "gathers", lambda *args: False)
     for t, v in ((BFLOAT16, BFLOAT16), (np.float32, np.float16)):
         found = [
             [
@@ -305,15 +308,22 @@ def test_neither_kernel_nor_block_of_a_row_depends_on_the_number_of_rows(step, n
         assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize("n2", [1024, 65536, 262144])
-def test_sums_of_a_single_cluster_need_no_second_kernel(n2):
-    def names(n1):
-        return [
-            one.kernel.py_func.__name__ for one in launches(BACKWARD["pipelined"], n1, n2, Form(BFLOAT16, BFLOAT16))
-        ]
+@pytest.mark.parametrize(("n2", "most"), [(1024, 64), (4096, 16), (65536, 2), (262144, 1)])
+def test_sums_of_a_single_cluster_need_no_second_kernel(n2, most, monkeypatch):
+    """Be it a long row's, or one of up to eight blocks with rows of their own."""
 
-    assert names(1) == ["backward_pipelined"]
-    assert names(9) == ["backward_pipelined", "backward_few_final_sums"]
+    half = Form(BFLOAT16, BFLOAT16)
+
+    def found(n1, form=half):
+        return [(one.kernel.py_func.__name__, one.cluster) for one in launches(BACKWARD["pipelined"], n1, n2, form)]
+
+    blocks = found(1)[0][1]
+    assert found(1) == [("backward_pipelined", blocks)]
+    assert found(most) == [("backward_pipelined", 8 if blocks == 1 else blocks)]
+    assert found(most + 1) == [("backward_pipelined", blocks), ("backward_few_final_sums", 1)]
+    assert found(most, half._replace(weighted=False, biased=False)) == [("backward_pipelined", blocks)]
+    of_capability((8, 0), monkeypatch)
+    assert {cluster for _, cluster in found(most)} == {1}, "no clusters before 9.0"
 
 
 FAST = {"vectors": "forward_vectors", "one_barrier": "forward_one_barrier", "clusters": "forward_clusters",
@@ -359,32 +369,39 @@ def test_an_offset_of_one_element_narrows_the_vectors(step):
         assert earlier or aligned.kernel is not shifted.kernel
 
 
+ROWS = (1, 4, 16, 57, 200)
+
+
 def sample() -> Iterator[tuple]:
-    """(step, n2, form, capability) of kernels that between them have every shape of block and every branch."""
+    """(step, n2, form, capability, rows) of kernels that between them have every shape of block and every branch.
+
+    Few long rows have kernels of their own forward, and few rows backward, where two cases stand for the others.
+    """
+    most = ROWS[-1:]
     wide, half = Form(np.float32, np.float32), Form(BFLOAT16, BFLOAT16)
     mixed = Form(np.float32, np.float16)
-    yield "vectors", 4096, half, (8, 0)
-    yield "vectors", 32768, wide, (9, 0)
-    yield "one_barrier", 8192, half, (8, 0)
-    yield "one_barrier", 16384, wide, (9, 0)
-    yield "one_barrier", 2048, mixed, (9, 0)
-    yield "clusters", 65536, half, (9, 0)
-    yield "clusters", 262144, wide._replace(rms=True, biased=False), (9, 0)
-    yield "fused", 4096, half, (8, 0)
-    yield "fused", 4096, wide._replace(memory_efficient="exact"), (9, 0)
-    yield "pipelined", 768, half, (9, 0)
-    yield "pipelined", 5120, half._replace(memory_efficient="exact"), (9, 0)
-    yield "pipelined", 4096, mixed._replace(memory_efficient="exact"), (9, 0)
-    yield "pipelined", 5120, wide, (8, 0)
-    yield "pipelined", 8192, wide._replace(memory_efficient=True), (9, 0)
-    yield "pipelined", 16384, half._replace(memory_efficient="exact"), (9, 0)
-    yield "pipelined", 65536, half, (9, 0)
-    yield "pipelined", 65536, half._replace(memory_efficient="exact"), (9, 0)
-    yield "pipelined", 262144, wide, (9, 0)
+    yield "vectors", 4096, half, (8, 0), most
+    yield "vectors", 32768, wide, (9, 0), most
+    yield "one_barrier", 8192, half, (8, 0), most
+    yield "one_barrier", 16384, wide, (9, 0), most
+    yield "one_barrier", 2048, mixed, (9, 0), most
+    yield "clusters", 65536, half, (9, 0), (1, 57, 200)
+    yield "clusters", 262144, wide._replace(rms=True, biased=False), (9, 0), (1, 200)
+    yield "fused", 4096, half, (8, 0), most
+    yield "fused", 4096, wide._replace(memory_efficient="exact"), (9, 0), most
+    yield "pipelined", 768, half, (9, 0), (57, 200)
+    yield "pipelined", 5120, half._replace(memory_efficient="exact"), (9, 0), most
+    yield "pipelined", 4096, mixed._replace(memory_efficient="exact"), (9, 0), most
+    yield "pipelined", 5120, wide, (8, 0), most
+    yield "pipelined", 8192, wide._replace(memory_efficient=True), (9, 0), (4, 200)
+    yield "pipelined", 16384, half._replace(memory_efficient="exact"), (9, 0), most
+    yield "pipelined", 65536, half, (9, 0), most
+    yield "pipelined", 65536, half._replace(memory_efficient="exact"), (9, 0), most
+    yield "pipelined", 262144, wide, (9, 0), most
 
 
 def everything() -> Iterator[tuple]:
-    """All of them: affine forms of bfloat16 and float32, the usual ones of the other dtypes."""
+    """All of them, at every number of rows: affine forms of bfloat16 and float32, usual ones of the other dtypes."""
     same = [(BFLOAT16, BFLOAT16), (np.float32, np.float32)]
     others = [(np.float16, np.float16), (np.float32, BFLOAT16), (BFLOAT16, np.float32)]
     for capability, step, n2, (t, v) in itertools.product([(9, 0), (8, 0)], STEPS, WIDTHS, same + others):
@@ -394,16 +411,15 @@ def everything() -> Iterator[tuple]:
             if (rms and biased) or (path and step.name in FORWARD) or (path == "exact" and not (weighted or biased)):
                 continue
             if usual or (path != "exact" and (t, v) in same and capability == (9, 0)):
-                yield step.name, n2, Form(t, v, rms, weighted, biased, path), capability
+                yield step.name, n2, Form(t, v, rms, weighted, biased, path), capability, ROWS
 
 
-ROWS = (1, 4, 16, 57, 200)  # few long rows have kernels of their own
 FULL = bool(os.environ.get("NORMLAB_ALL_PLANS"))
 ASSEMBLED: dict[tuple, Any] = {}  # what several widths have in common is assembled once
 
 
 def named(case: tuple) -> str:
-    name, n2, form, capability = case
+    name, n2, form, capability, _ = case
     flags = [flag for flag in ("rms", "weighted", "biased") if getattr(form, flag)]
     flags += [{True: "recompute", "exact": "exact"}[form.memory_efficient]] if form.memory_efficient else []
     return "-".join([name, str(n2), np.dtype(form.t).name, np.dtype(form.v).name, *flags, f"sm_{capability[0]}0"])
@@ -412,10 +428,10 @@ def named(case: tuple) -> str:
 @pytest.mark.parametrize("case", list(everything() if FULL else sample()), ids=named)
 def test_kernels_fit_their_registers_and_their_shared_memory(case, monkeypatch):
     pytest.importorskip("numba_cuda", reason="kernels are assembled by numba-cuda, which has no wheels here")
-    name, n2, form, capability = case
+    name, n2, form, capability, rows = case
     of_capability(capability, monkeypatch)
     step = next(step for step in STEPS if step.name == name)
-    for one in itertools.chain.from_iterable(launches(step, n1, n2, form) for n1 in ROWS):
+    for one in itertools.chain.from_iterable(launches(step, n1, n2, form) for n1 in rows):
         if one.kernel.py_func.__name__ not in FAST.values():
             continue  # earlier steps have tests of their own
         key = one.kernel, one.types, capability

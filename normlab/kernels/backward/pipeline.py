@@ -1,7 +1,8 @@
 """The pipelined backward kernel, built for a layout and a kind; `step_3_pipelined` says what it does and why.
 
 From the first row to the last, a team of one block waits for itself alone, at the barrier of its own number: ring and
-board have places for each team. The whole block meets before, for the parameters, and behind, for the columns' sums.
+board have places for each team. The whole block meets before, for the parameters, and behind, for the columns' sums
+(`columns`).
 """
 
 from functools import cache
@@ -16,19 +17,11 @@ from normlab.engine import (
     cuda,
     launch_dependents,
     load,
-    store_vector_from,
     team_sync,
     wait_copies,
 )
-from normlab.kernels.backward.passes import (
-    Kind,
-    fetcher,
-    first_pass,
-    parameter_keeper,
-    parameter_loader,
-    places,
-    second_pass,
-)
+from normlab.kernels.backward.columns import finisher, gatherer
+from normlab.kernels.backward.passes import Kind, fetcher, first_pass, parameter_keeper, second_pass
 from normlab.kernels.backward.ring import Layout
 from normlab.stages.ahead import BITS
 from normlab.stages.gradient import leave_means
@@ -37,8 +30,8 @@ from normlab.stages.warp import warp_sum_butterfly
 
 
 @cache
-def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
-    """The kernel; dtype: the accumulator's."""
+def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False) -> Any:
+    """The kernel; dtype: the accumulator's. gathered: all blocks are one cluster, which leaves no partial sums."""
     deal, rows, blocks, stages, lag, saved_bytes, grad_bytes = layout
     rms, memory_efficient, weighted, biased, _ = kind
     elements, columns, threads, width, warps = deal.elements, deal.columns, deal.threads, deal.width, deal.warps
@@ -51,7 +44,9 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
     alone = warps * blocks == 1  # a warp has its row to itself
     keep_parameters, fetch = parameter_keeper(layout, kind, dtype), fetcher(layout)
     pass_1, pass_2 = first_pass(layout, kind, dtype), second_pass(layout, kind, dtype)
-    finish_weight, finish_bias = (finisher(layout, kind, dtype, divide) for divide in (memory_efficient, False))
+    finish_weight = finisher(layout, kind, dtype, memory_efficient, gathered, 0)
+    finish_bias = finisher(layout, kind, dtype, False, gathered, 1)
+    gather_weight, gather_bias = (gatherer(layout, dtype, number) for number in (0, 1))
 
     @cuda.jit(device=True)
     def means(parts, lacking, mean_factor):
@@ -213,52 +208,16 @@ def build(dtype: Any, layout: Layout, kind: Kind) -> Any:
             finish_weight(sums, sums_weight, parameters, grad_weight, part_weight, cluster, team, thread, place, first)
         if biased:
             finish_bias(sums, sums_bias, parameters, grad_bias, part_bias, cluster, team, thread, place, first)
+        if gathered:
+            cluster_arrive_shared()
+            cluster_wait()  # all blocks' sums are in shared memory before others read them
+            if weighted:
+                gather_weight(sums, grad_weight)
+            if biased:
+                gather_bias(sums, grad_bias)
+            cluster_arrive_shared()
+            cluster_wait()  # no block ends while others read its sums
         if blocks > 1 and lag == 0:
             cluster_wait()  # no block ends while others read from its board
 
     return backward_pipelined
-
-
-@cache
-def finisher(layout: Layout, kind: Kind, dtype: Any, divide: bool) -> Any:
-    """The device function `finish(…)`: the teams' sums of the columns, one after another.
-
-    Those of a single cluster are the gradient; of several, each has its row of `parts`. divide: by gamma as it lies in
-    shared memory, clamped.
-    """
-    deal, rows, together = layout.deal, layout.rows, kind.together
-    elements, columns, span, width, vectors, whole = (
-        deal.elements, deal.columns, deal.span, deal.width, deal.vectors, deal.whole,
-    )  # fmt: skip
-    threads = deal.threads
-    gamma_at, _, _ = places(layout, kind)
-    load_parameters = parameter_loader(layout)
-
-    @cuda.jit(device=True)
-    def finish(sums, mine, parameters, gradient, parts, cluster, team, thread, place, first):
-        totals = cuda.local.array(width, dtype)
-        gammas = cuda.local.array(width, dtype)
-        if rows > 1:
-            cuda.syncthreads()  # what lies there has been read: the ring, or the sums for the other gradient
-            if team > 0:
-                for k in range(elements):
-                    sums[(team - 1) * columns + k * threads + thread] = mine[k]
-            cuda.syncthreads()  # all teams' sums are in shared memory before the first team adds them up
-        if team == 0:
-            for v in range(vectors):
-                column = first + v * span
-                if whole or column < gradient.shape[0]:
-                    if divide:
-                        load_parameters(gammas, parameters, gamma_at, v, place)
-                    for k in range(width):
-                        total = mine[v * width + k]
-                        for other in range(rows - 1):
-                            total += sums[other * columns + (v * width + k) * threads + thread]
-                        totals[k] = total / gammas[k] if divide else total
-                    if parts.shape[0] > 1:
-                        store_vector_from(parts, (cluster, column), totals, 0, width)
-                    else:
-                        for k in range(0, width, together):
-                            store_vector_from(gradient, column + k, totals, k, together)
-
-    return finish

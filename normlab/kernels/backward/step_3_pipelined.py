@@ -9,7 +9,8 @@ longer than a block's share are dealt to the blocks of a cluster, whose barrier 
 second pass, wait. The parameters lie in shared memory in float32, widened once and not at every use, and without bank
 conflicts: read as they come, eight in a row, a lane's 16 bytes took two turns, and recomputing LayerNorm 1.4 times as
 long. When recomputing, the sums for grad_weight are divided by gamma once, in the end. Where one cluster does all rows,
-its sums are the gradients of the parameters, and no second kernel follows.
+its sums are the gradients of the parameters, and no second kernel follows; nor where so few blocks do them that they
+can be one cluster, and add up their columns' sums through each other's shared memory.
 Moves: dy and the saved array once, grad_input once.
 Bound by: memory; long 16-bit rows of LayerNorm by instructions and by waiting for shared memory, for the columns' sums
 leave registers for no more than 16 warps.
@@ -22,6 +23,7 @@ import numpy as np
 
 from normlab.engine import accumulator, block_shared_bytes, compute_capability, multiprocessors, resident_clusters
 from normlab.kernels.backward import final_sums, step_2_fused
+from normlab.kernels.backward.columns import GATHERED
 from normlab.kernels.backward.passes import Kind
 from normlab.kernels.backward.pipeline import build
 from normlab.kernels.backward.ring import Layout
@@ -153,7 +155,6 @@ def _run(launch, memory, problem: BackwardProblem):
         step_2_fused.STEP.run(launch, memory, problem)
         return
     dtype = accumulator(problem.invvar)
-    kernel = build(dtype, layout, kind)
     block = layout.deal.threads, layout.rows
     how = {"shared_bytes": layout.shared_bytes(kind.parameters), "cluster": layout.blocks}
     args = (
@@ -164,6 +165,11 @@ def _run(launch, memory, problem: BackwardProblem):
         problem.grad_weight,
         problem.grad_bias,
     )
+    if gathers(layout, kind, n1, compute_capability(problem.saved)):
+        how["cluster"] = blocks = -(-n1 // layout.rows)
+        launch(build(dtype, layout, kind, gathered=True), blocks, block, *args, None, None, **how)
+        return
+    kernel = build(dtype, layout, kind)
     resident = resident_clusters(kernel, block, *args, *final_sums.like_parts(problem), **how)
     clusters = min(-(-n1 // layout.rows), resident)
     if layout.lag and layout.blocks == 1:  # whose teams leave no gaps: a second block only adds partial sums
@@ -172,6 +178,15 @@ def _run(launch, memory, problem: BackwardProblem):
     launch(kernel, clusters * layout.blocks, block, *args, *parts, **how)
     if clusters > 1:
         final_sums.launch_sums(launch, dtype, parts, problem)
+
+
+def gathers(layout: Layout, kind: Kind, n1: int, capability: tuple[int, int]) -> bool:
+    """Are so few rows done by one cluster of blocks, which add up their columns' sums among themselves?
+
+    A launch and the memory for partial sums less, which an eager call of few rows waits for on the host.
+    """
+    few = layout.rows < n1 <= GATHERED * layout.rows
+    return few and layout.blocks == 1 and (kind.weighted or kind.biased) and capability >= CLUSTERS_FROM
 
 
 def _layouts(n2: int) -> list[Layout]:
