@@ -3,6 +3,7 @@
 from functools import cache
 
 from normlab.engine import cast, commit_copies, cuda, float32, launch_dependents, store, wait_copies
+from normlab.kernels.family.column_merge import moments_merger, sums_merger
 from normlab.kernels.family.column_ring import (
     IN_FLIGHT,
     IN_FLIGHT_OF_TWO,
@@ -30,6 +31,7 @@ def build_moments(dtype, itemsize, width, across):
     down, step, size = THREADS // across, THREADS * width, SLOTS * THREADS * width
     kind, fetch, take = fetcher(dtype, itemsize, width)
     half_block, half_down = THREADS // 2, THREADS // across // 2
+    merge_moments = moments_merger(width, across)
 
     @cuda.jit(launch_bounds=(THREADS, RESIDENT))
     def family_column_moments(x, parts, pieces):
@@ -73,25 +75,7 @@ def build_moments(dtype, itemsize, width, across):
             ahead += stride
             free = slot
             slot = next_slot(slot, SLOTS)
-        half = down >> 1
-        while half > 0:  # the upper half of the block's rows gives its moments to the lower one
-            if half <= y < 2 * half:
-                for k in range(width):
-                    boards[0, k, thread - half * across] = means[k]
-                    boards[1, k, thread - half * across] = m2s[k]
-                if cuda.threadIdx.x == 0:
-                    counts[y - half] = count
-            cuda.syncthreads()  # this round's moments are in shared memory before they are read
-            if y < half:
-                other = counts[y]
-                share = other / max(count + other, float32(1))
-                for k in range(width):
-                    means[k], m2s[k] = chan_merge_share(
-                        means[k], m2s[k], count, boards[0, k, thread], boards[1, k, thread], share
-                    )
-                count += other
-            cuda.syncthreads()  # everybody has read them before the next round's take their place
-            half >>= 1
+        count = merge_moments(means, m2s, count, boards, counts)
         if y == 0 and channel < x.shape[2]:
             for k in range(width):
                 piece = cuda.blockIdx.x * x.shape[2] + channel + k
@@ -108,6 +92,7 @@ def build_sums(dtype, itemsize, width, across):
     down, step, size = THREADS // across, THREADS * width, SLOTS_OF_TWO * THREADS * width
     kind, fetch, take = fetcher(dtype, itemsize, width)
     half_block = THREADS // 2
+    merge_sums = sums_merger(width, across)
     load_statistics = statistics_loader(width)
 
     @cuda.jit(launch_bounds=(THREADS, RESIDENT))
@@ -158,19 +143,7 @@ def build_sums(dtype, itemsize, width, across):
             ahead += stride
             free = slot
             slot = next_slot(slot, SLOTS_OF_TWO)
-        half = down >> 1
-        while half > 0:  # as in the moments
-            if half <= y < 2 * half:
-                for k in range(width):
-                    boards[0, k, thread - half * across] = sums[k]
-                    boards[1, k, thread - half * across] = products[k]
-            cuda.syncthreads()  # this round's sums are in shared memory before they are read
-            if y < half:
-                for k in range(width):
-                    sums[k] += boards[0, k, thread]
-                    products[k] += boards[1, k, thread]
-            cuda.syncthreads()  # everybody has read them before the next round's take their place
-            half >>= 1
+        merge_sums(sums, products, boards)
         if y == 0 and channel < x.shape[2]:
             for k in range(width):
                 piece = cuda.blockIdx.x * x.shape[2] + channel + k
