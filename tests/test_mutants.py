@@ -149,7 +149,7 @@ MUTATIONS = [
     Mutation("seats: one level short", "stages.seats", "for level in range(levels):\n            value", "for level in range(levels - 1):\n            value", "family planes"),
     Mutation("columns: no barrier between rounds", "kernels.family.column_merge", "cuda.syncthreads()  # this round's moments are in shared memory before they are read", "pass", "family columns"),
     Mutation("columns: counts stay those of a thread", "kernels.family.column_merge", "count += other", "pass", "family columns"),
-    Mutation("columns: read before it has come", "kernels.family.column_pieces", "wait_copies(IN_FLIGHT)", "wait_copies(SLOTS)", "family columns"),
+    Mutation("columns: read before it has come", "kernels.family.column_walks", "wait_copies(in_flight)", "wait_copies(slots)", "family columns"),
     Mutation("columns: the last kernel leaves out a thread's last row", "kernels.family.column_outputs", "first + min(turns - 1,", "first + min(turns - 2,", "family columns"),
     Mutation("merge: a channel's total divided, too", "kernels.family.merge", "store(total_first, index, sum_first)", "store(total_first, index, sum_first / divisor)", "family columns"),
     Mutation("columns: a column's neighbour", "kernels.family.column_ring", "(channel + k) // each", "channel // each", "family columns"),

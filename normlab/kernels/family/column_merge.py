@@ -1,4 +1,4 @@
-"""What the threads of a block know of the same channels, put together: for the kernels of `columns`.
+"""What threads, or blocks, know of the same channels, put together: for the kernels of `columns`.
 
 Thread (x, y) of a block (across, down) knows something of the `width` channels of all threads (x, ·). By halving: the
 upper half of the y gives what it knows to the lower one, until y = 0 has all. Called by all threads of the block; the
@@ -7,7 +7,7 @@ boards may be used again behind it.
 
 from functools import cache
 
-from normlab.engine import cuda, float32
+from normlab.engine import cuda, float32, load_vector_into
 from normlab.stages.moments import chan_merge_share
 
 
@@ -70,3 +70,67 @@ def sums_merger(width, across):
             half >>= 1
 
     return merge_sums
+
+
+@cuda.jit(device=True)
+def rows_of_part(outer, parts, part, down):
+    """How many rows a part has, where parts take bundles of `down` rows in turn."""
+    turns = outer // (parts * down)
+    return turns * down + min(max(outer - (turns * parts + part) * down, 0), down)
+
+
+@cache
+def moments_of_all(width, across, down):
+    """The device function `merge_parts(pieces, outer, channels, channel, means, m2s, boards, counts)`.
+
+    Moments of a thread's channels over all `outer` rows, from those of each part, in all threads with y = 0; returns
+    the count. pieces: (2, parts · channels): means, sums of squared deviations.
+    """
+    merge_moments = moments_merger(width, across)
+
+    @cuda.jit(device=True)
+    def merge_parts(pieces, outer, channels, channel, means, m2s, boards, counts):
+        part_means = cuda.local.array(width, float32)
+        part_m2s = cuda.local.array(width, float32)
+        count = float32(0)
+        for k in range(width):
+            means[k] = float32(0)
+            m2s[k] = float32(0)
+        part, parts = cuda.threadIdx.y, cuda.gridDim.x
+        while part < parts and channel < channels:
+            load_vector_into(part_means, 0, pieces, (0, part * channels + channel), width)
+            load_vector_into(part_m2s, 0, pieces, (1, part * channels + channel), width)
+            size = float32(rows_of_part(outer, parts, part, down))
+            share = size / (count + size)
+            for k in range(width):
+                means[k], m2s[k] = chan_merge_share(means[k], m2s[k], count, part_means[k], part_m2s[k], share)
+            count += size
+            part += down
+        return merge_moments(means, m2s, count, boards, counts)
+
+    return merge_parts
+
+
+@cache
+def sums_of_all(width, across, down):
+    """As `moments_of_all`: `merge_parts(pieces, channels, channel, sums, products, boards)`."""
+    merge_sums = sums_merger(width, across)
+
+    @cuda.jit(device=True)
+    def merge_parts(pieces, channels, channel, sums, products, boards):
+        part_sums = cuda.local.array(width, float32)
+        part_products = cuda.local.array(width, float32)
+        for k in range(width):
+            sums[k] = float32(0)
+            products[k] = float32(0)
+        part = cuda.threadIdx.y
+        while part < cuda.gridDim.x and channel < channels:
+            load_vector_into(part_sums, 0, pieces, (0, part * channels + channel), width)
+            load_vector_into(part_products, 0, pieces, (1, part * channels + channel), width)
+            for k in range(width):
+                sums[k] += part_sums[k]
+                products[k] += part_products[k]
+            part += down
+        merge_sums(sums, products, boards)
+
+    return merge_parts

@@ -1,0 +1,197 @@
+"""Batch norm of channels last in one kernel a pass: blocks that meet, and keep the rows that they have read last.
+
+Each block walks down its rows (`column_walks`), through a ring as large as its shared memory. Then all blocks meet, and
+each merges what all have found of its channels: in the same order, so that all know the same. It walks back up, and has
+the last rows in its ring still; where a row has been, an earlier one is fetched. The first blocks of the channels leave
+their statistics, and in the backward their sums.
+
+Grid (parts, stacks), all of it on the GPU at once, block (across, down). A block of a part takes bundles of `down`
+rows in turn, of the channels of a stack.
+Moves: x, and in the backward dy, twice, less what rings and L2 hold; the output once. Bound by: memory.
+"""
+
+import math
+from functools import cache
+
+from normlab.engine import (
+    commit_copies,
+    cuda,
+    float32,
+    grid_sync,
+    load,
+    store,
+    store_vector_from,
+    wait_copies,
+)
+from normlab.kernels.family.column_merge import moments_merger, moments_of_all, sums_merger, sums_of_all
+from normlab.kernels.family.column_ring import statistics_loader
+from normlab.kernels.family.column_walks import moments_walker, sums_walker
+from normlab.stages.ahead import fetcher
+from normlab.stages.recompute import affine, element, normalised_from_input
+
+
+@cuda.jit(device=True)
+def last_row(first, end, stride):
+    """The last one of first, first + stride, … below end; first - stride, if there is none."""
+    return first + (end - 1 - first) // stride * stride
+
+
+@cuda.jit(device=True)
+def slot_before(slot, slots):
+    """The place in the ring before this one."""
+    return slot - 1 if slot > 0 else slots - 1
+
+
+@cache
+def build_forward(itemsize, width, across, down, slots):
+    """The kernel for a ring of so many slots, in dynamic shared memory."""
+    threads, step = across * down, across * down * width
+    half_block, half_down, all_but_one = threads // 2, down // 2, slots - 1
+    kind, fetch, take = fetcher(float32, itemsize, width)
+    walk_moments = moments_walker(float32, itemsize, width, step, slots)
+    merge_moments, merge_parts = moments_merger(width, across), moments_of_all(width, across, down)
+
+    @cuda.jit(launch_bounds=(threads, 1))
+    def family_column_forward(x, weight, bias, eps, pieces, arrivals, mean, variance, invvar, output):
+        ring = cuda.shared.array(0, kind, alignment=16)
+        boards = cuda.shared.array((2, width, half_block), float32)
+        counts = cuda.shared.array(half_down, float32)
+        values = cuda.local.array(width, float32)
+        means = cuda.local.array(width, float32)
+        m2s = cuda.local.array(width, float32)
+        gammas = cuda.local.array(width, float32)
+        betas = cuda.local.array(width, float32)
+        parts, channels, y = cuda.gridDim.x, x.shape[2], cuda.threadIdx.y
+        channel = (cuda.blockIdx.y * across + cuda.threadIdx.x) * width
+        live = channel < channels
+        place = (y * across + cuda.threadIdx.x) * width
+        first, stride = cuda.blockIdx.x * down + y, parts * down
+        end = x.shape[1] if live else first  # nothing to do but to come to the barriers
+        count, slot = walk_moments(ring, place, x, 0, first, end, stride, channel, means, m2s)
+        merge_moments(means, m2s, count, boards, counts)
+        if live and y == 0:
+            at = cuda.blockIdx.x * channels + channel
+            store_vector_from(pieces, (0, at), means, 0, width)
+            store_vector_from(pieces, (1, at), m2s, 0, width)
+        grid_sync(arrivals, 0)
+        count = merge_parts(pieces, x.shape[1], channels, channel, means, m2s, boards, counts)
+        if live and y == 0:
+            for k in range(width):
+                invstd = float32(1) / math.sqrt(m2s[k] / count + eps)
+                boards[0, k, cuda.threadIdx.x] = means[k]
+                boards[1, k, cuda.threadIdx.x] = invstd
+                if cuda.blockIdx.x == 0:
+                    store(mean, channel + k, means[k])
+                    store(invvar, channel + k, invstd)
+                    if variance is not None:
+                        store(variance, channel + k, m2s[k] / (count - float32(1)))
+        cuda.syncthreads()  # the channels' statistics are in shared memory before all threads read them
+        if live:
+            for k in range(width):
+                means[k] = boards[0, k, cuda.threadIdx.x]
+                m2s[k] = boards[1, k, cuda.threadIdx.x]
+                if weight is not None:
+                    gammas[k] = load(weight, channel + k)
+                if bias is not None:
+                    betas[k] = load(bias, channel + k)
+        row = last_row(first, end, stride)
+        earlier = row - slots * stride  # which comes next into the row's place
+        while row >= first:
+            slot = slot_before(slot, slots)
+            wait_copies(all_but_one)
+            take(values, ring, slot * step + place, x)
+            for k in range(width):
+                gamma = None if weight is None else gammas[k]
+                beta = None if bias is None else betas[k]
+                values[k] = affine(normalised_from_input(values[k], means[k], m2s[k]), gamma, beta)
+            store_vector_from(output, (0, row, channel), values, 0, width)
+            if earlier >= first:
+                fetch(ring, slot * step + place, x, (0, earlier, channel))
+            commit_copies()
+            row -= stride
+            earlier -= stride
+
+    return family_column_forward
+
+
+@cache
+def build_backward(itemsize, width, across, down, slots):
+    """As `build_forward`; dy has the first half of the ring's memory, x the other."""
+    threads, step = across * down, across * down * width
+    half_block, all_but_one, other_half = threads // 2, slots - 1, slots * across * down * width
+    kind, fetch, take = fetcher(float32, itemsize, width)
+    walk_sums = sums_walker(float32, itemsize, width, step, slots)
+    merge_sums, merge_parts = sums_merger(width, across), sums_of_all(width, across, down)
+    load_statistics = statistics_loader(width)
+
+    @cuda.jit(launch_bounds=(threads, 1))
+    def family_column_backward(
+        grad_output, x, mean, invvar, weight, pieces, arrivals, grad_input, grad_weight, grad_bias
+    ):
+        ring = cuda.shared.array(0, kind, alignment=16)
+        boards = cuda.shared.array((2, width, half_block), float32)
+        grads = cuda.local.array(width, float32)
+        values = cuda.local.array(width, float32)
+        centers = cuda.local.array(width, float32)
+        scales = cuda.local.array(width, float32)
+        sums = cuda.local.array(width, float32)
+        products = cuda.local.array(width, float32)
+        gammas = cuda.local.array(width, float32)
+        parts, channels, y = cuda.gridDim.x, x.shape[2], cuda.threadIdx.y
+        channel = (cuda.blockIdx.y * across + cuda.threadIdx.x) * width
+        live = channel < channels
+        grad_place = (y * across + cuda.threadIdx.x) * width
+        place = other_half + grad_place
+        first, stride = cuda.blockIdx.x * down + y, parts * down
+        end = x.shape[1] if live else first
+        if live:
+            load_statistics(centers, scales, mean, invvar, 0, channel, channels, channels)
+        slot = walk_sums(
+            ring, grad_place, ring, place, grad_output, x, 0, first, end, stride, channel, centers, sums, products
+        )
+        merge_sums(sums, products, boards)
+        if live and y == 0:
+            at = cuda.blockIdx.x * channels + channel
+            for k in range(width):
+                products[k] *= scales[k]
+            store_vector_from(pieces, (0, at), sums, 0, width)
+            store_vector_from(pieces, (1, at), products, 0, width)
+        grid_sync(arrivals, 0)
+        merge_parts(pieces, channels, channel, sums, products, boards)
+        if live and y == 0:
+            for k in range(width):
+                gamma = element(weight, channel + k)
+                boards[0, k, cuda.threadIdx.x] = affine(sums[k], gamma, None) / float32(x.shape[1])
+                boards[1, k, cuda.threadIdx.x] = affine(products[k], gamma, None) / float32(x.shape[1])
+                if cuda.blockIdx.x == 0:
+                    if grad_bias is not None:
+                        store(grad_bias, channel + k, sums[k])
+                    if grad_weight is not None:
+                        store(grad_weight, channel + k, products[k])
+        cuda.syncthreads()  # the channels' means are in shared memory before all threads read them
+        if live:
+            for k in range(width):
+                sums[k] = boards[0, k, cuda.threadIdx.x]
+                products[k] = boards[1, k, cuda.threadIdx.x]
+                if weight is not None:
+                    gammas[k] = load(weight, channel + k)
+        row = last_row(first, end, stride)
+        earlier = row - slots * stride
+        while row >= first:
+            slot = slot_before(slot, slots)
+            wait_copies(all_but_one)
+            take(grads, ring, slot * step + grad_place, grad_output)
+            take(values, ring, slot * step + place, x)
+            for k in range(width):
+                gradient = affine(grads[k], None if weight is None else gammas[k], None)
+                xhat = normalised_from_input(values[k], centers[k], scales[k])
+                grads[k] = (gradient - sums[k] - xhat * products[k]) * scales[k]
+            store_vector_from(grad_input, (0, row, channel), grads, 0, width)
+            if earlier >= first:
+                fetch(ring, slot * step + grad_place, grad_output, (0, earlier, channel))
+                fetch(ring, slot * step + place, x, (0, earlier, channel))
+            commit_copies()
+            row -= stride
+            earlier -= stride
+
+    return family_column_backward

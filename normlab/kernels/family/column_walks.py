@@ -1,0 +1,104 @@
+"""A thread's way down the rows of its channels, through its ring: the moments, or both sums, of what it reads.
+
+For the kernels of `columns` that find statistics. The last rows of a walk stay in the ring: as many as it has slots,
+the last one in the slot before the one that is returned.
+"""
+
+from functools import cache
+
+from normlab.engine import cast, commit_copies, cuda, float32, wait_copies
+from normlab.kernels.family.column_ring import next_slot
+from normlab.stages.ahead import fetcher
+from normlab.stages.moments import chan_merge_share
+
+
+@cache
+def moments_walker(dtype, itemsize, width, step, slots):
+    """The device function `walk_moments(ring, place, x, batch, row, end, stride, channel, means, m2s)`.
+
+    It returns how many rows there were, as a float of the accumulator's dtype, and the slot behind the last one. ring:
+    shared, slots of `step` elements; place: the thread's in each. row: its first; end: the batch's. means, m2s: local,
+    (width,).
+    """
+    _, fetch, take = fetcher(dtype, itemsize, width)
+    in_flight = slots - 1
+
+    @cuda.jit(device=True)
+    def walk_moments(ring, place, x, batch, row, end, stride, channel, means, m2s):
+        values = cuda.local.array(width, dtype)
+        count = cast(0, means)
+        for k in range(width):
+            means[k] = cast(0, means)
+            m2s[k] = cast(0, means)
+        ahead = row
+        for slot in range(in_flight):
+            if ahead < end:
+                fetch(ring, slot * step + place, x, (batch, ahead, channel))
+            commit_copies()
+            ahead += stride
+        slot = 0
+        free = in_flight
+        while row < end:
+            if ahead < end:
+                fetch(ring, free * step + place, x, (batch, ahead, channel))
+            commit_copies()
+            wait_copies(in_flight)
+            take(values, ring, slot * step + place, x)
+            share = float32(1) / (count + float32(1))
+            for k in range(width):  # a row is a group of one
+                means[k], m2s[k] = chan_merge_share(means[k], m2s[k], count, values[k], cast(0, means), share)
+            count += float32(1)
+            row += stride
+            ahead += stride
+            free = slot
+            slot = next_slot(slot, slots)
+        return count, slot
+
+    return walk_moments
+
+
+@cache
+def sums_walker(dtype, itemsize, width, step, slots):
+    """As `moments_walker`: `walk_sums(grad_ring, grad_place, ring, place, grad_output, x, batch, row, …, products)`.
+
+    The sums of dy and of dy (x - center) of the channels; returns the slot. centers, sums, products: local, (width,).
+    """
+    _, fetch, take = fetcher(dtype, itemsize, width)
+    in_flight = slots - 1
+
+    @cuda.jit(device=True)
+    def walk_sums(
+        grad_ring, grad_place, ring, place, grad_output, x, batch, row, end, stride, channel, centers, sums, products
+    ):
+        grads = cuda.local.array(width, dtype)
+        values = cuda.local.array(width, dtype)
+        for k in range(width):
+            sums[k] = cast(0, sums)
+            products[k] = cast(0, sums)
+        ahead = row
+        for slot in range(in_flight):
+            if ahead < end:
+                fetch(grad_ring, slot * step + grad_place, grad_output, (batch, ahead, channel))
+                fetch(ring, slot * step + place, x, (batch, ahead, channel))
+            commit_copies()
+            ahead += stride
+        slot = 0
+        free = in_flight
+        while row < end:
+            if ahead < end:
+                fetch(grad_ring, free * step + grad_place, grad_output, (batch, ahead, channel))
+                fetch(ring, free * step + place, x, (batch, ahead, channel))
+            commit_copies()
+            wait_copies(in_flight)
+            take(grads, grad_ring, slot * step + grad_place, grad_output)
+            take(values, ring, slot * step + place, x)
+            for k in range(width):
+                sums[k] += grads[k]
+                products[k] += grads[k] * (values[k] - centers[k])
+            row += stride
+            ahead += stride
+            free = slot
+            slot = next_slot(slot, slots)
+        return slot
+
+    return walk_sums
