@@ -31,7 +31,7 @@ from examine import (
     hold,
     statistics,
 )
-from family.examples import example
+from family.examples import example, few_blocks
 
 from normlab import arguments, family, keeping, ops
 from normlab.engine import using
@@ -151,6 +151,14 @@ MUTATIONS = [
     Mutation("columns: counts stay those of a thread", "kernels.family.column_merge", "count += other", "pass", "family columns"),
     Mutation("columns: read before it has come", "kernels.family.column_walks", "wait_copies(in_flight)", "wait_copies(slots)", "family columns"),
     Mutation("columns: the last kernel leaves out a thread's last row", "kernels.family.column_outputs", "first + min(turns - 1,", "first + min(turns - 2,", "family columns"),
+    Mutation("together: blocks do not wait for each other", "kernels.family.column_together", "grid_sync(arrivals, 0)", "cuda.syncthreads()", "family together"),
+    Mutation("together: a row from its neighbour's slot", "kernels.family.column_together", "return slot - 1 if slot > 0 else slots - 1", "return slot", "family together"),
+    Mutation("together: an earlier row comes too early", "kernels.family.column_together", "earlier = row - slots * stride", "earlier = row - (slots - 1) * stride", "family together"),
+    Mutation("together: taken before it has come", "kernels.family.column_together", "wait_copies(all_but_one)", "wait_copies(slots)", "family together"),
+    Mutation("together: the last row left out", "kernels.family.column_together", "(end - 1 - first) // stride * stride", "(end - 1 - stride - first) // stride * stride", "family together"),
+    Mutation("together: all parts have as many rows", "kernels.family.column_merge", "(turns * parts + part) * down", "turns * parts * down", "family together"),
+    Mutation("together: a thread's first part alone", "kernels.family.column_merge", "count += size\n            part += down", "count += size\n            part += parts", "family together"),
+    Mutation("together: mean(g) without gamma", "kernels.family.column_together", "affine(sums[k], gamma, None) /", "sums[k] /", "family together"),
     Mutation("merge: a channel's total divided, too", "kernels.family.merge", "store(total_first, index, sum_first)", "store(total_first, index, sum_first / divisor)", "family columns"),
     Mutation("columns: a column's neighbour", "kernels.family.column_ring", "(channel + k) // each", "channel // each", "family columns"),
     Mutation("merge: the first line's pieces again and again", "kernels.family.merge", "(batch * outer + item // inner) * sets", "batch * outer * sets", "family planes"),
@@ -222,6 +230,10 @@ FAMILY = {
     "planes": [("batch", (2, 1, 1027), 1, False), ("group", (2, 4, 5), 2, False), ("batch", (34, 1, 2), 1, False)],
     "rows": [("instance", (3, 2, 37), 2, False), ("group", (1, 4, 300), 2, False)],
     "columns": [("batch", (8, 33, 8), 33, True), ("group", (2, 8, 5), 4, True)],
+    "together": [
+        ("batch", (2, 40, 53), 40, True),
+        ("batch", (2, 128, 11), 128, True),
+    ],  # parts for as many threads, and two for some
 }
 
 
@@ -233,6 +245,8 @@ def check_family(what: str, monkeypatch):
         family.batch_norm(x, *running, momentum=0.25)
         np.testing.assert_allclose(running, [[1.25, 1.75], [1.25, 2.75]], rtol=1e-6)
         return
+    if what == "together":
+        few_blocks(monkeypatch)
     for (norm, shape, groups, last), schedule in itertools.product(FAMILY[what], SCHEDULES[:2]):
         with using("simulator", schedule):
             example(norm, shape, groups=groups, last=last).examine()

@@ -26,8 +26,8 @@ BUSY = 0.9  # of the multiprocessors
 
 
 class Plan(NamedTuple):
-    """across: vectors beside each other in a block. parts, stacks: the grid. turns: rows of a thread at most. room: bytes
-    for a block's ring.
+    """across: vectors beside each other in a block. parts, stacks: the grid. turns: rows of a thread at most. room:
+    bytes for a block's ring.
     """
 
     across: int
