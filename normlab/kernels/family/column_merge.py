@@ -72,24 +72,18 @@ def sums_merger(width, across):
     return merge_sums
 
 
-@cuda.jit(device=True)
-def rows_of_part(outer, parts, part, down):
-    """How many rows a part has, where parts take bundles of `down` rows in turn."""
-    turns = outer // (parts * down)
-    return turns * down + min(max(outer - (turns * parts + part) * down, 0), down)
-
-
 @cache
 def moments_of_all(width, across, down):
-    """The device function `merge_parts(pieces, outer, channels, channel, means, m2s, boards, counts)`.
+    """The device function `merge_parts(pieces, outer, turns, channels, channel, means, m2s, boards, counts)`.
 
-    Moments of a thread's channels over all `outer` rows, from those of each part, in all threads with y = 0; returns
-    the count. pieces: (2, parts · channels): means, sums of squared deviations.
+    Moments of a thread's channels over all `outer` rows, from those of each part, in all threads with y = 0. pieces:
+    (2, parts · channels): means, sums of squared deviations. A part has `turns` bundles of `down` rows, and its share
+    of those left over.
     """
     merge_moments = moments_merger(width, across)
 
     @cuda.jit(device=True)
-    def merge_parts(pieces, outer, channels, channel, means, m2s, boards, counts):
+    def merge_parts(pieces, outer, turns, channels, channel, means, m2s, boards, counts):
         part_means = cuda.local.array(width, float32)
         part_m2s = cuda.local.array(width, float32)
         count = float32(0)
@@ -97,16 +91,17 @@ def moments_of_all(width, across, down):
             means[k] = float32(0)
             m2s[k] = float32(0)
         part, parts = cuda.threadIdx.y, cuda.gridDim.x
+        left = outer - parts * turns * down
         while part < parts and channel < channels:
             load_vector_into(part_means, 0, pieces, (0, part * channels + channel), width)
             load_vector_into(part_m2s, 0, pieces, (1, part * channels + channel), width)
-            size = float32(rows_of_part(outer, parts, part, down))
+            size = float32(turns * down + min(max(left - part * down, 0), down))
             share = size / (count + size)
             for k in range(width):
                 means[k], m2s[k] = chan_merge_share(means[k], m2s[k], count, part_means[k], part_m2s[k], share)
             count += size
             part += down
-        return merge_moments(means, m2s, count, boards, counts)
+        merge_moments(means, m2s, count, boards, counts)
 
     return merge_parts
 

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from normlab.engine import cuda, launch_dependents, store
+from normlab.engine import cuda, flat, launch_dependents, store
 from normlab.kernels.family.column_merge import moments_merger, sums_merger
 from normlab.kernels.family.column_ring import RESIDENT, SLOTS, SLOTS_OF_TWO, THREADS, statistics_loader
 from normlab.kernels.family.column_walks import moments_walker, sums_walker
@@ -37,12 +37,15 @@ def build_moments(dtype, itemsize, width, across):
         y = cuda.threadIdx.y
         place = (y * across + cuda.threadIdx.x) * width
         batch, row, stride = rows_of(x, parts, y, down)
-        end = x.shape[1] if channel < x.shape[2] else row  # nothing to do but to come to the barriers
-        count, _ = walk_moments(ring, place, x, batch, row, end, stride, channel, means, m2s)
+        _, end, channels = x.shape
+        if channel >= channels:
+            row = end  # nothing to do but to come to the barriers
+        at, apart = (batch * end + row) * channels + channel, stride * channels
+        count, _, _ = walk_moments(ring, place, flat(x), at, row, end, stride, apart, means, m2s)
         count = merge_moments(means, m2s, count, boards, counts)
-        if y == 0 and channel < x.shape[2]:
+        if y == 0 and channel < channels:
             for k in range(width):
-                piece = cuda.blockIdx.x * x.shape[2] + channel + k
+                piece = cuda.blockIdx.x * channels + channel + k
                 store(pieces, (0, piece), means[k])
                 store(pieces, (1, piece), m2s[k])
                 store(pieces, (2, piece), count)
@@ -74,16 +77,18 @@ def build_sums(dtype, itemsize, width, across):
         y = cuda.threadIdx.y
         place = (y * across + cuda.threadIdx.x) * width
         batch, row, stride = rows_of(x, parts, y, down)
-        end = x.shape[1] if channel < x.shape[2] else row
+        _, end, channels = x.shape
+        if channel >= channels:
+            row = end
+        at, apart = (batch * end + row) * channels + channel, stride * channels
         if row < end:
-            load_statistics(centers, scales, mean, invvar, batch, channel, x.shape[2], sets)
-        walk_sums(
-            grad_ring, place, ring, place, grad_output, x, batch, row, end, stride, channel, centers, sums, products
-        )
+            load_statistics(centers, scales, mean, invvar, batch, channel, channels, sets)
+        memory = flat(grad_output), flat(x)
+        walk_sums(grad_ring, place, ring, place, *memory, at, row, end, stride, apart, centers, sums, products)
         merge_sums(sums, products, boards)
-        if y == 0 and channel < x.shape[2]:
+        if y == 0 and channel < channels:
             for k in range(width):
-                piece = cuda.blockIdx.x * x.shape[2] + channel + k
+                piece = cuda.blockIdx.x * channels + channel + k
                 store(pieces, (0, piece), sums[k])
                 store(pieces, (1, piece), products[k] * scales[k])
 

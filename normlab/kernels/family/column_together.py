@@ -16,30 +16,26 @@ from functools import cache
 from normlab.engine import (
     commit_copies,
     cuda,
+    flat,
     float32,
     grid_sync,
     load,
     store,
     store_vector_from,
+    uint32,
     wait_copies,
 )
 from normlab.kernels.family.column_merge import moments_merger, moments_of_all, sums_merger, sums_of_all
 from normlab.kernels.family.column_ring import statistics_loader
 from normlab.kernels.family.column_walks import moments_walker, sums_walker
 from normlab.stages.ahead import fetcher
-from normlab.stages.recompute import affine, element, normalised_from_input
-
-
-@cuda.jit(device=True)
-def last_row(first, end, stride):
-    """The last one of first, first + stride, … below end; first - stride, if there is none."""
-    return first + (end - 1 - first) // stride * stride
+from normlab.stages.recompute import affine, normalised_from_input
 
 
 @cuda.jit(device=True)
 def slot_before(slot, slots):
     """The place in the ring before this one."""
-    return slot - 1 if slot > 0 else slots - 1
+    return uint32(slot - 1) if slot > 0 else uint32(slots - 1)
 
 
 @cache
@@ -52,7 +48,7 @@ def build_forward(itemsize, width, across, down, slots):
     merge_moments, merge_parts = moments_merger(width, across), moments_of_all(width, across, down)
 
     @cuda.jit(launch_bounds=(threads, 1))
-    def family_column_forward(x, weight, bias, eps, pieces, arrivals, mean, variance, invvar, output):
+    def family_column_forward(x, weight, bias, eps, turns, pieces, arrivals, mean, variance, invvar, output):
         ring = cuda.shared.array(0, kind, alignment=16)
         boards = cuda.shared.array((2, width, half_block), float32)
         counts = cuda.shared.array(half_down, float32)
@@ -61,41 +57,49 @@ def build_forward(itemsize, width, across, down, slots):
         m2s = cuda.local.array(width, float32)
         gammas = cuda.local.array(width, float32)
         betas = cuda.local.array(width, float32)
-        parts, channels, y = cuda.gridDim.x, x.shape[2], cuda.threadIdx.y
-        channel = (cuda.blockIdx.y * across + cuda.threadIdx.x) * width
+        _, end, channels = x.shape
+        column, y, stride = cuda.threadIdx.x, cuda.threadIdx.y, cuda.gridDim.x * down
+        channel = (cuda.blockIdx.y * across + column) * width
         live = channel < channels
-        place = (y * across + cuda.threadIdx.x) * width
-        first, stride = cuda.blockIdx.x * down + y, parts * down
-        end = x.shape[1] if live else first  # nothing to do but to come to the barriers
-        count, slot = walk_moments(ring, place, x, 0, first, end, stride, channel, means, m2s)
+        first = cuda.blockIdx.x * down + y if live else end  # then there is nothing to do but to come to the barriers
+        at, apart, place = first * channels + channel, stride * channels, (y * across + column) * width
+        count, row, slot = walk_moments(ring, place, flat(x), at, first, end, stride, apart, means, m2s)
         merge_moments(means, m2s, count, boards, counts)
-        if live and y == 0:
-            at = cuda.blockIdx.x * channels + channel
-            store_vector_from(pieces, (0, at), means, 0, width)
-            store_vector_from(pieces, (1, at), m2s, 0, width)
-        grid_sync(arrivals, 0)
-        count = merge_parts(pieces, x.shape[1], channels, channel, means, m2s, boards, counts)
-        if live and y == 0:
-            for k in range(width):
-                invstd = float32(1) / math.sqrt(m2s[k] / count + eps)
-                boards[0, k, cuda.threadIdx.x] = means[k]
-                boards[1, k, cuda.threadIdx.x] = invstd
-                if cuda.blockIdx.x == 0:
-                    store(mean, channel + k, means[k])
-                    store(invvar, channel + k, invstd)
-                    if variance is not None:
-                        store(variance, channel + k, m2s[k] / (count - float32(1)))
-        cuda.syncthreads()  # the channels' statistics are in shared memory before all threads read them
         if live:
+            if y == 0:
+                piece = cuda.blockIdx.x * channels + channel
+                store_vector_from(pieces, (0, piece), means, 0, width)
+                store_vector_from(pieces, (1, piece), m2s, 0, width)
             for k in range(width):
-                means[k] = boards[0, k, cuda.threadIdx.x]
-                m2s[k] = boards[1, k, cuda.threadIdx.x]
                 if weight is not None:
                     gammas[k] = load(weight, channel + k)
                 if bias is not None:
                     betas[k] = load(bias, channel + k)
-        row = last_row(first, end, stride)
+        grid_sync(arrivals, 0)
+        merge_parts(pieces, end, turns, channels, channel, means, m2s, boards, counts)
+        if y == 0:
+            for k in range(width):
+                boards[0, k, column] = means[k]
+                boards[1, k, column] = m2s[k]
+        cuda.syncthreads()  # the moments are in shared memory before several threads take them, a channel each
+        k, count = y, float32(end)
+        while live and k < width:
+            m2 = boards[1, k, column]
+            scale = float32(1) / math.sqrt(m2 / count + eps)
+            boards[1, k, column] = scale
+            if cuda.blockIdx.x == 0:
+                store(mean, channel + k, boards[0, k, column])
+                store(invvar, channel + k, scale)
+                if variance is not None:
+                    store(variance, channel + k, m2 / (count - float32(1)))
+            k += down
+        cuda.syncthreads()  # every channel's scale is there before all threads read it
+        for k in range(width):
+            means[k] = boards[0, k, column]
+            m2s[k] = boards[1, k, column]
+        row -= stride
         earlier = row - slots * stride  # which comes next into the row's place
+        at, ring_apart = row * channels + channel, slots * apart
         while row >= first:
             slot = slot_before(slot, slots)
             wait_copies(all_but_one)
@@ -104,12 +108,13 @@ def build_forward(itemsize, width, across, down, slots):
                 gamma = None if weight is None else gammas[k]
                 beta = None if bias is None else betas[k]
                 values[k] = affine(normalised_from_input(values[k], means[k], m2s[k]), gamma, beta)
-            store_vector_from(output, (0, row, channel), values, 0, width)
+            store_vector_from(flat(output), at, values, 0, width)
             if earlier >= first:
-                fetch(ring, slot * step + place, x, (0, earlier, channel))
+                fetch(ring, slot * step + place, flat(x), at - ring_apart)
             commit_copies()
             row -= stride
             earlier -= stride
+            at -= apart
 
     return family_column_forward
 
@@ -137,46 +142,51 @@ def build_backward(itemsize, width, across, down, slots):
         sums = cuda.local.array(width, float32)
         products = cuda.local.array(width, float32)
         gammas = cuda.local.array(width, float32)
-        parts, channels, y = cuda.gridDim.x, x.shape[2], cuda.threadIdx.y
-        channel = (cuda.blockIdx.y * across + cuda.threadIdx.x) * width
+        _, end, channels = x.shape
+        column, y, stride = cuda.threadIdx.x, cuda.threadIdx.y, cuda.gridDim.x * down
+        channel = (cuda.blockIdx.y * across + column) * width
         live = channel < channels
-        grad_place = (y * across + cuda.threadIdx.x) * width
+        first = cuda.blockIdx.x * down + y if live else end
+        at, apart, grad_place = first * channels + channel, stride * channels, (y * across + column) * width
         place = other_half + grad_place
-        first, stride = cuda.blockIdx.x * down + y, parts * down
-        end = x.shape[1] if live else first
         if live:
             load_statistics(centers, scales, mean, invvar, 0, channel, channels, channels)
-        slot = walk_sums(
-            ring, grad_place, ring, place, grad_output, x, 0, first, end, stride, channel, centers, sums, products
+        memory = flat(grad_output), flat(x)
+        row, slot = walk_sums(
+            ring, grad_place, ring, place, *memory, at, first, end, stride, apart, centers, sums, products
         )
         merge_sums(sums, products, boards)
-        if live and y == 0:
-            at = cuda.blockIdx.x * channels + channel
-            for k in range(width):
-                products[k] *= scales[k]
-            store_vector_from(pieces, (0, at), sums, 0, width)
-            store_vector_from(pieces, (1, at), products, 0, width)
+        if live:
+            if y == 0:
+                piece = cuda.blockIdx.x * channels + channel
+                for k in range(width):
+                    products[k] *= scales[k]
+                store_vector_from(pieces, (0, piece), sums, 0, width)
+                store_vector_from(pieces, (1, piece), products, 0, width)
+            if weight is not None:
+                for k in range(width):
+                    gammas[k] = load(weight, channel + k)
         grid_sync(arrivals, 0)
         merge_parts(pieces, channels, channel, sums, products, boards)
-        if live and y == 0:
+        if y == 0:
             for k in range(width):
-                gamma = element(weight, channel + k)
-                boards[0, k, cuda.threadIdx.x] = affine(sums[k], gamma, None) / float32(x.shape[1])
-                boards[1, k, cuda.threadIdx.x] = affine(products[k], gamma, None) / float32(x.shape[1])
-                if cuda.blockIdx.x == 0:
-                    if grad_bias is not None:
-                        store(grad_bias, channel + k, sums[k])
-                    if grad_weight is not None:
-                        store(grad_weight, channel + k, products[k])
-        cuda.syncthreads()  # the channels' means are in shared memory before all threads read them
+                boards[0, k, column] = sums[k]
+                boards[1, k, column] = products[k]
+        cuda.syncthreads()  # the sums are in shared memory before all threads read them
+        if live and cuda.blockIdx.x == 0:
+            for k in range(y, width, down):
+                if grad_bias is not None:
+                    store(grad_bias, channel + k, boards[0, k, column])
+                if grad_weight is not None:
+                    store(grad_weight, channel + k, boards[1, k, column])
         if live:
-            for k in range(width):
-                sums[k] = boards[0, k, cuda.threadIdx.x]
-                products[k] = boards[1, k, cuda.threadIdx.x]
-                if weight is not None:
-                    gammas[k] = load(weight, channel + k)
-        row = last_row(first, end, stride)
+            for k in range(width):  # from here on the means of g and g x̂
+                gamma = None if weight is None else gammas[k]
+                sums[k] = affine(boards[0, k, column], gamma, None) / float32(end)
+                products[k] = affine(boards[1, k, column], gamma, None) / float32(end)
+        row -= stride
         earlier = row - slots * stride
+        at, ring_apart = row * channels + channel, slots * apart
         while row >= first:
             slot = slot_before(slot, slots)
             wait_copies(all_but_one)
@@ -186,12 +196,13 @@ def build_backward(itemsize, width, across, down, slots):
                 gradient = affine(grads[k], None if weight is None else gammas[k], None)
                 xhat = normalised_from_input(values[k], centers[k], scales[k])
                 grads[k] = (gradient - sums[k] - xhat * products[k]) * scales[k]
-            store_vector_from(grad_input, (0, row, channel), grads, 0, width)
+            store_vector_from(flat(grad_input), at, grads, 0, width)
             if earlier >= first:
-                fetch(ring, slot * step + grad_place, grad_output, (0, earlier, channel))
-                fetch(ring, slot * step + place, x, (0, earlier, channel))
+                fetch(ring, slot * step + grad_place, flat(grad_output), at - ring_apart)
+                fetch(ring, slot * step + place, flat(x), at - ring_apart)
             commit_copies()
             row -= stride
             earlier -= stride
+            at -= apart
 
     return family_column_backward

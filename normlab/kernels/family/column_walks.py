@@ -6,25 +6,26 @@ the last one in the slot before the one that is returned.
 
 from functools import cache
 
-from normlab.engine import cast, commit_copies, cuda, float32, wait_copies
+from normlab.engine import cast, commit_copies, cuda, float32, uint32, wait_copies
 from normlab.kernels.family.column_ring import next_slot
 from normlab.stages.ahead import fetcher
-from normlab.stages.moments import chan_merge_share
+from normlab.stages.moments import chan_merge_value
 
 
 @cache
 def moments_walker(dtype, itemsize, width, step, slots):
-    """The device function `walk_moments(ring, place, x, batch, row, end, stride, channel, means, m2s)`.
+    """The device function `walk_moments(ring, place, x, at, row, end, stride, apart, means, m2s)`.
 
-    It returns how many rows there were, as a float of the accumulator's dtype, and the slot behind the last one. ring:
-    shared, slots of `step` elements; place: the thread's in each. row: its first; end: the batch's. means, m2s: local,
+    It returns how many rows there were, as a float of the accumulator's dtype, and the row and the slot behind the last
+    one. ring: shared, slots of `step` elements; place: the thread's in each. x: flat. The first row begins at `at` and
+    has the number `row`; further ones are `stride` rows, `apart` elements, away, up to `end`. means, m2s: local,
     (width,).
     """
     _, fetch, take = fetcher(dtype, itemsize, width)
     in_flight = slots - 1
 
     @cuda.jit(device=True)
-    def walk_moments(ring, place, x, batch, row, end, stride, channel, means, m2s):
+    def walk_moments(ring, place, x, at, row, end, stride, apart, means, m2s):
         values = cuda.local.array(width, dtype)
         count = cast(0, means)
         for k in range(width):
@@ -33,42 +34,44 @@ def moments_walker(dtype, itemsize, width, step, slots):
         ahead = row
         for slot in range(in_flight):
             if ahead < end:
-                fetch(ring, slot * step + place, x, (batch, ahead, channel))
+                fetch(ring, slot * step + place, x, at)
             commit_copies()
             ahead += stride
-        slot = 0
-        free = in_flight
+            at += apart
+        slot = uint32(0)
+        free = uint32(in_flight)
         while row < end:
             if ahead < end:
-                fetch(ring, free * step + place, x, (batch, ahead, channel))
+                fetch(ring, free * step + place, x, at)
             commit_copies()
             wait_copies(in_flight)
             take(values, ring, slot * step + place, x)
             share = float32(1) / (count + float32(1))
-            for k in range(width):  # a row is a group of one
-                means[k], m2s[k] = chan_merge_share(means[k], m2s[k], count, values[k], cast(0, means), share)
+            for k in range(width):
+                means[k], m2s[k] = chan_merge_value(means[k], m2s[k], count, values[k], share)
             count += float32(1)
             row += stride
             ahead += stride
+            at += apart
             free = slot
             slot = next_slot(slot, slots)
-        return count, slot
+        return count, row, slot
 
     return walk_moments
 
 
 @cache
 def sums_walker(dtype, itemsize, width, step, slots):
-    """As `moments_walker`: `walk_sums(grad_ring, grad_place, ring, place, grad_output, x, batch, row, …, products)`.
+    """As `moments_walker`: `walk_sums(grad_ring, grad_place, ring, place, grad_output, x, at, …, sums, products)`.
 
-    The sums of dy and of dy (x - center) of the channels; returns the slot. centers, sums, products: local, (width,).
+    The sums of dy and of dy (x - center) of the channels. centers, sums, products: local, (width,).
     """
     _, fetch, take = fetcher(dtype, itemsize, width)
     in_flight = slots - 1
 
     @cuda.jit(device=True)
     def walk_sums(
-        grad_ring, grad_place, ring, place, grad_output, x, batch, row, end, stride, channel, centers, sums, products
+        grad_ring, grad_place, ring, place, grad_output, x, at, row, end, stride, apart, centers, sums, products
     ):
         grads = cuda.local.array(width, dtype)
         values = cuda.local.array(width, dtype)
@@ -78,16 +81,17 @@ def sums_walker(dtype, itemsize, width, step, slots):
         ahead = row
         for slot in range(in_flight):
             if ahead < end:
-                fetch(grad_ring, slot * step + grad_place, grad_output, (batch, ahead, channel))
-                fetch(ring, slot * step + place, x, (batch, ahead, channel))
+                fetch(grad_ring, slot * step + grad_place, grad_output, at)
+                fetch(ring, slot * step + place, x, at)
             commit_copies()
             ahead += stride
-        slot = 0
-        free = in_flight
+            at += apart
+        slot = uint32(0)
+        free = uint32(in_flight)
         while row < end:
             if ahead < end:
-                fetch(grad_ring, free * step + grad_place, grad_output, (batch, ahead, channel))
-                fetch(ring, free * step + place, x, (batch, ahead, channel))
+                fetch(grad_ring, free * step + grad_place, grad_output, at)
+                fetch(ring, free * step + place, x, at)
             commit_copies()
             wait_copies(in_flight)
             take(grads, grad_ring, slot * step + grad_place, grad_output)
@@ -97,8 +101,9 @@ def sums_walker(dtype, itemsize, width, step, slots):
                 products[k] += grads[k] * (values[k] - centers[k])
             row += stride
             ahead += stride
+            at += apart
             free = slot
             slot = next_slot(slot, slots)
-        return slot
+        return row, slot
 
     return walk_sums

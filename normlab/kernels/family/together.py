@@ -80,8 +80,9 @@ def launch_forward(launch, memory, plan: Plan, width, x, weight, bias, eps, mean
     kernel = build_forward(x.dtype.itemsize, width, plan.across, plan.down, slots)
     scratch = _scratch(memory, plan, mean)
     shared_bytes = slots * THREADS * BYTES
-    statistics = mean, variance, invvar
-    launch(kernel, *plan.blocks, x, weight, bias, eps, *scratch, *statistics, output, shared_bytes=shared_bytes)
+    given, results = (x, weight, bias, eps), (mean, variance, invvar, output)
+    turns = np.int64(x.shape[1] // (plan.parts * plan.down))
+    launch(kernel, *plan.blocks, *given, turns, *scratch, *results, shared_bytes=shared_bytes)
 
 
 def launch_backward(
