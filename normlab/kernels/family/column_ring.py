@@ -15,7 +15,7 @@ IN_FLIGHT_OF_TWO = SLOTS_OF_TWO - 1
 @cuda.jit(device=True)
 def next_slot(slot, slots):
     """The place in the ring behind this one."""
-    return uint32(slot + 1) if slot + 1 < slots else uint32(0)
+    return uint32(slot + 1) if slot < slots - 1 else uint32(0)
 
 
 @cache
