@@ -65,21 +65,23 @@ class Example:
 
     def examine(self) -> tuple:
         """Hold forward and backward to their bounds; returns all results."""
+        forward = self.forward()
+        results = *forward, *self.backward(*forward[1:])
+        self.hold(results, self.arithmetic)
+        return results
+
+    def hold(self, results: tuple, arithmetic: oracle.Arithmetic):
+        """Hold all results to their bounds."""
         affine = self.weight, self.bias, self.eps
-        results = self.forward()
         want = truth.family_norm(self.x, self.sets, *affine)
-        errors = bounds.family_norm_bound(self.x, self.sets, *affine, self.arithmetic)
-        for what, got, right, limit in zip(want._fields, results, want, errors, strict=True):
+        errors = bounds.family_norm_bound(self.x, self.sets, *affine, arithmetic)
+        for what, got, right, limit in zip(want._fields, results[:3], want, errors, strict=True):
             hold(f"family {self.norm} {what}", got, right, limit)
-        gradients = self.backward(*results[1:])
         want = truth.family_norm_backward(self.grad_output, self.x, self.sets, *affine)
-        unstored = bounds.family_norm_backward_bound(
-            self.grad_output, self.x, self.sets, *affine, self.arithmetic, errors
-        )
-        limits = bounds.stored(unstored, want, self.arithmetic.parameter)
-        for what, got, right, limit in zip(want._fields, gradients, want, limits, strict=True):
+        unstored = bounds.family_norm_backward_bound(self.grad_output, self.x, self.sets, *affine, arithmetic, errors)
+        limits = bounds.stored(unstored, want, arithmetic.parameter)
+        for what, got, right, limit in zip(want._fields, results[3:], want, limits, strict=True):
             hold(f"family {self.norm} {what}", got, right, limit)
-        return *results, *gradients
 
 
 def channels_last(array: np.ndarray) -> np.ndarray:
