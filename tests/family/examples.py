@@ -103,15 +103,17 @@ def example(
     return Example(norm, x, dy, *given, eps, groups)
 
 
-def few_blocks(monkeypatch):
-    """Let batch norms of channels last be one kernel a pass, of 3 small blocks, whose rings hold a thread's last rows.
+def few_blocks(monkeypatch, ring=2):
+    """Let batch norms of channels last be one kernel a pass, of 3 small blocks, whose shared memory holds few rows.
 
-    They hold 6 in float32, 5 in 16 bits, and in the backward 3 and 2.
+    It has 6 slots in float32, 5 in 16 bits, and in the backward 3 and 2; `ring` of them are the ring.
     """
     together = import_module("normlab.kernels.family.together")  # as it is now: tests of mutants import it afresh
     for name, value in {
         "THREADS": 64,
         "BUSY": 0.1,
+        "RING": ring,
+        "RING_OF_TWO": ring,
         "multiprocessors": lambda array: 3,
         "block_shared_bytes": lambda capability: 8 * 1024,
     }.items():

@@ -42,9 +42,9 @@ def kernels(t, v):
         yield column_outputs.build_gradient(*form), (x, x, row, row, weight, row, row, *view, number, x)
     if u is np.float32:
         plan = plan_for(Sets(1, 2**18, 64, 1, 1), wide, np.empty(0, t))
-        form, found = (size, wide, plan.across, plan.down), (pieces, (np.int32, 1))
-        yield column_together.build_forward(*form, 27), (x, weight, weight, u, number, *found, row, row, row, x)
-        yield column_together.build_backward(*form, 13), (x, x, row, row, weight, *found, x, weight, weight)
+        form, found = (size, wide, plan.across, plan.down), (number, pieces, (np.int32, 1))
+        yield column_together.build_forward(*form, 27, 18), (x, weight, weight, u, *found, row, row, row, x)
+        yield column_together.build_backward(*form, 13, 8), (x, x, row, row, weight, *found, x, weight, weight)
         for values in (49 * wide, 8192 * 4):  # a warp a set, and the most that a block holds
             deal = rows.deal_for(Sets(1, 1, 1, 1, values), wide)
             yield rows.build(dtype, deal, 1), ((t, 2), weight, weight, u, number, number, row, row, (t, 2))
@@ -97,8 +97,8 @@ def test_a_block_of_a_pass_in_one_kernel_fits_on_a_multiprocessor(t, channels):
     together.launch_forward(launch, memory, plan, wide, like, row, row, np.float32(1), row, row, row, like)
     together.launch_backward(launch, memory, plan, wide, like, like, row, row, row, like, row, row)
     u, x = (np.float32, 1), (t, 3)
-    found = (np.float32, 2), (np.int32, 1)
-    types = (x, u, u, np.float32, np.int64, *found, u, u, u, x), (x, x, u, u, u, *found, x, u, u)
+    found = np.int64, (np.float32, 2), (np.int32, 1)
+    types = (x, u, u, np.float32, *found, u, u, u, x), (x, x, u, u, u, *found, x, u, u)
     for (kernel, (across, down), shared_bytes), taken in zip(launched, types, strict=True):
         needed = resources(kernel, taken)
         assert occupancy(needed.registers, needed.shared_bytes + shared_bytes, across * down).blocks == 1

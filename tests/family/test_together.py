@@ -43,6 +43,14 @@ def test_all_is_within_bounds_and_the_same_in_every_schedule(monkeypatch, shape,
             np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("ring", [1, 4, 100])
+def test_a_ring_may_have_one_slot_or_all(monkeypatch, ring):
+    few_blocks(monkeypatch, ring)
+    one = example("batch", (2, 40, 9, 8), last=True)
+    with using("simulator"):
+        one.examine()
+
+
 @pytest.mark.parametrize("affine", ["weight", "bias", "none"])
 def test_parameters_may_be_absent_and_rows_few(monkeypatch, affine):
     few_blocks(monkeypatch)

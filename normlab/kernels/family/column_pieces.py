@@ -41,7 +41,7 @@ def build_moments(dtype, itemsize, width, across):
         if channel >= channels:
             row = end  # nothing to do but to come to the barriers
         at, apart = (batch * end + row) * channels + channel, stride * channels
-        count, _, _ = walk_moments(ring, place, flat(x), at, row, end, stride, apart, means, m2s)
+        count = walk_moments(ring, place, flat(x), at, row, end, stride, apart, means, m2s)
         count = merge_moments(means, m2s, count, boards, counts)
         if y == 0 and channel < channels:
             for k in range(width):

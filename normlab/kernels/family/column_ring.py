@@ -13,9 +13,9 @@ IN_FLIGHT_OF_TWO = SLOTS_OF_TWO - 1
 
 
 @cuda.jit(device=True)
-def next_slot(slot, slots):
-    """The place in the ring behind this one."""
-    return uint32(slot + 1) if slot < slots - 1 else uint32(0)
+def next_slot(slot, first, slots):
+    """The place behind this one in a ring that begins with the slot `first`."""
+    return uint32(slot + 1) if slot < slots - 1 else uint32(first)
 
 
 @cache

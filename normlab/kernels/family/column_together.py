@@ -1,13 +1,14 @@
 """Batch norm of channels last in one kernel a pass: blocks that meet, and keep the rows that they have read last.
 
-Each block walks down its rows (`column_walks`), through a ring as large as its shared memory. Then all blocks meet, and
-each merges what all have found of its channels: in the same order, so that all know the same. It walks back up, and has
-the last rows in its ring still; where a row has been, an earlier one is fetched. The first blocks of the channels leave
-their statistics, and in the backward their sums.
+Each block walks down its rows (`column_walks`) and keeps the first ones in shared memory; the others go through a ring
+there. Then all blocks meet, and each merges what all have found of its channels: in the same order, so that all know
+the same. It walks back up, to rows that are in the ring, then in L2, then in DRAM, and last the kept ones: had it kept
+the last ones, L2 would hold these, too, and fewer others. The first blocks of the channels leave their statistics, and
+in the backward their sums.
 
 Grid (parts, stacks), all of it on the GPU at once, block (across, down). A block of a part takes bundles of `down`
 rows in turn, of the channels of a stack.
-Moves: x, and in the backward dy, twice, less what rings and L2 hold; the output once. Bound by: memory.
+Moves: x, and in the backward dy, twice, less what shared memory and L2 hold; the output once. Bound by: memory.
 """
 
 import math
@@ -33,18 +34,29 @@ from normlab.stages.recompute import affine, normalised_from_input
 
 
 @cuda.jit(device=True)
-def slot_before(slot, slots):
-    """The place in the ring before this one."""
-    return uint32(slot - 1) if slot > 0 else uint32(slots - 1)
+def rows_of(turns, first, stride, end):
+    """How many rows a thread has: `turns` or one more, or none."""
+    if first >= end:
+        return uint32(0)
+    return uint32(turns + 1) if first + turns * stride < end else uint32(turns)
+
+
+@cuda.jit(device=True)
+def slot_of(row, slot, kept, slots):
+    """Where a thread's row lies, if the one behind it lies in `slot`."""
+    if row < kept:
+        return row
+    return uint32(slot - 1) if slot > kept else uint32(slots - 1)
 
 
 @cache
-def build_forward(itemsize, width, across, down, slots):
-    """The kernel for a ring of so many slots, in dynamic shared memory."""
+def build_forward(itemsize, width, across, down, slots, kept):
+    """The kernel for so many slots, in dynamic shared memory, the first ones for rows that are kept."""
     threads, step = across * down, across * down * width
-    half_block, half_down, all_but_one = threads // 2, down // 2, slots - 1
+    half_block, half_down, ring_slots = threads // 2, down // 2, slots - kept
     kind, fetch, take = fetcher(float32, itemsize, width)
-    walk_moments = moments_walker(float32, itemsize, width, step, slots)
+    walk_moments = moments_walker(float32, itemsize, width, step, slots, kept)
+    all_but_one = ring_slots - 1
     merge_moments, merge_parts = moments_merger(width, across), moments_of_all(width, across, down)
 
     @cuda.jit(launch_bounds=(threads, 1))
@@ -63,7 +75,7 @@ def build_forward(itemsize, width, across, down, slots):
         live = channel < channels
         first = cuda.blockIdx.x * down + y if live else end  # then there is nothing to do but to come to the barriers
         at, apart, place = first * channels + channel, stride * channels, (y * across + column) * width
-        count, row, slot = walk_moments(ring, place, flat(x), at, first, end, stride, apart, means, m2s)
+        count = walk_moments(ring, place, flat(x), at, first, end, stride, apart, means, m2s)
         merge_moments(means, m2s, count, boards, counts)
         if live:
             if y == 0:
@@ -97,11 +109,13 @@ def build_forward(itemsize, width, across, down, slots):
         for k in range(width):
             means[k] = boards[0, k, column]
             m2s[k] = boards[1, k, column]
-        row -= stride
-        earlier = row - slots * stride  # which comes next into the row's place
-        at, ring_apart = row * channels + channel, slots * apart
-        while row >= first:
-            slot = slot_before(slot, slots)
+        row = rows_of(turns, first, stride, end)
+        at, ring_apart = (first + row * stride) * channels + channel, ring_slots * apart
+        slot = uint32(kept + (row - kept) % ring_slots)  # of the row behind the last one
+        while row > 0:
+            row = uint32(row - 1)
+            at -= apart
+            slot = slot_of(row, slot, kept, slots)
             wait_copies(all_but_one)
             take(values, ring, slot * step + place, x)
             for k in range(width):
@@ -109,29 +123,27 @@ def build_forward(itemsize, width, across, down, slots):
                 beta = None if bias is None else betas[k]
                 values[k] = affine(normalised_from_input(values[k], means[k], m2s[k]), gamma, beta)
             store_vector_from(flat(output), at, values, 0, width)
-            if earlier >= first:
+            if row >= slots:  # the row that was here before it comes back
                 fetch(ring, slot * step + place, flat(x), at - ring_apart)
             commit_copies()
-            row -= stride
-            earlier -= stride
-            at -= apart
 
     return family_column_forward
 
 
 @cache
-def build_backward(itemsize, width, across, down, slots):
+def build_backward(itemsize, width, across, down, slots, kept):
     """As `build_forward`; dy has the first half of the ring's memory, x the other."""
     threads, step = across * down, across * down * width
-    half_block, all_but_one, other_half = threads // 2, slots - 1, slots * across * down * width
+    half_block, ring_slots, other_half = threads // 2, slots - kept, slots * across * down * width
     kind, fetch, take = fetcher(float32, itemsize, width)
-    walk_sums = sums_walker(float32, itemsize, width, step, slots)
+    walk_sums = sums_walker(float32, itemsize, width, step, slots, kept)
+    all_but_one = ring_slots - 1
     merge_sums, merge_parts = sums_merger(width, across), sums_of_all(width, across, down)
     load_statistics = statistics_loader(width)
 
     @cuda.jit(launch_bounds=(threads, 1))
     def family_column_backward(
-        grad_output, x, mean, invvar, weight, pieces, arrivals, grad_input, grad_weight, grad_bias
+        grad_output, x, mean, invvar, weight, turns, pieces, arrivals, grad_input, grad_weight, grad_bias
     ):
         ring = cuda.shared.array(0, kind, alignment=16)
         boards = cuda.shared.array((2, width, half_block), float32)
@@ -152,9 +164,7 @@ def build_backward(itemsize, width, across, down, slots):
         if live:
             load_statistics(centers, scales, mean, invvar, 0, channel, channels, channels)
         memory = flat(grad_output), flat(x)
-        row, slot = walk_sums(
-            ring, grad_place, ring, place, *memory, at, first, end, stride, apart, centers, sums, products
-        )
+        walk_sums(ring, grad_place, ring, place, *memory, at, first, end, stride, apart, centers, sums, products)
         merge_sums(sums, products, boards)
         if live:
             if y == 0:
@@ -184,11 +194,13 @@ def build_backward(itemsize, width, across, down, slots):
                 gamma = None if weight is None else gammas[k]
                 sums[k] = affine(boards[0, k, column], gamma, None) / float32(end)
                 products[k] = affine(boards[1, k, column], gamma, None) / float32(end)
-        row -= stride
-        earlier = row - slots * stride
-        at, ring_apart = row * channels + channel, slots * apart
-        while row >= first:
-            slot = slot_before(slot, slots)
+        row = rows_of(turns, first, stride, end)
+        at, ring_apart = (first + row * stride) * channels + channel, ring_slots * apart
+        slot = uint32(kept + (row - kept) % ring_slots)
+        while row > 0:
+            row = uint32(row - 1)
+            at -= apart
+            slot = slot_of(row, slot, kept, slots)
             wait_copies(all_but_one)
             take(grads, ring, slot * step + grad_place, grad_output)
             take(values, ring, slot * step + place, x)
@@ -197,12 +209,9 @@ def build_backward(itemsize, width, across, down, slots):
                 xhat = normalised_from_input(values[k], centers[k], scales[k])
                 grads[k] = (gradient - sums[k] - xhat * products[k]) * scales[k]
             store_vector_from(flat(grad_input), at, grads, 0, width)
-            if earlier >= first:
+            if row >= slots:
                 fetch(ring, slot * step + grad_place, flat(grad_output), at - ring_apart)
                 fetch(ring, slot * step + place, flat(x), at - ring_apart)
             commit_copies()
-            row -= stride
-            earlier -= stride
-            at -= apart
 
     return family_column_backward

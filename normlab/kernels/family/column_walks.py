@@ -1,7 +1,7 @@
 """A thread's way down the rows of its channels, through its ring: the moments, or both sums, of what it reads.
 
-For the kernels of `columns` that find statistics. The last rows of a walk stay in the ring: as many as it has slots,
-the last one in the slot before the one that is returned.
+For the kernels of `columns` that find statistics. The first slots may be for rows that stay there, `kept` of them: row
+t lies in slot t. All others go through the rest of the slots, a ring, in which the last of them stay.
 """
 
 from functools import cache
@@ -13,16 +13,15 @@ from normlab.stages.moments import chan_merge_value
 
 
 @cache
-def moments_walker(dtype, itemsize, width, step, slots):
+def moments_walker(dtype, itemsize, width, step, slots, kept=0):
     """The device function `walk_moments(ring, place, x, at, row, end, stride, apart, means, m2s)`.
 
-    It returns how many rows there were, as a float of the accumulator's dtype, and the row and the slot behind the last
-    one. ring: shared, slots of `step` elements; place: the thread's in each. x: flat. The first row begins at `at` and
-    has the number `row`; further ones are `stride` rows, `apart` elements, away, up to `end`. means, m2s: local,
-    (width,).
+    It returns how many rows there were, as a float of the accumulator's dtype. ring: shared, slots of `step` elements;
+    place: the thread's in each. x: flat. The first row begins at `at` and has the number `row`; further ones are
+    `stride` rows, `apart` elements, away, up to `end`. means, m2s: local, (width,).
     """
     _, fetch, take = fetcher(dtype, itemsize, width)
-    in_flight = slots - 1
+    in_flight = slots - kept - 1
 
     @cuda.jit(device=True)
     def walk_moments(ring, place, x, at, row, end, stride, apart, means, m2s):
@@ -53,21 +52,21 @@ def moments_walker(dtype, itemsize, width, step, slots):
             row += stride
             ahead += stride
             at += apart
-            free = slot
-            slot = next_slot(slot, slots)
-        return count, row, slot
+            free = next_slot(free, kept, slots)
+            slot = next_slot(slot, kept, slots)
+        return count
 
     return walk_moments
 
 
 @cache
-def sums_walker(dtype, itemsize, width, step, slots):
+def sums_walker(dtype, itemsize, width, step, slots, kept=0):
     """As `moments_walker`: `walk_sums(grad_ring, grad_place, ring, place, grad_output, x, at, …, sums, products)`.
 
     The sums of dy and of dy (x - center) of the channels. centers, sums, products: local, (width,).
     """
     _, fetch, take = fetcher(dtype, itemsize, width)
-    in_flight = slots - 1
+    in_flight = slots - kept - 1
 
     @cuda.jit(device=True)
     def walk_sums(
@@ -102,8 +101,7 @@ def sums_walker(dtype, itemsize, width, step, slots):
             row += stride
             ahead += stride
             at += apart
-            free = slot
-            slot = next_slot(slot, slots)
-        return row, slot
+            free = next_slot(free, kept, slots)
+            slot = next_slot(slot, kept, slots)
 
     return walk_sums

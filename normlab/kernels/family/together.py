@@ -5,7 +5,6 @@ few rows for so many threads, not where channels do not give nearly all blocks s
 16 bytes.
 """
 
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,8 @@ from normlab.stages.vector import BYTES
 TOGETHER = True  # False: three kernels a pass for all
 NEEDED = 9, 0  # compute capability: others have not been measured
 THREADS = 512
+RING = 9  # slots that rows go through in the forward; all others keep theirs
+RING_OF_TWO = 5  # in the backward, of x and of dy
 MOST_PIECES = 2**14  # that a block merges, of 8 bytes each; blocks of fewer channels have fewer
 NARROWEST = 8  # vectors of 16 bytes: a line of memory
 FEWEST = 4  # rows of a thread
@@ -77,12 +78,11 @@ def plan_for(sets: Sets, width: int, like: Any) -> Plan | None:
 def launch_forward(launch, memory, plan: Plan, width, x, weight, bias, eps, mean, variance, invvar, output):
     """Queue the kernel; arrays as for `family.forward`."""
     slots = plan.room // (THREADS * BYTES)
-    kernel = build_forward(x.dtype.itemsize, width, plan.across, plan.down, slots)
-    scratch = _scratch(memory, plan, mean)
+    kernel = build_forward(x.dtype.itemsize, width, plan.across, plan.down, slots, max(0, slots - RING))
+    scratch = _scratch(memory, plan, x, mean)
     shared_bytes = slots * THREADS * BYTES
     given, results = (x, weight, bias, eps), (mean, variance, invvar, output)
-    turns = np.int64(x.shape[1] // (plan.parts * plan.down))
-    launch(kernel, *plan.blocks, *given, turns, *scratch, *results, shared_bytes=shared_bytes)
+    launch(kernel, *plan.blocks, *given, *scratch, *results, shared_bytes=shared_bytes)
 
 
 def launch_backward(
@@ -90,13 +90,15 @@ def launch_backward(
 ):
     """Queue the kernel; arrays as for `family.gradients`."""
     slots = plan.room // (2 * THREADS * BYTES)
-    kernel = build_backward(x.dtype.itemsize, width, plan.across, plan.down, slots)
-    scratch = _scratch(memory, plan, mean)
+    kernel = build_backward(x.dtype.itemsize, width, plan.across, plan.down, slots, max(0, slots - RING_OF_TWO))
+    scratch = _scratch(memory, plan, x, mean)
     shared_bytes = 2 * slots * THREADS * BYTES
     given, results = (grad_output, x, mean, invvar, weight), (grad_input, grad_weight, grad_bias)
     launch(kernel, *plan.blocks, *given, *scratch, *results, shared_bytes=shared_bytes)
 
 
-def _scratch(memory, plan: Plan, mean) -> tuple:
-    """What the blocks tell each other, and the counter of those that have come."""
-    return memory.empty((2, plan.parts * prod(mean.shape)), mean.dtype), memory.zeros((1,), np.dtype(np.int32))
+def _scratch(memory, plan: Plan, x, mean) -> tuple:
+    """Turns that all threads take; what the blocks tell each other, and the counter of those that have come."""
+    turns = np.int64(x.shape[1] // (plan.parts * plan.down))
+    pieces = memory.empty((2, plan.parts * x.shape[2]), mean.dtype)
+    return turns, pieces, memory.zeros((1,), np.dtype(np.int32))
