@@ -6,7 +6,8 @@ takes most of its registers, so that rows are fetched ahead into shared memory (
 merge, one value at a time, whose division serves all channels of a row. Then the block's threads of a channel merge
 through shared memory. A piece is what a block makes of a channel.
 
-All blocks fit on the GPU at once and go through memory side by side. The last kernel of a pass walks up where the first
+A batch norm whose rows give all multiprocessors enough to do is one kernel a pass (`together`), all else is three. All
+blocks of the first one fit on the GPU at once and go through memory side by side. The last one walks up where the first
 one walked down: what was read last still lies in L2.
 Moves: as `planes`. Parameters are loaded once for all rows of a thread. Bound by: memory.
 """
