@@ -31,7 +31,7 @@ from examine import (
     hold,
     statistics,
 )
-from family.examples import example
+from family.examples import example, few_blocks
 
 from normlab import arguments, family, keeping, ops
 from normlab.engine import using
@@ -147,10 +147,19 @@ MUTATIONS = [
     Mutation("planes: a run's end left out", "kernels.family.planes", "x.shape[2] // width", "x.shape[2] // width - 1", "family planes"),
     Mutation("planes: a team's first line alone", "kernels.family.planes", "last = min(line + lines, (batch + 1) * outer)", "last = line + 1", "family planes"),
     Mutation("seats: one level short", "stages.seats", "for level in range(levels):\n            value", "for level in range(levels - 1):\n            value", "family planes"),
-    Mutation("columns: no barrier between rounds", "kernels.family.column_pieces", "cuda.syncthreads()  # this round's moments are in shared memory before they are read", "pass", "family columns"),
-    Mutation("columns: counts stay those of a thread", "kernels.family.column_pieces", "count += other", "pass", "family columns"),
-    Mutation("columns: read before it has come", "kernels.family.column_pieces", "wait_copies(IN_FLIGHT)", "wait_copies(SLOTS)", "family columns"),
+    Mutation("columns: no barrier between rounds", "kernels.family.column_merge", "cuda.syncthreads()  # this round's moments are in shared memory before they are read", "pass", "family columns"),
+    Mutation("columns: counts stay those of a thread", "kernels.family.column_merge", "count += other", "pass", "family columns"),
+    Mutation("columns: read before it has come", "kernels.family.column_walks", "wait_copies(in_flight)", "wait_copies(slots)", "family columns"),
     Mutation("columns: the last kernel leaves out a thread's last row", "kernels.family.column_outputs", "first + min(turns - 1,", "first + min(turns - 2,", "family columns"),
+    Mutation("together: blocks do not wait for each other", "kernels.family.column_together", "grid_sync(arrivals, 0)", "cuda.syncthreads()", "family together"),
+    Mutation("together: a row from its neighbour's slot", "kernels.family.column_together", "return uint32(slot - 1) if slot > kept else uint32(slots - 1)", "return slot", "family together"),
+    Mutation("together: an earlier row comes too early", "kernels.family.column_together", "ring_slots * apart", "(ring_slots - 1) * apart", "family together"),
+    Mutation("together: kept rows are overwritten", "kernels.family.column_ring", "uint32(first)", "uint32(0)", "family together"),
+    Mutation("together: taken before it has come", "kernels.family.column_together", "wait_copies(all_but_one)", "wait_copies(slots)", "family together"),
+    Mutation("together: the last row left out", "kernels.family.column_together", "return uint32(turns + 1) if first + turns * stride < end else uint32(turns)", "return uint32(turns)", "family together"),
+    Mutation("together: all parts have as many rows", "kernels.family.column_merge", "min(max(left - part * down, 0), down)", "down", "family together"),
+    Mutation("together: a thread's first part alone", "kernels.family.column_merge", "count += size\n            part += down", "count += size\n            part += parts", "family together"),
+    Mutation("together: mean(g) without gamma", "kernels.family.column_together", "affine(boards[0, k, column], gamma, None) /", "boards[0, k, column] /", "family together"),
     Mutation("merge: a channel's total divided, too", "kernels.family.merge", "store(total_first, index, sum_first)", "store(total_first, index, sum_first / divisor)", "family columns"),
     Mutation("columns: a column's neighbour", "kernels.family.column_ring", "(channel + k) // each", "channel // each", "family columns"),
     Mutation("merge: the first line's pieces again and again", "kernels.family.merge", "(batch * outer + item // inner) * sets", "batch * outer * sets", "family planes"),
@@ -220,6 +229,10 @@ FAMILY = {
     "planes": [("batch", (2, 1, 1027), 1, False), ("group", (2, 4, 5), 2, False), ("batch", (34, 1, 2), 1, False)],
     "rows": [("instance", (3, 2, 37), 2, False), ("group", (1, 4, 300), 2, False)],
     "columns": [("batch", (8, 33, 8), 33, True), ("group", (2, 8, 5), 4, True)],
+    "together": [
+        ("batch", (2, 40, 53), 40, True),
+        ("batch", (2, 128, 11), 128, True),
+    ],  # parts for as many threads, and two for some
 }
 
 
@@ -231,6 +244,8 @@ def check_family(what: str, monkeypatch):
         family.batch_norm(x, *running, momentum=0.25)
         np.testing.assert_allclose(running, [[1.25, 1.75], [1.25, 2.75]], rtol=1e-6)
         return
+    if what == "together":
+        few_blocks(monkeypatch)
     for (norm, shape, groups, last), schedule in zip(FAMILY[what], SCHEDULES, strict=False):
         with using("simulator", schedule):
             example(norm, shape, groups=groups, last=last).examine()

@@ -28,6 +28,7 @@ from normlab.engine.clusters import (
     store_to_block,
 )
 from normlab.engine.dependent import grid_dependency_sync, launch_dependents
+from normlab.engine.grid import grid_sync
 from normlab.engine.intrinsics import cast, flat, load, store
 from normlab.engine.launching import Launch, launch, prepare, resident_clusters
 from normlab.engine.offline import compile_ptx
@@ -69,6 +70,7 @@ __all__ = [
     "float64",
     "gpu_available",
     "grid_dependency_sync",
+    "grid_sync",
     "launch",
     "launch_dependents",
     "load",

@@ -7,6 +7,7 @@ import numpy as np
 from numba import cuda
 
 from normlab.engine.driver import DriverError, driver
+from normlab.engine.worlds import use_gpu
 
 SIMULATED_MULTIPROCESSORS = 132  # an H200's
 
@@ -67,13 +68,22 @@ def device_of(pointer: int) -> int:
 
 
 def multiprocessors(array: DeviceArray | np.ndarray) -> int:
-    """How many multiprocessors the GPU has that computes on an array; for one in host memory, an H200's 132."""
-    return driver().multiprocessors(array.device) if isinstance(array, DeviceArray) else SIMULATED_MULTIPROCESSORS
+    """How many multiprocessors the GPU has that computes on an array; an H200's 132 in the simulator."""
+    device = _computing_device(array)
+    return SIMULATED_MULTIPROCESSORS if device is None else driver().multiprocessors(device)
 
 
 def compute_capability(array: DeviceArray | np.ndarray) -> tuple[int, int]:
-    """The compute capability of the GPU that computes on an array; for one in host memory, an H200's (9, 0)."""
-    return driver().compute_capability(array.device) if isinstance(array, DeviceArray) else (9, 0)
+    """The compute capability of the GPU that computes on an array; an H200's (9, 0) in the simulator."""
+    device = _computing_device(array)
+    return (9, 0) if device is None else driver().compute_capability(device)
+
+
+def _computing_device(array: DeviceArray | np.ndarray) -> int | None:
+    """The number of the GPU that computes on an array, as `launch` does; None: the simulator does."""
+    if isinstance(array, DeviceArray):
+        return array.device
+    return 0 if use_gpu() else None
 
 
 def synchronize(stream: int | None, *, unless: int) -> None:

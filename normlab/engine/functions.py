@@ -6,6 +6,7 @@ from typing import Any
 from normlab.engine import cubins
 from normlab.engine.dependent import NEEDED, begins_early
 from normlab.engine.driver import MAX_DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTER_SIZE, Driver
+from normlab.engine.grid import meets_all
 
 PORTABLE_CLUSTER = 8  # blocks; more exist on some GPUs, for kernels that have asked for them
 CLUSTER_CAPABILITY = (9, 0)
@@ -21,6 +22,7 @@ class Function:
         handle: the driver's, which belongs to the device's primary context.
         name: for messages.
         early: whether its launches begin before the kernel ahead has ended (`engine.dependent`).
+        cooperative: whether all blocks of its launches are on the GPU at once (`engine.grid`).
     """
 
     def __init__(self, driver: Driver, kernel: Any, kinds: tuple, device: int):
@@ -29,6 +31,7 @@ class Function:
         self.name = kernel.py_func.__name__
         self.capability = driver.compute_capability(device)
         self.early = self.capability >= NEEDED and begins_early(kernel)
+        self.cooperative = meets_all(kernel)
         entry, image = cubins.cubin(kernel, kinds, self.capability)
         self.handle = driver.load(image, entry, device)
         self._granted = 0  # beyond 48 KiB a block has to ask, but that is with the static shared memory, unknown here

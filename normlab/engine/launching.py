@@ -15,6 +15,7 @@ import numpy as np
 from normlab.engine.arrays import SIMULATED_MULTIPROCESSORS, DeviceArray, to_device, to_host
 from normlab.engine.driver import (
     CLUSTER_DIMENSION,
+    COOPERATIVE,
     PROGRAMMATIC_STREAM_SERIALIZATION,
     LaunchAttribute,
     LaunchConfig,
@@ -109,6 +110,8 @@ class Launch:
         wanted: dict[int, tuple[int, ...]] = {CLUSTER_DIMENSION: (cluster, 1, 1)} if cluster > 1 else {}
         if function.early:
             wanted[PROGRAMMATIC_STREAM_SERIALIZATION] = (1,)
+        if function.cooperative:
+            wanted[COOPERATIVE] = (1,)
         self._attributes = [LaunchAttribute(number, value=value) for number, value in wanted.items()]
         self.slots: list[int] = []
         self.patches: tuple[tuple[int, int, int], ...] = ()

@@ -3,9 +3,10 @@
 
 `launch` (configuration, arguments) → `rewrite` and `operators` (the kernel's function, made to run here) → `scheduler`
 (threads, warps, blocks, with the clusters of `clusters`) ↔ `api`, `warp`, `atomics`, `memory`, `functions`,
-`libdevice`, `arithmetic` (what the kernel calls). `vector`, `asynchronous`, `teams` and `clusters` have the twins of an
-engine's intrinsics: wide loads and stores, `cp.async`, barriers of a part of a block, distributed shared memory.
-`observe`, `observed`, `paths`, `marks` are the eyes of the two. It imports nothing else of normlab, no Numba.
+`libdevice`, `arithmetic` (what the kernel calls). `vector`, `asynchronous`, `teams`, `clusters` and `grid` have the
+twins of an engine's intrinsics: wide loads and stores, `cp.async`, barriers of a part of a block, distributed shared
+memory, a barrier of all blocks. `observe`, `observed`, `paths`, `marks` are the eyes of the two. It imports nothing
+else of normlab, no Numba.
 
 What it does not do as a GPU does, although no error says so (`tests/sim/test_against_gpu.py` holds it to one):
 

@@ -59,6 +59,16 @@ def chan_merge_share(mean_a, m2_a, count_a, mean_b, m2_b, share_b):
 
 
 @cuda.jit(device=True)
+def chan_merge_value(mean, m2, count, value, share):
+    """`chan_merge_share` with a group of one value, whose share is 1 / (count + 1).
+
+    Returns: the new (mean, m2).
+    """
+    delta = value - mean
+    return mean + delta * share, m2 + delta * (delta * (count * share))
+
+
+@cuda.jit(device=True)
 def rms_step(value, square_sum):
     """Add one value's square to a sum of squares (apex: cuRMSOnlineSum)."""
     return square_sum + value * value

@@ -20,6 +20,7 @@ theirs = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings has n
         (ours.DEVICE_ORDINAL, "CUpointer_attribute", "CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL"),
         (ours.MAX_DYNAMIC_SHARED_BYTES, "CUfunction_attribute", "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"),
         (ours.NON_PORTABLE_CLUSTER_SIZE, "CUfunction_attribute", "CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED"),
+        (ours.COOPERATIVE, "CUlaunchAttributeID", "CU_LAUNCH_ATTRIBUTE_COOPERATIVE"),
         (ours.CLUSTER_DIMENSION, "CUlaunchAttributeID", "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"),
         (
             ours.PROGRAMMATIC_STREAM_SERIALIZATION,

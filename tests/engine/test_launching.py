@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from engine.fake_driver import fake_driver
 
-from normlab.engine import DeviceArray, cuda, launch, prepare
+from normlab.engine import DeviceArray, arrays, compute_capability, cuda, launch, multiprocessors, prepare
+from normlab.engine.arrays import SIMULATED_MULTIPROCESSORS
 from normlab.engine.driver import MAX_DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTER_SIZE, RELAXED
 
 
@@ -115,6 +116,14 @@ def test_clusters_need_compute_capability_9(monkeypatch):
 def test_an_argument_of_another_kind_is_refused(library):
     with pytest.raises(TypeError, match=r"all on the host or all on the device.*but got builtins\.list"):
         launch(copy, 1, 4, [1.0], some_arrays()[1])
+
+
+@pytest.mark.parametrize(("gpu", "known"), [(True, ((8, 0), 132)), (False, ((9, 0), SIMULATED_MULTIPROCESSORS))])
+def test_a_host_array_is_computed_by_gpu_0_or_by_a_simulated_h200(monkeypatch, gpu, known):
+    library = fake_driver(monkeypatch, capability=(8, 0))
+    monkeypatch.setattr(arrays, "use_gpu", lambda: gpu)
+    assert (compute_capability(np.zeros(1)), multiprocessors(np.zeros(1))) == known
+    assert compute_capability(some_arrays()[0]) == library.capability
 
 
 # ---- contexts, devices, threads -------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What the family's tests run on: a norm with its inputs, and its results held to the oracle's bounds."""
 
 from dataclasses import dataclass
+from importlib import import_module
 
 import numpy as np
 from draws import DTYPES
@@ -64,21 +65,23 @@ class Example:
 
     def examine(self) -> tuple:
         """Hold forward and backward to their bounds; returns all results."""
+        forward = self.forward()
+        results = *forward, *self.backward(*forward[1:])
+        self.hold(results, self.arithmetic)
+        return results
+
+    def hold(self, results: tuple, arithmetic: oracle.Arithmetic):
+        """Hold all results to their bounds."""
         affine = self.weight, self.bias, self.eps
-        results = self.forward()
         want = truth.family_norm(self.x, self.sets, *affine)
-        errors = bounds.family_norm_bound(self.x, self.sets, *affine, self.arithmetic)
-        for what, got, right, limit in zip(want._fields, results, want, errors, strict=True):
+        errors = bounds.family_norm_bound(self.x, self.sets, *affine, arithmetic)
+        for what, got, right, limit in zip(want._fields, results[:3], want, errors, strict=True):
             hold(f"family {self.norm} {what}", got, right, limit)
-        gradients = self.backward(*results[1:])
         want = truth.family_norm_backward(self.grad_output, self.x, self.sets, *affine)
-        unstored = bounds.family_norm_backward_bound(
-            self.grad_output, self.x, self.sets, *affine, self.arithmetic, errors
-        )
-        limits = bounds.stored(unstored, want, self.arithmetic.parameter)
-        for what, got, right, limit in zip(want._fields, gradients, want, limits, strict=True):
+        unstored = bounds.family_norm_backward_bound(self.grad_output, self.x, self.sets, *affine, arithmetic, errors)
+        limits = bounds.stored(unstored, want, arithmetic.parameter)
+        for what, got, right, limit in zip(want._fields, results[3:], want, limits, strict=True):
             hold(f"family {self.norm} {what}", got, right, limit)
-        return *results, *gradients
 
 
 def channels_last(array: np.ndarray) -> np.ndarray:
@@ -98,3 +101,20 @@ def example(
     weight, bias = rng.normal(size=(2, shape[1])).astype(DTYPES[parameters or dtype])
     given = weight if affine in ("both", "weight") else None, bias if affine in ("both", "bias") else None
     return Example(norm, x, dy, *given, eps, groups)
+
+
+def few_blocks(monkeypatch, ring=2):
+    """Let batch norms of channels last be one kernel a pass, of 3 small blocks, whose shared memory holds few rows.
+
+    It has 6 slots in float32, 5 in 16 bits, and in the backward 3 and 2; `ring` of them are the ring.
+    """
+    together = import_module("normlab.kernels.family.together")  # as it is now: tests of mutants import it afresh
+    for name, value in {
+        "THREADS": 64,
+        "BUSY": 0.1,
+        "RING": ring,
+        "RING_OF_TWO": ring,
+        "multiprocessors": lambda array: 3,
+        "block_shared_bytes": lambda capability: 8 * 1024,
+    }.items():
+        monkeypatch.setattr(together, name, value)

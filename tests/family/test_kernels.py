@@ -7,7 +7,7 @@ from draws import DTYPES
 from engine.fake_driver import fake_driver
 from engine.fake_torch import fake_home
 from engine.late import Late
-from family.examples import example
+from family.examples import example, few_blocks
 from sim.sanitizing.test_ladders import Memory, launcher
 
 from normlab import family, ops, replay
@@ -147,6 +147,21 @@ def test_calls_on_a_gpu_are_recorded_and_replayed_on_other_tensors(gpu, norm, la
             np.testing.assert_array_equal(got.numpy(), want)
         for got, want in zip(running, kept, strict=True):
             np.testing.assert_array_equal(got.numpy(), want)
+    assert len(replay._recordings) == before + 2
+
+
+def test_each_replay_of_blocks_that_meet_has_a_new_counter(monkeypatch, gpu):
+    few_blocks(monkeypatch)
+    before = len(replay._recordings)
+    for seed in range(3):
+        one = example("batch", (2, 40, 5, 5), last=True, seed=seed)
+        x, dy, weight, bias = map(torch.from_numpy, (one.x, one.grad_output, one.weight, one.bias))
+        results = family.batch_norm(x, None, None, weight, bias)
+        results += family.batch_norm_backward(dy, x, *results[1:], weight, bias)
+        wanted = one.forward()
+        for got, want in zip(results, (*wanted, *one.backward(*wanted[1:])), strict=True):
+            np.testing.assert_array_equal(got.numpy(), want)
+    assert [name for name, _ in gpu.compiled] == ["family_column_forward", "family_column_backward"]
     assert len(replay._recordings) == before + 2
 
 

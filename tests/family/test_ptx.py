@@ -3,9 +3,21 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from sim.sanitizing.test_ladders import Memory
 
-from normlab.engine import compile_ptx, float32, float64, resources
-from normlab.kernels.family import Sets, column_outputs, column_pieces, merge, planes, rows, running
+from normlab.engine import block_shared_bytes, compile_ptx, float32, float64, occupancy, resources
+from normlab.kernels.family import (
+    Sets,
+    column_outputs,
+    column_pieces,
+    column_together,
+    merge,
+    planes,
+    rows,
+    running,
+    together,
+)
+from normlab.kernels.family.together import plan_for
 
 pytest.importorskip("numba_cuda", reason="PTX is made by numba-cuda, which has no wheels for this platform")
 
@@ -29,6 +41,10 @@ def kernels(t, v):
         yield column_outputs.build_output(*form), (x, row, row, weight, weight, *view, number, x)
         yield column_outputs.build_gradient(*form), (x, x, row, row, weight, row, row, *view, number, x)
     if u is np.float32:
+        plan = plan_for(Sets(1, 2**18, 64, 1, 1), wide, np.empty(0, t))
+        form, found = (size, wide, plan.across, plan.down), (number, pieces, (np.int32, 1))
+        yield column_together.build_forward(*form, 27, 18), (x, weight, weight, u, *found, row, row, row, x)
+        yield column_together.build_backward(*form, 13, 8), (x, x, row, row, weight, *found, x, weight, weight)
         for values in (49 * wide, 8192 * 4):  # a warp a set, and the most that a block holds
             deal = rows.deal_for(Sets(1, 1, 1, 1, values), wide)
             yield rows.build(dtype, deal, 1), ((t, 2), weight, weight, u, number, number, row, row, (t, 2))
@@ -47,7 +63,14 @@ def test_float32_kernels_use_no_local_memory_and_no_float64():
 
 
 # Those with most registers; the others have up to 64.
-HEAVY = ("family_plane_gradient", "family_column_moments", "family_column_gradient", "family_rows")
+HEAVY = (
+    "family_plane_gradient",
+    "family_column_moments",
+    "family_column_gradient",
+    "family_column_forward",
+    "family_column_backward",
+    "family_rows",
+)
 
 
 def test_half_kernels_spill_nothing():
@@ -58,3 +81,25 @@ def test_half_kernels_spill_nothing():
         taken = resources(kernel, types)
         assert (taken.local_bytes, taken.spill_stores, taken.spill_loads) == (0, 0, 0), name
         assert taken.registers <= 128, name  # two blocks of 256 threads a multiprocessor at least
+
+
+@pytest.mark.parametrize("t", [np.float32, ml_dtypes.bfloat16], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("channels", [64, 256, 1024])
+def test_a_block_of_a_pass_in_one_kernel_fits_on_a_multiprocessor(t, channels):
+    launched, like = [], np.empty((1, 2**18, 0), t)
+
+    def launch(kernel, grid, block, *operands, shared_bytes):
+        launched.append((kernel, block, shared_bytes))
+
+    wide = 16 // like.itemsize
+    plan = plan_for(Sets(1, 2**18, channels, 1, 1), wide, like)
+    row, memory = np.empty(channels, np.float32), Memory()
+    together.launch_forward(launch, memory, plan, wide, like, row, row, np.float32(1), row, row, row, like)
+    together.launch_backward(launch, memory, plan, wide, like, like, row, row, row, like, row, row)
+    u, x = (np.float32, 1), (t, 3)
+    found = np.int64, (np.float32, 2), (np.int32, 1)
+    types = (x, u, u, np.float32, *found, u, u, u, x), (x, x, u, u, u, *found, x, u, u)
+    for (kernel, (across, down), shared_bytes), taken in zip(launched, types, strict=True):
+        needed = resources(kernel, taken)
+        assert occupancy(needed.registers, needed.shared_bytes + shared_bytes, across * down).blocks == 1
+        assert shared_bytes > 0.9 * block_shared_bytes((9, 0))

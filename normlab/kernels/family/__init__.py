@@ -3,7 +3,8 @@
 Forward: moments of pieces (`planes` or `columns`), merged to those of sets (`merge`), then every element on its own.
 Backward: sums of dy and dy x̂ over the same pieces, merged twice: times gamma over each set, for grad_input, and as they
 are over each channel, for grad_weight and grad_bias; at once where the sets are the channels. A forward whose sets fit
-in a block is one kernel (`rows`). The second and third kernels begin before the one ahead has ended.
+in a block is one kernel (`rows`), and so is each pass of a batch norm that all multiprocessors hold (`together`). The
+second and third kernels begin before the one ahead has ended.
 `normlab.family` calls them; layer norm has ladders of its own.
 """
 
@@ -14,6 +15,7 @@ from normlab.kernels.family.rows import chains as row_chains
 from normlab.kernels.family.rows import deal_for, launch_rows
 from normlab.kernels.family.running import launch_update, launch_use
 from normlab.kernels.family.sets import Sets
+from normlab.kernels.family.together import Plan, launch_backward, launch_forward
 from normlab.kernels.step import Chains, longest
 
 __all__ = ["Columns", "Planes", "Sets", "chains", "forward", "gradients", "launch_update", "launch_use", "walk"]
@@ -28,6 +30,11 @@ def forward(launch, memory, walked: Planes | Columns, x, weight, bias, eps, mean
     """output, and mean, invvar and variance (unbiased; or None) of every set: (sets.total,), accumulator dtype."""
     if variance is None and launch_rows(launch, walked.sets, x, weight, bias, eps, mean, invvar, output):
         return
+    together = plan_of(walked)
+    if together is not None:
+        statistics = mean, variance, invvar
+        launch_forward(launch, memory, together, walked.width, x, weight, bias, eps, *statistics, output)
+        return
     pieces = memory.empty((3, walked.pieces.size), mean.dtype)
     walked.launch_moments(launch, x, pieces)
     launch_moments(launch, pieces, walked.pieces, eps, mean, variance, invvar)
@@ -40,6 +47,11 @@ def gradients(
 ):  # fmt: skip
     """All gradients; grad_weight and grad_bias may be None. `own`: the statistics are those of x itself."""
     sets, shape = walked.sets, walked.pieces
+    together = plan_of(walked)
+    if own and together is not None:
+        wanted = grad_input, grad_weight, grad_bias
+        launch_backward(launch, memory, together, walked.width, grad_output, x, mean, invvar, weight, *wanted)
+        return
     mean_g = mean_gx = None
     if own or grad_weight is not None or grad_bias is not None:
         pieces = memory.empty((2, shape.size), mean.dtype)
@@ -54,6 +66,11 @@ def gradients(
     walked.launch_gradient(launch, grad_output, x, mean, invvar, weight, mean_g, mean_gx, grad_input)
 
 
+def plan_of(walked: Planes | Columns) -> Plan | None:
+    """How all of a pass is one kernel; None: it is not."""
+    return walked.together if isinstance(walked, Columns) else None
+
+
 def chains(walked: Planes | Columns) -> tuple[Chains, Chains]:
     """The longest chains of additions over a set, and over a channel; `oracle.Arithmetic` with statistics "merged".
 
@@ -62,5 +79,7 @@ def chains(walked: Planes | Columns) -> tuple[Chains, Chains]:
     over_set, over_channel = (
         Chains(shape.terms + 1, shape.levels + merges(shape)) for shape in (walked.pieces, walked.pieces.by_channel())
     )
-    deal = deal_for(walked.sets, walked.width)
+    deal, together = deal_for(walked.sets, walked.width), plan_of(walked)
+    if together is not None:
+        return together.chains, together.chains
     return over_set if deal is None else longest(over_set, row_chains(deal)), over_channel

@@ -81,7 +81,7 @@ def build_output(dtype, itemsize, width):
                 row -= down
                 ahead -= down
                 free = slot
-                slot = next_slot(slot, SLOTS)
+                slot = next_slot(slot, 0, SLOTS)
 
     return family_column_output
 
@@ -147,6 +147,6 @@ def build_gradient(dtype, itemsize, width):
                 row -= down
                 ahead -= down
                 free = slot
-                slot = next_slot(slot, SLOTS_OF_TWO)
+                slot = next_slot(slot, 0, SLOTS_OF_TWO)
 
     return family_column_gradient

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from normlab.engine import cuda, load
+from normlab.engine import cuda, load, uint32
 
 THREADS = 256
 RESIDENT = 3  # blocks of a multiprocessor at least, which leaves a thread 80 registers
@@ -13,9 +13,9 @@ IN_FLIGHT_OF_TWO = SLOTS_OF_TWO - 1
 
 
 @cuda.jit(device=True)
-def next_slot(slot, slots):
-    """The place in the ring behind this one."""
-    return slot + 1 if slot + 1 < slots else 0
+def next_slot(slot, first, slots):
+    """The place behind this one in a ring that begins with the slot `first`."""
+    return uint32(slot + 1) if slot < slots - 1 else uint32(first)
 
 
 @cache

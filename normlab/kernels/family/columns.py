@@ -6,7 +6,8 @@ takes most of its registers, so that rows are fetched ahead into shared memory (
 merge, one value at a time, whose division serves all channels of a row. Then the block's threads of a channel merge
 through shared memory. A piece is what a block makes of a channel.
 
-All blocks fit on the GPU at once and go through memory side by side. The last kernel of a pass walks up where the first
+A batch norm whose rows give all multiprocessors enough to do is one kernel a pass (`together`), all else is three. All
+blocks of the first one fit on the GPU at once and go through memory side by side. The last one walks up where the first
 one walked down: what was read last still lies in L2.
 Moves: as `planes`. Parameters are loaded once for all rows of a thread. Bound by: memory.
 """
@@ -18,6 +19,7 @@ from normlab.kernels.family.column_outputs import build_gradient, build_output
 from normlab.kernels.family.column_pieces import build_moments, build_sums
 from normlab.kernels.family.column_ring import THREADS
 from normlab.kernels.family.sets import Pieces, Sets
+from normlab.kernels.family.together import plan_for
 from normlab.stages.vector import widest
 
 BLOCKS = 256  # wanted, where an H200 holds 396: merging more pieces takes longer than they gain
@@ -27,7 +29,10 @@ FEWEST = 4  # rows of a thread, which a part is not cut below
 
 
 class Columns:
-    """The kernels of one view of x, whose run is 1; `arrays` are all that are like x."""
+    """The kernels of one view of x, whose run is 1; `arrays` are all that are like x.
+
+    together: how all of a pass is one kernel, or None.
+    """
 
     def __init__(self, sets: Sets, *arrays):
         self.sets = sets
@@ -38,6 +43,7 @@ class Columns:
         self.stacks = -(-vectors // self.across)  # of blocks beside each other
         least = self.stacks * sets.batches  # blocks, with one part
         parts = BLOCKS // least if 2 * least <= BLOCKS else -(-MANY * BLOCKS // least)
+        self.together = plan_for(sets, self.width, arrays[0])
         self.parts = max(1, min(sets.outer // (FEWEST * self.down), parts))
 
     @property

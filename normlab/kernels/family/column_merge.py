@@ -1,0 +1,131 @@
+"""What threads, or blocks, know of the same channels, put together: for the kernels of `columns`.
+
+Thread (x, y) of a block (across, down) knows something of the `width` channels of all threads (x, ·). By halving: the
+upper half of the y gives what it knows to the lower one, until y = 0 has all. Called by all threads of the block; the
+boards may be used again behind it.
+"""
+
+from functools import cache
+
+from normlab.engine import cuda, float32, load_vector_into
+from normlab.stages.moments import chan_merge_share
+
+
+@cache
+def moments_merger(width, across):
+    """The device function `merge_moments(means, m2s, count, boards, counts)`; returns the count.
+
+    means, m2s: local, (width,); count: of each of the channels. boards: shared, (2, width, threads / 2); counts:
+    shared, (down / 2,). All of the accumulator's dtype.
+    """
+
+    @cuda.jit(device=True)
+    def merge_moments(means, m2s, count, boards, counts):
+        y = cuda.threadIdx.y
+        thread = y * across + cuda.threadIdx.x
+        half = cuda.blockDim.y >> 1
+        while half > 0:
+            if half <= y < 2 * half:
+                for k in range(width):
+                    boards[0, k, thread - half * across] = means[k]
+                    boards[1, k, thread - half * across] = m2s[k]
+                if cuda.threadIdx.x == 0:
+                    counts[y - half] = count
+            cuda.syncthreads()  # this round's moments are in shared memory before they are read
+            if y < half:
+                other = counts[y]
+                share = other / max(count + other, float32(1))
+                for k in range(width):
+                    means[k], m2s[k] = chan_merge_share(
+                        means[k], m2s[k], count, boards[0, k, thread], boards[1, k, thread], share
+                    )
+                count += other
+            cuda.syncthreads()  # everybody has read them before the next round's take their place
+            half >>= 1
+        return count
+
+    return merge_moments
+
+
+@cache
+def sums_merger(width, across):
+    """The device function `merge_sums(sums, products, boards)`, of arrays as in `moments_merger`."""
+
+    @cuda.jit(device=True)
+    def merge_sums(sums, products, boards):
+        y = cuda.threadIdx.y
+        thread = y * across + cuda.threadIdx.x
+        half = cuda.blockDim.y >> 1
+        while half > 0:
+            if half <= y < 2 * half:
+                for k in range(width):
+                    boards[0, k, thread - half * across] = sums[k]
+                    boards[1, k, thread - half * across] = products[k]
+            cuda.syncthreads()  # this round's sums are in shared memory before they are read
+            if y < half:
+                for k in range(width):
+                    sums[k] += boards[0, k, thread]
+                    products[k] += boards[1, k, thread]
+            cuda.syncthreads()  # everybody has read them before the next round's take their place
+            half >>= 1
+
+    return merge_sums
+
+
+@cache
+def moments_of_all(width, across, down):
+    """The device function `merge_parts(pieces, outer, turns, channels, channel, means, m2s, boards, counts)`.
+
+    Moments of a thread's channels over all `outer` rows, from those of each part, in all threads with y = 0. pieces:
+    (2, parts · channels): means, sums of squared deviations. A part has `turns` bundles of `down` rows, and its share
+    of those left over.
+    """
+    merge_moments = moments_merger(width, across)
+
+    @cuda.jit(device=True)
+    def merge_parts(pieces, outer, turns, channels, channel, means, m2s, boards, counts):
+        part_means = cuda.local.array(width, float32)
+        part_m2s = cuda.local.array(width, float32)
+        count = float32(0)
+        for k in range(width):
+            means[k] = float32(0)
+            m2s[k] = float32(0)
+        part, parts = cuda.threadIdx.y, cuda.gridDim.x
+        left = outer - parts * turns * down
+        while part < parts and channel < channels:
+            load_vector_into(part_means, 0, pieces, (0, part * channels + channel), width)
+            load_vector_into(part_m2s, 0, pieces, (1, part * channels + channel), width)
+            size = float32(turns * down + min(max(left - part * down, 0), down))
+            share = size / (count + size)
+            for k in range(width):
+                means[k], m2s[k] = chan_merge_share(means[k], m2s[k], count, part_means[k], part_m2s[k], share)
+            count += size
+            part += down
+        merge_moments(means, m2s, count, boards, counts)
+
+    return merge_parts
+
+
+@cache
+def sums_of_all(width, across, down):
+    """As `moments_of_all`: `merge_parts(pieces, channels, channel, sums, products, boards)`."""
+    merge_sums = sums_merger(width, across)
+
+    @cuda.jit(device=True)
+    def merge_parts(pieces, channels, channel, sums, products, boards):
+        part_sums = cuda.local.array(width, float32)
+        part_products = cuda.local.array(width, float32)
+        for k in range(width):
+            sums[k] = float32(0)
+            products[k] = float32(0)
+        part = cuda.threadIdx.y
+        while part < cuda.gridDim.x and channel < channels:
+            load_vector_into(part_sums, 0, pieces, (0, part * channels + channel), width)
+            load_vector_into(part_products, 0, pieces, (1, part * channels + channel), width)
+            for k in range(width):
+                sums[k] += part_sums[k]
+                products[k] += part_products[k]
+            part += down
+        merge_sums(sums, products, boards)
+
+    return merge_parts

@@ -1,0 +1,217 @@
+"""Batch norm of channels last in one kernel a pass: blocks that meet, and keep the rows that they have read last.
+
+Each block walks down its rows (`column_walks`) and keeps the first ones in shared memory; the others go through a ring
+there. Then all blocks meet, and each merges what all have found of its channels: in the same order, so that all know
+the same. It walks back up, to rows that are in the ring, then in L2, then in DRAM, and last the kept ones: had it kept
+the last ones, L2 would hold these, too, and fewer others. The first blocks of the channels leave their statistics, and
+in the backward their sums.
+
+Grid (parts, stacks), all of it on the GPU at once, block (across, down). A block of a part takes bundles of `down`
+rows in turn, of the channels of a stack.
+Moves: x, and in the backward dy, twice, less what shared memory and L2 hold; the output once. Bound by: memory.
+"""
+
+import math
+from functools import cache
+
+from normlab.engine import (
+    commit_copies,
+    cuda,
+    flat,
+    float32,
+    grid_sync,
+    load,
+    store,
+    store_vector_from,
+    uint32,
+    wait_copies,
+)
+from normlab.kernels.family.column_merge import moments_merger, moments_of_all, sums_merger, sums_of_all
+from normlab.kernels.family.column_ring import statistics_loader
+from normlab.kernels.family.column_walks import moments_walker, sums_walker
+from normlab.stages.ahead import fetcher
+from normlab.stages.recompute import affine, normalised_from_input
+
+
+@cuda.jit(device=True)
+def rows_of(turns, first, stride, end):
+    """How many rows a thread has: `turns` or one more, or none."""
+    if first >= end:
+        return uint32(0)
+    return uint32(turns + 1) if first + turns * stride < end else uint32(turns)
+
+
+@cuda.jit(device=True)
+def slot_of(row, slot, kept, slots):
+    """Where a thread's row lies, if the one behind it lies in `slot`."""
+    if row < kept:
+        return row
+    return uint32(slot - 1) if slot > kept else uint32(slots - 1)
+
+
+@cache
+def build_forward(itemsize, width, across, down, slots, kept):
+    """The kernel for so many slots, in dynamic shared memory, the first ones for rows that are kept."""
+    threads, step = across * down, across * down * width
+    half_block, half_down, ring_slots = threads // 2, down // 2, slots - kept
+    kind, fetch, take = fetcher(float32, itemsize, width)
+    walk_moments = moments_walker(float32, itemsize, width, step, slots, kept)
+    all_but_one = ring_slots - 1
+    merge_moments, merge_parts = moments_merger(width, across), moments_of_all(width, across, down)
+
+    @cuda.jit(launch_bounds=(threads, 1))
+    def family_column_forward(x, weight, bias, eps, turns, pieces, arrivals, mean, variance, invvar, output):
+        ring = cuda.shared.array(0, kind, alignment=16)
+        boards = cuda.shared.array((2, width, half_block), float32)
+        counts = cuda.shared.array(half_down, float32)
+        values = cuda.local.array(width, float32)
+        means = cuda.local.array(width, float32)
+        m2s = cuda.local.array(width, float32)
+        gammas = cuda.local.array(width, float32)
+        betas = cuda.local.array(width, float32)
+        _, end, channels = x.shape
+        column, y, stride = cuda.threadIdx.x, cuda.threadIdx.y, cuda.gridDim.x * down
+        channel = (cuda.blockIdx.y * across + column) * width
+        live = channel < channels
+        first = cuda.blockIdx.x * down + y if live else end  # then there is nothing to do but to come to the barriers
+        at, apart, place = first * channels + channel, stride * channels, (y * across + column) * width
+        count = walk_moments(ring, place, flat(x), at, first, end, stride, apart, means, m2s)
+        merge_moments(means, m2s, count, boards, counts)
+        if live:
+            if y == 0:
+                piece = cuda.blockIdx.x * channels + channel
+                store_vector_from(pieces, (0, piece), means, 0, width)
+                store_vector_from(pieces, (1, piece), m2s, 0, width)
+            for k in range(width):
+                if weight is not None:
+                    gammas[k] = load(weight, channel + k)
+                if bias is not None:
+                    betas[k] = load(bias, channel + k)
+        grid_sync(arrivals, 0)
+        merge_parts(pieces, end, turns, channels, channel, means, m2s, boards, counts)
+        if y == 0:
+            for k in range(width):
+                boards[0, k, column] = means[k]
+                boards[1, k, column] = m2s[k]
+        cuda.syncthreads()  # the moments are in shared memory before several threads take them, a channel each
+        k, count = y, float32(end)
+        while live and k < width:
+            m2 = boards[1, k, column]
+            scale = float32(1) / math.sqrt(m2 / count + eps)
+            boards[1, k, column] = scale
+            if cuda.blockIdx.x == 0:
+                store(mean, channel + k, boards[0, k, column])
+                store(invvar, channel + k, scale)
+                if variance is not None:
+                    store(variance, channel + k, m2 / (count - float32(1)))
+            k += down
+        cuda.syncthreads()  # every channel's scale is there before all threads read it
+        for k in range(width):
+            means[k] = boards[0, k, column]
+            m2s[k] = boards[1, k, column]
+        row = rows_of(turns, first, stride, end)
+        at, ring_apart = (first + row * stride) * channels + channel, ring_slots * apart
+        slot = uint32(kept + (row - kept) % ring_slots)  # of the row behind the last one
+        while row > 0:
+            row = uint32(row - 1)
+            at -= apart
+            slot = slot_of(row, slot, kept, slots)
+            wait_copies(all_but_one)
+            take(values, ring, slot * step + place, x)
+            for k in range(width):
+                gamma = None if weight is None else gammas[k]
+                beta = None if bias is None else betas[k]
+                values[k] = affine(normalised_from_input(values[k], means[k], m2s[k]), gamma, beta)
+            store_vector_from(flat(output), at, values, 0, width)
+            if row >= slots:  # the row that was here before it comes back
+                fetch(ring, slot * step + place, flat(x), at - ring_apart)
+            commit_copies()
+
+    return family_column_forward
+
+
+@cache
+def build_backward(itemsize, width, across, down, slots, kept):
+    """As `build_forward`; dy has the first half of the ring's memory, x the other."""
+    threads, step = across * down, across * down * width
+    half_block, ring_slots, other_half = threads // 2, slots - kept, slots * across * down * width
+    kind, fetch, take = fetcher(float32, itemsize, width)
+    walk_sums = sums_walker(float32, itemsize, width, step, slots, kept)
+    all_but_one = ring_slots - 1
+    merge_sums, merge_parts = sums_merger(width, across), sums_of_all(width, across, down)
+    load_statistics = statistics_loader(width)
+
+    @cuda.jit(launch_bounds=(threads, 1))
+    def family_column_backward(
+        grad_output, x, mean, invvar, weight, turns, pieces, arrivals, grad_input, grad_weight, grad_bias
+    ):
+        ring = cuda.shared.array(0, kind, alignment=16)
+        boards = cuda.shared.array((2, width, half_block), float32)
+        grads = cuda.local.array(width, float32)
+        values = cuda.local.array(width, float32)
+        centers = cuda.local.array(width, float32)
+        scales = cuda.local.array(width, float32)
+        sums = cuda.local.array(width, float32)
+        products = cuda.local.array(width, float32)
+        gammas = cuda.local.array(width, float32)
+        _, end, channels = x.shape
+        column, y, stride = cuda.threadIdx.x, cuda.threadIdx.y, cuda.gridDim.x * down
+        channel = (cuda.blockIdx.y * across + column) * width
+        live = channel < channels
+        first = cuda.blockIdx.x * down + y if live else end
+        at, apart, grad_place = first * channels + channel, stride * channels, (y * across + column) * width
+        place = other_half + grad_place
+        if live:
+            load_statistics(centers, scales, mean, invvar, 0, channel, channels, channels)
+        memory = flat(grad_output), flat(x)
+        walk_sums(ring, grad_place, ring, place, *memory, at, first, end, stride, apart, centers, sums, products)
+        merge_sums(sums, products, boards)
+        if live:
+            if y == 0:
+                piece = cuda.blockIdx.x * channels + channel
+                for k in range(width):
+                    products[k] *= scales[k]
+                store_vector_from(pieces, (0, piece), sums, 0, width)
+                store_vector_from(pieces, (1, piece), products, 0, width)
+            if weight is not None:
+                for k in range(width):
+                    gammas[k] = load(weight, channel + k)
+        grid_sync(arrivals, 0)
+        merge_parts(pieces, channels, channel, sums, products, boards)
+        if y == 0:
+            for k in range(width):
+                boards[0, k, column] = sums[k]
+                boards[1, k, column] = products[k]
+        cuda.syncthreads()  # the sums are in shared memory before all threads read them
+        if live and cuda.blockIdx.x == 0:
+            for k in range(y, width, down):
+                if grad_bias is not None:
+                    store(grad_bias, channel + k, boards[0, k, column])
+                if grad_weight is not None:
+                    store(grad_weight, channel + k, boards[1, k, column])
+        if live:
+            for k in range(width):  # from here on the means of g and g x̂
+                gamma = None if weight is None else gammas[k]
+                sums[k] = affine(boards[0, k, column], gamma, None) / float32(end)
+                products[k] = affine(boards[1, k, column], gamma, None) / float32(end)
+        row = rows_of(turns, first, stride, end)
+        at, ring_apart = (first + row * stride) * channels + channel, ring_slots * apart
+        slot = uint32(kept + (row - kept) % ring_slots)
+        while row > 0:
+            row = uint32(row - 1)
+            at -= apart
+            slot = slot_of(row, slot, kept, slots)
+            wait_copies(all_but_one)
+            take(grads, ring, slot * step + grad_place, grad_output)
+            take(values, ring, slot * step + place, x)
+            for k in range(width):
+                gradient = affine(grads[k], None if weight is None else gammas[k], None)
+                xhat = normalised_from_input(values[k], centers[k], scales[k])
+                grads[k] = (gradient - sums[k] - xhat * products[k]) * scales[k]
+            store_vector_from(flat(grad_input), at, grads, 0, width)
+            if row >= slots:
+                fetch(ring, slot * step + grad_place, flat(grad_output), at - ring_apart)
+                fetch(ring, slot * step + place, flat(x), at - ring_apart)
+            commit_copies()
+
+    return family_column_backward
