@@ -15,7 +15,7 @@ from normlab.engine import cast, cuda, load_from_block, store, store_vector_from
 from normlab.kernels.backward.passes import Kind, parameter_loader, places
 from normlab.kernels.backward.ring import Layout
 
-GATHERED = 8  # blocks, at most: as many as a cluster has on every GPU that knows clusters
+GATHERED = 8  # blocks: as many as a cluster may have on every GPU that knows clusters
 
 
 def gathered_at(layout: Layout, number: int) -> int:
@@ -99,13 +99,11 @@ def gatherer(layout: Layout, dtype: Any, number: int) -> Any:
         column = cuda.blockIdx.x * threads + cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
         while column < gradient.shape[0]:
             for rank in range(GATHERED):  # all on their way before the first is added
-                values[rank] = cast(0, values)
-                if rank < cuda.gridDim.x:
-                    values[rank] = load_from_block(sums, start + column, rank)
+                values[rank] = load_from_block(sums, start + column, rank)
             total = values[0]
             for rank in range(1, GATHERED):
                 total += values[rank]
             store(gradient, column, total)
-            column += cuda.gridDim.x * threads
+            column += GATHERED * threads
 
     return gather

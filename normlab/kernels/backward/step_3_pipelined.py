@@ -9,8 +9,8 @@ longer than a block's share are dealt to the blocks of a cluster, whose barrier 
 second pass, wait. The parameters lie in shared memory in float32, widened once and not at every use, and without bank
 conflicts: read as they come, eight in a row, a lane's 16 bytes took two turns, and recomputing LayerNorm 1.4 times as
 long. When recomputing, the sums for grad_weight are divided by gamma once, in the end. Where one cluster does all rows,
-its sums are the gradients of the parameters, and no second kernel follows; nor where so few blocks do them that they
-can be one cluster, and add up their columns' sums through each other's shared memory.
+its sums are the gradients of the parameters, and no second kernel follows; nor where so few rows are left to eight blocks,
+a cluster, which add up their columns' sums through each other's shared memory.
 Moves: dy and the saved array once, grad_input once.
 Bound by: memory; long 16-bit rows of LayerNorm by instructions and by waiting for shared memory, for the columns' sums
 leave registers for no more than 16 warps.
@@ -166,8 +166,8 @@ def _run(launch, memory, problem: BackwardProblem):
         problem.grad_bias,
     )
     if gathers(layout, kind, n1, compute_capability(problem.saved)):
-        how["cluster"] = blocks = -(-n1 // layout.rows)
-        launch(build(dtype, layout, kind, gathered=True), blocks, block, *args, None, None, **how)
+        how["cluster"] = GATHERED  # those without rows still add up columns
+        launch(build(dtype, layout, kind, gathered=True), GATHERED, block, *args, None, None, **how)
         return
     kernel = build(dtype, layout, kind)
     resident = resident_clusters(kernel, block, *args, *final_sums.like_parts(problem), **how)
