@@ -32,6 +32,7 @@ from normlab.engine.grid import grid_sync
 from normlab.engine.intrinsics import cast, flat, load, store
 from normlab.engine.launching import Launch, launch, prepare, resident_clusters
 from normlab.engine.offline import compile_ptx
+from normlab.engine.reciprocals import reciprocal, reciprocal_of_normal
 from normlab.engine.resources import Occupancy, Resources, block_shared_bytes, occupancy, resources
 from normlab.engine.signatures import accumulator
 from normlab.engine.teams import team_sync
@@ -83,6 +84,8 @@ __all__ = [
     "numba_array",
     "occupancy",
     "prepare",
+    "reciprocal",
+    "reciprocal_of_normal",
     "resident_clusters",
     "resources",
     "store",

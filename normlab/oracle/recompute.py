@@ -89,11 +89,14 @@ def unshifted(y: Inexact, rows: Rows) -> Inexact:
 def unscaled(shifted: Inexact, xhat: ExtendedArray, rows: Rows, eps: Extended) -> Inexact:
     """(y - β) / clamp(γ) as an x̂, or times a rounded 1 / clamp(γ), which rounds once more.
 
-    The clamp's bias |x̂| |γ / clamp(γ) - 1| is part of its error.
+    A 16-bit weight may be inverted where it is used, by an instruction that is off by a unit in the last place: two
+    roundings. The clamp's bias |x̂| |γ / clamp(γ) - 1| is part of the error.
     """
     if not rows.has_weight:
         return shifted
-    return shifted.divided_exactly(clamp_by_magnitude(rows.weight, eps)).rounded_again(1).instead_of(xhat)
+    narrow = float_format(shifted.arithmetic.parameter).unit_roundoff > shifted.arithmetic.u_format.unit_roundoff
+    roundings = 2 if narrow else 1
+    return shifted.divided_exactly(clamp_by_magnitude(rows.weight, eps)).rounded_again(roundings).instead_of(xhat)
 
 
 def times_clamped_weight(dy: Inexact, rows: Rows, eps: Extended) -> Inexact:

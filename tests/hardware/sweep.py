@@ -23,7 +23,7 @@ from normlab.bench.problem import EPS, Data, Problem
 from normlab.engine import block_shared_bytes, cubins
 from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import step_3_pipelined
-from normlab.kernels.backward.passes import Kind
+from normlab.kernels.backward.kind import Kind
 from normlab.kernels.backward.ring import Layout
 from normlab.kernels.forward import step_6_one_barrier, step_7_clusters
 from normlab.stages.vector import Deal, dealt
@@ -62,7 +62,7 @@ def backward_layouts(n2: int, itemsize: int, kind: Kind) -> Iterator[Layout]:
         for deal, blocks in slices(n2, 16 // itemsize, threads):
             layout = Layout(deal, rows, blocks, stages, lag, itemsize, itemsize)
             busy = 128 <= layout.threads <= 512 and 16 <= deal.elements <= step_3_pipelined.MAX_ELEMENTS
-            bytes_needed = layout.shared_bytes(kind.parameters) + layout.board_bytes
+            bytes_needed = layout.shared_bytes(kind.parameter_bytes) + layout.board_bytes
             if busy and stages - 1 - lag > 0 and ROOM // 3 <= bytes_needed <= ROOM:
                 yield layout
 
@@ -85,7 +85,7 @@ def tasks(options: argparse.Namespace) -> list[Task]:
     found = []
     itemsize = FLOATS[options.dtype].itemsize
     rms = options.norm == "rms"
-    kind = Kind(rms, options.saved == "output", True, not rms, 16 // itemsize)
+    kind = Kind(rms, options.saved == "output", True, not rms, itemsize == 2, 16 // itemsize)
     for n2 in map(int, options.n2.split(",")):
         backward = options.direction == "backward"
         layouts = backward_layouts(n2, itemsize, kind) if backward else forward_plans(n2, itemsize)

@@ -184,15 +184,17 @@ def test_layouts_of_the_pipeline_cover_every_column_once_and_fit_a_gpu(capabilit
     found = []
     for n2, sizes in itertools.product(ALL_COLUMNS, BYTES_BACKWARD):
         chains = step_3_pipelined.STEP.row_chains(n2)
-        for width, parameters in itertools.product(vector_widths(n2, max(sizes)), range(len(step_3_pipelined.HALVES))):
-            layout = step_3_pipelined.layout_for(n2, width, *sizes, parameters, capability)
+        for width, kind in itertools.product(vector_widths(n2, max(sizes)), step_3_pipelined.KINDS):
+            layout = step_3_pipelined.layout_for(n2, width, *sizes, kind, capability)
             if layout is None:
                 continue
             found.append(Dealt(n2, layout.deal, layout.blocks))
             assert (layout.saved_bytes, layout.grad_bytes) == sizes[:2]
             assert layout.threads <= 1024
             assert layout.deal.elements <= step_3_pipelined.MAX_ELEMENTS
-            assert layout.shared_bytes(parameters) + layout.board_bytes <= SHARED_BYTES.get(capability, 99 * 1024)
+            assert layout.shared_bytes(kind.parameter_bytes) + layout.board_bytes <= SHARED_BYTES.get(
+                capability, 99 * 1024
+            )
             assert layout.blocks <= (16 if capability >= (9, 0) else 1)
             assert layout.stages - 1 - layout.lag >= 0
             assert {width * size for size in sizes[:2]} <= {4, 8, 16}, "what an asynchronous copy moves"

@@ -16,7 +16,7 @@ class Memory:
     empty = staticmethod(np.zeros)
 
 
-def counted(memory_efficient, rows, n2=256) -> dict[str, float]:
+def counted(memory_efficient, parameters, rows, n2=256) -> dict[str, float]:
     """The counters of the pipelined kernel on so many rows of bfloat16, all of them one block's."""
     found = []
 
@@ -25,7 +25,7 @@ def counted(memory_efficient, rows, n2=256) -> dict[str, float]:
 
     rng = np.random.default_rng(1)
     x, dy = (rng.normal(size=(rows, n2)).astype(ml_dtypes.bfloat16) for _ in range(2))
-    weight, bias = (rng.normal(size=n2).astype(ml_dtypes.bfloat16) for _ in range(2))
+    weight, bias = (rng.normal(size=n2).astype(parameters) for _ in range(2))
     mean = None if memory_efficient else np.zeros(rows, np.float32)
     gradients = np.zeros_like(x), np.zeros_like(weight), np.zeros_like(bias)
     step_3_pipelined.STEP.run(launch, Memory, BackwardProblem(
@@ -34,11 +34,15 @@ def counted(memory_efficient, rows, n2=256) -> dict[str, float]:
     return found[0]
 
 
+@pytest.mark.parametrize("parameters", [ml_dtypes.bfloat16, np.float32])
 @pytest.mark.parametrize("memory_efficient", [False, True], ids=["saved", "recompute"])
-def test_rows_and_parameters_are_read_without_bank_conflicts(memory_efficient):
-    one, all_teams = counted(memory_efficient, 1), counted(memory_efficient, 8)
+def test_rows_and_parameters_are_read_without_bank_conflicts(memory_efficient, parameters):
+    one, all_teams = (counted(memory_efficient, parameters, rows) for rows in (1, 8))
     assert all_teams[CONFLICTS.format("ld")] == 0
     assert all_teams[CONFLICTS.format("st")] == one[CONFLICTS.format("st")]  # of the parameters, once a block
-    # of a row, by one warp: both arrays in both passes, four wavefronts each; gamma in both, twice as wide; and when
-    # recomputing beta in both, 1 / gamma in the second
-    assert (all_teams[WAVEFRONTS] - one[WAVEFRONTS]) / 7 == 4 * (2 * 2 + 2 * (2 + (3 if memory_efficient else 0)))
+    # of a row, by one warp: both arrays in both passes, four wavefronts each; gamma in both, and when recomputing beta
+    # in both: narrow, as wide; else in float32, twice as wide, and when recomputing 1 / gamma in the second pass, too
+    narrow = 2 * 1 + 2 * memory_efficient
+    wide = 2 * (2 + 3 * memory_efficient)
+    per_row = 2 * 2 + (narrow if parameters == ml_dtypes.bfloat16 else wide)
+    assert (all_teams[WAVEFRONTS] - one[WAVEFRONTS]) / 7 == 4 * per_row

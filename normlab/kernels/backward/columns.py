@@ -11,8 +11,9 @@ they are gathered, the block's for either gradient.
 from functools import cache
 from typing import Any
 
-from normlab.engine import cast, cuda, load_from_block, store, store_vector_from
-from normlab.kernels.backward.passes import Kind, parameter_loader, places
+from normlab.engine import cuda, load_from_block, store, store_vector_from
+from normlab.kernels.backward.kind import Kind
+from normlab.kernels.backward.parameters import readers
 from normlab.kernels.backward.ring import Layout
 
 GATHERED = 8  # blocks: as many as a cluster may have on every GPU that knows clusters
@@ -25,18 +26,17 @@ def gathered_at(layout: Layout, number: int) -> int:
 
 @cache
 def finisher(layout: Layout, kind: Kind, dtype: Any, divide: bool, gathered: bool, number: int) -> Any:
-    """The device function `finish(…)` for gradient `number`. divide: by gamma as it lies in shared memory, clamped."""
+    """The device function `finish(…)` for gradient `number`. divide: by gamma, clamped."""
     deal, rows = layout.deal, layout.rows
     elements, columns, span, width, vectors, whole = (
         deal.elements, deal.columns, deal.span, deal.width, deal.vectors, deal.whole,
     )  # fmt: skip
     threads = deal.threads
-    gamma_at, _, _ = places(layout, kind)
-    load_parameters = parameter_loader(layout)
+    _, load_clamped, _, _ = readers(layout, kind)
     leave_sums = leaver(gathered_at(layout, number), width) if gathered else writer(width, kind.together)
 
     @cuda.jit(device=True)
-    def finish(sums, mine, parameters, gradient, parts, cluster, team, thread, place, first):
+    def finish(sums, mine, parameters, weight, eps, gradient, parts, cluster, team, thread, place, first):
         totals = cuda.local.array(width, dtype)
         gammas = cuda.local.array(width, dtype)
         if rows > 1 or gathered:
@@ -51,7 +51,7 @@ def finisher(layout: Layout, kind: Kind, dtype: Any, divide: bool, gathered: boo
                 column = first + v * span
                 if whole or column < gradient.shape[0]:
                     if divide:
-                        load_parameters(gammas, parameters, gamma_at, v, place)
+                        load_clamped(gammas, parameters, v, place, weight, eps)
                     for k in range(width):
                         total = mine[v * width + k]
                         for other in range(rows - 1):

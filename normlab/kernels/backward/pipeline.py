@@ -21,7 +21,9 @@ from normlab.engine import (
     wait_copies,
 )
 from normlab.kernels.backward.columns import finisher, gatherer
-from normlab.kernels.backward.passes import Kind, fetcher, first_pass, parameter_keeper, second_pass
+from normlab.kernels.backward.kind import NARROW_BYTES, Kind
+from normlab.kernels.backward.parameters import keepers
+from normlab.kernels.backward.passes import fetcher, first_pass, second_pass
 from normlab.kernels.backward.ring import Layout
 from normlab.stages.ahead import BITS
 from normlab.stages.gradient import leave_means
@@ -33,16 +35,16 @@ from normlab.stages.warp import warp_sum_butterfly
 def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False) -> Any:
     """The kernel; dtype: the accumulator's. gathered: all blocks are one cluster, which leaves no partial sums."""
     deal, rows, blocks, stages, lag, saved_bytes, grad_bytes = layout
-    rms, memory_efficient, weighted, biased, _ = kind
+    rms, memory_efficient, weighted, biased, narrow, _ = kind
     elements, columns, threads, width, warps = deal.elements, deal.columns, deal.threads, deal.width, deal.warps
     saved_bits, grad_bits = BITS[saved_bytes], BITS[grad_bytes]
     weight_sums, bias_sums = (elements if weighted else 1), (elements if biased else 1)
-    in_flight = stages - 1 - lag
-    fetched = stages - 1 + lag  # rows of a team, before the first pass
+    parameter_bits = BITS[NARROW_BYTES] if narrow else dtype
+    in_flight, fetched = stages - 1 - lag, layout.fetched
     turns, fetch_sums, add_up = collector(warps, blocks)
     collected = 2 * turns  # of both sums
     alone = warps * blocks == 1  # a warp has its row to itself
-    keep_parameters, fetch = parameter_keeper(layout, kind, dtype), fetcher(layout)
+    (fetch_parameters, keep_parameters), fetch = keepers(layout, kind, dtype), fetcher(layout)
     pass_1, pass_2 = first_pass(layout, kind, dtype), second_pass(layout, kind, dtype)
     finish_weight = finisher(layout, kind, dtype, memory_efficient, gathered, 0)
     finish_bias = finisher(layout, kind, dtype, False, gathered, 1)
@@ -63,7 +65,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False) -> Any
         board = cuda.shared.array((2, rows, 2, warps), dtype)
         saved_ring = cuda.shared.array(0, saved_bits, alignment=16)
         grad_ring = cuda.shared.array(0, grad_bits, alignment=16)
-        parameters = cuda.shared.array(0, dtype, alignment=16)
+        parameters = cuda.shared.array(0, parameter_bits, alignment=16)
         parts = cuda.local.array(collected, dtype)
         sums_weight = cuda.local.array(weight_sums, dtype)
         sums_bias = cuda.local.array(bias_sums, dtype)
@@ -90,6 +92,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False) -> Any
 
         top = cluster * rows
         row = top + team
+        fetch_parameters(parameters, weight, bias, team, place, first, n2)
         for slot in range(fetched):
             ahead = row + slot * stride
             if ahead < n1:
@@ -169,7 +172,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False) -> Any
                 if row < n1:
                     pass_2(
                         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-                        at, place, first, center, scale, mean_gx, mean_g, grad_input, row,
+                        at, place, first, center, scale, mean_gx, mean_g, grad_input, row, eps, rare,
                     )  # fmt: skip
                     if first == 0:
                         leave_means(row_sums, row, mean_g, mean_gx)
@@ -178,6 +181,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False) -> Any
                     pass_2(
                         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
                         last_at, place, first, last_center, last_scale, mean_gx, mean_g, grad_input, last_row,
+                        eps, rare,
                     )  # fmt: skip
                     if first == 0:
                         leave_means(row_sums, last_row, mean_g, mean_gx)
@@ -205,9 +209,15 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False) -> Any
         wait_copies(0)
         sums = cuda.shared.array(0, dtype, alignment=16)
         if weighted:
-            finish_weight(sums, sums_weight, parameters, grad_weight, part_weight, cluster, team, thread, place, first)
+            finish_weight(
+                sums, sums_weight, parameters, weight, eps, grad_weight, part_weight,
+                cluster, team, thread, place, first,
+            )  # fmt: skip
         if biased:
-            finish_bias(sums, sums_bias, parameters, grad_bias, part_bias, cluster, team, thread, place, first)
+            finish_bias(
+                sums, sums_bias, parameters, weight, eps, grad_bias, part_bias,
+                cluster, team, thread, place, first,
+            )  # fmt: skip
         if gathered:
             cluster_arrive_shared()
             cluster_wait()  # all blocks' sums are in shared memory before others read them

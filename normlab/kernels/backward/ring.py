@@ -1,7 +1,7 @@
 """How the rows that a block works on lie in its shared memory, and who reads which part of them.
 
 A ring of stages holds rows of the saved array and of grad_output, as their bits; behind it lie the parameters of the
-block's columns, in accumulator precision, so that no pass has to widen them again.
+block's columns (`parameters`).
 """
 
 from typing import NamedTuple
@@ -33,6 +33,11 @@ class Layout(NamedTuple):
         return self.rows * self.deal.threads
 
     @property
+    def fetched(self) -> int:
+        """Rows of a team that are on their way before the first pass over one."""
+        return self.stages - 1 + self.lag
+
+    @property
     def grads_at(self) -> int:
         """Where the ring of grad_output begins, in its elements."""
         return self.stages * self.rows * self.deal.columns * self.saved_bytes // self.grad_bytes
@@ -54,9 +59,9 @@ class Layout(NamedTuple):
         """Static shared memory: two phases of two sums, of each row's warps in this block."""
         return ACCUMULATOR_BYTES * 2 * self.rows * 2 * self.deal.warps
 
-    def shared_bytes(self, parameters: int) -> int:
-        """Dynamic shared memory for the ring and so many arrays of parameters.
+    def shared_bytes(self, parameter_bytes: int) -> int:
+        """Dynamic shared memory for the ring and so many bytes of parameters a column.
 
         In the end the teams' sums of the columns lie where the ring was: a stage alone has the room.
         """
-        return ACCUMULATOR_BYTES * (self.parameters_at + parameters * self.deal.columns)
+        return ACCUMULATOR_BYTES * self.parameters_at + parameter_bytes * self.deal.columns

@@ -6,17 +6,17 @@ columns' sums), one for grad_input. With a lag of one, the first pass over a row
 row before it, so that nobody waits for sums on their way. Several teams of threads work on a row each, and where
 they have it to themselves, none waits for another one before all rows are done: each has a barrier of its own. Rows
 longer than a block's share are dealt to the blocks of a cluster, whose barrier comes in two halves: arrive, do the
-second pass, wait. The parameters lie in shared memory in float32, widened once and not at every use, and without bank
-conflicts: read as they come, eight in a row, a lane's 16 bytes took two turns, and recomputing LayerNorm 1.4 times as
-long. When recomputing, the sums for grad_weight are divided by gamma once, in the end. Where one cluster does all rows,
-its sums are the gradients of the parameters, and no second kernel follows; nor where so few rows are left to eight blocks,
-a cluster, which add up their columns' sums through each other's shared memory.
+second pass, wait. The parameters lie in shared memory (`parameters`). When recomputing, the sums for grad_weight are
+divided by gamma once, in the end. Where one cluster does all rows, its sums are the gradients of the parameters, and no
+second kernel follows; nor where so few rows are left to eight blocks, a cluster, which add up their columns' sums
+through each other's shared memory.
 Moves: dy and the saved array once, grad_input once.
 Bound by: memory; long 16-bit rows of LayerNorm by instructions and by waiting for shared memory, for the columns' sums
 leave registers for no more than 16 warps.
 Measured: see the README and the entries below.
 """
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ import numpy as np
 from normlab.engine import accumulator, block_shared_bytes, compute_capability, multiprocessors, resident_clusters
 from normlab.kernels.backward import final_sums, step_2_fused
 from normlab.kernels.backward.columns import GATHERED
-from normlab.kernels.backward.passes import Kind
+from normlab.kernels.backward.kind import Kind, kind_of
 from normlab.kernels.backward.pipeline import build
 from normlab.kernels.backward.ring import Layout
 from normlab.kernels.step import BackwardProblem, BackwardStep, Chains, longest
@@ -72,15 +72,15 @@ RECOMPUTED = (  # RMSNorm, or LayerNorm without a bias: gamma and 1 / gamma in s
     SAVED[-1],
 )
 RECOMPUTED_WITH_BIAS = (  # and beta
-    Entry(128, 0, 32, 8, 3, 1),  # 768: 0.92, 1024: 0.89; 64 threads: 0.87
-    Entry(256, 0, 128, 4, 3, 1),  # 2048: 0.93; 64 threads: 0.91
-    Entry(768, 0, 0, 2, 3, 1),  # 4096: 0.88, 5120: 0.89; 4096 in four rows with two stages and no lag: 0.87
-    Entry(1024, 512, 128, 4, 2, 0),  # 8192: 0.87
-    Entry(1024, 0, 0, 2, 2, 0),  # 8192 in one block: 0.85
-    Entry(16384, 1024, 256, 2, 2, 0),  # 16384: 0.82, 65536: 0.72; 128 threads: 0.78, 0.57
+    *SAVED[:2],  # 768: 0.93, 1024: 0.94; 32 threads: 0.93
+    Entry(256, 0, 128, 4, 3, 1),  # 2048: 0.95; 64 threads: 0.94
+    SAVED[3],  # 4096, 5120: 0.94
+    Entry(1024, 512, 128, 4, 2, 0),  # 8192: 0.94; three stages and a lag: 0.92
+    Entry(1024, 0, 0, 2, 2, 0),  # 8192 in one block: 0.85, widened
+    Entry(16384, 1024, 256, 2, 2, 0),  # 16384: 0.94, 65536: 0.83; 128 threads and a lag: 0.88 (16384)
     SAVED[-1],
 )
-HALVES = SAVED, SAVED, RECOMPUTED, RECOMPUTED_WITH_BIAS  # by the number of parameters in shared memory
+HALVES = SAVED, SAVED, RECOMPUTED, RECOMPUTED_WITH_BIAS  # by `Kind.parameters`
 # 32 bits, four elements a vector. LayerNorm / RMSNorm:
 SINGLES = (
     Entry(192, 0, 64, 4, 3, 1),  # 768: 0.99 / 1.00
@@ -101,10 +101,10 @@ def layout_for(
     saved_bytes: int,
     grad_bytes: int,
     input_bytes: int,
-    parameters: int,
+    kind: Kind,
     capability: tuple[int, int],
 ) -> Layout | None:
-    """How the work is laid out, for vectors of `width` elements and so many arrays of parameters in shared memory.
+    """How the work of a kind is laid out, for vectors of `width` elements.
 
     The bytes are those of an element of the saved array, of grad_output and of grad_input.
 
@@ -112,13 +112,14 @@ def layout_for(
     """
     if width * min(saved_bytes, grad_bytes) < 4:  # no asynchronous copy is that narrow
         return None
-    table = HALVES[parameters] if max(saved_bytes, grad_bytes, input_bytes) == 2 else SINGLES
+    table = HALVES[kind.parameters] if max(saved_bytes, grad_bytes, input_bytes) == 2 else SINGLES
     room = block_shared_bytes(capability)
     for entry in table:
         if entry.limit * width < n2 or (entry.slice and capability < CLUSTERS_FROM):
             continue
         for layout in _fewer(entry, n2, width, saved_bytes, grad_bytes):
-            if layout.deal.elements <= MAX_ELEMENTS and layout.shared_bytes(parameters) + layout.board_bytes <= room:
+            shared_bytes = layout.shared_bytes(kind.parameter_bytes) + layout.board_bytes
+            if layout.deal.elements <= MAX_ELEMENTS and shared_bytes <= room:
                 return layout
     return None
 
@@ -146,17 +147,17 @@ def _run(launch, memory, problem: BackwardProblem):
     weight, bias = problem.weight, problem.bias
     width = widest(n2, *problem.matrices)
     together = min(width, widest(n2, problem.grad_input, weight, bias, problem.grad_weight, problem.grad_bias))
-    kind = Kind(problem.rms, problem.memory_efficient, weight is not None, bias is not None, together)
+    kind = kind_of(problem, width, together)
     sizes = problem.saved.dtype.itemsize, problem.grad_output.dtype.itemsize, problem.grad_input.dtype.itemsize
     layout = None
     if problem.invvar.dtype.itemsize == 4:
-        layout = layout_for(n2, width, *sizes, kind.parameters, compute_capability(problem.saved))
+        layout = layout_for(n2, width, *sizes, kind, compute_capability(problem.saved))
     if layout is None:
         step_2_fused.STEP.run(launch, memory, problem)
         return
     dtype = accumulator(problem.invvar)
     block = layout.deal.threads, layout.rows
-    how = {"shared_bytes": layout.shared_bytes(kind.parameters), "cluster": layout.blocks}
+    how = {"shared_bytes": layout.shared_bytes(kind.parameter_bytes), "cluster": layout.blocks}
     args = (
         *problem.operands,
         np.float32(1 / n2),
@@ -189,14 +190,18 @@ def gathers(layout: Layout, kind: Kind, n1: int, capability: tuple[int, int]) ->
     return few and layout.blocks == 1 and (kind.weighted or kind.biased) and capability >= CLUSTERS_FROM
 
 
+_ALL = [Kind(False, *has, 1) for has in itertools.product(*[(False, True)] * 4)]  # type: ignore[call-arg]
+KINDS = list({(kind.parameters, kind.parameter_bytes): kind for kind in _ALL}.values())  # as far as layouts differ
+
+
 def _layouts(n2: int) -> list[Layout]:
     """Those of all dtypes and alignments, for bounds that hold for all."""
     found = []
     for sizes in ((2, 2, 2), (4, 4, 4), (2, 4, 2), (4, 2, 4), (2, 2, 4)):  # (4, 4, 2) are laid out as all 4
         for width in (1, 2, 4, 8):
             if n2 % width == 0 and width * max(sizes) <= 16:
-                for parameters in range(len(HALVES)):
-                    layout = layout_for(n2, width, *sizes, parameters, (9, 0))
+                for kind in KINDS:
+                    layout = layout_for(n2, width, *sizes, kind, (9, 0))
                     if layout is not None and layout not in found:
                         found.append(layout)
     return found

@@ -1,0 +1,55 @@
+"""1 / value by the GPU's own approximation, with Python twins for the simulator, which round correctly."""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.cuda.extending import intrinsic
+
+from normlab.engine.compiler import types
+from normlab.sim import register_twin
+
+
+def _reciprocal(name: str, instruction: str, summary: str) -> Any:
+    """The intrinsic `name(value)` that one PTX instruction makes of a float32."""
+
+    def typed(typing_context, value):
+        if value != types.float32:
+            return None
+
+        def generate(context, builder, signature, args):
+            function = ir.FunctionType(ir.FloatType(), [ir.FloatType()])
+            return builder.call(ir.InlineAsm(function, f"{instruction} $0, $1;", "=f,f"), args)
+
+        return types.float32(value), generate
+
+    typed.__name__ = typed.__qualname__ = name
+    typed.__doc__ = summary
+    return intrinsic(typed)
+
+
+reciprocal = _reciprocal(
+    "reciprocal",
+    "rcp.approx.f32",
+    """1 / value of a float32, off by at most a unit in its last place. Source: PTX ISA, `rcp.approx.f32`.""",
+)
+reciprocal_of_normal = _reciprocal(
+    "reciprocal_of_normal",
+    "rcp.approx.ftz.f32",
+    """The same by a single instruction, to which subnormal values are 0, and which makes 0 of subnormal results.""",
+)
+
+
+SMALLEST_NORMAL = np.finfo(np.float32).smallest_normal
+
+
+def _inverse(value: Any) -> Any:
+    return np.float32(1) / value
+
+
+def _flushed(value: Any) -> Any:
+    return value if abs(value) >= SMALLEST_NORMAL or np.isnan(value) else np.copysign(np.float32(0), value)
+
+
+register_twin(reciprocal, _inverse)
+register_twin(reciprocal_of_normal, lambda value: _flushed(_inverse(_flushed(value))))

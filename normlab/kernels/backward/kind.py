@@ -1,0 +1,43 @@
+"""Which of the backward's forms a pipelined kernel is built for."""
+
+from typing import Any, NamedTuple
+
+from normlab.kernels.backward.ring import ACCUMULATOR_BYTES
+
+NARROW_BYTES = 2
+NARROW_WIDTH = 8  # elements of a vector of 16 bytes
+
+
+class Kind(NamedTuple):
+    """weighted, biased: these gradients are wanted. narrow: parameters lie in shared memory as they are, in 16 bits.
+    together: neighbouring elements of parameters and their gradients that one instruction may move, as their addresses
+    are; no more than a vector of the row has.
+    """
+
+    rms: bool
+    memory_efficient: bool
+    weighted: bool
+    biased: bool
+    narrow: bool
+    together: int
+
+    @property
+    def parameters(self) -> int:
+        """Arrays in shared memory, widened: gamma; recomputing, gamma clamped, 1 / gamma, and beta."""
+        return self.weighted + self.memory_efficient * (self.weighted + self.biased)
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Of shared memory, a column."""
+        if self.narrow:
+            return NARROW_BYTES * (self.weighted + self.memory_efficient * self.biased)
+        return ACCUMULATOR_BYTES * self.parameters
+
+
+def kind_of(problem: Any, width: int, together: int) -> Kind:
+    """The kind of a backward problem. Its parameters are narrow if they and its rows come in vectors of eight."""
+    weight, bias = problem.weight, problem.bias
+    kind = Kind(problem.rms, problem.memory_efficient, weight is not None, bias is not None, False, together)
+    sizes = {array.dtype.itemsize for array in (weight, bias) if array is not None}
+    narrow = kind.parameters > 0 and sizes == {NARROW_BYTES} and width == together == NARROW_WIDTH
+    return kind._replace(narrow=narrow)

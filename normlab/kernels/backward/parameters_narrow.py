@@ -1,0 +1,107 @@
+"""Parameters in shared memory as they are, in 16 bits: `parameters` says why."""
+
+from functools import cache
+from typing import Any
+
+from normlab.engine import (
+    commit_copies,
+    copy_async,
+    cuda,
+    load_bits_into,
+    load_vector_into,
+    reciprocal,
+    reciprocal_of_normal,
+    wait_copies,
+)
+from normlab.kernels.backward.kind import NARROW_BYTES, Kind
+from normlab.kernels.backward.ring import ACCUMULATOR_BYTES, Layout
+from normlab.stages.recompute import clamp_by_magnitude
+
+LEAST, MOST = 2.0**-126, 2.0**126  # normal, and so are their reciprocals
+
+
+def places(layout: Layout, kind: Kind) -> tuple[int, int]:
+    """Where gamma and beta begin in the block's shared memory, in elements."""
+    start = layout.parameters_at * ACCUMULATOR_BYTES // NARROW_BYTES
+    return start, start + kind.weighted * layout.deal.columns
+
+
+@cache
+def fetcher(layout: Layout, kind: Kind) -> Any:
+    """`fetch_parameters`: by asynchronous copies, a group of their own."""
+    deal = layout.deal
+    gamma_at, beta_at = places(layout, kind)
+    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
+    memory_efficient = kind.memory_efficient
+
+    @cuda.jit(device=True)
+    def fetch_parameters(parameters, weight, bias, team, place, first, n2):
+        if team == 0:
+            for v in range(vectors):
+                column = first + v * span
+                if whole or column < n2:
+                    if weight is not None:
+                        copy_async(parameters, gamma_at + v * span + place, weight, column, width)
+                    if memory_efficient and bias is not None:
+                        copy_async(parameters, beta_at + v * span + place, bias, column, width)
+        commit_copies()
+
+    return fetch_parameters
+
+
+@cache
+def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
+    """`keep_parameters`: they have come when it returns, but for other teams."""
+    deal, fetched = layout.deal, layout.fetched
+    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
+    memory_efficient = kind.memory_efficient
+
+    @cuda.jit(device=True)
+    def keep_parameters(parameters, weight, bias, eps, team, place, first, n2):
+        gammas = cuda.local.array(width, dtype)
+        rare = False
+        if memory_efficient and weight is not None:
+            for v in range(vectors):
+                if whole or first + v * span < n2:
+                    load_vector_into(gammas, 0, weight, first + v * span, width)
+                    for k in range(width):
+                        kept = clamp_by_magnitude(gammas[k], eps)
+                        rare = rare or kept != gammas[k] or not LEAST <= abs(kept) <= MOST
+        wait_copies(fetched)
+        return rare
+
+    return keep_parameters
+
+
+@cache
+def readers(layout: Layout, kind: Kind) -> tuple[Any, Any, Any, Any]:
+    """The readers of parameters in 16 bits."""
+    span, width = layout.deal.span, layout.deal.width
+    gamma_at, beta_at = places(layout, kind)
+
+    @cuda.jit(device=True)
+    def load_gammas(gammas, parameters, v, place, weight):
+        load_bits_into(gammas, 0, parameters, gamma_at + v * span + place, width, weight)
+
+    @cuda.jit(device=True)
+    def load_betas(betas, parameters, v, place, bias):
+        load_bits_into(betas, 0, parameters, beta_at + v * span + place, width, bias)
+
+    @cuda.jit(device=True)
+    def load_clamped(gammas, parameters, v, place, weight, eps):
+        load_gammas(gammas, parameters, v, place, weight)
+        for k in range(width):
+            gammas[k] = clamp_by_magnitude(gammas[k], eps)
+
+    @cuda.jit(device=True)
+    def load_inverses(gammas, inverses, parameters, v, place, weight, eps, rare):
+        if rare:
+            load_clamped(gammas, parameters, v, place, weight, eps)
+            for k in range(width):
+                inverses[k] = reciprocal(gammas[k])
+        else:
+            load_gammas(gammas, parameters, v, place, weight)
+            for k in range(width):
+                inverses[k] = reciprocal_of_normal(gammas[k])
+
+    return load_gammas, load_clamped, load_inverses, load_betas

@@ -1,0 +1,137 @@
+"""Parameters in shared memory in float32, and 1 / gamma beside them: `parameters` says why."""
+
+from functools import cache
+from typing import Any
+
+from normlab.engine import cast, cuda, load_vector_into, store_vector_from
+from normlab.kernels.backward.kind import Kind
+from normlab.kernels.backward.ring import Layout
+from normlab.stages.recompute import clamp_by_magnitude
+
+
+def places(layout: Layout, kind: Kind) -> tuple[int, int, int]:
+    """Where gamma, 1 / gamma and beta begin in the block's shared memory, in accumulators."""
+    start, columns = layout.parameters_at, kind.weighted * layout.deal.columns
+    return start, start + columns, start + 2 * columns
+
+
+@cuda.jit(device=True)
+def fetch_nothing(parameters, weight, bias, team, place, first, n2):
+    """`fetch_parameters`: they go through registers, to be widened, once the first rows are on their way."""
+
+
+@cache
+def placer(layout: Layout) -> Any:
+    """The device function `lie(start, v, number, place)`: where 16 bytes of the thread's vector v of parameters lie.
+
+    Sixteen bytes are all that a lane moves at once without a bank conflict, and only if the lanes' sixteen bytes follow
+    each other: of a vector of eight accumulators, all threads' first halves come first, and then all second halves.
+    """
+    _, parts, plane = layout.parameter_parts
+    span = layout.deal.span
+
+    @cuda.jit(device=True)
+    def lie(start, v, number, place):
+        return start + v * span + number * plane + (place >> (parts - 1))
+
+    return lie
+
+
+@cache
+def loader(layout: Layout) -> Any:
+    """The device function `load_parameters(target, parameters, start, v, place)`: those of the thread's vector v."""
+    part, parts, _ = layout.parameter_parts
+    lie = placer(layout)
+
+    @cuda.jit(device=True)
+    def load_parameters(target, parameters, start, v, place):
+        for number in range(parts):
+            load_vector_into(target, number * part, parameters, lie(start, v, number, place), part)
+
+    return load_parameters
+
+
+@cache
+def storer(layout: Layout) -> Any:
+    """The device function `store_parameters(parameters, start, v, place, source, at)`: source[at], … of vector v."""
+    part, parts, _ = layout.parameter_parts
+    lie = placer(layout)
+
+    @cuda.jit(device=True)
+    def store_parameters(parameters, start, v, place, source, at):
+        for number in range(parts):
+            store_vector_from(parameters, lie(start, v, number, place), source, at + number * part, part)
+
+    return store_parameters
+
+
+@cache
+def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
+    """`keep_parameters`, which rounds 1 / gamma once, correctly.
+
+    All loads come before the first store, which the compiler moves none of them across: one after another, 32 loads
+    took longer than a row.
+    """
+    deal, together = layout.deal, kind.together
+    gamma_at, inverse_at, beta_at = places(layout, kind)
+    vectors, width, span, whole, elements = deal.vectors, deal.width, deal.span, deal.whole, deal.elements
+    store_parameters = storer(layout)
+    memory_efficient = kind.memory_efficient
+
+    @cuda.jit(device=True)
+    def keep_parameters(parameters, weight, bias, eps, team, place, first, n2):
+        gammas = cuda.local.array(elements, dtype)
+        inverses = cuda.local.array(width, dtype)
+        betas = cuda.local.array(elements, dtype)
+        for v in range(vectors):
+            if whole or first + v * span < n2:
+                for k in range(0, width, together):
+                    if weight is not None:
+                        load_vector_into(gammas, v * width + k, weight, first + v * span + k, together)
+                    if memory_efficient and bias is not None:
+                        load_vector_into(betas, v * width + k, bias, first + v * span + k, together)
+        rare = False
+        for v in range(vectors):
+            if whole or first + v * span < n2:
+                if memory_efficient and weight is not None:
+                    for k in range(width):
+                        gamma = gammas[v * width + k]
+                        kept = clamp_by_magnitude(gamma, eps)
+                        rare = rare or kept != gamma
+                        gammas[v * width + k] = kept
+                        inverses[k] = cast(1, parameters) / kept
+                    if team == 0:
+                        store_parameters(parameters, inverse_at, v, place, inverses, 0)
+                if weight is not None and team == 0:
+                    store_parameters(parameters, gamma_at, v, place, gammas, v * width)
+                if memory_efficient and bias is not None and team == 0:
+                    store_parameters(parameters, beta_at, v, place, betas, v * width)
+        return rare
+
+    return keep_parameters
+
+
+@cache
+def readers(layout: Layout, kind: Kind) -> tuple[Any, Any, Any, Any]:
+    """The readers of parameters in float32."""
+    gamma_at, inverse_at, beta_at = places(layout, kind)
+    load_parameters = loader(layout)
+
+    @cuda.jit(device=True)
+    def load_gammas(gammas, parameters, v, place, weight):
+        load_parameters(gammas, parameters, gamma_at, v, place)
+
+    @cuda.jit(device=True)
+    def load_betas(betas, parameters, v, place, bias):
+        load_parameters(betas, parameters, beta_at, v, place)
+
+    @cuda.jit(device=True)
+    def load_clamped(gammas, parameters, v, place, weight, eps):
+        load_parameters(gammas, parameters, gamma_at, v, place)
+
+    @cuda.jit(device=True)
+    def load_inverses(gammas, inverses, parameters, v, place, weight, eps, rare):
+        load_parameters(gammas, parameters, gamma_at, v, place)
+        load_parameters(inverses, parameters, inverse_at, v, place)
+
+    return load_gammas, load_clamped, load_inverses, load_betas

@@ -1,0 +1,63 @@
+"""Parameters of 16 bits, narrow in the pipelined backward's shared memory: gammas of every size are inverted right."""
+
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from draws import Case
+from examine import arithmetic, backward_bound, examine_backward
+
+from normlab.arguments import step_of
+from normlab.kernels.backward.kind import kind_of
+
+BFLOAT16 = ml_dtypes.bfloat16
+PIPELINED = step_of("backward", "pipelined")
+both_norms = pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
+
+
+def examine(gammas, rms, eps=1e-5, size=1.0) -> None:
+    """Hold gradients of size `size` to their bounds, with every thread's gammas these ones in turn."""
+    rng = np.random.default_rng(5)
+    x, grad = rng.uniform(-1, 1, size=(2, 5, 512))
+    weight, bias = np.resize(gammas, 512).astype(BFLOAT16), None if rms else np.zeros(512, BFLOAT16)
+    case = Case(x.astype(BFLOAT16), weight, bias, (grad * size).astype(BFLOAT16), eps, rms)
+    assert kind_of(SimpleNamespace(rms=rms, memory_efficient=True, weight=weight, bias=bias), 8, 8).narrow
+    bound = backward_bound(case, arithmetic(case, None, PIPELINED), True)
+    assert np.isfinite(bound.grad_weight).mean() >= 0.75, "a bound that says something"
+    for memory_efficient in (False, True):
+        examine_backward(case, None, PIPELINED, memory_efficient)
+
+
+@both_norms
+def test_ordinary_gammas_are_within_the_bounds(rms):
+    examine([0.5, -2.0, 1e-3, 300.0], rms)
+
+
+@both_norms
+def test_clamped_gammas_are_within_the_bounds(rms):
+    examine([0.0, -0.0, 1e-6, -1e-6, 0.75], rms)
+
+
+@both_norms
+def test_large_gammas_are_within_the_bounds(rms):
+    """Whose reciprocals are subnormal numbers."""
+    examine([1.5 * 2.0**126, -(2.0**127), 2.0**126, 2.0**120], rms, size=2.0**-60)
+
+
+@both_norms
+def test_small_gammas_are_within_the_bounds(rms):
+    """The second and third are subnormal numbers."""
+    examine([2.0**-126, -(2.0**-127), 3 * 2.0**-128, 2.0**-125], rms, eps=2.0**-128)
+
+
+def test_what_comes_in_vectors_of_eight_is_narrow():
+    half, single = np.zeros(8, BFLOAT16), np.zeros(8, np.float32)
+    problem = SimpleNamespace(rms=False, memory_efficient=True, weight=half, bias=half)
+    assert kind_of(problem, 8, 8).narrow
+    assert not kind_of(problem, 8, 4).narrow
+    assert not kind_of(problem, 4, 4).narrow
+    problem.bias = single
+    assert not kind_of(problem, 8, 8).narrow
+    problem.weight = problem.bias = None
+    assert not kind_of(problem, 8, 8).narrow
