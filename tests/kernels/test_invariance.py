@@ -321,6 +321,7 @@ def slices(deal, monkeypatch):
 def test_a_row_has_the_same_bits_however_many_blocks_share_it(n2, rms, monkeypatch):
     slices(Deal(256, 1, 4, n2 == 2048), monkeypatch)
     monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 10)
+    monkeypatch.setattr(step_7_clusters, "block_shared_bytes", lambda capability: 20000)  # of which they take 14336
     built, build = [], step_7_clusters.build
     monkeypatch.setattr(step_7_clusters, "build", lambda dtype, plan: built.append(plan) or build(dtype, plan))
     case = random_case(6, n2, np.float32, rms)
@@ -357,10 +358,13 @@ def test_many_rows_a_cluster_are_right_and_nothing_is_found(monkeypatch):
     short_slices(monkeypatch)
     case = random_case(5, 452, np.float32)
     with using("simulator"):
-        for processors in (1, 132):  # the kernel for many rows; for few, by twice as many blocks
+        # parameters from global memory; from shared memory, where many rows' are; few rows, by twice as many blocks
+        for processors, room in ((1, 2**13), (1, 2**17), (132, 2**17)):
             monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array, found=processors: found)
-            examine_forward(case, step_of("forward", "clusters"))
-            sanitized(case, step_of("forward", "clusters"), False)
+            monkeypatch.setattr(step_7_clusters, "block_shared_bytes", lambda capability, found=room: found)
+            for one in (case, replace(case, weight=None), replace(case, bias=None)):
+                examine_forward(one, step_of("forward", "clusters"))
+                sanitized(one, step_of("forward", "clusters"), False)
         for memory_efficient in (False, True):
             examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
             sanitized(case, step_of("backward", "pipelined"), memory_efficient)
