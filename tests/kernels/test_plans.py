@@ -403,6 +403,7 @@ def sample() -> Iterator[tuple]:
     yield "clusters", 40000, half, (9, 0), (1, 200)
     yield "clusters", 40000, wide, (9, 0), (1, 200)
     yield "clusters", 40002, wide, (9, 0), most  # vectors of two
+    yield "clusters", 98304, half._replace(v=np.float32), (9, 0), most  # the most registers of 256 threads
     yield "clusters", 200000, wide, (9, 0), (1, 200)  # parameters of few rows in shared memory, of others not
     yield "clusters", 262144, wide._replace(rms=True, biased=False), (9, 0), (1, 200)
     yield "clusters", 40000, half, (8, 0), most

@@ -86,9 +86,9 @@ class Plan(NamedTuple):
 
     @property
     def resident(self) -> int:
-        """Blocks that a multiprocessor has registers for: 64 a thread, 40 where these do: not in ragged rows."""
-        fewest = self.deal.whole and not self.parameter_bytes
-        return max(1, (1536 if fewest else 1024) // self.threads)
+        """Blocks that a multiprocessor has registers for: three slices', or two where 40 a thread are too few."""
+        slices = 3 if self.deal.whole and not self.parameter_bytes else 2
+        return self.spread * (slices if self.deal.threads <= 512 else 1)
 
 
 def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) -> Plan | None:
