@@ -158,7 +158,7 @@ def test_rows_of_a_cluster_are_right_in_the_backward(n2, memory_efficient):
     ("n2", "dtype", "processors"), [(32770, BFLOAT16, 132), (32776, BFLOAT16, 1), (32772, np.float32, 1)]
 )
 def test_rows_of_a_cluster_are_right_in_the_forward(n2, dtype, processors, monkeypatch):
-    """Vectors of two, as few rows by 16 blocks; of eight and four, as many rows by 4 and 8. One cluster has both rows."""
+    """Vectors of two, as few rows by 16 blocks; of eight and four, as many rows by 4 and 8. One cluster has both."""
     few_stay(monkeypatch)
     monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: processors)
     examine_forward(random_case(2, n2, dtype), step_of("forward", "clusters"))
