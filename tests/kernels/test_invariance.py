@@ -154,8 +154,14 @@ def test_rows_of_a_cluster_are_right_in_the_backward(n2, memory_efficient):
     examine_backward(random_case(2, n2, BFLOAT16), None, step_of("backward", "pipelined"), memory_efficient)
 
 
-def test_a_row_of_a_cluster_is_right_in_the_forward():
-    examine_forward(random_case(1, 32770, BFLOAT16), step_of("forward", "clusters"))  # vectors of two, 16 blocks
+@pytest.mark.parametrize(
+    ("n2", "dtype", "processors"), [(32770, BFLOAT16, 132), (32776, BFLOAT16, 1), (32772, np.float32, 1)]
+)
+def test_rows_of_a_cluster_are_right_in_the_forward(n2, dtype, processors, monkeypatch):
+    """Vectors of two, as few rows by 16 blocks; of eight and four, as many rows by 4 and 8. One cluster has both."""
+    few_stay(monkeypatch)
+    monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: processors)
+    examine_forward(random_case(2, n2, dtype), step_of("forward", "clusters"))
 
 
 def few_stay(monkeypatch, number=1):
@@ -321,6 +327,7 @@ def slices(deal, monkeypatch):
 def test_a_row_has_the_same_bits_however_many_blocks_share_it(n2, rms, monkeypatch):
     slices(Deal(256, 1, 4, n2 == 2048), monkeypatch)
     monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 10)
+    monkeypatch.setattr(step_7_clusters, "block_shared_bytes", lambda capability: 20000)  # of which they take 14336
     built, build = [], step_7_clusters.build
     monkeypatch.setattr(step_7_clusters, "build", lambda dtype, plan: built.append(plan) or build(dtype, plan))
     case = random_case(6, n2, np.float32, rms)
@@ -357,10 +364,13 @@ def test_many_rows_a_cluster_are_right_and_nothing_is_found(monkeypatch):
     short_slices(monkeypatch)
     case = random_case(5, 452, np.float32)
     with using("simulator"):
-        for processors in (1, 132):  # the kernel for many rows; for few, by twice as many blocks
+        # parameters from global memory; from shared memory, where many rows' are; few rows, by twice as many blocks
+        for processors, room in ((1, 2**13), (1, 2**17), (132, 2**17)):
             monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array, found=processors: found)
-            examine_forward(case, step_of("forward", "clusters"))
-            sanitized(case, step_of("forward", "clusters"), False)
+            monkeypatch.setattr(step_7_clusters, "block_shared_bytes", lambda capability, found=room: found)
+            for one in (case, replace(case, weight=None), replace(case, bias=None)):
+                examine_forward(one, step_of("forward", "clusters"))
+                sanitized(one, step_of("forward", "clusters"), False)
         for memory_efficient in (False, True):
             examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
             sanitized(case, step_of("backward", "pipelined"), memory_efficient)

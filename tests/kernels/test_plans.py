@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normlab.engine import compile_ptx, resources
+from normlab.engine import compile_ptx, occupancy, resources
 from normlab.kernels import LADDERS, BackwardProblem
 from normlab.kernels.backward import columns, step_2_fused, step_3_pipelined
 from normlab.kernels.forward import step_5_vectors, step_6_one_barrier, step_7_clusters
@@ -38,7 +38,7 @@ def columns_to_try() -> list[int]:
     entries = {entry for table in (*step_3_pipelined.HALVES, step_3_pipelined.SINGLES) for entry in table}
     limits = [entry[0] for entry in (*step_6_one_barrier.HALVES, *step_6_one_barrier.SINGLES, *entries)]
     limits += [entry.slice * blocks for entry in entries for blocks in (1, 2, 8, 16)]
-    limits += [threads * blocks * 8 for threads in (256, 512, 1024) for blocks in (1, 2, 8, 16)]
+    limits += [vectors * blocks for vectors in (2048, 4096, 8192) for blocks in (1, 2, 8, 16)]
     around = {limit * width + step for limit in limits for width in (1, 2, 4, 8) for step in (-width, -1, 0, 1, width)}
     around |= {power + step for power in (2**k for k in range(5, 19)) for step in (-1, 0, 1, 2, 4, 8)}
     primes = {41, 97, 127, 769, 1021, 2053, 4093, 5119, 8191, 16381, 65521, 65537, 262139}
@@ -132,16 +132,20 @@ def test_plans_of_one_barrier_cover_every_column_once_and_fit_a_block():
 @pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 6)], ids=str)
 def test_plans_of_clusters_cover_every_column_once_and_fit_a_gpu(capability):
     found = []
+    slices, room = 16 if capability >= (9, 0) else 1, SHARED_BYTES.get(capability, 99 * 1024)
     for n2, (itemsize, other) in itertools.product(ALL_COLUMNS, BYTES):
         for width in vector_widths(n2, max(itemsize, other)):
             plan = step_7_clusters.plan_for(n2, width, itemsize, capability)
+            vectors = 8192 if 8192 * width * itemsize + 2048 <= room else 4096
+            assert (plan is None) == (width * itemsize < 4 or n2 > slices * vectors * width)
             if plan is None:
                 continue
             found.append(Dealt(n2, plan.deal, plan.blocks))
+            assert plan.deal.elements == 32 or width < 4 or n2 > slices * 2048 * width
             board = 4 * 2 * 2 * plan.deal.warps * plan.blocks
             assert plan.deal.threads <= 1024
-            assert plan.shared_bytes + board <= SHARED_BYTES.get(capability, 99 * 1024)
-            assert plan.blocks <= (16 if capability >= (9, 0) else 1)
+            assert plan.shared_bytes + board <= room
+            assert plan.blocks <= slices
             assert width * itemsize in (4, 8, 16), "what an asynchronous copy moves"
             chains = step_7_clusters.STEP.row_chains(n2)
             assert chains.terms >= plan.deal.elements + plan.deal.warps * plan.blocks // 32
@@ -164,19 +168,28 @@ def test_few_rows_are_spread_out_over_as_many_blocks_as_fit(capability):
         assert spread.cluster <= most
         assert spread.threads * spread.cluster == plan.threads * plan.blocks
         row, parameters = (plan.deal.columns * plan.blocks * size for size in (plan.itemsize, 2 * itemsize))
-        room = SHARED_BYTES.get(capability, 99 * 1024)
-        if not spread.parameter_bytes:
+        alone = n1 * plan.blocks <= 7 / 8 * processors
+        at_a_time = SHARED_BYTES.get(capability, 99 * 1024) // ((row + parameters) // plan.blocks + 2048)
+        held = plan.deal.width * itemsize >= 4 and at_a_time >= (1 if alone else 2)
+        assert spread.parameter_bytes == (itemsize if held else 0)
+        if not held:
             assert spread == plan
-            fits = plan.deal.width * itemsize >= 4 and (row + parameters) // plan.blocks + 2048 <= room
-            assert not fits or n1 * plan.blocks > 7 / 8 * processors
             continue
         assert spread.shared_bytes * spread.cluster == row + parameters
-        assert n1 * spread.cluster <= processors
-        assert spread.shared_bytes * spread.resident <= room
+        assert n1 * spread.cluster <= processors or spread.spread == 1
         assert spread.threads >= 64
         assert 2 * n1 * spread.cluster > processors or 2 * spread.cluster > most or spread.threads == 64
         spreads.add(spread.spread)
     assert spreads == ({1, 2, 4, 8} if most == 16 else {1})
+
+
+def test_parameters_of_long_rows_lie_in_shared_memory_for_any_number_of_rows():
+    """Of rows of up to 512 KB, with vectors of 16 bytes; two blocks a multiprocessor."""
+    for n2, n1, (itemsize, other) in itertools.product((32776, 65536, 131072), (1, 57, 2048, 10**6), BYTES):
+        plan = step_7_clusters.plan_for(n2, 16 // max(itemsize, other), itemsize, (9, 0))
+        plan = step_7_clusters.spread_out(plan, n1, other, 132, (9, 0))
+        assert plan.parameter_bytes == other
+        assert 2 * plan.spread * plan.shared_bytes <= 2 * 96 * 1024
 
 
 @pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 6)], ids=str)
@@ -388,7 +401,14 @@ def sample() -> Iterator[tuple]:
     yield "one_barrier", 16384, wide, (9, 0), most
     yield "one_barrier", 2048, mixed, (9, 0), most
     yield "clusters", 65536, half, (9, 0), (1, 57, 200)
+    yield "clusters", 65536, wide, (9, 0), most
+    yield "clusters", 40000, half, (9, 0), (1, 200)
+    yield "clusters", 40000, wide, (9, 0), (1, 200)
+    yield "clusters", 40002, wide, (9, 0), most  # vectors of two
+    yield "clusters", 98304, half._replace(v=np.float32), (9, 0), most  # the most registers of 256 threads
+    yield "clusters", 200000, wide, (9, 0), (1, 200)  # parameters of few rows in shared memory, of others not
     yield "clusters", 262144, wide._replace(rms=True, biased=False), (9, 0), (1, 200)
+    yield "clusters", 40000, half, (8, 0), most
     yield "fused", 4096, half, (8, 0), most
     yield "fused", 4096, wide._replace(memory_efficient="exact"), (9, 0), most
     yield "pipelined", 768, half, (9, 0), (57, 200)
@@ -448,3 +468,9 @@ def test_kernels_fit_their_registers_and_their_shared_memory(case, monkeypatch):
         assert -(-taken.registers // 8) * 8 * one.threads <= 65536, "registers are given out in eights a thread"
         assert taken.shared_bytes + one.shared_bytes <= SHARED_BYTES[capability]
         assert one.cluster == 1 or capability >= (9, 0)
+        if name == "clusters":  # registers keep no block away that shared memory has room for
+            least, blocks = (
+                occupancy(registers, taken.shared_bytes + one.shared_bytes, one.threads, capability).blocks
+                for registers in (32, taken.registers)
+            )
+            assert blocks >= min(least, 1024 // one.threads)

@@ -1,4 +1,4 @@
-"""What the fast backward asks of shared memory, counted by `trace`: no bank conflicts."""
+"""What fast kernels ask of memory, counted by `trace`."""
 
 import ml_dtypes
 import numpy as np
@@ -6,9 +6,13 @@ import pytest
 
 from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import step_3_pipelined
+from normlab.kernels.forward import step_7_clusters
 from normlab.sim import trace
+from normlab.stages.vector import Deal
 
 CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
+COPIED = "sm__sass_l1tex_t_{}_pipe_lsu_mem_global_op_ldgsts.sum"
+LOADED = "l1tex__t_{}_pipe_lsu_mem_global_op_ld.sum"
 WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
 
 
@@ -46,3 +50,24 @@ def test_rows_and_parameters_are_read_without_bank_conflicts(memory_efficient, p
     wide = 2 * (2 + 3 * memory_efficient)
     per_row = 2 * 2 + (narrow if parameters == ml_dtypes.bfloat16 else wide)
     assert (all_teams[WAVEFRONTS] - one[WAVEFRONTS]) / 7 == 4 * per_row
+
+
+def test_a_later_row_of_a_cluster_asks_for_no_parameters(monkeypatch):
+    """Rows of 512 float32 in two blocks of 64 threads, all of them one cluster's."""
+    found = []
+
+    def launch(kernel, grid, block, *args, shared_bytes=0, cluster=1):
+        found.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*args).metrics)
+
+    monkeypatch.setattr(step_7_clusters, "launch_rows", lambda *args: False)
+    monkeypatch.setattr(step_7_clusters, "plan_for", lambda *args: step_7_clusters.Plan(Deal(64, 1, 4, True), 2, 4))
+    monkeypatch.setattr(step_7_clusters, "resident_clusters", lambda *args, **how: 1)
+    monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 1)
+    for n1 in (1, 4):
+        x, mean, invvar = np.ones((n1, 512), np.float32), *np.zeros((2, n1), np.float32)
+        weight, bias = np.ones((2, 512), np.float32)
+        step_7_clusters.STEP.run(launch, x, weight, bias, np.float32(1), np.empty_like(x), mean, invvar)
+    for what, of_a_row in (("requests", 512 * 4 // 512), ("sectors", 512 * 4 // 32)):
+        one, four = ([metrics[name] for name in (COPIED.format(what), LOADED.format(what))] for metrics in found)
+        assert one == [3 * of_a_row, 0], "x, weight and bias"
+        assert four == [(4 + 2) * of_a_row, 0]

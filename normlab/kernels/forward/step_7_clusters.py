@@ -3,16 +3,17 @@
 A row of more than 32 KB does not fit the registers of a block that shares its multiprocessor with others. Here each
 block of a cluster keeps a slice of the row in shared memory, copied there without passing through registers, and the
 blocks exchange their sums through each other's shared memory, still with one barrier. Blocks stay: as soon as a vector
-of the output is on its way, its place is free, and the same vector of the next row is fetched into it.
+of the output is on its way, its place is free, and the same vector of the next row is fetched into it. The slice's
+parameters lie beside it, for all rows.
 
-With few rows the latency of memory is most of the time. Then smaller blocks on more multiprocessors share a row, and
-its parameters come into shared memory behind it, instead of into registers after the barrier.
-Moves: x once, the output once.
+With few rows the latency of memory is most of the time. Then smaller blocks on more multiprocessors share a row.
+Moves: x once, the output once, the parameters once a cluster.
 Bound by: the wait for the slowest block of a cluster, once a row.
 Measured: see the README, and `plan_for`.
 """
 
 from functools import cache
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -44,23 +45,22 @@ from normlab.stages.ahead import BITS
 from normlab.stages.grouped import group_merger, group_size
 from normlab.stages.recompute import affine, normalised_from_input
 from normlab.stages.team import leave
-from normlab.stages.vector import Deal, widest
+from normlab.stages.vector import BYTES, Deal, widest
 from normlab.stages.warp import warp_sum_butterfly
 
-VECTORS = 8  # of a thread
+SLICES = {8: (512, 4), 4: (256, 8)}  # elements a vector: threads, vectors a thread
+LARGER = (512, 8), (1024, 8)  # likewise, for narrower vectors, and for rows that a cluster's slices do not hold
 MAX_CLUSTER = 16
 CLUSTERS_FROM = (9, 0)  # compute capability
 STATIC_BYTES = 2048  # of shared memory, at most: the board
-RESIDENT_THREADS = 1536  # of a multiprocessor: what registers and shared memory leave room for
-FEW_ROWS_THREADS = 512  # likewise, when shared memory holds the parameters too
-SMALLEST_BLOCK = 64  # threads; a slice is eight blocks then, and more would only have more to wait for
+SMALLEST_BLOCK = 64  # threads; a slice is eight blocks then, or four, and more would only have more to wait for
 
 
 class Plan(NamedTuple):
     """deal: of a slice to threads. blocks: slices of a row. itemsize: bytes an element of x. The bits depend on these.
 
-    spread: blocks that share a slice. parameter_bytes: of an element of weight and bias, for few rows, where shared
-    memory holds them too; else 0.
+    spread: blocks that share a slice. parameter_bytes: of an element of weight and bias, where shared memory holds them
+    too; else 0, and they come from global memory for every row.
     """
 
     deal: Deal
@@ -86,28 +86,29 @@ class Plan(NamedTuple):
 
     @property
     def resident(self) -> int:
-        """Blocks that a multiprocessor holds."""
-        return max(1, (FEW_ROWS_THREADS if self.parameter_bytes else RESIDENT_THREADS) // self.threads)
+        """Blocks that a multiprocessor has registers for: three slices', or two where 40 a thread are too few."""
+        slices = 3 if self.deal.whole and not self.parameter_bytes else 2
+        return self.spread * (slices if self.deal.threads <= 512 else 1)
 
 
 def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) -> Plan | None:
     """How long rows are dealt out; None: not with this vector, or on no GPU of this compute capability.
 
-    Slices of 64 KB: measured on an H200, LayerNorm, n2 = 65536, bfloat16: 2 blocks of 512 threads 0.89, 4 of 256 0.86,
-    8 of 128 0.82, 2 of 1024 0.63. Before `cluster_arrive_shared` let blocks meet without a wait for their stores, all
-    were slower by 2 to 9 hundredths, and in float32 4 of 512 had 0.87, RMSNorm 0.92; 8 of 256 0.79, 0.92. Depends on no
-    n1, so that a row's bits are the same in every batch.
+    Slices of 32 KB: two of them, with their parameters, share a multiprocessor. Measured on an H200, n2 = 65536, as
+    fractions of a copy, LayerNorm / RMSNorm, by threads and vectors a thread: bfloat16 (512, 4) 0.90 / 0.92, (256, 8)
+    0.85 / 0.91, (256, 4) 0.89 / 0.93, (512, 8) 0.74 / 0.85; float32 (256, 8) 0.92 / 0.95, (512, 4) 0.84 / 0.94,
+    (256, 4) 0.65 / 0.91. With parameters from global memory, slices of 64 KB were best: 0.89 / 0.92, and 0.90 / 0.93 in
+    float32. Depends on no n1, so that a row's bits are the same in every batch.
     """
     if width * itemsize < 4:  # no asynchronous copy is that narrow
         return None
     room, most = block_shared_bytes(capability), _largest_cluster(capability)
-    for threads in (512, 1024):
-        blocks = 1
-        while blocks < most and blocks * threads * VECTORS * width < n2:
+    for threads, vectors in (SLICES.get(width, LARGER[0]), *LARGER):
+        columns, blocks = threads * vectors * width, 1
+        while blocks < most and blocks * columns < n2:
             blocks *= 2
-        deal = Deal(threads, VECTORS, width, blocks * threads * VECTORS * width == n2)
-        plan = Plan(deal, blocks, itemsize)
-        if blocks * deal.columns >= n2 and plan.shared_bytes + STATIC_BYTES <= room:
+        plan = Plan(Deal(threads, vectors, width, blocks * columns == n2), blocks, itemsize)
+        if blocks * columns >= n2 and plan.shared_bytes + STATIC_BYTES <= room:
             return plan
     return None
 
@@ -117,19 +118,22 @@ def _largest_cluster(capability: tuple[int, int]) -> int:
 
 
 def spread_out(plan: Plan, n1: int, parameter_bytes: int, processors: int, capability: tuple[int, int]) -> Plan:
-    """The plan for n1 rows: if these are few, smaller blocks share them, as many as there are multiprocessors.
+    """The plan for n1 rows: where their parameters lie, and how many blocks share a slice.
 
-    A thread keeps its columns and a warp its number among the row's warps, so that no bit depends on n1. Blocks of 512
-    threads are alone on a multiprocessor then, and clusters do not find room on all of those: not on an eighth.
+    Shared memory holds the parameters where a multiprocessor has room for two such blocks; or for one, if rows are few.
+    (Clusters of blocks that are alone do not find room on all multiprocessors: not on an eighth.) Smaller blocks share
+    few rows, as many as there are multiprocessors. A thread keeps its columns and a warp its number among the row's
+    warps, so that no bit depends on n1.
     """
-    few = plan._replace(parameter_bytes=parameter_bytes)
-    fits = few.shared_bytes + STATIC_BYTES <= block_shared_bytes(capability)
-    if 8 * n1 * plan.blocks > 7 * processors or plan.deal.width * parameter_bytes < 4 or not fits:
+    held = plan._replace(parameter_bytes=parameter_bytes)
+    neighbours = 1 if 8 * n1 * plan.blocks <= 7 * processors else 2
+    fit = neighbours * (held.shared_bytes + STATIC_BYTES) <= block_shared_bytes(capability)
+    if plan.deal.width * parameter_bytes < 4 or not fit:
         return plan
     most = min(processors // n1, _largest_cluster(capability))
-    while 2 * few.cluster <= most and few.threads >= 2 * SMALLEST_BLOCK:
-        few = few._replace(spread=2 * few.spread)
-    return few
+    while 2 * held.cluster <= most and held.threads >= 2 * SMALLEST_BLOCK:
+        held = held._replace(spread=2 * held.spread)
+    return held
 
 
 @cache
@@ -139,11 +143,11 @@ def build(dtype, plan: Plan):
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     cluster, columns = plan.cluster, deal.columns
     warps, stretch = deal.warps // spread, span // spread
-    few = parameter_bytes > 0
+    beside = parameter_bytes > 0  # the parameters lie beside the row
     bits, parameter_bits = BITS[itemsize], BITS[parameter_bytes or itemsize]
     held_columns = columns // spread
     behind_row = held_columns * itemsize // (parameter_bytes or itemsize)  # where the parameters begin
-    later = int(few)  # groups of copies that are not x: the parameters'
+    later = int(beside)  # groups of copies that are not x: the parameters'
     size, merge = group_size(deal, blocks), group_merger(deal, blocks, spread)
 
     @cuda.jit(device=True)
@@ -154,7 +158,7 @@ def build(dtype, plan: Plan):
     @cuda.jit(device=True)
     def load_parameter(target, parameters, at, array, column):
         if array is not None:
-            if few:
+            if beside:
                 load_bits_into(target, 0, parameters, at, width, array)
             else:
                 load_vector_into(target, 0, array, column, width)
@@ -184,14 +188,14 @@ def build(dtype, plan: Plan):
             if whole or first + v * span < n2:
                 copy_async(held, place + v * stretch, x, (row, first + v * span), width)
         commit_copies()
-        if few:
+        if beside:
             for v in range(vectors):
                 if whole or first + v * span < n2:
                     fetch(parameters, gammas_at + v * stretch, weight, first + v * span)
                     fetch(parameters, betas_at + v * stretch, bias, first + v * span)
         phase = 0
         while row < x.shape[0]:
-            if few:
+            if beside:
                 commit_copies()  # of the parameters in the first turn, of nothing later
             wait_copies(later)  # for the thread's own copies: it reads no others
             center = cast(0, board)
@@ -220,7 +224,7 @@ def build(dtype, plan: Plan):
                 cuda.syncthreads()  # all warps of the block have left their sums
             center, square_sum = merge(board, phase, 0, n2, factor, mean)
             phase = 1 - phase  # the next row's sums must not meet these, which others may still be reading
-            if few:
+            if beside:
                 wait_copies(0)  # for the parameters
             scale = cuda.libdevice.rsqrtf(square_sum * factor + eps)
             for v in range(vectors):
@@ -269,8 +273,8 @@ def _run(launch, x, weight, bias, eps, output, mean, invvar):
 
 
 def _chains(n2: int) -> Chains:
-    kinds = [(16 // itemsize, itemsize) for itemsize in (2, 4)] + [(width, 4 // width) for width in (1, 2)]
-    plans = [plan_for(n2, *kind, (9, 0)) for kind in kinds if n2 % kind[0] == 0]
+    kinds = product((1, 2, 4, 8), (2, 4), ((8, 0), CLUSTERS_FROM))
+    plans = [plan_for(n2, *kind) for kind in kinds if n2 % kind[0] == 0 and kind[0] * kind[1] <= BYTES]
     own = [Chains(plan.deal.elements + (plan.deal.warps * plan.blocks) // 32, 10) for plan in plans if plan is not None]
     return longest(*own, ROWS.row_chains(n2))
 

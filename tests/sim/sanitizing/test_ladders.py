@@ -85,14 +85,16 @@ def test_nothing_is_found_in_a_forward_step(step, case):
     assert np.isfinite(output.astype(np.float64)).all()
 
 
-def test_nothing_is_found_in_rows_that_one_cluster_holds_one_after_another(monkeypatch):
+@pytest.mark.parametrize("room", [2**17, 2**13], ids=["parameters in shared memory", "in global memory"])
+def test_nothing_is_found_in_rows_that_one_cluster_holds_one_after_another(room, monkeypatch):
     """Rows of 452 columns in two blocks; those that a cluster is for are hundreds of times as long."""
     plan = step_7_clusters.Plan(Deal(64, 1, 4, False), 2, 2)
     monkeypatch.setattr(step_7_clusters, "launch_rows", lambda *arguments: False)
     monkeypatch.setattr(step_7_clusters, "plan_for", lambda *arguments: plan)
     monkeypatch.setattr(step_7_clusters, "resident_clusters", lambda *arguments, **how: 1)
     monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 1)  # so that these are many rows
-    case = (3, 452), "bfloat16", (False, False), False, "reverse"
+    monkeypatch.setattr(step_7_clusters, "block_shared_bytes", lambda capability: room)
+    case = (3, 452), "bfloat16", (True, True), False, "reverse"
     test_nothing_is_found_in_a_forward_step(step_7_clusters.STEP, case)
 
 
