@@ -51,11 +51,7 @@ case $1 in
   family)
     python3 tests/hardware/norm_family.py
     record family_h200 family ;;
-  family-sanitizers)
-    python3 tests/hardware/norm_family.py  # compiled here once: under a tool that takes minutes
-    for tool in memcheck racecheck initcheck synccheck; do
-      echo "$tool: $(compute-sanitizer --tool $tool $([ $tool = memcheck ] && echo "--report-api-errors no") python3 tests/hardware/norm_family.py 2>&1 | tail -1)"
-    done ;;
+  clean) python3 -m hardware.clean "$out/clean_h200.json" ;;
   profile) python3 -m hardware.profile "$out/profile_h200.json" ;;
   large) python3 -m pytest -q tests/kernels/test_large.py 2>&1 | tail -20 ;;
   *) echo "unknown part $1" >&2; exit 2 ;;

@@ -1,6 +1,6 @@
 """Every kernel of the norm family on a GPU, held to its bounds: python tests/hardware/norm_family.py
 
-`h200.sh family-sanitizers` runs it under compute-sanitizer's tools. The shapes take every walk, with vectors and not,
+`h200.sh clean` runs it under compute-sanitizer's tools. The shapes take every walk, with vectors and not,
 one piece a set and several, sets of one warp, of several and of more than a block holds.
 """
 
@@ -43,4 +43,4 @@ def check(world: str, cases: list = CASES, dtypes: tuple[str, ...] = DTYPES) -> 
 if __name__ == "__main__":
     if not gpu_available():
         sys.exit("tests/hardware/norm_family.py needs an NVIDIA GPU")
-    print(f"{check('gpu')} norms are within their bounds, forward and backward")
+    print(f"{check('gpu')} norms are within their bounds")

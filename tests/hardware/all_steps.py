@@ -1,0 +1,81 @@
+"""Every step of the ladders on a GPU, held to its bounds: python tests/hardware/all_steps.py [SHARE SHARES]
+
+A share of SHARES is number SHARE, …, of the problems, for as many processes, which compile that many kernels.
+`h200.sh clean` runs it under compute-sanitizer's tools. The rows take every layout: short, long, a cluster's
+and narrow vectors, few and many of them; both norms, both paths and the exact one, and the products.
+"""
+
+import sys
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+if not __package__:  # run as a script
+    sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
+
+from draws import Case
+from examine import examine_backward, examine_forward
+
+from normlab import sgemm
+from normlab.engine import gpu_available, using
+from normlab.kernels import LADDERS, SGEMM
+from normlab.oracle import assert_within
+
+DTYPES = ("float32", "bfloat16")
+ROWS = [(3, 1), (140, 96), (9, 770)]
+LONG = [(300, 768), (12, 4096), (70, 5120), (40, 8192), (20, 16384), (3, 65536), (2, 65540)]
+# (n1, n2), dtype, RMSNorm?, and how many steps of each ladder, the last ones; 0: all
+NORMS = [
+    *((*one, 0) for one in product(ROWS, DTYPES, (False, True))),
+    *((*one, 1) for one in product(LONG, DTYPES, (False, True))),  # whose layouts depend on n2
+    *((*one, 0) for one in product([(5, 33)], ("float16", "float64"), (False, True))),
+]
+PRODUCTS = [(1, 1, 1), (7, 33, 129), (129, 257, 33), (300, 516, 260)]
+
+
+def draw(n1: int, n2: int, dtype: str, rms: bool) -> Case:
+    """Some gammas are clamped."""
+    rng = np.random.default_rng(n1 + n2)
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    x, grad = (rng.normal(size=(n1, n2)).astype(kind) for _ in range(2))
+    weight, bias = (rng.normal(size=n2).astype(kind) for _ in range(2))
+    weight[::7] = 1e-4
+    return Case(x, weight, None if rms else bias, grad, 1e-3, rms)
+
+
+def norm(rows: tuple[int, int], dtype: str, rms: bool, last: int) -> int:
+    """Hold steps of both ladders to their bounds on a problem; how many there were."""
+    case = draw(*rows, dtype, rms)
+    forward, backward = (LADDERS[direction][-last:] for direction in ("forward", "backward"))
+    for step in forward:
+        examine_forward(case, step)
+    for step, path in product(backward, (False, True, "exact")):
+        examine_backward(case, None, step, path)
+    return len(forward) + 3 * len(backward)
+
+
+def products(m: int, n: int, k: int) -> int:
+    """Hold every step of the SGEMM ladder to its bounds, with and without C; how many there were."""
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.normal(size=size).astype(np.float32) for size in ((m, k), (k, n), (m, n)))
+    for step, beta in product(SGEMM, (0.0, 1.0)):
+        want = a.astype(np.float64) @ b + beta * c
+        bound = (k + 3) * 2.0**-24 * (abs(a).astype(np.float64) @ abs(b) + beta * abs(c))
+        assert_within(sgemm(a, b, c, 1.0, beta, step=step.name), want, bound, f"{step.name} {m} x {n} x {k}")
+    return 2 * len(SGEMM)
+
+
+def check(share: int, shares: int) -> int:
+    """Run a share of all of them; how many there were. AssertionError where one is off by more than its bound."""
+    jobs = [partial(norm, *one) for one in NORMS] + [partial(products, *size) for size in PRODUCTS]
+    return sum(job() for job in jobs[share::shares])
+
+
+if __name__ == "__main__":
+    if not gpu_available():
+        sys.exit("tests/hardware/all_steps.py needs an NVIDIA GPU")
+    with using("gpu"):
+        print(f"{check(*map(int, sys.argv[1:] or (0, 1)))} results are within their bounds")

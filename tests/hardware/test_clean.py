@@ -1,0 +1,24 @@
+"""What is read out of what compute-sanitizer says, and that the shares of all steps are all of them."""
+
+from hardware import all_steps, clean
+
+
+def test_a_clean_run_is_told_from_errors_and_from_a_run_that_ends_early():
+    within = "12 results are within their bounds\n"
+    zero = {"errors": 0, "checked": within.strip()}
+    assert clean.verdict(within + "========= ERROR SUMMARY: 0 errors\n") == zero
+    assert clean.verdict(within + "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n") == zero
+    assert clean.verdict(within + "========= ERROR SUMMARY: 3 errors\n")["errors"] == 3
+    for said in ("Traceback", "AssertionError: 12 results are within", "not done after 500 s"):
+        found = clean.verdict(said)
+        assert found["errors"] is None
+        assert found["checked"].startswith("did not reach its end")
+
+
+def test_the_shares_are_all_problems(monkeypatch):
+    seen = []
+    monkeypatch.setattr(all_steps, "norm", lambda *one: seen.append(one) or 1)
+    monkeypatch.setattr(all_steps, "products", lambda *size: seen.append(size) or 1)
+    counts = [all_steps.check(share, clean.SHARES) for share in range(clean.SHARES)]
+    assert sum(counts) == len(seen) == len(all_steps.NORMS) + len(all_steps.PRODUCTS)
+    assert set(seen) == {*all_steps.NORMS, *all_steps.PRODUCTS}
