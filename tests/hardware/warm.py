@@ -33,7 +33,7 @@ def main() -> None:
     options = parser.parse_args()
     n1, n2 = choices.counts("--n1", options.n1), choices.counts("--n2", options.n2) or list(problem.WIDTHS)
     wanted = problem.problems(problem.NORMS, problem.DIRECTIONS, options.dtypes, n1, n2, 2**27)
-    with ProcessPoolExecutor(max(1, (os.cpu_count() or 3) - 2), mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(max(1, len(os.sched_getaffinity(0)) - 2), mp_context=get_context("spawn")) as pool:
         list(pool.map(warm, wanted))
 
 
