@@ -20,19 +20,19 @@ from normlab.stages.warp import lane_index
 @cache
 def group_size(deal: Deal, blocks: int) -> Any:
     """The device function `size(n2, member)`: how many of a row's n2 values warp number `member` of the team has."""
-    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
-    warps, columns = deal.warps, deal.columns
+    vectors, span, whole = deal.vectors, deal.span, deal.whole
+    warps, columns, stretch = deal.warps, deal.columns, deal.lanes * deal.width
 
     @cuda.jit(device=True)
     def size(n2, member):
         if whole:
-            return 32 * vectors * width
-        first = member % warps * 32 * width
+            return vectors * stretch
+        first = member % warps * stretch
         if blocks > 1:
             first += member // warps * columns
         values = 0
         for v in range(vectors):
-            values += min(max(n2 - (first + v * span), 0), 32 * width)
+            values += min(max(n2 - (first + v * span), 0), stretch)
         return values
 
     return size

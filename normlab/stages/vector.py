@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from normlab.engine import DeviceArray, cast, cuda, load_vector_evict_last
 
 BYTES = 16  # what one instruction moves at most
+WARP = 32  # lanes
 
 
 class Deal(NamedTuple):
@@ -43,7 +44,12 @@ class Deal(NamedTuple):
     @property
     def warps(self) -> int:
         """Warps that share the slice."""
-        return self.threads // 32
+        return -(-self.threads // WARP)
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of a warp that share the slice: fewer than 32 if it is a short row, and others have the rest."""
+        return min(self.threads, WARP)
 
 
 def dealt(n2: int, width: int, threads: int) -> Deal:
@@ -71,7 +77,7 @@ def _address(array: Any) -> int:
 
 def whole_warps(threads: int) -> int:
     """So many threads, rounded up to whole warps."""
-    return -(-threads // 32) * 32
+    return -(-threads // WARP) * WARP
 
 
 @cache

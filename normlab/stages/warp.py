@@ -3,8 +3,12 @@
 Two patterns. The butterfly pairs lane i with lane i xor 16, 8, 4, 2, 1. The rotation (apex's forward) pairs lane i with
 lane (i + 1, 2, 4, 8, 16) mod 32. Both need five steps, and after them every lane has merged all 32; but rounding
 depends on the order, so with the rotation each lane may hold another last digit: lane 0's is the one to use. A
-butterfly of a commutative operation gives every lane the same bits.
+butterfly of a commutative operation gives every lane the same bits. `lanes_sum` stops a butterfly early: a part of the
+warp has a row to itself.
 """
+
+from functools import cache
+from typing import Any
 
 from normlab.engine import cuda
 from normlab.stages.moments import chan_merge, rms_merge
@@ -80,3 +84,20 @@ def warp_sum_butterfly(value):
     for level in range(5):
         value = value + cuda.shfl_xor_sync(ALL_LANES, value, 16 >> level)
     return value
+
+
+@cache
+def lanes_sum(lanes: int) -> Any:
+    """The device function `sum_of_lanes(value)`: over so many neighbouring lanes, the same bits in each of them.
+
+    lanes: a power of two. All 32 lanes of the warp come, each such part of them with sums of its own.
+    """
+    levels, half = lanes.bit_length() - 1, lanes // 2
+
+    @cuda.jit(device=True)
+    def sum_of_lanes(value):
+        for level in range(levels):
+            value = value + cuda.shfl_xor_sync(ALL_LANES, value, half >> level)
+        return value
+
+    return sum_of_lanes

@@ -123,8 +123,8 @@ class Scratch:
 def compile_ahead(task: Task) -> None:
     """Put a layout's kernels where a launch will find them."""
     rms, dtype, n2 = task.norm == "rms", FLOATS[task.dtype], task.n2
-    x, weight = np.empty((1000, n2), dtype), np.empty(n2, dtype)  # few rows have kernels of their own
-    bias, statistics = None if rms else weight, np.empty(1000, np.float32)
+    x, weight = np.empty((10_000, n2), dtype), np.empty(n2, dtype)  # few rows have kernels of their own
+    bias, statistics = None if rms else weight, np.empty(10_000, np.float32)
 
     def launch(kernel: Any, grid: Any, block: Any, *arguments: Any, **how: Any) -> None:
         kinds = [

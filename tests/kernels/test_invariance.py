@@ -161,7 +161,14 @@ def test_rows_of_a_cluster_are_right_in_the_forward(n2, dtype, processors, monke
     """Vectors of two, as few rows by 16 blocks; of eight and four, as many rows by 4 and 8. One cluster has both."""
     few_stay(monkeypatch)
     monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: processors)
-    examine_forward(random_case(2, n2, dtype), step_of("forward", "clusters"))
+    with using("simulator"):
+        examine_forward(random_case(2, n2, dtype), step_of("forward", "clusters"))
+
+
+def test_short_rows_are_right_forward():
+    """Of 4 lanes, with columns for all and not, in more than one block; the last block has teams without a row."""
+    for n2 in (64, 40):
+        examine_forward(random_case(70, n2, BFLOAT16), step_of("forward", "one_barrier"))
 
 
 def few_stay(monkeypatch, number=1):
@@ -174,8 +181,8 @@ def few_stay(monkeypatch, number=1):
     monkeypatch.setattr(HostHome, "empty", lambda home, shape, dtype: np.full(shape, np.nan, dtype))
 
 
-# Rows of one warp and of several, eight of them a block and four, with a lag and, last, without.
-TURNS = [(19, 40, BFLOAT16), (5, 36, np.float32), (18, 198, BFLOAT16), (9, 201, np.float32)]
+# Rows of a part of a warp, of one and of several, 128 of them a block, eight and four, with a lag and, last, without.
+TURNS = [(150, 40, BFLOAT16), (19, 98, BFLOAT16), (5, 132, np.float32), (18, 198, BFLOAT16), (9, 201, np.float32)]
 turns = pytest.mark.parametrize(("n1", "n2", "dtype"), TURNS, ids=lambda one: getattr(one, "__name__", str(one)))
 
 
@@ -195,8 +202,8 @@ def test_many_rows_a_block_are_right(step, n1, n2, dtype, memory_efficient, monk
         assert results(case, step, memory_efficient)[0] == want, "how many blocks stay changes grad_input"
 
 
-# So many blocks of eight rows, of four and two, that add up their columns' sums as one cluster: 2, 5, 2, 8.
-FEW = [(9, 198, np.float16), (17, 132, np.float32), (3, 1032, np.float32), (57, 24, BFLOAT16)]
+# So many blocks of eight rows, of 16, two and 128, that add up their columns' sums as one cluster: 2, 2, 3, 2.
+FEW = [(9, 198, np.float16), (17, 132, np.float32), (5, 1032, np.float32), (140, 24, BFLOAT16)]
 
 
 @pytest.mark.parametrize("turn", range(len(FEW)), ids=lambda turn: "-".join(map(str, FEW[turn][:2])))
@@ -227,7 +234,7 @@ def test_a_block_a_row_gathered_is_right_and_nothing_is_found(memory_efficient, 
 def test_few_rows_without_clusters_are_right_and_nothing_is_found(memory_efficient, monkeypatch):
     """Three blocks, whose partial sums a second kernel adds up."""
     monkeypatch.setattr(step_3_pipelined, "compute_capability", lambda array: (8, 0))
-    case = random_case(9, 132, np.float32)
+    case = random_case(33, 132, np.float32)
     with using("simulator"):
         examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
         sanitized(case, step_of("backward", "pipelined"), memory_efficient)
@@ -264,7 +271,7 @@ def test_whole_vectors_of_eight_are_right(parameters, offset):
 @pytest.mark.parametrize("number", [2, 17])
 def test_sums_of_several_blocks_are_right(step, number, monkeypatch):
     few_stay(monkeypatch, number)
-    case = random_case(140 if number > 2 else 35, 24, BFLOAT16)
+    case = random_case(140 if number > 2 else 35, 98, BFLOAT16)
     with using("simulator"):
         for memory_efficient in (False, True):
             examine_backward(case, None, step, memory_efficient)

@@ -64,7 +64,7 @@ class Dealt(NamedTuple):
 def hold_deal(dealt: Dealt) -> None:
     """Every column of the row is some thread's, once, and a vector begins where it may."""
     n2, deal, blocks = dealt
-    assert deal.threads % 32 == 0
+    assert deal.threads % 32 == 0 or (32 % deal.threads == 0 and blocks == 1)
     assert n2 % deal.width == 0
     first = np.arange(blocks)[:, None] * deal.columns + np.arange(deal.threads) * deal.width
     starts = (first[..., None] + np.arange(deal.vectors) * deal.span).reshape(-1)  # blocks, threads, vectors
@@ -82,10 +82,11 @@ def hold_groups(dealt: Dealt) -> None:
     members = deal.warps * blocks
     sizes = [size(n2, member) for member in range(members)]
     assert sum(sizes) == n2, f"{dealt}: the warps' values are not all of the row's"
-    first = [member // deal.warps * deal.columns + member % deal.warps * 32 * deal.width for member in range(members)]
+    stretch = deal.lanes * deal.width
+    first = [member // deal.warps * deal.columns + member % deal.warps * stretch for member in range(members)]
     columns = np.arange(deal.vectors) * deal.span
     for member in {0, members // 2, members - 1}:
-        places = (first[member] + columns)[:, None] + np.arange(32 * deal.width)
+        places = (first[member] + columns)[:, None] + np.arange(stretch)
         assert sizes[member] == np.count_nonzero(places < n2)
 
 
@@ -124,6 +125,7 @@ def test_plans_of_one_barrier_cover_every_column_once_and_fit_a_block():
             found.append(Dealt(n2, plan.deal, 1))
             threads = plan.deal.threads * plan.rows
             assert threads <= 1024
+            assert threads % 32 == 0, "all lanes shuffle"
             assert plan.deal.elements * threads <= 32 * 1024, "more than half of the registers are values"
             assert step_6_one_barrier.STEP.row_chains(n2).terms >= plan.deal.elements
     hold_all(found, groups=True)
@@ -204,6 +206,7 @@ def test_layouts_of_the_pipeline_cover_every_column_once_and_fit_a_gpu(capabilit
             found.append(Dealt(n2, layout.deal, layout.blocks))
             assert (layout.saved_bytes, layout.grad_bytes) == sizes[:2]
             assert layout.threads <= 1024
+            assert layout.threads % 32 == 0, "all lanes shuffle"
             assert layout.deal.elements <= step_3_pipelined.MAX_ELEMENTS
             assert layout.shared_bytes(kind.parameter_bytes) + layout.board_bytes <= SHARED_BYTES.get(
                 capability, 99 * 1024

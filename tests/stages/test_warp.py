@@ -11,7 +11,7 @@ from normlab.engine import cast, cuda, launch
 from normlab.oracle.floats import extended
 from normlab.oracle.moments import welford
 from normlab.stages import lane_index, warp_index, warp_moments, warp_moments_butterfly, warp_sum, warp_sum_butterfly
-from normlab.stages.warp import thread_index, warp_count
+from normlab.stages.warp import lanes_sum, thread_index, warp_count
 
 lanes = arrays(np.float32, 32, elements=st.floats(-1e6, 1e6, width=32))
 
@@ -60,6 +60,14 @@ def test_each_lane_counts_once():
         results = np.full(32, np.nan, np.float32)
         launch(kernel, 1, 32, 2.0 ** np.arange(32, dtype=np.float32) % 2**20, results)
         assert (results == (2.0 ** np.arange(32, dtype=np.float32) % 2**20).sum()).all(), pattern
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16, 32])
+def test_every_part_of_a_warp_gets_its_own_sum(lanes):
+    values = 2.0 ** np.random.default_rng(lanes).permutation(32).astype(np.float32) % 2**20  # whose sums are exact
+    results = np.full(32, np.nan, np.float32)
+    launch(sum_kernel(lanes_sum(lanes)), 1, 32, values, results)
+    np.testing.assert_array_equal(results, values.reshape(-1, lanes).sum(axis=1).repeat(lanes))
 
 
 @pytest.mark.parametrize("pattern", MOMENTS)

@@ -28,7 +28,7 @@ from normlab.kernels.backward.ring import Layout
 from normlab.stages.ahead import BITS
 from normlab.stages.gradient import leave_means
 from normlab.stages.team import collector, leave
-from normlab.stages.warp import warp_sum_butterfly
+from normlab.stages.warp import lanes_sum
 
 
 @cache
@@ -43,7 +43,8 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False) -> Any
     in_flight, fetched = stages - 1 - lag, layout.fetched
     turns, fetch_sums, add_up = collector(warps, blocks)
     collected = 2 * turns  # of both sums
-    alone = warps * blocks == 1  # a warp has its row to itself
+    alone = warps * blocks == 1  # a warp has its row to itself, or rows
+    sum_of_lanes = lanes_sum(deal.lanes)
     (fetch_parameters, keep_parameters), fetch = keepers(layout, kind, dtype), fetcher(layout)
     pass_1, pass_2 = first_pass(layout, kind, dtype), second_pass(layout, kind, dtype)
     finish_weight = finisher(layout, kind, dtype, memory_efficient, gathered, 0)
@@ -145,9 +146,9 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False) -> Any
                     saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
                     at, place, first, center, scale, rare, sums_weight, sums_bias,
                 )  # fmt: skip
-            sum_gx = warp_sum_butterfly(sum_gx)
+            sum_gx = sum_of_lanes(sum_gx)
             if not rms:
-                sum_g = warp_sum_butterfly(sum_g)
+                sum_g = sum_of_lanes(sum_g)
             phase = 1 - phase
             if lag == 1:  # the sums of the row before have come while this row's were made
                 mean_gx, mean_g = means(parts, lacking, mean_factor)

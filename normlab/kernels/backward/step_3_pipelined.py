@@ -28,14 +28,14 @@ from normlab.kernels.backward.kind import Kind, kind_of
 from normlab.kernels.backward.pipeline import build
 from normlab.kernels.backward.ring import Layout
 from normlab.kernels.step import BackwardProblem, BackwardStep, Chains, longest
-from normlab.stages.vector import dealt, whole_warps, widest
+from normlab.stages.vector import WARP, dealt, whole_warps, widest
 
 CLUSTERS_FROM = (9, 0)  # compute capability
 
 
 class Entry(NamedTuple):
     """For rows of up to `limit` vectors. slice: vectors of a block (0: all of the row's). threads: of a row in a block
-    (0: a quarter of the vectors). rows: of a block.
+    (0: a quarter of the vectors; fewer than 32: lanes of a warp). rows: of a block.
     """
 
     limit: int
@@ -51,7 +51,14 @@ class Entry(NamedTuple):
 # 16 bits, eight elements a vector. Tried, too: teams that wait for themselves alone at an mbarrier each, which could do
 # it in clusters as well: 0.82 where `team_sync` gives 0.93 (4096), and 0.79 for 0.85 (16384). More than three stages
 # change nothing, half as many warps cost a tenth: long rows wait for instructions, not for memory.
+SHORT = (
+    Entry(8, 0, 4, 128, 5, 1),  # 64
+    Entry(16, 0, 8, 64, 5, 1),  # 128
+    Entry(32, 0, 16, 32, 5, 1),  # 256
+    Entry(48, 0, 16, 32, 4, 1),  # 384
+)
 SAVED = (  # LayerNorm
+    *SHORT,
     Entry(96, 0, 32, 8, 3, 1),  # 768: 0.94; 4 rows: 0.83
     Entry(128, 0, 64, 8, 3, 1),  # 1024: 0.94; 32 threads: 0.93
     Entry(256, 0, 64, 4, 3, 1),  # 2048: 0.96; 128 threads: 0.93
@@ -62,19 +69,19 @@ SAVED = (  # LayerNorm
     Entry(32768, 2048, 512, 1, 2, 0),
 )
 RECOMPUTED = (  # RMSNorm, or LayerNorm without a bias: gamma and 1 / gamma in shared memory
-    *SAVED[:2],  # 1024: 0.94
+    *SAVED[:6],  # 1024: 0.94
     Entry(256, 0, 128, 4, 3, 1),  # 2048: 0.94; 64 threads: 0.93
-    SAVED[3],  # 4096: 0.93
+    SAVED[7],  # 4096: 0.93
     Entry(1024, 512, 128, 4, 3, 1),  # 8192: 0.93
-    SAVED[5],  # 8192 in one block: 0.90
+    SAVED[9],  # 8192 in one block: 0.90
     Entry(4096, 512, 128, 4, 2, 0),  # 16384: 0.93; 256 threads: 0.90
     Entry(16384, 1024, 256, 2, 2, 0),  # 65536: 0.92; 128 threads: 0.88
     SAVED[-1],
 )
 RECOMPUTED_WITH_BIAS = (  # and beta
-    *SAVED[:2],  # 768: 0.93, 1024: 0.94; 32 threads: 0.93
+    *SAVED[:6],  # 768: 0.93, 1024: 0.94; 32 threads: 0.93
     Entry(256, 0, 128, 4, 3, 1),  # 2048: 0.95; 64 threads: 0.94
-    SAVED[3],  # 4096, 5120: 0.94
+    SAVED[7],  # 4096, 5120: 0.94
     Entry(1024, 512, 128, 4, 2, 0),  # 8192: 0.94; three stages and a lag: 0.92
     Entry(1024, 0, 0, 2, 2, 0),  # 8192 in one block: 0.85, widened
     Entry(16384, 1024, 256, 2, 2, 0),  # 16384: 0.94, 65536: 0.83; 128 threads and a lag: 0.88 (16384)
@@ -83,6 +90,10 @@ RECOMPUTED_WITH_BIAS = (  # and beta
 HALVES = SAVED, SAVED, RECOMPUTED, RECOMPUTED_WITH_BIAS  # by `Kind.parameters`
 # 32 bits, four elements a vector. LayerNorm / RMSNorm:
 SINGLES = (
+    Entry(16, 0, 8, 64, 5, 1),  # 64
+    Entry(32, 0, 16, 32, 5, 1),  # 128
+    Entry(64, 0, 32, 16, 5, 1),  # 256
+    Entry(96, 0, 32, 16, 4, 1),  # 384
     Entry(192, 0, 64, 4, 3, 1),  # 768: 0.99 / 1.00
     Entry(256, 0, 64, 4, 3, 0),  # 1024: 0.99 / 0.99
     Entry(512, 0, 128, 2, 3, 0),  # 2048: 0.99 / 1.00
@@ -136,7 +147,8 @@ def _fewer(entry: Entry, n2: int, width: int, saved_bytes: int, grad_bytes: int)
         deal = deal._replace(whole=blocks * deal.columns == n2)
     else:
         blocks, deal = 1, dealt(n2, width, entry.threads or whole_warps(-(-count // 4)))
-    ways = [(rows, entry.stages, entry.lag) for rows in range(entry.rows, 0, -1)] + [(1, 2, 0)]
+    some = [rows for rows in range(entry.rows, 0, -1) if rows * deal.threads % WARP == 0]
+    ways = [(rows, entry.stages, entry.lag) for rows in some] + [(some[-1], 2, 0)]
     if blocks > 1:  # no stage to fetch ahead into, but an earlier step reads a row as long as that again and again
         ways.append((1, 1, 0))
     return [Layout(deal, rows, blocks, stages, lag, saved_bytes, grad_bytes) for rows, stages, lag in ways]

@@ -1,7 +1,8 @@
 """Several rows a block, each with a team of its own; one barrier for both sums.
 
 Every warp finds the moments of its own part of the row, and one barrier later every warp merges all of them
-(`stages.grouped`). A row of one warp needs no barrier at all. Small teams with a few vectors each, and several of them
+(`stages.grouped`). A row of one warp needs no barrier at all, and short rows share a warp: each has some of its lanes,
+whose sums take fewer shuffles. Small teams with a few vectors each, and several of them
 in a block, keep loads in flight while others wait.
 Moves: x once, the output once.
 Bound by: memory. A multiprocessor has 32 to 96 KB on their way at a time.
@@ -24,7 +25,7 @@ from normlab.stages.grouped import group_merger, group_size
 from normlab.stages.recompute import affine, normalised_from_input
 from normlab.stages.team import leave
 from normlab.stages.vector import Deal, dealt, row_loader, whole_warps, widest
-from normlab.stages.warp import warp_sum_butterfly
+from normlab.stages.warp import lanes_sum
 
 
 class Plan(NamedTuple):
@@ -37,12 +38,20 @@ class Plan(NamedTuple):
 # Up to so many vectors a row: threads a row (0: a quarter of the vectors, or half of them), rows a block.
 # Measured on an H200 with n2 from 768 to 16,384, as fractions of a copy, LayerNorm / RMSNorm, without the hint to L2:
 HALVES = (  # eight elements a vector
+    (8, 4, 64),  # 64
+    (16, 8, 32),  # 128
+    (32, 16, 16),  # 256
+    (48, 16, 16),  # 384
     (96, 32, 2),  # 768: 0.97 / 0.97; 96 threads: 0.91 / 0.97
     (256, 64, 1),  # 1024: 0.97 / 0.99, 2048: 0.99 / 0.99; 128 threads: 0.92 / 0.97, 0.96 / 0.99
     (1024, 0, 2),  # 4096: 0.97 / 0.96, 5120: 0.97 / 0.98, 8192: 0.96 / 0.97; half the threads: 0.95 / 0.97
     (2048, 0, 1),  # 16384: 0.97 / 0.98; half the threads: 0.94 / 0.97
 )
 SINGLES = (  # four elements a vector
+    (16, 8, 32),  # 64
+    (32, 16, 16),  # 128
+    (64, 32, 8),  # 256
+    (96, 32, 8),  # 384
     (256, 0, 1),  # 768: 0.99 / 1.00, 1024: 0.99 / 1.00
     (512, 128, 4),  # 2048: 0.99 / 0.98; 256 threads: 0.98 / 0.98
     (2048, 0, 1),  # 4096: 0.98 / 0.99, 5120: 1.00 / 1.00, 8192: 0.99 / 0.99
@@ -74,6 +83,7 @@ def build(dtype, plan: Plan):
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     elements, warps = deal.elements, deal.warps
     load_row, size, merge = row_loader(deal), group_size(deal, 1), group_merger(deal, 1)
+    sum_of_lanes = lanes_sum(deal.lanes)
 
     @cuda.jit(launch_bounds=(deal.threads * rows, 1))
     def forward_one_barrier(x, weight, bias, eps, factor, output, mean, invvar):
@@ -96,7 +106,7 @@ def build(dtype, plan: Plan):
             total = cast(0, board)
             for k in range(elements):
                 total += values[k]
-            total = warp_sum_butterfly(total)
+            total = sum_of_lanes(total)
             center = total / cast(max(size(n2, warp), 1), board)  # of the warp's own values, so far
         square_sum = cast(0, board)
         for v in range(vectors):
@@ -104,7 +114,7 @@ def build(dtype, plan: Plan):
                 for k in range(width):
                     deviation = values[v * width + k] - center
                     square_sum += deviation * deviation
-        square_sum = warp_sum_butterfly(square_sum)
+        square_sum = sum_of_lanes(square_sum)
         if warps > 1:
             if mean is not None:
                 leave(board, 0, team, 0, warp, total)
