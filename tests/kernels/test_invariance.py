@@ -181,8 +181,9 @@ def few_stay(monkeypatch, number=1):
     monkeypatch.setattr(HostHome, "empty", lambda home, shape, dtype: np.full(shape, np.nan, dtype))
 
 
-# Rows of a part of a warp, of one and of several, 128 of them a block, eight and four, with a lag and, last, without.
-TURNS = [(150, 40, BFLOAT16), (19, 98, BFLOAT16), (5, 132, np.float32), (18, 198, BFLOAT16), (9, 201, np.float32)]
+# Rows of a part of a warp, of one and of several, 32 of them a block, eight and four, with a lag and, first and last,
+# without.
+TURNS = [(70, 40, BFLOAT16), (19, 98, BFLOAT16), (5, 388, np.float32), (18, 198, BFLOAT16), (9, 201, np.float32)]
 turns = pytest.mark.parametrize(("n1", "n2", "dtype"), TURNS, ids=lambda one: getattr(one, "__name__", str(one)))
 
 
@@ -202,8 +203,8 @@ def test_many_rows_a_block_are_right(step, n1, n2, dtype, memory_efficient, monk
         assert results(case, step, memory_efficient)[0] == want, "how many blocks stay changes grad_input"
 
 
-# So many blocks of eight rows, of 16, two and 128, that add up their columns' sums as one cluster: 2, 2, 3, 2.
-FEW = [(9, 198, np.float16), (17, 132, np.float32), (5, 1032, np.float32), (140, 24, BFLOAT16)]
+# So many blocks of eight rows, of 16, two and 32, that add up their columns' sums as one cluster: 2, 2, 3, 3.
+FEW = [(9, 198, np.float16), (17, 132, np.float32), (5, 1032, np.float32), (70, 24, BFLOAT16)]
 
 
 @pytest.mark.parametrize("turn", range(len(FEW)), ids=lambda turn: "-".join(map(str, FEW[turn][:2])))

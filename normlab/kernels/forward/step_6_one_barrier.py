@@ -36,22 +36,23 @@ class Plan(NamedTuple):
 
 
 # Up to so many vectors a row: threads a row (0: a quarter of the vectors, or half of them), rows a block.
-# Measured on an H200 with n2 from 768 to 16,384, as fractions of a copy, LayerNorm / RMSNorm, without the hint to L2:
+# Measured on an H200 with n2 from 64 to 16,384, as fractions of a copy, LayerNorm / RMSNorm, from 768 on without the
+# hint to L2:
 HALVES = (  # eight elements a vector
-    (8, 4, 64),  # 64
-    (16, 8, 32),  # 128
-    (32, 16, 16),  # 256
-    (48, 16, 16),  # 384
+    (8, 4, 32),  # 64: 0.98 / 1.00; a whole warp: 0.24 / 0.36
+    (16, 4, 128),  # 128: 0.98 / 0.99; 8 lanes, 256 threads a block: 0.96 / 0.98
+    (32, 8, 64),  # 256: 0.98 / 1.00; a whole warp: 0.81 / 0.95
+    (48, 16, 16),  # 384: 1.00 / 1.02; a whole warp: 0.71 / 0.90
     (96, 32, 2),  # 768: 0.97 / 0.97; 96 threads: 0.91 / 0.97
     (256, 64, 1),  # 1024: 0.97 / 0.99, 2048: 0.99 / 0.99; 128 threads: 0.92 / 0.97, 0.96 / 0.99
     (1024, 0, 2),  # 4096: 0.97 / 0.96, 5120: 0.97 / 0.98, 8192: 0.96 / 0.97; half the threads: 0.95 / 0.97
     (2048, 0, 1),  # 16384: 0.97 / 0.98; half the threads: 0.94 / 0.97
 )
 SINGLES = (  # four elements a vector
-    (16, 8, 32),  # 64
-    (32, 16, 16),  # 128
-    (64, 32, 8),  # 256
-    (96, 32, 8),  # 384
+    (16, 8, 64),  # 64: 0.99 / 1.01; a whole warp: 0.64 / 0.77
+    (32, 16, 32),  # 128: 1.01 / 1.02
+    (64, 16, 32),  # 256: 1.02 / 1.02
+    (96, 32, 16),  # 384: 1.01 / 1.02
     (256, 0, 1),  # 768: 0.99 / 1.00, 1024: 0.99 / 1.00
     (512, 128, 4),  # 2048: 0.99 / 0.98; 256 threads: 0.98 / 0.98
     (2048, 0, 1),  # 4096: 0.98 / 0.99, 5120: 1.00 / 1.00, 8192: 0.99 / 0.99
