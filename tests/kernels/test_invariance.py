@@ -322,11 +322,18 @@ def test_nothing_is_found_in_rows_of_several_warps(step, n2, dtype):
     sanitized(random_case(3, n2, dtype), step, False)
 
 
-def slices(deal, monkeypatch):
-    """Let rows of float32 be dealt to two slices each in the forward."""
-    plan = step_7_clusters.Plan(deal, 2, 4)
+def slices(deal, monkeypatch, blocks=2):
+    """Let rows of float32 be dealt to so many slices each in the forward."""
+    plan = step_7_clusters.Plan(deal, blocks, 4)
     monkeypatch.setattr(step_7_clusters, "launch_rows", lambda *args: False)
     monkeypatch.setattr(step_7_clusters, "plan_for", lambda *args: plan)
+
+
+def built_plans(monkeypatch):
+    """The plans of the forward's kernels, a list that grows as they are built."""
+    built, build = [], step_7_clusters.build
+    monkeypatch.setattr(step_7_clusters, "build", lambda dtype, plan: built.append(plan) or build(dtype, plan))
+    return built
 
 
 @pytest.mark.skipif(use_gpu(), reason="for the simulator, which has no time for long rows; a GPU has the next test")
@@ -336,14 +343,14 @@ def test_a_row_has_the_same_bits_however_many_blocks_share_it(n2, rms, monkeypat
     slices(Deal(256, 1, 4, n2 == 2048), monkeypatch)
     monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 10)
     monkeypatch.setattr(step_7_clusters, "block_shared_bytes", lambda capability: 20000)  # of which they take 14336
-    built, build = [], step_7_clusters.build
-    monkeypatch.setattr(step_7_clusters, "build", lambda dtype, plan: built.append(plan) or build(dtype, plan))
+    built = built_plans(monkeypatch)
     case = random_case(6, n2, np.float32, rms)
     want = forward(case, step_of("forward", "clusters"))
     for n1 in (4, 2, 1):
         got = forward(replace(case, x=case.x[:n1]), step_of("forward", "clusters"))
         assert [bits(array) for array in got] == [bits(None if array is None else array[:n1]) for array in want]
     assert [(plan.spread, plan.parameter_bytes) for plan in built] == [(1, 0), (1, 4), (2, 4), (4, 4)]
+    assert [plan.kept for plan in built] == [False, True, True, True], "nor whether registers hold it"
 
 
 @pytest.mark.skipif(not use_gpu(), reason="200 long rows take the simulator minutes")
@@ -358,27 +365,27 @@ def test_a_long_row_has_the_same_bits_in_every_batch_on_a_gpu(n2, dtype, rms):
         assert [bits(array) for array in got] == [bits(None if array is None else array[:n1]) for array in want]
 
 
-def short_slices(monkeypatch):
-    """Let rows of up to 512 columns be a cluster's, whose turns the simulator has the time for."""
-    deal = Deal(64, 1, 4, False)
-    slices(deal, monkeypatch)
-    monkeypatch.setattr(step_7_clusters, "SMALLEST_BLOCK", 32)
-    layout = Layout(deal, 2, 2, 3, 1, 4, 4)
-    monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: layout)
-    few_stay(monkeypatch)
-
-
 def test_many_rows_a_cluster_are_right_and_nothing_is_found(monkeypatch):
-    short_slices(monkeypatch)
+    """Rows of up to 512 columns, whose turns the simulator has the time for."""
+    few_stay(monkeypatch)
+    monkeypatch.setattr(step_7_clusters, "SMALLEST_BLOCK", 32)
+    layout = Layout(Deal(64, 1, 4, False), 2, 2, 3, 1, 4, 4)
+    monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: layout)
+    built = built_plans(monkeypatch)
     case = random_case(5, 452, np.float32)
+    monkeypatch.setattr(step_7_clusters, "KEPT", 128)
+    few, many = (Deal(64, 2, 2, False), 2), (Deal(64, 3, 4, False), 1)  # vectors, that registers hold, or do not
     with using("simulator"):
         # parameters from global memory; from shared memory, where many rows' are; few rows, by twice as many blocks
-        for processors, room in ((1, 2**13), (1, 2**17), (132, 2**17)):
+        for (deal, blocks), processors, room in ((few, 1, 2**13), (few, 1, 2**17), (few, 132, 2**17), (many, 1, 2**17)):
+            slices(deal, monkeypatch, blocks)
             monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array, found=processors: found)
             monkeypatch.setattr(step_7_clusters, "block_shared_bytes", lambda capability, found=room: found)
             for one in (case, replace(case, weight=None), replace(case, bias=None)):
                 examine_forward(one, step_of("forward", "clusters"))
                 sanitized(one, step_of("forward", "clusters"), False)
+        forms = dict.fromkeys((plan.parameter_bytes > 0, plan.kept, plan.spread) for plan in built)
+        assert list(forms) == [(False, False, 1), (True, True, 1), (True, True, 2), (True, False, 1)]
         for memory_efficient in (False, True):
             examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
             sanitized(case, step_of("backward", "pipelined"), memory_efficient)

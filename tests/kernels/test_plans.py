@@ -192,6 +192,7 @@ def test_parameters_of_long_rows_lie_in_shared_memory_for_any_number_of_rows():
         plan = step_7_clusters.spread_out(plan, n1, other, 132, (9, 0))
         assert plan.parameter_bytes == other
         assert 2 * plan.spread * plan.shared_bytes <= 2 * 96 * 1024
+        assert plan.kept == (plan.deal.whole or plan.deal.width == 4), "registers have room for a thread's part"
 
 
 @pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 6)], ids=str)

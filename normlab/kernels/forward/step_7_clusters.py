@@ -3,8 +3,9 @@
 A row of more than 32 KB does not fit the registers of a block that shares its multiprocessor with others. Here each
 block of a cluster keeps a slice of the row in shared memory, copied there without passing through registers, and the
 blocks exchange their sums through each other's shared memory, still with one barrier. Blocks stay: as soon as a vector
-of the output is on its way, its place is free, and the same vector of the next row is fetched into it. The slice's
-parameters lie beside it, for all rows.
+is in registers its place is free, and the same vector of the next row is fetched into it. A thread with few enough
+takes all of its vectors at once, and the next row travels during the whole of this one; with more, it reads them again
+for every pass, for the last time when it writes the output. The slice's parameters lie beside it, for all rows.
 
 With few rows the latency of memory is most of the time. Then smaller blocks on more multiprocessors share a row.
 Moves: x once, the output once, the parameters once a cluster.
@@ -53,6 +54,7 @@ LARGER = (512, 8), (1024, 8)  # likewise, for narrower vectors, and for rows tha
 MAX_CLUSTER = 16
 CLUSTERS_FROM = (9, 0)  # compute capability
 STATIC_BYTES = 2048  # of shared memory, at most: the board
+KEPT = 2048  # vectors of a slice, at most, that registers hold for all passes
 SMALLEST_BLOCK = 64  # threads; a slice is eight blocks then, or four, and more would only have more to wait for
 
 
@@ -83,6 +85,17 @@ class Plan(NamedTuple):
     def shared_bytes(self) -> int:
         """Dynamic shared memory a block: its parts of the row, and of weight and bias."""
         return self.deal.columns * (self.itemsize + 2 * self.parameter_bytes) // self.spread
+
+    @property
+    def kept(self) -> bool:
+        """Whether a thread's registers hold its part of the row.
+
+        Of 64 registers, two blocks of 512 threads', eight vectors and their addresses would spill, and four of a row
+        that ends within its slice: which of them there are takes registers, too. And without parameters, shared memory
+        has room for more blocks than so many registers allow.
+        """
+        threads, vectors, _, whole = self.deal
+        return threads * vectors <= KEPT and (whole or threads <= 256) and self.parameter_bytes > 0
 
     @property
     def resident(self) -> int:
@@ -147,8 +160,26 @@ def build(dtype, plan: Plan):
     bits, parameter_bits = BITS[itemsize], BITS[parameter_bytes or itemsize]
     held_columns = columns // spread
     behind_row = held_columns * itemsize // (parameter_bytes or itemsize)  # where the parameters begin
-    later = int(beside)  # groups of copies that are not x: the parameters'
+    kept = plan.kept
+    elements, hop = (deal.elements, width) if kept else (width, 0)  # in registers; from one vector to the next there
+    later = int(beside)  # groups of copies behind the row's: the parameters'
+    next_row = int(kept)  # and behind those
     size, merge = group_size(deal, blocks), group_merger(deal, blocks, spread)
+
+    @cuda.jit(device=True)
+    def fetch_row(held, place, x, row, first):
+        """A group of copies: of the thread's part of the row, or of nothing behind the last row."""
+        if row < x.shape[0]:
+            for v in range(vectors):
+                if whole or first + v * span < x.shape[1]:
+                    copy_async(held, place + v * stretch, x, (row, first + v * span), width)
+        commit_copies()
+
+    @cuda.jit(device=True)
+    def take(values, held, at, x):
+        """A vector for one pass, if registers do not hold it."""
+        if not kept:
+            load_bits_into(values, 0, held, at, width, x)
 
     @cuda.jit(device=True)
     def fetch(parameters, at, array, column):
@@ -168,7 +199,7 @@ def build(dtype, plan: Plan):
         board = cuda.shared.array((2, 1, 2, warps), dtype)
         held = cuda.shared.array(0, bits, alignment=16)  # the block's part of the row
         parameters = cuda.shared.array(0, parameter_bits, alignment=16)  # the same memory, as they see it
-        values = cuda.local.array(width, dtype)
+        values = cuda.local.array(elements, dtype)
         gammas = cuda.local.array(width, dtype)
         betas = cuda.local.array(width, dtype)
         n2 = x.shape[1]
@@ -184,10 +215,7 @@ def build(dtype, plan: Plan):
         first = rank // spread * columns + rank % spread * stretch + place  # and in the row
         gammas_at = behind_row + place
         betas_at = gammas_at + held_columns
-        for v in range(vectors):
-            if whole or first + v * span < n2:
-                copy_async(held, place + v * stretch, x, (row, first + v * span), width)
-        commit_copies()
+        fetch_row(held, place, x, row, first)
         if beside:
             for v in range(vectors):
                 if whole or first + v * span < n2:
@@ -195,26 +223,32 @@ def build(dtype, plan: Plan):
                     fetch(parameters, betas_at + v * stretch, bias, first + v * span)
         phase = 0
         while row < x.shape[0]:
+            following = row + stride
             if beside:
                 commit_copies()  # of the parameters in the first turn, of nothing later
             wait_copies(later)  # for the thread's own copies: it reads no others
+            if kept:
+                for v in range(vectors):
+                    if whole or first + v * span < n2:
+                        load_bits_into(values, v * width, held, place + v * stretch, width, x)
+                fetch_row(held, place, x, following, first)  # to where this row lay
             center = cast(0, board)
             if mean is not None:
                 total = cast(0, board)
                 for v in range(vectors):
                     if whole or first + v * span < n2:
-                        load_bits_into(values, 0, held, place + v * stretch, width, x)
+                        take(values, held, place + v * stretch, x)
                         for k in range(width):
-                            total += values[k]
+                            total += values[v * hop + k]
                 total = warp_sum_butterfly(total)
                 center = total / cast(max(size(n2, rank * warps + warp), 1), board)
                 leave(board, phase, 0, 0, warp, total)
             square_sum = cast(0, board)
             for v in range(vectors):
                 if whole or first + v * span < n2:
-                    load_bits_into(values, 0, held, place + v * stretch, width, x)
+                    take(values, held, place + v * stretch, x)
                     for k in range(width):
-                        deviation = values[k] - center
+                        deviation = values[v * hop + k] - center
                         square_sum += deviation * deviation
             leave(board, phase, 0, 1, warp, warp_sum_butterfly(square_sum))
             if cluster > 1:
@@ -225,27 +259,29 @@ def build(dtype, plan: Plan):
             center, square_sum = merge(board, phase, 0, n2, factor, mean)
             phase = 1 - phase  # the next row's sums must not meet these, which others may still be reading
             if beside:
-                wait_copies(0)  # for the parameters
+                wait_copies(next_row)  # for the parameters
             scale = cuda.libdevice.rsqrtf(square_sum * factor + eps)
             for v in range(vectors):
                 column = first + v * span
                 if whole or column < n2:
-                    load_bits_into(values, 0, held, place + v * stretch, width, x)
-                    if row + stride < x.shape[0]:
-                        copy_async(held, place + v * stretch, x, (row + stride, column), width)
+                    take(values, held, place + v * stretch, x)
+                    if not kept and following < x.shape[0]:
+                        copy_async(held, place + v * stretch, x, (following, column), width)
                     load_parameter(gammas, parameters, gammas_at + v * stretch, weight, column)
                     load_parameter(betas, parameters, betas_at + v * stretch, bias, column)
                     for k in range(width):
                         gamma = None if weight is None else gammas[k]
                         beta = None if bias is None else betas[k]
-                        values[k] = affine(normalised_from_input(values[k], center, scale), gamma, beta)
-                    store_vector_from(output, (row, column), values, 0, width)
-            commit_copies()
+                        value = normalised_from_input(values[v * hop + k], center, scale)
+                        values[v * hop + k] = affine(value, gamma, beta)
+                    store_vector_from(output, (row, column), values, v * hop, width)
+            if not kept:
+                commit_copies()
             if cuda.threadIdx.x == 0 and rank == 0:
                 if mean is not None:
                     store(mean, row, center)
                 store(invvar, row, scale)
-            row += stride
+            row = following
         if cluster > 1:
             cluster_arrive_shared()
             cluster_wait()  # no block ends while others read from its board

@@ -88,7 +88,7 @@ def test_nothing_is_found_in_a_forward_step(step, case):
 @pytest.mark.parametrize("room", [2**17, 2**13], ids=["parameters in shared memory", "in global memory"])
 def test_nothing_is_found_in_rows_that_one_cluster_holds_one_after_another(room, monkeypatch):
     """Rows of 452 columns in two blocks; those that a cluster is for are hundreds of times as long."""
-    plan = step_7_clusters.Plan(Deal(64, 1, 4, False), 2, 2)
+    plan = step_7_clusters.Plan(Deal(64, 2, 2, False), 2, 2)
     monkeypatch.setattr(step_7_clusters, "launch_rows", lambda *arguments: False)
     monkeypatch.setattr(step_7_clusters, "plan_for", lambda *arguments: plan)
     monkeypatch.setattr(step_7_clusters, "resident_clusters", lambda *arguments, **how: 1)
