@@ -111,9 +111,9 @@ def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) ->
     fractions of a copy, LayerNorm / RMSNorm, by threads and vectors a thread: bfloat16 (512, 4) 0.90 / 0.92, (256, 8)
     0.85 / 0.91, (256, 4) 0.89 / 0.93, (512, 8) 0.74 / 0.85; float32 (256, 8) 0.92 / 0.95, (512, 4) 0.84 / 0.94,
     (256, 4) 0.65 / 0.91. With parameters from global memory, slices of 64 KB were best: 0.89 / 0.92, and 0.90 / 0.93 in
-    float32. Beside each other in one run, without and with the part of the row `kept`: bfloat16 0.89 and 0.91 / 0.92 and
-    0.94, float32 0.91 and 0.93 / 0.95 and 0.94; n2 = 131072: bfloat16 0.73 and 0.84 / 0.92 and 0.94, float32 0.62 and
-    0.93 / 0.85 and 0.91. Depends on no n1, so that a row's bits are the same in every batch.
+    float32. In one run, without and with the part of the row `kept`: bfloat16 0.89 and 0.91 / 0.92 and 0.94, float32
+    0.91 and 0.93 / 0.95 and 0.94; n2 = 131072: bfloat16 0.73 and 0.84 / 0.92 and 0.94, float32 0.62 and 0.93 / 0.85 and
+    0.91. Depends on no n1, so that a row's bits are the same in every batch.
     """
     if width * itemsize < 4:  # no asynchronous copy is that narrow
         return None

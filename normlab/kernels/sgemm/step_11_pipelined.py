@@ -9,8 +9,8 @@ Bound by: FMA's share of the instructions. A turn of the main loop has 1704: 153
 memory, 15 copies, 57 for addresses and the loop. Tiles cut short at an edge have a loop of their own: in one loop with
 them, and with every address computed from row and k, stages of 24 k's had 0.91 of cuBLAS at 4096, of 16 0.945. The
 compiler's order of instructions follows that of the loads in `multiply_k` and `turn`: other orders have bank conflicts.
-Measured, as fractions of cuBLAS in float32 on an H200: 0.96 at 4096 x 4096 x 4096, 49.4 TFLOP/s; 0.94 at 2048 x 2048 x
-2048, 0.99 at 4000 x 4100 x 3000, 1.01 at 8192 x 8192 x 8192.
+Measured, as fractions of cuBLAS in float32 on an H200: 0.96 at 4096 x 4096 x 4096, 49.4 TFLOP/s; 0.95 at 2048 x 2048 x
+2048, 0.99 at 4000 x 4100 x 3000, 1.00 at 8192 x 8192 x 8192, 51.4 TFLOP/s.
 Tried: stages of 16 k's 0.905 at 4096, of 32 0.917, of 8 (four or five) 0.88 and 0.89; two stages of 24 0.895, four
 0.947. 8 x 16 elements a thread (128 x 256, one block a multiprocessor) have 0.97 at 4096 and 2048, but 0.82 at 4000 x
 4100, where a last wave of large tiles is nearly empty. In the one loop, bands of 4, 16 and 32 rows were as good as of
