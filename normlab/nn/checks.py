@@ -72,9 +72,13 @@ def check(
 
 def check_kinds(function: Function, x: Tensor, weight: Parameter, bias: Parameter) -> None:
     """Raise what PyTorch raises for dtypes and devices that do not go together."""
-    if x.dtype not in FLOATS:
-        raise NotImplementedError(f"\"{function.__name__}\" not implemented for '{NAMES.get(x.dtype, x.dtype)}'")
     dtype, device = x.dtype, x.device
+    if dtype not in FLOATS:
+        rms = "rms_norm" in function.__name__
+        if not rms and any(one is not None and one.dtype is not dtype for one in (weight, bias)):
+            raise RuntimeError(f"mixed dtype ({device.type.upper()}): all inputs must share same datatype.")
+        kernel = "rms_norm" if rms else "LayerNormKernelImpl"
+        raise NotImplementedError(f"\"{kernel}\" not implemented for '{NAMES.get(dtype, dtype)}'")
     for parameter in (weight, bias):
         if parameter is None:
             continue

@@ -69,6 +69,8 @@ def test_positions_are_the_called_function_s():
 def test_dtypes_and_devices():
     for dtype in (torch.int32, torch.complex64, torch.bool):
         x = X.to(dtype)
+        assert told(nn.layer_norm, x, (4,)) == told(nn.fused_layer_norm, x, (4,)) == told(layer_norm, x, (4,))
+        assert told(nn.layer_norm, x, (4,), ONE) == told(layer_norm, x, (4,), ONE)
         kind, text = told(nn.rms_norm, x, (4,))
         assert kind is NotImplementedError
         assert text.startswith('"rms_norm" not implemented for ')
