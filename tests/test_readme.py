@@ -52,6 +52,7 @@ def test_the_readme_s_programs_run(program, tmp_path, monkeypatch):
 def test_the_readme_shows_the_records():
     assert readme.counters() in README
     assert readme.paths() in README
+    assert readme.modules() in README
     words = " ".join(README.split())
     assert readme.sanitizers() in words
     assert f"; {len(record('counters_h200')['launches'])} launches, `normlab/bench/records/counters_h200.json`" in words
@@ -71,6 +72,19 @@ def test_hardware_and_trace_agree_in_the_record():
     launches = record("counters_h200")["launches"]
     assert len(launches) >= 100
     assert [launch["name"] for launch in launches if not launch["agrees"]] == []
+
+
+def test_modules_hold_their_bars_in_the_record():
+    """Host time at most 1.5 of torch.nn's; where no column is at risk, "exact" is at most 5 % slower than True."""
+    rows = {(row["norm"], row["dtype"], row["module"]): row for row in record("modules_h200")["rows"]}
+    kinds = {key[:2] for key in rows}
+    assert len(kinds) == 4
+    for kind in kinds:
+        us = {name: {where: rows[*kind, name][where]["median_us"] for where in ("device", "host")}
+              for name in ("torch.nn", "False", "True", "exact")}  # fmt: skip
+        assert us["exact"]["device"] <= 1.05 * us["True"]["device"]
+        for name in ("False", "True"):
+            assert us[name]["host"] <= 1.5 * us["torch.nn"]["host"]
 
 
 def test_sanitize_found_every_planted_bug_in_the_record():

@@ -91,6 +91,23 @@ def paths() -> str:
     return _table(["", *theirs], rows)
 
 
+MODULES = {"False": "`False`", "True": "`True`", "exact": '`"exact"`', "exact, 1 % at risk": '`"exact"`, 1 % at risk'}
+
+
+def modules() -> str:
+    """Return what modules take on a GPU and on its host, forward and backward, over torch.nn's, as a Markdown table."""
+    found: dict[tuple[str, str], dict[str, dict]] = {}
+    for row in record("modules_h200")["rows"]:
+        found.setdefault((row["norm"], row["dtype"].removeprefix("torch.")), {})[row["module"]] = row
+    rows = [[said, *(_over(one[name], one["torch.nn"]) for one in found.values())] for name, said in MODULES.items()]
+    names = {"layer": "LayerNorm", "rms": "RMSNorm"}
+    return _table(["`memory_efficient`", *(f"{names[norm]} {dtype}" for norm, dtype in found)], rows)
+
+
+def _over(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+    return " / ".join(f"{ours[where]['median_us'] / theirs[where]['median_us']:.2f}" for where in ("device", "host"))
+
+
 def _layer(compared: dict[str, Any], name: str) -> dict[str, Any]:
     return next(layer for layer in compared["layers"] if layer["name"] == name)
 
@@ -134,5 +151,6 @@ def insert(readme: Path, tables: str) -> None:
 
 if __name__ == "__main__":
     print(paths())
+    print(modules())
     print(counters())
     print(sanitizers())
