@@ -5,6 +5,7 @@ import pytest
 import torch
 from draws import DTYPES
 from engine.fake_driver import fake_driver
+from engine.fake_interface import Interface, fake_memory
 from engine.fake_torch import fake_home
 from engine.late import Late
 from family.examples import example, few_blocks
@@ -163,6 +164,26 @@ def test_each_replay_of_blocks_that_meet_has_a_new_counter(monkeypatch, gpu):
             np.testing.assert_array_equal(got.numpy(), want)
     assert [name for name, _ in gpu.compiled] == ["family_column_forward", "family_column_backward"]
     assert len(replay._recordings) == before + 2
+
+
+@pytest.mark.parametrize("stream", [None, 99])
+def test_a_counter_of_blocks_that_meet_is_cleared_on_the_stream_of_their_kernel(monkeypatch, stream):
+    few_blocks(monkeypatch)
+    library = fake_driver(monkeypatch)
+    fake_memory(monkeypatch)
+    one = example("batch", (301, 16))
+    x, dy, weight, bias = (Interface(array, stream) for array in (one.x, one.grad_output, one.weight, one.bias))
+    with using("simulator"):
+        results = family.batch_norm(x, None, None, weight, bias)
+        moments = [Interface(array, stream) for array in results[1:]]
+        results += family.batch_norm_backward(dy, x, *moments, weight, bias)
+        wanted = one.forward()
+        for got, want in zip(results, (*wanted, *one.backward(*wanted[1:])), strict=True):
+            np.testing.assert_array_equal(got, want)
+    queued = [call for call in library.calls if call[0] in ("memset", "launch")]
+    assert [call[0] for call in queued] == 2 * ["memset", "launch"]
+    assert [(call[2], call[3]) for call in queued[::2]] == 2 * [(4, stream)]
+    assert [call[4] for call in queued[1::2]] == 2 * [stream]
 
 
 @pytest.mark.parametrize("last", [False, True])
