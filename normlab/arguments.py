@@ -1,6 +1,6 @@
 """Checks of what a caller hands to the host functions: before anything runs, in the caller's words, both sides named.
 
-Used by `normlab.ops`, `normlab.keeping` and `normlab.products`.
+Used by `normlab.ops`, `normlab.keeping`, `normlab.products` and `normlab.norm_linear`.
 """
 
 import math
@@ -58,6 +58,18 @@ def check_shape(name: str, array: Any, shape: tuple[int, ...], because: str) -> 
     """Raise ValueError unless an array has this shape; `because` says where the shape comes from."""
     if array is not None and tuple(array.shape) != shape:
         raise ValueError(f"Expected {name} to be of shape {list(shape)} ({because}), but got {list(array.shape)}")
+
+
+def check_matrix(name: str, array: Any) -> None:
+    """Raise ValueError unless an array has two dimensions."""
+    if len(array.shape) != 2:
+        raise ValueError(f"{name} must be a matrix, got {len(array.shape)}-D of shape {list(array.shape)}")
+
+
+def check_float32(arrays: dict[str, Any]) -> None:
+    """Raise TypeError unless what there is of a product's arrays, by name, is float32."""
+    for name, array in arrays.items():
+        check_dtype(name, array, "float32", "the one dtype of the SGEMM ladder")
 
 
 def check_dtype(name: str, array: Any, dtype: str, because: str) -> None:

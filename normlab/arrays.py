@@ -196,7 +196,8 @@ class InterfaceHome:
         return engine.device_empty(shape, dtype, self.device)
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:  # noqa: D102
-        return engine.to_device(np.zeros(shape, dtype), self.device)
+        # on the stream of the kernels: nothing would order another stream's work before theirs
+        return engine.device_zeros(shape, dtype, self.device, self.stream)
 
     def numbers(self, operand: Any) -> list:  # noqa: D102
         engine.synchronize(self.stream, unless=0)

@@ -240,7 +240,7 @@ def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, ep
     if not isinstance(momentum, Real):
         raise TypeError(f"momentum must be a real number, got {momentum!r}")
     eps, momentum = (arguments.rounded_eps(value, statistics.name) for value in (eps, momentum))
-    home = replay.recorded(home, key, pointers)
+    home = _recorded(home, key, pointers, num_groups)
 
     sets = view.sets(norm, groups)
     held, gamma, beta = home.operand(given[0], sets.shape), home.operand(weight, (c,)), home.operand(bias, (c,))
@@ -291,7 +291,7 @@ def _backward(norm, grad_output, x, mean, invvar, weight, bias, own, num_groups=
     for name, array in {"mean": mean, "invvar": invvar}.items():
         arguments.check_shape(name, array, of_sets, "a number for every set")
         arguments.check_dtype(name, array, statistics, "statistics are kept in accumulator precision")
-    home = replay.recorded(home, key, pointers)
+    home = _recorded(home, key, pointers, num_groups)
 
     sets = view.sets(norm, groups)
     held = home.operand(given[0], sets.shape), home.operand(given[1], sets.shape)
@@ -310,6 +310,12 @@ def _backward(norm, grad_output, x, mean, invvar, weight, bias, own, num_groups=
     results += [home.give_back(gradient, (c,)) for gradient in (grad_weight, grad_bias)]
     replay.keep(home)
     return view.back(results[0]), *results[1:]
+
+
+def _recorded(home: Home, key: tuple | None, pointers: list[int], num_groups: Any) -> Home:
+    """`replay.recorded`, unless the key does not tell how many groups: a tensor's hash says nothing of its value."""
+    plain = num_groups is None or isinstance(num_groups, (int, np.integer))
+    return replay.recorded(home, key, pointers) if plain else home
 
 
 def _groups(norm: str, x: Any, num_groups: Any, own: bool) -> int:

@@ -7,7 +7,8 @@ that recomputes from its input keeps a second array of that size. Made of `norml
 
 from typing import Any, NamedTuple
 
-from normlab import ops, products
+from normlab import arguments, ops, products
+from normlab.arrays import home_of
 
 
 class Kept(NamedTuple):
@@ -18,7 +19,7 @@ class Kept(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Each of the shape of what it is the gradient of: x (M, K), gamma and beta (K,), weight (N, K)."""
+    """Each of the shape of what it is the gradient of: x (M, K), gamma and beta (K,) or None, weight (N, K)."""
 
     x: Any
     gamma: Any
@@ -33,8 +34,8 @@ def layer_norm_linear_forward(
 
     Args:
         x: (M, K), float32.
-        gamma, beta: (K,), the norm's weight and bias.
-        weight: (N, K), W.
+        gamma, beta: (K,), float32, the norm's weight and bias; each may be None.
+        weight: (N, K), float32, W.
         eps: added to the variance.
         step: a step of the SGEMM ladder by name; None: the best one.
 
@@ -42,8 +43,10 @@ def layer_norm_linear_forward(
         ((M, N), what the backward needs).
 
     Raises:
-        ValueError, TypeError: as `layer_norm_forward` and `sgemm`.
+        ValueError: shapes that do not fit, arrays on different devices, an unknown step. Nothing is launched.
+        TypeError: something that is no array, another dtype, eps that is no real number. Likewise.
     """
+    _check({"x": x}, gamma, beta, weight, eps, step)
     normalised, _, invvar = ops.layer_norm_forward(x, x.shape[-1], gamma, beta, eps)
     return products.sgemm(normalised, weight.T, step=step), Kept(normalised, invvar)
 
@@ -56,11 +59,37 @@ def layer_norm_linear_backward(
     How much is `oracle.recompute_error`'s to say: dividing the output by gamma has no other way.
 
     Raises:
-        ValueError, TypeError: as `layer_norm_backward` and `sgemm`.
+        ValueError, TypeError: as the forward.
     """
+    if not isinstance(kept, Kept):
+        kind = f"{type(kept).__module__}.{type(kept).__qualname__}"
+        raise TypeError(f"kept must be the Kept that layer_norm_linear_forward returned, got {kind}")
+    saved = {"kept.normalised": kept.normalised, "kept.invvar": kept.invvar}
+    _check(saved | {"grad_output": grad_output}, gamma, beta, weight, eps, step)
+    rows, columns = kept.normalised.shape
+    arguments.check_shape("kept.invvar", kept.invvar, (rows,), "rows of kept.normalised")
+    of_output = rows, weight.shape[0]
+    arguments.check_shape("grad_output", grad_output, of_output, "rows of kept.normalised and of weight")
     grad_weight = products.sgemm(grad_output.T, kept.normalised, step=step)
     grad_normalised = products.sgemm(grad_output, weight, step=step)
     of_norm = ops.layer_norm_backward(
-        grad_normalised, kept.normalised, None, kept.invvar, gamma.shape[0], gamma, beta, eps, memory_efficient=True
+        grad_normalised, kept.normalised, None, kept.invvar, columns, gamma, beta, eps, memory_efficient=True
     )
     return Gradients(*of_norm, grad_weight)
+
+
+def _check(given: dict[str, Any], gamma: Any, beta: Any, weight: Any, eps: Any, step: str | None) -> None:
+    """Raise unless a norm of the first given array's rows and a product with weight can be taken, before either is."""
+    home_of(given | {"weight": weight}, {"gamma": gamma, "beta": beta})
+    arguments.check_float32(given | {"weight": weight, "gamma": gamma, "beta": beta})
+    (name, matrix), *_ = given.items()
+    arguments.check_matrix(name, matrix)
+    arguments.check_matrix("weight", weight)
+    columns = matrix.shape[1]
+    if not columns:
+        raise ValueError(f"{name} must have at least one column, got shape {list(matrix.shape)}")
+    arguments.check_shape("weight", weight, (weight.shape[0], columns), f"a column for each of {name}")
+    for label, parameter in {"gamma": gamma, "beta": beta}.items():
+        arguments.check_shape(label, parameter, (columns,), f"an element for each column of {name}")
+    arguments.number(eps)
+    arguments.product_step(step)

@@ -44,8 +44,7 @@ def sgemm(a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 0.0, 
            [14., 18.]], dtype=float32)
     """
     home = home_of({"a": a, "b": b}, {"c": c})
-    for name, array in (("a", a), ("b", b), ("c", c)):
-        arguments.check_dtype(name, array, "float32", "the one dtype of the SGEMM ladder")
+    arguments.check_float32({"a": a, "b": b, "c": c})
     m, n, k = _sizes(a, b)
     arguments.check_shape("c", c, (m, n), "rows of a and columns of b")
     with np.errstate(over="ignore"):
@@ -70,9 +69,8 @@ def sgemm(a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 0.0, 
 
 def _sizes(a: Any, b: Any) -> tuple[int, int, int]:
     """M, N and K; ValueError for shapes that have no product."""
-    for name, array in (("a", a), ("b", b)):
-        if len(array.shape) != 2:
-            raise ValueError(f"{name} must be a matrix, got {len(array.shape)}-D of shape {list(array.shape)}")
+    arguments.check_matrix("a", a)
+    arguments.check_matrix("b", b)
     (m, k), (rows, n) = a.shape, b.shape
     if k != rows:
         raise ValueError(f"a and b shapes cannot be multiplied ({m}x{k} and {rows}x{n})")

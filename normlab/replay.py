@@ -169,8 +169,11 @@ def _is_plain(tensor: Any) -> bool:
 
 
 def find(key: tuple | None) -> Recording | None:
-    """The recording of a signature."""
-    return _recordings.get(key)  # type: ignore[arg-type,return-value]  # None is no key, and never found
+    """The recording of a signature; none of one that cannot be hashed, as with a list for a number."""
+    try:
+        return _recordings.get(key)  # type: ignore[arg-type,return-value]  # None is no key, and never found
+    except TypeError:
+        return None
 
 
 def latest(*kind: Any) -> Latest:

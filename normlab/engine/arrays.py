@@ -35,6 +35,15 @@ def device_empty(shape: tuple[int, ...], dtype: Any, device: int = 0) -> DeviceA
     return DeviceArray(owner.device_ctypes_pointer.value or 0, tuple(shape), dtype, device, owner)
 
 
+def device_zeros(shape: tuple[int, ...], dtype: Any, device: int, stream: int) -> DeviceArray:
+    """GPU memory for an array of this shape and dtype, which work queued on a stream, given by its handle, makes 0."""
+    view = device_empty(shape, dtype, device)
+    size = prod(shape) * view.dtype.itemsize
+    if size:
+        driver().clear(view.pointer, size, stream, device)
+    return view
+
+
 def to_device(array: np.ndarray, device: int = 0) -> DeviceArray:
     """A copy of a host array in GPU memory."""
     view = device_empty(array.shape, array.dtype, device)
@@ -45,14 +54,14 @@ def to_device(array: np.ndarray, device: int = 0) -> DeviceArray:
 
 
 def to_host(view: DeviceArray) -> np.ndarray:
-    """A copy of an array that `device_empty` or `to_device` made, in host memory."""
+    """A copy of an array that was made here, in host memory."""
     size = prod(view.shape) * view.dtype.itemsize
     with cuda.gpus[view.device]:
         return view.owner.copy_to_host()[:size].view(view.dtype).reshape(view.shape)
 
 
 def numba_array(view: DeviceArray, shape: tuple[int, ...]) -> Any:
-    """An array that `device_empty` made as Numba's own device array, C-contiguous, of another shape."""
+    """An array that was made here as Numba's own device array, C-contiguous, of another shape."""
     size = prod(shape) * view.dtype.itemsize
     return view.owner[:size].view(view.dtype).reshape(shape)
 

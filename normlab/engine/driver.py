@@ -137,6 +137,15 @@ class Driver:
             finally:
                 self.library.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
+    def clear(self, pointer: int, size: int, stream: int, device: int) -> None:
+        """Queue on a stream of a GPU that so many bytes from an address on become 0."""
+        what = f"clear {size} bytes on GPU {device}"
+        call = self.library.cuMemsetD8Async
+        with self.current(device):
+            self.check(
+                what, call(ctypes.c_uint64(pointer), ctypes.c_ubyte(0), ctypes.c_size_t(size), ctypes.c_void_p(stream))
+            )
+
     def set_attribute(self, what: str, function: int, attribute: int, value: int) -> None:
         """Set a CUfunction_attribute."""
         self.check(what, self.library.cuFuncSetAttribute(ctypes.c_void_p(function), attribute, value))

@@ -99,6 +99,17 @@ class FakeLibrary:
         text._obj.value = b"invalid argument"
         return 0
 
+    def cuPointerGetAttribute(self, value, attribute, pointer):
+        value._obj.value = 0
+        return 0
+
+    def cuMemsetD8Async(self, pointer, byte, size, stream):
+        if not self.stack():
+            return INVALID_CONTEXT
+        self.calls.append(("memset", pointer.value, size.value, stream.value))
+        ctypes.memset(pointer.value, byte.value, size.value)
+        return 0
+
     def cuLaunchKernelEx(self, config, function, addresses, extra):
         config = config._obj
         if not self.stack() or self.stack()[-1] != 1000 + function.value // 100:

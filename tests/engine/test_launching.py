@@ -1,5 +1,6 @@
 """Launching through the driver: here through a fake one, which simulates what the packed parameters say."""
 
+import math
 import threading
 import time
 
@@ -7,8 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from engine.fake_driver import fake_driver
+from engine.fake_interface import fake_memory
 
-from normlab.engine import DeviceArray, arrays, compute_capability, cuda, launch, multiprocessors, prepare
+from normlab.engine import DeviceArray, arrays, compute_capability, cuda, device_zeros, launch, multiprocessors, prepare
 from normlab.engine.arrays import SIMULATED_MULTIPROCESSORS
 from normlab.engine.driver import MAX_DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTER_SIZE, RELAXED
 
@@ -124,6 +126,17 @@ def test_a_host_array_is_computed_by_gpu_0_or_by_a_simulated_h200(monkeypatch, g
     monkeypatch.setattr(arrays, "use_gpu", lambda: gpu)
     assert (compute_capability(np.zeros(1)), multiprocessors(np.zeros(1))) == known
     assert compute_capability(some_arrays()[0]) == library.capability
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (), (0, 4)])
+def test_zeros_are_made_on_the_stream_that_is_asked_for(monkeypatch, library, shape):
+    fake_memory(monkeypatch)
+    zeros = device_zeros(shape, np.float64, 0, 99)
+    size = 8 * math.prod(shape)
+    assert (zeros.shape, zeros.dtype, zeros.device) == (shape, np.float64, 0)
+    assert not zeros.owner[:size].any()
+    assert library.calls == ([("memset", zeros.pointer, size, 99)] if size else [])
+    assert library.stack() == []
 
 
 # ---- contexts, devices, threads -------------------------------------------------------------------------------------

@@ -1,10 +1,13 @@
 """The family's kernels under watch, and on a fake GPU where calls repeat; and the same checks on code with mistakes."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 from draws import DTYPES
 from engine.fake_driver import fake_driver
+from engine.fake_interface import Interface, fake_memory
 from engine.fake_torch import fake_home
 from engine.late import Late
 from family.examples import example, few_blocks
@@ -165,6 +168,26 @@ def test_each_replay_of_blocks_that_meet_has_a_new_counter(monkeypatch, gpu):
     assert len(replay._recordings) == before + 2
 
 
+@pytest.mark.parametrize("stream", [None, 99])
+def test_a_counter_of_blocks_that_meet_is_cleared_on_the_stream_of_their_kernel(monkeypatch, stream):
+    few_blocks(monkeypatch)
+    library = fake_driver(monkeypatch)
+    fake_memory(monkeypatch)
+    one = example("batch", (301, 16))
+    x, dy, weight, bias = (Interface(array, stream) for array in (one.x, one.grad_output, one.weight, one.bias))
+    with using("simulator"):
+        results = family.batch_norm(x, None, None, weight, bias)
+        moments = [Interface(array, stream) for array in results[1:]]
+        results += family.batch_norm_backward(dy, x, *moments, weight, bias)
+        wanted = one.forward()
+        for got, want in zip(results, (*wanted, *one.backward(*wanted[1:])), strict=True):
+            np.testing.assert_array_equal(got, want)
+    queued = [call for call in library.calls if call[0] in ("memset", "launch")]
+    assert [call[0] for call in queued] == 2 * ["memset", "launch"]
+    assert [(call[2], call[3]) for call in queued[::2]] == 2 * [(4, stream)]
+    assert [call[4] for call in queued[1::2]] == 2 * [stream]
+
+
 @pytest.mark.parametrize("last", [False, True])
 def test_what_is_replayed_depends_on_everything_that_a_call_depends_on(gpu, last):
     one = example("batch", (2, 4, 3, 2), last=last)
@@ -186,8 +209,44 @@ def test_a_wrong_kind_of_number_is_an_error_after_a_right_call_too(gpu):
     with pytest.raises(TypeError, match=r"num_groups must be an int, got 2\.0"):
         family.group_norm(x, 2.0)
     _, mean, invvar = family.batch_norm(x, None, None, torch.ones(4), torch.ones(4))
+    with pytest.raises(TypeError, match=r"momentum must be a real number, got '0\.1'"):
+        family.batch_norm(x, momentum="0.1")
     family.batch_norm_backward(x, x, mean, invvar, torch.ones(4), torch.ones(4))
     with pytest.raises(ValueError, match="bias should contain 4 elements not 3"):
         family.batch_norm_backward(x, x, mean, invvar, torch.ones(4), torch.ones(3))
     with pytest.raises(TypeError, match="bias is float64"):
         family.batch_norm_backward(x, x, mean, invvar, torch.ones(4), torch.ones(4).double())
+
+
+@pytest.mark.parametrize("like", [torch.from_numpy, np.asarray])
+def test_what_cannot_be_hashed_is_an_error_of_the_same_text_for_tensors_and_for_numpy_arrays(gpu, like):
+    x, statistics = like(np.ones((2, 4, 3), np.float32)), like(np.ones((2, 2), np.float32))
+    calls = [
+        (lambda: family.group_norm(x, [2]), "num_groups must be an int, got [2]"),
+        (lambda: family.group_norm_backward(x, x, statistics, statistics, [2]), "num_groups must be an int, got [2]"),
+        (lambda: family.batch_norm(x, momentum=[1]), "momentum must be a real number, got [1]"),
+        (lambda: family.instance_norm(x, momentum={}), "momentum must be a real number, got {}"),
+    ]
+    for call, text in calls:
+        with pytest.raises(TypeError, match=f"^{re.escape(text)}$"):
+            call()
+    rows = like(np.ones(2, np.float32))
+    x = like(np.ones((2, 4), np.float32))
+    text = "Expected input_dtype to be float32 (as saved, which is the input), but got ['float32']"
+    with pytest.raises(TypeError, match=f"^{re.escape(text)}$"):
+        ops.layer_norm_backward(x, x, rows, rows, 4, input_dtype=["float32"])
+
+
+@pytest.mark.parametrize("groups", [torch.tensor(2), np.array(2)])
+def test_a_number_of_groups_that_changes_in_place_counts_as_it_is_now(gpu, groups):
+    x = torch.randn(2, 4, 3)
+    for number in (2, 4, 1):
+        groups[...] = number
+        output, mean, invvar = family.group_norm(x, groups)
+        assert mean.shape == (2, number)
+        np.testing.assert_array_equal(output, family.group_norm(x.numpy(), number)[0])
+        (grad, *_), (want, *_) = (
+            family.group_norm_backward(x, x, mean, invvar, groups),
+            family.group_norm_backward(*map(np.asarray, (x, x, mean, invvar)), number),
+        )
+        np.testing.assert_array_equal(grad, want)
