@@ -14,8 +14,8 @@ through `.data` (from float32 master weights), a bias that autocast has rounded.
 shards may have changed, and of those that columns without room have given away, the GPU's word is taken after each step
 of any optimizer.
 While parameters stay the same, so does the room: a checkpointed forward, run again, must save what it saved before
-(torch compares the shapes). So where no counter shows a change, the room stays from step to step, and through a forward's
-second run, whose first may have been before the step.
+(torch compares the shapes). So where no counter shows a change, the room stays from step to step, and through a
+forward's second run, whose first may have been before the step.
 Where more columns come to risk than there is room for all the same, because a step was large or nothing had yet told of
 the change, those without room are recomputed as with memory_efficient=True until the next step, and a warning says so;
 not of a CUDA graph that is replayed, whose room is that of its capture.

@@ -298,19 +298,22 @@ def test_a_checkpointed_forward_saves_the_same_though_columns_lost_their_room(be
     def forward() -> torch.Tensor:
         return checkpoint(norm, torch.randn(3, 40, requires_grad=True), use_reentrant=False).sum()
 
+    def train() -> None:
+        losses = [forward()]
+        if between == "a second forward":
+            losses.append(forward())
+        else:
+            step(other, lambda other: other.mul_(1))
+        for loss in losses:
+            loss.backward()
+        step(other, lambda other: other.mul_(1))
+        forward().backward()
+
     with normlab.nn.engine("simulator"):
         forward().backward()
         norm.weight.data[:5] = 0
-        losses = [forward()]
         with pytest.warns(RuntimeWarning, match="5 columns came to risk sooner"):
-            if between == "a second forward":
-                losses.append(forward())
-            else:
-                step(other, lambda other: other.mul_(1))
-            for loss in losses:
-                loss.backward()
-            step(other, lambda other: other.mul_(1))
-            forward().backward()
+            train()
     (made,) = room._rooms.values()
     assert made.capacity == 8
 
