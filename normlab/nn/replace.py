@@ -1,8 +1,8 @@
 """Swap a model's norms for normlab's, in place, parameters shared: torch.nn's, and RMSNorm classes like transformers'.
 
 A class that is not torch.nn's own is recognised by its name, or transformers' name for its eps (T5LayerNorm is an
-RMSNorm), its parameters and its eps, and then asked: it and its replacement compute the same random input with the same random parameters. Where they differ (Gemma's weight stands for
-1 + weight) it stays, and the report says why.
+RMSNorm), its parameters and its eps, and then asked: it and its replacement compute the same random input with the same
+random parameters. Where they differ (Gemma's weight stands for 1 + weight) it stays, and the report says why.
 """
 
 from typing import Any
