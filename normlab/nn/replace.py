@@ -1,8 +1,8 @@
 """Swap a model's norms for normlab's, in place, parameters shared: torch.nn's, and RMSNorm classes like transformers'.
 
-A class that is not torch.nn's own is recognised by its name, its parameters and its eps, and then asked: it and its
-replacement compute the same random input with the same random parameters. Where they differ (Gemma's weight stands for
-1 + weight) it stays, and the report says why.
+A class that is not torch.nn's own is recognised by its name, or transformers' name for its eps (T5LayerNorm is an
+RMSNorm), its parameters and its eps, and then asked: it and its replacement compute the same random input with the same
+random parameters. Where they differ (Gemma's weight stands for 1 + weight) it stays, and the report says why.
 """
 
 from typing import Any
@@ -69,7 +69,7 @@ def _looks_like_a_norm(module: torch.nn.Module) -> bool:
         return True
     parameters = dict(module.named_parameters())
     return (
-        "RMSNorm" in type(module).__name__
+        ("RMSNorm" in type(module).__name__ or hasattr(module, "variance_epsilon"))
         and list(parameters) == ["weight"] == [*dict(module.named_parameters()), *dict(module.named_buffers())]
         and parameters["weight"].dim() == 1
         and _eps(module) is not None

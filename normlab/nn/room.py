@@ -9,12 +9,16 @@ parameters little, so it has its room in time.
 Parameters that were changed in another way (loaded, initialised, clamped or set by hand) are counted again, which waits
 once more; so are those that are no optimizer's own tensors, such as views of one, or weight and bias that never come
 together twice. Hooks before and behind every optimizer step tell the two apart by the parameters' version counters.
-Where an optimizer steps shards (FSDP2's), what is gathered from them changes and its counter does not: after such a
-step the GPU's word is taken for all parameters that are not the optimizer's own.
-While parameters stay the same, so does the room: a checkpointed forward, run again, must save what it saved before.
-Where more columns come to risk than there is room for all the same, because a step was large or no counter shows the
-change (`.data`), those without room are recomputed as with memory_efficient=True until the next step, and a warning
-says so; not of a CUDA graph that is replayed, whose room is that of its capture.
+Some steps change parameters whose counters do not show it: what is gathered from shards (FSDP2's), what is copied in
+through `.data` (from float32 master weights), a bias that autocast has rounded. Of those that the optimizer's step of
+shards may have changed, and of those that columns without room have given away, the GPU's word is taken after each step
+of any optimizer.
+While parameters stay the same, so does the room: a checkpointed forward, run again, must save what it saved before
+(torch compares the shapes). So where no counter shows a change, the room stays from step to step, and through a
+forward's second run, whose first may have been before the step.
+Where more columns come to risk than there is room for all the same, because a step was large or nothing had yet told of
+the change, those without room are recomputed as with memory_efficient=True until the next step, and a warning says so;
+not of a CUDA graph that is replayed, whose room is that of its capture.
 
 Threads and streams may share a parameter: they share its room. Of kernels that run at the same time, one may overwrite
 what another has just added to the number that the warning tells.
@@ -49,6 +53,9 @@ class Room:
         self.versions: dict[Key, int] = {}
         self.counts = torch.zeros(2, dtype=torch.int64, pin_memory=owner.is_cuda)
         self.capacity: int | None = None  # for these versions; None: to be read when it is asked for
+        self.shown = False  # have the versions ever shown an optimizer's step?
+        self.hidden = False  # may a step change the parameters, and the versions do not show it?
+        self.stepped = False  # has any optimizer stepped since the capacity was read?
         self._read = self.counts.numpy()  # shares the memory; to read it takes a tenth of a tensor's time
         self._lost = 0
 
@@ -56,14 +63,18 @@ class Room:
         """Room for the columns at risk or near it; warns if some found none since it was last asked."""
         said, lost = int(self._read[0]), int(self._read[1])
         if lost > self._lost:
+            without_room, self._lost = lost - self._lost, lost
+            self.hidden |= not self.shown
             warnings.warn(
-                f"{lost - self._lost} columns came to risk sooner than room was made for their normalised values; "
+                f"{without_room} columns came to risk sooner than room was made for their normalised values; "
                 'they were recomputed as with memory_efficient=True, not "exact"',
                 RuntimeWarning,
                 stacklevel=2,
             )
-            self._lost = lost
+        if self.hidden and self.stepped and not _second_run():
+            self.capacity = None
         if self.capacity is None:
+            self.stepped = False
             self.capacity = -(-(said // NEAR) // GRAIN) * GRAIN
         return self.capacity
 
@@ -102,8 +113,14 @@ def keep(owner: Tensor, given: tuple) -> Kept:
         room = _rooms.get(key) or _rooms.setdefault(key, Room(owner))
     kept = keep_columns(*given, counts=room.counts)
     with _lock:
-        room.versions, room.capacity = versions, kept.columns.shape[0]
+        room.versions, room.capacity, room.stepped = versions, kept.columns.shape[0], False
     return kept
+
+
+def _second_run() -> bool:
+    """Does a checkpoint run this forward again, in a backward? A reentrant one's first run has saved nothing."""
+    hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return hooked and torch._C._current_graph_task_id() >= 0
 
 
 def _forget() -> None:
@@ -156,8 +173,10 @@ def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     with _lock:
         for room in _rooms.values():
             versions = {key: now.get(key, version) for key, version in room.versions.items()}
-            if versions != room.versions or (shards and not versions.keys() & now.keys()):
-                room.versions, room.capacity = versions, None
+            if versions != room.versions:
+                room.versions, room.capacity, room.shown = versions, None, True
+            room.hidden |= shards and not versions.keys() & now.keys()
+            room.stepped = True
 
 
 register_optimizer_step_pre_hook(_before_step)

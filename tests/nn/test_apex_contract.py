@@ -1,70 +1,133 @@
 """The contract that apex's tests state (tests/L0/run_fused_layer_norm), with parameters that tell right from wrong.
 
 Theirs: normalized_shape (32, 16), 16 or 65536 rows, contiguous or sliced, each dtype, affine or not, both memory modes.
-They leave gamma at 1 and beta at 0; here both are random, and every gradient is compared, with float64.
+They leave gamma at 1 and beta at 0; here both are random, some of gamma 0 for "exact", and every gradient is compared,
+with PyTorch's in float64. On CPU tensors (PyTorch's operations, and the kernels in the simulator) and on a GPU's.
 """
 
 import itertools
+from contextlib import nullcontext
 
 import pytest
 import torch
 from nn.norms import MODES
+from torch.nn import functional
 
 from normlab import nn
 
+SHAPE = (32, 16)
+KINDS = (nn.FusedLayerNorm, nn.FusedRMSNorm)
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU and a torch built for CUDA")
+PLACES = ["cpu", "simulator", pytest.param("cuda", marks=GPU)]
 
-def randomised(kind, affine, memory_efficient, dtype) -> torch.nn.Module:
-    torch.manual_seed(42)
-    module = kind((32, 16), elementwise_affine=affine, memory_efficient=memory_efficient)
-    for parameter in module.parameters():
+
+def world(place: str):
+    return nn.engine("simulator") if place == "simulator" else nullcontext()
+
+
+def device(place: str) -> str:
+    return "cuda" if place == "cuda" else "cpu"
+
+
+def randomise(parameters, memory_efficient) -> None:
+    """Weights, and a bias if it follows them."""
+    for parameter in parameters:
         torch.nn.init.uniform_(parameter, 0.5, 1.5)
-    return module.to(dtype)
+    if memory_efficient == "exact":
+        for weight in parameters[:1]:
+            weight.detach()[0, :5] = 0
 
 
-def rows(count: int, contiguous: bool, dtype) -> torch.Tensor:
+def rows(count: int, contiguous: bool, dtype, place: str) -> torch.Tensor:
     if contiguous:
-        return torch.randn(count, 32, 16, dtype=dtype)
-    return torch.randn(3 * count, 160, 48, dtype=dtype)[::3, ::5, ::3]
+        return torch.randn(count, *SHAPE, dtype=dtype).to(device(place)).requires_grad_()
+    wide = torch.randn(3 * count, 160, 48, dtype=dtype).to(device(place))
+    return wide[::3, ::5, ::3].requires_grad_()
+
+
+def hold(norm, x, parameters, eps: float, rms: bool, place: str) -> None:
+    """Assert that norm(x), its gradient and those of the parameters, (weight, bias) or fewer, are the norm's."""
+    wide, *wides = [leaf.detach().double().requires_grad_() for leaf in (x, *parameters)]
+    reference = functional.rms_norm if rms else functional.layer_norm
+    want = reference(wide, SHAPE, *wides, eps=eps)
+    dy = torch.randn(x.shape).to(want.device, parameters[0].dtype if parameters else x.dtype)
+    with world(place):
+        output = norm(x)
+        output.backward(dy)
+    want.backward(dy.double())
+    assert output.dtype == dy.dtype
+    # apex's tolerances (rtol, atol) of outputs; its gradients have these or wider ones
+    coarser = x.dtype if x.dtype != torch.float32 else output.dtype
+    rtol, atol = {torch.float32: (1e-4, 1e-4), torch.float16: (1e-2, 1e-2), torch.bfloat16: (5e-2, 5e-2)}[coarser]
+    torch.testing.assert_close(output.double(), want, rtol=rtol, atol=atol)
+    torch.testing.assert_close(x.grad.double(), wide.grad, rtol=rtol, atol=atol)
+    for got, other in zip(parameters, wides, strict=True):
+        torch.testing.assert_close(got.grad.double(), other.grad, rtol=rtol, atol=atol * len(x) ** 0.5)
+
+
+def hold_module(kind, affine, memory_efficient, count, contiguous, dtype, place) -> None:
+    torch.manual_seed(42)
+    module = kind(SHAPE, elementwise_affine=affine, memory_efficient=memory_efficient)
+    randomise([*module.parameters()], memory_efficient)
+    module.to(device(place), dtype)
+    x = rows(count, contiguous, dtype, place)
+    hold(module, x, [*module.parameters()], module.eps, kind is nn.FusedRMSNorm, place)
 
 
 CASES = [
-    (rows, contiguous, dtype)
-    for rows, contiguous, dtype in itertools.product(
-        (16, 128), (True, False), (torch.float32, torch.float16, torch.bfloat16)
-    )
-    if rows == 16 or dtype == torch.float32
+    (count, contiguous, dtype)
+    for count, contiguous, dtype in itertools.product((16, 128), (True, False), DTYPES)
+    if count == 16 or dtype == torch.float32
 ]
 
 
-@pytest.mark.parametrize(("count", "contiguous", "dtype"), CASES)
+@pytest.mark.parametrize(
+    ("place", "count", "contiguous", "dtype"),
+    [
+        pytest.param(*getattr(place, "values", (place,)), *case, marks=getattr(place, "marks", ()))
+        for place, case in itertools.product(PLACES, CASES)
+        if case[0] == 16 or place != "simulator"
+    ],
+)
 @pytest.mark.parametrize("memory_efficient", MODES)
 @pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize("kind", [nn.FusedLayerNorm, nn.FusedRMSNorm])
-def test_apex_s_contract(kind, affine, memory_efficient, count, contiguous, dtype):
-    module = randomised(kind, affine, memory_efficient, dtype)
-    x = rows(count, contiguous, dtype).requires_grad_()
-    dy = torch.randn(count, 32, 16, dtype=dtype)
-    output = module(x)
-    output.backward(dy)
-    reference = randomised(kind, affine, False, dtype).double()
-    wide = x.detach().double().requires_grad_()
-    reference(wide).backward(dy.double())
-    # apex's tolerances (rtol, atol) of outputs; its gradients have these or wider ones
-    rtol, atol = {torch.float32: (1e-4, 1e-4), torch.float16: (1e-2, 1e-2), torch.bfloat16: (5e-2, 5e-2)}[dtype]
-    torch.testing.assert_close(output.double(), reference(wide), rtol=rtol, atol=atol)
-    torch.testing.assert_close(x.grad.double(), wide.grad, rtol=rtol, atol=atol)
-    for got, want in zip(module.parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(got.grad.double(), want.grad, rtol=rtol, atol=atol * count**0.5)
+@pytest.mark.parametrize("kind", KINDS)
+def test_apex_s_contract(kind, affine, memory_efficient, place, count, contiguous, dtype):
+    hold_module(kind, affine, memory_efficient, count, contiguous, dtype, place)
 
 
-def test_apex_s_largest_batch():
+@GPU
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("memory_efficient", MODES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_apex_s_largest_batch(kind, memory_efficient, dtype):
     """65536 rows: more than a grid's y dimension has (apex#411)."""
-    module = randomised(nn.FusedLayerNorm, True, True, torch.float32)
-    x = torch.randn(65536, 32, 16, requires_grad=True)
-    module(x).sum().backward()
-    last = x.detach()[-2:].clone().requires_grad_()
-    torch.testing.assert_close(torch.autograd.grad(module(last).sum(), last)[0], x.grad[-2:], rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(module.bias.grad, torch.full((32, 16), 65536.0))
+    hold_module(kind, True, memory_efficient, 65536, True, dtype, "cuda")
+
+
+def test_apex_s_largest_batch_on_the_cpu():
+    hold_module(nn.FusedLayerNorm, True, True, 65536, True, torch.float32, "cpu")
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("memory_efficient", MODES)
+@pytest.mark.parametrize(
+    ("function", "rms", "dtype", "parameter_dtype"),
+    [
+        (nn.fused_layer_norm_affine, False, torch.float16, torch.float16),
+        (nn.fused_rms_norm_affine, True, torch.float16, torch.float16),
+        (nn.mixed_dtype_fused_layer_norm_affine, False, torch.float16, torch.float32),
+        (nn.mixed_dtype_fused_rms_norm_affine, True, torch.float16, torch.float32),
+    ],
+)
+def test_apex_s_functions(function, rms, dtype, parameter_dtype, memory_efficient, place):
+    torch.manual_seed(42)
+    parameters = [torch.empty(SHAPE, dtype=parameter_dtype) for _ in range(1 if rms else 2)]
+    randomise(parameters, memory_efficient)
+    parameters = [parameter.to(device(place)).requires_grad_() for parameter in parameters]
+    x = rows(16, False, dtype, place)
+    hold(lambda x: function(x, *parameters, SHAPE, 1e-6, memory_efficient), x, parameters, 1e-6, rms, place)
 
 
 @pytest.mark.parametrize("kind", [nn.FusedLayerNorm, nn.FusedRMSNorm])

@@ -24,6 +24,34 @@ class LlamaRMSNorm(torch_nn.Module):
         return self.weight * hidden.to(dtype)
 
 
+class T5LayerNorm(torch_nn.Module):
+    """As transformers writes it, and MT5, UMT5, LongT5 and Pop2Piano again: an RMSNorm by another name."""
+
+    def __init__(self, size, eps=1e-6):
+        super().__init__()
+        self.weight = torch_nn.Parameter(torch.ones(size))
+        self.variance_epsilon = eps
+
+    def forward(self, states):
+        squares = states.float().square().mean(-1, keepdim=True)
+        states = states * torch.rsqrt(squares + self.variance_epsilon)
+        if self.weight.dtype in (torch.float16, torch.bfloat16):
+            states = states.to(self.weight.dtype)
+        return self.weight * states
+
+
+class ScaleByRoot(torch_nn.Module):
+    """What an RMSNorm computes, but neither its name nor transformers' name for the eps says so."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.weight = torch_nn.Parameter(torch.ones(size))
+        self.eps = 1e-6
+
+    def forward(self, x):
+        return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
+
+
 class GemmaRMSNorm(LlamaRMSNorm):
     def forward(self, hidden):
         return hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon) * (1 + self.weight)
@@ -92,6 +120,22 @@ def test_norms_are_swapped_in_place_and_share_their_parameters(memory_efficient)
         torch.testing.assert_close(norm(x), old[name](x))
         if name not in ("llama",):
             assert repr(norm) == repr(old[name]).replace(type(old[name]).__name__, type(norm).__name__)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_t5_s_layer_norm_is_an_rms_norm(dtype):
+    model = block(t5=T5LayerNorm(8, 1e-4), other=ScaleByRoot(8)).to(dtype)
+    old = copy.deepcopy(model)
+    weight, state = model["t5"].weight, list(model.state_dict())
+    report = replace_norms(model)
+    assert report == [("t5", T5LayerNorm, FusedRMSNorm)]
+    assert report.refused == []
+    assert type(model["other"]) is ScaleByRoot
+    assert model["t5"].weight is weight
+    assert list(model.state_dict()) == state
+    for scale in (1, 1e-2):  # the eps counts in the second
+        x = (torch.randn(3, 8) * scale).to(dtype)
+        torch.testing.assert_close(model["t5"](x), old["t5"](x))
 
 
 def test_norms_that_compute_something_else_stay_and_the_report_says_why():

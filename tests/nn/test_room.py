@@ -193,6 +193,64 @@ def test_parameters_gathered_from_shards_have_their_room_though_no_counter_shows
         assert keep(weight).columns.tolist() == [*range(10, 17), -1]
 
 
+def warned(weight, bias=None) -> tuple[list[int], int]:
+    """The columns that a forward keeps, and how many warnings it gave."""
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        return keep(weight, bias).columns.tolist(), len(given)
+
+
+def test_parameters_copied_from_master_weights_have_their_room_again_after_one_warning():
+    """Megatron's, DeepSpeed's and apex's: the optimizer has the float32 master, and `.data` counts no change."""
+    weight, master = torch.nn.Parameter(torch.ones(40)), torch.nn.Parameter(torch.ones(40))
+    seen = [warned(weight)]
+    for columns in (3, 3, 3, 5, 5, 20, 20):
+        step(master, lambda master, columns=columns: master[:columns].fill_(0))
+        weight.data.copy_(master.data)
+        seen.append(warned(weight))
+    three, five, twenty = [[*range(columns), *[-1] * (-columns % 8)] for columns in (3, 5, 20)]
+    assert seen == [
+        ([], 0), ([], 0), (three, 1), (three, 0), (five, 0), (five, 0), ([*range(8)], 0), (twenty, 1)
+    ]  # fmt: skip
+    step(master, lambda master: master[20:30].fill_(1.5e-5))  # near risk
+    weight.data.copy_(master.data)
+    assert warned(weight) == (twenty, 0)
+    step(master, lambda master: master[20:30].fill_(0.5e-5))
+    weight.data.copy_(master.data)
+    assert warned(weight) == ([*range(30), -1, -1], 0), "its steps are followed now, and that was near risk"
+    step(master, lambda master: master.mul_(1))
+    with torch.no_grad():
+        weight[:30] = 0
+    assert [warned(weight) for _ in range(2)] == [([*range(30)], 0)] * 2, "counted, and the same until the next step"
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_bias_that_autocast_rounds_has_its_room_again_though_the_weight_is_frozen(listed):
+    """listed: the optimizer has the frozen weight, too, and does not change it."""
+    weight, bias = torch.nn.Parameter(torch.ones(40), requires_grad=False), torch.nn.Parameter(torch.zeros(40))
+    optimizer = torch.optim.SGD([weight, bias] if listed else [bias], lr=1.0)
+    seen = [warned(weight, bias.detach().clone())]
+    for _ in range(4):
+        bias.grad = torch.zeros(40)
+        bias.grad[:3] = -20
+        optimizer.step()
+        seen.append(warned(weight, bias.detach().clone()))
+    three = [0, 1, 2, *[-1] * 5]
+    assert seen == [([], 0), ([], 0), (three, 1), (three, 0), (three, 0)]
+
+
+def test_parameters_of_an_optimizer_keep_their_room_while_another_steps():
+    """Of a generator, while its discriminator learns: what it lost has shown in the counters, and will again."""
+    weight, other = torch.nn.Parameter(torch.ones(40)), torch.nn.Parameter(torch.ones(40))
+    keep(weight)
+    step(weight, lambda weight: weight[:3].fill_(0))
+    keep(weight)
+    step(other, lambda other: other.mul_(1))
+    assert warned(weight) == ([], 1)
+    step(weight, lambda weight: weight.mul_(1))
+    assert warned(weight) == ([0, 1, 2, *[-1] * 5], 1), "the warning is of the forward before"
+
+
 def test_parameters_that_autocast_rounds_are_counted_once():
     """Each forward has another bias then, but the same parameter is behind it."""
     weight = torch.nn.Parameter(torch.ones(40))
@@ -210,11 +268,16 @@ def test_an_optimizer_of_sparse_parameters_is_let_alone():
     torch.optim.SGD([sparse], lr=0.1).step()
 
 
-def test_a_checkpointed_forward_saves_the_same_when_it_is_run_again(monkeypatch):
-    """Between the two the GPU has said that more columns are near risk."""
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """The simulator's norms ask for room, too."""
     monkeypatch.setattr(
         launched, "keep", lambda x, mean, invvar, *rest: room.keep(rest[-1], (x, mean, invvar, *rest[:-1]))
     )
+
+
+def test_a_checkpointed_forward_saves_the_same_when_it_is_run_again(as_on_a_gpu):
+    """Between the two the GPU has said that more columns are near risk."""
     norm = FusedLayerNorm(40, memory_efficient="exact")
     with torch.no_grad():
         norm.weight[:3] = 0
@@ -225,3 +288,49 @@ def test_a_checkpointed_forward_saves_the_same_when_it_is_run_again(monkeypatch)
             checkpoint(norm, x, use_reentrant=False).sum().backward()
             step(norm.weight, lambda weight: weight.mul_(1))
     assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("between", ["a second forward", "another optimizer's step"])
+def test_a_checkpointed_forward_saves_the_same_though_columns_lost_their_room(between, as_on_a_gpu):
+    """A pipeline's second micro-batch notices it, or a discriminator learns before the generator's backward."""
+    norm, other = FusedLayerNorm(40, memory_efficient="exact"), torch.nn.Parameter(torch.ones(1))
+
+    def forward() -> torch.Tensor:
+        return checkpoint(norm, torch.randn(3, 40, requires_grad=True), use_reentrant=False).sum()
+
+    def train() -> None:
+        losses = [forward()]
+        if between == "a second forward":
+            losses.append(forward())
+        else:
+            step(other, lambda other: other.mul_(1))
+        for loss in losses:
+            loss.backward()
+        step(other, lambda other: other.mul_(1))
+        forward().backward()
+
+    with normlab.nn.engine("simulator"):
+        forward().backward()
+        norm.weight.data[:5] = 0
+        with pytest.warns(RuntimeWarning, match="5 columns came to risk sooner"):
+            train()
+    (made,) = room._rooms.values()
+    assert made.capacity == 8
+
+
+def test_a_reentrant_checkpoint_has_its_room_though_it_runs_in_backwards_only(as_on_a_gpu):
+    norm, other = FusedLayerNorm(40, memory_efficient="exact"), torch.nn.Parameter(torch.ones(1))
+
+    def forward_and_backward() -> None:
+        checkpoint(norm, torch.randn(3, 40, requires_grad=True), use_reentrant=True).sum().backward()
+        step(other, lambda other: other.mul_(1))
+
+    with normlab.nn.engine("simulator"):
+        forward_and_backward()
+        norm.weight.data[:5] = 0
+        forward_and_backward()
+        with pytest.warns(RuntimeWarning, match="5 columns came to risk sooner"):
+            forward_and_backward()
+        forward_and_backward()
+    (made,) = room._rooms.values()
+    assert made.capacity == 8
