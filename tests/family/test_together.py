@@ -1,17 +1,20 @@
 """Batch norm of channels last in one kernel a pass: within bounds, nothing found, no row in a ring read again."""
 
-from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
 import torch
 from draws import DTYPES
-from family.examples import channels_last, example, few_blocks
+from family.examples import TOGETHER, channels_last, example, few_blocks
+from family.test_on_gpu import numpy_results, results_of
 from family.test_traffic import COPIED, SECTOR, STORED
+from nn.family.faces import like_memory_of
+from nn.norms import array, tensor
 from sim.sanitizing.test_ladders import Memory, launcher
 
 from normlab import family
-from normlab.engine import gpu_available, using
+from normlab.engine import compute_capability, gpu_available, using
 from normlab.kernels import family as kernels
 from normlab.kernels.family import together
 from normlab.kernels.family.sets import Sets
@@ -21,20 +24,12 @@ from normlab.sim import trace
 SHAPES = [(2, 40, 9, 8), (2, 136, 53), (301, 16), (1, 8, 2, 3, 101)]
 
 
-def walked(one):
-    """The walk of an example, with x and dy as kernels take them."""
-    view = family.view_of(one.x)
-    sets = view.sets(one.norm, one.x.shape[1])
-    x, dy = (np.ascontiguousarray(view.laid(array)).reshape(sets.shape) for array in (one.x, one.grad_output))
-    return kernels.walk(sets, x, dy), x, dy
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_all_is_within_bounds_and_the_same_in_every_schedule(monkeypatch, shape, dtype):
     few_blocks(monkeypatch)
     one = example("batch", shape, dtype, "float32" if dtype == "float16" else dtype, last=len(shape) > 2, offset=3.0)
-    assert walked(one)[0].together is not None
+    assert one.walked()[0].together is not None
     with using("simulator"):
         results = one.examine()
     with using("simulator", "reverse"):
@@ -57,7 +52,7 @@ def test_parameters_may_be_absent_and_rows_few(monkeypatch, affine):
     one = example("batch", (2, 40, 5, 5), affine=affine, last=True)
     few = example("batch", (16, 64, 3), affine=affine, last=True)
     for case in (one, few):  # few have room in the forward's ring
-        assert walked(case)[0].together is not None
+        assert case.walked()[0].together is not None
         with using("simulator"):
             case.examine()
 
@@ -71,7 +66,7 @@ def test_running_statistics_are_those_of_three_kernels_up_to_rounding(monkeypatc
         running = np.zeros(40, np.float32), np.ones(40, np.float32)
         with using("simulator"):
             family.batch_norm(one.x, *running, one.weight, one.bias)
-        assert (walked(one)[0].together is not None) == few
+        assert (one.walked()[0].together is not None) == few
         found.append(running)
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
 
@@ -84,7 +79,7 @@ def test_running_statistics_are_those_of_three_kernels_up_to_rounding(monkeypatc
 def test_nothing_is_found_in_either_kernel(monkeypatch, shape, dtype, schedule):
     few_blocks(monkeypatch)
     one = example("batch", shape, dtype, last=True)
-    walk, x, dy = walked(one)
+    walk, x, dy = one.walked()
     assert walk.together is not None
     memory = Memory()
     launch = launcher(memory, schedule)
@@ -102,7 +97,7 @@ def test_a_pass_is_one_kernel_that_reads_no_row_again_that_its_ring_holds(monkey
     few_blocks(monkeypatch)
     x = channels_last(np.zeros((2, 32, 16, 16), DTYPES[dtype]))
     one = example("batch", x.shape, dtype, last=True)
-    walk, x, dy = walked(one)
+    walk, x, dy = one.walked()
     plan, found = walk.together, []
 
     def launch(kernel, grid, block, *operands, shared_bytes):
@@ -137,6 +132,19 @@ def test_large_ones_are_dealt_to_nearly_all_multiprocessors(sets, dtype, across,
     assert (plan.across, (plan.parts, plan.stacks)) == (across, grid)
 
 
+def test_what_is_run_on_hardware_has_plans_and_its_longest_goes_round_the_ring():
+    plans = []
+    for shape, dtype in TOGETHER:
+        like = np.empty(0, DTYPES[dtype])
+        with using("simulator"):
+            plans.append(together.plan_for(Sets(1, prod(shape) // shape[1], shape[1], 1, 1), 16 // like.itemsize, like))
+    assert None not in plans
+    assert [(plan.across, plan.parts, plan.stacks) for plan in plans] == [
+        (16, 132, 1), (8, 66, 2), (32, 66, 2), (8, 44, 3), (16, 132, 1), (8, 66, 2)
+    ]  # fmt: skip
+    assert [plan.turns * together.THREADS * 16 > plan.room for plan in plans] == [False] * 4 + [True] * 2
+
+
 @pytest.mark.parametrize(
     ("sets", "dtype", "width", "why"),
     [
@@ -164,25 +172,118 @@ def test_older_gpus_and_a_switch_take_three_kernels(monkeypatch):
     assert together.plan_for(sets, 4, like) is None
 
 
-@pytest.mark.skipif(not gpu_available(), reason="needs an NVIDIA GPU")
-@pytest.mark.parametrize("shape", [(8, 64, 56, 56), (64, 1024, 14, 14)], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+# ---- on a GPU --------------------------------------------------------------------------------------------------------
+
+ON_GPU = pytest.mark.skipif(
+    not gpu_available() or compute_capability(np.empty(0)) < together.NEEDED,
+    reason="needs an NVIDIA GPU of compute capability 9.0",
+)
+
+
+def on_gpu(shape, dtype, seed=0, device="cuda"):
+    """An example, and its x, dy, weight and bias as tensors; its batch norm is one kernel a pass."""
+    one = example("batch", shape, dtype, "float32", last=len(shape) > 2, offset=1.0, seed=seed)
+    assert one.walked()[0].together is not None
+    x, dy = (like_memory_of(tensor(values).to(device), values) for values in (one.x, one.grad_output))
+    return one, (x, dy, tensor(one.weight).to(device), tensor(one.bias).to(device))
+
+
+def passes(x, dy, weight, bias, running=None):
+    """All results of both passes, the running statistics among them, which begin anew where none are given."""
+    if running is None:
+        running = torch.zeros_like(weight), torch.ones_like(weight)
+    return results_of("batch", x, dy, weight, bias, running)
+
+
+def assert_same_bits(results, others):
+    for one, other in zip(results, others, strict=True):
+        assert torch.equal(one, other)
+
+
+@ON_GPU
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [*TOGETHER, ((8, 64, 56, 56), "float32"), ((8, 128, 56, 56), "bfloat16"), ((64, 1024, 14, 14), "float16")],
+    ids=str,
+)
 def test_a_gpu_s_are_within_bounds_and_those_of_torch(shape, dtype):
-    one = example("batch", shape, dtype, "float32", last=True, offset=1.0)
+    one, (x, dy, weight, bias) = on_gpu(shape, dtype)
     with using("gpu"):
-        forward = one.forward()
-        results = *forward, *one.backward(*forward[1:])
-    some = slice(3, None, shape[1] // 8)  # of the channels, each of which is a norm of its own
-    x, dy = one.x[:, some], one.grad_output[:, some]
-    part = replace(one, x=x, grad_output=dy, weight=one.weight[some], bias=one.bias[some])
-    of_part = [result[:, some] if result.ndim > 1 else result[some] for result in results]
-    part.hold(tuple(of_part), one.arithmetic)
-    x, dy = (torch.from_numpy(array.astype(np.float32)).cuda() for array in (one.x, one.grad_output))
-    weight, bias = (torch.from_numpy(array).cuda().requires_grad_() for array in (one.weight, one.bias))
-    x = x.to(getattr(torch, dtype)).requires_grad_()
+        results = one.examine_some()
+    x, weight, bias = (leaf.requires_grad_() for leaf in (x, weight, bias))
     output = torch.nn.functional.batch_norm(x, None, None, weight, bias, training=True, eps=one.eps)
-    output.backward(dy.to(x.dtype))
-    close = {"float32": 1e-3, "bfloat16": 0.05}[dtype]
+    output.backward(dy)
+    close = {"float32": 1e-3, "float16": 0.01, "bfloat16": 0.05}[dtype]
     for got, want in zip((results[0], *results[3:]), (output, x.grad, weight.grad, bias.grad), strict=True):
         want = want.detach().float().cpu().numpy()
         np.testing.assert_allclose(got.astype(np.float32), want, rtol=close, atol=close * abs(want).max())
+
+
+@ON_GPU
+@pytest.mark.parametrize(("shape", "dtype"), TOGETHER, ids=str)
+def test_tensors_have_the_bits_of_numpy_arrays_in_call_after_call(shape, dtype):
+    for seed in (0, 1, 1):  # the first call is recorded, the others are replayed
+        one, tensors = on_gpu(shape, dtype, seed)
+        for got, want in zip(passes(*tensors), numpy_results("batch", one), strict=True):
+            np.testing.assert_array_equal(array(got.cpu()), want)
+
+
+@ON_GPU
+@pytest.mark.parametrize(("shape", "dtype"), TOGETHER, ids=str)
+def test_a_cuda_graph_gives_the_bits_of_calls_whenever_it_is_replayed(shape, dtype):
+    _, tensors = on_gpu(shape, dtype)
+    running = torch.zeros_like(tensors[2]), torch.ones_like(tensors[2])
+    twins = [statistics.clone() for statistics in running]
+    passes(*tensors)  # kernels are compiled before the capture
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = passes(*tensors, running)
+    for turn in range(4):
+        if turn != 2:  # the same contents twice
+            for given in tensors:
+                given.normal_()
+        graph.replay()
+        assert_same_bits(results, passes(*tensors, twins))
+
+
+@ON_GPU
+def test_both_passes_wait_for_what_their_stream_has_to_do():
+    _, tensors = on_gpu((2, 64, 240, 240), "float32")
+    want, stream = passes(*tensors), torch.cuda.Stream()
+    for _ in range(3):
+        late = [torch.zeros_like(given) for given in tensors]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(50_000_000)  # what comes after it must wait for it
+            for given, values in zip(late, tensors, strict=True):
+                given.copy_(values)
+            results = passes(*late)
+        stream.synchronize()
+        assert_same_bits(results, want)
+
+
+@ON_GPU
+def test_kernels_of_two_streams_that_each_need_the_whole_gpu_do_not_wait_for_each_other():
+    _, tensors = on_gpu((2, 64, 240, 240), "float32")
+    want, streams = passes(*tensors), [torch.cuda.Stream() for _ in range(2)]
+    torch.cuda.synchronize()
+    results = []
+    for stream in 5 * streams:
+        with torch.cuda.stream(stream):
+            results.append(passes(*tensors))
+    torch.cuda.synchronize()
+    for found in results:
+        assert_same_bits(found, want)
+
+
+@ON_GPU
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize(("shape", "dtype"), TOGETHER, ids=str)
+def test_every_gpu_of_one_process_gives_the_same_bits(shape, dtype):
+    results = []
+    for device in 2 * ("cuda:0", "cuda:1"):
+        _, tensors = on_gpu(shape, dtype, device=device)
+        results.append([result.cpu() for result in passes(*tensors)])
+    for others in results[1:]:
+        assert_same_bits(results[0], others)

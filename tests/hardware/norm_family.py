@@ -1,7 +1,8 @@
 """Every kernel of the norm family on a GPU, held to its bounds: python tests/hardware/norm_family.py
 
 `h200.sh clean` runs it under compute-sanitizer's tools. The shapes take every walk, with vectors and not,
-one piece a set and several, sets of one warp, of several and of more than a block holds.
+one piece a set and several, sets of one warp, of several and of more than a block holds; and batch norms of channels
+last that are one kernel a pass (`TOGETHER`), which has to be so: not on a GPU below compute capability 9.0.
 """
 
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 if not __package__:  # run as a script
     sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
-from family.examples import NORMS, example
+from family.examples import NORMS, TOGETHER, example
 
 from normlab.engine import gpu_available, using
 
@@ -28,7 +29,7 @@ CASES = [
 DTYPES = ("float32", "bfloat16", "float64")
 
 
-def check(world: str, cases: list = CASES, dtypes: tuple[str, ...] = DTYPES) -> int:
+def check(world: str, cases: list = CASES, dtypes: tuple[str, ...] = DTYPES, together: list = TOGETHER) -> int:
     """Run all of them; how many there were. AssertionError where one is off by more than its bound."""
     count = 0
     with using(world):
@@ -37,6 +38,9 @@ def check(world: str, cases: list = CASES, dtypes: tuple[str, ...] = DTYPES) -> 
                 for shape, groups, last in cases:
                     example(norm, shape, dtype, groups=groups, last=last).examine()
                     count += 1
+        for shape, dtype in together:
+            example("batch", shape, dtype, last=len(shape) > 2, offset=1.0).examine_some()
+            count += 1
     return count
 
 

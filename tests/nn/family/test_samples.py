@@ -1,4 +1,7 @@
-"""PyTorch's own sample inputs for its functions and modules: no values, momentum beyond 1, negative eps, and so on."""
+"""PyTorch's own sample inputs for its functions and modules: no values, momentum beyond 1, negative eps, and so on.
+
+What is right is what PyTorch makes of them on the CPU, where its operations, the simulated kernels and a GPU compute.
+"""
 
 import copy
 
@@ -13,6 +16,8 @@ OPERATORS = operators([f"nn.functional.{name}" for name in NAMES])
 BATCH = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
 MODULES = (*BATCH, "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "GroupNorm", "LayerNorm", "RMSNorm")
 INFOS = modules([getattr(torch.nn, name) for name in MODULES])
+SIMULATED = [info for info in INFOS if info.module_cls.__name__ in ("BatchNorm1d", "InstanceNorm3d")]  # which are quick
+ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU and a torch built for CUDA")
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10, torch.bfloat16: 6e-2}
 
 
@@ -20,8 +25,16 @@ def close(got, want, dtype):
     """Equal patterns of NaN, and all else up to what torch may be off; the bounds are asserted in test_bounds."""
     tolerance = TOLERANCE[dtype]
     for one, other in zip(got, want, strict=True):
+        one = one.cpu()
         largest = float(other.abs().nan_to_num().max()) if other.numel() else 0.0
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * max(1.0, largest), equal_nan=True)
+
+
+def placed(given, device):
+    """A tensor as a leaf on a device; all else as it is."""
+    if not isinstance(given, torch.Tensor):
+        return given
+    return given.detach().to(device).requires_grad_(given.requires_grad)
 
 
 def differentiated(output, leaves):
@@ -47,35 +60,61 @@ def test_the_samples_were_found():
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda one: one.name)
-def test_functions(operator, dtype):
+@pytest.mark.parametrize(
+    ("device", "engine"), [("cpu", "auto"), ("cpu", "simulator"), pytest.param("cuda", "auto", marks=ON_GPU)]
+)
+def test_functions(operator, dtype, device, engine):
     ours = getattr(nn, operator.name.removeprefix("nn.functional."))
     count = 0
     for sample in operator.sample_inputs("cpu", dtype, requires_grad=True):
         count += 1
-        close(function_results(ours, sample), function_results(operator.op, sample), dtype)
+        with nn.engine(engine):
+            got = function_results(ours, sample.transform(lambda given: placed(given, device)))
+        close(got, function_results(operator.op, sample), dtype)
     assert count >= 9
+
+
+def examine_module(info, dtype, training, device="cpu"):
+    """Hold our module to theirs: its text, its results, and its buffers afterwards."""
+    samples = info.module_inputs_func(info, "cpu", dtype, requires_grad=True, training=training)
+    assert len(samples) >= 3
+    for sample in samples:
+        made, given = sample.constructor_input, sample.forward_input
+        theirs = info.module_cls(*made.args, dtype=dtype, **made.kwargs)
+        mine = getattr(nn, info.module_cls.__name__)(*made.args, dtype=dtype, device=device, **made.kwargs)
+        assert repr(mine) == repr(theirs)
+        for parameter in theirs.parameters():
+            torch.nn.init.normal_(parameter)
+        mine.load_state_dict(theirs.state_dict())
+        results = []
+        for module, place in ((mine.train(training), device), (theirs.train(training), "cpu")):
+            x, *rest = (placed(one, place) for one in given.args)
+            for _ in range(2):  # the second time with running statistics that are not the initial ones
+                output = module(x, *rest, **given.kwargs)
+            results.append([*differentiated(output, [x, *module.parameters()]), *module.buffers()])
+        close(*results, dtype)
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("info", INFOS, ids=lambda one: one.module_cls.__name__)
 def test_modules(info, dtype, training):
-    samples = info.module_inputs_func(info, "cpu", dtype, requires_grad=True, training=training)
-    assert len(samples) >= 3
-    for sample in samples:
-        made, given = sample.constructor_input, sample.forward_input
-        theirs = info.module_cls(*made.args, dtype=dtype, **made.kwargs)
-        mine = getattr(nn, info.module_cls.__name__)(*made.args, dtype=dtype, **made.kwargs)
-        assert repr(mine) == repr(theirs)
-        for parameter in theirs.parameters():
-            torch.nn.init.normal_(parameter)
-        mine.load_state_dict(theirs.state_dict())
-        results = []
-        for module in (mine.train(training), theirs.train(training)):
-            for _ in range(2):  # the second time with running statistics that are not the initial ones
-                output = module(*given.args, **given.kwargs)
-            results.append([*differentiated(output, [given.args[0], *module.parameters()]), *module.buffers()])
-        close(*results, dtype)
+    examine_module(info, dtype, training)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("info", SIMULATED, ids=lambda one: one.module_cls.__name__)
+def test_modules_by_simulated_kernels(info, training):
+    with nn.engine("simulator"):
+        examine_module(info, torch.float32, training)
+
+
+@ON_GPU
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("info", INFOS, ids=lambda one: one.module_cls.__name__)
+def test_modules_on_a_gpu(info, dtype, training):
+    examine_module(info, dtype, training, "cuda")
 
 
 @pytest.mark.parametrize("operator", [one for one in OPERATORS if one.error_inputs_func], ids=lambda one: one.name)
