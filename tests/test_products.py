@@ -127,14 +127,15 @@ def test_nan_and_infinity_stay_in_their_row_and_column(step):
     assert np.isfinite(np.delete(got, 4, 1)[[0, 2, 3]]).all()
 
 
+@pytest.mark.parametrize("step", [BEST["sgemm"], "double_buffer", STEP])  # the first: with cp.async, in a ring
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("beta", [0.0, 1.0])
-def test_nan_and_infinity_are_where_blas_has_them(beta, device):
-    a, b, c = draw(5, 6), draw(6, 7), draw(5, 7)
+def test_nan_and_infinity_are_where_blas_has_them(beta, device, step):
+    a, b, c = draw(5, 26), draw(26, 7), draw(5, 7)  # 26: several tiles, where a step has any
     a[1, 2], b[3, 4], a[4, 0], a[2, 1], b[1, 6] = np.nan, np.inf, -np.inf, np.inf, 0
     c[0, 0], c[3, 3] = np.nan, -np.inf
     a, b, c = (torch.from_numpy(array).to(device) for array in (a, b, c))
-    got, want = sgemm(a, b, c, 2.0, beta, step=STEP), torch.addmm(c, a, b, alpha=2.0, beta=beta)
+    got, want = sgemm(a, b, c, 2.0, beta, step=step), torch.addmm(c, a, b, alpha=2.0, beta=beta)
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5, equal_nan=True)
     assert got[1].isnan().all()
     assert (bool(got[2, 6].isnan()), bool(got[0, 0].isnan())) == (True, beta != 0)  # infinity times 0; from c
