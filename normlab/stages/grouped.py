@@ -19,7 +19,10 @@ from normlab.stages.warp import lane_index
 
 @cache
 def group_size(deal: Deal, blocks: int) -> Any:
-    """The device function `size(n2, member)`: how many of a row's n2 values warp number `member` of the team has."""
+    """The device function `size(n2, member)`: how many of a row's n2 values warp number `member` of the team has.
+
+    A team that is some of a warp's lanes is number 0.
+    """
     vectors, span, whole = deal.vectors, deal.span, deal.whole
     warps, columns, stretch = deal.warps, deal.columns, deal.lanes * deal.width
 

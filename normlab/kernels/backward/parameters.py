@@ -3,9 +3,10 @@
     widened    in float32, so that no pass has to widen them again; recomputing, gamma clamped and 1 / gamma beside it
     narrow     16 bits, as they are: widened, clamped and inverted where they are used
 
-Widened, a column of a recomputing LayerNorm takes 12 bytes from shared memory for the 8 of x and dy, and long rows wait
-for them: narrow, 4, and the instructions that widen and invert cost less (n2 = 65536: 0.83 of a copy for 0.76). Where
-rows are short, and for one warp, nothing waits, and the instructions cost what they cost (768: 0.93 for 0.94).
+Both passes of a recomputing LayerNorm take 8 bytes of y and dy a column from shared memory, and widened 20 of the
+parameters, for which long rows wait. Narrow these are 8, and the instructions that widen and invert cost less than the
+wait (n2 = 65536, bfloat16: 0.83 of a copy for 0.76). Where nothing waits, as in rows of one warp, they cost what they
+cost (768: 0.93 for 0.94).
 """
 
 from typing import Any
@@ -33,7 +34,7 @@ def keepers(layout: Layout, kind: Kind, dtype: Any) -> tuple[Any, Any]:
 def readers(layout: Layout, kind: Kind) -> tuple[Any, Any, Any, Any]:
     """The device functions that read a thread's vector v of the parameters, in float32.
 
-    load_gammas(gammas, parameters, v, place, weight)    as they are; recomputing and widened, clamped
+    load_gammas(gammas, parameters, v, place, weight)    narrow, as they are; widened and recomputing, clamped
     load_clamped(gammas, parameters, v, place, weight, eps)
     load_inverses(gammas, inverses, parameters, v, place, weight, eps, rare)    clamped ones, and 1 over these
     load_betas(betas, parameters, v, place, bias)

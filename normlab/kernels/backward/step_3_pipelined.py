@@ -56,36 +56,39 @@ SHORT = (  # LayerNorm / recomputing / RMSNorm
     Entry(16, 0, 16, 16, 3, 0),  # 128: 0.89 / 0.86 / 0.96; 8 lanes: 0.82 / 0.83 / 0.89
     Entry(32, 0, 16, 32, 5, 1),  # 256: 0.91 / 0.90 / 0.94; a whole warp: 0.90 / 0.87 / 0.97
     Entry(48, 0, 16, 16, 4, 1),  # 384: 0.92 / 0.91 / 0.98; a whole warp: 0.88 / 0.84 / 1.00
+    Entry(96, 0, 32, 8, 3, 1),  # 768: 0.94 / 0.93 / 0.98; LayerNorm by 4 rows: 0.83
+    Entry(128, 0, 64, 8, 3, 1),  # 1024: 0.94 / 0.94 / 0.95; 32 threads: 0.93 / 0.93
 )
+MIDDLE = Entry(768, 0, 0, 2, 3, 1)  # 4096: 0.92 / 0.94 / 0.93, 5120: 0.95 / 0.94; half the vectors a thread: 0.90
+ONE_BLOCK = Entry(1024, 0, 0, 1, 3, 1)  # 8192: 0.87 / - / 0.90
+LONGEST = Entry(32768, 2048, 512, 1, 2, 0)
 SAVED = (  # LayerNorm
     *SHORT,
-    Entry(96, 0, 32, 8, 3, 1),  # 768: 0.94; 4 rows: 0.83
-    Entry(128, 0, 64, 8, 3, 1),  # 1024: 0.94; 32 threads: 0.93
     Entry(256, 0, 64, 4, 3, 1),  # 2048: 0.96; 128 threads: 0.93
-    Entry(768, 0, 0, 2, 3, 1),  # 4096: 0.92, 5120: 0.95; half the vectors a thread: 0.90
+    MIDDLE,
     Entry(4096, 512, 128, 4, 3, 1),  # 8192: 0.91, 16384: 0.89; two rows, half as many warps: 0.82
-    Entry(1024, 0, 0, 1, 3, 1),  # 8192 in one block: 0.87
+    ONE_BLOCK,
     Entry(16384, 1024, 256, 2, 3, 1),  # 65536: 0.78; no lag, two stages: 0.77; 128 threads: 0.63
-    Entry(32768, 2048, 512, 1, 2, 0),
+    LONGEST,
 )
-RECOMPUTED = (  # RMSNorm, or LayerNorm without a bias: gamma and 1 / gamma in shared memory
-    *SAVED[:6],  # 1024: 0.94
+RECOMPUTED = (  # RMSNorm, or LayerNorm without a bias
+    *SHORT,
     Entry(256, 0, 128, 4, 3, 1),  # 2048: 0.94; 64 threads: 0.93
-    SAVED[7],  # 4096: 0.93
+    MIDDLE,
     Entry(1024, 512, 128, 4, 3, 1),  # 8192: 0.93
-    SAVED[9],  # 8192 in one block: 0.90
+    ONE_BLOCK,
     Entry(4096, 512, 128, 4, 2, 0),  # 16384: 0.93; 256 threads: 0.90
     Entry(16384, 1024, 256, 2, 2, 0),  # 65536: 0.92; 128 threads: 0.88
-    SAVED[-1],
+    LONGEST,
 )
-RECOMPUTED_WITH_BIAS = (  # and beta
-    *SAVED[:6],  # 768: 0.93, 1024: 0.94; 32 threads: 0.93
+RECOMPUTED_WITH_BIAS = (
+    *SHORT,
     Entry(256, 0, 128, 4, 3, 1),  # 2048: 0.95; 64 threads: 0.94
-    SAVED[7],  # 4096, 5120: 0.94
+    MIDDLE,
     Entry(1024, 512, 128, 4, 2, 0),  # 8192: 0.94; three stages and a lag: 0.92
     Entry(1024, 0, 0, 2, 2, 0),  # 8192 in one block: 0.85, widened
     Entry(16384, 1024, 256, 2, 2, 0),  # 16384: 0.94, 65536: 0.83; 128 threads and a lag: 0.88 (16384)
-    SAVED[-1],
+    LONGEST,
 )
 HALVES = SAVED, SAVED, RECOMPUTED, RECOMPUTED_WITH_BIAS  # by `Kind.parameters`
 # 32 bits, four elements a vector. LayerNorm / RMSNorm:

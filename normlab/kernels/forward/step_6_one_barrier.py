@@ -2,8 +2,8 @@
 
 Every warp finds the moments of its own part of the row, and one barrier later every warp merges all of them
 (`stages.grouped`). A row of one warp needs no barrier at all, and short rows share a warp: each has some of its lanes,
-whose sums take fewer shuffles. Small teams with a few vectors each, and several of them
-in a block, keep loads in flight while others wait.
+whose sums take fewer shuffles. Small teams with a few vectors each, and several of them in a block, keep loads in
+flight while others wait.
 Moves: x once, the output once.
 Bound by: memory. A multiprocessor has 32 to 96 KB on their way at a time.
 Measured: see the README; 0.97 to 1.03 of a copy for rows of up to 32 or 64 KB, 1 to 4 hundredths of which are the hint
@@ -35,7 +35,8 @@ class Plan(NamedTuple):
     rows: int
 
 
-# Up to so many vectors a row: threads a row (0: a quarter of the vectors, or half of them), rows a block.
+# Up to so many vectors a row: threads a row (0: a quarter of the vectors, or half of them; fewer than 32: lanes of a
+# warp), rows a block.
 # Measured on an H200 with n2 from 64 to 16,384, as fractions of a copy, LayerNorm / RMSNorm, from 768 on without the
 # hint to L2:
 HALVES = (  # eight elements a vector
