@@ -181,9 +181,25 @@ def few_stay(monkeypatch, number=1):
     monkeypatch.setattr(HostHome, "empty", lambda home, shape, dtype: np.full(shape, np.nan, dtype))
 
 
+WITHOUT_LAG = 201  # columns of float32
+
+
+def no_lag_at(n2, monkeypatch):
+    """Let so short rows be laid out as a few times longer ones are: several warps, and no lag."""
+    if n2 == WITHOUT_LAG:
+        entry = step_3_pipelined.Entry(256, 0, 64, 4, 3, 0)
+        monkeypatch.setattr(step_3_pipelined, "SINGLES", (entry, *step_3_pipelined.SINGLES))
+
+
 # Rows of a part of a warp, of one and of several, 32 of them a block, eight and four, with a lag and, first and last,
 # without.
-TURNS = [(70, 40, BFLOAT16), (19, 98, BFLOAT16), (5, 388, np.float32), (18, 198, BFLOAT16), (9, 201, np.float32)]
+TURNS = [
+    (70, 40, BFLOAT16),
+    (19, 98, BFLOAT16),
+    (5, 388, np.float32),
+    (18, 198, BFLOAT16),
+    (9, WITHOUT_LAG, np.float32),
+]
 turns = pytest.mark.parametrize(("n1", "n2", "dtype"), TURNS, ids=lambda one: getattr(one, "__name__", str(one)))
 
 
@@ -193,6 +209,7 @@ turns = pytest.mark.parametrize(("n1", "n2", "dtype"), TURNS, ids=lambda one: ge
 @both_paths
 def test_many_rows_a_block_are_right(step, n1, n2, dtype, memory_efficient, monkeypatch):
     case = random_case(n1, n2, dtype)
+    no_lag_at(n2, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(final_sums, "launch_sums", lambda *args: None)  # of the other gradients
         want = results(case, step, memory_efficient)[0]
@@ -229,6 +246,22 @@ def test_a_block_a_row_gathered_is_right_and_nothing_is_found(memory_efficient, 
     with using("simulator"):
         examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
         sanitized(case, step_of("backward", "pipelined"), memory_efficient)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@both_paths
+def test_the_only_rows_of_a_cluster_are_right_and_nothing_is_found(memory_efficient, lag, monkeypatch):
+    """The parameters' gradients are a second cluster's; grad_input has the bits that it has among many rows."""
+    layout = Layout(Deal(32, 1, 4, False), 2, 2, 2 + lag, lag, 2, 2)
+    monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: layout)
+    step = step_of("backward", "pipelined")
+    case = random_case(3, 204, BFLOAT16)
+    want = results(case, step, memory_efficient)[0]
+    two = replace(case, x=case.x[:2], grad_output=case.grad_output[:2])
+    examine_backward(two, None, step, memory_efficient)
+    assert results(two, step, memory_efficient)[0] == want[: len(want) // 3 * 2]
+    with using("simulator"):
+        sanitized(two, step, memory_efficient)
 
 
 @both_paths
@@ -310,9 +343,10 @@ def sanitized(case, step, memory_efficient) -> None:
 
 @backward_steps
 @both_paths
-@pytest.mark.parametrize(("n1", "n2", "dtype"), [(18, 198, BFLOAT16), (5, 201, np.float32)], ids=["lag", "no lag"])
+@pytest.mark.parametrize(("n1", "n2", "dtype"), [TURNS[-2], (5, WITHOUT_LAG, np.float32)], ids=["lag", "no lag"])
 def test_nothing_is_found_in_many_rows_a_block(step, n1, n2, dtype, memory_efficient, monkeypatch):
     few_stay(monkeypatch)
+    no_lag_at(n2, monkeypatch)
     sanitized(random_case(n1, n2, dtype), step, memory_efficient)
 
 

@@ -313,7 +313,8 @@ def test_neither_kernel_nor_block_of_a_row_depends_on_the_number_of_rows(step, n
     But for few rows, long ones forward, whose bits `test_invariance` compares.
     """
     monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 1)
-    monkeypatch.setattr(step_3_pipelined, "gathers", lambda *args: False)
+    for few in ("gathers", "apart"):
+        monkeypatch.setattr(step_3_pipelined, few, lambda *args: False)
     for t, v in ((BFLOAT16, BFLOAT16), (np.float32, np.float16)):
         found = [
             [

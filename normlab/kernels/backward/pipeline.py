@@ -32,8 +32,10 @@ from normlab.stages.warp import lanes_sum
 
 
 @cache
-def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False) -> Any:
-    """The kernel; dtype: the accumulator's. gathered: all blocks are one cluster, which leaves no partial sums."""
+def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart: bool = False) -> Any:
+    """The kernel; dtype: the accumulator's. gathered: all blocks are one cluster, which leaves no partial sums. apart:
+    of two clusters with the same rows, one makes grad_input, the other one the parameters' gradients.
+    """
     deal, rows, blocks, stages, lag, saved_bytes, grad_bytes = layout
     rms, memory_efficient, weighted, biased, narrow, _ = kind
     elements, columns, threads, width, warps = deal.elements, deal.columns, deal.threads, deal.width, deal.warps
@@ -87,6 +89,13 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False) -> Any
             start = cluster_rank() * columns
             cluster //= blocks
             clusters //= blocks
+        for_rows = True
+        for_columns = True
+        if apart:
+            for_rows = cluster == 0
+            for_columns = cluster == 1
+            cluster = 0
+            clusters = 1
         place = thread * width
         first = start + place
         stride = clusters * rows
@@ -170,7 +179,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False) -> Any
                 else:
                     parts[0], parts[turns] = sum_gx, sum_g
                 mean_gx, mean_g = means(parts, lacking, mean_factor)
-                if row < n1:
+                if for_rows and row < n1:
                     pass_2(
                         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
                         at, place, first, center, scale, mean_gx, mean_g, grad_input, row, eps, rare,
@@ -178,7 +187,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False) -> Any
                     if first == 0:
                         leave_means(row_sums, row, mean_g, mean_gx)
             else:
-                if last_row < n1:
+                if for_rows and last_row < n1:
                     pass_2(
                         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
                         last_at, place, first, last_center, last_scale, mean_gx, mean_g, grad_input, last_row,
@@ -209,12 +218,12 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False) -> Any
         launch_dependents()  # the final sums may come in as blocks end
         wait_copies(0)
         sums = cuda.shared.array(0, dtype, alignment=16)
-        if weighted:
+        if weighted and for_columns:
             finish_weight(
                 sums, sums_weight, parameters, weight, eps, grad_weight, part_weight,
                 cluster, team, thread, place, first,
             )  # fmt: skip
-        if biased:
+        if biased and for_columns:
             finish_bias(
                 sums, sums_bias, parameters, weight, eps, grad_bias, part_bias,
                 cluster, team, thread, place, first,

@@ -81,14 +81,20 @@ RECOMPUTED = (  # RMSNorm, or LayerNorm without a bias
     Entry(16384, 1024, 256, 2, 2, 0),  # 65536: 0.92; 128 threads: 0.88
     LONGEST,
 )
-RECOMPUTED_WITH_BIAS = (
-    *SHORT,
-    Entry(256, 0, 128, 4, 3, 1),  # 2048: 0.95; 64 threads: 0.94
+RECOMPUTED_WITH_BIAS = (  # bfloat16 / float16, cold
+    *SHORT[:4],
+    Entry(96, 0, 32, 4, 2, 0),  # 768: 0.96 / 0.95; eight rows and a lag: 0.93 / 0.91
+    Entry(128, 0, 64, 8, 3, 1),  # 1024: 0.95 / 0.96
+    Entry(256, 0, 128, 4, 3, 1),  # 2048: 0.96 / 0.96; 64 threads: 0.95
+    Entry(384, 0, 0, 2, 3, 1),
+    Entry(512, 0, 256, 2, 3, 1),  # 4096: 0.96 / 0.96; 128 threads: 0.94 / 0.92
+    Entry(640, 0, 128, 2, 3, 1),  # 5120: 0.93 / 0.94; 160 threads: 0.94 / 0.92
     MIDDLE,
-    Entry(1024, 512, 128, 4, 2, 0),  # 8192: 0.94; three stages and a lag: 0.92
-    Entry(1024, 0, 0, 2, 2, 0),  # 8192 in one block: 0.85, widened
-    Entry(16384, 1024, 256, 2, 2, 0),  # 16384: 0.94, 65536: 0.83; 128 threads and a lag: 0.88 (16384)
-    LONGEST,
+    Entry(1024, 0, 512, 1, 4, 1),  # 8192: 0.95 / 0.93; two rows, no lag: 0.93 / 0.94; by two blocks: 0.95 / 0.91
+    Entry(2048, 0, 512, 1, 2, 0),  # 16384: 0.93 / 0.95; by two blocks: 0.95 / 0.91
+    LONGEST,  # 65536: 0.83 / 0.82; 256 threads, two rows: 0.83 / 0.78
+    Entry(1024, 0, 0, 2, 2, 0),  # widened, as what follows
+    Entry(16384, 1024, 256, 2, 2, 0),
 )
 HALVES = SAVED, SAVED, RECOMPUTED, RECOMPUTED_WITH_BIAS  # by `Kind.parameters`
 # 32 bits, four elements a vector. LayerNorm / RMSNorm:
@@ -98,8 +104,8 @@ SINGLES = (
     Entry(64, 0, 32, 16, 3, 0),  # 256: 0.99 / 1.01
     Entry(96, 0, 32, 8, 4, 1),  # 384: 0.99 / 1.01
     Entry(192, 0, 64, 4, 3, 1),  # 768: 0.99 / 1.00
-    Entry(256, 0, 64, 4, 3, 0),  # 1024: 0.99 / 0.99
-    Entry(512, 0, 128, 2, 3, 0),  # 2048: 0.99 / 1.00
+    Entry(256, 0, 64, 3, 3, 1),  # 1024: 0.99 / 1.01, cold; four rows, no lag: 0.93 / 0.93
+    Entry(512, 0, 160, 2, 3, 1),  # 2048: 1.02 / 1.00, cold; 128 threads: 0.97; no lag: 0.93 / 0.96
     Entry(1024, 0, 256, 1, 3, 0),  # 4096: 0.98 / 0.99; a lag of 1: 0.97 / 0.95
     Entry(1280, 0, 160, 2, 2, 0),  # 5120: 0.99 / 1.02; 320 threads: 0.98 / 0.97
     Entry(2048, 0, 256, 1, 3, 0),  # 8192: 0.96 / 0.95; a lag of 1: 0.93 / 0.94
@@ -185,8 +191,12 @@ def _run(launch, memory, problem: BackwardProblem):
         how["cluster"] = GATHERED  # those without rows still add up columns
         launch(build(dtype, layout, kind, gathered=True), GATHERED, block, *args, None, None, **how)
         return
+    no_parts = final_sums.like_parts(problem)
+    if apart(layout, kind, n1):
+        launch(build(dtype, layout, kind, apart=True), 2 * layout.blocks, block, *args, *no_parts, **how)
+        return
     kernel = build(dtype, layout, kind)
-    resident = resident_clusters(kernel, block, *args, *final_sums.like_parts(problem), **how)
+    resident = resident_clusters(kernel, block, *args, *no_parts, **how)
     clusters = min(-(-n1 // layout.rows), resident)
     if layout.lag and layout.blocks == 1:  # whose teams leave no gaps: a second block only adds partial sums
         clusters = min(clusters, multiprocessors(problem.saved))
@@ -203,6 +213,14 @@ def gathers(layout: Layout, kind: Kind, n1: int, capability: tuple[int, int]) ->
     """
     few = layout.rows < n1 <= GATHERED * layout.rows
     return few and layout.blocks == 1 and (kind.weighted or kind.biased) and capability >= CLUSTERS_FROM
+
+
+def apart(layout: Layout, kind: Kind, n1: int) -> bool:
+    """Is there one turn of a cluster's rows, for which the parameters' gradients are left to a second cluster?
+
+    A cluster's blocks lie in one part of the GPU (a GPC), through which no more goes than its share of the bandwidth.
+    """
+    return layout.blocks > 1 and n1 <= layout.rows and (kind.weighted or kind.biased)
 
 
 _ALL = [Kind(False, *has, 1) for has in itertools.product(*[(False, True)] * 4)]  # type: ignore[call-arg]

@@ -147,6 +147,9 @@ TWO_BLOCKS = ((3, 2049), "float32", (False, False), False, "reverse")  # a row, 
     ("case", "memory_efficient"), [*itertools.product(RING, [False, True]), (TWO_BLOCKS, True)], ids=str
 )
 def test_nothing_is_found_where_one_cluster_takes_all_rows_through_its_ring(case, memory_efficient, monkeypatch):
+    if case == RING[-1]:
+        entry = step_3_pipelined.Entry(256, 0, 64, 4, 3, 0)  # several warps without a lag, as longer rows
+        monkeypatch.setattr(step_3_pipelined, "SINGLES", (entry, *step_3_pipelined.SINGLES))
     monkeypatch.setattr(step_3_pipelined, "resident_clusters", lambda *arguments, **how: 1)
     monkeypatch.setattr(step_3_pipelined, "gathers", lambda *arguments: False)  # which so few rows would have
     test_nothing_is_found_in_a_backward_step(step_3_pipelined.STEP, memory_efficient, case)
