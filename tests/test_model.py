@@ -1,4 +1,7 @@
-"""`normlab.model`: against NVIDIA's published tables, and by hand."""
+"""`normlab.model`: against NVIDIA's published tables, what was measured on an H200, and by hand."""
+
+import json
+from importlib.resources import files
 
 import pytest
 
@@ -116,3 +119,19 @@ def test_bands_of_blocks_hit_l2_more_often():
     assert in_rows == pytest.approx(1 - (5 + 64) / (2 * 264))
     assert in_bands == pytest.approx(1 - (8 + 33) / (2 * 264))
     assert l2_hit(128, 128, 1, 1, 264, blocks_in_rows.py_func) == 0.0
+
+
+def test_hits_and_waves_are_those_that_were_measured():
+    """By ncu, record l2_h200. Where tiles travel ahead, blocks drift apart, and as they do L2 gives less again."""
+    rows = json.loads((files("normlab.bench") / "records" / "l2_h200.json").read_text())["rows"]
+    places = {"z_order": blocks_in_rows, "double_buffer": blocks_in_rows, "block_order": blocks_in_bands(8)}
+    assert {(row["step"], row["size"]) for row in rows} == {(step, size) for step in places for size in (4096, 8192)}
+    for row in rows:
+        side = row["size"] // 128  # blocks of 128 x 128, two on each of 132 multiprocessors
+        expected = l2_hit(128, 128, side, side, 264, places[row["step"]].py_func)
+        assert waves(side * side, 264).full == pytest.approx(row["waves"], abs=0.006), "as ncu counts them"
+        assert row["l2_hit"] < expected + 0.005, "no block finds what nobody has asked for"
+        if row["step"] != "double_buffer":
+            assert row["l2_hit"] > expected - 0.03
+    hits = {(row["step"], row["size"]): row["l2_hit"] for row in rows}
+    assert hits["block_order", 8192] > hits["double_buffer", 8192] + 0.1

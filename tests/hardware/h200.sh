@@ -52,6 +52,7 @@ case $1 in
     python3 tests/hardware/norm_family.py
     record family_h200 family ;;
   clean) python3 -m hardware.clean "$out/clean_h200.json" ;;
+  l2) python3 -m hardware.l2 "$out/l2_h200.json" ;;
   profile) python3 -m hardware.profile "$out/profile_h200.json" ;;
   large) python3 -m pytest -q tests/kernels/test_large.py 2>&1 | tail -20 ;;
   *) echo "unknown part $1" >&2; exit 2 ;;
