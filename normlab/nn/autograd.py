@@ -46,6 +46,8 @@ class Norm(torch.autograd.Function):
         else:
             output, mean, invvar = recording(pointers)
         ctx.set_materialize_grads(False)
+        if memory_efficient == "exact" and run.nothing_to_keep(x, weight, bias, eps, owner):
+            memory_efficient = True
         if memory_efficient == "exact":
             columns, values = run.keep(x, mean, invvar, shape, weight, bias, eps, owner)
             if columns.shape[0]:

@@ -1,6 +1,6 @@
 """What computes a norm: PyTorch's own operations for CPU tensors, the kernels for CUDA tensors.
 
-Both are modules with the same three functions: `normlab.nn.vectorised` and `normlab.nn.launched`. Inside
+Both are modules with the same functions: `normlab.nn.vectorised` and `normlab.nn.launched`. Inside
 `engine("simulator")` the kernels take CPU tensors, too, in the simulator: for tests and lessons.
 """
 

@@ -51,6 +51,11 @@ def keep(
         return keep_columns(*given)
 
 
+def nothing_to_keep(x: Tensor, weight: Parameter, bias: Parameter, eps: float, owner: Parameter) -> bool:
+    """Is x̂ of no column at risk, as of the last forwards? Then `keep` need not be called."""
+    return owner is not None and room.nothing_to_keep(owner, x, weight, bias, eps)
+
+
 def backward(
     grad_output: Tensor,
     saved: Tensor,

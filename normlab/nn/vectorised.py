@@ -98,6 +98,11 @@ def keep(
     return Kept(columns.to(torch.int32), xhat.to(dtype).contiguous())
 
 
+def nothing_to_keep(x: Tensor, weight: Parameter, bias: Parameter, eps: float, owner: Parameter) -> bool:
+    """As `normlab.nn.launched.nothing_to_keep`; here nothing is remembered."""
+    return False
+
+
 def output_dtype(x: Tensor, weight: Parameter, bias: Parameter) -> torch.dtype:
     """The parameters' dtype, x's where there are none."""
     parameter = bias if weight is None else weight

@@ -1,0 +1,131 @@
+"""The exact mode where nothing is at risk, on a fake GPU: asked with each forward, by one launch and no more."""
+
+import gc
+
+import pytest
+import torch
+from engine.fake_driver import fake_driver
+from engine.fake_torch import fake_home
+
+from normlab import keeping, nn, ops
+from normlab.engine import using
+from normlab.nn import launched, room
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    """How many columns `room.keep` kept, call by call: nothing where the shortcut was taken."""
+    fake_driver(monkeypatch)
+    fake_home(monkeypatch)
+    monkeypatch.setattr(keeping, "home_of", ops.home_of)
+    monkeypatch.setattr(keeping, "device_name", lambda array: "cuda:0")
+    for name in ("_rooms", "_steady"):
+        monkeypatch.setattr(room, name, {})
+    calls = []
+
+    def keep(*given):
+        result = room.keep(given[-1], given[:-1])
+        calls.append(len(result.columns))
+        return result
+
+    monkeypatch.setattr(launched, "keep", keep)
+    with using("simulator"), nn.engine("simulator"):
+        yield calls
+
+
+def gradients(norm, x):
+    return torch.autograd.grad(norm(x), (x, *norm.parameters()), torch.ones(x.shape))
+
+
+def norm_of(kind=nn.FusedLayerNorm):
+    norm = kind(36, memory_efficient="exact")
+    with torch.no_grad():
+        norm.weight.uniform_(0.5, 1.5)
+    return norm
+
+
+class Changes(torch.optim.SGD):
+    """An optimizer whose step is whatever is done to the parameters in `step(change)`."""
+
+    def __init__(self, *parameters):
+        super().__init__(parameters, lr=1.0)
+
+    @torch.no_grad()
+    def step(self, change):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                change(parameter)
+
+
+@pytest.mark.parametrize("kind", [nn.FusedLayerNorm, nn.FusedRMSNorm])
+def test_steps_of_an_optimizer_change_nothing_until_a_column_comes_near_risk(kept, kind):
+    norm = norm_of(kind)
+    optimizer = Changes(norm.weight)
+    for _ in range(6):
+        gradients(norm, torch.randn(3, 36, requires_grad=True))
+        optimizer.step(lambda weight: weight.mul_(1.01))
+    assert kept == [0, 0], "the first counts, and the second is recorded"
+    optimizer.step(lambda weight: weight[:3].fill_(1.5e-5))  # near: at risk with a gamma half as large
+    gradients(norm, torch.randn(3, 36, requires_grad=True))  # with the room of the GPU's last word; it asks again
+    assert kept == [0, 0]
+    optimizer.step(lambda weight: weight[:3].fill_(0.5e-5))
+    gradients(norm, torch.randn(3, 36, requires_grad=True))
+    assert kept == [0, 0, 8], "room in time, without a warning"
+
+
+def test_whatever_else_changes_goes_the_long_way(kept):
+    norm = norm_of()
+    x = torch.randn(3, 36, requires_grad=True)
+    for _ in range(4):
+        gradients(norm, x)
+    assert kept == [0, 0]
+    with torch.no_grad():
+        norm.weight[5] = 0
+    gradients(norm, x)
+    assert kept == [0, 0, 1], "changed by hand: counted"
+    with torch.no_grad():
+        norm.weight[5] = 1
+    for _ in range(3):
+        gradients(norm, x)
+    assert kept == [0, 0, 1, 0], "counted, and known from before"
+    norm.bias.data = torch.full((36,), 1e6)  # another tensor, the same parameter and version
+    gradients(norm, x)
+    assert kept[4:] == [36]
+
+
+def test_another_eps_or_dtype_asks_another_question(kept):
+    norm = norm_of()
+    x = torch.randn(3, 36, requires_grad=True)
+    for _ in range(3):
+        gradients(norm, x)
+    norm.eps = 1e-6
+    gradients(norm, x)
+    gradients(norm, x.half().detach().requires_grad_())
+    assert len(kept) == 4
+
+
+def test_a_change_that_no_counter_shows_is_told_by_the_gpu(kept):
+    norm = norm_of()
+    x = torch.randn(3, 36, requires_grad=True)
+    for _ in range(3):
+        gradients(norm, x)
+    norm.weight.data[:2] = 0
+    gradients(norm, x)
+    assert kept == [0, 0]
+    with pytest.warns(RuntimeWarning, match="2 columns came to risk sooner"):
+        gradients(norm, x)
+    Changes(torch.nn.Parameter(torch.ones(1))).step(lambda other: other.mul_(1))
+    with pytest.warns(RuntimeWarning, match="2 columns came to risk sooner"):  # those of the forward just before
+        gradients(norm, x)
+    assert kept == [0, 0, 8]
+
+
+def test_what_is_known_of_parameters_that_are_gone_goes_too(kept):
+    norm = norm_of()
+    for _ in range(3):
+        gradients(norm, torch.randn(3, 36, requires_grad=True))
+    assert len(room._steady) == 1
+    del norm
+    gc.collect()
+    gradients(norm_of(), torch.randn(3, 36, requires_grad=True))
+    assert room._steady == {}
