@@ -97,7 +97,7 @@ def test_a_capacity_keeps_the_first_and_marks_what_is_free():
 # ---- the gradients ---------------------------------------------------------------------------------------------------
 
 
-def case_of(dtype: str, n1: int, n2: int, rms: bool = False) -> Case:
+def case_of(dtype: str, n1: int, n2: int, rms: bool = False, rng: np.random.Generator = rng) -> Case:
     """Every gamma that recomputing fears, beside ordinary ones; and biases large against them."""
     eps = 1e-5
     weight = rng.choice([0.0, -0.0, 1e-30, 1e-7, -1e-7, eps / 2, eps, 1.0, -1.0, 1e-2, 0.3, 300.0], size=n2)
@@ -120,11 +120,15 @@ def test_more_columns_than_the_capacity_are_recomputed_and_the_others_stay_right
         hold(f"exact, too little room: {what}", *rest)
 
 
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
-def test_the_bound_is_that_of_the_saved_input_and_the_output_s_rounding_for_every_gamma(dtype, rms):
-    """|error| <= saved-input bound + what an x̂ with RATIO + 1 roundings of the output would do, on top."""
-    case = case_of(dtype, 6, 160, rms)
+def test_the_bound_is_that_of_the_saved_input_and_the_output_s_rounding_for_every_gamma(dtype, rms, seed):
+    """|error| <= saved-input bound + what an x̂ with RATIO + 1 roundings of the output would do, on top.
+
+    And with the accumulator's own on the way: of γ x̂ in the forward, of y - β, of 1 / γ and of their product.
+    """
+    case = case_of(dtype, 6, 160, rms, np.random.default_rng(seed))
     _, mean, invvar = forward(case, APEX)
     kept = keep(case, mean, invvar)
     how = with_repairs(arithmetic(case, APEX, BEST), *kept.values.shape)
@@ -133,8 +137,11 @@ def test_the_bound_is_that_of_the_saved_input_and_the_output_s_rounding_for_ever
     xhat, invvar, dy = abs(truth.output), truth.invvar[:, None], abs(case.grad_output.astype(np.float64))
     gamma, beta = abs(case.weight.astype(np.float64)), 0 if rms else abs(case.bias.astype(np.float64))
     u = 1.05 * oracle.unit_roundoff(dtype)
-    xhat_off = u * (RATIO + 1 + xhat)  # and the subnormal outputs of float16: (2^-25 / 2^-14 is u)
-    shifted_off = u * (np.where(gamma * RATIO < beta, 0, beta) + gamma * (1 + xhat))  # of y - β, and of γ times it
+    own = 1.05 * oracle.unit_roundoff("float32") * xhat
+    xhat_off = u * (RATIO + 1 + xhat) + 4 * own  # and the subnormal outputs of float16: (2^-25 / 2^-14 is u)
+    shifted_off = (
+        u * (np.where(gamma * RATIO < beta, 0, beta) + gamma * (1 + xhat)) + 2 * gamma * own
+    )  # of y - β, and of γ times it
     sum2 = (dy * gamma * xhat).mean(1, keepdims=True)
     sum2_off = (dy * shifted_off).mean(1, keepdims=True)
     allowed = saved.grad_input + 1.05 * invvar * (xhat_off * (sum2 + sum2_off) + xhat * sum2_off)
