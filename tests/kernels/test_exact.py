@@ -139,9 +139,8 @@ def test_the_bound_is_that_of_the_saved_input_and_the_output_s_rounding_for_ever
     u = 1.05 * oracle.unit_roundoff(dtype)
     own = 1.05 * oracle.unit_roundoff("float32") * xhat
     xhat_off = u * (RATIO + 1 + xhat) + 4 * own  # and the subnormal outputs of float16: (2^-25 / 2^-14 is u)
-    shifted_off = (
-        u * (np.where(gamma * RATIO < beta, 0, beta) + gamma * (1 + xhat)) + 2 * gamma * own
-    )  # of y - β, and of γ times it
+    rounded = np.where(gamma * RATIO < beta, 0, beta) + gamma * (1 + xhat)
+    shifted_off = u * rounded + 2 * gamma * own  # of y - β, and of γ times it
     sum2 = (dy * gamma * xhat).mean(1, keepdims=True)
     sum2_off = (dy * shifted_off).mean(1, keepdims=True)
     allowed = saved.grad_input + 1.05 * invvar * (xhat_off * (sum2 + sum2_off) + xhat * sum2_off)
