@@ -90,7 +90,10 @@ class Steady:
     def __init__(self, room: Room, parameters: list[Tensor], kind: tuple, ask: Callable[[], None]) -> None:
         """kind: what else the question depends on."""
         self.room, self.kind, self.ask = room, kind, ask
-        self._known = [(ref(one), one.data_ptr(), _key(one)) for one in parameters]
+        self._known = [(ref(one), one.data_ptr()) for one in parameters]
+        self._keys = [_key(one) for one in parameters]
+        self._versions: dict[Key, int] = {}  # the room's, when it was last looked at; after a change it has others
+        self._expected: list[int | None] = []
 
     def holds(self, parameters: list[Tensor], kind: tuple) -> bool:
         """Is the question still the same, and the answer still that there is nothing to keep?"""
@@ -98,13 +101,15 @@ class Steady:
         if kind != self.kind or len(parameters) != len(self._known):
             return False
         with _lock:
-            versions = room.versions
-            for parameter, (known, pointer, key) in zip(parameters, self._known, strict=True):
-                if known() is not parameter or parameter.data_ptr() != pointer:
+            if room.versions is not self._versions:
+                self._versions = room.versions
+                self._expected = [room.versions.get(key) for key in self._keys]
+            if len(self._versions) != len(parameters):
+                return False
+            for parameter, (known, pointer), version in zip(parameters, self._known, self._expected, strict=True):
+                if known() is not parameter or parameter._version != version or parameter.data_ptr() != pointer:
                     return False
-                if versions.get(key) != parameter._version:
-                    return False
-            return len(versions) == len(parameters) and not room.storage.expired() and room.offered() == 0
+            return not room.storage.expired() and room.offered() == 0
 
 
 _rooms: dict[Key, Room] = {}
