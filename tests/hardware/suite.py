@@ -1,8 +1,8 @@
 """The whole suite on a machine with GPUs, as a record: python -m hardware.suite OUT.json [PYTEST'S ARGUMENTS]
 
 The record counts what passed and failed, and says why what was skipped was: where no reason is "needs two GPUs", the
-tests for two ran. What compares times of the processor goes first and alone: dozens of processes beside it would be
-measured, too.
+tests for two ran. What compares times of the processor, and what needs most of the GPU's memory, goes first and alone:
+dozens of processes beside it would be measured, too, and leave no room.
 """
 
 import json
@@ -13,7 +13,7 @@ import pytest
 
 from hardware import machine
 
-ALONE = "tests/sim/test_cost.py"
+ALONE = "tests/sim/test_cost.py", "tests/kernels/test_large.py"
 
 
 class Outcomes:
@@ -37,8 +37,9 @@ def main() -> int:
     """Run, and write the record; pytest's exit status."""
     path, *arguments = sys.argv[1:]
     outcomes, facts = Outcomes(), machine.provenance()
-    first = pytest.main(["-q", "-rf", "-n", "0", ALONE], plugins=[outcomes])
-    status = max(first, pytest.main(["-q", "-rf", "--ignore", ALONE, *arguments], plugins=[outcomes]))
+    first = pytest.main(["-q", "-rf", "-n", "0", *ALONE], plugins=[outcomes])
+    others = [f"--ignore={path}" for path in ALONE]
+    status = max(first, pytest.main(["-q", "-rf", *others, *arguments], plugins=[outcomes]))
     with open(path, "w") as file:
         json.dump({"what": "suite", **facts, **vars(outcomes)}, file, indent=1)
     return int(status)
