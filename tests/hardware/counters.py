@@ -1,8 +1,8 @@
 """`trace`'s counters against the hardware's: python tests/hardware/counters.py OUT.json
 
 Launches every kernel once under `ncu` and once under `trace`, on the same arguments. Writes OUT.json (the record),
-OUT.ncu.csv (what ncu said) and OUT.txt (the table); with --again it traces once more for the counts of an earlier
-record, which needs no GPU. The rule: requests and sectors of global memory are equal, wavefronts of shared memory
+OUT.ncu.csv (what ncu said) and OUT.txt (the table); with --again it traces once more for the counts of the record that
+is there, which needs no GPU. The rule: requests and sectors of global memory are equal, wavefronts of shared memory
 within 3 %, less what the compiler merges (`Launch.fewer`). The exit status is 1 where a launch breaks it that is not
 `unverified`. Metrics of copies and clusters (UNVERIFIED) are recorded, and under no rule before hardware has shown what
 they count.
@@ -187,6 +187,11 @@ def compare(launch: Launch, seed: int, counted: dict[str, float]) -> dict:
     }  # fmt: skip
 
 
+def hardware_s(recorded: dict) -> dict[str, float]:
+    """What ncu counted, of the record of a launch."""
+    return {metric: counts["ncu"] for metric, counts in recorded["metrics"].items() if "ncu" in counts}
+
+
 def agree(metric: str, counted: float | None, simulated: float | None) -> bool:
     """Whether hardware and trace agree as far as they must."""
     if counted is None or simulated is None:
@@ -256,19 +261,17 @@ def main() -> int:
     parser.add_argument("--sass", help="record the memory instructions of these launches, too (a regular expression)")
     parser.add_argument("--again", action="store_true", help="trace again, for the counts of an earlier record")
     options = parser.parse_args()
-    raw = options.out.with_suffix(".ncu.csv")
+    before = {}
     if options.again:
         record = json.loads(options.out.read_text())
         before = {one["name"]: one for one in record.pop("launches")}
-        launches = [launch for launch in LAUNCHES if launch.name in before]
-        counted = raw.read_text()
+        counted = [(launch, hardware_s(before[launch.name])) for launch in LAUNCHES if launch.name in before]
     else:
-        before = {}
         launches = [launch for launch in LAUNCHES if re.search(options.only, launch.name)]
         record = {**machine.provenance(), "ncu": machine.tool_version("ncu"), "seed": secrets.randbits(32)}
-        counted = measure(launches, record["seed"], raw)
+        counted = matched(launches, measure(launches, record["seed"], options.out.with_suffix(".ncu.csv")))
     records = []
-    for launch, values in matched(launches, counted):
+    for launch, values in counted:
         one = compare(launch, record["seed"], values)
         if "sass" in before.get(launch.name, {}):
             one["sass"] = before[launch.name]["sass"]

@@ -58,6 +58,13 @@ class Counts:
         for name in ("shuffles", "votes", "warp_syncs", "barriers", "cluster_syncs", "grid_syncs"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
+    def loaded(self) -> Memory:
+        """Return the counters of loads of global memory, of which asynchronous copies are some."""
+        memory = Memory()
+        for operation in ("ld", "ldgsts"):
+            memory.add(self.of("global", operation))
+        return memory
+
     def metrics(self) -> dict[str, float]:
         """Return every metric by its name; a ratio over nothing is 0."""
         return {name: metric.value(self) for name, metric in METRICS.items()}
@@ -76,22 +83,22 @@ def _ratio(above: float, below: float) -> float:
     return above / below if below else 0.0
 
 
-def _of_global(operation: str, word: str) -> dict[str, Metric]:
+def _of_global(operation: str, word: str, of: Callable[[Counts], Memory]) -> dict[str, Metric]:
     return {
         f"l1tex__t_requests_pipe_lsu_mem_global_op_{operation}.sum": Metric(
-            lambda counts: counts.of("global", operation).requests,
+            lambda counts: of(counts).requests,
             f"{operation} requests",
             f"Global {word}: instructions, one for each warp with at least one active lane. Atomics are apart, and so "
             "is local memory. The compiler may merge, hoist or drop accesses of the source; this counts the source's.",
         ),
         f"l1tex__t_sectors_pipe_lsu_mem_global_op_{operation}.sum": Metric(
-            lambda counts: counts.of("global", operation).sectors,
+            lambda counts: of(counts).sectors,
             f"{operation} sectors",
             f"Global {word}: 32-byte sectors that the requests touch, each once a request, cached or not. Arrays are "
             "taken to begin at a multiple of 32 bytes, as every allocation does.",
         ),
         f"l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_{operation}.ratio": Metric(
-            lambda counts: _ratio(counts.of("global", operation).sectors, counts.of("global", operation).requests),
+            lambda counts: _ratio(of(counts).sectors, of(counts).requests),
             f"{operation} sectors/request",
             f"Sectors over requests of global {word}: 4 for a warp on 32 neighbouring float32, 32 at the worst.",
         ),
@@ -121,7 +128,7 @@ def _of_copies() -> dict[str, Metric]:
             lambda counts: counts.of("global", "ldgsts").requests,
             "copy requests",
             "Asynchronous copies from global to shared memory (cp.async): instructions, one for each warp with at "
-            "least one active lane. They are apart from loads and stores.",
+            "least one active lane. They are among the loads, too.",
         ),
         "sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum": Metric(
             lambda counts: counts.of("global", "ldgsts").sectors,
@@ -143,7 +150,7 @@ def _of_other_blocks(operation: str, word: str) -> dict[str, Metric]:
             lambda counts: counts.of("dshared", operation).requests,
             f"remote {operation} requests",
             f"Distributed shared memory, {word} in the shared memory of a block of the cluster: instructions, one for "
-            "each warp with at least one active lane.",
+            "each warp with at least one active lane. A load from the block's own is one of shared memory.",
         ),
         f"l1tex__t_sectors_pipe_lsu_mem_dshared_op_{operation}.sum": Metric(
             lambda counts: counts.of("dshared", operation).sectors,
@@ -155,8 +162,8 @@ def _of_other_blocks(operation: str, word: str) -> dict[str, Metric]:
 
 
 METRICS: dict[str, Metric] = {
-    **_of_global("ld", "loads"),
-    **_of_global("st", "stores"),
+    **_of_global("ld", "loads, asynchronous copies among them", Counts.loaded),
+    **_of_global("st", "stores", lambda counts: counts.of("global", "st")),
     **_of_shared("ld", "loads"),
     **_of_shared("st", "stores"),
     **_of_copies(),

@@ -129,8 +129,13 @@ class Recorder(Observer):
         return copy
 
     def remote(self, array: ObservedArray, key: Any, operation: str) -> ObservedArray:
-        """Return an array in the shared memory of a block of the cluster, whose accesses are counted apart."""
+        """Return an array in the shared memory of a block of the cluster, whose accesses are counted apart.
+
+        But for loads from the block's own, which the hardware counts as what they are, too.
+        """
         own = array.buffer
+        if operation == "read" and own.block is self.cuda.current.block:
+            return array
         rank = own.block.cluster.blocks.index(own.block)
         buffer = Buffer(own.name, "dshared", own.array, own.address, block=own.block)
         self.add(buffer)

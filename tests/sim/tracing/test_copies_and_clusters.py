@@ -54,7 +54,7 @@ def test_a_copy_is_a_request_of_global_and_passes_through_shared_memory(stride, 
     x = np.zeros(128, np.float32)
     counted = trace(tile_copied)[1, 32](x, stride)
     assert [counted.metrics[name] for name in COPY.values()] == [1, 16, wavefronts]
-    assert loads_and_stores(counted) == [0, 0, 0, 0]
+    assert loads_and_stores(counted) == [1, 16, 0, 0], "a copy is a load, too"
     assert counted.metrics["normlab__bytes_unique_mem_global_op_ld.sum"] == 512
     assert counted.metrics["normlab__bytes_moved_mem_global_op_ld.sum"] == 512
     assert (counted.array("x").counted(stores=False) == 1).all()
@@ -120,6 +120,27 @@ def test_accesses_to_other_blocks_are_counted_apart_each_block_s_sectors_for_the
     (request,) = counted.requests(first + 6, "st")
     assert (request.space, request.cost) == ("dshared", 4)
     assert max(heat.counted(stores=True).max() for heat in counted.heat if heat.space == "dshared") == 4
+
+
+@cuda.jit
+def from_all(out):
+    mine = cuda.shared.array(32, float32)
+    mine[cuda.threadIdx.x] = 1
+    cluster_sync()
+    total = float32(0)
+    for rank in range(4):
+        total += load_from_block(mine, cuda.threadIdx.x, rank)
+    out[cuda.blockIdx.x, cuda.threadIdx.x] = total
+    cluster_sync()
+
+
+def test_a_load_from_the_block_s_own_memory_is_one_of_shared_memory():
+    """As the hardware counts: of a cluster of eight, 7/8 of such loads are remote (tests/hardware/counters.py)."""
+    out = np.zeros((4, 32), np.float32)
+    counted = trace(from_all, cluster=4)[4, 32](out)
+    assert (out == 4).all()
+    assert [counted.metrics[name] for name in remote("ld")] == [4 * 3, 4 * 3 * 4]
+    assert counted.metrics["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"] == 4
 
 
 def test_the_new_metrics_say_what_they_are():
