@@ -60,6 +60,14 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
             return mean_gx, cast(0, parts)
         return mean_gx, add_up(parts, turns) * mean_factor
 
+    @cuda.jit(device=True)
+    def for_rows():  # asked where it matters, so that no register holds the answer
+        return not apart or cuda.blockIdx.x < blocks
+
+    @cuda.jit(device=True)
+    def for_columns():
+        return not apart or cuda.blockIdx.x >= blocks
+
     @cuda.jit(launch_bounds=(layout.threads, 1))
     def backward_pipelined(
         grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, row_sums,
@@ -89,11 +97,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
             start = cluster_rank() * columns
             cluster //= blocks
             clusters //= blocks
-        for_rows = True
-        for_columns = True
         if apart:
-            for_rows = cluster == 0
-            for_columns = cluster == 1
             cluster = 0
             clusters = 1
         place = thread * width
@@ -179,7 +183,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
                 else:
                     parts[0], parts[turns] = sum_gx, sum_g
                 mean_gx, mean_g = means(parts, lacking, mean_factor)
-                if for_rows and row < n1:
+                if for_rows() and row < n1:
                     pass_2(
                         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
                         at, place, first, center, scale, mean_gx, mean_g, grad_input, row, eps, rare,
@@ -187,7 +191,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
                     if first == 0:
                         leave_means(row_sums, row, mean_g, mean_gx)
             else:
-                if for_rows and last_row < n1:
+                if for_rows() and last_row < n1:
                     pass_2(
                         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
                         last_at, place, first, last_center, last_scale, mean_gx, mean_g, grad_input, last_row,
@@ -218,12 +222,12 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
         launch_dependents()  # the final sums may come in as blocks end
         wait_copies(0)
         sums = cuda.shared.array(0, dtype, alignment=16)
-        if weighted and for_columns:
+        if weighted and for_columns():
             finish_weight(
                 sums, sums_weight, parameters, weight, eps, grad_weight, part_weight,
                 cluster, team, thread, place, first,
             )  # fmt: skip
-        if biased and for_columns:
+        if biased and for_columns():
             finish_bias(
                 sums, sums_bias, parameters, weight, eps, grad_bias, part_bias,
                 cluster, team, thread, place, first,
