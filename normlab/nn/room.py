@@ -95,6 +95,11 @@ class Steady:
         self._versions: dict[Key, int] = {}  # the room's, when it was last looked at; after a change it has others
         self._expected: list[int | None] = []
 
+    @property
+    def is_over(self) -> bool:
+        """Is a parameter gone, though its storage may live on?"""
+        return any(known() is None for known, _ in self._known)
+
     def holds(self, parameters: list[Tensor], kind: tuple) -> bool:
         """Is the question still the same, and the answer still that there is nothing to keep?"""
         room = self.room
@@ -171,7 +176,8 @@ def _note(room: Room, owner: Tensor, given: tuple) -> None:
         return
     ask = asking(x, mean, invvar, shape, weight, bias, eps, room.counts)
     if ask is not None:
-        _steady[id(owner)] = Steady(room, parameters, (x.dtype, eps), ask)
+        with _lock:
+            _steady[id(owner)] = Steady(room, parameters, (x.dtype, eps), ask)
 
 
 def _second_run() -> bool:
@@ -184,7 +190,7 @@ def _forget() -> None:
     """Drop the rooms of parameters that are gone, once no kernel can write into their memory any more."""
     with _lock:
         gone = [_rooms.pop(key) for key, room in list(_rooms.items()) if room.storage.expired()]
-        for number in [number for number, steady in _steady.items() if steady.room in gone]:
+        for number in [number for number, steady in _steady.items() if steady.room in gone or steady.is_over]:
             del _steady[number]
     for device in {room.device for room in gone if room.device.type == "cuda"}:
         torch.cuda.synchronize(device)

@@ -399,6 +399,22 @@ def test_a_long_row_has_the_same_bits_in_every_batch_on_a_gpu(n2, dtype, rms):
         assert [bits(array) for array in got] == [bits(None if array is None else array[:n1]) for array in want]
 
 
+@pytest.mark.skipif(not use_gpu(), reason="long rows take the simulator minutes")
+@both_paths
+@pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
+@pytest.mark.parametrize("n2", [16384, 65536, 262144])
+@pytest.mark.parametrize("dtype", [BFLOAT16, np.float32])
+def test_a_long_row_has_the_same_gradient_in_every_batch_on_a_gpu(n2, dtype, rms, memory_efficient):
+    case, step = random_case(60, n2, dtype, rms), step_of("backward", "pipelined")
+    output, mean, invvar = statistics(case)
+    saved = output if memory_efficient else case.x
+    want = backward(case, step, saved, mean, invvar, memory_efficient)[0]
+    for n1 in (1, 2, 3, 16):
+        few = replace(case, x=case.x[:n1], grad_output=case.grad_output[:n1])
+        got = backward(few, step, saved[:n1], None if rms else mean[:n1], invvar[:n1], memory_efficient)[0]
+        assert bits(got) == bits(want[:n1]), n1
+
+
 def test_many_rows_a_cluster_are_right_and_nothing_is_found(monkeypatch):
     """Rows of up to 512 columns, whose turns the simulator has the time for."""
     few_stay(monkeypatch)

@@ -129,3 +129,29 @@ def test_what_is_known_of_parameters_that_are_gone_goes_too(kept):
     gc.collect()
     gradients(norm_of(), torch.randn(3, 36, requires_grad=True))
     assert room._steady == {}
+
+
+def test_what_threads_share_changes_under_the_lock_alone(kept, monkeypatch):
+    """One may note new parameters while another one forgets those that are gone."""
+
+    class Watched(dict):
+        def __setitem__(self, key, value):
+            assert room._lock._is_owned()
+            super().__setitem__(key, value)
+
+        def __delitem__(self, key):
+            assert room._lock._is_owned()
+            super().__delitem__(key)
+
+        def items(self):
+            assert room._lock._is_owned()
+            return super().items()
+
+    monkeypatch.setattr(room, "_steady", Watched())
+    for _ in range(2):
+        norm = norm_of()
+        for _ in range(3):
+            gradients(norm, torch.randn(3, 36, requires_grad=True))
+        assert len(room._steady) == 1, "noted, and those before it gone"
+        del norm
+        gc.collect()
