@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from normlab.keeping import keep_columns
+    from normlab.norm_linear import layer_norm_linear_backward, layer_norm_linear_forward
     from normlab.ops import (
         layer_norm_backward,
         layer_norm_forward,
@@ -23,13 +24,20 @@ __all__ = [
     "keep_columns",
     "layer_norm_backward",
     "layer_norm_forward",
+    "layer_norm_linear_backward",
+    "layer_norm_linear_forward",
     "rms_norm_backward",
     "rms_norm_forward",
     "sgemm",
 ]
 
 
-_ELSEWHERE = {"keep_columns": "normlab.keeping", "sgemm": "normlab.products"}  # all others are in normlab.ops
+_ELSEWHERE = {  # all others are in normlab.ops
+    "keep_columns": "normlab.keeping",
+    "layer_norm_linear_backward": "normlab.norm_linear",
+    "layer_norm_linear_forward": "normlab.norm_linear",
+    "sgemm": "normlab.products",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,8 @@ a sample (layer). NumPy arrays, torch tensors and arrays with `__cuda_array_inte
 whose layer norm this one is. Arrays with channels last are taken as they lie in memory, and results lie likewise.
 
 dtypes: float16, bfloat16, float32 and float64; parameters have x's dtype, or are float32 with a half x. The output has
-x's dtype; statistics and sums are float32, float64 for float64.
+x's dtype; statistics and sums are float32, float64 for float64. But for layer norm, which is `normlab.ops`': its output
+has the parameters' dtype, half ones with a float32 x too, and lies row after row.
 """
 
 from math import prod
@@ -111,7 +112,7 @@ def group_norm(
 def layer_norm(
     x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> tuple[Any, Any, Any]:
-    """Layer norm: a set is a sample. As `normlab.layer_norm_forward`, which has more kinds of dtypes."""
+    """Layer norm: a set is a sample. It is `normlab.layer_norm_forward`, dtypes and memory layout as there."""
     return ops.layer_norm_forward(x, normalized_shape, weight, bias, eps)
 
 

@@ -2,20 +2,27 @@
 
 The linear layer keeps its input for its weight's gradient, whatever the norm does: and that input is the norm's output.
 A norm that recomputes from its output (apex's memory_efficient) therefore keeps next to nothing of its own, where one
-that recomputes from its input keeps a second array of that size. Made of `normlab.ops` and `normlab.products`.
+that recomputes from its input keeps a second array of that size. Channels that the output does not give back, those of
+a gamma near 0, are kept beside it (`keep_columns`). Made of `normlab.ops`, `normlab.keeping` and `normlab.products`.
 """
 
 from typing import Any, NamedTuple
 
-from normlab import arguments, ops, products
+from normlab import arguments, keeping, ops, products
 from normlab.arrays import home_of
 
 
 class Kept(NamedTuple):
-    """What the backward needs beside the parameters: `normalised` (M, K), the norm's output, and `invvar` (M,)."""
+    """What the backward needs beside the parameters.
+
+    normalised: (M, K), the norm's output. invvar: (M,). columns, values: (R,), (M, R), the channels at risk and their
+    normalised values, as in `normlab.keeping.Kept`; without them all are recomputed.
+    """
 
     normalised: Any
     invvar: Any
+    columns: Any = None
+    values: Any = None
 
 
 class Gradients(NamedTuple):
@@ -40,23 +47,23 @@ def layer_norm_linear_forward(
         step: a step of the SGEMM ladder by name; None: the best one.
 
     Returns:
-        ((M, N), what the backward needs).
+        ((M, N), what the backward needs). To know how much that is, the host waits for the GPU to count the channels
+        at risk.
 
     Raises:
         ValueError: shapes that do not fit, arrays on different devices, an unknown step. Nothing is launched.
         TypeError: something that is no array, another dtype, eps that is no real number. Likewise.
     """
     _check({"x": x}, gamma, beta, weight, eps, step)
-    normalised, _, invvar = ops.layer_norm_forward(x, x.shape[-1], gamma, beta, eps)
-    return products.sgemm(normalised, weight.T, step=step), Kept(normalised, invvar)
+    normalised, mean, invvar = ops.layer_norm_forward(x, x.shape[-1], gamma, beta, eps)
+    at_risk = keeping.keep_columns(x, mean, invvar, x.shape[-1], gamma, beta, eps)
+    return products.sgemm(normalised, weight.T, step=step), Kept(normalised, invvar, *at_risk)
 
 
 def layer_norm_linear_backward(
     grad_output: Any, kept: Kept, gamma: Any, beta: Any, weight: Any, eps: float = 1e-5, *, step: str | None = None
 ) -> Gradients:
-    """Gradients of `layer_norm_linear_forward`; grad_output: (M, N). Channels whose gamma is near 0 lose accuracy.
-
-    How much is `oracle.recompute_error`'s to say: dividing the output by gamma has no other way.
+    """Gradients of `layer_norm_linear_forward`; grad_output: (M, N). They are right for every gamma, 0 included.
 
     Raises:
         ValueError, TypeError: as the forward.
@@ -70,12 +77,22 @@ def layer_norm_linear_backward(
     arguments.check_shape("kept.invvar", kept.invvar, (rows,), "rows of kept.normalised")
     of_output = rows, weight.shape[0]
     arguments.check_shape("grad_output", grad_output, of_output, "rows of kept.normalised and of weight")
+    mode, at_risk = _recomputing(kept)
     grad_weight = products.sgemm(grad_output.T, kept.normalised, step=step)
     grad_normalised = products.sgemm(grad_output, weight, step=step)
     of_norm = ops.layer_norm_backward(
-        grad_normalised, kept.normalised, None, kept.invvar, columns, gamma, beta, eps, memory_efficient=True
+        grad_normalised, kept.normalised, None, kept.invvar, columns, gamma, beta, eps, mode, at_risk
     )
     return Gradients(*of_norm, grad_weight)
+
+
+def _recomputing(kept: Kept) -> tuple[Any, keeping.Kept | None]:
+    """memory_efficient and kept, as `layer_norm_backward` takes them."""
+    if kept.columns is None or kept.values is None:
+        return True, None
+    expected = kept.normalised.shape[0], kept.columns.shape[0]
+    arguments.check_shape("kept.values", kept.values, expected, "rows of kept.normalised and kept.columns")
+    return "exact", keeping.Kept(kept.columns, kept.values)
 
 
 def _check(given: dict[str, Any], gamma: Any, beta: Any, weight: Any, eps: Any, step: str | None) -> None:

@@ -66,6 +66,17 @@ def test_values_are_as_close_to_the_truth_as_pytorch_s_two_layers(device, size, 
     assert_as_close_as_torch(problem(device, size), step)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_channels_of_a_gamma_of_0_learn(device):
+    """From the output alone nothing of them comes back."""
+    given = problem(device)
+    given[1][::5] = 0
+    given[1][1] = 1e-7
+    assert_as_close_as_torch(given, STEP)
+    _, kept = layer_norm_linear_forward(*given[:4], step=STEP)
+    assert kept.columns.tolist() == [0, 1, 5, 10, 15, 20]
+
+
 @pytest.mark.parametrize(("size", "step"), SIZES)
 def test_each_product_is_within_its_bound_given_what_it_multiplies(size, step):
     x, gamma, beta, weight, grad = problem(size=size)
@@ -136,6 +147,7 @@ BACKWARD = [
     ({"kept": Kept(NORMALISED[0], INVVAR)}, ValueError, f"kept.normalised must be a matrix, got 1-D of shape [{K}]"),
     ({"kept": Kept(NORMALISED.tolist(), INVVAR)}, TypeError, f"kept.normalised {NO_ARRAY} builtins.list"),
     ({"kept": Kept(NORMALISED, INVVAR[1:])}, ValueError, f"Expected kept.invvar to be of shape [{M}] (rows of kept.normalised), but got [{M - 1}]"),
+    ({"kept": Kept(NORMALISED, INVVAR, np.zeros(2, np.int32), NORMALISED[:, :3])}, ValueError, f"Expected kept.values to be of shape [{M}, 2] (rows of kept.normalised and kept.columns), but got [{M}, 3]"),
     ({"kept": Kept(NORMALISED, INVVAR.astype(float))}, TypeError, f"Expected kept.invvar {DTYPE} float64"),
 ]  # fmt: skip
 
