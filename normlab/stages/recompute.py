@@ -56,12 +56,8 @@ def normalised_from_output(value, gamma, beta, eps):
 @cuda.jit(device=True)
 def clamp_by_magnitude(gamma, eps):
     """gamma, but at least eps away from 0, on the side it was (apex: clamp_by_magnitude). 0, also -0, becomes +eps."""
-    if gamma >= 0:
-        if gamma < eps:
-            return eps
-    elif gamma > -eps:
-        return -eps
-    return gamma  # NaN, too, stays what it is
+    least = eps if gamma >= 0 else -eps
+    return least if abs(gamma) < eps else gamma  # NaN, too, stays what it is
 
 
 @cuda.jit(device=True)
