@@ -16,13 +16,13 @@ case $1 in
     python3 -m hardware.suite "$out/suite_h200.json" -n "$(($(nproc) - 4))" 2>&1 | tee "$out/suite.txt" | tail -60 ;;
   warm) python3 -m hardware.warm; python3 -m hardware.warm --n1 1,16,132 --n2 65536,262144 bfloat16 float32
     python3 -m hardware.warm --n2 64,128,256,384 bfloat16 float32 ;;  # the parts after this take half of their time
-  norm-*) dtype=${1#norm-}; record "norm_${dtype}_h200" norm --dtype "$dtype" --both-paths --peers torch,compile ;;
+  norm-*) dtype=${1#norm-}; record "norm_${dtype}_h200" norm --dtype "$dtype" --both-paths --peers torch,compile,liger ;;
   ladders)
     for ladder in forward backward; do record "ladder_${ladder}_h200" ladder $ladder; done
     record host_h200 host --direction both --peers torch,compile ;;
   odd)  # few long rows, many short ones
-    record norm_long_h200 norm --dtype bfloat16,float32 --n1 1,16,132 --n2 65536,262144 --peers torch,compile
-    record norm_short_h200 norm --dtype bfloat16,float32 --n2 64,128,256,384 --peers torch,compile ;;
+    record norm_long_h200 norm --dtype bfloat16,float32 --n1 1,16,132 --n2 65536,262144 --peers torch,compile,liger
+    record norm_short_h200 norm --dtype bfloat16,float32 --n2 64,128,256,384 --peers torch,compile,liger ;;
   sweep)
     for saved in input output; do
       for n2 in 4096 8192 16384 65536; do

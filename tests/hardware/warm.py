@@ -16,7 +16,7 @@ from normlab.bench.contenders import load_peers, ours
 def warm(one: problem.Problem) -> None:
     """Run every contender once; what a contender cannot do is the bench's to report."""
     data = one.draw("cuda")
-    for contender in [*ours("both"), *load_peers(["torch", "compile"])[0]]:
+    for contender in [*ours("both"), *load_peers(["torch", "compile", "liger"])[0]]:
         if one.direction in contender.directions:
             try:
                 getattr(contender, one.direction)(data)()
