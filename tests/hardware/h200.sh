@@ -36,8 +36,8 @@ case $1 in
     done ;;
   memory)
     normlab="python3 -m normlab.cli"
-    $normlab memory --json "$out/memory_h200.json" --plot "$out/memory_h200.svg"
-    $normlab memory --norm layer --json "$out/memory_layer_h200.json"
+    $normlab memory --steps 20 --json "$out/memory_h200.json" --plot "$out/memory_h200.svg"
+    $normlab memory --steps 20 --norm layer --json "$out/memory_layer_h200.json"
     $normlab train LICENSE --json "$out/train_h200.json" --plot "$out/train_h200.svg" ;;
   sgemm)
     python3 -m pytest -q tests/kernels/test_sgemm_gpu.py 2>&1 | tail -5
