@@ -88,7 +88,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
             parts[k] = cast(0, board)
         n1, n2 = saved.shape
         thread = cuda.threadIdx.x
-        team = cuda.threadIdx.y if rows > 1 else 0  # known, it takes no register
+        team = 0 if rows == 1 and memory_efficient else cuda.threadIdx.y  # recomputing has no register to spare
         warp = thread >> 5
         start = 0  # of the columns of this block
         cluster = cuda.blockIdx.x
