@@ -18,7 +18,7 @@ from normlab.arguments import statistics_dtype
 from normlab.arrays import FLOATS
 from normlab.bench.check import PEER_ROUNDINGS, RESULTS, to_numpy
 from normlab.bench.contenders import OURS
-from normlab.bench.norm import copy_time, enter, until_interrupted
+from normlab.bench.norm import attempted, copy_time, enter, until_interrupted
 from normlab.bench.peers import ByAutograd
 from normlab.bench.problem import DIRECTIONS, EPS, Data
 from normlab.bench.timing import Timer
@@ -202,4 +202,4 @@ def compete(
         copy = {**copied.as_dict(), "gb_per_s": round(bandwidth / 1e9, 1)}
         return {**vars(problem), "bytes": problem.bytes, "copy": copy, "contenders": entries}
 
-    return until_interrupted(wanted, row, advance)
+    return until_interrupted(wanted, lambda problem: attempted(problem, lambda: row(problem)), advance)

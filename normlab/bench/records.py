@@ -21,10 +21,13 @@ def write(record: dict[str, Any], path: Path) -> None:
 
 
 def check_writable(*paths: Path | None) -> None:
-    """Raise OSError now for a file that could not be written after minutes of measuring."""
+    """Raise OSError now for a file that could not be written after minutes of measuring; leaves no new file behind."""
     for path in paths:
         if path is not None:
+            there = path.exists()
             path.open("a").close()
+            if not there:
+                path.resolve().unlink()  # resolved: of a link to nothing, the file that it has just made
 
 
 def load(names: list[str]) -> list[dict[str, Any]]:
