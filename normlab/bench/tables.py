@@ -148,7 +148,7 @@ def sgemm_grids(record: dict[str, Any]) -> list[Grid]:
         if entry["status"] == "ok":
             fractions = (entry["of_cublas"], entry["of_peak"], entry["error_over_bound"])
             speed = [f"{entry['median_us'] / 1e3:.3f}", f"{entry['tflops']:.2f}", *map(_hundredths, fractions)]
-        if "registers" in entry:
+        if {"registers", "shared_bytes", "occupancy"} <= set(entry):
             share = entry["occupancy"]
             occupied = [str(entry["registers"]), str(entry["shared_bytes"]), "" if share is None else f"{share:.0%}"]
         rows.append([entry["step"], *speed, *occupied, entry["summary"]])
