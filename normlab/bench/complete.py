@@ -108,14 +108,16 @@ def lacks(value: Any, form: Any, where: str) -> Iterator[str]:
 
 
 def _lacks_of_many(value: Any, form: Many, where: str) -> Iterator[str]:
-    if not isinstance(value, form.of):
+    kind: Any = form.of  # Any, else mypy takes what it is of for no more than an object
+    if not isinstance(value, kind):
         yield f"{where} is not {WORDS[form.of]}"
     elif len(value) < form.least:
         yield f"{where} is empty"
     else:
-        by_name = isinstance(value, dict)
-        for name in value if by_name else range(len(value)):
-            yield from lacks(value[name], form.form, f"{where}.{name}" if by_name else f"{where}[{name}]")
+        by_name = form.of is dict
+        named = value.items() if by_name else enumerate(value)
+        for name, one in named:
+            yield from lacks(one, form.form, f"{where}.{name}" if by_name else f"{where}[{name}]")
 
 
 def _lacks_of_object(value: Any, form: Any, where: str) -> Iterator[str]:
