@@ -195,6 +195,8 @@ def notes(record: dict[str, Any]) -> list[str]:
     for name, entry in entries:
         if entry["status"] != "ok":
             found.append(f"{entry['status']}: {name} ({entry['reason']})")
+        if "no_graph" in entry:
+            found.append(f"not in a graph: {name} ({entry['no_graph']})")
         if "no_kernels" in entry:
             found.append(f"kernels not seen one by one: {name} ({entry['no_kernels']})")
     return list(dict.fromkeys(found))
