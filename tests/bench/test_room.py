@@ -37,7 +37,7 @@ def nothing(launch):
 
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch, stopwatch):
-    monkeypatch.setattr(machine, "require_gpu", lambda: None)
+    monkeypatch.setattr(machine, "require_gpu", lambda ladder: None)
     monkeypatch.setattr(commands, "DEVICE", "cpu")
     monkeypatch.setattr(commands, "EventTimer", lambda: stopwatch(1e-6))
     monkeypatch.setattr(commands, "of_launch", nothing)
