@@ -21,7 +21,7 @@ def test_each_launch_is_that_of_its_step_and_size():
 
 
 def test_a_share_is_of_what_all_blocks_ask_for():
-    """4096 by 4096 in tiles of 128 by 128: 32 by 32 blocks, each of which reads 256 rows and columns of 4096 float32."""
+    """4096 by 4096 in tiles of 128 by 128: 32 by 32 blocks, each reads 256 rows and columns of 4096 float32."""
     asked = 32 * 32 * 256 * 4096 * 4
     (first, *_, last) = rows_of(launches(from_memory=asked / 4))
     assert (first["bytes_asked"], first["bytes_from_memory"], first["l2_hit"]) == (asked, asked / 4, 0.75)
