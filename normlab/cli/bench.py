@@ -104,11 +104,11 @@ def bench_norm(
     tables.show(record)
 
 
-@bench.command("family", short_help="Batch, instance and group norm beside PyTorch, both layouts.")
+@bench.command("family", short_help="Batch, instance, group and layer norm beside PyTorch, both layouts.")
 def bench_family(
     norm: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME,…", show_default=False, help="Default: batch,instance,group."),
+        typer.Option(metavar="NAME,…", show_default=False, help="Default: batch,instance,group,layer."),
     ] = None,
     direction: Annotated[str, typer.Option(metavar="NAME", help="forward, backward or both.")] = "both",
     dtype: Annotated[
@@ -116,10 +116,10 @@ def bench_family(
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """How close to the speed of a copy do batch, instance and group norm come, and PyTorch's own?
+    """How close to the speed of a copy do batch, instance, group and layer norm come, and PyTorch's own?
 
-    On images as ResNets have them, channels first and last. Both are checked before they are timed. Exit code: 0, or 2
-    when the arguments cannot be used or there is no GPU.
+    On images as ResNets have them, channels first and last; layer norm over (C, H, W). Both are checked before
+    they are timed. Exit code: 0, or 2 when the arguments cannot be used or there is no GPU.
     """
     from normlab.bench import choices, commands, family, machine, problem, records, tables
 

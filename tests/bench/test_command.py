@@ -41,7 +41,7 @@ def refused(*arguments):
         (("norm", "--n1", "1,x"), "--n1 x: a whole number"),
         (("norm", "--elements", "-5"), "--elements -5: a whole number"),
         (("norm", "--plot", "x.txt"), "the name must end in .svg, .png, .pdf"),
-        (("family", "--norm", "layer"), "--norm layer: choose from batch, instance, group"),
+        (("family", "--norm", "rms"), "--norm rms: choose from batch, instance, group, layer"),
         (("ladder", "sideways"), "LADDER sideways: choose from forward, backward"),
         (("ladder", "forward", "--norm", "both"), "--norm both: choose from layer, rms"),
         (("ladder", "forward", "--dtype", "bf16"), "--dtype bf16: choose from"),
