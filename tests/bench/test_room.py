@@ -237,6 +237,16 @@ def test_a_bench_that_is_refused_after_it_looked_leaves_no_file(tmp_path):
     assert not file.exists()
 
 
+@pytest.mark.parametrize("arguments", [("norm",), ("family",), ("ladder", "forward"), ("ladder", "sgemm")])
+def test_a_gpu_that_others_have_filled_is_refused_in_one_line(arguments, monkeypatch, tmp_path):
+    monkeypatch.setattr(commands, "EventTimer", too_large)
+    done = run(*arguments, "--json", tmp_path / "x.json")
+    assert (done.exit_code, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(f"the GPU has no room for the buffer that empties its L2 ({REASON})")
+    assert not (tmp_path / "x.json").exists()
+
+
 def test_a_plot_of_rows_that_were_not_measured_has_gaps(norm_record, tmp_path):
     row = norm_record["rows"][0]
     row |= {"copy": None, "contenders": {}, "status": "unable", "reason": REASON}
