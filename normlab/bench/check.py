@@ -6,7 +6,7 @@ kernels have to stay within the bound of their arithmetic. Nobody tells in which
 rounds on the way: it gets the bound of the longest chain of additions there can be, and PEER_ROUNDINGS.
 """
 
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,12 @@ COLUMN_SUMS = ("grad_weight", "grad_bias")
 
 
 class Check:
-    """The truth about one problem; computed once, asked about every contender."""
+    """The truth about one problem; computed once, asked about every contender. Looks at so many rows at most."""
 
-    def __init__(self, problem: Problem, data: Data):
+    def __init__(self, problem: Problem, data: Data, at_most: int = ROWS):
         self.problem, self.data = problem, data
-        self._row_bounds = cache(self._compute_row_bounds)  # peers have one in common
-        count = min(problem.n1, ROWS, max(2, ROW_ELEMENTS // problem.n2))
+        self._bounds: dict[tuple, Any] = {}
+        count = min(problem.n1, at_most, max(2, ROW_ELEMENTS // problem.n2))
         self.rows = np.unique(np.linspace(0, problem.n1 - 1, count).round().astype(int))
 
     def worst(self, contender: Contender, results: tuple) -> dict[str, float]:
@@ -73,6 +73,14 @@ class Check:
         if self.problem.direction == "forward":
             return forward(*self._sample[1:], EPS)
         return backward(*self._sample, EPS)
+
+    def _row_bounds(self, arithmetic: oracle.Arithmetic, memory_efficient: bool) -> Any:
+        """Computed once for all peers, which have one in common."""
+        # Not functools.cache of a method, which would keep itself and the arrays alive until somebody collects garbage.
+        key = arithmetic, memory_efficient
+        if key not in self._bounds:
+            self._bounds[key] = self._compute_row_bounds(*key)
+        return self._bounds[key]
 
     def _compute_row_bounds(self, arithmetic: oracle.Arithmetic, memory_efficient: bool) -> Any:
         layer = self.problem.norm == "layer"

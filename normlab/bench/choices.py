@@ -6,11 +6,12 @@ Lists come as typer hands them over: an option given several times, each time wi
 import re
 
 from normlab.arrays import FLOATS
-from normlab.bench.peers import PEERS
+from normlab.bench.peers import ON_REQUEST, PEERS
 
 DTYPES = tuple(FLOATS)
 DEFAULT_DTYPES = ("bfloat16", "float16", "float32")
 PEER_NAMES = tuple(PEERS)
+DEFAULT_PEERS = tuple(name for name in PEERS if name not in ON_REQUEST)
 
 
 def one(option: str, given: str, known: tuple[str, ...]) -> str:
@@ -44,8 +45,12 @@ def some(option: str, given: list[str] | None, known: tuple[str, ...], default: 
 
 
 def peers(given: list[str] | None) -> list[str]:
-    """As `some`; "none" for no peers at all."""
-    return [] if given == ["none"] else some("--peers", given, PEER_NAMES, PEER_NAMES)
+    """As `some`; "none" for no peers at all, None for those that leave what a backward needs, as normlab does.
+
+    >>> peers(None), peers(["compile,compile-inference"])
+    (['torch', 'compile', 'liger', 'quack', 'apex', 'triton'], ['compile', 'compile-inference'])
+    """
+    return [] if given == ["none"] else some("--peers", given, PEER_NAMES, DEFAULT_PEERS)
 
 
 def counts(option: str, given: list[str] | None) -> list[int]:

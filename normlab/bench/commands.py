@@ -14,8 +14,8 @@ from normlab.bench.contenders import OURS, load_peers, ours
 from normlab.bench.family import FamilyProblem
 from normlab.bench.family import compete as family_rows
 from normlab.bench.ladder import climb
-from normlab.bench.machine import peak, provenance
-from normlab.bench.norm import compete
+from normlab.bench.machine import NotFitError, peak, provenance
+from normlab.bench.norm import compete, failure
 from normlab.bench.occupancy import of_launch
 from normlab.bench.problem import Problem, problems
 from normlab.bench.timing import METHOD, EventTimer
@@ -28,13 +28,13 @@ DEVICE = "cuda"
 def norm(wanted: list[Problem], peers: list[str], paths: str, advance: Advance) -> dict[str, Any]:
     """The record of `compete` on the GPU; `paths` as in `contenders.ours`."""
     found, absent = load_peers(peers)
-    rows = compete(wanted, [*ours(paths), *found], EventTimer(), DEVICE, advance)
+    rows = compete(wanted, [*ours(paths), *found], _timer(), DEVICE, advance)
     return {"what": "norm", **provenance(), "method": METHOD, "absent": absent, **left_out(rows, wanted), "rows": rows}
 
 
 def family(wanted: list[FamilyProblem], advance: Advance) -> dict[str, Any]:
     """The record of the norm family beside PyTorch on the GPU."""
-    rows = family_rows(wanted, EventTimer(), DEVICE, advance)
+    rows = family_rows(wanted, _timer(), DEVICE, advance)
     return {"what": "family", **provenance(), "method": METHOD, **left_out(rows, wanted), "rows": rows}
 
 
@@ -49,13 +49,13 @@ def ladder(problem: Problem, advance: Advance) -> dict[str, Any]:
         "what": "ladder",
         **provenance(),
         "method": METHOD,
-        **climb(problem, EventTimer(), of_launch, DEVICE, advance),
+        **climb(problem, _timer(), of_launch, DEVICE, advance),
     }
 
 
 def sgemm(size: product.Size, advance: Advance) -> dict[str, Any]:
     """The record of the SGEMM ladder's `climb` on the GPU."""
-    climbed = product.climb(size, EventTimer(), of_launch, DEVICE, peak(), advance)
+    climbed = product.climb(size, _timer(), of_launch, DEVICE, peak(), advance)
     return {"what": "sgemm", **provenance(), "method": product.METHOD, **climbed}
 
 
@@ -73,6 +73,14 @@ def host(norms: list[str], directions: list[str], peers: list[str]) -> dict[str,
         "rows": rows,
         "first_calls": host_bench.first_calls(names, host_bench.first_call),
     }
+
+
+def _timer() -> EventTimer:
+    """An `EventTimer`; NotFitError where somebody else has taken all of the GPU's memory."""
+    try:
+        return EventTimer()
+    except RuntimeError as error:
+        raise NotFitError(f"the GPU has no room for the buffer that empties its L2 ({failure(error)})") from None
 
 
 def steps(problem: Problem) -> int:

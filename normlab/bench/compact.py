@@ -6,7 +6,7 @@
 from typing import Any
 
 from normlab.bench.norm import ahead, best_peer, own
-from normlab.bench.tables import NORMS, Grid
+from normlab.bench.tables import NORMS, UNMEASURED, Grid
 
 MISSING = "wrong or unable"
 
@@ -28,6 +28,8 @@ def norm_grid(record: dict[str, Any], direction: str) -> Grid:
 
 def duel(row: dict[str, Any]) -> str:
     """normlab's fraction of the copy bandwidth and the best peer's, the higher one bold."""
+    if "status" in row:
+        return UNMEASURED
     entry, best = own(row), best_peer(row)
     mine = f"{entry['of_copy']:.2f}" if entry else MISSING
     if best is None:
@@ -54,6 +56,8 @@ def family_grid(record: dict[str, Any], direction: str) -> Grid:
 
 def beside_torch(row: dict[str, Any]) -> str:
     """normlab's fraction of the copy bandwidth, and its speed over torch's, bold where it is no slower."""
+    if "status" in row:
+        return UNMEASURED
     entry, factor = own(row), ahead(row)
     if entry is None:
         return MISSING

@@ -1,7 +1,8 @@
-"""`normlab bench family`: batch, instance and group norm beside PyTorch, on images, channels first and last.
+"""`normlab bench family`: batch, instance, group and layer norm beside PyTorch, on images, channels first and last.
 
 As `normlab.bench.norm`, whose rows these are but for what a problem is. Both contenders are checked on the values that
-they are timed on: all of a few channels (of one group), which are a problem of their own.
+they are timed on: all of a few channels (of one group), which are a problem of their own; of layer norm a sample, and
+the sums over all samples, as `normlab.bench.check` has it.
 """
 
 from collections.abc import Callable
@@ -16,16 +17,18 @@ import numpy as np
 from normlab import family, oracle
 from normlab.arguments import statistics_dtype
 from normlab.arrays import FLOATS
+from normlab.bench import check as rows
+from normlab.bench import contenders
 from normlab.bench.check import PEER_ROUNDINGS, RESULTS, to_numpy
 from normlab.bench.contenders import OURS
-from normlab.bench.norm import copy_time, enter, until_interrupted
+from normlab.bench.norm import attempted, copy_time, enter, until_interrupted
 from normlab.bench.peers import ByAutograd
-from normlab.bench.problem import DIRECTIONS, EPS, Data
+from normlab.bench.problem import DIRECTIONS, EPS, Data, Problem
 from normlab.bench.timing import Timer
 from normlab.oracle.family import IndexSets, batch_sets, family_norm, family_norm_backward, group_sets, instance_sets
 from normlab.oracle.family_bounds import family_norm_backward_bound, family_norm_bound, stored
 
-NORMS = ("batch", "instance", "group")
+NORMS = ("batch", "instance", "group", "layer")
 DTYPES = ("float32", "bfloat16")
 LAYOUTS = ("NCHW", "NHWC")
 SHAPES = ((32, 256, 56, 56), (64, 1024, 14, 14), (8, 64, 224, 224))
@@ -35,7 +38,11 @@ CHECKED = 1  # channels, where they are not a group's
 
 @dataclass(frozen=True)
 class FamilyProblem:
-    """A norm with weight and bias on (N, C, H, W); layout: NCHW, or channels last, NHWC."""
+    """A norm with weight and bias on (N, C, H, W); layout: NCHW, or channels last, NHWC.
+
+    Layer norm is that over (C, H, W), whose parameters have this shape; the others' have C elements. Channels last are
+    one more copy to it, for PyTorch as for normlab: both give back y with channels first.
+    """
 
     norm: str
     direction: str
@@ -49,29 +56,39 @@ class FamilyProblem:
         return min(GROUPS, self.shape[1]) if self.norm == "group" else None
 
     @property
+    def parameters(self) -> tuple[int, ...]:
+        """The shape of weight and bias."""
+        return self.shape[1:] if self.norm == "layer" else self.shape[1:2]
+
+    @property
     def array_bytes(self) -> int:
         """Bytes of x."""
         return prod(self.shape) * FLOATS[self.dtype].itemsize
 
     @property
     def bytes(self) -> int:
-        """The least to move: x and y; both gradients and x. What reads x twice from DRAM comes to 2/3, and to 3/5."""
-        return (2 if self.direction == "forward" else 3) * self.array_bytes
+        """The least to move: x and y; both gradients and x. What reads x twice from DRAM comes to 2/3, and to 3/5.
+
+        Layer norm's parameters are as large as a sample, and count: weight and bias; weight and both their gradients.
+        """
+        arrays = 2 if self.direction == "forward" else 3
+        of_parameters = arrays * self.array_bytes // self.shape[0] if self.norm == "layer" else 0
+        return arrays * self.array_bytes + of_parameters
 
     def draw(self, device: str) -> Data:
         """Random data, the same every time; weight in [0.5, 1.5), all else standard normal."""
         import torch
 
-        dtype, channels = getattr(torch, self.dtype), self.shape[1]
-        generator = torch.Generator(device).manual_seed(channels)
+        dtype, parameters = getattr(torch, self.dtype), self.parameters
+        generator = torch.Generator(device).manual_seed(self.shape[1])
         layout = torch.contiguous_format if self.layout == "NCHW" else torch.channels_last
 
         def normal(*shape: int) -> Any:
             return torch.randn(shape, generator=generator, device=device).to(dtype)
 
-        weight = torch.rand(channels, generator=generator, device=device).add(0.5).to(dtype)
+        weight = torch.rand(parameters, generator=generator, device=device).add(0.5).to(dtype)
         x, grad = (normal(*self.shape).to(memory_format=layout) for _ in range(2))
-        return Data(x, weight, normal(channels), grad)
+        return Data(x, weight, normal(*parameters), grad)
 
 
 def problems(norms: list[str], directions: list[str], dtypes: list[str]) -> list[FamilyProblem]:
@@ -92,6 +109,8 @@ class Ours:
 
     def forward(self, data: Data) -> Callable[[], tuple]:  # noqa: D102
         affine = data.weight, data.bias
+        if self.problem.norm == "layer":
+            return lambda: family.layer_norm(data.x, data.shape, *affine, EPS)
         if self.problem.norm == "group":
             return lambda: family.group_norm(data.x, self.problem.groups or 1, *affine, EPS)
         function = family.batch_norm if self.problem.norm == "batch" else family.instance_norm
@@ -100,6 +119,8 @@ class Ours:
     def backward(self, data: Data) -> Callable[[], tuple]:  # noqa: D102
         _, mean, invvar = self.forward(data)()
         given, affine = (data.grad_output, data.x, mean, invvar), (data.weight, data.bias)
+        if self.problem.norm == "layer":
+            return lambda: family.layer_norm_backward(*given, data.shape, *affine)
         if self.problem.norm == "group":
             return lambda: family.group_norm_backward(*given, self.problem.groups or 1, *affine)
         function = family.batch_norm_backward if self.problem.norm == "batch" else family.instance_norm_backward
@@ -114,6 +135,7 @@ def torch_s(problem: FamilyProblem) -> ByAutograd:
         "batch": lambda x, _, weight, bias: functional.batch_norm(x, None, None, weight, bias, True, 0.1, EPS),
         "instance": lambda x, _, weight, bias: functional.instance_norm(x, None, None, weight, bias, True, 0.1, EPS),
         "group": lambda x, _, weight, bias: functional.group_norm(x, problem.groups or 1, weight, bias, EPS),
+        "layer": lambda x, shape, weight, bias: functional.layer_norm(x, shape, weight, bias, EPS),
     }
     return ByAutograd("torch", functions[problem.norm])
 
@@ -187,6 +209,22 @@ class Check:
         return result[:, -1:] if result.ndim == 2 and self.problem.norm == "group" else result[:, self.channels]
 
 
+class CheckOfRows:
+    """The truth about layer norm: a sample is a row, and its first one is held against the oracle."""
+
+    def __init__(self, problem: FamilyProblem, data: Data):
+        n = problem.shape[0]
+        as_rows = Problem("layer", problem.direction, problem.dtype, n, prod(problem.parameters))
+        weight, bias = (one.reshape(-1) for one in data.parameters)
+        given = Data(data.x.reshape(n, -1), weight, bias, data.grad_output.reshape(n, -1))
+        self.check = rows.Check(as_rows, given, 1)
+
+    def worst(self, contender: Any, results: tuple) -> dict[str, float]:
+        """The largest error over bound of each result; above 1 the contender is wrong."""
+        who = contenders.Ours() if contender.name == OURS else contender
+        return self.check.worst(who, tuple(None if one is None else one.reshape(-1) for one in results))
+
+
 def compete(
     wanted: list[FamilyProblem], timer: Timer, device: str, advance: Callable[[], None] = lambda: None
 ) -> list[dict[str, Any]]:
@@ -196,10 +234,10 @@ def compete(
         data = problem.draw(device)
         copied = copy_time(data, timer)
         bandwidth = 2 * problem.array_bytes / copied.median
-        check: Any = Check(problem, data)
-        contenders: list[Any] = [Ours(problem), torch_s(problem)]
-        entries = {one.name: enter(one, problem, data, check, timer, bandwidth) for one in contenders}  # type: ignore[arg-type]
+        check: Any = (CheckOfRows if problem.norm == "layer" else Check)(problem, data)
+        both: list[Any] = [Ours(problem), torch_s(problem)]
+        entries = {one.name: enter(one, problem, data, check, timer, bandwidth) for one in both}  # type: ignore[arg-type]
         copy = {**copied.as_dict(), "gb_per_s": round(bandwidth / 1e9, 1)}
         return {**vars(problem), "bytes": problem.bytes, "copy": copy, "contenders": entries}
 
-    return until_interrupted(wanted, row, advance)
+    return until_interrupted(wanted, lambda problem: attempted(problem, lambda: row(problem)), advance)

@@ -51,7 +51,7 @@ def measure(
                 entries[contender.name] = {
                     "status": "ok",
                     "eager": eager(call).as_dict(),
-                    "graph": _attempt(replayed, call),
+                    **_attempt(replayed, call),
                 }
             except Exception as error:  # whatever a peer raises
                 entries[contender.name] = {"status": "unable", "reason": failure(error)}
@@ -59,12 +59,12 @@ def measure(
     return rows
 
 
-def _attempt(replayed: Callable[[Callable[[], Any]], Spread], call: Callable[[], Any]) -> dict[str, Any] | None:
-    """The time under replay; None for a call that cannot be captured."""
+def _attempt(replayed: Callable[[Callable[[], Any]], Spread], call: Callable[[], Any]) -> dict[str, Any]:
+    """The time under replay, "graph"; that is None for a call that cannot be captured, and "no_graph" says why."""
     try:
-        return replayed(call).as_dict()
-    except RuntimeError:
-        return None
+        return {"graph": replayed(call).as_dict()}
+    except RuntimeError as error:
+        return {"graph": None, "no_graph": failure(error)}
 
 
 def eager_time(call: Callable[[], Any]) -> Spread:

@@ -13,7 +13,7 @@ from normlab.arguments import statistics_dtype
 from normlab.arrays import FLOATS, home_of
 from normlab.bench.check import Check
 from normlab.bench.contenders import Ours
-from normlab.bench.norm import copy_time, enter
+from normlab.bench.norm import attempted, copy_time, enter, failure, free_memory
 from normlab.bench.problem import EPS, Data, Problem
 from normlab.bench.timing import Timer
 from normlab.kernels import LADDERS, BackwardProblem, Step
@@ -44,7 +44,21 @@ def climb(
     device: str,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Every step of the ladder of the problem's direction, as a record holds it, the slowest first."""
+    """Every step of the ladder of the problem's direction, as a record holds it, the slowest first.
+
+    A problem that cannot be measured at all has "status": "unable" and a "reason", as its steps have.
+    """
+    record = attempted(problem, lambda: _climb(problem, timer, occupancy, device, advance))
+    if "steps" not in record:
+        del record["contenders"]
+        left = {"status": "unable", "reason": record["reason"]}
+        record["steps"] = [{"step": one.name, "summary": one.summary, **left} for one in LADDERS[problem.direction]]
+    return record
+
+
+def _climb(
+    problem: Problem, timer: Timer, occupancy: Occupancy, device: str, advance: Callable[[], None]
+) -> dict[str, Any]:
     data = problem.draw(device)
     check = Check(problem, data)
     copied = copy_time(data, timer)
@@ -53,12 +67,24 @@ def climb(
     for step in LADDERS[problem.direction]:
         entry = enter(Ours(step=step.name), problem, data, check, timer, bandwidth)
         if entry["status"] == "ok":
-            entry["kernels"] = kernels(step, problem, data, timer, occupancy)
+            entry |= one_by_one(step, problem, data, timer, occupancy)
         steps.append({"step": step.name, "summary": step.summary, **entry})
         advance()
     steps.sort(key=lambda entry: -entry.get("median_us", float("inf")))
     copy = {**copied.as_dict(), "gb_per_s": round(bandwidth / 1e9, 1)}
     return {**vars(problem), "bytes": problem.bytes, "copy": copy, "steps": steps}
+
+
+def one_by_one(
+    step: Step, problem: Problem, data: Data, timer: Timer, occupancy: Occupancy
+) -> dict[str, list[dict[str, Any]] | str]:
+    """The "kernels" of a step that has its time; none, and a "no_kernels" that says why, where that needs too much."""
+    try:
+        return {"kernels": kernels(step, problem, data, timer, occupancy)}
+    except (RuntimeError, MemoryError) as error:
+        reason = failure(error)
+    free_memory()
+    return {"kernels": [], "no_kernels": reason}
 
 
 def kernels(step: Step, problem: Problem, data: Data, timer: Timer, occupancy: Occupancy) -> list[dict[str, Any]]:

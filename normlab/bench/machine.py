@@ -10,17 +10,17 @@ from typing import Any
 from normlab import __version__, engine, model
 
 PACKAGES = ("torch", "triton", "numba", "numba-cuda", "numpy", "liger-kernel", "quack-kernels", "apex")
-INSTEAD = "Without one, `normlab trace forward` shows what each kernel asks of memory, line by line."
+INSTEAD = "Without one, `normlab trace {}` shows what each kernel asks of memory, line by line."
 
 
 class NotFitError(Exception):
     """This machine cannot run a benchmark; the message says what is missing."""
 
 
-def require_gpu() -> None:
-    """Raise NotFitError unless there are a GPU and a PyTorch that can use it."""
+def require_gpu(ladder: str = "forward") -> None:
+    """Raise NotFitError unless there are a GPU and a PyTorch that can use it; `ladder`: what `trace` shows instead."""
     if not engine.gpu_available():
-        raise NotFitError(f"needs an NVIDIA GPU and its driver; none was found here. {INSTEAD}")
+        raise NotFitError(f"needs an NVIDIA GPU and its driver; none was found here. {INSTEAD.format(ladder)}")
     try:
         import torch
     except ImportError as error:

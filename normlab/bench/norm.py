@@ -3,6 +3,8 @@
 `compete` takes any timer and any device: on the GPU an `EventTimer`, in the tests one that they make up.
 """
 
+import gc
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +22,34 @@ def compete(
     advance: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
     """A row for every problem, as a record holds it; `advance` is called after each."""
-    return until_interrupted(problems, lambda problem: _row(problem, contenders, timer, problem.draw(device)), advance)
+
+    def row(problem: Problem) -> dict[str, Any]:
+        return attempted(problem, lambda: _row(problem, contenders, timer, problem.draw(device)))
+
+    return until_interrupted(problems, row, advance)
+
+
+def attempted(problem: Any, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """`measure()`; or the row of a problem that could not be measured at all, and why.
+
+    That is one for which a GPU's or its host's memory does not suffice, already for its arrays, their copy or their
+    check. Hours of measuring are not lost to it: its row has "status": "unable" and a "reason", no copy, nobody's time.
+    """
+    try:
+        return measure()
+    except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError
+        reason = failure(error)
+    free_memory()  # out here the error is gone, and with it the frames that hold the arrays
+    unable: dict[str, Any] = {"status": "unable", "reason": reason, "copy": None, "contenders": {}}
+    return {**vars(problem), "bytes": problem.bytes, **unable}
+
+
+def free_memory() -> None:
+    """Give the device's memory back that nothing uses."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def until_interrupted(problems: list[Any], row: Callable[[Any], Any], advance: Callable[[], None]) -> list[Any]:

@@ -16,6 +16,7 @@ OWN = "#e8590c"
 COLORS = {
     "torch": "#4c9be8",
     "compile": "#2b9e8f",
+    "compile-inference": "#8fd0c6",
     "liger": "#b07fd8",
     "quack": "#c9a227",
     "apex": "#7fae4d",

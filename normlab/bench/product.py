@@ -12,7 +12,7 @@ from typing import Any
 from normlab import model, oracle, products
 from normlab.arrays import home_of
 from normlab.bench.ladder import Launch, Occupancy
-from normlab.bench.norm import failure
+from normlab.bench.norm import failure, free_memory
 from normlab.bench.timing import CALLS, Timer
 from normlab.kernels import SGEMM, Product, ProductStep
 from normlab.oracle.floats import Extended, float_format, gamma_k
@@ -73,7 +73,23 @@ def climb(
     peak: float | None,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """cuBLAS and every step, in the ladder's order, as a record holds them; peak: operations a second, if known."""
+    """cuBLAS and every step, in the ladder's order, as a record holds them; peak: operations a second, if known.
+
+    Where the matrices or the check need more memory than there is, all are "unable", with that as their "reason".
+    """
+    whole = {**vars(size), "operations": size.operations, "peak_tflops": peak and peak / 1e12}
+    try:
+        return {**whole, **_climb(size, timer, occupancy, device, peak, advance)}
+    except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError
+        unable = {"status": "unable", "reason": failure(error)}
+    free_memory()
+    steps = [{"step": step.name, "summary": step.summary, **unable} for step in SGEMM]
+    return {**whole, **unable, "cublas": unable, "steps": steps}
+
+
+def _climb(
+    size: Size, timer: Timer, occupancy: Occupancy, device: str, peak: float | None, advance: Callable[[], None]
+) -> dict[str, Any]:
     import torch
 
     a, b = size.draw(device)
@@ -85,7 +101,7 @@ def climb(
     for step in SGEMM:
         entry = enter(lambda step=step: products.sgemm(a, b, step=step.name), size, check, timer)  # type: ignore[misc]
         if entry["status"] == "ok":
-            entry |= occupancy(launched(step, a, b))
+            entry |= _occupied(step, a, b, occupancy)
         steps.append({"step": step.name, "summary": step.summary, **entry})
         advance()
     for entry in [cublas, *steps]:
@@ -94,8 +110,15 @@ def climb(
             theirs = cublas.get("median_us")
             entry["of_cublas"] = theirs and round(1e-6 * theirs / seconds, 4)
             entry["of_peak"] = peak and round(size.operations / seconds / peak, 4)
-    whole = {"operations": size.operations, "peak_tflops": peak and peak / 1e12}
-    return {**vars(size), **whole, "cublas": cublas, "steps": steps}
+    return {"cublas": cublas, "steps": steps}
+
+
+def _occupied(step: ProductStep, a: Any, b: Any, occupancy: Occupancy) -> dict[str, Any]:
+    """What a step's launch occupies; or a "no_kernels" that says why that is not known."""
+    try:
+        return occupancy(launched(step, a, b))
+    except (RuntimeError, MemoryError) as error:
+        return {"no_kernels": failure(error)}
 
 
 def enter(call: Callable[[], Any], size: Size, check: Check, timer: Timer) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from normlab.bench.complete import first_lack
+
 KINDS = ("norm", "ladder", "family", "sgemm", "host")
 
 
@@ -21,10 +23,13 @@ def write(record: dict[str, Any], path: Path) -> None:
 
 
 def check_writable(*paths: Path | None) -> None:
-    """Raise OSError now for a file that could not be written after minutes of measuring."""
+    """Raise OSError now for a file that could not be written after minutes of measuring; leaves no new file behind."""
     for path in paths:
         if path is not None:
+            there = path.exists()
             path.open("a").close()
+            if not there:
+                path.resolve().unlink()  # resolved: of a link to nothing, the file that it has just made
 
 
 def load(names: list[str]) -> list[dict[str, Any]]:
@@ -32,13 +37,14 @@ def load(names: list[str]) -> list[dict[str, Any]]:
 
     Raises:
         OSError: no such file.
-        ValueError: not a record of `normlab bench`.
+        ValueError: not a record of `normlab bench`, or one that lacks something; with the file and what.
     """
     folder = files("normlab.bench") / "records"
     if not names:
         every = sorted((file for file in folder.iterdir() if file.name.endswith(".json")), key=lambda file: file.name)
-        found = [json.loads(file.read_text()) for file in every]
-        return sorted((one for one in found if one.get("what") in KINDS), key=lambda one: KINDS.index(one["what"]))
+        found = [(file.name, json.loads(file.read_text())) for file in every]
+        whole = [_whole(name, one) for name, one in found if one.get("what") in KINDS]
+        return sorted(whole, key=lambda one: KINDS.index(one["what"]))
     records = []
     for name in names:
         stored = folder / f"{name}.json"
@@ -48,5 +54,12 @@ def load(names: list[str]) -> list[dict[str, Any]]:
             raise ValueError(f"{name}: not JSON: {error}") from None
         if not isinstance(record, dict) or record.get("what") not in KINDS:
             raise ValueError(f"{name}: not a record of normlab bench {', '.join(KINDS)}")
-        records.append(record)
+        records.append(_whole(name, record))
     return records
+
+
+def _whole(name: str, record: dict[str, Any]) -> dict[str, Any]:
+    """The record, unless it was cut or made by hand, and not whole."""
+    if (lack := first_lack(record)) is not None:
+        raise ValueError(f"{name}: not a whole record of normlab bench {record['what']}: {lack}")
+    return record

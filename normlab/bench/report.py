@@ -63,7 +63,7 @@ def source(record: dict[str, Any]) -> str:
     versions = ", ".join(
         f"{name} {record[name]}" for name in ("torch", "triton", "numba", "numba-cuda") if name in record
     )
-    copies = [row["copy"]["gb_per_s"] for row in record.get("rows", []) if "copy" in row]
+    copies = [row["copy"]["gb_per_s"] for row in record.get("rows", []) if row.get("copy")]
     ceiling = f"; copy: {min(copies):,.0f} to {max(copies):,.0f} GB/s" if copies else ""
     missing = "".join(f" {note[0].upper()}{note[1:]}." for note in notes(record))
     where = f"{record['date'][:10]}, {record['gpu']}, driver {record['driver']}, {versions}{ceiling}"

@@ -11,6 +11,7 @@ from normlab.bench.ladder import slowest
 from normlab.bench.norm import ahead, best_peer, own
 
 NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
+UNMEASURED = "not measured"
 WIDEST = 1000  # characters, of any table
 WORDS = (
     "dtype",
@@ -76,15 +77,15 @@ def norm_grids(record: dict[str, Any]) -> list[Grid]:
     found = []
     for direction, norm in dict.fromkeys((row["direction"], row["norm"]) for row in record["rows"]):
         rows = [row for row in record["rows"] if (row["direction"], row["norm"]) == (direction, norm)]
-        names = list(rows[0]["contenders"])
+        names = contenders(rows)
         head = ["dtype", "n1", "n2", "copy GB/s", *names, "best peer", "normlab us (quartiles)", "normlab / best"]
         body = [
             [
                 row["dtype"],
                 str(row["n1"]),
                 str(row["n2"]),
-                f"{row['copy']['gb_per_s']:.0f}",
-                *(fraction(row["contenders"][name]) for name in names),
+                copied(row),
+                *(fraction(row["contenders"].get(name)) for name in names),
                 best_peer(row) or "",
                 microseconds(own(row)),
                 "" if (factor := ahead(row)) is None else f"{factor:.2f}",
@@ -100,15 +101,15 @@ def family_grids(record: dict[str, Any]) -> list[Grid]:
     found = []
     for direction, norm in dict.fromkeys((row["direction"], row["norm"]) for row in record["rows"]):
         rows = [row for row in record["rows"] if (row["direction"], row["norm"]) == (direction, norm)]
-        names = list(rows[0]["contenders"])
+        names = contenders(rows)
         head = ["dtype", "layout", "shape", "copy GB/s", *names, "normlab us (quartiles)", "normlab / torch"]
         body = [
             [
                 row["dtype"],
                 row["layout"],
                 " x ".join(map(str, row["shape"])),
-                f"{row['copy']['gb_per_s']:.0f}",
-                *(fraction(row["contenders"][name]) for name in names),
+                copied(row),
+                *(fraction(row["contenders"].get(name)) for name in names),
                 microseconds(own(row)),
                 "" if (factor := ahead(row)) is None else f"{factor:.2f}",
             ]
@@ -133,9 +134,9 @@ def ladder_grids(record: dict[str, Any]) -> list[Grid]:
             share = kernel["occupancy"]
             occupied = [name, str(registers), str(shared), "" if share is None else f"{share:.0%}"]
         rows.append([entry["step"], *times, *occupied, entry["summary"]])
-    problem = f"{NORMS[record['norm']]} {record['direction']}, {record['n1']} x {record['n2']} {record['dtype']}"
-    moved = f"{record['bytes'] / 1e6:,.1f} MB by the model, copy {record['copy']['gb_per_s']:.0f} GB/s"
-    return [Grid(f"{problem}: {moved}", head, rows)]
+    copy = f"copy {copied(record)} GB/s" if record["copy"] else UNMEASURED
+    moved = f"{record['bytes'] / 1e6:,.1f} MB by the model, {copy}"
+    return [Grid(f"{problem_of(record)}: {moved}", head, rows)]
 
 
 def sgemm_grids(record: dict[str, Any]) -> list[Grid]:
@@ -147,13 +148,12 @@ def sgemm_grids(record: dict[str, Any]) -> list[Grid]:
         if entry["status"] == "ok":
             fractions = (entry["of_cublas"], entry["of_peak"], entry["error_over_bound"])
             speed = [f"{entry['median_us'] / 1e3:.3f}", f"{entry['tflops']:.2f}", *map(_hundredths, fractions)]
-        if "registers" in entry:
+        if {"registers", "shared_bytes", "occupancy"} <= set(entry):
             share = entry["occupancy"]
             occupied = [str(entry["registers"]), str(entry["shared_bytes"]), "" if share is None else f"{share:.0%}"]
         rows.append([entry["step"], *speed, *occupied, entry["summary"]])
-    size = f"({record['m']}, {record['k']}) times ({record['k']}, {record['n']})"
     peak = "" if record["peak_tflops"] is None else f", peak {record['peak_tflops']:.1f} TFLOP/s"
-    return [Grid(f"SGEMM {size}: {record['operations'] / 1e9:,.1f} GFLOP{peak}", [*head, "idea"], rows)]
+    return [Grid(f"{problem_of(record)}: {record['operations'] / 1e9:,.1f} GFLOP{peak}", [*head, "idea"], rows)]
 
 
 def _hundredths(value: float | None) -> str:
@@ -183,21 +183,49 @@ def host_grids(record: dict[str, Any]) -> list[Grid]:
 
 
 def notes(record: dict[str, Any]) -> list[str]:
-    """Who is absent, wrong or unable, and why; each reason once."""
+    """What was not measured, who is absent, wrong or unable, and why; each reason once."""
     found = [f"interrupted: {record['left_out']} problems were not measured"] if "left_out" in record else []
     found += [f"absent: {name} ({reason})" for name, reason in record.get("absent", {}).items()]
-    entries = [(entry["step"], entry) for entry in record.get("steps", [])]
-    entries += [("cuBLAS", record["cublas"])] if "cublas" in record else []
+    unable = [one for one in [record, *record.get("rows", [])] if "status" in one]
+    found += [f"{UNMEASURED}: {problem_of(one)} ({one['reason']})" for one in unable]
+    entries = [] if "status" in record else [(entry["step"], entry) for entry in record.get("steps", [])]
+    entries += [("cuBLAS", record["cublas"])] if "cublas" in record and "status" not in record else []
     entries += [pair for row in record.get("rows", []) for pair in row["contenders"].items()]
     entries += [(f"first call of {name}", entry) for name, entry in record.get("first_calls", {}).items()]
     for name, entry in entries:
         if entry["status"] != "ok":
             found.append(f"{entry['status']}: {name} ({entry['reason']})")
+        if "no_graph" in entry:
+            found.append(f"not in a graph: {name} ({entry['no_graph']})")
+        if "no_kernels" in entry:
+            found.append(f"kernels not seen one by one: {name} ({entry['no_kernels']})")
     return list(dict.fromkeys(found))
 
 
-def fraction(entry: dict[str, Any]) -> str:
+def problem_of(row: dict[str, Any]) -> str:
+    """What was, or was to be measured: of a row of norms or of the family, or of a ladder's record."""
+    if "m" in row:
+        return f"SGEMM ({row['m']}, {row['k']}) times ({row['k']}, {row['n']})"
+    if "shape" in row:
+        shape = " x ".join(map(str, row["shape"]))
+        return f"{row['norm']} norm {row['direction']}, {shape} {row['layout']} {row['dtype']}"
+    return f"{NORMS[row['norm']]} {row['direction']}, {row['n1']} x {row['n2']} {row['dtype']}"
+
+
+def contenders(rows: list[dict[str, Any]]) -> list[str]:
+    """Everybody who is in one of the rows; a row that was not measured has nobody."""
+    return list(dict.fromkeys(name for row in rows for name in row["contenders"]))
+
+
+def copied(row: dict[str, Any]) -> str:
+    """GB/s of the copy; a row that has none was not measured."""
+    return f"{row['copy']['gb_per_s']:.0f}" if row["copy"] else UNMEASURED
+
+
+def fraction(entry: dict[str, Any] | None) -> str:
     """Of the copy bandwidth; or why there is none."""
+    if entry is None:
+        return "-"
     return f"{entry['of_copy']:.2f}" if entry["status"] == "ok" else {"wrong": "wrong", "unable": "-"}[entry["status"]]
 
 

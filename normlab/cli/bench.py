@@ -14,7 +14,10 @@ bench = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="How fast 
 Peers = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME,…", show_default=False, help="torch, compile, liger, quack, apex, triton; or none. Default: all."
+        metavar="NAME,…",
+        show_default=False,
+        help="torch, compile, liger, quack, apex, triton; or none. Default: all. And compile-inference, only if named: "
+        "torch.compile's forward without statistics, which is less work than all others do.",
     ),
 ]
 JsonFile = Annotated[
@@ -35,6 +38,11 @@ def bench_anything() -> None:
 def _refuse(command: str, error: Exception) -> NoReturn:
     typer.echo(f"normlab bench {command}: {error}", err=True)
     raise typer.Exit(2) from None
+
+
+def _alike(direction: str) -> str:
+    """The ladder that `normlab trace` has for one direction, or first for both."""
+    return "forward" if direction == "both" else direction
 
 
 @bench.command("norm", short_help="Fractions of the copy bandwidth, shape by shape, beside the peers.")
@@ -83,7 +91,7 @@ def bench_norm(
         names = choices.peers(peers)
         if plot is not None:
             plots.check_suffix(plot)
-        machine.require_gpu()
+        machine.require_gpu(_alike(direction))
         records.check_writable(json_file, plot)
         with progress(len(wanted)) as advance:
             record = commands.norm(wanted, names, PATHS[memory_efficient], advance)
@@ -96,11 +104,11 @@ def bench_norm(
     tables.show(record)
 
 
-@bench.command("family", short_help="Batch, instance and group norm beside PyTorch, both layouts.")
+@bench.command("family", short_help="Batch, instance, group and layer norm beside PyTorch, both layouts.")
 def bench_family(
     norm: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME,…", show_default=False, help="Default: batch,instance,group."),
+        typer.Option(metavar="NAME,…", show_default=False, help="Default: batch,instance,group,layer."),
     ] = None,
     direction: Annotated[str, typer.Option(metavar="NAME", help="forward, backward or both.")] = "both",
     dtype: Annotated[
@@ -108,10 +116,10 @@ def bench_family(
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """How close to the speed of a copy do batch, instance and group norm come, and PyTorch's own?
+    """How close to the speed of a copy do batch, instance, group and layer norm come, and PyTorch's own?
 
-    On images as ResNets have them, channels first and last. Both are checked before they are timed. Exit code: 0, or 2
-    when the arguments cannot be used or there is no GPU.
+    On images as ResNets have them, channels first and last; layer norm over (C, H, W). Both are checked before
+    they are timed. Exit code: 0, or 2 when the arguments cannot be used or there is no GPU.
     """
     from normlab.bench import choices, commands, family, machine, problem, records, tables
 
@@ -121,7 +129,7 @@ def bench_family(
             choices.one_or_both("--direction", direction, problem.DIRECTIONS),
             choices.some("--dtype", dtype, choices.DTYPES, family.DTYPES),
         )
-        machine.require_gpu()
+        machine.require_gpu("family")
         records.check_writable(json_file)
         with progress(len(wanted)) as advance:
             record = commands.family(wanted, advance)
@@ -169,7 +177,7 @@ def bench_ladder(
                 choices.count("--elements", elements),
             )
             steps, climb = commands.steps(wanted), partial(commands.ladder, wanted)
-        machine.require_gpu()
+        machine.require_gpu(ladder)
         records.check_writable(json_file)
         with progress(steps) as advance:
             record = climb(advance)
@@ -197,7 +205,7 @@ def bench_host(
         norms = choices.one_or_both("--norm", norm, problem.NORMS)
         directions = choices.one_or_both("--direction", direction, problem.DIRECTIONS)
         names = choices.peers(peers)
-        machine.require_gpu()
+        machine.require_gpu(_alike(direction))
         records.check_writable(json_file)
         record = commands.host(norms, directions, names)
         if json_file is not None:

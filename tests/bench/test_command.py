@@ -12,6 +12,7 @@ from normlab import engine
 from normlab.bench import commands, host, machine, norm, readme
 from normlab.bench.timing import Spread
 from normlab.cli import app
+from normlab.xray import steps_of
 
 
 def run(*arguments):
@@ -40,7 +41,7 @@ def refused(*arguments):
         (("norm", "--n1", "1,x"), "--n1 x: a whole number"),
         (("norm", "--elements", "-5"), "--elements -5: a whole number"),
         (("norm", "--plot", "x.txt"), "the name must end in .svg, .png, .pdf"),
-        (("family", "--norm", "layer"), "--norm layer: choose from batch, instance, group"),
+        (("family", "--norm", "rms"), "--norm rms: choose from batch, instance, group, layer"),
         (("ladder", "sideways"), "LADDER sideways: choose from forward, backward"),
         (("ladder", "forward", "--norm", "both"), "--norm both: choose from layer, rms"),
         (("ladder", "forward", "--dtype", "bf16"), "--dtype bf16: choose from"),
@@ -52,12 +53,28 @@ def test_arguments_that_cannot_be_used_are_named_with_what_can(arguments, words)
     assert words in refused(*arguments)
 
 
-@pytest.mark.parametrize("arguments", [("norm",), ("family",), ("ladder", "forward"), ("host",)])
-def test_without_a_gpu_one_line_says_what_is_needed_and_what_can_be_had_instead(arguments, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("arguments", "ladder"),
+    [
+        (("norm",), "forward"),
+        (("norm", "--direction", "backward"), "backward"),
+        (("family",), "family"),
+        (("ladder", "forward"), "forward"),
+        (("ladder", "backward"), "backward"),
+        (("ladder", "sgemm"), "sgemm"),
+        (("host",), "forward"),
+        (("host", "--direction", "backward"), "backward"),
+        (("host", "--direction", "both"), "forward"),
+    ],
+)
+def test_without_a_gpu_one_line_says_what_is_needed_and_what_can_be_had_instead(
+    arguments, ladder, monkeypatch, tmp_path
+):
     monkeypatch.setattr(machine.engine, "gpu_available", lambda: False)
     line = refused(*arguments, "--json", tmp_path / "x.json")
     assert "needs an NVIDIA GPU and its driver; none was found here" in line
-    assert "`normlab trace forward` shows what each kernel asks of memory" in line
+    assert f"`normlab trace {ladder}` shows what each kernel asks of memory" in line
+    assert steps_of(ladder)[1]  # there is such a command
     assert not (tmp_path / "x.json").exists()
 
 
@@ -83,6 +100,8 @@ def test_the_help_lists_the_subcommands_and_every_option():
     for option in ("--norm", "--direction", "--n1", "--n2", "--elements", "--dtype", "--peers", "--memory-efficient",
                    "--both-paths", "--json", "--plot"):  # fmt: skip
         assert option in shown
+    for command in ("norm", "host"):
+        assert "compile-inference, only if named" in " ".join(run(command, "--help").stdout.split())
 
 
 # ---- whole runs -----------------------------------------------------------------------------------------------------
@@ -91,7 +110,7 @@ def test_the_help_lists_the_subcommands_and_every_option():
 @pytest.fixture
 def on_the_cpu(monkeypatch, stopwatch):
     """The commands run on the CPU, and every call takes 1 µs."""
-    monkeypatch.setattr(machine, "require_gpu", lambda: None)
+    monkeypatch.setattr(machine, "require_gpu", lambda ladder: None)
     monkeypatch.setattr(commands, "DEVICE", "cpu")
     monkeypatch.setattr(commands, "EventTimer", lambda: stopwatch(1e-6))
     nothing = {"registers": 1, "local_bytes": 0, "shared_bytes": 0, "blocks_per_multiprocessor": 1, "occupancy": 0.5}

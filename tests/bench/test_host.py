@@ -41,6 +41,9 @@ def test_a_call_that_cannot_be_captured_has_no_time_under_replay_and_one_that_fa
     rows = host.measure(SMALL[:1], [Ours(), Broken()], lambda call: Spread(1e-5, 1e-5, 1e-5), cannot, "cpu")
     entries = rows[0]["contenders"]
     assert entries["normlab"]["graph"] is None
+    assert entries["normlab"]["no_graph"] == "RuntimeError: operation not permitted when stream is capturing"
+    (right,) = host.measure(SMALL[:1], [Ours()], *[lambda call: Spread(1e-5, 1e-5, 1e-5)] * 2, "cpu")
+    assert set(right["contenders"]["normlab"]) == {"status", "eager", "graph"}
     assert entries["broken"] == {"status": "unable", "reason": "ValueError: what shape is that?"}
 
 

@@ -8,9 +8,11 @@ import torch
 from torch.nn import functional
 
 from normlab.bench.check import Check
+from normlab.bench.choices import peers
+from normlab.bench.compact import duel
 from normlab.bench.contenders import OURS, RECOMPUTED, load_peers, ours
-from normlab.bench.norm import enter
-from normlab.bench.peers import PEERS
+from normlab.bench.norm import ahead, best_peer, compete, enter
+from normlab.bench.peers import PEERS, _norm
 from normlab.bench.problem import DIRECTIONS, NORMS, Problem
 
 ALL = list(PEERS)
@@ -238,11 +240,40 @@ def test_compile_makes_a_function_for_each_problem_that_may_run_backward_twice(m
     assert torch._functorch.config.donated_buffer is False
 
 
+@pytest.mark.parametrize("norm", NORMS)
+def test_compiled_for_inference_has_a_forward_without_statistics_and_gradients(norm, stopwatch, monkeypatch):
+    compiled = []
+
+    def compile_it(function, dynamic):
+        def run(x, *rest):
+            compiled.append((function, torch.is_grad_enabled()))
+            return function(x, *rest)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", compile_it)
+    (one,) = load_peers(["compile-inference"])[0]
+    assert (one.name, one.directions) == ("compile-inference", ("forward",))
+    problem = Problem(norm, "forward", "bfloat16", 20, 32)
+    (row,) = compete([problem], [*ours("saved"), one], stopwatch(1e-6, 4e-6, 2e-6), "cpu")
+    assert row["contenders"]["compile-inference"]["status"] == "ok"
+    assert (best_peer(row), ahead(row), duel(row)) == ("compile-inference", 0.5, "0.25 / **0.50** compile-inference")
+    assert set(compiled) == {(_norm, False)}
+    backward = Problem(norm, "backward", "bfloat16", 20, 32)
+    assert list(compete([backward], [*ours("saved"), one], stopwatch(1e-6), "cpu")[0]["contenders"]) == ["normlab"]
+
+
+def test_compiled_for_inference_takes_part_only_if_it_is_named():
+    assert "compile-inference" not in peers(None)
+    assert peers(["compile-inference"]) == ["compile-inference"]
+    assert set(peers(None)) == set(PEERS) - {"compile-inference"}
+
+
 def test_peers_that_cannot_be_imported_are_absent_with_their_reason(monkeypatch):
     for name in ("liger_kernel", "quack", "fused_layer_norm_cuda", "triton"):
         monkeypatch.setitem(sys.modules, name, None)
     found, absent = load_peers(ALL)
-    assert [one.name for one in found] == ["torch", "compile"]
+    assert [one.name for one in found] == ["torch", "compile", "compile-inference"]
     assert list(absent) == ["liger", "quack", "apex", "triton"]
     assert all(name in absent[peer] for peer, name in (("quack", "quack"), ("apex", "fused_layer_norm_cuda")))
 

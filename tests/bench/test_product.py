@@ -133,7 +133,7 @@ def test_the_peak_is_that_of_the_highest_clock(monkeypatch):
 
 @pytest.fixture
 def on_the_cpu(monkeypatch, stopwatch):
-    monkeypatch.setattr(machine, "require_gpu", lambda: None)
+    monkeypatch.setattr(machine, "require_gpu", lambda ladder: None)
     monkeypatch.setattr(commands, "DEVICE", "cpu")
     monkeypatch.setattr(commands, "EventTimer", lambda: stopwatch(2e-3))
     monkeypatch.setattr(commands, "of_launch", nothing)

@@ -73,7 +73,10 @@ def test_the_host_table_has_eager_graph_and_first_calls(host_record, tmp_path):
         ["LayerNorm", "forward", "torch", "-", "-"],
     ]
     assert first.rows == [["normlab", "0.50", "0.25", "0.50", "0.10"]]
+    host_record["rows"][0]["contenders"]["compile"]["no_graph"] = "RuntimeError: not while capturing"
     text = printed(host_record, tmp_path, width=200)
+    assert "not in a graph: compile (RuntimeError: not while capturing)" in text
+    assert "Not in a graph: compile (RuntimeError: not while capturing)." in markdown([host_record])
     assert "unable: torch (RuntimeError: no)" in text
     assert "unable: first call of torch (it said no)" in text
 

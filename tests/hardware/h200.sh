@@ -50,7 +50,8 @@ case $1 in
   sanitizers) python3 tests/hardware/sanitizers.py "$out/sanitizers_h200.json" | tail -40 ;;
   family)
     python3 tests/hardware/norm_family.py
-    record family_h200 family ;;
+    record family_h200 family --norm batch,instance,group ;;
+  family-layer) record family_layer_h200 family --norm layer ;;  # its checks take minutes of the host
   clean) python3 -m hardware.clean "$out/clean_h200.json" ;;
   l2) python3 -m hardware.l2 "$out/l2_h200.json" ;;
   profile) python3 -m hardware.profile "$out/profile_h200.json" ;;

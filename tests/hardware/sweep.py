@@ -33,8 +33,11 @@ THREADS, ROWS, STAGES, LAGS = (32, 64, 96, 128, 160, 256, 512), (1, 2, 3, 4, 8),
 ROOM = block_shared_bytes(CAPABILITY)
 
 
+ELEMENTS = 2**27  # of x, of a task that does not say how many rows it has
+
+
 class Task(NamedTuple):
-    """One layout of one problem."""
+    """One layout of one problem; n1: its rows, None for as many as make up ELEMENTS."""
 
     direction: str
     norm: str
@@ -42,6 +45,11 @@ class Task(NamedTuple):
     saved: str
     n2: int
     layout: Any
+    n1: int | None = None
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self.norm, self.direction, self.dtype, self.n1 or max(1, ELEMENTS // self.n2), self.n2)
 
     @property
     def memory_efficient(self) -> bool:
@@ -123,8 +131,9 @@ class Scratch:
 def compile_ahead(task: Task) -> None:
     """Put a layout's kernels where a launch will find them."""
     rms, dtype, n2 = task.norm == "rms", FLOATS[task.dtype], task.n2
-    x, weight = np.empty((10_000, n2), dtype), np.empty(n2, dtype)  # few rows have kernels of their own
-    bias, statistics = None if rms else weight, np.empty(10_000, np.float32)
+    n1 = task.n1 or 10_000  # few rows have kernels of their own
+    x, weight = np.empty((n1, n2), dtype), np.empty(n2, dtype)
+    bias, statistics = None if rms else weight, np.empty(n1, np.float32)
 
     def launch(kernel: Any, grid: Any, block: Any, *arguments: Any, **how: Any) -> None:
         kinds = [
@@ -181,7 +190,7 @@ def time_all(wanted: list[Task]) -> None:
     for n2, group in itertools.groupby(wanted, lambda task: task.n2):
         some = list(group)
         first = some[0]
-        problem = Problem(first.norm, first.direction, first.dtype, 2**27 // n2, n2)
+        problem = first.problem
         data = problem.draw("cuda")
         copy = timer(partial(torch.empty_like(data.x).copy_, data.x)).median
         ideal = copy * problem.bytes / (2 * problem.array_bytes)
@@ -203,6 +212,12 @@ def time_all(wanted: list[Task]) -> None:
             print(f"  {fraction:.3f}{'' if right else ' WRONG'}  {layout}")
 
 
+def compile_all(wanted: list[Task]) -> None:
+    """On all processors but one."""
+    with ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 1), mp_context=get_context("spawn")) as pool:
+        list(pool.map(compile_ahead, wanted))
+
+
 def main() -> None:
     """Compile, then time."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -212,8 +227,7 @@ def main() -> None:
     parser.add_argument("--norm", default="layer", choices=["layer", "rms"])
     parser.add_argument("--saved", default="input", choices=["input", "output"])
     wanted = tasks(parser.parse_args())
-    with ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 1), mp_context=get_context("spawn")) as pool:
-        list(pool.map(compile_ahead, wanted))
+    compile_all(wanted)
     time_all(wanted)
 
 
