@@ -124,6 +124,20 @@ def test_a_norm_without_torch_s_defaults():
     torch.testing.assert_close(nn.GroupNorm(3, 3, 1e-2, affine=False)(x), functional.group_norm(x, 3, eps=1e-2))
 
 
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm"])
+def test_layer_and_rms_norm_give_the_input_s_dtype_as_torch_s(name, half):
+    mine, theirs = pair(name, 8)
+    for dtype in (torch.float32, half):
+        for input_dtype in (torch.float32, half):
+            if name == "LayerNorm" and (dtype, input_dtype) == (half, torch.float32):
+                continue  # torch takes no such mix
+            x = torch.randn(3, 8).to(input_dtype)
+            torch.testing.assert_close(mine.to(dtype)(x), theirs.to(dtype)(x), rtol=2e-2, atol=2e-2)  # dtypes, too
+    with torch.autocast("cpu", half):
+        assert mine(torch.randn(3, 8)).dtype == half
+
+
 def test_a_small_network_learns_what_it_learns_with_torch_s_norms():
     losses = []
     for library in (nn, torch.nn):
