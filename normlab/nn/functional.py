@@ -2,8 +2,8 @@
 
 Eager tensors go through an autograd function (`normlab.nn.autograd`), the cheapest way on the host. What is compiled or
 exported, and tensors that only pretend (fake, functional), go through custom operators (`normlab.nn.custom`), which the
-graph shows. torch.func's transforms and forward mode go through PyTorch's differentiable operations; TorchScript and
-ONNX get ATen's.
+graph shows. torch.func's transforms and forward mode go through PyTorch's differentiable operations; what is
+traced (torch.jit.trace) or exported to ONNX gets ATen's.
 
 Mixed precision: the input's dtype and the parameters' may differ if one is float32 and the other a half. The output has
 the parameters' dtype, the input's where there are none.
@@ -149,7 +149,10 @@ def _norm(
     shape = checks.shape_of(function, normalized_shape)
     if eps is None and rms:
         eps = torch.finfo(vectorised.accumulator(x.dtype)).eps
-    if torch.jit.is_tracing():
+    if torch.jit.is_tracing():  # before the checks of shapes, which are tensors there
+        if not x.is_meta and torch.is_autocast_enabled(x.device.type):
+            x, weight, bias = _under_autocast(x, shape, weight, bias)
+        checks.check_kinds(function, x, weight, bias)
         return _exportable(x, shape, weight, bias, eps, rms)
     checks.check_mode(memory_efficient)
     recording, pointers = _recorded(x, shape, weight, bias, eps, rms)
@@ -235,7 +238,12 @@ def _under_autocast(
 
 
 def _exportable(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool) -> Tensor:
-    """A norm that TorchScript and ONNX know: ATen's layer_norm; its rms_norm ONNX's exporter does not know in parts."""
+    """A norm for tracers and ONNX: ATen's layer_norm; its rms_norm ONNX's exporter does not know in parts."""
     if rms:
         return vectorised.composed(x, shape, weight, bias, eps, rms)
-    return torch.nn.functional.layer_norm(x, shape, weight, bias, eps)
+    dtype = vectorised.output_dtype(x, weight, bias)
+    if x.dtype != dtype:  # ATen's takes half parameters only beside a half input, and gives the input's dtype
+        wide = vectorised.accumulator(x.dtype)
+        x, weight, bias = x.to(wide), vectorised.to(weight, wide), vectorised.to(bias, wide)
+    # Also where it is there already: a trace that runs under autocast gets float32 from ATen's.
+    return torch.nn.functional.layer_norm(x, shape, weight, bias, eps).to(dtype)
