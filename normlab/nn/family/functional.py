@@ -83,6 +83,7 @@ def _norm(function: Any, norm: Norm, given: Given) -> Tensor:
         return x.clone()  # as PyTorch does: no channels either
     checks.check(function, norm, given)
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        checks.check_batched(norm, given)
         return vectorised.forward(norm, given)[0]
     if torch.compiler.is_compiling() or type(x) not in (Tensor, torch.nn.Parameter):
         return operators.apply(norm, given)
@@ -92,7 +93,7 @@ def _norm(function: Any, norm: Norm, given: Given) -> Tensor:
 
 
 def _exportable(norm: Norm, given: Given) -> Tensor:
-    """PyTorch's own, for tracers and ONNX. A trace that runs under autocast gets float32 from it: hence the rounding."""
+    """PyTorch's own, for tracers and ONNX. A trace that runs under autocast gets float32 from it: hence `to`."""
     x, running_mean, running_var, weight, bias, momentum, eps = given
     if norm.groups is not None:
         return torch.nn.functional.group_norm(x, norm.groups, weight, bias, eps).to(x.dtype)

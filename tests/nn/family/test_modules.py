@@ -86,6 +86,23 @@ def test_running_statistics_of_the_kernels_are_those_of_pytorch_s_operations():
         torch.testing.assert_close(*found)
 
 
+@pytest.mark.parametrize("world", ["auto", "simulator"])
+@pytest.mark.parametrize("shape", [(2, 0, 3), (0, 0, 3), (2, 0), (2, 0, 3, 4)])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_group_norm_of_no_channels_is_empty(groups, shape, world):
+    results = []
+    for function in (nn.group_norm, functional.group_norm):
+        x, weight = torch.randn(shape, requires_grad=True), torch.ones(0, requires_grad=True)
+        with nn.engine(world):
+            output = function(x, groups, weight, weight)
+            output.sum().backward()
+        results.append((output, x.grad, weight.grad))
+    torch.testing.assert_close(*results)
+    compiled = torch.compile(nn.group_norm, fullgraph=True, backend="aot_eager")  # torch's own raises
+    assert compiled(x, groups).shape == shape
+    torch.compiler.reset()
+
+
 def test_half_inputs_with_float32_parameters_and_statistics():
     mine, theirs = pair("BatchNorm1d", 3)
     x = torch.randn(16, 3, 7).bfloat16()
