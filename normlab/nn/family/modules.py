@@ -78,7 +78,8 @@ class LayerNorm(torch.nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """(*leading, *normalized_shape) to the same, in its dtype; under autocast in that one."""
-        output = rows.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+        given = rows.layer_norm, input, self.normalized_shape, self.weight, self.bias, self.eps, False
+        output = rows.norm(*given, rms=False, rule="input")
         return output if output.dtype is input.dtype else ruled(output, input, "input")
 
 
@@ -87,5 +88,6 @@ class RMSNorm(torch.nn.RMSNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """(*leading, *normalized_shape) to the same, in its dtype; under autocast in that one."""
-        output = rows.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+        given = rows.rms_norm, input, self.normalized_shape, self.weight, None, self.eps, False
+        output = rows.norm(*given, rms=True, rule="input")
         return output if output.dtype is input.dtype else ruled(output, input, "input")

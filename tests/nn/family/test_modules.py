@@ -150,7 +150,11 @@ def test_layer_and_rms_norm_give_the_input_s_dtype_as_torch_s(name, half):
             if name == "LayerNorm" and (dtype, input_dtype) == (half, torch.float32):
                 continue  # torch takes no such mix
             x = torch.randn(3, 8).to(input_dtype)
-            torch.testing.assert_close(mine.to(dtype)(x), theirs.to(dtype)(x), rtol=2e-2, atol=2e-2)  # dtypes, too
+            tolerance = 1e-5 if input_dtype == torch.float32 else 2e-2
+            torch.testing.assert_close(mine.to(dtype)(x), theirs.to(dtype)(x), rtol=tolerance, atol=tolerance)
+    with pytest.raises(RuntimeError, match="mixed dtype"):
+        mine.double()(torch.randn(3, 8))
+    mine.float()
     with torch.autocast("cpu", half):
         assert mine(torch.randn(3, 8)).dtype == half
 
