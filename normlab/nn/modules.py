@@ -43,9 +43,10 @@ class FusedLayerNorm(torch.nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """(*leading, *normalized_shape) to the same, in the dtype of `dtype_rule`."""
-        shape, rule = self.normalized_shape, self.dtype_rule
-        given = functional.layer_norm, input, shape, self.weight, self.bias, self.eps, self.memory_efficient
-        output = functional.norm(*given, rms=False, rule=rule)
+        shape, mode, rule = self.normalized_shape, self.memory_efficient, self.dtype_rule
+        output = functional.norm(
+            functional.layer_norm, input, shape, self.weight, self.bias, self.eps, mode, rms=False, rule=rule
+        )
         return output if output.dtype is input.dtype else ruled(output, input, rule)
 
 
@@ -77,9 +78,10 @@ class FusedRMSNorm(torch.nn.RMSNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """(*leading, *normalized_shape) to the same, in the dtype of `dtype_rule`."""
-        shape, rule = self.normalized_shape, self.dtype_rule
-        given = functional.rms_norm, input, shape, self.weight, None, self.eps, self.memory_efficient
-        output = functional.norm(*given, rms=True, rule=rule)
+        shape, mode, rule = self.normalized_shape, self.memory_efficient, self.dtype_rule
+        output = functional.norm(
+            functional.rms_norm, input, shape, self.weight, None, self.eps, mode, rms=True, rule=rule
+        )
         return output if output.dtype is input.dtype else ruled(output, input, rule)
 
 

@@ -78,8 +78,8 @@ class LayerNorm(torch.nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """(*leading, *normalized_shape) to the same, in its dtype; under autocast in that one."""
-        given = rows.layer_norm, input, self.normalized_shape, self.weight, self.bias, self.eps, False
-        output = rows.norm(*given, rms=False, rule="input")
+        shape, eps = self.normalized_shape, self.eps
+        output = rows.norm(rows.layer_norm, input, shape, self.weight, self.bias, eps, False, rms=False, rule="input")
         return output if output.dtype is input.dtype else ruled(output, input, "input")
 
 
@@ -88,6 +88,6 @@ class RMSNorm(torch.nn.RMSNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """(*leading, *normalized_shape) to the same, in its dtype; under autocast in that one."""
-        given = rows.rms_norm, input, self.normalized_shape, self.weight, None, self.eps, False
-        output = rows.norm(*given, rms=True, rule="input")
+        shape, eps = self.normalized_shape, self.eps
+        output = rows.norm(rows.rms_norm, input, shape, self.weight, None, eps, False, rms=True, rule="input")
         return output if output.dtype is input.dtype else ruled(output, input, "input")
