@@ -103,7 +103,9 @@ def not_a_tensor(function: Function, name: str, given: object) -> TypeError:
 
 def shape_of(function: Function, normalized_shape: Any) -> Shape:
     """normalized_shape as a tuple of at least one int; a single int is one."""
-    if type(normalized_shape) is not tuple:
+    if isinstance(normalized_shape, (int, torch.SymInt)):  # what Dynamo makes of a size can be asked no more than that
+        normalized_shape = (normalized_shape,)
+    elif type(normalized_shape) is not tuple:
         normalized_shape = tuple(normalized_shape) if hasattr(normalized_shape, "__iter__") else (normalized_shape,)
     if not normalized_shape:
         raise RuntimeError(

@@ -2,8 +2,8 @@
 
 Eager tensors go through an autograd function (`normlab.nn.autograd`), the cheapest way on the host. What is compiled or
 exported, and tensors that only pretend (fake, functional), go through custom operators (`normlab.nn.custom`), which the
-graph shows. torch.func's transforms and forward mode go through PyTorch's differentiable operations; TorchScript and
-ONNX get ATen's.
+graph shows. torch.func's transforms and forward mode go through PyTorch's differentiable operations; what is
+traced (torch.jit.trace) or exported to ONNX gets ATen's.
 
 Mixed precision: the input's dtype and the parameters' may differ if one is float32 and the other a half. The output has
 the parameters' dtype, the input's where there are none.
@@ -22,6 +22,7 @@ from torch.autograd import forward_ad
 
 from normlab import ops, replay
 from normlab.nn import autograd, checks, custom, engines, vectorised
+from normlab.nn.dtypes import Rule
 from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
 from normlab.replay import Recording
 
@@ -51,7 +52,7 @@ def layer_norm(
         RuntimeError, TypeError, NotImplementedError: PyTorch's, in its words.
         ValueError: another memory_efficient.
     """
-    return _norm(layer_norm, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
+    return norm(layer_norm, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
 
 
 def rms_norm(
@@ -65,14 +66,14 @@ def rms_norm(
 
     eps=None is PyTorch's rule: the machine epsilon of what sums are done in, float64's for float64, else float32's.
     """
-    return _norm(rms_norm, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
+    return norm(rms_norm, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
 
 
 def fused_layer_norm(
     input: Tensor, normalized_shape: NormalizedShape, eps: float = 1e-6, memory_efficient: MemoryEfficient = False
 ) -> Tensor:
     """`layer_norm` without parameters; apex's name, signature and default eps."""
-    return _norm(fused_layer_norm, input, normalized_shape, None, None, eps, memory_efficient, rms=False)
+    return norm(fused_layer_norm, input, normalized_shape, None, None, eps, memory_efficient, rms=False)
 
 
 def fused_layer_norm_affine(
@@ -84,7 +85,7 @@ def fused_layer_norm_affine(
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
     """`layer_norm`; apex's name, signature and default eps. Either parameter may be None."""
-    return _norm(fused_layer_norm_affine, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
+    return norm(fused_layer_norm_affine, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
 
 
 def mixed_dtype_fused_layer_norm_affine(
@@ -97,7 +98,7 @@ def mixed_dtype_fused_layer_norm_affine(
 ) -> Tensor:
     """`fused_layer_norm_affine`, which mixes dtypes here, too; apex's name, signature and default eps."""
     function = mixed_dtype_fused_layer_norm_affine
-    return _norm(function, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
+    return norm(function, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
 
 
 def fused_rms_norm(
@@ -107,7 +108,7 @@ def fused_rms_norm(
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
     """`rms_norm` without a weight; apex's name, signature and default eps."""
-    return _norm(fused_rms_norm, input, normalized_shape, None, None, eps, memory_efficient, rms=True)
+    return norm(fused_rms_norm, input, normalized_shape, None, None, eps, memory_efficient, rms=True)
 
 
 def fused_rms_norm_affine(
@@ -118,7 +119,7 @@ def fused_rms_norm_affine(
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
     """`rms_norm`; apex's name, signature and default eps."""
-    return _norm(fused_rms_norm_affine, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
+    return norm(fused_rms_norm_affine, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
 
 
 def mixed_dtype_fused_rms_norm_affine(
@@ -130,10 +131,10 @@ def mixed_dtype_fused_rms_norm_affine(
 ) -> Tensor:
     """`fused_rms_norm_affine`, which mixes dtypes here, too; apex's name, signature and default eps."""
     function = mixed_dtype_fused_rms_norm_affine
-    return _norm(function, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
+    return norm(function, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
 
 
-def _norm(
+def norm(
     function: Callable[..., Tensor],
     x: Tensor,
     normalized_shape: NormalizedShape,
@@ -143,17 +144,24 @@ def _norm(
     memory_efficient: MemoryEfficient,
     *,
     rms: bool,
+    rule: Rule = "parameters",
 ) -> Tensor:
+    """Each of the above, which is `function`. rule: of `normlab.nn.dtypes`, whose `ruled` has the rest to do."""
     if not isinstance(x, Tensor):
         raise checks.not_a_tensor(function, "input", x)
     shape = checks.shape_of(function, normalized_shape)
     if eps is None and rms:
         eps = torch.finfo(vectorised.accumulator(x.dtype)).eps
-    if torch.jit.is_tracing():
+    owner = bias if weight is None else weight
+    if rule != "parameters" and owner is not None and x.dtype is torch.float32 and owner.dtype in checks.HALVES:
+        weight, bias = vectorised.to(weight, x.dtype), vectorised.to(bias, x.dtype)  # so that the output is not rounded
+    if torch.jit.is_tracing():  # before the checks of shapes, which are tensors there
+        if not x.is_meta and torch.is_autocast_enabled(x.device.type):
+            x, weight, bias = _under_autocast(x, shape, weight, bias)
+        checks.check_kinds(function, x, weight, bias)
         return _exportable(x, shape, weight, bias, eps, rms)
     checks.check_mode(memory_efficient)
     recording, pointers = _recorded(x, shape, weight, bias, eps, rms)
-    owner = bias if weight is None else weight
     if recording is not None and recording.checked:
         if not _differentiated(x, weight, bias):
             return recording(pointers)[0]
@@ -235,7 +243,12 @@ def _under_autocast(
 
 
 def _exportable(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool) -> Tensor:
-    """A norm that TorchScript and ONNX know: ATen's layer_norm; its rms_norm ONNX's exporter does not know in parts."""
+    """A norm for tracers and ONNX: ATen's layer_norm; its rms_norm ONNX's exporter does not know in parts."""
     if rms:
         return vectorised.composed(x, shape, weight, bias, eps, rms)
-    return torch.nn.functional.layer_norm(x, shape, weight, bias, eps)
+    dtype = vectorised.output_dtype(x, weight, bias)
+    if x.dtype != dtype:  # ATen's takes half parameters only beside a half input, and gives the input's dtype
+        wide = vectorised.accumulator(x.dtype)
+        x, weight, bias = x.to(wide), vectorised.to(weight, wide), vectorised.to(bias, wide)
+    # Also where it is there already: a trace that runs under autocast gets float32 from ATen's.
+    return torch.nn.functional.layer_norm(x, shape, weight, bias, eps).to(dtype)

@@ -9,7 +9,7 @@ from torch import Tensor, dtype
 
 from normlab import engine, ops, replay
 from normlab.keeping import Kept, keep_columns
-from normlab.nn import room
+from normlab.nn import room, vectorised
 from normlab.nn.shapes import Gradients, MemoryEfficient, Parameter, Shape, Statistic
 
 _AS_IT_IS: AbstractContextManager[None] = nullcontext()
@@ -24,6 +24,8 @@ def forward(
     x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool
 ) -> tuple[Tensor, Statistic, Tensor]:
     """(output, mean, invvar)."""
+    if 0 in shape:  # no columns: no kernels for that, and nothing to compute
+        return vectorised.forward(x, shape, weight, bias, eps, rms)
     with world(x):
         if rms:
             output, invvar = ops.rms_norm_forward(x, shape, weight, eps)
@@ -42,6 +44,8 @@ def keep(
     owner: Parameter,
 ) -> Kept:
     """x̂ of the columns at risk. owner: the parameter by which `normlab.nn.room` remembers how many those are."""
+    if 0 in shape:
+        return vectorised.keep(x, mean, invvar, shape, weight, bias, eps, owner)
     given = x, mean, invvar, shape, weight, bias, eps
     if x.is_cuda and owner is not None:
         return room.keep(owner, given)
@@ -72,6 +76,10 @@ def backward(
     forward: replay.Recording | None = None,
 ) -> Gradients:
     """(grad_input, grad_weight, grad_bias). forward: the recording that made the statistics."""
+    if 0 in shape:
+        return vectorised.backward(
+            grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, kept, input_dtype
+        )
     given = grad_output, saved, invvar, weight, bias, *(kept or ()), mean  # in the order of their signature
     tensors = [tensor for tensor in given if tensor is not None]
     shortcut = None if forward is None else forward.following.get(memory_efficient)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from normlab.nn import checks, functional
+from normlab.nn.dtypes import Rule, ruled
 from normlab.nn.shapes import MemoryEfficient
 
 
@@ -21,6 +22,9 @@ class FusedLayerNorm(torch.nn.LayerNorm):
         memory_efficient: what the backward keeps: False, True or "exact", as of `normlab.nn.layer_norm`.
         bias, device, dtype: as of torch.nn.LayerNorm; apex has none.
     """
+
+    dtype_rule: Rule = "parameters"
+    """Whose dtype the output has: apex's rule. `replace_norms` gives its norms that of the norm that was there."""
 
     def __init__(
         self,
@@ -38,10 +42,12 @@ class FusedLayerNorm(torch.nn.LayerNorm):
         self.memory_efficient = memory_efficient
 
     def forward(self, input: Tensor) -> Tensor:
-        """(*leading, *normalized_shape) to the same."""
-        return functional.layer_norm(
-            input, self.normalized_shape, self.weight, self.bias, self.eps, self.memory_efficient
+        """(*leading, *normalized_shape) to the same, in the dtype of `dtype_rule`."""
+        shape, mode, rule = self.normalized_shape, self.memory_efficient, self.dtype_rule
+        output = functional.norm(
+            functional.layer_norm, input, shape, self.weight, self.bias, self.eps, mode, rms=False, rule=rule
         )
+        return output if output.dtype is input.dtype else ruled(output, input, rule)
 
 
 class FusedRMSNorm(torch.nn.RMSNorm):
@@ -52,6 +58,9 @@ class FusedRMSNorm(torch.nn.RMSNorm):
         memory_efficient: what the backward keeps: False, True or "exact", as of `normlab.nn.layer_norm`.
         device, dtype: as of torch.nn.RMSNorm; apex has none.
     """
+
+    dtype_rule: Rule = "parameters"
+    """Whose dtype the output has: apex's rule. `replace_norms` gives its norms that of the norm that was there."""
 
     def __init__(
         self,
@@ -68,8 +77,12 @@ class FusedRMSNorm(torch.nn.RMSNorm):
         self.memory_efficient = memory_efficient
 
     def forward(self, input: Tensor) -> Tensor:
-        """(*leading, *normalized_shape) to the same."""
-        return functional.rms_norm(input, self.normalized_shape, self.weight, self.eps, self.memory_efficient)
+        """(*leading, *normalized_shape) to the same, in the dtype of `dtype_rule`."""
+        shape, mode, rule = self.normalized_shape, self.memory_efficient, self.dtype_rule
+        output = functional.norm(
+            functional.rms_norm, input, shape, self.weight, None, self.eps, mode, rms=True, rule=rule
+        )
+        return output if output.dtype is input.dtype else ruled(output, input, rule)
 
 
 class MixedFusedLayerNorm(FusedLayerNorm):

@@ -120,6 +120,16 @@ def test_compile_traces_every_functional():
     torch.testing.assert_close(torch.compile(every, fullgraph=True, backend="aot_eager")(x), every(x))
 
 
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_size_of_the_input_may_be_normalized_shape(dynamic):
+    for function in (lambda x: nn.fused_layer_norm(x, x.shape[-1]), lambda x: nn.rms_norm(x, x.shape[-2:])):
+        torch.compiler.reset()
+        compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+        for shape in ((3, 7), (4, 9)):
+            x = torch.randn(shape)
+            torch.testing.assert_close(compiled(x), function(x))
+
+
 def test_compile_with_inductor():
     """A norm alone, of rows that are not contiguous: a neighbour to generate code for takes 10 s of a C++ compiler."""
     plain = model(nn.FusedLayerNorm, "exact")[1:2]
@@ -186,3 +196,33 @@ def test_tracing_and_onnx_get_aten_s_operators(kind, operator, monkeypatch):
     names = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
     assert operator.replace("::", ".") + ".default" in names
     assert not any("normlab" in name for name in names)
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [None, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", NORMS)
+def test_traced_and_for_onnx_the_output_has_the_same_dtype(kind, dtype, autocast, monkeypatch):
+    torch.manual_seed(0)
+    norm = kind(8, 1e-5, dtype is not None).to(dtype)
+    for parameter in norm.parameters():
+        torch.nn.init.normal_(parameter)
+    for given in (torch.float32, torch.bfloat16):
+        x = torch.randn(4, 8).to(given)
+        with torch.autocast("cpu", autocast, enabled=autocast is not None, cache_enabled=False):
+            want = norm(x)
+            with warnings.catch_warnings(category=DeprecationWarning, action="ignore"):
+                traced = torch.jit.trace(norm, x)
+            torch.testing.assert_close(traced(x), want)
+            monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
+            program = torch.export.export(norm, (x,))
+            monkeypatch.undo()
+            assert not any("normlab" in str(node.target) for node in program.graph.nodes)
+            torch.testing.assert_close(program.module()(x), want)
+
+
+def test_tracing_tells_of_dtypes_that_do_not_go_together():
+    with (
+        warnings.catch_warnings(category=DeprecationWarning, action="ignore"),
+        pytest.raises(RuntimeError, match="mixed dtype"),
+    ):
+        torch.jit.trace(nn.FusedRMSNorm(8).bfloat16(), torch.randn(4, 8).half())

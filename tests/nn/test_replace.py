@@ -1,10 +1,12 @@
 """replace_norms: what is swapped, what is shared, and what is refused because it computes something else."""
 
 import copy
+import pickle
 
 import pytest
 import torch
 from torch import nn as torch_nn
+from torch.nn.utils import prune
 
 from normlab.nn import FusedLayerNorm, FusedRMSNorm, replace_norms
 
@@ -79,6 +81,41 @@ class LayerNorm2d(torch_nn.LayerNorm):
 class Float32LayerNorm(torch_nn.LayerNorm):
     def forward(self, x):
         return super().forward(x.float()).to(x.dtype)
+
+
+class UnbiasedRMSNorm(LlamaRMSNorm):
+    def forward(self, hidden):
+        square = hidden.pow(2).sum(-1, keepdim=True) / (hidden.shape[-1] - 1)
+        return self.weight * hidden * torch.rsqrt(square + self.variance_epsilon)
+
+
+class CentredRMSNorm(LlamaRMSNorm):
+    def forward(self, hidden):
+        return self.weight * hidden * torch.rsqrt(hidden.var(-1, correction=0, keepdim=True) + self.variance_epsilon)
+
+
+class LargerRMSNorm(LlamaRMSNorm):
+    def forward(self, hidden):
+        return super().forward(hidden) / 1.1**0.5
+
+
+class Float32RMSNorm(LlamaRMSNorm):
+    """Its output is float32, whatever goes in: no norm of normlab's does that."""
+
+    def forward(self, hidden):
+        return super().forward(hidden.float()).float()
+
+
+class OptionallyGatedRMSNorm(LlamaRMSNorm):
+    """As in Mamba2: called with a gate, it does more."""
+
+    def forward(self, hidden, gate=None):
+        return super().forward(hidden if gate is None else hidden * gate)
+
+
+class AnythingRMSNorm(LlamaRMSNorm):
+    def forward(self, hidden, **anything):
+        return super().forward(hidden)
 
 
 def block(**norms) -> torch_nn.Module:
@@ -212,3 +249,125 @@ def test_hooks_of_every_kind_go_on_being_called():
     model(torch.randn(2, 4, requires_grad=True)).sum().backward()
     model.state_dict()
     assert called == ["forward", "backward", "state dict"]
+
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize(
+    "norm",
+    [torch_nn.LayerNorm, torch_nn.RMSNorm, LlamaRMSNorm, T5LayerNorm, Float32LayerNorm],
+    ids=lambda n: n.__name__,
+)
+def test_an_output_has_the_dtype_it_had(norm, half):
+    """torch.nn's have the input's, T5's the parameters', Llama's the wider; also if the model's changes later."""
+    for before in (torch.float32, half):
+        model = block(norm=norm(8, eps=1e-5)).to(before)
+        old = copy.deepcopy(model["norm"])
+        assert replace_norms(model).refused == []
+        new = pickle.loads(pickle.dumps(copy.deepcopy(model["norm"])))
+        assert list(new.state_dict()) == list(old.state_dict())
+        for parameters in (torch.float32, half):
+            old.to(parameters), new.to(parameters)
+            for given in (torch.float32, half):
+                x = torch.randn(3, 8).to(given).requires_grad_()
+                try:
+                    want = old(x)
+                except RuntimeError:  # torch.nn.LayerNorm: half parameters, a float32 input
+                    continue
+                got = new(x)
+                assert got.dtype == want.dtype
+                tolerance = 1e-5 if given == got.dtype == torch.float32 else 2e-2  # no rounding in between
+                torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+                got.sum().backward()
+                assert x.grad.dtype == given
+
+
+def test_float32_norms_in_a_half_model_are_followed_by_halves():
+    for norm in (torch_nn.LayerNorm, torch_nn.RMSNorm):
+        model = torch_nn.Sequential(norm(8), torch_nn.Linear(8, 8).bfloat16())
+        x = torch.randn(2, 8).bfloat16()
+        want = model(x)
+        replace_norms(model)
+        torch.testing.assert_close(model(x), want, rtol=2e-2, atol=2e-2)
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_under_autocast_a_swapped_norm_s_output_has_the_autocast_dtype():
+    model = torch_nn.Sequential(torch_nn.RMSNorm(8))
+    replace_norms(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(torch.randn(2, 8)).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+def test_another_formula_is_seen_in_every_dtype(dtype):
+    model = block(
+        unbiased=UnbiasedRMSNorm(8), centred=CentredRMSNorm(8), larger=LargerRMSNorm(8), outside=OutsideRMSNorm(8)
+    ).to(dtype)
+    report = replace_norms(model)
+    assert report == []
+    assert [name for name, *_ in report.refused] == ["unbiased", "centred", "larger", "outside"]
+    assert all(why.startswith("it computes something else: off by ") for _, _, why in report.refused)
+
+
+def test_a_dtype_that_is_no_rule_of_normlab_s_is_refused():
+    report = replace_norms(block(norm=Float32RMSNorm(8)))
+    assert "another dtype for parameters in torch.bfloat16 and an input in torch.bfloat16" in report.refused[0][2]
+
+
+def test_a_norm_that_takes_more_than_an_input_stays():
+    report = replace_norms(block(gated=OptionallyGatedRMSNorm(8), anything=AnythingRMSNorm(8)))
+    assert [(name, why) for name, _, why in report.refused] == [
+        ("gated", "its forward takes more than an input: hidden, gate=None"),
+        ("anything", "its forward takes more than an input: hidden, **anything"),
+    ]
+
+
+def test_weights_that_are_made_before_every_forward_stay_as_they_are():
+    model = torch_nn.Sequential(torch_nn.LayerNorm(8), torch_nn.RMSNorm(8), torch_nn.LayerNorm(8))
+    prune.random_unstructured(model[0], "weight", 0.5)
+    prune.random_unstructured(model[2], "bias", 0.5)
+    with pytest.warns(FutureWarning):
+        torch.nn.utils.weight_norm(model[1], "weight", dim=None)
+    before, keys = list(model), list(model.state_dict())
+    report = replace_norms(model)
+    assert [why for *_, why in report.refused] == [
+        f"its {name} is no parameter" for name in ("weight", "weight", "bias")
+    ]
+    assert list(model) == before
+    assert list(model.state_dict()) == keys
+
+
+def test_an_error_leaves_the_model_whole(monkeypatch):
+    model = torch_nn.Sequential(torch_nn.LayerNorm(8), torch_nn.RMSNorm(8))
+    before = list(model)
+    monkeypatch.setattr(FusedRMSNorm, "__init__", lambda *_: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        replace_norms(model)
+    assert list(model) == before
+
+
+def test_another_memory_efficient_is_named_where_there_is_no_norm_too():
+    with pytest.raises(ValueError, match="memory_efficient must be False, True or \"exact\", got 'all'"):
+        replace_norms(torch_nn.Linear(2, 2), memory_efficient="all")
+
+
+def test_comparing_calls_no_hooks_and_copies_nothing_that_they_hold():
+    class Holder:
+        called = 0
+
+        def __call__(self, *_):
+            self.called += 1
+
+        def __deepcopy__(self, memo):
+            raise AssertionError("copied")
+
+    model, holder = block(norm=LlamaRMSNorm(8)), Holder()
+    model["norm"].register_forward_hook(holder)
+    assert replace_norms(model).refused == []
+    assert holder.called == 0
+    model["norm"](torch.randn(2, 8))
+    assert holder.called == 1

@@ -57,6 +57,21 @@ def test_a_second_derivative_of_the_kernels():
             assert torch.autograd.gradgradcheck(function, (x, weight))
 
 
+@pytest.mark.parametrize("memory_efficient", MODES)
+@pytest.mark.parametrize("norm", [nn.FusedLayerNorm, nn.FusedRMSNorm])
+def test_no_columns_give_an_empty_output_and_empty_gradients(norm, memory_efficient):
+    for shape, columns in (((3, 0), 0), ((3, 2, 0), (2, 0)), ((0, 0), 0)):
+        module, x = norm(columns, memory_efficient=memory_efficient), torch.randn(shape, requires_grad=True)
+        with nn.engine("simulator"):
+            output = module(x)
+            compiled = torch.compile(module, fullgraph=True, backend="aot_eager")(x)
+        assert output.shape == compiled.shape == x.shape
+        output.sum().backward()
+        assert x.grad.shape == x.shape
+        assert all(parameter.grad.shape == parameter.shape for parameter in module.parameters())
+    torch.compiler.reset()
+
+
 def test_an_unknown_engine_is_named():
     with pytest.raises(ValueError, match="unknown engine 'cuda': choose one of auto, simulator"), nn.engine("cuda"):
         pass

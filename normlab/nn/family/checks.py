@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _functorch as functorch
 
 from normlab.nn.checks import FLOATS, HALVES, NAMES, argument, not_a_tensor
 from normlab.nn.family.norms import Given, Norm
@@ -22,7 +23,7 @@ def check(function: Any, norm: Norm, given: Given) -> None:
     Raises:
         ValueError: a single value to take a mean of, one running statistic without the other, a batch norm's eps
             that is too small.
-        RuntimeError: shapes, dtypes and devices that do not go together, running statistics missing.
+        RuntimeError: shapes, dtypes and devices that do not go together, running statistics missing or with a gradient.
         TypeError: something that is no tensor or no number.
         NotImplementedError: a dtype that is no real floating one.
     """
@@ -47,6 +48,33 @@ def check(function: Any, norm: Norm, given: Given) -> None:
     for one, other in ((weight, bias), (running_mean, running_var)):
         if one is not None and other is not None and one.dtype != other.dtype:
             raise RuntimeError(f"expected scalar type {NAMES[one.dtype]} but found {NAMES[other.dtype]}")
+    for name, running in (("running_mean", running_mean), ("running_var", running_var)):
+        if running is not None and running.requires_grad and torch.is_grad_enabled():
+            raise RuntimeError(
+                f"The function 'native_batch_norm' is not differentiable with respect to argument '{name}'. "
+                "This input cannot have requires_grad True."
+            )
+
+
+def check_batched(norm: Norm, given: Given) -> None:
+    """Raise what PyTorch raises where vmap goes over the input, but not over statistics that the call is to update."""
+    for running in (given.running_mean, given.running_var):
+        if norm.own and running is not None and not _vmapped(given.x) <= _vmapped(running):
+            raise RuntimeError(
+                "Batch norm got a batched tensor as input while the running_mean or running_var, which will be updated "
+                "in place, were not batched.\nIf you are using a module and do not need eval mode, please set "
+                "`track_running_stats` to be False."
+            )
+
+
+def _vmapped(tensor: Tensor) -> set[int]:
+    """The levels of vmap that go over a tensor."""
+    levels = set()
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        if functorch.is_batchedtensor(tensor):
+            levels.add(functorch.maybe_get_level(tensor))
+        tensor = functorch.get_unwrapped(tensor)
+    return levels
 
 
 def _check_input(function: Any, norm: Norm, x: Tensor) -> None:

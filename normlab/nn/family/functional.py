@@ -3,7 +3,7 @@
 Called by `normlab.nn.family.modules`. Eager tensors go through an autograd function (`normlab.nn.family.autograd`), the
 cheapest way on the host. What is compiled or exported, and tensors that only pretend (fake, functional), go through a
 custom operator (`normlab.nn.family.operators`), which the graph shows. torch.func's transforms and forward mode go
-through PyTorch's differentiable operations; TorchScript and ONNX get ATen's.
+through PyTorch's differentiable operations; what is traced (torch.jit.trace) or exported to ONNX gets ATen's.
 
 Sums are in float32 (float64 for float64), so that autocast has nothing to add: it changes nothing here. The output has
 the input's dtype, whatever the parameters'.
@@ -83,6 +83,7 @@ def _norm(function: Any, norm: Norm, given: Given) -> Tensor:
         return x.clone()  # as PyTorch does: no channels either
     checks.check(function, norm, given)
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        checks.check_batched(norm, given)
         return vectorised.forward(norm, given)[0]
     if torch.compiler.is_compiling() or type(x) not in (Tensor, torch.nn.Parameter):
         return operators.apply(norm, given)
@@ -92,9 +93,9 @@ def _norm(function: Any, norm: Norm, given: Given) -> Tensor:
 
 
 def _exportable(norm: Norm, given: Given) -> Tensor:
-    """PyTorch's own, which TorchScript and ONNX know."""
+    """PyTorch's own, for tracers and ONNX. A trace that runs under autocast gets float32 from it: hence `to`."""
     x, running_mean, running_var, weight, bias, momentum, eps = given
     if norm.groups is not None:
-        return torch.nn.functional.group_norm(x, norm.groups, weight, bias, eps)
+        return torch.nn.functional.group_norm(x, norm.groups, weight, bias, eps).to(x.dtype)
     function = torch.nn.functional.batch_norm if norm.kind == "batch" else torch.nn.functional.instance_norm
-    return function(x, running_mean, running_var, weight, bias, norm.own, momentum, eps)
+    return function(x, running_mean, running_var, weight, bias, norm.own, momentum, eps).to(x.dtype)

@@ -1,7 +1,8 @@
 """torch.nn's norms by name: each is PyTorch's own module with another forward.
 
 State dicts, extra_repr, initial values, checks of dimensions and everything else are theirs, and isinstance says so.
-`LayerNorm` and `RMSNorm` are `normlab.nn.modules`' without memory_efficient, and with torch.nn's arguments.
+`LayerNorm` and `RMSNorm` are `normlab.nn.modules`' without memory_efficient, and with torch.nn's arguments
+and torch.nn's rule for dtypes: the output has the input's.
 """
 
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from normlab.nn import functional as rows
+from normlab.nn.dtypes import ruled
 from normlab.nn.family import functional
 
 
@@ -75,13 +77,17 @@ class LayerNorm(torch.nn.LayerNorm):
     """torch.nn.LayerNorm by normlab: `normlab.nn.layer_norm` that saves its input."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """(*leading, *normalized_shape) to the same."""
-        return rows.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+        """(*leading, *normalized_shape) to the same, in its dtype; under autocast in that one."""
+        shape, eps = self.normalized_shape, self.eps
+        output = rows.norm(rows.layer_norm, input, shape, self.weight, self.bias, eps, False, rms=False, rule="input")
+        return output if output.dtype is input.dtype else ruled(output, input, "input")
 
 
 class RMSNorm(torch.nn.RMSNorm):
     """torch.nn.RMSNorm by normlab: `normlab.nn.rms_norm` that saves its input."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """(*leading, *normalized_shape) to the same."""
-        return rows.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+        """(*leading, *normalized_shape) to the same, in its dtype; under autocast in that one."""
+        shape, eps = self.normalized_shape, self.eps
+        output = rows.norm(rows.rms_norm, input, shape, self.weight, None, eps, False, rms=True, rule="input")
+        return output if output.dtype is input.dtype else ruled(output, input, "input")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.func import grad, vmap
 from torch.nn import functional
 
 from normlab import nn
@@ -28,6 +29,9 @@ SAME = {
     "eps below 0 in evaluation": ("batch_norm", X, FIVE, FIVE, *NOTHING, False, 0.1, -1.0),
     "num_groups is no int": ("group_norm", X, 2.0),
     "weight is no tensor": ("group_norm", X, 5, [1]),
+    "running_mean with a gradient": ("batch_norm", X, FIVE.clone().requires_grad_(), FIVE, *NOTHING, True),
+    "running_var with a gradient": ("batch_norm", X, FIVE, FIVE.clone().requires_grad_(), *NOTHING, False),
+    "instance norm's running_mean with one": ("instance_norm", X, FIVE.clone().requires_grad_(), FIVE),
     "integers": ("batch_norm", X.long(), *NOTHING, *NOTHING, True),
 }
 
@@ -91,3 +95,28 @@ def test_modules_check_dimensions_as_torch_s(norm, shape, text):
     with pytest.raises(ValueError) as found:  # noqa: PT011  # the text is compared below
         norm(torch.randn(shape))
     assert str(found.value) == text
+
+
+@pytest.mark.parametrize("name", ["BatchNorm1d", "InstanceNorm1d"])
+def test_vmap_over_running_statistics_tells_what_torch_tells(name):
+    x = torch.randn(3, 2, 4, 5)
+    options = {"track_running_stats": True}
+    mine, theirs = getattr(nn, name)(4, **options), getattr(torch.nn, name)(4, **options)
+
+    def summed(norm):
+        return lambda x: norm(x).square().sum()
+
+    for transform in (vmap, lambda norm: vmap(grad(summed(norm))), lambda norm: vmap(vmap(lambda x: norm(x[None])))):
+        with pytest.raises(RuntimeError) as wanted:
+            transform(theirs)(x)
+        with pytest.raises(RuntimeError) as found:
+            transform(mine)(x)
+        assert str(wanted.value).split("If you are using a prebuilt")[0] == str(found.value)
+    assert not mine.running_mean.any()
+    torch.testing.assert_close(vmap(mine.eval())(x), vmap(theirs.eval())(x))
+
+
+def test_running_statistics_with_a_gradient_are_taken_where_none_is_asked_for():
+    running = [FIVE.clone().requires_grad_() for _ in range(2)]
+    with torch.no_grad():
+        torch.testing.assert_close(nn.batch_norm(X, *running), functional.batch_norm(X, *running))

@@ -109,3 +109,12 @@ def test_tracing_and_onnx_get_aten_s_operators(monkeypatch):
         program = torch.export.export(norm, (x,))
         assert not any("normlab" in str(node.target) for node in program.graph.nodes)
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize("norm", NORMS, ids=lambda norm: type(norm).__name__)
+def test_traced_under_autocast_the_output_has_the_input_s_dtype_too(norm):
+    norm, x = copy.deepcopy(norm).eval(), torch.randn(2, 4, 3, 3).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        with warnings.catch_warnings(category=DeprecationWarning, action="ignore"):
+            traced = torch.jit.trace(norm, x)
+        torch.testing.assert_close(traced(x), norm(x), rtol=2e-2, atol=2e-2)

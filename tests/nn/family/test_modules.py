@@ -86,6 +86,23 @@ def test_running_statistics_of_the_kernels_are_those_of_pytorch_s_operations():
         torch.testing.assert_close(*found)
 
 
+@pytest.mark.parametrize("world", ["auto", "simulator"])
+@pytest.mark.parametrize("shape", [(2, 0, 3), (0, 0, 3), (2, 0), (2, 0, 3, 4)])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_group_norm_of_no_channels_is_empty(groups, shape, world):
+    results = []
+    for function in (nn.group_norm, functional.group_norm):
+        x, weight = torch.randn(shape, requires_grad=True), torch.ones(0, requires_grad=True)
+        with nn.engine(world):
+            output = function(x, groups, weight, weight)
+            output.sum().backward()
+        results.append((output, x.grad, weight.grad))
+    torch.testing.assert_close(*results)
+    compiled = torch.compile(nn.group_norm, fullgraph=True, backend="aot_eager")  # torch's own raises
+    assert compiled(x, groups).shape == shape
+    torch.compiler.reset()
+
+
 def test_half_inputs_with_float32_parameters_and_statistics():
     mine, theirs = pair("BatchNorm1d", 3)
     x = torch.randn(16, 3, 7).bfloat16()
@@ -122,6 +139,24 @@ def test_a_norm_without_torch_s_defaults():
     torch.testing.assert_close(mine(x), theirs(x))
     torch.testing.assert_close(nn.RMSNorm(4)(x), torch.nn.RMSNorm(4)(x))  # eps=None
     torch.testing.assert_close(nn.GroupNorm(3, 3, 1e-2, affine=False)(x), functional.group_norm(x, 3, eps=1e-2))
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm"])
+def test_layer_and_rms_norm_give_the_input_s_dtype_as_torch_s(name, half):
+    mine, theirs = pair(name, 8)
+    for dtype in (torch.float32, half):
+        for input_dtype in (torch.float32, half):
+            if name == "LayerNorm" and (dtype, input_dtype) == (half, torch.float32):
+                continue  # torch takes no such mix
+            x = torch.randn(3, 8).to(input_dtype)
+            tolerance = 1e-5 if input_dtype == torch.float32 else 2e-2
+            torch.testing.assert_close(mine.to(dtype)(x), theirs.to(dtype)(x), rtol=tolerance, atol=tolerance)
+    with pytest.raises(RuntimeError, match="mixed dtype"):
+        mine.double()(torch.randn(3, 8))
+    mine.float()
+    with torch.autocast("cpu", half):
+        assert mine(torch.randn(3, 8)).dtype == half
 
 
 def test_a_small_network_learns_what_it_learns_with_torch_s_norms():
