@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 
 from normlab import arguments, ops, replay
-from normlab.arrays import FLOATS, Home, HostHome, InterfaceHome, dtype_name, home_of, is_torch
+from normlab.arrays import FLOATS, Home, HostHome, dtype_name, home_of, is_torch
 from normlab.index_sets import plot_index_sets
 from normlab.kernels import family as kernels
 from normlab.kernels.step import Chains
@@ -246,6 +246,9 @@ def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, ep
     sets = view.sets(norm, groups)
     held, gamma, beta = home.operand(given[0], sets.shape), home.operand(weight, (c,)), home.operand(bias, (c,))
     tracked = home.operand(running_mean, (c,)), home.operand(running_var, (c,))
+    if own:
+        for (name, array), operand in zip(running.items(), tracked, strict=True):
+            _check_updatable(name, array, operand)
     output = home.empty(sets.shape, FLOATS[dtype_name(x)])
     make = home.empty if prod(view.shape) else home.zeros  # nothing has no statistics
     mean, invvar = (make((sets.total,), statistics) for _ in range(2))
@@ -256,8 +259,8 @@ def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, ep
             kernels.forward(home.launch, home, walked, held, gamma, beta, eps, mean, variance, invvar, output)
             if variance is not None:
                 kernels.launch_update(home.launch, mean, variance, sets.batches, momentum, *tracked)
-                for (name, array), operand in zip(running.items(), tracked, strict=True):
-                    _write_back(home, name, array, operand)
+                for array, operand in zip(running.values(), tracked, strict=True):
+                    _write_back(home, array, operand)
         else:
             kernels.launch_use(home.launch, *tracked, eps, mean, invvar)
             walked.launch_output(home.launch, held, mean, invvar, gamma, beta, output)
@@ -369,16 +372,24 @@ def _check_pair(name: str, array: Any, other_name: str, other: Any) -> None:
         arguments.check_dtype(other_name, other, dtype_name(array), f"as {name}")
 
 
-def _write_back(home: Home, name: str, array: Any, operand: Any) -> None:
+def _check_updatable(name: str, array: Any, operand: Any) -> None:
+    """Raise before anything is launched if a running statistic cannot be written to, so that neither is."""
+    if array is None or is_torch(array):
+        return
+    if isinstance(array, np.ndarray):
+        if not array.flags.writeable:
+            raise ValueError(f"{name} must be writable, because it is updated in place")
+    elif operand.pointer != array.__cuda_array_interface__["data"][0]:
+        raise ValueError(f"{name} must be contiguous, because it is updated in place")
+
+
+def _write_back(home: Home, array: Any, operand: Any) -> None:
     """Bring what a kernel has written to the caller's array, where the operand is a copy of it."""
-    if isinstance(home, InterfaceHome):
-        if operand.pointer != array.__cuda_array_interface__["data"][0]:
-            raise ValueError(f"{name} must be contiguous, because it is updated in place")
-    elif isinstance(home, HostHome):
+    if isinstance(home, HostHome):
         new = home.give_back(operand, tuple(array.shape))
         if is_torch(array):
             array.detach().copy_(new)
         else:
             array[...] = new
-    elif operand.pointer != array.data_ptr():
+    elif is_torch(array) and operand.pointer != array.data_ptr():
         array.detach().copy_(operand.owner)

@@ -51,3 +51,14 @@ def test_through_pytorch_they_are_within_the_bounds(norm, dtype, storage, world)
         getattr(nn, f"{norm}_norm")(tensor(one.x), *after, None, None, True, 0.3)
     how = one.arithmetic if world == "simulator" else vectorised_arithmetic(one)
     hold_running("nn", one, before, [array(values) for values in after], 0.3, how)
+
+
+@pytest.mark.parametrize("norm", [family.batch_norm, family.instance_norm])
+def test_both_running_statistics_are_updated_or_neither(norm):
+    x, mean, var = np.ones((3, 4, 5), np.float32), np.zeros(4, np.float32), np.ones(4, np.float32)
+    var.flags.writeable = False
+    with pytest.raises(ValueError, match="running_var must be writable, because it is updated in place"):
+        norm(x, mean, var)
+    assert not mean.any()
+    given = (mean, var, None, None, False)
+    assert norm(x, *given)[0].shape == x.shape, "in evaluation they are only read"
