@@ -8,7 +8,7 @@ import torch
 from draws import DTYPES
 from family.examples import TOGETHER, channels_last, example, few_blocks
 from family.test_on_gpu import numpy_results, results_of
-from family.test_traffic import COPIED, SECTOR, STORED
+from family.test_traffic import SECTOR, STORED
 from nn.family.faces import like_memory_of
 from nn.norms import array, tensor
 from sim.sanitizing.test_ladders import Memory, launcher
@@ -19,6 +19,8 @@ from normlab.kernels import family as kernels
 from normlab.kernels.family import together
 from normlab.kernels.family.sets import Sets
 from normlab.sim import trace
+
+COPIED = "sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum"
 
 # (N, C, *spatial): ten vectors, 34 in two stacks (in 16 bits half as many, in one), a matrix, few vectors
 SHAPES = [(2, 40, 9, 8), (2, 136, 53), (301, 16), (1, 8, 2, 3, 101)]
