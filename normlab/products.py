@@ -31,7 +31,7 @@ def sgemm(a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 0.0, 
         step: a step of the SGEMM ladder by name; None: the best one.
 
     Returns:
-        (M, N), float32, C-contiguous, of a's kind and on its device.
+        (M, N), float32, C-contiguous, of a's kind and on its device. It belongs to no autograd graph.
 
     Raises:
         ValueError: shapes that do not fit, c missing, arrays on different devices, an unknown step.
