@@ -1,6 +1,7 @@
 """LayerNorm -> linear with one array kept: beside PyTorch's two layers, in values and in bytes."""
 
 import re
+from functools import cache
 
 import numpy as np
 import pytest
@@ -44,11 +45,22 @@ def by_torch(x, gamma, beta, weight, grad, dtype):
     return [output.detach(), *(None if t is None else t.grad for t in given)], sum(kept.values())
 
 
-def assert_as_close_as_torch(given, step):
-    """Our output and gradients against the truth, no more than a few times as far off as PyTorch's two layers."""
+def by_us(given, step):
+    """Our output, what is kept for the backward, and the gradients."""
     x, gamma, beta, weight, grad = given
     output, kept = layer_norm_linear_forward(x, gamma, beta, weight, step=step)
-    ours = output, *layer_norm_linear_backward(grad, kept, gamma, beta, weight, step=step)
+    return output, kept, layer_norm_linear_backward(grad, kept, gamma, beta, weight, step=step)
+
+
+@cache
+def simulated(size, step):
+    """The same of a whole problem, for more than one test: 130 rows take seconds."""
+    return by_us(problem(size=size), step)
+
+
+def assert_as_close_as_torch(given, output, gradients):
+    """Our output and gradients against the truth, no more than a few times as far off as PyTorch's two layers."""
+    ours = output, *gradients
     truth, _ = by_torch(*given, torch.float64)
     theirs, _ = by_torch(*given, torch.float32)
     for what, mine, other, want in zip(("output", "x", "gamma", "beta", "weight"), ours, theirs, truth, strict=True):
@@ -63,7 +75,9 @@ def assert_as_close_as_torch(given, step):
 @pytest.mark.parametrize(("size", "step"), SIZES)
 @pytest.mark.parametrize("device", DEVICES)
 def test_values_are_as_close_to_the_truth_as_pytorch_s_two_layers(device, size, step):
-    assert_as_close_as_torch(problem(device, size), step)
+    given = problem(device, size)
+    output, _, gradients = simulated(size, step) if device == "cpu" else by_us(given, step)
+    assert_as_close_as_torch(given, output, gradients)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -72,16 +86,15 @@ def test_channels_of_a_gamma_of_0_learn(device):
     given = problem(device)
     given[1][::5] = 0
     given[1][1] = 1e-7
-    assert_as_close_as_torch(given, STEP)
-    _, kept = layer_norm_linear_forward(*given[:4], step=STEP)
+    output, kept, gradients = by_us(given, STEP)
+    assert_as_close_as_torch(given, output, gradients)
     assert kept.columns.tolist() == [0, 1, 5, 10, 15, 20]
 
 
 @pytest.mark.parametrize(("size", "step"), SIZES)
 def test_each_product_is_within_its_bound_given_what_it_multiplies(size, step):
-    x, gamma, beta, weight, grad = problem(size=size)
-    output, kept = layer_norm_linear_forward(x, gamma, beta, weight, step=step)
-    found = layer_norm_linear_backward(grad, kept, gamma, beta, weight, step=step)
+    _, _, _, weight, grad = problem(size=size)
+    output, kept, found = simulated(size, step)
     for got, left, right in ((output, kept.normalised, weight.T), (found.weight, grad.T, kept.normalised)):
         oracle.assert_within(got, oracle.product(left, right), oracle.product_bound(left, right), "product")
 
@@ -96,18 +109,16 @@ def test_half_of_what_pytorch_keeps_is_kept():
 
 
 def test_numpy_arrays_come_back_as_such():
-    x, gamma, beta, weight, grad = (tensor.numpy() for tensor in problem())
-    output, kept = layer_norm_linear_forward(x, gamma, beta, weight, step=STEP)
-    found = layer_norm_linear_backward(grad, kept, gamma, beta, weight, step=STEP)
+    output, kept, found = by_us([tensor.numpy() for tensor in problem()], STEP)
     assert all(isinstance(array, np.ndarray) for array in (output, *kept, *found))
 
 
 @pytest.mark.parametrize("absent", [("gamma",), ("beta",), ("gamma", "beta")])
 def test_gamma_and_beta_may_be_absent_in_both_directions(absent):
     x, gamma, beta, weight, grad = problem()
-    assert_as_close_as_torch(
-        [x, None if "gamma" in absent else gamma, None if "beta" in absent else beta, weight, grad], STEP
-    )
+    given = [x, None if "gamma" in absent else gamma, None if "beta" in absent else beta, weight, grad]
+    output, _, gradients = by_us(given, STEP)
+    assert_as_close_as_torch(given, output, gradients)
 
 
 # ---- errors, before anything is launched ----------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def _context() -> BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", worker.__name__])
+    context.set_forkserver_preload(["__main__", "normlab.course.warm"])  # by name: it is not for this process
     return context
 
 

@@ -82,7 +82,7 @@ def test_a_backward_is_found_by_its_forward_and_bits_are_the_same(straight, monk
     parameters = [torch.rand_like(one) + 0.5 for one in parameters]
     parameters[0][3] = 0  # a column that "exact" keeps
     function, x = norm(memory_efficient), torch.randn(SHAPE)
-    runs = [run(function, x, *parameters) for _ in range(5)]
+    runs = [run(function, x, *parameters) for _ in range(3)]
     before = len(asked)
     runs.append(run(function, x, *parameters))
     assert len(asked) == before  # nobody asked for a signature any more
@@ -101,7 +101,7 @@ def test_a_forward_is_found_by_the_one_before_and_bits_are_the_same(straight, mo
     asked = calls_of(ops, "forward_signature", monkeypatch)
     parameters = [torch.randn(SHAPE[1]) for _ in range(2 if norm is layer else 1)]
     function, x = norm(memory_efficient), torch.randn(SHAPE)
-    runs = [run(function, x, *parameters) for _ in range(5)]
+    runs = [run(function, x, *parameters) for _ in range(4)]
     before = len(asked)
     runs.append(run(function, x, *parameters))
     others = [torch.randn_like(one) for one in (x, *parameters)]
@@ -119,7 +119,7 @@ def test_a_forward_is_found_by_the_one_before_and_bits_are_the_same(straight, mo
 def test_other_parameters_shapes_and_eps_are_noticed_after_right_calls_too(straight):
     x, one, other = torch.randn(SHAPE), torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
     ways = (one, None), (None, other), (one, other), (None, None)
-    for weight, bias in ways * 5 + tuple(way for way in ways for _ in range(5)) + ways:
+    for weight, bias in ways * 3 + tuple(way for way in ways for _ in range(5)) + ways:
         want = torch.nn.functional.layer_norm(x, SHAPE[1:], weight, bias)
         torch.testing.assert_close(layer(False)(x, weight, bias), want)
     want = torch.nn.functional.rms_norm(x, SHAPE[1:], one, 1e-5)
@@ -131,15 +131,16 @@ def test_other_parameters_shapes_and_eps_are_noticed_after_right_calls_too(strai
 
 
 def test_shortcuts_are_no_longer_made_where_shapes_change_all_the_time(straight, monkeypatch):
+    monkeypatch.setattr(replay, "SHORTCUTS", 3)  # of 64, which take as long as they are many
     made = calls_of(replay, "shortcut", monkeypatch)
     weight, bias = torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
     with torch.no_grad():
         for rows in (1, 2) * 4:
             layer(False)(torch.randn(rows, SHAPE[1]), weight, bias)
         assert not made  # no two after each other were alike
-        for rows in (1, 1, 2, 2) * replay.SHORTCUTS:
+        for rows in (1, 1, 2, 2) * 3:  # twice as many pairs as shortcuts are made
             layer(False)(torch.randn(rows, SHAPE[1]), weight, bias)
-    assert len(made) == replay.SHORTCUTS
+    assert len(made) == 3
 
 
 def test_a_shape_that_cannot_be_hashed_is_one_like_others(straight):
@@ -155,19 +156,19 @@ def test_a_shape_that_cannot_be_hashed_is_one_like_others(straight):
 def test_a_shortcut_keeps_no_tensor_alive(straight):
     weight, bias = torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
     given = []
-    for _ in range(6):
+    for _ in range(5):
         x = torch.randn(SHAPE, requires_grad=True)
         layer(False)(x, weight, bias).backward(torch.ones(SHAPE))
         given.append(weakref.ref(x))
     del x
     straight()  # forgets what was checked
     gc.collect()
-    assert [one() for one in given] == [None] * 6
+    assert [one() for one in given] == [None] * 5
 
 
 def test_mistakes_are_told_after_right_calls_too(straight):
     x, weight, bias = torch.randn(SHAPE), torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
-    for _ in range(5):
+    for _ in range(4):
         layer(False)(x, weight, bias)
     for kind, text, wrong in [
         (RuntimeError, "expected input with shape", (x[:, :-1].contiguous(), weight, bias)),
@@ -184,7 +185,7 @@ def test_mistakes_are_told_after_right_calls_too(straight):
 
 def test_what_looks_on_is_noticed_after_right_calls_too(straight):
     x, weight, bias = torch.randn(SHAPE), torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
-    for _ in range(5):
+    for _ in range(4):
         want = layer(False)(x, weight, bias)
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(False)(x, weight, bias).dtype == torch.bfloat16

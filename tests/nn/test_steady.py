@@ -11,6 +11,8 @@ from normlab import keeping, nn, ops
 from normlab.engine import using
 from normlab.nn import launched, room
 
+COLUMNS = 97  # and one row: for which kernels have few threads, 64 a forward
+
 
 @pytest.fixture
 def kept(monkeypatch):
@@ -38,7 +40,7 @@ def gradients(norm, x):
 
 
 def norm_of(kind=nn.FusedLayerNorm):
-    norm = kind(36, memory_efficient="exact")
+    norm = kind(COLUMNS, memory_efficient="exact")
     with torch.no_grad():
         norm.weight.uniform_(0.5, 1.5)
     return norm
@@ -62,20 +64,20 @@ def test_steps_of_an_optimizer_change_nothing_until_a_column_comes_near_risk(kep
     norm = norm_of(kind)
     optimizer = Changes(norm.weight)
     for _ in range(6):
-        gradients(norm, torch.randn(3, 36, requires_grad=True))
+        gradients(norm, torch.randn(1, COLUMNS, requires_grad=True))
         optimizer.step(lambda weight: weight.mul_(1.01))
     assert kept == [0, 0], "the first counts, and the second is recorded"
     optimizer.step(lambda weight: weight[:3].fill_(1.5e-5))  # near: at risk with a gamma half as large
-    gradients(norm, torch.randn(3, 36, requires_grad=True))  # with the room of the GPU's last word; it asks again
+    gradients(norm, torch.randn(1, COLUMNS, requires_grad=True))  # with the room of the GPU's last word; it asks again
     assert kept == [0, 0]
     optimizer.step(lambda weight: weight[:3].fill_(0.5e-5))
-    gradients(norm, torch.randn(3, 36, requires_grad=True))
+    gradients(norm, torch.randn(1, COLUMNS, requires_grad=True))
     assert kept == [0, 0, 8], "room in time, without a warning"
 
 
 def test_whatever_else_changes_goes_the_long_way(kept):
     norm = norm_of()
-    x = torch.randn(3, 36, requires_grad=True)
+    x = torch.randn(1, COLUMNS, requires_grad=True)
     for _ in range(4):
         gradients(norm, x)
     assert kept == [0, 0]
@@ -88,14 +90,14 @@ def test_whatever_else_changes_goes_the_long_way(kept):
     for _ in range(3):
         gradients(norm, x)
     assert kept == [0, 0, 1, 0], "counted, and known from before"
-    norm.bias.data = torch.full((36,), 1e6)  # another tensor, the same parameter and version
+    norm.bias.data = torch.full((COLUMNS,), 1e6)  # another tensor, the same parameter and version
     gradients(norm, x)
-    assert kept[4:] == [36]
+    assert kept[4:] == [COLUMNS]
 
 
 def test_another_eps_or_dtype_asks_another_question(kept):
     norm = norm_of()
-    x = torch.randn(3, 36, requires_grad=True)
+    x = torch.randn(1, COLUMNS, requires_grad=True)
     for _ in range(3):
         gradients(norm, x)
     norm.eps = 1e-6
@@ -106,7 +108,7 @@ def test_another_eps_or_dtype_asks_another_question(kept):
 
 def test_a_change_that_no_counter_shows_is_told_by_the_gpu(kept):
     norm = norm_of()
-    x = torch.randn(3, 36, requires_grad=True)
+    x = torch.randn(1, COLUMNS, requires_grad=True)
     for _ in range(3):
         gradients(norm, x)
     norm.weight.data[:2] = 0
@@ -123,11 +125,11 @@ def test_a_change_that_no_counter_shows_is_told_by_the_gpu(kept):
 def test_what_is_known_of_parameters_that_are_gone_goes_too(kept):
     norm = norm_of()
     for _ in range(3):
-        gradients(norm, torch.randn(3, 36, requires_grad=True))
+        gradients(norm, torch.randn(1, COLUMNS, requires_grad=True))
     assert len(room._steady) == 1
     del norm
     gc.collect()
-    gradients(norm_of(), torch.randn(3, 36, requires_grad=True))
+    gradients(norm_of(), torch.randn(1, COLUMNS, requires_grad=True))
     assert room._steady == {}
 
 
@@ -151,7 +153,7 @@ def test_what_threads_share_changes_under_the_lock_alone(kept, monkeypatch):
     for _ in range(2):
         norm = norm_of()
         for _ in range(3):
-            gradients(norm, torch.randn(3, 36, requires_grad=True))
+            gradients(norm, torch.randn(1, COLUMNS, requires_grad=True))
         assert len(room._steady) == 1, "noted, and those before it gone"
         del norm
         gc.collect()

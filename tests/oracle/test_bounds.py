@@ -99,7 +99,7 @@ def test_no_correct_kernel_exceeds_its_bounds(data):
     compare(kernel, *problem, own_statistics=data.draw(st.booleans()))
 
 
-def reached(kernel, memory_efficient, *, n1=7, n2=769):
+def reached(kernel, memory_efficient, *, n1=3, n2=769):
     """The largest error / bound of every quantity over ordinary but adverse inputs, without and with parameters."""
     best = {}
     for rows, (same_gradient, affine) in product(ORDINARY, [(False, False), (True, False), (False, True)]):

@@ -67,16 +67,18 @@ def test_spawned_processes_simulate_and_numba_s_own_switch_does_not_matter():
     assert done.stderr == "normlab run: NUMBA_ENABLE_CUDASIM is ignored: kernels run in normlab's simulator\n"
 
 
-def test_options_behind_the_script_are_the_script_s():
-    done = normlab_run("matmul_shared.py", "--help")
-    assert done.returncode == 0
-    assert done.stdout.startswith("usage: matmul_shared.py [-h] [--rows ROWS]")
-
-
-def test_options_of_normlab_behind_the_script_are_noticed():
-    done = normlab_run("exits.py", "nothing", "--sanitize")
-    assert done.returncode == 0
-    assert "'nothing', '--sanitize']" in done.stdout  # still the program's
+def test_options_behind_the_script_are_the_script_s(monkeypatch):
+    """As what comes with them is told; `test_programs` runs programs with arguments."""
+    ran = []
+    monkeypatch.setattr("normlab.run.run_program", lambda *given: ran.append(given) or 0)
+    done = CliRunner().invoke(app, ["run", "matmul_shared.py", "--help"])
+    assert (done.exit_code, done.output) == (0, "")
+    done = CliRunner().invoke(app, ["run", "exits.py", "nothing", "--sanitize"])
+    assert ran == [
+        ("matmul_shared.py", ["--help"], False, False, None),
+        ("exits.py", ["nothing", "--sanitize"], False, False, None),
+    ]
+    assert done.exit_code == 0
     assert done.stderr == (
         "normlab run: --sanitize after SCRIPT is an argument of the program; normlab's own comes before: "
         "normlab run --sanitize exits.py\n"

@@ -53,6 +53,12 @@ def function_results(function, sample):
     return [*results, *(one for one in tensors if not one.requires_grad)]
 
 
+def shapes(sample):
+    """What tells samples apart but for their tensors' values."""
+    given = {"input": sample.input, **dict(enumerate(sample.args)), **sample.kwargs}
+    return str({name: getattr(one, "shape", one) for name, one in given.items()})
+
+
 def test_the_samples_were_found():
     assert {one.name for one in OPERATORS} == {f"nn.functional.{name}" for name in NAMES}
     assert {one.module_cls.__name__ for one in INFOS} == set(MODULES)
@@ -65,9 +71,13 @@ def test_the_samples_were_found():
 )
 def test_functions(operator, dtype, device, engine):
     ours = getattr(nn, operator.name.removeprefix("nn.functional."))
-    count = 0
+    count, simulated = 0, set()
     for sample in operator.sample_inputs("cpu", dtype, requires_grad=True):
         count += 1
+        if engine == "simulator":
+            if (alike := shapes(sample)) in simulated:  # torch gives each of group_norm's four times
+                continue
+            simulated.add(alike)
         with nn.engine(engine):
             got = function_results(ours, sample.transform(lambda given: placed(given, device)))
         close(got, function_results(operator.op, sample), dtype)
