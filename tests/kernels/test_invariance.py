@@ -415,30 +415,44 @@ def test_a_long_row_has_the_same_gradient_in_every_batch_on_a_gpu(n2, dtype, rms
         assert bits(got) == bits(want[:n1]), n1
 
 
-def test_many_rows_a_cluster_are_right_and_nothing_is_found(monkeypatch):
-    """Rows of up to 512 columns, whose turns the simulator has the time for."""
+HELD, READ_AGAIN = (Deal(64, 2, 2, False), 2), (Deal(64, 3, 4, False), 1)  # by registers, a row's vectors; or not
+FORMS = {  # slices, multiprocessors, shared memory; are parameters there, do registers hold a row, by how many blocks
+    "parameters in global memory": (HELD, 1, 2**13, (False, False, 1)),
+    "held": (HELD, 1, 2**17, (True, True, 1)),
+    "few rows": (HELD, 132, 2**17, (True, True, 2)),
+    "read again": (READ_AGAIN, 1, 2**17, (True, False, 1)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_many_rows_a_cluster_are_right_and_nothing_is_found(form, monkeypatch):
+    """Rows of up to 512 columns, whose turns the simulator has the time for: a first, a last and one between."""
     few_stay(monkeypatch)
     monkeypatch.setattr(step_7_clusters, "SMALLEST_BLOCK", 32)
+    monkeypatch.setattr(step_7_clusters, "KEPT", 128)
+    (deal, blocks), processors, room, (shared, kept, spread) = FORMS[form]
+    slices(deal, monkeypatch, blocks)
+    monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: processors)
+    monkeypatch.setattr(step_7_clusters, "block_shared_bytes", lambda capability: room)
+    built = built_plans(monkeypatch)
+    case, step = random_case(3, 452, np.float32), step_of("forward", "clusters")
+    with using("simulator"):
+        for one in (case, replace(case, weight=None), replace(case, bias=None)):
+            examine_forward(one, step)
+            if one is case or (shared and spread == 1):  # where it matters in what order which parameters come
+                sanitized(one, step, False)
+    assert {(plan.parameter_bytes > 0, plan.kept, plan.spread) for plan in built} == {(shared, kept, spread)}
+
+
+@both_paths
+def test_many_rows_a_cluster_are_right_backward_and_nothing_is_found(memory_efficient, monkeypatch):
+    few_stay(monkeypatch)
     layout = Layout(Deal(64, 1, 4, False), 2, 2, 3, 1, 4, 4)
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: layout)
-    built = built_plans(monkeypatch)
-    case = random_case(5, 452, np.float32)
-    monkeypatch.setattr(step_7_clusters, "KEPT", 128)
-    few, many = (Deal(64, 2, 2, False), 2), (Deal(64, 3, 4, False), 1)  # vectors, that registers hold, or do not
+    case, step = random_case(5, 452, np.float32), step_of("backward", "pipelined")
     with using("simulator"):
-        # parameters from global memory; from shared memory, where many rows' are; few rows, by twice as many blocks
-        for (deal, blocks), processors, room in ((few, 1, 2**13), (few, 1, 2**17), (few, 132, 2**17), (many, 1, 2**17)):
-            slices(deal, monkeypatch, blocks)
-            monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array, found=processors: found)
-            monkeypatch.setattr(step_7_clusters, "block_shared_bytes", lambda capability, found=room: found)
-            for one in (case, replace(case, weight=None), replace(case, bias=None)):
-                examine_forward(one, step_of("forward", "clusters"))
-                sanitized(one, step_of("forward", "clusters"), False)
-        forms = dict.fromkeys((plan.parameter_bytes > 0, plan.kept, plan.spread) for plan in built)
-        assert list(forms) == [(False, False, 1), (True, True, 1), (True, True, 2), (True, False, 1)]
-        for memory_efficient in (False, True):
-            examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
-            sanitized(case, step_of("backward", "pipelined"), memory_efficient)
+        examine_backward(case, None, step, memory_efficient)
+        sanitized(case, step, memory_efficient)
 
 
 @both_paths
