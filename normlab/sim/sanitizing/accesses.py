@@ -53,7 +53,8 @@ class WatchedArray(ObservedArray):
             else:
                 region.reads[address] = together(seen, access)
             return value
-        if region.settled and region.is_settled(address, access, self.itemsize):
+        settled, simple = region.settled, region.garbage is None and not region.left
+        if settled and simple and (address, id(access[1]), access[2]) in settled and region.unit == self.itemsize:
             seen = region.reads.get(address)
             if seen is access or (type(seen) is list and seen[-1] is access):
                 observer.again()
@@ -80,10 +81,11 @@ class WatchedArray(ObservedArray):
         if access is None or access[1] is not frame.f_code:  # else `access`, cut short
             access = observer.access(frame)
         region: Region = self.buffer.state
-        unfenced = access[0].thread.fenced_for_block is NOTHING
-        if region.settled and unfenced and region.is_settled(address, access, self.itemsize):
-            self.raw[key] = value
-            return
+        settled, simple = region.settled, region.garbage is None and not region.left
+        if settled and simple and (address, id(access[1]), access[2]) in settled and region.unit == self.itemsize:
+            if access[0].thread.fenced_for_block is NOTHING:  # the instruction has had enough races here
+                self.raw[key] = value
+                return
         observer.write_at(self, key, value, address, access)
 
 
