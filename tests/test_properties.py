@@ -1,5 +1,6 @@
 """What norms have in common, whatever the data: invariances, orthogonality, independence of rows and of schedules."""
 
+import itertools
 import sys
 from dataclasses import replace
 
@@ -215,7 +216,7 @@ def test_blocks_stride_over_rows_beyond_the_grid_limit(monkeypatch):
 def adversarial_cases(rms):
     """Few columns, values of one sign, means above the spread: where roundings add up instead of cancelling."""
     n1 = 3
-    for seed, (n2, mean) in enumerate([(2, 1.0), (3, 30.0), (5, 1.0), (8, 30.0)]):
+    for seed, (n2, mean) in enumerate(itertools.product([2, 3, 5, 8], [1.0, 30.0])):
         rng = np.random.default_rng(seed)
         x = (mean + rng.normal(size=(n1, n2))).astype(np.float32)
         weight, bias, grad = (1 + rng.random(shape).astype(np.float32) for shape in (n2, n2, (n1, n2)))

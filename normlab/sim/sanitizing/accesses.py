@@ -53,8 +53,13 @@ class WatchedArray(ObservedArray):
             else:
                 region.reads[address] = together(seen, access)
             return value
-        settled, simple = region.settled, region.garbage is None and not region.left
-        if settled and simple and (address, id(access[1]), access[2]) in settled and region.unit == self.itemsize:
+        if (
+            region.settled  # the instruction has had enough races here
+            and (address, id(access[1]), access[2]) in region.settled
+            and region.garbage is None
+            and not region.left
+            and region.unit == self.itemsize
+        ):
             seen = region.reads.get(address)
             if seen is access or (type(seen) is list and seen[-1] is access):
                 observer.again()
@@ -73,7 +78,7 @@ class WatchedArray(ObservedArray):
                 observer.write(self, key, value)
                 return
             address = found
-        if isinstance(value, ObservedRecord):
+        if type(value) is ObservedRecord:
             value = observer.whole(value)
         frame, clock = sys._getframe(1), observer.cuda.current.seen
         epoch = None if clock is None else clock.epoch
@@ -81,11 +86,16 @@ class WatchedArray(ObservedArray):
         if access is None or access[1] is not frame.f_code:  # else `access`, cut short
             access = observer.access(frame)
         region: Region = self.buffer.state
-        settled, simple = region.settled, region.garbage is None and not region.left
-        if settled and simple and (address, id(access[1]), access[2]) in settled and region.unit == self.itemsize:
-            if access[0].thread.fenced_for_block is NOTHING:  # the instruction has had enough races here
-                self.raw[key] = value
-                return
+        if (
+            region.settled  # the instruction has had enough races here
+            and (address, id(access[1]), access[2]) in region.settled
+            and region.garbage is None
+            and not region.left
+            and region.unit == self.itemsize
+            and access[0].thread.fenced_for_block is NOTHING
+        ):
+            self.raw[key] = value
+            return
         observer.write_at(self, key, value, address, access)
 
 
