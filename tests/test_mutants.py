@@ -34,7 +34,7 @@ from examine import (
 from family.examples import example, few_blocks
 
 from normlab import arguments, family, keeping, ops
-from normlab.engine import using
+from normlab.engine import use_gpu, using
 from normlab.kernels import BackwardProblem
 from normlab.sim import SimulationError, simulate
 
@@ -52,7 +52,7 @@ class Mutation(NamedTuple):
     module: str
     old: str
     new: str
-    check: str  # "file.py::test" or a name below
+    check: str  # "file.py::test", "file.py::test[its first argument]" or a name below
 
 
 MUTATIONS = [
@@ -102,20 +102,20 @@ MUTATIONS = [
     Mutation("one barrier: none", "kernels.forward.step_6_one_barrier", "cuda.syncthreads()  # all warps of a team have left their sums before any of them collects", "pass", "forward one_barrier"),
     Mutation("grouped: E[x²] - E[x]² between the groups", "stages.grouped", "deviation = sums[k] / cast(values, board) - center\n                squares[k] += cast(values, board) * (deviation * deviation)", "group = sums[k] / cast(values, board)\n                squares[k] += cast(values, board) * (group * group - center * center)", "forward one_barrier"),
     Mutation("team: one level short", "stages.team", "for level in range(levels):", "for level in range(levels - 1):", "forward one_barrier"),
-    Mutation("clusters: one phase for all rows", "kernels.forward.step_7_clusters", "phase = 1 - phase  # the next row's sums must not meet these, which others may still be reading", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
-    Mutation("clusters: the copies are not waited for", "kernels.forward.step_7_clusters", "wait_copies(later)  # for the thread's own copies: it reads no others", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
-    Mutation("clusters: the copies of a row that registers hold are not waited for", "kernels.forward.step_7_clusters", "wait_copies(later)  # for the thread's own copies: it reads no others", "if not kept:\n                wait_copies(later)", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
-    Mutation("clusters: the next row comes before this one is in registers", "kernels.forward.step_7_clusters", "for v in range(vectors):\n                    if whole or first + v * span < n2:\n                        load_bits_into(values, v * width, held, place + v * stretch, width, x)\n                fetch_row(held, place, x, following, first)  # to where this row lay\n", "fetch_row(held, place, x, following, first)\n                for v in range(vectors):\n                    if whole or first + v * span < n2:\n                        load_bits_into(values, v * width, held, place + v * stretch, width, x)\n", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
-    Mutation("clusters: the next row comes before this one's last pass", "kernels.forward.step_7_clusters", "take(values, held, place + v * stretch, x)\n                    if not kept and following < x.shape[0]:\n                        copy_async(held, place + v * stretch, x, (following, column), width)\n                    ", "if not kept and following < x.shape[0]:\n                        copy_async(held, place + v * stretch, x, (following, column), width)\n                    take(values, held, place + v * stretch, x)\n                    ", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
-    Mutation("clusters: the next row is not fetched", "kernels.forward.step_7_clusters", "fetch_row(held, place, x, following, first)  # to where", "commit_copies()  # to where", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
+    Mutation("clusters: one phase for all rows", "kernels.forward.step_7_clusters", "phase = 1 - phase  # the next row's sums must not meet these, which others may still be reading", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found[held]"),
+    Mutation("clusters: the copies are not waited for", "kernels.forward.step_7_clusters", "wait_copies(later)  # for the thread's own copies: it reads no others", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found[held]"),
+    Mutation("clusters: the copies of a row that registers hold are not waited for", "kernels.forward.step_7_clusters", "wait_copies(later)  # for the thread's own copies: it reads no others", "if not kept:\n                wait_copies(later)", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found[held]"),
+    Mutation("clusters: the next row comes before this one is in registers", "kernels.forward.step_7_clusters", "for v in range(vectors):\n                    if whole or first + v * span < n2:\n                        load_bits_into(values, v * width, held, place + v * stretch, width, x)\n                fetch_row(held, place, x, following, first)  # to where this row lay\n", "fetch_row(held, place, x, following, first)\n                for v in range(vectors):\n                    if whole or first + v * span < n2:\n                        load_bits_into(values, v * width, held, place + v * stretch, width, x)\n", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found[held]"),
+    Mutation("clusters: the next row comes before this one's last pass", "kernels.forward.step_7_clusters", "take(values, held, place + v * stretch, x)\n                    if not kept and following < x.shape[0]:\n                        copy_async(held, place + v * stretch, x, (following, column), width)\n                    ", "if not kept and following < x.shape[0]:\n                        copy_async(held, place + v * stretch, x, (following, column), width)\n                    take(values, held, place + v * stretch, x)\n                    ", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found[parameters in global memory]"),
+    Mutation("clusters: the next row is not fetched", "kernels.forward.step_7_clusters", "fetch_row(held, place, x, following, first)  # to where", "commit_copies()  # to where", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found[held]"),
     Mutation("clusters: many rows' parameters from global memory", "kernels.forward.step_7_clusters", "7 * processors else 2", "7 * processors else 100", "kernels/test_traffic.py::test_a_later_row_of_a_cluster_asks_for_no_parameters"),
-    Mutation("clusters: no barrier", "kernels.forward.step_7_clusters", "cluster_arrive_shared()\n                cluster_wait()  # all warps of the cluster have left their sums", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
+    Mutation("clusters: no barrier", "kernels.forward.step_7_clusters", "cluster_arrive_shared()\n                cluster_wait()  # all warps of the cluster have left their sums", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found[held]"),
     Mutation("clusters: few rows, all blocks of a slice take the first one's columns", "kernels.forward.step_7_clusters", "rank % spread * stretch + place", "place", "kernels/test_invariance.py::test_a_row_has_the_same_bits_however_many_blocks_share_it"),
-    Mutation("clusters: parameters are not waited for", "kernels.forward.step_7_clusters", "wait_copies(next_row)  # for the parameters", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
-    Mutation("clusters: parameters beside a row that registers hold are not waited for", "kernels.forward.step_7_clusters", "next_row = int(kept)", "next_row = 2 * int(kept)", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
-    Mutation("clusters: parameters beside a row that registers do not hold are not waited for", "kernels.forward.step_7_clusters", "next_row = int(kept)", "next_row = 1", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
+    Mutation("clusters: parameters are not waited for", "kernels.forward.step_7_clusters", "wait_copies(next_row)  # for the parameters", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found[held]"),
+    Mutation("clusters: parameters beside a row that registers hold are not waited for", "kernels.forward.step_7_clusters", "next_row = int(kept)", "next_row = 2 * int(kept)", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found[held]"),
+    Mutation("clusters: parameters beside a row that registers do not hold are not waited for", "kernels.forward.step_7_clusters", "next_row = int(kept)", "next_row = 1", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found[read again]"),
     Mutation("clusters: few rows, one warp's share is another's", "kernels.forward.step_7_clusters", "center = total / cast(max(size(n2, rank * warps + warp), 1), board)", "center = total / cast(max(size(n2, rank * deal.warps + warp), 1), board)", "kernels/test_invariance.py::test_a_row_has_the_same_bits_however_many_blocks_share_it"),
-    Mutation("clusters: blocks end while others read", "kernels.forward.step_7_clusters", "cluster_arrive_shared()\n            cluster_wait()  # no block ends while others read from its board", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
+    Mutation("clusters: blocks end while others read", "kernels.forward.step_7_clusters", "cluster_arrive_shared()\n            cluster_wait()  # no block ends while others read from its board", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found[held]"),
     Mutation("fused: the sum for grad_weight without x̂", "kernels.backward.step_2_fused", "sums_weight[at] += grad * value", "sums_weight[at] += grad", "backward fused saved"),
     Mutation("final sums: a part is left out", "kernels.backward.final_sums", "for k in range(1, THREADS_A_COLUMN):", "for k in range(2, THREADS_A_COLUMN):", "backward fused saved"),
     Mutation("few final sums: a row in flight is left out", "kernels.backward.final_sums", "for ahead in range(FEW_IN_FLIGHT):\n                for k in range(width):\n                    sums", "for ahead in range(FEW_IN_FLIGHT - 1):\n                for k in range(width):\n                    sums", "kernels/test_final_sums.py::test_few_rows_are_added_up_in_their_order"),
@@ -131,7 +131,7 @@ MUTATIONS = [
     Mutation("pipelined: two teams at one barrier", "kernels.backward.pipeline", "team_sync(team + 1, threads)\n                last_row", "team_sync(team // 2 + 1, threads)\n                last_row", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: every cluster's sums are the gradient", "kernels.backward.columns", "if parts.shape[0] > 1:", "if False:", "kernels/test_invariance.py::test_sums_of_several_blocks_are_right"),
     Mutation("pipelined: a single cluster's sums are no gradient", "kernels.backward.columns", "if parts.shape[0] > 1:", "if True:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
-    Mutation("pipelined: the second gradient's sums over the first's", "kernels.backward.columns", "cuda.syncthreads()  # what lies there has been read: the ring, or the sums for the other gradient", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found"),
+    Mutation("pipelined: the second gradient's sums over the first's", "kernels.backward.columns", "cuda.syncthreads()  # what lies there has been read: the ring, or the sums for the other gradient", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_backward_and_nothing_is_found"),
     Mutation("pipelined: a block ends while others read from its board", "kernels.backward.pipeline", "cluster_wait()  # no block ends while others read from its board", "pass", "kernels/test_invariance.py::test_rows_in_a_ring_of_one_stage_are_right_and_nothing_is_found"),
     Mutation("pipelined: gathered before all have left their sums", "kernels.backward.pipeline", "cluster_arrive_shared()\n            cluster_wait()  # all blocks' sums are in shared memory before others read them", "pass", "kernels/test_invariance.py::test_a_block_a_row_gathered_is_right_and_nothing_is_found"),
     Mutation("pipelined: a block ends while others gather", "kernels.backward.pipeline", "cluster_arrive_shared()\n            cluster_wait()  # no block ends while others read its sums", "pass", "kernels/test_invariance.py::test_a_block_a_row_gathered_is_right_and_nothing_is_found"),
@@ -289,6 +289,7 @@ ARGUMENTS = {
     "test_rows_and_parameters_are_read_without_bank_conflicts": lambda patch: (True, np.float32),
     "test_a_later_row_of_a_cluster_asks_for_no_parameters": lambda patch: (patch,),
     "test_many_rows_a_cluster_are_right_and_nothing_is_found": lambda patch: (patch,),
+    "test_many_rows_a_cluster_are_right_backward_and_nothing_is_found": lambda patch: (False, patch),
     "test_a_row_has_the_same_bits_however_many_blocks_share_it": lambda patch: (1748, False, patch),
     "test_rows_in_a_ring_of_one_stage_are_right_and_nothing_is_found": lambda patch: (False, patch),
     "test_a_block_a_row_gathered_is_right_and_nothing_is_found": lambda patch: (False, patch),
@@ -322,8 +323,8 @@ def run_check(check: str, monkeypatch):
     spec = importlib.util.spec_from_file_location(f"mutant_{Path(file).stem}", TESTS / file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    function = getattr(module, test)
-    return function(*ARGUMENTS.get(test, lambda patch: ())(monkeypatch))
+    test, _, first = test.removesuffix("]").partition("[")
+    return getattr(module, test)(*[first] * bool(first), *ARGUMENTS.get(test, lambda patch: ())(monkeypatch))
 
 
 @contextmanager
@@ -375,7 +376,17 @@ def test_the_suite_rejects_the_mutant(mutation, tmp_path, monkeypatch):
         assert "no longer in" not in str(found.value)
 
 
-@pytest.mark.parametrize("check", sorted({mutation.check for mutation in MUTATIONS}))
+def checks_to_accept() -> list[str]:
+    """All that the suite does not run by itself, with these very arguments, and one of every file.
+
+    That one shows that its tests work on modules imported afresh. Where there is a GPU the suite runs most tests there.
+    """
+    checks = sorted({mutation.check for mutation in MUTATIONS})
+    files = {check.partition("::")[0]: check for check in reversed(checks)}
+    return checks if use_gpu() else sorted(files.values())
+
+
+@pytest.mark.parametrize("check", checks_to_accept())
 def test_the_same_check_accepts_the_real_thing(check, tmp_path, monkeypatch):
     with imported_afresh(None, tmp_path, monkeypatch), using("simulator"):
         run_check(check, monkeypatch)

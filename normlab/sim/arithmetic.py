@@ -379,6 +379,8 @@ def _extreme(builtin: Callable[..., Any], beyond: Callable[[Any, Any], Any], neg
     """Return `max` or `min`: of floats as fmax and fmin, so a NaN is ignored, -0.0 < 0.0 and the wider type wins."""
 
     def of_two(a: Any, b: Any) -> Any:
+        if type(a) is int and type(b) is int:  # as the rest would, but indices are compared all the time
+            return builtin(a, b)
         if not isinstance(a, (float, np.floating)) and not isinstance(b, (float, np.floating)):
             result = builtin(a, b)
             return result if is_unsigned(a) == is_unsigned(b) else INTEGER_CASTS["int64"](result)
@@ -389,6 +391,8 @@ def _extreme(builtin: Callable[..., Any], beyond: Callable[[Any, Any], Any], neg
         return kind(a if beyond(a, b) or b != b else b)
 
     def compute(*values: Any, **options: Any) -> Any:
+        if len(values) == 2 and not options:
+            return of_two(*values)
         return builtin(*values, **options) if len(values) == 1 or options else reduce(of_two, values)
 
     return compute

@@ -53,10 +53,11 @@ def copy_async(cuda: "Cuda", target: Any, target_index: Any, source: Any, source
             f"bytes, to come from elements of {plain_source.dtype}"
         )
     source_width = size // plain_source.itemsize
-    for role, array, wanted in (("target", plain, "shared"), ("source", plain_source, "global")):
-        space = "shared" if cuda.shared.holds(array) else "global"
-        if space != wanted:
-            raise SimulationError(f"copy_async copies from global into shared memory; its {role} is in {space} memory")
+    copies = "copy_async copies from global into shared memory; its"
+    if not cuda.shared.holds(plain):
+        raise SimulationError(f"{copies} target is in global memory")
+    if cuda.shared.holds(plain_source):
+        raise SimulationError(f"{copies} source is in shared memory")
     key, source_key = vector_key(target, target_index, width), vector_key(source, source_index, source_width)
     if cuda.observer is None:
         values = neighbours(plain_source, source_key, source_width)
@@ -98,5 +99,7 @@ def neighbours(array: np.ndarray, key: tuple[int, ...], width: int) -> np.ndarra
     if min(key) < 0:
         raise IndexError(f"index {key} is negative, which an instruction that moves several elements does not wrap")
     plain: Any = np.asarray(array)
-    plain[(*key[:-1], key[-1] + width - 1)]  # raises, in NumPy's words
-    return plain[(*key[:-1], slice(key[-1], key[-1] + width))]
+    view = plain[(*key[:-1], slice(key[-1], key[-1] + width))]
+    if len(view) < width:
+        plain[(*key[:-1], key[-1] + width - 1)]  # raises, in NumPy's words
+    return view

@@ -181,6 +181,8 @@ class SharedMemory:
             where = DYNAMIC_ADDRESS if extents == (0,) else len(block.shared) * SHARED_SPACING
             array = self._cuda.observer.made(array, name, "shared", where, block)
         block.shared[site] = array
+        plain = plain_array(array)
+        block.shared_spans.append((pointer(plain), pointer(plain) + plain.nbytes, site))
 
     def holds(self, array: np.ndarray) -> bool:
         """Return whether an array is in the running block's shared memory."""
@@ -189,9 +191,8 @@ class SharedMemory:
     def _site_of(self, array: np.ndarray) -> Any:
         """Return the call that gave the running block the memory that `array` is in, None if there is none."""
         address = pointer(array)
-        for site, shared in self._cuda.current.block.shared.items():
-            plain = plain_array(shared)
-            if site != "dynamic" and 0 <= address - pointer(plain) < plain.nbytes:
+        for start, end, site in self._cuda.current.block.shared_spans:
+            if start <= address < end:
                 return site
         return None
 

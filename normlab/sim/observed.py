@@ -33,12 +33,12 @@ class Buffer:
 class ObservedArray:
     """An array in a kernel under observation: it has an array's attributes, and asks `observer` for every element."""
 
-    __slots__ = ("address", "buffer", "fields", "itemsize", "observer", "raw", "shape", "strides")
+    __slots__ = ("address", "buffer", "dtype", "fields", "itemsize", "observer", "raw", "shape", "strides")
 
     def __init__(self, raw: np.ndarray, buffer: Buffer, observer: "Observer", address: int):
         """Stand for `raw`, all or a view of `buffer`, beginning at `address` of the imagined device."""
         self.raw, self.buffer, self.observer, self.address = raw, buffer, observer, address
-        self.shape, self.strides, self.itemsize = raw.shape, raw.strides, raw.itemsize
+        self.shape, self.strides, self.itemsize, self.dtype = raw.shape, raw.strides, raw.itemsize, raw.dtype
         self.fields: dict[str, ObservedArray] = {}
 
     def __getitem__(self, key: Any) -> Any:

@@ -228,6 +228,7 @@ class Block:
         self.grid, self.index, self.cluster = grid, index, cluster
         self.seen: Any = None  # the observer's own
         self.shared: dict[Any, np.ndarray] = {}  # filled by memory.py
+        self.shared_spans: list[tuple[int, int, Any]] = []  # where each begins and ends, and which; too
         self.static_bytes = 0  # of its arrays of fixed shape
         self.arrived: list[Thread] = []  # at a block barrier
         self.at_team: dict[int, list[Thread]] = {}  # at a team's barrier, by its number
@@ -356,6 +357,7 @@ class Grid:
         self.hub = getcurrent()
         self.turns: Iterator[Thread] = iter(())  # who runs next
         self.idle: list[greenlet] = []  # fibers whose threads have returned
+        self.over = False  # idle fibers are to return, too: half the time that throwing an error into them takes
         self.progress = 0  # counts what cannot happen in a livelock
         self.parked: list[Cluster] = []  # those that have not ended
         with np.errstate(
@@ -387,6 +389,8 @@ class Grid:
             self.idle.append(thread.fiber)
             thread.fiber = None
             self.hand_over()
+            if self.over:
+                return
 
     def run(self) -> None:
         """Run every block to its end. Whatever is raised, in a kernel or here, leaves no thread behind."""
@@ -401,8 +405,11 @@ class Grid:
         finally:
             self.turns = iter(())
             live = [thread.fiber for block in self.live_blocks for thread in block.threads if thread.fiber is not None]
-            for fiber in live + self.idle:
+            for fiber in live:
                 end(fiber)
+            self.over = True
+            for fiber in self.idle:
+                fiber.switch()
 
     def begin_cluster(self, index: Dim3) -> Cluster:
         """Return the blocks of the cluster at `index`; none has run yet."""

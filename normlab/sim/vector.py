@@ -61,9 +61,11 @@ def _elements(array: Any, key: tuple, width: int) -> tuple:
 
 def _inside(array: Any, key: tuple, width: int) -> np.ndarray | None:
     """Return `width` elements from `key` on as a view; None of an array that is observed, or ends before."""
-    if not isinstance(array, np.ndarray) or key[-1] < 0:
+    first = key[-1]
+    if not isinstance(array, np.ndarray) or first < 0:
         return None
-    view = array[(*key[:-1], slice(key[-1], key[-1] + width))]
+    part = slice(first, first + width)
+    view = np.ndarray.__getitem__(array, part if len(key) == 1 else (*key[:-1], part))  # no integer's own load
     return view if len(view) == width else None
 
 
@@ -101,15 +103,21 @@ def instructions(width: int, itemsize: int) -> Iterator[tuple[int, int]]:
 
 def vector_key(array: Any, index: Any, width: int) -> tuple[int, ...]:
     """Return the index of the first element as a tuple; raises SimulationError if the GPU could not go there."""
-    key = tuple(map(int, index)) if isinstance(index, tuple) else (int(index),)
     plain = plain_array(array)
     strides, itemsize = plain.strides, plain.itemsize
     if width > 1 and strides[-1] != itemsize:  # of a single column a stride says nothing
         raise SimulationError(f"a vector access needs neighbours side by side; the array has strides {strides}")
     start = pointer(plain)
-    for part, stride in zip(key, strides, strict=True):
-        start += part * stride
-    size = min(width * itemsize, WIDEST)
+    if isinstance(index, tuple):
+        key = tuple(map(int, index))
+        for part, stride in zip(key, strides, strict=True):
+            start += part * stride
+    else:
+        key, (stride,) = (int(index),), strides
+        start += key[0] * stride
+    size = width * itemsize
+    if size > WIDEST:  # a third of the time that `min` takes
+        size = WIDEST
     if start % size:
         raise SimulationError(
             f"misaligned address: {width} elements of {plain.dtype} from index {index} on begin at a multiple of "

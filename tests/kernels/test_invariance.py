@@ -96,9 +96,13 @@ def test_neither_a_second_run_nor_a_schedule_changes_a_bit_of_the_forward(step, 
     assert_the_same_whenever_and_however_it_runs(random_case(3, n2, dtype), step)
 
 
+RUNS = [(9, 198, BFLOAT16, False), (5, 201, np.float32, True)]  # on a GPU, which takes no time for them, on both paths
+if use_gpu():
+    RUNS += [(*shape, not memory_efficient) for *shape, memory_efficient in RUNS]
+
+
 @backward_steps
-@both_paths
-@pytest.mark.parametrize(("n1", "n2", "dtype"), [(9, 198, BFLOAT16), (5, 201, np.float32)], ids=str)
+@pytest.mark.parametrize(("n1", "n2", "dtype", "memory_efficient"), RUNS, ids=str)
 def test_neither_a_second_run_nor_a_schedule_changes_a_bit_of_any_gradient(step, n1, n2, dtype, memory_efficient):
     assert_the_same_whenever_and_however_it_runs(random_case(n1, n2, dtype), step, memory_efficient)
 
@@ -134,8 +138,17 @@ def test_any_storage_offset_is_right(matrices, parameters, dtype):
             examine_backward(case, None, step, memory_efficient)
 
 
-@pytest.mark.parametrize("n2", [1, 3, 33, 100, 257])
-@pytest.mark.parametrize(("t", "v"), [(BFLOAT16, BFLOAT16), (np.float32, np.float16), (np.float16, np.float32)])
+COLUMNS = [1, 3, 33, 100, 257]
+KINDS = {
+    (BFLOAT16, BFLOAT16): [1, 33, 100, 257],
+    (np.float32, np.float16): [3, 100, 257],
+    (np.float16, np.float32): [33, 100],
+}
+# each an odd number, which has no vectors, and an even one; on a GPU, which takes no time for them, all of all
+NUMBERS = [(n2, *kind) for kind, some in KINDS.items() for n2 in (COLUMNS if use_gpu() else some)]
+
+
+@pytest.mark.parametrize(("n2", "t", "v"), NUMBERS)
 def test_any_number_of_columns_is_right(n2, t, v):
     case = random_case(3, n2, t, parameters=v)
     for step in FORWARD:
@@ -155,14 +168,14 @@ def test_rows_of_a_cluster_are_right_in_the_backward(n2, memory_efficient):
 
 
 @pytest.mark.parametrize(
-    ("n2", "dtype", "processors"), [(32770, BFLOAT16, 132), (32776, BFLOAT16, 1), (32772, np.float32, 1)]
+    ("n1", "n2", "dtype", "processors"), [(1, 32770, BFLOAT16, 132), (2, 32776, BFLOAT16, 1), (2, 32772, np.float32, 1)]
 )
-def test_rows_of_a_cluster_are_right_in_the_forward(n2, dtype, processors, monkeypatch):
-    """Vectors of two, as few rows by 16 blocks; of eight and four, as many rows by 4 and 8. One cluster has both."""
+def test_rows_of_a_cluster_are_right_in_the_forward(n1, n2, dtype, processors, monkeypatch):
+    """Vectors of two, as few rows by 16 blocks; of eight and four, as many rows by 4 and 8: one cluster has both."""
     few_stay(monkeypatch)
     monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: processors)
     with using("simulator"):
-        examine_forward(random_case(2, n2, dtype), step_of("forward", "clusters"))
+        examine_forward(random_case(n1, n2, dtype), step_of("forward", "clusters"))
 
 
 def test_short_rows_are_right_forward():
@@ -266,9 +279,9 @@ def test_the_only_rows_of_a_cluster_are_right_and_nothing_is_found(memory_effici
 
 @both_paths
 def test_few_rows_without_clusters_are_right_and_nothing_is_found(memory_efficient, monkeypatch):
-    """Three blocks, whose partial sums a second kernel adds up."""
+    """Three blocks of four rows, whose partial sums a second kernel adds up."""
     monkeypatch.setattr(step_3_pipelined, "compute_capability", lambda array: (8, 0))
-    case = random_case(33, 132, np.float32)
+    case = random_case(9, 388, np.float32)
     with using("simulator"):
         examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
         sanitized(case, step_of("backward", "pipelined"), memory_efficient)
@@ -307,7 +320,7 @@ def test_sums_of_several_blocks_are_right(step, number, monkeypatch):
     few_stay(monkeypatch, number)
     case = random_case(140 if number > 2 else 35, 98, BFLOAT16)
     with using("simulator"):
-        for memory_efficient in (False, True):
+        for memory_efficient in (False, True) if number == 2 else (False,):  # they are added up in the same way
             examine_backward(case, None, step, memory_efficient)
 
 
@@ -371,8 +384,7 @@ def built_plans(monkeypatch):
 
 
 @pytest.mark.skipif(use_gpu(), reason="for the simulator, which has no time for long rows; a GPU has the next test")
-@pytest.mark.parametrize("n2", [1748, 2048], ids=["ragged", "whole"])
-@pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
+@pytest.mark.parametrize(("n2", "rms"), [(1748, False), (2048, True)], ids=["ragged-layer", "whole-rms"])
 def test_a_row_has_the_same_bits_however_many_blocks_share_it(n2, rms, monkeypatch):
     slices(Deal(256, 1, 4, n2 == 2048), monkeypatch)
     monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 10)
@@ -415,30 +427,44 @@ def test_a_long_row_has_the_same_gradient_in_every_batch_on_a_gpu(n2, dtype, rms
         assert bits(got) == bits(want[:n1]), n1
 
 
-def test_many_rows_a_cluster_are_right_and_nothing_is_found(monkeypatch):
-    """Rows of up to 512 columns, whose turns the simulator has the time for."""
+HELD, READ_AGAIN = (Deal(64, 2, 2, False), 2), (Deal(64, 3, 4, False), 1)  # by registers, a row's vectors; or not
+FORMS = {  # slices, multiprocessors, shared memory; are parameters there, do registers hold a row, by how many blocks
+    "parameters in global memory": (HELD, 1, 2**13, (False, False, 1)),
+    "held": (HELD, 1, 2**17, (True, True, 1)),
+    "few rows": (HELD, 132, 2**17, (True, True, 2)),
+    "read again": (READ_AGAIN, 1, 2**17, (True, False, 1)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_many_rows_a_cluster_are_right_and_nothing_is_found(form, monkeypatch):
+    """Rows of up to 512 columns, whose turns the simulator has the time for: a first, a last and one between."""
     few_stay(monkeypatch)
     monkeypatch.setattr(step_7_clusters, "SMALLEST_BLOCK", 32)
+    monkeypatch.setattr(step_7_clusters, "KEPT", 128)
+    (deal, blocks), processors, room, (shared, kept, spread) = FORMS[form]
+    slices(deal, monkeypatch, blocks)
+    monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: processors)
+    monkeypatch.setattr(step_7_clusters, "block_shared_bytes", lambda capability: room)
+    built = built_plans(monkeypatch)
+    case, step = random_case(3, 452, np.float32), step_of("forward", "clusters")
+    with using("simulator"):
+        for one in (case, replace(case, weight=None), replace(case, bias=None)):
+            examine_forward(one, step)
+            if one is case or (shared and spread == 1):  # where it matters in what order which parameters come
+                sanitized(one, step, False)
+    assert {(plan.parameter_bytes > 0, plan.kept, plan.spread) for plan in built} == {(shared, kept, spread)}
+
+
+@both_paths
+def test_many_rows_a_cluster_are_right_backward_and_nothing_is_found(memory_efficient, monkeypatch):
+    few_stay(monkeypatch)
     layout = Layout(Deal(64, 1, 4, False), 2, 2, 3, 1, 4, 4)
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: layout)
-    built = built_plans(monkeypatch)
-    case = random_case(5, 452, np.float32)
-    monkeypatch.setattr(step_7_clusters, "KEPT", 128)
-    few, many = (Deal(64, 2, 2, False), 2), (Deal(64, 3, 4, False), 1)  # vectors, that registers hold, or do not
+    case, step = random_case(5, 452, np.float32), step_of("backward", "pipelined")
     with using("simulator"):
-        # parameters from global memory; from shared memory, where many rows' are; few rows, by twice as many blocks
-        for (deal, blocks), processors, room in ((few, 1, 2**13), (few, 1, 2**17), (few, 132, 2**17), (many, 1, 2**17)):
-            slices(deal, monkeypatch, blocks)
-            monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array, found=processors: found)
-            monkeypatch.setattr(step_7_clusters, "block_shared_bytes", lambda capability, found=room: found)
-            for one in (case, replace(case, weight=None), replace(case, bias=None)):
-                examine_forward(one, step_of("forward", "clusters"))
-                sanitized(one, step_of("forward", "clusters"), False)
-        forms = dict.fromkeys((plan.parameter_bytes > 0, plan.kept, plan.spread) for plan in built)
-        assert list(forms) == [(False, False, 1), (True, True, 1), (True, True, 2), (True, False, 1)]
-        for memory_efficient in (False, True):
-            examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
-            sanitized(case, step_of("backward", "pipelined"), memory_efficient)
+        examine_backward(case, None, step, memory_efficient)
+        sanitized(case, step, memory_efficient)
 
 
 @both_paths

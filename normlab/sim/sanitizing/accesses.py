@@ -53,7 +53,13 @@ class WatchedArray(ObservedArray):
             else:
                 region.reads[address] = together(seen, access)
             return value
-        if region.settled and region.is_settled(address, access, self.itemsize):
+        if (
+            region.settled  # the instruction has had enough races here
+            and (address, id(access[1]), access[2]) in region.settled
+            and region.garbage is None
+            and not region.left
+            and region.unit == self.itemsize
+        ):
             seen = region.reads.get(address)
             if seen is access or (type(seen) is list and seen[-1] is access):
                 observer.again()
@@ -72,7 +78,7 @@ class WatchedArray(ObservedArray):
                 observer.write(self, key, value)
                 return
             address = found
-        if isinstance(value, ObservedRecord):
+        if type(value) is ObservedRecord:
             value = observer.whole(value)
         frame, clock = sys._getframe(1), observer.cuda.current.seen
         epoch = None if clock is None else clock.epoch
@@ -80,8 +86,14 @@ class WatchedArray(ObservedArray):
         if access is None or access[1] is not frame.f_code:  # else `access`, cut short
             access = observer.access(frame)
         region: Region = self.buffer.state
-        unfenced = access[0].thread.fenced_for_block is NOTHING
-        if region.settled and unfenced and region.is_settled(address, access, self.itemsize):
+        if (
+            region.settled  # the instruction has had enough races here
+            and (address, id(access[1]), access[2]) in region.settled
+            and region.garbage is None
+            and not region.left
+            and region.unit == self.itemsize
+            and access[0].thread.fenced_for_block is NOTHING
+        ):
             self.raw[key] = value
             return
         observer.write_at(self, key, value, address, access)

@@ -27,6 +27,8 @@ Several = (
     Access | list[Access]
 )  # one, as for most units, or more: a list for every unit would keep Python's memory busy
 Accesses = dict[int, Several]  # by the address of a unit
+NONE: dict = {}  # stays so
+NOBODY: set = set()  # and so does this
 
 
 class Region:
@@ -57,14 +59,15 @@ class Region:
         self.reads_only = shared  # so far: nobody has written, and nothing is garbage
         self.buffer: Buffer | None = None  # the first array here, if it is in shared memory
         self.reached = False  # from another block of the cluster
-        self.reads: Accesses = {}
-        self.writes: Accesses = {}
-        self.atomics: Accesses = {}
-        self.races: dict[tuple[int, int, int], int] = {}  # unit, code and instruction → how many it had
-        self.settled: set[tuple[int, int, int]] = set()  # those that had enough
-        self.left: dict[int, Left] = {}  # what atomics pass on at their addresses
+        # of one thread's own memory, which kernels make all the time, nothing of this is kept
+        self.reads: Accesses = {} if shared else NONE
+        self.writes: Accesses = {} if shared else NONE
+        self.atomics: Accesses = {} if shared else NONE
+        self.races: dict[tuple[int, int, int], int] = {} if shared else NONE  # unit and instruction → how many it had
+        self.settled: set[tuple[int, int, int]] = set() if shared else NOBODY  # those that had enough
+        self.left: dict[int, Left] = {} if shared else NONE  # what atomics pass on at their addresses
         self.garbage: bytearray | None = None  # WRITTEN, GARBAGE or UPDATED for each byte; None: all are written
-        self.pending: dict[int, list[tuple[str, Access, Buffer]]] = {}  # reads of garbage, by address
+        self.pending: dict[int, list[tuple[str, Access, Buffer]]] = {} if shared else NONE  # reads of garbage
 
     def never_written(self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> None:
         """Take the elements of an array that begins `offset` bytes inside the region for garbage."""
@@ -82,11 +85,6 @@ class Region:
         """Begin anew after a barrier of all threads that can reach the memory."""
         for known in (self.reads, self.writes, self.atomics, self.left, self.races, self.settled):
             known.clear()
-
-    def is_settled(self, address: int, access: Access, size: int) -> bool:
-        """Is there nothing to note of an access, because its instruction has had enough races here?"""
-        settled = (address, id(access[1]), access[2]) in self.settled
-        return settled and size == self.unit and self.garbage is None and not self.left
 
     # --- accesses: each returns those before it that it races with, by what they did ---------------------------------
 

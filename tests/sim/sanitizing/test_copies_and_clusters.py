@@ -128,7 +128,7 @@ def races(program):
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(programs)
 @example(TWO_UNDER_WAY)
 @example(READ_AGAIN)

@@ -155,8 +155,16 @@ def test_nothing_is_found_where_one_cluster_takes_all_rows_through_its_ring(case
     test_nothing_is_found_in_a_backward_step(step_3_pipelined.STEP, memory_efficient, case)
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[3], CASES[5], CASES[9]], ids=str)
-@pytest.mark.parametrize("step", LADDERS["backward"], ids=lambda step: step.name)
+EXACT = [CASES[0], CASES[3], CASES[5], CASES[9]]
+# The mode's own kernels are the same for all steps, each of which takes their sums of a row in its own way.
+EXACT_CASES = [
+    pytest.param(step, case, id=f"{step.name}-{case}")
+    for step in LADDERS["backward"]
+    for case in (EXACT if step is LADDERS["backward"][-1] else (CASES[3], CASES[9]))
+]
+
+
+@pytest.mark.parametrize(("step", "case"), EXACT_CASES)
 def test_nothing_is_found_in_the_exact_mode(step, case):
     x, grad, weight, bias, statistics = operands(case)
     n1, n2 = x.shape

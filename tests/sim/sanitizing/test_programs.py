@@ -71,7 +71,7 @@ def races(program):
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(steps, min_size=2, max_size=2))
 def test_exactly_the_races_are_found_in_every_schedule(program):
     shape = (2, 3, 34)
