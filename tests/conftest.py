@@ -1,17 +1,16 @@
 """For all tests: hypothesis's profile, and the table of how close each result came to its bound."""
 
-import functools
 import gc
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
 
 import hypothesis
 import pytest
+from quick_numba import quick_numba
 
 # Two workers on two cores: PyTorch's threads would wait for each other, many times longer than they compute.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -52,13 +51,8 @@ def quick_collections():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def numba_compares_its_options_fast():
-    """`TargetConfig.values` gets each option through a property of its own: a tenth of the time of a compilation."""
-    module = sys.modules.get("numba.cuda.core.targetconfig")
-    with pytest.MonkeyPatch.context() as patch:
-        if module is not None:
-            defaults = functools.cache(lambda kind: {name: option.default for name, option in kind.options.items()})
-            patch.setattr(module.TargetConfig, "values", lambda config: defaults(type(config)) | config._values)
+def numba_does_not_dawdle():
+    with quick_numba():
         yield
 
 
