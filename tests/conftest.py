@@ -1,5 +1,6 @@
 """For all tests: hypothesis's profile, and the table of how close each result came to its bound."""
 
+import functools
 import gc
 import json
 import os
@@ -10,7 +11,10 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import typer.testing
 from quick_numba import quick_numba
+
+from normlab.engine import offline
 
 # Two workers on two cores: PyTorch's threads would wait for each other, many times longer than they compute.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -28,7 +32,8 @@ hypothesis.settings.load_profile("normlab")
 
 
 def pytest_configure(config):
-    """Give all worker processes one folder for their err / bound records."""
+    """Give all worker processes one folder for their err / bound records, and the garbage collector less to do."""
+    gc.set_threshold(50_000, 20, 100)  # a compilation makes millions of objects, few of them garbage in cycles
     if not hasattr(config, "workerinput"):
         os.environ["NORMLAB_TIGHTNESS"] = tempfile.mkdtemp(prefix="tightness-")
 
@@ -53,6 +58,22 @@ def quick_collections():
 @pytest.fixture(autouse=True, scope="session")
 def numba_does_not_dawdle():
     with quick_numba():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def intermediate_codes_are_kept():
+    """A kernel's PTX and its cubin are made of the same intermediate code: here, Numba compiles it once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(offline, "_intermediate_codes", functools.cache(offline._intermediate_codes))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def the_command_line_is_built_once():
+    """Typer's runner builds it from all signatures again at every call: 11 of 15 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
         yield
 
 

@@ -408,7 +408,7 @@ def sample() -> Iterator[tuple]:
     yield "one_barrier", 2048, mixed, (9, 0), most
     yield "clusters", 65536, half, (9, 0), (1, 200)
     yield "clusters", 40000, half, (9, 0), (1, 200)
-    yield "clusters", 40000, wide, (9, 0), ROWS[:1]  # of many rows, the kernel is as at 98304
+    yield "clusters", 40000, wide, (9, 0), ROWS[:1]  # the one of many rows takes less than that of 98304
     yield "clusters", 40002, wide, (9, 0), most  # vectors of two
     yield "clusters", 98304, half._replace(v=np.float32), (9, 0), most  # the most registers of 256 threads
     yield "clusters", 200000, wide, (9, 0), (1, 200)  # parameters of few rows in shared memory, of others not
