@@ -426,7 +426,7 @@ def sample() -> Iterator[tuple]:
     yield "pipelined", 8192, half._replace(memory_efficient=True), (9, 0), most
     yield "pipelined", 2048, wide, (9, 0), most
     yield "pipelined", 65536, half._replace(memory_efficient="exact"), (9, 0), (1, 200)
-    yield "pipelined", 262144, wide, (9, 0), most
+    yield "pipelined", 262144, wide, (9, 0), (1, 200)  # of one row, a second cluster has the columns: it has spilled
 
 
 def everything() -> Iterator[tuple]:
