@@ -103,7 +103,7 @@ EXERCISE = catalogue.exercise("01")
 )
 def test_loops_deadlocks_and_the_like_are_failures_of_one_line(lines, kind):
     source = catalogue.skeleton("04").replace("    # Your lines.", lines)
-    result = graded("04", source, limits=Limits(seconds=0.25))
+    result = graded("04", source, limits=Limits(seconds=0.5))
     assert result.failure.kind == kind
     assert "\n" not in result.failure.headline
     assert result.failure.headline.count(" ") > 3
