@@ -416,6 +416,7 @@ def sample() -> Iterator[tuple]:
     yield "clusters", 40000, half, (8, 0), most
     yield "fused", 4096, half, (8, 0), most
     yield "fused", 4096, wide._replace(memory_efficient="exact"), (9, 0), most
+    yield "pipelined", 384, half, (9, 0), most  # two rows in a warp, 16 a block: the most sums to add up for a thread
     yield "pipelined", 768, half, (9, 0), (57, 200)
     yield "pipelined", 5120, half._replace(memory_efficient="exact"), (9, 0), most
     yield "pipelined", 4096, mixed._replace(memory_efficient="exact"), (9, 0), most
