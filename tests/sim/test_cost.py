@@ -16,7 +16,7 @@ BOTH = pytest.mark.parametrize("verb", AT_MOST, ids=lambda verb: verb.__name__)
 # A kernel that does nothing but load, whose load takes 0.16 µs: noting it takes the 0.6 it took when that was 0.41.
 ONLY_LOADS = 12.0
 ROUNDS = 2
-MEASUREMENTS = 6
+MEASUREMENTS = 12
 
 
 @cuda.jit
@@ -89,12 +89,16 @@ def ratio(verb, run):
 
 
 def assert_costs(verb, at_most, run):
-    """Time is noisy: one measurement of some within the bound will do, and mostly the first is."""
+    """Time is noisy: one measurement of some within the bound will do, and mostly the first is.
+
+    What other processes do to the caches lasts, and a watched launch feels it more: a second passes between them.
+    """
     measured = []
     while len(measured) < MEASUREMENTS:
         measured.append(ratio(verb, run))
         if measured[-1] < at_most:
             return
+        time.sleep(1)
     raise AssertionError(f"{verb.__name__} takes {', '.join(f'{one:.1f}' for one in measured)} times as long")
 
 
