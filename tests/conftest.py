@@ -1,4 +1,4 @@
-"""For all tests: hypothesis's profile, and the table of how close each result came to its bound."""
+"""For all tests: hypothesis's profile, what is made once for all of them, and how close results come to bounds."""
 
 import functools
 import gc

@@ -228,7 +228,7 @@ class Block:
         self.grid, self.index, self.cluster = grid, index, cluster
         self.seen: Any = None  # the observer's own
         self.shared: dict[Any, np.ndarray] = {}  # filled by memory.py
-        self.shared_spans: list[tuple[int, int, Any]] = []  # where each begins and ends, and which; too
+        self.shared_spans: list[tuple[int, int, Any]] = []  # of each: begin, end, key
         self.static_bytes = 0  # of its arrays of fixed shape
         self.arrived: list[Thread] = []  # at a block barrier
         self.at_team: dict[int, list[Thread]] = {}  # at a team's barrier, by its number

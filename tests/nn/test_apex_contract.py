@@ -75,10 +75,8 @@ def hold_module(kind, affine, memory_efficient, count, contiguous, dtype, place)
     hold(module, x, [*module.parameters()], module.eps, kind is nn.FusedRMSNorm, place)
 
 
-SIMULATED = {
-    "modules": 3,
-    "functions": 9,
-}  # rows, instead of 16: the backward has one block for the former, 8 for those
+# Rows where they are simulated, instead of 16: the backward has one block for a module's, eight for a function's.
+SIMULATED = {"modules": 3, "functions": 9}
 CASES = [
     (count, contiguous, dtype)
     for count, contiguous, dtype in itertools.product((16, 128), (True, False), DTYPES)
