@@ -24,6 +24,7 @@ from normlab.engine import block_shared_bytes, cubins
 from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import step_3_pipelined
 from normlab.kernels.backward.kind import Kind
+from normlab.kernels.backward.layouts import MAX_ELEMENTS
 from normlab.kernels.backward.ring import Layout
 from normlab.kernels.forward import step_6_one_barrier, step_7_clusters
 from normlab.stages.vector import Deal, dealt
@@ -69,7 +70,7 @@ def backward_layouts(n2: int, itemsize: int, kind: Kind) -> Iterator[Layout]:
     for threads, rows, stages, lag in itertools.product(THREADS, ROWS, STAGES, LAGS):
         for deal, blocks in slices(n2, 16 // itemsize, threads):
             layout = Layout(deal, rows, blocks, stages, lag, itemsize, itemsize)
-            busy = 128 <= layout.threads <= 512 and 16 <= deal.elements <= step_3_pipelined.MAX_ELEMENTS
+            busy = 128 <= layout.threads <= 512 and 16 <= deal.elements <= MAX_ELEMENTS
             bytes_needed = layout.shared_bytes(kind.parameter_bytes) + layout.board_bytes
             if busy and stages - 1 - lag > 0 and ROOM // 3 <= bytes_needed <= ROOM:
                 yield layout

@@ -10,6 +10,7 @@ from examine import arithmetic, backward_bound, examine_backward
 
 from normlab.arguments import step_of
 from normlab.kernels.backward.kind import kind_of
+from normlab.kernels.backward.layouts import RECOMPUTED_FLOAT16_WITH_BIAS, table_for
 
 BFLOAT16 = ml_dtypes.bfloat16
 PIPELINED = step_of("backward", "pipelined")
@@ -22,7 +23,8 @@ def examine(gammas, rms, eps=1e-5, size=1.0) -> None:
     x, grad = rng.uniform(-1, 1, size=(2, 5, 512))
     weight, bias = np.resize(gammas, 512).astype(BFLOAT16), None if rms else np.zeros(512, BFLOAT16)
     case = Case(x.astype(BFLOAT16), weight, bias, (grad * size).astype(BFLOAT16), eps, rms)
-    assert kind_of(SimpleNamespace(rms=rms, memory_efficient=True, weight=weight, bias=bias), 8, 8).narrow
+    problem = SimpleNamespace(rms=rms, memory_efficient=True, saved=case.x, weight=weight, bias=bias)
+    assert kind_of(problem, 8, 8).narrow
     bound = backward_bound(case, arithmetic(case, None, PIPELINED), True)
     assert np.isfinite(bound.grad_weight).mean() >= 0.75, "a bound that says something"
     for memory_efficient in (False, True):
@@ -53,7 +55,7 @@ def test_small_gammas_are_within_the_bounds(rms):
 
 def test_what_comes_in_vectors_of_eight_is_narrow():
     half, single = np.zeros(8, BFLOAT16), np.zeros(8, np.float32)
-    problem = SimpleNamespace(rms=False, memory_efficient=True, weight=half, bias=half)
+    problem = SimpleNamespace(rms=False, memory_efficient=True, saved=half, weight=half, bias=half)
     assert kind_of(problem, 8, 8).narrow
     assert not kind_of(problem, 8, 4).narrow
     assert not kind_of(problem, 4, 4).narrow
@@ -61,3 +63,13 @@ def test_what_comes_in_vectors_of_eight_is_narrow():
     assert not kind_of(problem, 8, 8).narrow
     problem.weight = problem.bias = None
     assert not kind_of(problem, 8, 8).narrow
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True])
+@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16, np.float32])
+def test_float16_is_told_apart_where_it_is_recomputed_from(dtype, memory_efficient):
+    array = np.zeros(8, dtype)
+    problem = SimpleNamespace(rms=False, memory_efficient=memory_efficient, saved=array, weight=array, bias=array)
+    kind = kind_of(problem, 4, 4)
+    assert kind.float16 == (dtype is np.float16 and memory_efficient)
+    assert (table_for(2, 2, kind) is RECOMPUTED_FLOAT16_WITH_BIAS) == kind.float16

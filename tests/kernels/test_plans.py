@@ -17,7 +17,7 @@ import pytest
 
 from normlab.engine import compile_ptx, occupancy, resources
 from normlab.kernels import LADDERS, BackwardProblem
-from normlab.kernels.backward import columns, step_2_fused, step_3_pipelined
+from normlab.kernels.backward import columns, layouts, step_2_fused, step_3_pipelined
 from normlab.kernels.forward import step_5_vectors, step_6_one_barrier, step_7_clusters
 from normlab.stages.grouped import group_size
 from normlab.stages.vector import Deal
@@ -35,7 +35,8 @@ BACKWARD = {step.name: step for step in LADDERS["backward"]}
 
 def columns_to_try() -> list[int]:
     """Values of n2: small ones, those around every limit of every table, powers of two, odd ones, primes."""
-    entries = {entry for table in (*step_3_pipelined.HALVES, step_3_pipelined.SINGLES) for entry in table}
+    tables = [layouts.table_for(*sizes, kind) for sizes in ((2, 2), (2, 4), (4, 4)) for kind in layouts.KINDS]
+    entries = {entry for table in tables for entry in table}
     limits = [entry[0] for entry in (*step_6_one_barrier.HALVES, *step_6_one_barrier.SINGLES, *entries)]
     limits += [entry.slice * blocks for entry in entries for blocks in (1, 2, 8, 16)]
     limits += [vectors * blocks for vectors in (2048, 4096, 8192) for blocks in (1, 2, 8, 16)]
@@ -200,15 +201,15 @@ def test_layouts_of_the_pipeline_cover_every_column_once_and_fit_a_gpu(capabilit
     found = []
     for n2, sizes in itertools.product(ALL_COLUMNS, BYTES_BACKWARD):
         chains = step_3_pipelined.STEP.row_chains(n2)
-        for width, kind in itertools.product(vector_widths(n2, max(sizes)), step_3_pipelined.KINDS):
-            layout = step_3_pipelined.layout_for(n2, width, *sizes, kind, capability)
+        for width, kind in itertools.product(vector_widths(n2, max(sizes)), layouts.KINDS):
+            layout = layouts.layout_for(n2, width, *sizes, kind, capability)
             if layout is None:
                 continue
             found.append(Dealt(n2, layout.deal, layout.blocks))
             assert (layout.saved_bytes, layout.grad_bytes) == sizes[:2]
             assert layout.threads <= 1024
             assert layout.threads % 32 == 0, "all lanes shuffle"
-            assert layout.deal.elements <= step_3_pipelined.MAX_ELEMENTS
+            assert layout.deal.elements <= layouts.MAX_ELEMENTS
             assert layout.shared_bytes(kind.parameter_bytes) + layout.board_bytes <= SHARED_BYTES.get(
                 capability, 99 * 1024
             )

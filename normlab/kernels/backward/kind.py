@@ -2,6 +2,8 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from normlab.kernels.backward.ring import ACCUMULATOR_BYTES
 
 NARROW_BYTES = 2
@@ -11,7 +13,7 @@ NARROW_WIDTH = 8  # elements of a vector of 16 bytes
 class Kind(NamedTuple):
     """weighted, biased: these gradients are wanted. narrow: parameters lie in shared memory as they are, in 16 bits.
     together: neighbouring elements of parameters and their gradients that one instruction may move, as their addresses
-    are; no more than a vector of the row has.
+    are; no more than a vector of the row has. float16: what is recomputed from is.
     """
 
     rms: bool
@@ -20,6 +22,7 @@ class Kind(NamedTuple):
     biased: bool
     narrow: bool
     together: int
+    float16: bool = False
 
     @property
     def parameters(self) -> int:
@@ -37,7 +40,8 @@ class Kind(NamedTuple):
 def kind_of(problem: Any, width: int, together: int) -> Kind:
     """The kind of a backward problem. Its parameters are narrow if they and its rows come in vectors of eight."""
     weight, bias = problem.weight, problem.bias
-    kind = Kind(problem.rms, problem.memory_efficient, weight is not None, bias is not None, False, together)
+    float16 = problem.memory_efficient and problem.saved.dtype == np.float16
+    kind = Kind(problem.rms, problem.memory_efficient, weight is not None, bias is not None, False, together, float16)
     sizes = {array.dtype.itemsize for array in (weight, bias) if array is not None}
     narrow = kind.parameters > 0 and sizes == {NARROW_BYTES} and width == together == NARROW_WIDTH
     return kind._replace(narrow=narrow)

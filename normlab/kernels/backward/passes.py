@@ -45,7 +45,7 @@ def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
     deal, grads_at = layout.deal, layout.grads_at
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     load_gammas, _, _, load_betas = readers(layout, kind)
-    rms, memory_efficient, weighted, biased, narrow, _ = kind
+    rms, memory_efficient, weighted, biased, narrow, *_ = kind
 
     @cuda.jit(device=True)
     def pass_1(

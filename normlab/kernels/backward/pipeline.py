@@ -37,7 +37,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
     of two clusters with the same rows, one makes grad_input, the other one the parameters' gradients.
     """
     deal, rows, blocks, stages, lag, saved_bytes, grad_bytes = layout
-    rms, memory_efficient, weighted, biased, narrow, _ = kind
+    rms, memory_efficient, weighted, biased, narrow, *_ = kind
     elements, columns, threads, width, warps = deal.elements, deal.columns, deal.threads, deal.width, deal.warps
     saved_bits, grad_bits = BITS[saved_bytes], BITS[grad_bytes]
     weight_sums, bias_sums = (elements if weighted else 1), (elements if biased else 1)
@@ -88,7 +88,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
             parts[k] = cast(0, board)
         n1, n2 = saved.shape
         thread = cuda.threadIdx.x
-        team = 0 if rows == 1 and memory_efficient else cuda.threadIdx.y  # recomputing has no register to spare
+        team = cuda.threadIdx.y
         warp = thread >> 5
         start = 0  # of the columns of this block
         cluster = cuda.blockIdx.x
@@ -184,21 +184,21 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
                     parts[0], parts[turns] = sum_gx, sum_g
                 mean_gx, mean_g = means(parts, lacking, mean_factor)
                 if for_rows() and row < n1:
+                    if first == 0:  # before the second pass, which does without them: so they take no registers in it
+                        leave_means(row_sums, row, mean_g, mean_gx)
                     pass_2(
                         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
                         at, place, first, center, scale, mean_gx, mean_g, grad_input, row, eps, rare,
                     )  # fmt: skip
-                    if first == 0:
-                        leave_means(row_sums, row, mean_g, mean_gx)
             else:
                 if for_rows() and last_row < n1:
+                    if first == 0:
+                        leave_means(row_sums, last_row, mean_g, mean_gx)
                     pass_2(
                         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
                         last_at, place, first, last_center, last_scale, mean_gx, mean_g, grad_input, last_row,
                         eps, rare,
                     )  # fmt: skip
-                    if first == 0:
-                        leave_means(row_sums, last_row, mean_g, mean_gx)
                     ahead = last_row + fetched * stride
                     if ahead < n1:
                         fetch(saved_ring, grad_ring, saved, grad_output, ahead, last_at, first)

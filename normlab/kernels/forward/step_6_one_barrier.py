@@ -37,15 +37,16 @@ class Plan(NamedTuple):
 
 # Up to so many vectors a row: threads a row (0: a quarter of the vectors, or half of them; fewer than 32: lanes of a
 # warp), rows a block.
-# Measured on an H200 with n2 from 64 to 16,384, as fractions of a copy, LayerNorm / RMSNorm, from 768 on without the
-# hint to L2:
+# Measured on an H200 with n2 from 64 to 16,384, as fractions of a copy, LayerNorm / RMSNorm; in 16 bits from 4096 on,
+# in 32 bits at 768, 1024 and from 4096 on without the hint to L2:
 HALVES = (  # eight elements a vector
     (8, 4, 32),  # 64: 0.98 / 1.00; a whole warp: 0.24 / 0.36
     (16, 4, 128),  # 128: 0.98 / 0.99; 8 lanes, 256 threads a block: 0.96 / 0.98
     (32, 8, 64),  # 256: 0.98 / 1.00; a whole warp: 0.81 / 0.95
     (48, 16, 16),  # 384: 1.00 / 1.02; a whole warp: 0.71 / 0.90
-    (96, 32, 2),  # 768: 0.97 / 0.97; 96 threads: 0.91 / 0.97
-    (256, 64, 1),  # 1024: 0.97 / 0.99, 2048: 0.99 / 0.99; 128 threads: 0.92 / 0.97, 0.96 / 0.99
+    (96, 32, 8),  # 768: 1.01 / 1.02; two rows: 1.00 / 1.01
+    (128, 32, 16),  # 1024: 0.99 / 1.00; four rows: 0.98 / 0.99; 64 threads: 0.96 / 0.99
+    (256, 64, 4),  # 2048: 1.00 / 1.00; one row: 0.99 / 1.00
     (1024, 0, 2),  # 4096: 0.97 / 0.96, 5120: 0.97 / 0.98, 8192: 0.96 / 0.97; half the threads: 0.95 / 0.97
     (2048, 0, 1),  # 16384: 0.97 / 0.98; half the threads: 0.94 / 0.97
 )
@@ -55,7 +56,7 @@ SINGLES = (  # four elements a vector
     (64, 16, 32),  # 256: 1.02 / 1.02
     (96, 32, 16),  # 384: 1.01 / 1.02
     (256, 0, 1),  # 768: 0.99 / 1.00, 1024: 0.99 / 1.00
-    (512, 256, 1),  # 2048: 1.01 / 1.01; four rows: 0.69 / 1.02; 128 threads: 1.01 / 1.01
+    (512, 128, 1),  # 2048: 1.02 / 1.03; 256 threads: 1.02 / 1.02; 160 threads, four rows: 0.94 / 1.03
     (1280, 0, 1),  # 4096: 0.98 / 0.99, 5120: 1.00 / 1.00
     (2048, 512, 1),  # 8192: 1.02 / 1.01; 1024 threads: 1.00 / 1.02
     (4096, 512, 1),  # 16384: 0.98 / 0.98; 1024 threads: 0.94 / 0.97

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from normlab.kernels import LADDERS, BackwardProblem
-from normlab.kernels.backward import step_3_pipelined
+from normlab.kernels.backward import layouts, step_3_pipelined
 from normlab.kernels.exact.choose import NEAR, launch_choice
 from normlab.kernels.exact.correct import launch_correction
 from normlab.kernels.exact.keep import launch_keeping
@@ -148,8 +148,8 @@ TWO_BLOCKS = ((3, 2049), "float32", (False, False), False, "reverse")  # a row, 
 )
 def test_nothing_is_found_where_one_cluster_takes_all_rows_through_its_ring(case, memory_efficient, monkeypatch):
     if case == RING[-1]:
-        entry = step_3_pipelined.Entry(256, 0, 64, 4, 3, 0)  # several warps without a lag, as longer rows
-        monkeypatch.setattr(step_3_pipelined, "SINGLES", (entry, *step_3_pipelined.SINGLES))
+        several = layouts.Entry(256, 0, 64, 4, 3, 0)  # warps, without a lag, as longer rows
+        monkeypatch.setattr(layouts, "table_for", lambda *how: (several,))
     monkeypatch.setattr(step_3_pipelined, "resident_clusters", lambda *arguments, **how: 1)
     monkeypatch.setattr(step_3_pipelined, "gathers", lambda *arguments: False)  # which so few rows would have
     test_nothing_is_found_in_a_backward_step(step_3_pipelined.STEP, memory_efficient, case)
