@@ -14,11 +14,12 @@ parameters' gradients (`apart`).
 Moves: dy and the saved array once (twice where two clusters share the work), grad_input once.
 Bound by: memory; long 16-bit rows of LayerNorm by instructions and by waiting for shared memory, for the columns' sums
 leave registers for no more than 16 warps. Recomputing takes a tenth more instructions (profile_h200, bfloat16 65536:
-1.29e8 for 1.16e8; 63 % of the issue slots busy, 73 % of the memory): 4 % behind there, in float16 5 %, whose
-widening is an instruction (HADD2.F32) for the pipe that the sums go through, too. Tried in float16 at 65536, where
-saving the input gives 0.85: parameters widened beforehand 0.79, only 1 / gamma so 0.80, as they are 0.78, and by four
-blocks of 512 threads in place of eight of twice 256 0.82.
-Measured: see the README and the entries below.
+1.28e8 for 1.16e8; 65 % of the issue slots busy, 74 % of the memory) and as long. In float16 it takes 5 % longer there,
+for widening is an instruction (HADD2.F32) for the pipe that the sums go through, too: 40 % busy, the memory 72 %.
+Tried in float16 at 65536, where saving the input gives 0.85 and recomputing 0.81: two rows by 256 threads in eight
+blocks 0.79, with a lag 0.77, parameters widened beforehand, or 1 / gamma alone, no better either, and a team that the
+compiler knows 0.79.
+Measured: see the README and `layouts`.
 """
 
 import numpy as np
