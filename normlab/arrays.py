@@ -219,7 +219,7 @@ def home_of(required: dict[str, Any], optional: dict[str, Any]) -> Home:
     Those in `optional` may be None.
 
     Raises:
-        TypeError: something that is no array.
+        TypeError: something that is no array, or a sparse, nested or masked one.
         ValueError: arrays on different devices, or on one that has no kernels here.
     """
     arrays = required | {name: array for name, array in optional.items() if array is not None}
@@ -229,6 +229,7 @@ def home_of(required: dict[str, Any], optional: dict[str, Any]) -> Home:
                 f"{name} must be a NumPy array, a torch tensor or an array with __cuda_array_interface__, "
                 f"got {type(array).__module__}.{type(array).__qualname__}"
             )
+        _check_dense(name, array)
     (first_name, first), *_ = arrays.items()
     device = device_name(first)
     for name, array in arrays.items():
@@ -248,6 +249,19 @@ def home_of(required: dict[str, Any], optional: dict[str, Any]) -> Home:
     if not device.startswith("cuda"):
         raise ValueError(f"{first_name} is on {device}; normlab has kernels for 'cpu' and 'cuda' devices")
     return TorchHome(first.device) if is_torch(first) else InterfaceHome(first)
+
+
+def is_dense(array: Any) -> bool:
+    """Does an array hold all of its elements, each at a place of its own or of several? Not if sparse, or nested."""
+    return not is_torch(array) or (array.layout is sys.modules["torch"].strided and not array.is_nested)
+
+
+def _check_dense(name: str, array: Any) -> None:
+    if not is_dense(array):
+        nested = "nested, of " if array.is_nested else ""
+        raise TypeError(f"{name} must be a dense tensor, got one that is {nested}{array.layout}")
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{name} must be a NumPy array without a mask, which kernels do not know; got a masked array")
 
 
 def _numpy_of_tensor(tensor: Any) -> np.ndarray:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 
 from normlab import arguments, ops, replay
-from normlab.arrays import FLOATS, Home, HostHome, dtype_name, home_of, is_torch
+from normlab.arrays import FLOATS, Home, HostHome, dtype_name, home_of, is_dense, is_torch
 from normlab.index_sets import plot_index_sets
 from normlab.kernels import family as kernels
 from normlab.kernels.step import Chains
@@ -203,7 +203,7 @@ def view_of(x: Any) -> View:
 
 def _has_axes(array: Any, count: int) -> bool:
     """Is this an array whose axes can be moved, and has it so many?"""
-    return (is_torch(array) or isinstance(array, np.ndarray)) and array.ndim == count
+    return (is_torch(array) or isinstance(array, np.ndarray)) and is_dense(array) and array.ndim == count
 
 
 def _contiguous(array: Any) -> bool:
@@ -240,7 +240,12 @@ def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, ep
     statistics = FLOATS[arguments.statistics_dtype(dtype_name(x))]
     if not isinstance(momentum, Real):
         raise TypeError(f"momentum must be a real number, got {momentum!r}")
+    given_eps = eps
     eps, momentum = (arguments.rounded_eps(value, statistics.name) for value in (eps, momentum))
+    if norm == "batch" and own and given_eps <= 0:  # of its other norms torch takes any
+        raise ValueError(f"batch_norm eps must be positive during training, but got {given_eps}")
+    if norm == "batch" and given_eps < 0:
+        raise ValueError(f"batch_norm eps must be non-negative, but got {given_eps}")
     home = _recorded(home, key, pointers, num_groups)
 
     sets = view.sets(norm, groups)
@@ -249,6 +254,8 @@ def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, ep
     if own:
         for (name, array), operand in zip(running.items(), tracked, strict=True):
             _check_updatable(name, array, operand)
+        if running_mean is not None and c and _address(running_mean) == _address(running_var):
+            raise ValueError("running_mean and running_var must be two arrays, because both are updated in place")
     output = home.empty(sets.shape, FLOATS[dtype_name(x)])
     make = home.empty if prod(view.shape) else home.zeros  # nothing has no statistics
     mean, invvar = (make((sets.total,), statistics) for _ in range(2))
@@ -374,13 +381,23 @@ def _check_pair(name: str, array: Any, other_name: str, other: Any) -> None:
 
 def _check_updatable(name: str, array: Any, operand: Any) -> None:
     """Raise before anything is launched if a running statistic cannot be written to, so that neither is."""
-    if array is None or is_torch(array):
+    if array is None:
         return
-    if isinstance(array, np.ndarray):
-        if not array.flags.writeable:
+    if is_torch(array) or isinstance(array, np.ndarray):
+        (stride,) = array.stride() if is_torch(array) else array.strides
+        if stride == 0 and array.shape[0] > 1:
+            raise ValueError(f"{name} must have a place for every element, because it is updated in place")
+        if not is_torch(array) and not array.flags.writeable:
             raise ValueError(f"{name} must be writable, because it is updated in place")
     elif operand.pointer != array.__cuda_array_interface__["data"][0]:
         raise ValueError(f"{name} must be contiguous, because it is updated in place")
+
+
+def _address(array: Any) -> int:
+    """Where an array's first element lies."""
+    if is_torch(array):
+        return array.data_ptr()
+    return array.ctypes.data if isinstance(array, np.ndarray) else array.__cuda_array_interface__["data"][0]
 
 
 def _write_back(home: Home, array: Any, operand: Any) -> None:

@@ -154,15 +154,18 @@ def signature(
         return None, []
     key = [normalized_shape, eps, step, options]
     pointers = []
-    for tensor in tensors:
-        if tensor is None:
-            key.append(None)
-        elif (type(tensor) in _tensors or _is_plain(tensor)) and tensor.is_contiguous():
-            pointer = tensor.data_ptr()
-            pointers.append(pointer)
-            key += tensor.shape, tensor.dtype, tensor.device, pointer % ALIGNMENT
-        else:
-            return None, []
+    try:
+        for tensor in tensors:
+            if tensor is None:
+                key.append(None)
+            elif (type(tensor) in _tensors or _is_plain(tensor)) and tensor.is_contiguous():
+                pointer = tensor.data_ptr()
+                pointers.append(pointer)
+                key += tensor.shape, tensor.dtype, tensor.device, pointer % ALIGNMENT
+            else:
+                return None, []
+    except RuntimeError:  # sparse or nested: the normal way says so
+        return None, []
     return tuple(key), pointers
 
 

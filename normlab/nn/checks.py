@@ -1,7 +1,6 @@
 """Mistakes in what is handed to a norm, told in PyTorch's words for the same mistake.
 
-Called by `normlab.nn.functional` before anything is computed. Where PyTorch's own words differ between its two norms,
-they are layer_norm's.
+Called by `normlab.nn.functional` before anything is computed.
 """
 
 from collections.abc import Callable
@@ -49,7 +48,9 @@ def check(
     bias: Parameter,
     eps: object,
 ) -> None:
-    """Raise what PyTorch raises: RuntimeError for shapes, TypeError for what is no tensor or number."""
+    """Raise what PyTorch raises: RuntimeError for shapes (ValueError for too few dimensions of rms_norm's), TypeError
+    for what is no tensor or number.
+    """
     if type(eps) is not float and not isinstance(eps, (Real, torch.SymFloat)):  # Real alone takes a microsecond
         raise TypeError(f"{argument(function, 'eps')} must be float, not {type(eps).__name__}")
     for name, parameter in (("weight", weight), ("bias", bias)):
@@ -58,16 +59,25 @@ def check(
         if not isinstance(parameter, Tensor):
             raise not_a_tensor(function, name, parameter)
         if parameter.shape != shape:
+            _rms_norm_tells(function, x, shape, weight)
             raise RuntimeError(
                 f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape "
                 f"{list(parameter.shape)} and normalized_shape = {list(shape)}"
             )
     if x.shape[-len(shape) :] != shape:
+        _rms_norm_tells(function, x, shape, weight)
         expected = ", ".join(["*", *map(str, shape)])
         raise RuntimeError(
             f"Given normalized_shape={list(shape)}, expected input with shape [{expected}], "
             f"but got input of size{list(x.shape)}"
         )
+
+
+def _rms_norm_tells(function: Function, x: Tensor, shape: Shape, weight: Parameter) -> None:
+    """Let PyTorch say what is wrong with an RMS norm's shapes: its words are not layer_norm's, and change."""
+    if "rms_norm" in function.__name__:
+        gamma = None if weight is None else torch.empty(weight.shape, device="meta")
+        torch.rms_norm(torch.empty(x.shape, device="meta"), list(shape), gamma)
 
 
 def check_kinds(function: Function, x: Tensor, weight: Parameter, bias: Parameter) -> None:
@@ -106,7 +116,7 @@ def shape_of(function: Function, normalized_shape: Any) -> Shape:
     if isinstance(normalized_shape, (int, torch.SymInt)):  # what Dynamo makes of a size can be asked no more than that
         normalized_shape = (normalized_shape,)
     elif type(normalized_shape) is not tuple:
-        normalized_shape = tuple(normalized_shape) if hasattr(normalized_shape, "__iter__") else (normalized_shape,)
+        normalized_shape = _tuple_of(function, normalized_shape)
     if not normalized_shape:
         raise RuntimeError(
             "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, "
@@ -122,6 +132,18 @@ def shape_of(function: Function, normalized_shape: Any) -> Shape:
                     f"but found element of type {type(size).__name__} at pos {position}"
                 ) from None
     return normalized_shape
+
+
+def _tuple_of(function: Function, normalized_shape: Any) -> tuple:
+    """What a sequence has in it, or a number that is no int: more than PyTorch's functions take, as much as modules."""
+    if hasattr(normalized_shape, "__iter__") and not isinstance(normalized_shape, str):
+        return tuple(normalized_shape)
+    try:
+        return (index(normalized_shape),)
+    except TypeError:
+        raise TypeError(
+            f"{argument(function, 'normalized_shape')} must be tuple of ints, not {type(normalized_shape).__name__}"
+        ) from None
 
 
 def argument(function: Function, name: str) -> str:

@@ -11,12 +11,23 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from normlab.nn.checks import HALVES
+
 Rule: TypeAlias = Literal["parameters", "input", "wider"]
 RULES: tuple[Rule, ...] = ("input", "parameters", "wider")
 
 
+def rounded(input: Tensor, *parameters: Tensor | None) -> bool:
+    """By the rule "input": is a half made of an output in float32?"""
+    if input.dtype not in HALVES or _autocast(input):
+        return False
+    return any(parameter is not None and parameter.dtype is torch.float32 for parameter in parameters)
+
+
 def ruled(output: Tensor, input: Tensor, rule: Rule) -> Tensor:
     """The output of `normlab.nn.functional.norm` in the dtype of the rule."""
-    if rule != "input" or (not input.is_meta and torch.is_autocast_enabled(input.device.type)):
-        return output
-    return output.to(input.dtype)
+    return output if rule != "input" or _autocast(input) else output.to(input.dtype)
+
+
+def _autocast(input: Tensor) -> bool:
+    return not input.is_meta and torch.is_autocast_enabled(input.device.type)

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from normlab import ops, replay
-from normlab.nn import autograd, checks, custom, engines, vectorised
+from normlab.nn import autograd, checks, custom, dtypes, engines, vectorised
 from normlab.nn.dtypes import Rule
 from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
 from normlab.replay import Recording
@@ -161,6 +161,8 @@ def norm(
         checks.check_kinds(function, x, weight, bias)
         return _exportable(x, shape, weight, bias, eps, rms)
     checks.check_mode(memory_efficient)
+    if memory_efficient and rule == "input" and dtypes.rounded(x, weight, bias):
+        memory_efficient = False  # nobody else keeps a float32 output that is rounded: the half input is half of it
     recording, pointers = _recorded(x, shape, weight, bias, eps, rms)
     if recording is not None and recording.checked:
         if not _differentiated(x, weight, bias):

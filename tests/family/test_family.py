@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from normlab import family, layer_norm_forward, oracle
+from normlab import arrays, family, layer_norm_forward, oracle
 from normlab.engine import launch, using
 from normlab.kernels.family import merge, walk
 from normlab.oracle import family as truth
@@ -126,7 +126,7 @@ def test_batch_norm_of_a_matrix_is_layer_norm_of_its_transpose():
 
 
 @pytest.mark.parametrize("shape", [(6, 3, 1000), (6, 8)], ids=str)
-def test_merged_pieces_of_shards_are_the_statistics_of_the_whole_bit_for_bit(shape):
+def test_merged_pieces_of_shards_are_the_statistics_of_the_whole(shape):
     """As machines do it: each has some of the samples, and one of them merges what all have left."""
     x = example("batch", shape).x
 
@@ -309,9 +309,12 @@ FIVE, FOUR = torch.ones(5), torch.ones(4)
         ("batch_norm", (X, None, None, FOUR, None, True)),
         ("batch_norm", (X, None, None, FIVE, FOUR, True)),
         ("batch_norm", (X, FIVE, None, None, None, True)),
+        ("batch_norm", (X, None, None, None, None, True, 0.1, 0.0)),
+        ("batch_norm", (X, FIVE, FIVE, None, None, False, 0.1, -1.0)),
     ],
 )
-def test_errors_have_torch_s_words(name, arguments):
+def test_errors_have_torch_s_words_and_nothing_is_launched(name, arguments, monkeypatch):
+    monkeypatch.setattr(arrays.HostHome, "launch", None)
     with pytest.raises((ValueError, RuntimeError)) as theirs:
         getattr(functional, name)(*arguments)
     with pytest.raises(ValueError) as mine:  # noqa: PT011  # the text is compared below
@@ -342,10 +345,15 @@ STAT = np.zeros(5, np.float32)
         (lambda: family.batch_norm_backward(N, N, STAT[:4], STAT), ValueError, "Expected mean to be of shape [5] (a number for every set), but got [4]"),
         (lambda: family.instance_norm_backward(N, N, STAT, STAT), ValueError, "Expected mean to be of shape [2, 5] (a number for every set), but got [5]"),
         (lambda: family.batch_norm_backward(N, N, None, STAT), TypeError, "mean must be a NumPy array"),
+        (lambda: family.batch_norm(X.to_sparse()), TypeError, "x must be a dense tensor, got one that is torch.sparse_coo"),
+        (lambda: family.group_norm(X, 5, FIVE.to_sparse()), TypeError, "weight must be a dense tensor, got one that is torch.sparse_coo"),
+        (lambda: family.layer_norm(torch.nested.nested_tensor([X[0], X[1]]), 3), TypeError, "x must be a dense tensor, got one that is nested"),
+        (lambda: family.batch_norm(np.ma.masked_less(N, 0)), TypeError, "x must be a NumPy array without a mask"),
         (lambda: family.batch_norm_backward(N, N, STAT, STAT.astype(np.float64)), TypeError, "Expected invvar to be float32 (statistics are kept in accumulator precision), but got float64"),
     ],
 )  # fmt: skip
-def test_other_errors_name_what_was_given_and_what_is_needed(call, kind, text):
+def test_other_errors_name_what_was_given_and_what_is_needed_and_nothing_is_launched(call, kind, text, monkeypatch):
+    monkeypatch.setattr(arrays.HostHome, "launch", None)
     with pytest.raises(kind) as found:
         call()
     assert text in str(found.value)

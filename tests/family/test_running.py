@@ -8,6 +8,7 @@ from examine import hold
 from family.examples import example
 from nn.family.faces import vectorised_arithmetic
 from nn.norms import array, tensor
+from numpy.lib.stride_tricks import as_strided
 
 from normlab import family, nn
 from normlab.oracle.running import running_statistics, running_statistics_bound
@@ -51,6 +52,33 @@ def test_through_pytorch_they_are_within_the_bounds(norm, dtype, storage, world)
         getattr(nn, f"{norm}_norm")(tensor(one.x), *after, None, None, True, 0.3)
     how = one.arithmetic if world == "simulator" else vectorised_arithmetic(one)
     hold_running("nn", one, before, [array(values) for values in after], 0.3, how)
+
+
+SHARED = {
+    "NumPy": (np.asarray, lambda: as_strided(np.ones(1, np.float32), (4,), (0,)), "place for every element"),
+    "torch": (torch.from_numpy, lambda: torch.ones(1).expand(4), "place for every element"),
+    "nn": (torch.from_numpy, lambda: torch.ones(1).expand(4), "refers to a single memory location"),
+}
+
+
+@pytest.mark.parametrize("kind", SHARED)
+@pytest.mark.parametrize("norm", ["batch_norm", "instance_norm"])
+def test_a_running_statistic_whose_elements_share_a_place_is_refused_and_neither_is_updated(norm, kind):
+    made, shared, words = SHARED[kind]
+    function = getattr(nn if kind == "nn" else family, norm)
+    x, mean = made(np.ones((3, 4, 5), np.float32)), made(np.zeros(4, np.float32))
+    with pytest.raises((ValueError, RuntimeError), match=words):
+        function(x, mean, shared(), None, None, True)
+    assert not mean.any()
+    assert function(x, mean, shared(), None, None, False) is not None, "in evaluation they are only read"
+
+
+@pytest.mark.parametrize("norm", [family.batch_norm, family.instance_norm])
+def test_one_array_is_not_both_running_statistics(norm):
+    both = np.ones(4, np.float32)
+    with pytest.raises(ValueError, match="must be two arrays, because both are updated in place"):
+        norm(np.ones((3, 4, 5), np.float32), both, both)
+    assert (both == 1).all()
 
 
 @pytest.mark.parametrize("norm", [family.batch_norm, family.instance_norm])

@@ -23,6 +23,9 @@ SHAPES = {
 KINDS = {
     "a list": ([1.0], (1,)),
     "a float size": (X, (4.0,)),
+    "a float": (X, 4.0),
+    "a text": (X, "4"),
+    "nothing": (X, None),
     "a list for weight": (X, (4,), [1.0]),
     "a list for bias": (X, (4,), None, [1.0]),
     "a text for eps": (X, (4,), None, None, "1e-5"),
@@ -31,7 +34,7 @@ KINDS = {
 
 
 def told(function, *arguments) -> tuple[type, str]:
-    with pytest.raises((RuntimeError, TypeError, NotImplementedError)) as raised:
+    with pytest.raises((RuntimeError, TypeError, ValueError, NotImplementedError)) as raised:
         function(*arguments)
     return raised.type, str(raised.value)
 
@@ -48,16 +51,19 @@ def test_every_function_tells_the_same(arguments):
     assert told(nn.fused_layer_norm_affine, x, weight, bias, shape) == want
     assert told(nn.mixed_dtype_fused_layer_norm_affine, x, weight, bias, shape) == want
     if bias is None:
+        want = told(rms_norm, x, shape, weight)
         assert told(nn.rms_norm, x, shape, weight) == want
         assert told(nn.fused_rms_norm_affine, x, weight, shape) == want
         assert told(nn.mixed_dtype_fused_rms_norm_affine, x, weight, shape) == want
     if weight is None and bias is None:
-        assert told(nn.fused_layer_norm, x, shape) == told(nn.fused_rms_norm, x, shape) == want
+        assert told(nn.fused_layer_norm, x, shape) == told(layer_norm, x, shape)
+        assert told(nn.fused_rms_norm, x, shape) == want
 
 
 def test_positions_are_the_called_function_s():
     assert told(nn.rms_norm, [1.0], (1,)) == told(rms_norm, [1.0], (1,))
-    assert told(nn.rms_norm, X, (4.0,)) == told(rms_norm, X, (4.0,))
+    for shape in ((4.0,), 4.0, "4", None):
+        assert told(nn.rms_norm, X, shape) == told(rms_norm, X, shape)
     kind, text = told(nn.fused_rms_norm_affine, X, ONE, (4.0,))
     assert (kind, text) == (
         TypeError,

@@ -295,6 +295,23 @@ def test_float32_norms_in_a_half_model_are_followed_by_halves():
         torch.testing.assert_close(compiled(x), model(x))
 
 
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("mode", [True, "exact"])
+@pytest.mark.parametrize("norm", [torch_nn.LayerNorm, torch_nn.RMSNorm])
+def test_where_the_output_is_rounded_from_float32_the_half_input_is_kept(norm, mode, half):
+    """Which is half of it: the rounded output is the next layer's, and not what a gradient could be made of."""
+    model = torch_nn.Sequential(norm(64))
+    replace_norms(model, memory_efficient=mode)
+    x = torch.randn(8, 64).to(half).requires_grad_()
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one) or one, lambda one: one):
+        y = model(x)
+    assert [one.dtype for one in kept if one.numel() == x.numel()] == [half]
+    grad = torch.randn(8, 64).to(half)
+    want = torch.autograd.grad(norm(64)(x.float()), x, grad.float())
+    torch.testing.assert_close(torch.autograd.grad(y, x, grad), want, rtol=2e-2, atol=2e-2)
+
+
 def test_under_autocast_a_swapped_norm_s_output_has_the_autocast_dtype():
     model = torch_nn.Sequential(torch_nn.RMSNorm(8))
     replace_norms(model)

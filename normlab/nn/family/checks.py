@@ -108,6 +108,12 @@ def _check_running(norm: Norm, running_mean: Parameter, running_var: Parameter) 
         if norm.kind == "instance":
             raise RuntimeError("Expected running_mean and running_var to be defined when use_input_stats is false")
         raise RuntimeError("running_mean must be defined in evaluation mode")
+    for running in (running_mean, running_var):  # before anything is computed: both are updated, or neither
+        if norm.own and running is not None and running.dim() == 1 and len(running) > 1 and running.stride(0) == 0:
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to a single memory "
+                "location. Please clone() the tensor before performing the operation."
+            )
 
 
 def _check_shape(norm: Norm, name: str, tensor: Tensor, x: Tensor) -> None:
