@@ -141,6 +141,10 @@ MUTATIONS = [
     Mutation("pipelined: both clusters make grad_input", "kernels.backward.pipeline", "return not apart or cuda.blockIdx.x < blocks", "return True", "kernels/test_invariance.py::test_the_only_rows_of_a_cluster_are_right_and_nothing_is_found"),
     Mutation("pipelined: both clusters make the parameters' gradients", "kernels.backward.pipeline", "return not apart or cuda.blockIdx.x >= blocks", "return True", "kernels/test_invariance.py::test_the_only_rows_of_a_cluster_are_right_and_nothing_is_found"),
     Mutation("pipelined: the second cluster has the rows that follow", "kernels.backward.pipeline", "cluster = 0\n            clusters = 1\n        place", "clusters = 1\n        place", "kernels/test_invariance.py::test_the_only_rows_of_a_cluster_are_right_and_nothing_is_found"),
+    Mutation("split rows: a piece is left out", "kernels.backward.split_rows", "while piece < sums.shape[1]:", "while piece + 1 < sums.shape[1]:", "kernels/test_split_rows.py::test_gradients_of_split_rows_are_within_the_bounds"),
+    Mutation("split rows: groups share rows", "kernels.backward.split_rows", "row = top + ahead * stride", "row = top + ahead", "kernels/test_split_rows.py::test_gradients_of_split_rows_are_within_the_bounds"),
+    Mutation("split rows: both sums in one place", "kernels.backward.split_rows", "store(sums, (n1 + row, cuda.blockIdx.x), sum_gx)", "store(sums, (row, cuda.blockIdx.x), sum_gx)", "kernels/test_split_rows.py::test_gradients_of_split_rows_are_within_the_bounds"),
+    Mutation("split rows: pieces overlap", "kernels.backward.split_rows", "first = cuda.blockIdx.x * VECTORS * span", "first = cuda.blockIdx.x * span", "kernels/test_split_rows.py::test_gradients_of_split_rows_are_within_the_bounds"),
     Mutation("short rows: a level of the butterfly too few", "stages.warp", "levels, half = lanes.bit_length() - 1,", "levels, half = lanes.bit_length() - 2,", "kernels/test_invariance.py::test_whole_vectors_of_eight_are_right"),
     Mutation("short rows: the neighbour's sums, too", "stages.warp", "lanes // 2\n\n", "lanes\n\n", "stages/test_warp.py::test_every_part_of_a_warp_gets_its_own_sum"),
     Mutation("short rows: a warp's values are counted", "stages.grouped", "deal.lanes * deal.width", "32 * deal.width", "kernels/test_invariance.py::test_short_rows_are_right_forward"),
@@ -300,6 +304,7 @@ ARGUMENTS = {
     "test_large_gammas_are_within_the_bounds": lambda patch: (False,),
     "test_clamped_gammas_are_within_the_bounds": lambda patch: (False,),
     "test_few_rows_by_one_cluster_are_right_and_nothing_is_found": lambda patch: (3,),
+    "test_gradients_of_split_rows_are_within_the_bounds": lambda patch: (5, 2051, np.float16, False, patch),
 }
 
 

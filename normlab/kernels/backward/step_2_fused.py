@@ -34,6 +34,14 @@ def deal_for(n2: int, width: int) -> Deal | None:
     return deal if deal.elements <= MAX_ELEMENTS else None
 
 
+def deal_of(problem: BackwardProblem) -> Deal | None:
+    """How a problem's rows are dealt; None: not by this step."""
+    if problem.invvar.dtype.itemsize != 4:
+        return None
+    n2 = problem.saved.shape[1]
+    return deal_for(n2, widest(n2, *problem.matrices, problem.weight, problem.bias))
+
+
 def blocks_for(deal: Deal, n1: int, processors: int) -> int:
     """Blocks that stay."""
     return min(n1, processors * (RESIDENT_THREADS // deal.threads))
@@ -125,15 +133,12 @@ def build(dtype, deal: Deal, rms, memory_efficient):
 
 
 def _run(launch, memory, problem: BackwardProblem):
-    n1, n2 = problem.saved.shape
-    deal = None
-    if problem.invvar.dtype.itemsize == 4:
-        deal = deal_for(n2, widest(n2, *problem.matrices, problem.weight, problem.bias))
+    deal = deal_of(problem)
     if deal is None:
         step_1_apex.STEP.run(launch, memory, problem)
         return
     dtype = accumulator(problem.invvar)
-    blocks = blocks_for(deal, n1, multiprocessors(problem.saved))
+    blocks = blocks_for(deal, problem.saved.shape[0], multiprocessors(problem.saved))
     parts = final_sums.parts_for(memory, problem, blocks)
     kernel = build(dtype, deal, problem.rms, problem.memory_efficient)
     launch(kernel, blocks, deal.threads, *problem.operands, problem.row_sums, problem.grad_input, *parts)

@@ -10,7 +10,8 @@ cluster, whose barrier comes in two halves: arrive, do the second pass, wait. Th
 (`parameters`). When recomputing, the sums for grad_weight are divided by gamma once, in the end. No second
 kernel follows where there are so few rows that one block does them; or eight blocks, a cluster, which add up their
 columns' sums through each other's shared memory; or, of long rows, one cluster, beside which another one makes the
-parameters' gradients (`apart`).
+parameters' gradients (`apart`). Rows that no cluster holds, or none whose copies are as wide as they have to be, are
+cut into pieces (`split_rows`).
 Moves: dy and the saved array once (twice where two clusters share the work), grad_input once.
 Bound by: memory; long 16-bit rows of LayerNorm by instructions and by waiting for shared memory, for the columns' sums
 leave registers for no more than 16 warps. Recomputing takes a tenth more instructions (profile_h200, bfloat16 65536:
@@ -22,10 +23,12 @@ compiler knows 0.79.
 Measured: see the README and `layouts`.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from normlab.engine import accumulator, compute_capability, multiprocessors, resident_clusters
-from normlab.kernels.backward import final_sums, step_2_fused
+from normlab.kernels.backward import final_sums, split_rows, step_2_fused
 from normlab.kernels.backward.columns import GATHERED
 from normlab.kernels.backward.kind import Kind, kind_of
 from normlab.kernels.backward.layouts import CLUSTERS_FROM, KINDS, layout_for
@@ -48,7 +51,8 @@ def _run(launch, memory, problem: BackwardProblem):
     if problem.invvar.dtype.itemsize == 4:
         layout = layout_for(n2, width, *sizes, kind, compute_capability(problem.saved))
     if layout is None:
-        step_2_fused.STEP.run(launch, memory, problem)
+        too_long = problem.invvar.dtype.itemsize == 4 and step_2_fused.deal_of(problem) is None
+        (split_rows if too_long else step_2_fused.STEP).run(launch, memory, problem)
         return
     dtype = accumulator(problem.invvar)
     block = layout.deal.threads, layout.rows
@@ -117,7 +121,12 @@ def _layouts(n2: int) -> list[Layout]:
 
 def _row_chains(n2: int) -> Chains:
     own = [Chains(layout.deal.elements + layout.deal.warps * layout.blocks // 32, 10) for layout in _layouts(n2)]
-    return longest(*own, step_2_fused.STEP.row_chains(n2))
+    return longest(*own, *_split(split_rows.row_chains, n2), step_2_fused.STEP.row_chains(n2))
+
+
+def _split(chains: Callable[..., Chains], *sizes: int) -> list[Chains]:
+    """Those of rows that are cut into pieces, if some of n2, the last of the sizes, may be."""
+    return [chains(*sizes)] if step_2_fused.deal_for(sizes[-1], 1) is None else []
 
 
 def _column_chains(n1: int, n2: int) -> Chains:
@@ -127,7 +136,7 @@ def _column_chains(n1: int, n2: int) -> Chains:
         most = min(-(-n1 // layout.rows), 8 * clusters)  # blocks that the GPU may hold, at most
         rows = -(-n1 // (layout.rows * min(clusters, -(-n1 // layout.rows))))
         own.append(Chains(rows + layout.rows + final_sums.terms(most) + 1, 2))
-    return longest(*own, step_2_fused.STEP.column_chains(n1, n2))
+    return longest(*own, *_split(split_rows.column_chains, n1, n2), step_2_fused.STEP.column_chains(n1, n2))
 
 
 STEP = BackwardStep(

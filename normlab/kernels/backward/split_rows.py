@@ -1,0 +1,223 @@
+"""Rows that neither a block nor a cluster holds: each is cut into pieces, for as many blocks as there are.
+
+    sums        a block a piece of a row: what it adds to the row's two sums
+    means       a block a row: the sums of its pieces, added up
+    gradients   a thread a few columns of one row after another: grad_input, and on the way the columns' sums
+
+So a few rows of millions of columns keep all multiprocessors busy, which a block a row does not. A thread fetches
+several rows' values before it works on the first. Where there are many rows, several blocks stand above each other,
+and `final_sums` adds up what their columns have.
+Moves: dy and the saved array twice, grad_input once: 5 where 3 would do.
+Bound by: memory. Not measured yet.
+"""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from normlab.engine import accumulator, cast, cuda, load, load_vector_into, multiprocessors, store, store_vector_from
+from normlab.kernels.backward import final_sums
+from normlab.kernels.step import BackwardProblem, Chains
+from normlab.stages.block import block_sums
+from normlab.stages.gradient import corrected, leave_means
+from normlab.stages.recompute import affine, clamp_by_magnitude, normalised_from_input, without_bias
+from normlab.stages.vector import BYTES, WARP, widest
+from normlab.stages.warp import warp_sum_butterfly
+
+THREADS = 256  # of a piece
+VECTORS = 4  # of a thread
+WARPS = THREADS // WARP
+MEANS_THREADS = 128
+MEANS_WARPS = MEANS_THREADS // WARP
+COLUMN_THREADS = 128
+AT_ONCE = 4  # rows
+RESIDENT_THREADS = 1024  # of a multiprocessor: so many have work before blocks stand above each other
+MOST_ROWS = 64  # of a thread, so that the columns' sums stay short
+GRID_LIMIT = 65535  # of the second dimension
+
+
+@cache
+def build_sums(dtype: Any, width: int, rms: bool, memory_efficient: bool) -> Any:
+    """Grid (pieces, rows), block THREADS."""
+    span, elements = THREADS * width, VECTORS * width
+
+    @cuda.jit(launch_bounds=(THREADS, 1))
+    def backward_split_sums(grad_output, saved, mean, invvar, weight, bias, eps, sums):
+        """sums: (2 n1, pieces), those of g, then those of g x̂."""
+        buffer = cuda.shared.array((2, WARPS), dtype)
+        values = cuda.local.array(elements, dtype)
+        grads = cuda.local.array(elements, dtype)
+        gammas = cuda.local.array(width, dtype)
+        betas = cuda.local.array(width, dtype)
+        n1, n2 = saved.shape
+        first = cuda.blockIdx.x * VECTORS * span + cuda.threadIdx.x * width
+        row = cuda.blockIdx.y
+        while row < n1:
+            for v in range(VECTORS):
+                if first + v * span < n2:
+                    load_vector_into(values, v * width, saved, (row, first + v * span), width)
+                    load_vector_into(grads, v * width, grad_output, (row, first + v * span), width)
+            scale = load(invvar, row)
+            center = None if mean is None else load(mean, row)
+            sum_g = cast(0, invvar)
+            sum_gx = cast(0, invvar)
+            for v in range(VECTORS):
+                if first + v * span < n2:
+                    if weight is not None:
+                        load_vector_into(gammas, 0, weight, first + v * span, width)
+                    if bias is not None:
+                        load_vector_into(betas, 0, bias, first + v * span, width)
+                    for k in range(width):
+                        grad = grads[v * width + k]
+                        g = affine(grad, None if weight is None else gammas[k], None)
+                        if memory_efficient:
+                            sum_gx += grad * without_bias(values[v * width + k], None if bias is None else betas[k])
+                        else:
+                            sum_gx += g * normalised_from_input(values[v * width + k], center, scale)
+                        if not rms:
+                            sum_g += g
+            sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
+            if cuda.threadIdx.x == 0:
+                store(sums, (row, cuda.blockIdx.x), sum_g)
+                store(sums, (n1 + row, cuda.blockIdx.x), sum_gx)
+            row += cuda.gridDim.y
+
+    return backward_split_sums
+
+
+@cache
+def build_means(dtype: Any) -> Any:
+    """Grid rows, block MEANS_THREADS."""
+
+    @cuda.jit(launch_bounds=(MEANS_THREADS, 1))
+    def backward_split_means(sums, factor, row_sums, means):
+        """sums: as above. factor: 1 / n2. means: (2, n1), mean(g) and mean(g x̂)."""
+        buffer = cuda.shared.array((2, MEANS_WARPS), dtype)
+        row = cuda.blockIdx.x
+        sum_g = cast(0, sums)
+        sum_gx = cast(0, sums)
+        piece = cuda.threadIdx.x
+        while piece < sums.shape[1]:
+            sum_g += load(sums, (row, piece))
+            sum_gx += load(sums, (means.shape[1] + row, piece))
+            piece += MEANS_THREADS
+        sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
+        if cuda.threadIdx.x == 0:
+            mean_g = sum_g * factor
+            mean_gx = corrected(sum_gx, row_sums, row) * factor
+            leave_means(row_sums, row, mean_g, mean_gx)
+            store(means, (0, row), mean_g)
+            store(means, (1, row), mean_gx)
+
+    return backward_split_means
+
+
+@cache
+def build_gradients(dtype: Any, width: int, memory_efficient: bool, final: bool) -> Any:
+    """Grid (columns / (COLUMN_THREADS width), groups of rows), block COLUMN_THREADS. final: there is one group."""
+    elements = AT_ONCE * width
+
+    @cuda.jit(launch_bounds=(COLUMN_THREADS, 1))
+    def backward_split_gradients(
+        grad_output, saved, mean, invvar, weight, bias, eps, means, grad_input, part_weight, part_bias
+    ):
+        """part_…: (groups, n2), accumulator dtype; if final, the gradient itself, (n2,); or None."""
+        values = cuda.local.array(elements, dtype)
+        grads = cuda.local.array(elements, dtype)
+        sums_weight = cuda.local.array(width, dtype)
+        sums_bias = cuda.local.array(width, dtype)
+        gammas = cuda.local.array(width, dtype)
+        betas = cuda.local.array(width, dtype)
+        n1, n2 = saved.shape
+        column = (cuda.blockIdx.x * COLUMN_THREADS + cuda.threadIdx.x) * width
+        if column < n2:
+            if weight is not None:
+                load_vector_into(gammas, 0, weight, column, width)
+            if bias is not None:
+                load_vector_into(betas, 0, bias, column, width)
+            for k in range(width):
+                sums_weight[k] = cast(0, invvar)
+                sums_bias[k] = cast(0, invvar)
+                if memory_efficient and weight is not None:
+                    gammas[k] = clamp_by_magnitude(gammas[k], eps)
+            top = cuda.blockIdx.y
+            stride = cuda.gridDim.y
+            while top < n1:
+                for ahead in range(AT_ONCE):
+                    row = top + ahead * stride
+                    if row < n1:
+                        load_vector_into(values, ahead * width, saved, (row, column), width)
+                        load_vector_into(grads, ahead * width, grad_output, (row, column), width)
+                for ahead in range(AT_ONCE):
+                    row = top + ahead * stride
+                    if row < n1:
+                        scale = load(invvar, row)
+                        center = None if mean is None else load(mean, row)
+                        mean_g = load(means, (0, row))
+                        mean_gx = load(means, (1, row))
+                        for k in range(width):
+                            grad = grads[ahead * width + k]
+                            gamma = None if weight is None else gammas[k]
+                            if memory_efficient:
+                                xhat = without_bias(values[ahead * width + k], None if bias is None else betas[k])
+                                if weight is not None:
+                                    xhat = xhat / gammas[k]
+                            else:
+                                xhat = normalised_from_input(values[ahead * width + k], center, scale)
+                            if part_weight is not None:
+                                sums_weight[k] += grad * xhat
+                            if part_bias is not None:
+                                sums_bias[k] += grad
+                            grads[ahead * width + k] = (affine(grad, gamma, None) - mean_g - xhat * mean_gx) * scale
+                        store_vector_from(grad_input, (row, column), grads, ahead * width, width)
+                top += AT_ONCE * stride
+            mine = column if final else (cuda.blockIdx.y, column)
+            if part_weight is not None:
+                store_vector_from(part_weight, mine, sums_weight, 0, width)
+            if part_bias is not None:
+                store_vector_from(part_bias, mine, sums_bias, 0, width)
+
+    return backward_split_gradients
+
+
+def groups_for(n1: int, n2: int, width: int, processors: int) -> int:
+    """Blocks above each other: enough to keep a GPU busy, each with AT_ONCE to MOST_ROWS rows."""
+    busy = -(-processors * RESIDENT_THREADS * width // n2)
+    return min(max(busy, -(-n1 // MOST_ROWS)), -(-n1 // AT_ONCE), GRID_LIMIT)
+
+
+def run(launch: Any, memory: Any, problem: BackwardProblem) -> None:
+    """Queue the kernels; float32 accumulators. Arguments as a `BackwardStep`'s `run`."""
+    n1, n2 = problem.saved.shape
+    gradients = problem.grad_weight, problem.grad_bias
+    width = widest(n2, *problem.matrices, problem.weight, problem.bias, *gradients)
+    dtype, kept = accumulator(problem.invvar), problem.invvar.dtype
+    pieces = -(-n2 // (THREADS * VECTORS * width))
+    sums, means = memory.empty((2 * n1, pieces), kept), memory.empty((2, n1), kept)
+    kernel = build_sums(dtype, width, problem.rms, problem.memory_efficient)
+    launch(kernel, (pieces, min(n1, GRID_LIMIT)), THREADS, *problem.operands, sums)
+    launch(build_means(dtype), n1, MEANS_THREADS, sums, np.float32(1 / n2), problem.row_sums, means)
+    groups = groups_for(n1, n2, width, multiprocessors(problem.saved))
+    parts = gradients if groups == 1 else final_sums.parts_for(memory, problem, groups)
+    kernel = build_gradients(dtype, width, problem.memory_efficient, groups == 1)
+    grid = -(-n2 // (COLUMN_THREADS * width)), groups
+    launch(kernel, grid, COLUMN_THREADS, *problem.operands, means, problem.grad_input, *parts)
+    if groups > 1:
+        final_sums.launch_sums(launch, dtype, parts, problem)
+
+
+def _widths(n2: int) -> list[int]:
+    return [width for width in (1, 2, 4, BYTES // 2) if n2 % width == 0]
+
+
+def row_chains(n2: int) -> Chains:
+    """As a step's; for the widest vectors and the most pieces that a row of any dtype and alignment has."""
+    pieces = -(-n2 // (THREADS * VECTORS * min(_widths(n2))))
+    return Chains(VECTORS * max(_widths(n2)) + -(-pieces // MEANS_THREADS), 15)
+
+
+def column_chains(n1: int, n2: int) -> Chains:
+    """As a step's."""
+    numbers = [groups_for(n1, n2, width, final_sums.PROCESSORS) for width in _widths(n2)]
+    return Chains(max(-(-n1 // number) + final_sums.terms(number) for number in numbers), 2)
