@@ -169,6 +169,7 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
     invvar = home.empty((n1,), statistics)
     if n1:
         _warn_if_slow(chosen, "forward", n1, n2, home)
+        scratch = {"memory": home} if getattr(chosen, "scratch", False) else {}
         chosen.run(
             home.launch,
             home.operand(x, (n1, n2)),
@@ -178,6 +179,7 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
             output,
             mean,
             invvar,
+            **scratch,
         )
     leading = tuple(x.shape[: -len(shape)])
     results = home.give_back(output, tuple(x.shape)), home.give_back(mean, leading), home.give_back(invvar, leading)

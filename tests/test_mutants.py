@@ -145,6 +145,8 @@ MUTATIONS = [
     Mutation("split rows: groups share rows", "kernels.backward.split_rows", "row = top + ahead * stride", "row = top + ahead", "kernels/test_split_rows.py::test_gradients_of_split_rows_are_within_the_bounds"),
     Mutation("split rows: both sums in one place", "kernels.backward.split_rows", "store(sums, (n1 + row, cuda.blockIdx.x), sum_gx)", "store(sums, (row, cuda.blockIdx.x), sum_gx)", "kernels/test_split_rows.py::test_gradients_of_split_rows_are_within_the_bounds"),
     Mutation("split rows: pieces overlap", "kernels.backward.split_rows", "first = cuda.blockIdx.x * VECTORS * span", "first = cuda.blockIdx.x * span", "kernels/test_split_rows.py::test_gradients_of_split_rows_are_within_the_bounds"),
+    Mutation("split rows: pieces' means are left out", "kernels.forward.split_rows", "square_sum += size * (deviation * deviation)", "square_sum += deviation - deviation", "kernels/test_split_rows.py::test_split_rows_are_within_the_bounds_forward"),
+    Mutation("split rows: E[x²] - E[x]² of a piece", "kernels.forward.split_rows", "deviation = values[v * width + k] - center\n                        square_sum += deviation * deviation", "square_sum += values[v * width + k] * values[v * width + k] - center * center", "kernels/test_split_rows.py::test_split_rows_are_within_the_bounds_forward"),
     Mutation("short rows: a level of the butterfly too few", "stages.warp", "levels, half = lanes.bit_length() - 1,", "levels, half = lanes.bit_length() - 2,", "kernels/test_invariance.py::test_whole_vectors_of_eight_are_right"),
     Mutation("short rows: the neighbour's sums, too", "stages.warp", "lanes // 2\n\n", "lanes\n\n", "stages/test_warp.py::test_every_part_of_a_warp_gets_its_own_sum"),
     Mutation("short rows: a warp's values are counted", "stages.grouped", "deal.lanes * deal.width", "32 * deal.width", "kernels/test_invariance.py::test_short_rows_are_right_forward"),
@@ -304,6 +306,7 @@ ARGUMENTS = {
     "test_large_gammas_are_within_the_bounds": lambda patch: (False,),
     "test_clamped_gammas_are_within_the_bounds": lambda patch: (False,),
     "test_few_rows_by_one_cluster_are_right_and_nothing_is_found": lambda patch: (3,),
+    "test_split_rows_are_within_the_bounds_forward": lambda patch: (5, 2051, np.float16, patch),
     "test_gradients_of_split_rows_are_within_the_bounds": lambda patch: (5, 2051, np.float16, False, patch),
 }
 

@@ -46,9 +46,11 @@ class ForwardStep(Step):
 
     x, output: (n1, n2), n1 > 0; weight, bias: (n2,) or None; mean: (n1,), or None for RMSNorm; invvar: (n1,);
     eps: a NumPy scalar of mean's dtype. `statistics`: how the variance is found, in `oracle.Arithmetic`'s words.
+    `scratch`: `run` takes `memory=`, too, as a `BackwardStep`'s; without it some rows take an earlier step's way.
     """
 
     statistics: str
+    scratch: bool = False
 
 
 @dataclass(frozen=True)

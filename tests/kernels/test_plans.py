@@ -282,7 +282,8 @@ def launches(step, n1: int, n2: int, form: Form, shift: int = 0) -> list[Launche
     mean = None if rms else statistics
     output = empty((n1, n2), v, shift)
     if step.name in FORWARD:
-        step.run(launch, empty((n1, n2), t, shift), weight, bias, np.float32(1e-5), output, mean, statistics)
+        scratch = {"memory": Scratch} if step.scratch else {}
+        step.run(launch, empty((n1, n2), t, shift), weight, bias, np.float32(1e-5), output, mean, statistics, **scratch)
         return found
     saved = empty((n1, n2), v if memory_efficient else t, shift)
     problem = BackwardProblem(

@@ -5,16 +5,25 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from examine import examine_backward
-from kernels.test_invariance import random_case, results, sanitized
+from examine import examine_backward, examine_forward
+from kernels.test_invariance import (
+    assert_the_same_whenever_and_however_it_runs,
+    random_case,
+    results,
+    sanitized,
+)
 from kernels.test_plans import Form, launches
 
 from normlab.arguments import step_of
 from normlab.engine import resources, use_gpu, using
-from normlab.kernels.backward import split_rows, step_2_fused, step_3_pipelined
+from normlab.kernels import split
+from normlab.kernels.backward import step_2_fused, step_3_pipelined
+from normlab.kernels.forward import step_7_clusters
+from normlab.sim import sanitize
 
 BFLOAT16 = ml_dtypes.bfloat16
-PIPELINED = step_of("backward", "pipelined")
+CLUSTERS, PIPELINED = step_of("forward", "clusters"), step_of("backward", "pipelined")
+FORWARD_KERNELS = ["forward_split_pieces", "forward_split_statistics", "forward_split_output"]
 KERNELS = ["backward_split_sums", "backward_split_means", "backward_split_gradients"]
 both_paths = pytest.mark.parametrize("memory_efficient", [False, True])
 
@@ -23,11 +32,23 @@ def split_short_rows(monkeypatch):
     """Let rows be cut into pieces that are not too long for anything else."""
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *how: None)
     monkeypatch.setattr(step_2_fused, "deal_of", lambda problem: None)
+    monkeypatch.setattr(step_7_clusters, "launch_rows", lambda *how: False)
+    monkeypatch.setattr(step_7_clusters, "plan_for", lambda *how: None)
 
 
 # of one thread, of one piece, of three; in one group of rows, and in several
 CASES = [(3, 1, np.float32), (9, 40, BFLOAT16), (5, 2051, np.float16), (4, 2056, np.float32)]
 cases = pytest.mark.parametrize(("n1", "n2", "dtype"), CASES, ids=lambda one: getattr(one, "__name__", str(one)))
+
+
+@cases
+def test_split_rows_are_within_the_bounds_forward(n1, n2, dtype, monkeypatch):
+    split_short_rows(monkeypatch)
+    case = random_case(n1, n2, dtype)
+    for one in (case, random_case(n1, n2, dtype, rms=True), replace(case, weight=None, bias=None)):
+        examine_forward(one, CLUSTERS)
+    far = replace(case, x=(case.x.astype(np.float64) + 1000).astype(dtype))  # which E[x²] - E[x]² would not survive
+    examine_forward(far, CLUSTERS)
 
 
 @cases
@@ -52,13 +73,12 @@ def test_gradients_of_split_rows_are_within_the_bounds(n1, n2, dtype, memory_eff
 def test_a_row_has_the_same_bits_in_every_batch_and_in_every_schedule(memory_efficient, monkeypatch):
     split_short_rows(monkeypatch)
     case = random_case(9, 1030, np.float32)
+    assert_the_same_whenever_and_however_it_runs(case, CLUSTERS)
     first = replace(case, x=case.x[:2], grad_output=case.grad_output[:2])
-    want = results(case, PIPELINED, memory_efficient)
-    assert results(first, PIPELINED, memory_efficient)[0] == want[0][: len(want[0]) // 9 * 2]
-    with using("simulator"):
-        here = results(case, PIPELINED, memory_efficient)
-    with using("simulator", "reverse"):
-        assert results(case, PIPELINED, memory_efficient) == here
+    for step, how in ((CLUSTERS, None), (PIPELINED, memory_efficient)):
+        want = results(case, step, how)[0]
+        assert results(first, step, how)[0] == want[: len(want) // 9 * 2]
+    assert_the_same_whenever_and_however_it_runs(case, PIPELINED, memory_efficient)
 
 
 @cases
@@ -69,29 +89,59 @@ def test_nothing_is_found_in_split_rows(n1, n2, dtype, memory_efficient, monkeyp
         sanitized(random_case(n1, n2, dtype), PIPELINED, memory_efficient)
 
 
+@cases
+def test_nothing_is_found_in_split_rows_forward(n1, n2, dtype, monkeypatch):
+    split_short_rows(monkeypatch)
+    case = random_case(n1, n2, dtype)
+    x, output, mean, invvar = case.x, np.empty_like(case.x), np.empty(n1, np.float32), np.empty(n1, np.float32)
+    without = [output, mean, invvar]
+
+    class Memory:
+        @staticmethod
+        def empty(shape, dtype):
+            without.append(np.full(shape, np.nan, dtype))
+            return without[-1]
+
+    def launch(kernel, grid, block, *args):
+        given = [one for one in without if any(one is arg for arg in args)]
+        report = sanitize(kernel, given)[grid, block](*args)
+        assert report.ok, str(report)
+        without[:] = [one for one in without if not any(one is known for known in given)]
+
+    with using("simulator"):
+        CLUSTERS.run(launch, x, case.weight, case.bias, np.float32(0.01), output, mean, invvar, memory=Memory)
+    assert np.isfinite(output.astype(np.float64)).all()
+
+
 @pytest.mark.skipif(not use_gpu(), reason="for a GPU: the simulator has no time for so long rows")
 @both_paths
 @pytest.mark.parametrize(("n1", "n2"), [(3, 300_001), (2, 1_200_000), (200, 262_152)])
 def test_long_rows_are_within_the_bounds(n1, n2, memory_efficient):
-    examine_backward(random_case(n1, n2, BFLOAT16), None, PIPELINED, memory_efficient)
+    case = random_case(n1, n2, BFLOAT16)
+    examine_forward(case, CLUSTERS)
+    examine_backward(case, None, PIPELINED, memory_efficient)
 
 
 def test_what_nothing_else_holds_is_split():
-    def names(n2, **form):
-        return {one.kernel.py_func.__name__ for one in launches(PIPELINED, 8, n2, Form(BFLOAT16, BFLOAT16, **form))}
+    def names(n2, step=PIPELINED, **form):
+        return {one.kernel.py_func.__name__ for one in launches(step, 8, n2, Form(BFLOAT16, BFLOAT16, **form))}
 
     for n2 in (8193, 262_145, 262_152, 3_211_264):
         for memory_efficient in (False, True):
             assert names(n2, memory_efficient=memory_efficient) >= set(KERNELS)
     assert not names(8191) & set(KERNELS)
     assert not names(262_144) & set(KERNELS)
+    for n2 in (step_7_clusters.SPLIT_FROM + 1, 262_145, 3_211_264):
+        assert names(n2, CLUSTERS) == set(FORWARD_KERNELS)
+    for n2 in (step_7_clusters.SPLIT_FROM - 1, 524_288):
+        assert not names(n2, CLUSTERS) & set(FORWARD_KERNELS)
 
 
 def test_blocks_stand_above_each_other_where_a_gpu_would_idle_or_a_sum_be_long():
-    assert split_rows.groups_for(8, 3_211_264, 4, 132) == 1
-    assert split_rows.groups_for(2048, 8193, 1, 132) == 32
-    assert split_rows.groups_for(2048, 262_152, 8, 132) == 32
-    assert split_rows.groups_for(10, 8193, 1, 132) == 3, "four rows at once"
+    assert split.groups_for(8, 3_211_264, 4, 132) == 1
+    assert split.groups_for(2048, 8193, 1, 132) == 32
+    assert split.groups_for(2048, 262_152, 8, 132) == 32
+    assert split.groups_for(10, 8193, 1, 132) == 3, "four rows at once"
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0)], ids=str)
@@ -99,7 +149,9 @@ def test_kernels_need_no_local_memory(capability):
     pytest.importorskip("numba_cuda", reason="kernels are assembled by numba-cuda, which has no wheels here")
     for t, v in ((BFLOAT16, BFLOAT16), (np.float16, np.float16), (np.float32, np.float32), (np.float32, BFLOAT16)):
         for memory_efficient in (False, "exact"):
-            for one in launches(PIPELINED, 8, 262_152, Form(t, v, memory_efficient=memory_efficient)):
-                if one.kernel.py_func.__name__ in KERNELS:
+            form = Form(t, v, memory_efficient=memory_efficient)
+            ours = launches(PIPELINED, 8, 262_152, form) + launches(CLUSTERS, 8, 3_211_264, form)
+            for one in ours:
+                if one.kernel.py_func.__name__ in (*KERNELS, *FORWARD_KERNELS):
                     taken = resources(one.kernel, one.types, capability)
                     assert (taken.local_bytes, taken.spill_stores) == (0, 0), (one.kernel.py_func.__name__, taken)

@@ -1,4 +1,4 @@
-"""Rows that neither a block nor a cluster holds: each is cut into pieces, for as many blocks as there are.
+"""Rows that neither a block nor a cluster holds: each is cut into pieces (`kernels.split`), and read twice.
 
     sums        a block a piece of a row: what it adds to the row's two sums
     means       a block a row: the sums of its pieces, added up
@@ -18,23 +18,25 @@ import numpy as np
 
 from normlab.engine import accumulator, cast, cuda, load, load_vector_into, multiprocessors, store, store_vector_from
 from normlab.kernels.backward import final_sums
+from normlab.kernels.split import (
+    AT_ONCE,
+    COLUMN_THREADS,
+    GRID_LIMIT,
+    ROW_THREADS,
+    ROW_WARPS,
+    THREADS,
+    VECTORS,
+    WARPS,
+    groups_for,
+    pieces_for,
+    widths_of,
+)
 from normlab.kernels.step import BackwardProblem, Chains
 from normlab.stages.block import block_sums
 from normlab.stages.gradient import corrected, leave_means
 from normlab.stages.recompute import affine, clamp_by_magnitude, normalised_from_input, without_bias
-from normlab.stages.vector import BYTES, WARP, widest
+from normlab.stages.vector import widest
 from normlab.stages.warp import warp_sum_butterfly
-
-THREADS = 256  # of a piece
-VECTORS = 4  # of a thread
-WARPS = THREADS // WARP
-MEANS_THREADS = 128
-MEANS_WARPS = MEANS_THREADS // WARP
-COLUMN_THREADS = 128
-AT_ONCE = 4  # rows
-RESIDENT_THREADS = 1024  # of a multiprocessor: so many have work before blocks stand above each other
-MOST_ROWS = 64  # of a thread, so that the columns' sums stay short
-GRID_LIMIT = 65535  # of the second dimension
 
 
 @cache
@@ -88,12 +90,12 @@ def build_sums(dtype: Any, width: int, rms: bool, memory_efficient: bool) -> Any
 
 @cache
 def build_means(dtype: Any) -> Any:
-    """Grid rows, block MEANS_THREADS."""
+    """Grid rows, block ROW_THREADS."""
 
-    @cuda.jit(launch_bounds=(MEANS_THREADS, 1))
+    @cuda.jit(launch_bounds=(ROW_THREADS, 1))
     def backward_split_means(sums, factor, row_sums, means):
         """sums: as above. factor: 1 / n2. means: (2, n1), mean(g) and mean(g x̂)."""
-        buffer = cuda.shared.array((2, MEANS_WARPS), dtype)
+        buffer = cuda.shared.array((2, ROW_WARPS), dtype)
         row = cuda.blockIdx.x
         sum_g = cast(0, sums)
         sum_gx = cast(0, sums)
@@ -101,7 +103,7 @@ def build_means(dtype: Any) -> Any:
         while piece < sums.shape[1]:
             sum_g += load(sums, (row, piece))
             sum_gx += load(sums, (means.shape[1] + row, piece))
-            piece += MEANS_THREADS
+            piece += ROW_THREADS
         sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
         if cuda.threadIdx.x == 0:
             mean_g = sum_g * factor
@@ -181,23 +183,17 @@ def build_gradients(dtype: Any, width: int, memory_efficient: bool, final: bool)
     return backward_split_gradients
 
 
-def groups_for(n1: int, n2: int, width: int, processors: int) -> int:
-    """Blocks above each other: enough to keep a GPU busy, each with AT_ONCE to MOST_ROWS rows."""
-    busy = -(-processors * RESIDENT_THREADS * width // n2)
-    return min(max(busy, -(-n1 // MOST_ROWS)), -(-n1 // AT_ONCE), GRID_LIMIT)
-
-
 def run(launch: Any, memory: Any, problem: BackwardProblem) -> None:
     """Queue the kernels; float32 accumulators. Arguments as a `BackwardStep`'s `run`."""
     n1, n2 = problem.saved.shape
     gradients = problem.grad_weight, problem.grad_bias
     width = widest(n2, *problem.matrices, problem.weight, problem.bias, *gradients)
     dtype, kept = accumulator(problem.invvar), problem.invvar.dtype
-    pieces = -(-n2 // (THREADS * VECTORS * width))
+    pieces = pieces_for(n2, width)
     sums, means = memory.empty((2 * n1, pieces), kept), memory.empty((2, n1), kept)
     kernel = build_sums(dtype, width, problem.rms, problem.memory_efficient)
     launch(kernel, (pieces, min(n1, GRID_LIMIT)), THREADS, *problem.operands, sums)
-    launch(build_means(dtype), n1, MEANS_THREADS, sums, np.float32(1 / n2), problem.row_sums, means)
+    launch(build_means(dtype), n1, ROW_THREADS, sums, np.float32(1 / n2), problem.row_sums, means)
     groups = groups_for(n1, n2, width, multiprocessors(problem.saved))
     parts = gradients if groups == 1 else final_sums.parts_for(memory, problem, groups)
     kernel = build_gradients(dtype, width, problem.memory_efficient, groups == 1)
@@ -207,17 +203,7 @@ def run(launch: Any, memory: Any, problem: BackwardProblem) -> None:
         final_sums.launch_sums(launch, dtype, parts, problem)
 
 
-def _widths(n2: int) -> list[int]:
-    return [width for width in (1, 2, 4, BYTES // 2) if n2 % width == 0]
-
-
-def row_chains(n2: int) -> Chains:
-    """As a step's; for the widest vectors and the most pieces that a row of any dtype and alignment has."""
-    pieces = -(-n2 // (THREADS * VECTORS * min(_widths(n2))))
-    return Chains(VECTORS * max(_widths(n2)) + -(-pieces // MEANS_THREADS), 15)
-
-
 def column_chains(n1: int, n2: int) -> Chains:
     """As a step's."""
-    numbers = [groups_for(n1, n2, width, final_sums.PROCESSORS) for width in _widths(n2)]
+    numbers = [groups_for(n1, n2, width, final_sums.PROCESSORS) for width in widths_of(n2)]
     return Chains(max(-(-n1 // number) + final_sums.terms(number) for number in numbers), 2)

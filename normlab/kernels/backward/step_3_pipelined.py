@@ -28,6 +28,7 @@ from collections.abc import Callable
 import numpy as np
 
 from normlab.engine import accumulator, compute_capability, multiprocessors, resident_clusters
+from normlab.kernels import split
 from normlab.kernels.backward import final_sums, split_rows, step_2_fused
 from normlab.kernels.backward.columns import GATHERED
 from normlab.kernels.backward.kind import Kind, kind_of
@@ -121,7 +122,7 @@ def _layouts(n2: int) -> list[Layout]:
 
 def _row_chains(n2: int) -> Chains:
     own = [Chains(layout.deal.elements + layout.deal.warps * layout.blocks // 32, 10) for layout in _layouts(n2)]
-    return longest(*own, *_split(split_rows.row_chains, n2), step_2_fused.STEP.row_chains(n2))
+    return longest(*own, *_split(split.row_chains, n2), step_2_fused.STEP.row_chains(n2))
 
 
 def _split(chains: Callable[..., Chains], *sizes: int) -> list[Chains]:

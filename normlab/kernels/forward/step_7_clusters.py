@@ -8,6 +8,7 @@ takes all of its vectors at once, and the next row travels during the whole of t
 for every pass, for the last time when it writes the output. The slice's parameters lie beside it, for all rows.
 
 With few rows the latency of memory is most of the time. Then smaller blocks on more multiprocessors share a row.
+Rows that no cluster holds are cut into pieces (`split_rows`).
 Moves: x once, the output once, the parameters once a cluster.
 Bound by: the wait for the slowest block of a cluster, once a row.
 Measured: see the README, and `plan_for`.
@@ -38,7 +39,8 @@ from normlab.engine import (
     store_vector_from,
     wait_copies,
 )
-from normlab.kernels.forward import step_4_column_blocks
+from normlab.kernels import split
+from normlab.kernels.forward import split_rows, step_4_column_blocks
 from normlab.kernels.forward.step_6_one_barrier import STEP as ROWS
 from normlab.kernels.forward.step_6_one_barrier import launch_rows
 from normlab.kernels.step import Chains, ForwardStep, longest
@@ -54,6 +56,7 @@ LARGER = (512, 8), (1024, 8)  # likewise, for narrower vectors, and for rows tha
 MAX_CLUSTER = 16
 CLUSTERS_FROM = (9, 0)  # compute capability
 STATIC_BYTES = 2048  # of shared memory, at most: the board
+SPLIT_FROM = 2**15  # columns: a block's registers hold as many, of whatever alignment
 KEPT = 2048  # vectors of a slice, at most, that registers hold for all passes
 SMALLEST_BLOCK = 64  # threads; a slice is eight blocks then, or four, and more would only have more to wait for
 
@@ -291,7 +294,7 @@ def build(dtype, plan: Plan):
     return forward_clusters
 
 
-def _run(launch, x, weight, bias, eps, output, mean, invvar):
+def _run(launch, x, weight, bias, eps, output, mean, invvar, memory=None):
     n1, n2 = x.shape
     if launch_rows(launch, x, weight, bias, eps, output, mean, invvar):
         return
@@ -300,7 +303,10 @@ def _run(launch, x, weight, bias, eps, output, mean, invvar):
         capability = compute_capability(x)
         plan = plan_for(n2, widest(n2, x, weight, bias, output), x.dtype.itemsize, capability)
     if plan is None:
-        step_4_column_blocks.STEP.run(launch, x, weight, bias, eps, output, mean, invvar)
+        if memory is not None and invvar.dtype.itemsize == 4:
+            split_rows.run(launch, memory, x, weight, bias, eps, output, mean, invvar)
+        else:
+            step_4_column_blocks.STEP.run(launch, x, weight, bias, eps, output, mean, invvar)
         return
     plan = spread_out(plan, n1, output.dtype.itemsize, multiprocessors(x), capability)
     kernel = build(accumulator(invvar), plan)
@@ -314,6 +320,8 @@ def _chains(n2: int) -> Chains:
     kinds = product((1, 2, 4, 8), (2, 4), ((8, 0), CLUSTERS_FROM))
     plans = [plan_for(n2, *kind) for kind in kinds if n2 % kind[0] == 0 and kind[0] * kind[1] <= BYTES]
     own = [Chains(plan.deal.elements + (plan.deal.warps * plan.blocks) // 32, 10) for plan in plans if plan is not None]
+    if n2 > SPLIT_FROM:
+        own.append(split.row_chains(n2))
     return longest(*own, ROWS.row_chains(n2))
 
 
@@ -324,4 +332,5 @@ STEP = ForwardStep(
     row_chains=_chains,
     simulated_seconds=lambda n1, n2: n1 * (0.002 + 15e-6 * n2),
     statistics="grouped",
+    scratch=True,
 )

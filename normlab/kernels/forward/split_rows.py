@@ -1,0 +1,169 @@
+"""Rows that neither a block nor a cluster holds: each is cut into pieces (`kernels.split`), and read twice.
+
+    pieces       a block a piece of a row: its sum, and the squares of what it is off its own mean by
+    statistics   a block a row: those of all pieces, put together as warps' are in step 6 (`stages.grouped`)
+    output       a thread a few columns of one row after another
+
+Moves: x twice, the output once: 3 where 2 would do.
+Bound by: memory. Not measured yet.
+"""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from normlab.engine import accumulator, cast, cuda, load, load_vector_into, multiprocessors, store, store_vector_from
+from normlab.kernels.split import (
+    AT_ONCE,
+    COLUMN_THREADS,
+    GRID_LIMIT,
+    ROW_THREADS,
+    ROW_WARPS,
+    THREADS,
+    VECTORS,
+    WARPS,
+    groups_for,
+    pieces_for,
+)
+from normlab.stages.block import block_sum
+from normlab.stages.recompute import affine, normalised_from_input
+from normlab.stages.vector import widest
+from normlab.stages.warp import warp_sum_butterfly
+
+
+@cache
+def build_pieces(dtype: Any, width: int, rms: bool) -> Any:
+    """Grid (pieces, rows), block THREADS."""
+    span, elements = THREADS * width, VECTORS * width
+
+    @cuda.jit(launch_bounds=(THREADS, 1))
+    def forward_split_pieces(x, sums):
+        """sums: (2 n1, pieces), those of the values, then those of the squares."""
+        buffer = cuda.shared.array((2, WARPS), dtype)
+        values = cuda.local.array(elements, dtype)
+        n1, n2 = x.shape
+        start = cuda.blockIdx.x * VECTORS * span
+        first = start + cuda.threadIdx.x * width
+        size = min(VECTORS * span, n2 - start)
+        row = cuda.blockIdx.y
+        while row < n1:
+            for v in range(VECTORS):
+                if first + v * span < n2:
+                    load_vector_into(values, v * width, x, (row, first + v * span), width)
+            center = cast(0, sums)
+            if not rms:
+                total = cast(0, sums)
+                for v in range(VECTORS):
+                    if first + v * span < n2:
+                        for k in range(width):
+                            total += values[v * width + k]
+                total = block_sum(warp_sum_butterfly(total), buffer)
+                center = total / cast(size, sums)
+                if cuda.threadIdx.x == 0:
+                    store(sums, (row, cuda.blockIdx.x), total)
+            square_sum = cast(0, sums)
+            for v in range(VECTORS):
+                if first + v * span < n2:
+                    for k in range(width):
+                        deviation = values[v * width + k] - center
+                        square_sum += deviation * deviation
+            square_sum = block_sum(warp_sum_butterfly(square_sum), buffer)
+            if cuda.threadIdx.x == 0:
+                store(sums, (n1 + row, cuda.blockIdx.x), square_sum)
+            row += cuda.gridDim.y
+
+    return forward_split_pieces
+
+
+@cache
+def build_statistics(dtype: Any, width: int) -> Any:
+    """Grid rows, block ROW_THREADS."""
+    span = THREADS * VECTORS * width
+
+    @cuda.jit(launch_bounds=(ROW_THREADS, 1))
+    def forward_split_statistics(x, sums, eps, factor, mean, invvar):
+        """sums: as above. factor: 1 / n2."""
+        buffer = cuda.shared.array((2, ROW_WARPS), dtype)
+        n1, n2 = x.shape
+        row = cuda.blockIdx.x
+        center = cast(0, sums)
+        if mean is not None:
+            total = cast(0, sums)
+            piece = cuda.threadIdx.x
+            while piece < sums.shape[1]:
+                total += load(sums, (row, piece))
+                piece += ROW_THREADS
+            center = block_sum(warp_sum_butterfly(total), buffer) * factor
+        square_sum = cast(0, sums)
+        piece = cuda.threadIdx.x
+        while piece < sums.shape[1]:
+            square_sum += load(sums, (n1 + row, piece))
+            if mean is not None:
+                size = cast(min(span, n2 - piece * span), sums)
+                deviation = load(sums, (row, piece)) / size - center
+                square_sum += size * (deviation * deviation)
+            piece += ROW_THREADS
+        square_sum = block_sum(warp_sum_butterfly(square_sum), buffer)
+        if cuda.threadIdx.x == 0:
+            if mean is not None:
+                store(mean, row, center)
+            store(invvar, row, cuda.libdevice.rsqrtf(square_sum * factor + eps))
+
+    return forward_split_statistics
+
+
+@cache
+def build_output(dtype: Any, width: int) -> Any:
+    """Grid (columns / (COLUMN_THREADS width), groups of rows), block COLUMN_THREADS."""
+    elements = AT_ONCE * width
+
+    @cuda.jit(launch_bounds=(COLUMN_THREADS, 1))
+    def forward_split_output(x, weight, bias, mean, invvar, output):
+        values = cuda.local.array(elements, dtype)
+        gammas = cuda.local.array(width, dtype)
+        betas = cuda.local.array(width, dtype)
+        n1, n2 = x.shape
+        column = (cuda.blockIdx.x * COLUMN_THREADS + cuda.threadIdx.x) * width
+        if column < n2:
+            if weight is not None:
+                load_vector_into(gammas, 0, weight, column, width)
+            if bias is not None:
+                load_vector_into(betas, 0, bias, column, width)
+            top = cuda.blockIdx.y
+            stride = cuda.gridDim.y
+            while top < n1:
+                for ahead in range(AT_ONCE):
+                    row = top + ahead * stride
+                    if row < n1:
+                        load_vector_into(values, ahead * width, x, (row, column), width)
+                for ahead in range(AT_ONCE):
+                    row = top + ahead * stride
+                    if row < n1:
+                        scale = load(invvar, row)
+                        center = None if mean is None else load(mean, row)
+                        for k in range(width):
+                            gamma = None if weight is None else gammas[k]
+                            beta = None if bias is None else betas[k]
+                            value = normalised_from_input(values[ahead * width + k], center, scale)
+                            values[ahead * width + k] = affine(value, gamma, beta)
+                        store_vector_from(output, (row, column), values, ahead * width, width)
+                top += AT_ONCE * stride
+
+    return forward_split_output
+
+
+def run(
+    launch: Any, memory: Any, x: Any, weight: Any, bias: Any, eps: Any, output: Any, mean: Any, invvar: Any
+) -> None:
+    """Queue the kernels; float32 accumulators. memory: for scratch, as a `BackwardStep` has it; the rest as a
+    `ForwardStep`'s `run`.
+    """
+    n1, n2 = x.shape
+    width = widest(n2, x, weight, bias, output)
+    dtype, pieces = accumulator(invvar), pieces_for(n2, width)
+    sums = memory.empty((2 * n1, pieces), invvar.dtype)
+    launch(build_pieces(dtype, width, mean is None), (pieces, min(n1, GRID_LIMIT)), THREADS, x, sums)
+    launch(build_statistics(dtype, width), n1, ROW_THREADS, x, sums, eps, np.float32(1 / n2), mean, invvar)
+    grid = -(-n2 // (COLUMN_THREADS * width)), groups_for(n1, n2, width, multiprocessors(x))
+    launch(build_output(dtype, width), grid, COLUMN_THREADS, x, weight, bias, mean, invvar, output)
