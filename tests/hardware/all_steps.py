@@ -28,6 +28,7 @@ DTYPES = ("float32", "bfloat16")
 ROWS = [(3, 1), (140, 96), (9, 770)]
 LONG = [(300, 768), (12, 4096), (70, 5120), (40, 8192), (20, 16384), (3, 65536), (2, 65540)]
 LONG += [(1, 65536), (1, 262144)]  # whose parameters have a cluster of their own
+LONG += [(9, 262148), (3, 300001)]  # which are cut into pieces
 # (n1, n2), dtype, RMSNorm?, and how many steps of each ladder, the last ones; 0: all
 NORMS = [
     *((*one, 0) for one in product(ROWS, DTYPES, (False, True))),
