@@ -149,6 +149,7 @@ def test_onnx_export_falls_back_to_aten_s_operator(kind, tmp_path):
     import onnx
 
     file = tmp_path / "norm.onnx"
-    torch.onnx.export(kind((32, 16), memory_efficient=True), (torch.randn(4, 32, 16),), file, opset_version=18)
+    model = kind((32, 16), memory_efficient=True).eval()
+    torch.onnx.export(model, (torch.randn(4, 32, 16),), file, opset_version=18)
     names = {node.op_type for node in onnx.load(file).graph.node}
     assert names & {"LayerNormalization", "ReduceMean"}
