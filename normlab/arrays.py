@@ -252,7 +252,7 @@ def home_of(required: dict[str, Any], optional: dict[str, Any]) -> Home:
 
 
 def is_dense(array: Any) -> bool:
-    """Does an array hold all of its elements, each at a place of its own or of several? Not if sparse, or nested."""
+    """Does an array hold all of its elements in one grid? Sparse and nested tensors do not."""
     return not is_torch(array) or (array.layout is sys.modules["torch"].strided and not array.is_nested)
 
 

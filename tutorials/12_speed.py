@@ -311,7 +311,7 @@ plt.show()
 # suffers most, since it reads three arrays of parameters, γ, β and 1/γ, and most of them in both passes. On an H200,
 # bfloat16, n2 = 4096: the backward of LayerNorm that recomputes went from **0.64 to 0.81** of a copy by this change of
 # order alone. Then other things bound, and so the numbers of threads and of rows in flight were measured anew; with
-# those it came to **0.90**. (`parameter_loader` in `normlab/kernels/backward/passes.py` does it, and a test counts the
+# those it came to **0.90**. (`loader` in `normlab/kernels/backward/parameters_wide.py` does it, and a test counts the
 # wavefronts with `trace`, so that they stay away.)
 #
 # <details><summary><b>Question.</b> Tutorial 5 cured conflicts by padding. Can padding do it here?</summary>

@@ -13,7 +13,7 @@ NARROW_WIDTH = 8  # elements of a vector of 16 bytes
 class Kind(NamedTuple):
     """weighted, biased: these gradients are wanted. narrow: parameters lie in shared memory as they are, in 16 bits.
     together: neighbouring elements of parameters and their gradients that one instruction may move, as their addresses
-    are; no more than a vector of the row has. float16: what is recomputed from is.
+    are; no more than a vector of the row has. float16: recomputing, the saved output's dtype is that.
     """
 
     rms: bool

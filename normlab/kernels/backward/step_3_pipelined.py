@@ -23,8 +23,6 @@ compiler knows 0.79.
 Measured: see the README and `layouts`.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 from normlab.engine import accumulator, compute_capability, multiprocessors, resident_clusters
@@ -122,12 +120,14 @@ def _layouts(n2: int) -> list[Layout]:
 
 def _row_chains(n2: int) -> Chains:
     own = [Chains(layout.deal.elements + layout.deal.warps * layout.blocks // 32, 10) for layout in _layouts(n2)]
-    return longest(*own, *_split(split.row_chains, n2), step_2_fused.STEP.row_chains(n2))
+    if _may_be_split(n2):
+        own.append(split.row_chains(n2))
+    return longest(*own, step_2_fused.STEP.row_chains(n2))
 
 
-def _split(chains: Callable[..., Chains], *sizes: int) -> list[Chains]:
-    """Those of rows that are cut into pieces, if some of n2, the last of the sizes, may be."""
-    return [chains(*sizes)] if step_2_fused.deal_for(sizes[-1], 1) is None else []
+def _may_be_split(n2: int) -> bool:
+    """Are rows of n2, of some dtype and alignment, too long for step 2, to which all goes that is not done here?"""
+    return step_2_fused.deal_for(n2, 1) is None
 
 
 def _column_chains(n1: int, n2: int) -> Chains:
@@ -137,7 +137,9 @@ def _column_chains(n1: int, n2: int) -> Chains:
         most = min(-(-n1 // layout.rows), 8 * clusters)  # blocks that the GPU may hold, at most
         rows = -(-n1 // (layout.rows * min(clusters, -(-n1 // layout.rows))))
         own.append(Chains(rows + layout.rows + final_sums.terms(most) + 1, 2))
-    return longest(*own, *_split(split_rows.column_chains, n1, n2), step_2_fused.STEP.column_chains(n1, n2))
+    if _may_be_split(n2):
+        own.append(split_rows.column_chains(n1, n2))
+    return longest(*own, step_2_fused.STEP.column_chains(n1, n2))
 
 
 STEP = BackwardStep(

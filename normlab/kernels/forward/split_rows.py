@@ -1,6 +1,6 @@
 """Rows that neither a block nor a cluster holds: each is cut into pieces (`kernels.split`), and read twice.
 
-    pieces       a block a piece of a row: its sum, and the squares of what it is off its own mean by
+    pieces       a block a piece of a row: its sum, and that of its squared deviations from its own mean
     statistics   a block a row: those of all pieces, put together as warps' are in step 6 (`stages.grouped`)
     output       a thread a few columns of one row after another
 
@@ -39,7 +39,7 @@ def build_pieces(dtype: Any, width: int, rms: bool) -> Any:
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def forward_split_pieces(x, sums):
-        """sums: (2 n1, pieces), those of the values, then those of the squares."""
+        """sums: (2 n1, pieces), those of the values, then those of the squared deviations."""
         buffer = cuda.shared.array((2, WARPS), dtype)
         values = cuda.local.array(elements, dtype)
         n1, n2 = x.shape
