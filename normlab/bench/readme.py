@@ -91,7 +91,13 @@ def paths() -> str:
     return _table(["", *theirs], rows)
 
 
-MODULES = {"False": "`False`", "True": "`True`", "exact": '`"exact"`', "exact, 1 % at risk": '`"exact"`, 1 % at risk'}
+MODULES = {
+    "False": "`False`",
+    "True": "`True`",
+    "exact": '`"exact"`',
+    "exact, after a step": '`"exact"`, after a step',
+    "exact, 1 % at risk": '`"exact"`, 1 % at risk',
+}
 
 
 def modules() -> str:

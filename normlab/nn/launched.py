@@ -12,6 +12,8 @@ from normlab.keeping import Kept, keep_columns
 from normlab.nn import room, vectorised
 from normlab.nn.shapes import Gradients, MemoryEfficient, Parameter, Shape, Statistic
 
+nothing_to_keep = room.nothing_to_keep
+
 _AS_IT_IS: AbstractContextManager[None] = nullcontext()
 
 
@@ -53,11 +55,6 @@ def keep(
         if owner is None and eps <= 1:  # a weight of ones, at most, which nothing has to wait for
             return keep_columns(*given, capacity=0)
         return keep_columns(*given)
-
-
-def nothing_to_keep(x: Tensor, weight: Parameter, bias: Parameter, eps: float, owner: Parameter) -> bool:
-    """Is x̂ of no column at risk, as of the last forwards? Then `keep` need not be called."""
-    return owner is not None and room.nothing_to_keep(owner, x, weight, bias, eps)
 
 
 def backward(

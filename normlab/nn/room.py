@@ -2,9 +2,9 @@
 
 The forward needs to know how much memory to ask for, and only the GPU knows how many columns are at risk. For a
 parameter's first forward the host waits for the number. From then on it makes room for as many columns as were at risk
-or near it (with a gamma within a factor of 2) when the GPU last said so: each forward writes that into pinned memory,
-which the host reads without waiting. A column comes to risk through being near it, and an optimizer's step changes
-parameters little, so it has its room in time.
+or near it (with a gamma within a factor of 2) when the GPU last said so: forwards write that into pinned memory, which
+the host reads without waiting (each that keeps something; the first after an optimizer's step where nothing is to be
+kept). A column comes to risk through being near it, and a step changes parameters little, so it has its room in time.
 
 Parameters that were changed in another way (loaded, initialised, clamped or set by hand) are counted again, which waits
 once more; so are those that are no optimizer's own tensors, such as views of one, or weight and bias that never come
@@ -42,6 +42,7 @@ from normlab.kernels.exact.choose import NEAR
 from normlab.nn.shapes import Parameter
 
 GRAIN = 8  # columns: so that few capacities occur, each of which is prepared once
+QUIET = 7  # forwards between two that ask, while nothing has changed that shows
 Key: TypeAlias = tuple[int, int, int]
 """Where a parameter lies: compiled code gets it as another tensor."""
 
@@ -58,12 +59,13 @@ class Room:
         self.shown = False  # have the versions ever shown an optimizer's step?
         self.hidden = False  # may a step change the parameters, and the versions do not show it?
         self.stepped = False  # has any optimizer stepped since the capacity was read?
-        self._read = self.counts.numpy()  # shares the memory; to read it takes a tenth of a tensor's time
+        self.quiet = 0  # forwards that need not ask the GPU
+        self._read = self.counts.numpy().data  # the same memory, which is read in a twentieth of the time
         self._lost = 0
 
     def offered(self) -> int:
         """Room for the columns at risk or near it; warns if some found none since it was last asked."""
-        said, lost = int(self._read[0]), int(self._read[1])
+        lost = self._read[1]
         if lost > self._lost:
             without_room, self._lost = lost - self._lost, lost
             self.hidden |= not self.shown
@@ -77,44 +79,66 @@ class Room:
             self.capacity = None
         if self.capacity is None:
             self.stepped = False
-            self.capacity = -(-(said // NEAR) // GRAIN) * GRAIN
+            self.capacity = -(-(self._read[0] // NEAR) // GRAIN) * GRAIN
         return self.capacity
 
 
 class Steady:
     """A norm's parameters, none of whose columns was at risk or near it, and how the GPU is asked about them again.
 
-    Where nothing is to be kept there is no more to do than that: a fifth of the time that `keep` takes on the host.
+    Where nothing is to be kept there is no more to do than that: a fifth of the time that `keep` takes on the host. And
+    the GPU is asked only where it may have another answer: in the first forward after a step of any optimizer, in a
+    graph that is captured, and for changes that nothing shows in each forward after QUIET others.
     """
 
-    def __init__(self, room: Room, parameters: list[Tensor], kind: tuple, ask: Callable[[], None]) -> None:
-        """kind: what else the question depends on."""
-        self.room, self.kind, self.ask = room, kind, ask
-        self._known = [(ref(one), one.data_ptr()) for one in parameters]
-        self._keys = [_key(one) for one in parameters]
-        self._versions: dict[Key, int] = {}  # the room's, when it was last looked at; after a change it has others
-        self._expected: list[int | None] = []
+    def __init__(self, room: Room, parameters: tuple[Parameter, ...], kind: tuple, ask: Callable[[], None]) -> None:
+        """parameters: weight and bias. kind: what else the question depends on."""
+        self.room, self.kind, self._ask = room, kind, ask
+        self._keys = [None if one is None else _key(one) for one in parameters]
+        self._known: list[tuple[Callable[[], Tensor | None], int, int]] = [
+            (_absent, 0, 0) if one is None else (ref(one), one.data_ptr(), 0) for one in parameters
+        ]
+        self._versions: dict[Key, int] | None = None  # the room's, for which `_known` holds; a change makes others
 
     @property
     def is_over(self) -> bool:
         """Is a parameter gone, though its storage may live on?"""
-        return any(known() is None for known, _ in self._known)
+        return any(known() is None for known, _, _ in self._known if known is not _absent)
 
-    def holds(self, parameters: list[Tensor], kind: tuple) -> bool:
-        """Is the question still the same, and the answer still that there is nothing to keep?"""
+    def asked_again(self, weight: Parameter, bias: Parameter, kind: tuple) -> bool:
+        """Is there nothing to keep, as the last times? The GPU counts again where it may find another number."""
         room = self.room
-        if kind != self.kind or len(parameters) != len(self._known):
-            return False
         with _lock:
             if room.versions is not self._versions:
-                self._versions = room.versions
-                self._expected = [room.versions.get(key) for key in self._keys]
-            if len(self._versions) != len(parameters):
-                return False
-            for parameter, (known, pointer), version in zip(parameters, self._known, self._expected, strict=True):
-                if known() is not parameter or parameter._version != version or parameter.data_ptr() != pointer:
+                self._look_up()
+            for parameter, (known, pointer, version) in zip((weight, bias), self._known, strict=True):
+                if parameter is not known():
                     return False
-            return not room.storage.expired() and room.offered() == 0
+                if parameter is not None and (parameter._version != version or parameter.data_ptr() != pointer):
+                    return False
+            if kind != self.kind or room.offered():
+                return False
+            if room.quiet > 0 and not torch.cuda.is_current_stream_capturing():
+                room.quiet -= 1
+                return True
+            if room.storage.expired():
+                return False
+            room.quiet = QUIET
+        self._ask()
+        return True
+
+    def _look_up(self) -> None:
+        """Take over the room's versions; -1, which no parameter has, if they are not of just these parameters."""
+        self._versions = versions = self.room.versions
+        fits = versions.keys() == {key for key in self._keys if key is not None}
+        self._known = [
+            (known, pointer, versions.get(key, -1) if fits and key is not None else -1)
+            for (known, pointer, _), key in zip(self._known, self._keys, strict=True)
+        ]
+
+
+def _absent() -> None:
+    """Like the weak reference to a parameter, of one that a norm does not have."""
 
 
 _rooms: dict[Key, Room] = {}
@@ -159,13 +183,10 @@ def keep(owner: Tensor, given: tuple) -> Kept:
     return kept
 
 
-def nothing_to_keep(owner: Tensor, x: Tensor, weight: Parameter, bias: Parameter, eps: float) -> bool:
-    """Has the GPU been asked again, and is nothing to be kept, as the last times? If not, `keep` has it all to do."""
+def nothing_to_keep(x: Tensor, weight: Parameter, bias: Parameter, eps: float, owner: Parameter) -> bool:
+    """Is nothing to be kept, as the last times, and the GPU asked again if need be? If not, `keep` has it all to do."""
     steady = _steady.get(id(owner))
-    if steady is None or not steady.holds([one for one in (weight, bias) if one is not None], (x.dtype, eps)):
-        return False
-    steady.ask()
-    return True
+    return steady is not None and steady.asked_again(weight, bias, (x.dtype, eps))
 
 
 def _note(room: Room, owner: Tensor, given: tuple) -> None:
@@ -177,7 +198,7 @@ def _note(room: Room, owner: Tensor, given: tuple) -> None:
     ask = asking(x, mean, invvar, shape, weight, bias, eps, room.counts)
     if ask is not None:
         with _lock:
-            _steady[id(owner)] = Steady(room, parameters, (x.dtype, eps), ask)
+            _steady[id(owner)] = Steady(room, (weight, bias), (x.dtype, eps), ask)
 
 
 def _second_run() -> bool:
@@ -241,7 +262,7 @@ def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             if versions != room.versions:
                 room.versions, room.capacity, room.shown = versions, None, True
             room.hidden |= shards and not versions.keys() & now.keys()
-            room.stepped = True
+            room.stepped, room.quiet = True, 0
 
 
 register_optimizer_step_pre_hook(_before_step)

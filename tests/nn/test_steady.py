@@ -1,6 +1,7 @@
-"""The exact mode where nothing is at risk, on a fake GPU: asked with each forward, by one launch and no more."""
+"""The exact mode where nothing is at risk, on a fake GPU: asked after each step, by one launch and no more."""
 
 import gc
+import warnings
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ def kept(monkeypatch):
     fake_home(monkeypatch)
     monkeypatch.setattr(keeping, "home_of", ops.home_of)
     monkeypatch.setattr(keeping, "device_name", lambda array: "cuda:0")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)  # a machine without a GPU cannot say
     for name in ("_rooms", "_steady"):
         monkeypatch.setattr(room, name, {})
     calls = []
@@ -112,14 +114,43 @@ def test_a_change_that_no_counter_shows_is_told_by_the_gpu(kept):
     for _ in range(3):
         gradients(norm, x)
     norm.weight.data[:2] = 0
-    gradients(norm, x)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(room.QUIET + 2):  # one of them asks, and the next one has the answer
+            gradients(norm, x)
+    assert "2 columns came to risk sooner" in str(told[0].message)
+    assert len(told) == 1
     assert kept == [0, 0]
-    with pytest.warns(RuntimeWarning, match="2 columns came to risk sooner"):
-        gradients(norm, x)
     Changes(torch.nn.Parameter(torch.ones(1))).step(lambda other: other.mul_(1))
-    with pytest.warns(RuntimeWarning, match="2 columns came to risk sooner"):  # those of the forward just before
-        gradients(norm, x)
+    gradients(norm, x)
     assert kept == [0, 0, 8]
+
+
+def test_the_gpu_is_asked_where_it_may_have_another_answer(kept, monkeypatch):
+    asked = []
+
+    def asking(*given):
+        ask = keeping.asking(*given)
+        return lambda: (asked.append(True), ask())
+
+    monkeypatch.setattr(room, "asking", asking)
+    norm = norm_of()
+    x = torch.randn(1, COLUMNS, requires_grad=True)
+
+    def asks():
+        asked.clear()
+        gradients(norm, x)
+        return bool(asked)
+
+    assert [asks() for _ in range(3)] == [False, False, True], "the first two keep, which asks, too"
+    assert [asks() for _ in range(room.QUIET + 2)] == [False] * room.QUIET + [True, False]
+    Changes(norm.weight).step(lambda weight: weight.mul_(1.01))
+    assert [asks(), asks()] == [True, False]
+    Changes(torch.nn.Parameter(torch.ones(1))).step(lambda other: other.mul_(1))
+    assert [asks(), asks()] == [True, False], "another optimizer's step: of a float32 master weight, it may be"
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert [asks(), asks()] == [True, True], "a graph repeats what it captured"
+    assert kept == [0, 0]
 
 
 def test_what_is_known_of_parameters_that_are_gone_goes_too(kept):
