@@ -17,7 +17,8 @@ from normlab.bench.timing import EventTimer, Spread, host_time
 from normlab.nn import FusedLayerNorm, FusedRMSNorm, room
 
 N2 = 4096
-LARGE, SMALL, ROUNDS = 2**27 // N2, 8, 10
+LARGE, SMALL = 2**27 // N2, 8
+ROUNDS, CALLS = 30, 20
 OURS, THEIRS = {"layer": FusedLayerNorm, "rms": FusedRMSNorm}, {"layer": torch.nn.LayerNorm, "rms": torch.nn.RMSNorm}
 STEPPED = "exact, after a step"
 MODES: dict[str, Any] = {
@@ -58,7 +59,7 @@ def step(module: torch.nn.Module, rows: int, dtype: torch.dtype, stepped: bool) 
 def host_times(calls: dict[str, Callable[[], None]]) -> dict[str, Spread]:
     """Of each, the quickest of ROUNDS medians, taken in turn: what else the host does slows all of them alike."""
     rounds = [
-        {name: host_time(call, torch.cuda.synchronize, 50) for name, call in calls.items()} for _ in range(ROUNDS)
+        {name: host_time(call, torch.cuda.synchronize, CALLS) for name, call in calls.items()} for _ in range(ROUNDS)
     ]
     return {name: min((one[name] for one in rounds), key=lambda one: one.median) for name in calls}
 

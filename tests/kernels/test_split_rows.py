@@ -131,9 +131,9 @@ def test_what_nothing_else_holds_is_split():
             assert names(n2, memory_efficient=memory_efficient) >= set(KERNELS)
     assert not names(8191) & set(KERNELS)
     assert not names(262_144) & set(KERNELS)
-    for n2 in (step_7_clusters.SPLIT_FROM + 1, 262_145, 3_211_264):
+    for n2 in (step_7_clusters.SPLIT_FROM + 1, 262_145, 262_152, 3_211_264):
         assert names(n2, CLUSTERS) == set(FORWARD_KERNELS)
-    for n2 in (step_7_clusters.SPLIT_FROM - 1, 524_288):
+    for n2 in (step_7_clusters.SPLIT_FROM - 1, step_7_clusters.LONGEST):
         assert not names(n2, CLUSTERS) & set(FORWARD_KERNELS)
 
 

@@ -1,11 +1,13 @@
-"""Rows that neither a block nor a cluster holds: each is cut into pieces (`kernels.split`), and read twice.
+"""Rows that no block holds, and no cluster well: each is cut into pieces (`kernels.split`), and read twice.
 
     pieces       a block a piece of a row: its sum, and that of its squared deviations from its own mean
     statistics   a block a row: those of all pieces, put together as warps' are in step 6 (`stages.grouped`)
     output       a thread a few columns of one row after another
 
 Moves: x twice, the output once: 3 where 2 would do.
-Bound by: memory. Not measured yet.
+Bound by: memory. On an H200 32 rows of 802,816 float32 values took 0.57 of a copy, where the second reading allows
+0.67, and 8 rows of 3,211,264 0.59 (bfloat16 0.53). A cluster took 0.21 for 32 rows of 802,816 in bfloat16: it is alone
+on its multiprocessors, and the next row of a block has to wait for this one.
 """
 
 from functools import cache

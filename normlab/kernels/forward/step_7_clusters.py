@@ -8,7 +8,7 @@ takes all of its vectors at once, and the next row travels during the whole of t
 for every pass, for the last time when it writes the output. The slice's parameters lie beside it, for all rows.
 
 With few rows the latency of memory is most of the time. Then smaller blocks on more multiprocessors share a row.
-Rows that no cluster holds are cut into pieces (`split_rows`).
+Rows of more than LONGEST columns, or that no cluster holds, are cut into pieces (`split_rows`).
 Moves: x once, the output once, the parameters once a cluster.
 Bound by: the wait for the slowest block of a cluster, once a row.
 Measured: see the README, and `plan_for`.
@@ -57,6 +57,7 @@ MAX_CLUSTER = 16
 CLUSTERS_FROM = (9, 0)  # compute capability
 STATIC_BYTES = 2048  # of shared memory, at most: the board
 SPLIT_FROM = 2**15  # columns: a block's registers hold as many, of whatever alignment
+LONGEST = 2**18  # columns: a cluster might hold more of 16 bits, but is alone on its multiprocessors
 KEPT = 2048  # vectors of a slice, at most, that registers hold for all passes
 SMALLEST_BLOCK = 64  # threads; a slice is eight blocks then, or four, and more would only have more to wait for
 
@@ -118,7 +119,7 @@ def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) ->
     0.91 and 0.93 / 0.95 and 0.94; n2 = 131072: bfloat16 0.73 and 0.84 / 0.92 and 0.94, float32 0.62 and 0.93 / 0.85 and
     0.91. Depends on no n1, so that a row's bits are the same in every batch.
     """
-    if width * itemsize < 4:  # no asynchronous copy is that narrow
+    if width * itemsize < 4 or n2 > LONGEST:  # no asynchronous copy is that narrow
         return None
     room, most = block_shared_bytes(capability), _largest_cluster(capability)
     for threads, vectors in (SLICES.get(width, LARGER[0]), *LARGER):
