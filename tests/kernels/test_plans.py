@@ -37,7 +37,7 @@ def columns_to_try() -> list[int]:
     """Values of n2: small ones, those around every limit of every table, powers of two, odd ones, primes."""
     tables = [layouts.table_for(*sizes, kind) for sizes in ((2, 2), (2, 4), (4, 4)) for kind in layouts.KINDS]
     entries = {entry for table in tables for entry in table}
-    limits = [entry[0] for entry in (*step_6_one_barrier.HALVES, *step_6_one_barrier.SINGLES, *entries)]
+    limits = [entry[0] for entry in itertools.chain(entries, *step_6_one_barrier.TABLES.values())]
     limits += [entry.slice * blocks for entry in entries for blocks in (1, 2, 8, 16)]
     limits += [vectors * blocks for vectors in (2048, 4096, 8192) for blocks in (1, 2, 8, 16)]
     around = {limit * width + step for limit in limits for width in (1, 2, 4, 8) for step in (-width, -1, 0, 1, width)}
@@ -118,15 +118,16 @@ def test_deals_of_a_block_cover_every_column_once(step):
 
 def test_plans_of_one_barrier_cover_every_column_once_and_fit_a_block():
     found = []
-    for n2, itemsize in itertools.product(ALL_COLUMNS, (2, 4)):
+    for n2, (itemsize, rms) in itertools.product(ALL_COLUMNS, step_6_one_barrier.TABLES):
         for width in vector_widths(n2, itemsize):
-            plan = step_6_one_barrier.plan_for(n2, width, itemsize)
+            plan = step_6_one_barrier.plan_for(n2, width, itemsize, rms)
             if plan is None:
                 continue
             found.append(Dealt(n2, plan.deal, 1))
             threads = plan.deal.threads * plan.rows
             assert threads <= 1024
             assert threads % 32 == 0, "all lanes shuffle"
+            assert plan.resident * threads <= 2048
             assert plan.deal.elements * threads <= 32 * 1024, "more than half of the registers are values"
             assert step_6_one_barrier.STEP.row_chains(n2).terms >= plan.deal.elements
     hold_all(found, groups=True)

@@ -8,8 +8,9 @@ Moves: x once, the output once.
 Bound by: memory. A multiprocessor has 32 to 96 KB on their way at a time.
 Measured: see the README; 0.97 to 1.03 of a copy for rows of up to 32 or 64 KB, 1 to 4 hundredths of which are the hint
 to L2 that reads have (`engine.caching`). Tried: parameters loaded before the reduction, stores behind all of their
-loads, other hints, blocks that stay and take row after row: no better, or worse (0.93). Leaving out the statistics
-gains 1 to 3 hundredths at 768 and 1024, nothing from 4096 on.
+loads, other hints, blocks that stay and take row after row, x read again for the output instead of held: no better, or
+worse (0.93 the blocks that stay, 0.98 the second reading). Leaving out the statistics gains 1 to 3 hundredths at 768
+and 1024, nothing from 4096 on.
 Next: rows that no block can hold.
 """
 
@@ -29,67 +30,105 @@ from normlab.stages.warp import lanes_sum
 
 
 class Plan(NamedTuple):
-    """deal: of a row to its team. rows: of a block."""
+    """deal: of a row to its team. rows: of a block. resident: blocks that a multiprocessor has registers for."""
 
     deal: Deal
     rows: int
+    resident: int = 1
 
 
-# Up to so many vectors a row: threads a row (0: a quarter of the vectors, or half of them; fewer than 32: lanes of a
-# warp), rows a block.
-# Measured on an H200 with n2 from 64 to 16,384, as fractions of a copy, LayerNorm / RMSNorm; in 16 bits from 4096 on,
-# in 32 bits at 768, 1024 and from 4096 on without the hint to L2:
-HALVES = (  # eight elements a vector
-    (8, 4, 32),  # 64: 0.98 / 1.00; a whole warp: 0.24 / 0.36
-    (16, 4, 128),  # 128: 0.98 / 0.99; 8 lanes, 256 threads a block: 0.96 / 0.98
-    (32, 8, 64),  # 256: 0.98 / 1.00; a whole warp: 0.81 / 0.95
-    (48, 16, 16),  # 384: 1.00 / 1.02; a whole warp: 0.71 / 0.90
-    (96, 32, 8),  # 768: 1.01 / 1.02; two rows: 1.00 / 1.01
-    (128, 32, 16),  # 1024: 0.99 / 1.00; four rows: 0.98 / 0.99; 64 threads: 0.96 / 0.99
-    (256, 64, 4),  # 2048: 1.00 / 1.00; one row: 0.99 / 1.00
-    (1024, 0, 2),  # 4096: 0.97 / 0.96, 5120: 0.97 / 0.98, 8192: 0.96 / 0.97; half the threads: 0.95 / 0.97
-    (2048, 0, 1),  # 16384: 0.97 / 0.98; half the threads: 0.94 / 0.97
+class Entry(NamedTuple):
+    """How rows of up to `most` vectors are dealt out.
+
+    threads: of a row; fewer than 32 are lanes of a warp. each: vectors of a thread, where the row's length decides how
+    many threads that takes. rows: of a block. resident: threads for which a multiprocessor must have registers; 0: the
+    compiler takes as many registers as it likes.
+    """
+
+    most: int
+    rows: int
+    threads: int = 0
+    each: int = 0
+    resident: int = 0
+
+
+# Measured on an H200 with n2 from 64 to 16,384, as fractions of a copy. Rows that end within a warp: LayerNorm /
+# RMSNorm.
+SHORT_HALVES = (  # eight elements a vector
+    Entry(8, 32, threads=4),  # 64: 0.98 / 1.00; a whole warp: 0.24 / 0.36
+    Entry(16, 128, threads=4),  # 128: 0.98 / 0.99; 8 lanes, 256 threads a block: 0.96 / 0.98
+    Entry(32, 64, threads=8),  # 256: 0.98 / 1.00; a whole warp: 0.81 / 0.95
+    Entry(48, 16, threads=16),  # 384: 1.00 / 1.02; a whole warp: 0.71 / 0.90
 )
-SINGLES = (  # four elements a vector
-    (16, 8, 64),  # 64: 0.99 / 1.01; a whole warp: 0.64 / 0.77
-    (32, 16, 32),  # 128: 1.01 / 1.02
-    (64, 16, 32),  # 256: 1.02 / 1.02
-    (96, 32, 16),  # 384: 1.01 / 1.02
-    (256, 0, 1),  # 768: 0.99 / 1.00, 1024: 0.99 / 1.00
-    (512, 128, 1),  # 2048: 1.02 / 1.03; 256 threads: 1.02 / 1.02; 160 threads, four rows: 0.94 / 1.03
-    (1280, 0, 1),  # 4096: 0.98 / 0.99, 5120: 1.00 / 1.00
-    (2048, 512, 1),  # 8192: 1.02 / 1.01; 1024 threads: 1.00 / 1.02
-    (4096, 512, 1),  # 16384: 0.98 / 0.98; 1024 threads: 0.94 / 0.97
+SHORT_SINGLES = (  # four elements a vector
+    Entry(16, 64, threads=8),  # 64: 0.99 / 1.01; a whole warp: 0.64 / 0.77
+    Entry(32, 32, threads=16),  # 128: 1.01 / 1.02
+    Entry(64, 32, threads=16),  # 256: 1.02 / 1.02
+    Entry(96, 16, threads=32),  # 384: 1.01 / 1.02
 )
+# Longer ones. LayerNorm wants few threads with four vectors each; RMSNorm, which has a pass less, wants many with two:
+# as many as a multiprocessor holds, if need be with no more registers than that leaves them.
+LAYER_HALVES = (
+    *SHORT_HALVES,
+    Entry(96, 8, threads=32),  # 768: 1.01; four rows: 1.00
+    Entry(128, 2, each=2, resident=1536),  # 1024: 1.00; four vectors, 16 rows: 0.99
+    Entry(256, 1, each=2, resident=1536),  # 2048: 1.00; four vectors, four rows: 0.99
+    Entry(512, 2, each=4),  # 4096: 1.00; two vectors: 0.97
+    Entry(2048, 1, each=4),  # 5120: 1.00, 8192: 1.00, 16384: 0.98; two rows: 0.99, 0.97, 0.87; two vectors: 0.88, 0.92
+)
+RMS_HALVES = (
+    *SHORT_HALVES,
+    Entry(96, 16, threads=32),  # 768: 1.02; eight rows: 1.01
+    Entry(128, 4, each=2),  # 1024: 1.01; four vectors: 1.00
+    Entry(256, 2, each=2),  # 2048: 1.01; four vectors, four rows: 1.00
+    Entry(512, 1, each=2),  # 4096: 1.01; four vectors: 1.00
+    Entry(1024, 1, each=2, resident=2048),  # 5120: 1.01, 8192: 1.01; with more registers: 0.98; four vectors: 1.00
+    Entry(2048, 1, each=4),  # 16384: 1.00; two vectors: 0.99
+)
+LAYER_SINGLES = (
+    *SHORT_SINGLES,
+    Entry(256, 2, each=2),  # 768: 1.01, 1024: 1.03; one row: 1.00, 1.02
+    Entry(512, 4, each=4),  # 2048: 1.03; one row: 1.02
+    Entry(1280, 1, each=2),  # 4096: 1.03, 5120: 1.01; four vectors: 1.02, 1.01
+    Entry(4096, 1, threads=512),  # 8192: 1.01, 16384: 1.00; 1024 threads: 0.99, 0.92
+)
+RMS_SINGLES = (
+    *SHORT_SINGLES,
+    Entry(256, 4, each=2),  # 768: 1.03, 1024: 1.03; one row: 1.02, 1.02
+    Entry(512, 4, each=2),  # 2048: 1.03; four vectors, one row: 1.03
+    Entry(2048, 1, each=2),  # 4096: 1.02, 5120: 1.01, 8192: 1.02; four vectors: 1.02, 1.00, 1.01
+    Entry(4096, 1, each=4, resident=2048),  # 16384: 1.02; with more registers: 0.98; eight vectors: 1.01
+)
+TABLES = {(2, False): LAYER_HALVES, (2, True): RMS_HALVES, (4, False): LAYER_SINGLES, (4, True): RMS_SINGLES}
 MAX_THREADS = 1024
 GRID_LIMIT = 2**31 - 1
 MAX_ELEMENTS = {512: 64, 1024: 32}  # of a thread, in a block of up to so many
 
 
-def plan_for(n2: int, width: int, itemsize: int) -> Plan | None:
+def plan_for(n2: int, width: int, itemsize: int, rms: bool) -> Plan | None:
     """How rows of n2 are dealt out, with vectors of `width` elements; itemsize: of the widest array.
 
     None: a block's registers do not hold the row. Depends on no n1: a row's bits are the same in every batch.
     """
     count = -(-n2 // width)
-    table, share = (HALVES, 4) if itemsize == 2 else (SINGLES, 2)
-    fits = (entry for entry in table if count <= entry[0])
-    _, threads, rows = next(fits, (count, MAX_THREADS, 1))  # narrow vectors may be more than any entry has
-    deal = dealt(n2, width, threads or whole_warps(-(-count // share)))
+    longest = Entry(count, 1, threads=MAX_THREADS)  # of narrow vectors, which may be more than any entry has
+    entry = next((entry for entry in TABLES[itemsize, rms] if count <= entry.most), longest)
+    deal = dealt(n2, width, entry.threads or whole_warps(-(-count // entry.each)))
+    threads = deal.threads * entry.rows
     largest = min(limit for limit in MAX_ELEMENTS if limit >= deal.threads)
-    return Plan(deal, rows) if deal.elements <= MAX_ELEMENTS[largest] else None
+    return Plan(deal, entry.rows, max(1, entry.resident // threads)) if deal.elements <= MAX_ELEMENTS[largest] else None
 
 
 @cache
 def build(dtype, plan: Plan):
     """The kernel for an accumulator dtype and a plan."""
-    deal, rows = plan
+    deal, rows, resident = plan
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     elements, warps = deal.elements, deal.warps
     load_row, size, merge = row_loader(deal), group_size(deal, 1), group_merger(deal, 1)
     sum_of_lanes = lanes_sum(deal.lanes)
 
-    @cuda.jit(launch_bounds=(deal.threads * rows, 1))
+    @cuda.jit(launch_bounds=(deal.threads * rows, resident))
     def forward_one_barrier(x, weight, bias, eps, factor, output, mean, invvar):
         board = cuda.shared.array((1, rows, 2, warps), dtype)
         values = cuda.local.array(elements, dtype)
@@ -154,7 +193,7 @@ def launch_rows(launch, x, weight, bias, eps, output, mean, invvar) -> bool:
     if invvar.dtype.itemsize != 4:
         return False
     width = widest(n2, x, weight, bias, output)
-    plan = plan_for(n2, width, max(x.dtype.itemsize, output.dtype.itemsize))
+    plan = plan_for(n2, width, max(x.dtype.itemsize, output.dtype.itemsize), mean is None)
     if plan is None or -(-n1 // plan.rows) > GRID_LIMIT:
         return False
     kernel, factor = build(accumulator(invvar), plan), np.float32(1 / n2)
@@ -170,7 +209,10 @@ def _run(launch, x, weight, bias, eps, output, mean, invvar):
 
 def _chains(n2: int) -> Chains:
     plans = [
-        plan_for(n2, width, itemsize) for itemsize in (2, 4) for width in (1, 2, 4, 16 // itemsize) if n2 % width == 0
+        plan_for(n2, width, itemsize, rms)
+        for itemsize, rms in TABLES
+        for width in (1, 2, 4, 16 // itemsize)
+        if n2 % width == 0
     ]
     own = [Chains(plan.deal.elements, 5 + (plan.deal.warps - 1).bit_length()) for plan in plans if plan is not None]
     return longest(*own, step_4_column_blocks.STEP.row_chains(n2))
