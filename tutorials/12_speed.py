@@ -223,6 +223,20 @@ plt.show()
 # with four vectors each are better than all threads with one element. That is why a fast step may well run at an
 # occupancy of a half.
 #
+# And if the bytes are the same? 2,048 threads with two vectors have as much in flight as 1,024 with four. Measured on an
+# H200 (`one_barrier`, bfloat16, n2 = 8192, fractions of a copy), this is what the two norms say:
+#
+# | | 256 threads a row, 4 vectors | 512 threads a row, 2 vectors |
+# | --- | --: | --: |
+# | LayerNorm | **1.00**, 64 registers | 0.92, 40 registers |
+# | RMSNorm | 1.00, 53 registers | **1.01**, 32 registers |
+#
+# The more threads, the sooner the next row begins when one ends. But 2,048 threads must do with 32 registers each, and
+# LayerNorm, with its mean and its bias, needs 40. So a quarter of the threads do not fit. RMSNorm would take 36, too, and
+# then be at 0.98. One has to ask the compiler for less: `launch_bounds=(512, 4)` says, "four blocks of 512 shall fit".
+# Ask for too little, and values *spill* into slow memory. (The table of all row lengths is in
+# `normlab/kernels/forward/step_6_one_barrier.py`.)
+#
 # <details><summary><b>Question.</b> A row of 65,536 float32 is 256 KiB. Does it fit into the registers of one block?</summary>
 #
 # No. A multiprocessor has 65,536 registers of 4 bytes, 256 KiB in all, and the kernel needs some for other things. The

@@ -60,8 +60,8 @@ def ratio(got: ArrayLike, want: ArrayLike, bound: ArrayLike) -> float:
 def elementwise_ratios(got: np.ndarray, want: np.ndarray, bound: np.ndarray) -> FloatArray:
     """Elementwise |got - want| / bound, 0 for what is right by pattern and infinite for what is wrong by it."""
     largest = float(float_format(got.dtype).largest)
-    held, right, allowed = got.astype(np.float64), want.astype(np.float64), bound.astype(np.float64)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # a NaN that signals would warn as it is widened
+        held, right, allowed = got.astype(np.float64), want.astype(np.float64), bound.astype(np.float64)
         error = np.abs(held - right)
         ratios = np.where(error == 0, 0.0, error / allowed)
         overflow = ((held == np.inf) & (right + allowed > largest)) | ((held == -np.inf) & (right - allowed < -largest))

@@ -18,7 +18,7 @@ from normlab.nn import FusedLayerNorm, FusedRMSNorm, room
 
 N2 = 4096
 LARGE, SMALL = 2**27 // N2, 8
-ROUNDS, CALLS = 30, 20
+ROUNDS, CALLS = 20, 20
 OURS, THEIRS = {"layer": FusedLayerNorm, "rms": FusedRMSNorm}, {"layer": torch.nn.LayerNorm, "rms": torch.nn.RMSNorm}
 STEPPED = "exact, after a step"
 MODES: dict[str, Any] = {

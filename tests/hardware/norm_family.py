@@ -1,11 +1,13 @@
-"""Every kernel of the norm family on a GPU, held to its bounds: python tests/hardware/norm_family.py
+"""Every kernel of the norm family on a GPU, held to its bounds: python tests/hardware/norm_family.py [SHARE SHARES]
 
-`h200.sh clean` runs it under compute-sanitizer's tools. The shapes take every walk, with vectors and not,
+`h200.sh clean` runs shares of it under compute-sanitizer's tools. The shapes take every walk, with vectors and not,
 one piece a set and several, sets of one warp, of several and of more than a block holds; and batch norms of channels
 last that are one kernel a pass (`TOGETHER`), which has to be so: not on a GPU below compute capability 9.0.
 """
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 if not __package__:  # run as a script
@@ -29,22 +31,25 @@ CASES = [
 DTYPES = ("float32", "bfloat16", "float64")
 
 
-def check(world: str, cases: list = CASES, dtypes: tuple[str, ...] = DTYPES, together: list = TOGETHER) -> int:
-    """Run all of them; how many there were. AssertionError where one is off by more than its bound."""
-    count = 0
-    with using(world):
-        for norm in NORMS:
-            for dtype in dtypes:
-                for shape, groups, last in cases:
-                    example(norm, shape, dtype, groups=groups, last=last).examine()
-                    count += 1
-        for shape, dtype in together:
-            example("batch", shape, dtype, last=len(shape) > 2, offset=1.0).examine_some()
-            count += 1
-    return count
+def jobs() -> list[Callable[[], None]]:
+    """Each raises AssertionError where a norm is off by more than its bound."""
+
+    def whole(norm: str, dtype: str, shape: tuple[int, ...], groups: int, last: bool) -> None:
+        example(norm, shape, dtype, groups=groups, last=last).examine()
+
+    def some(shape: tuple[int, ...], dtype: str) -> None:
+        example("batch", shape, dtype, last=len(shape) > 2, offset=1.0).examine_some()
+
+    wholes = [partial(whole, norm, dtype, *case) for norm in NORMS for dtype in DTYPES for case in CASES]
+    return wholes + [partial(some, *one) for one in TOGETHER]
 
 
 if __name__ == "__main__":
     if not gpu_available():
         sys.exit("tests/hardware/norm_family.py needs an NVIDIA GPU")
-    print(f"{check('gpu')} norms are within their bounds")
+    share, shares = map(int, sys.argv[1:] or (0, 1))
+    found = jobs()[share::shares]
+    with using("gpu"):
+        for job in found:
+            job()
+    print(f"{len(found)} norms are within their bounds")

@@ -19,6 +19,7 @@ def test_the_shares_are_all_problems(monkeypatch):
     seen = []
     monkeypatch.setattr(all_steps, "norm", lambda *one: seen.append(one) or 1)
     monkeypatch.setattr(all_steps, "products", lambda *size: seen.append(size) or 1)
-    counts = [all_steps.check(share, clean.SHARES) for share in range(clean.SHARES)]
+    shares = clean.SHARES["all_steps"]
+    counts = [all_steps.check(share, shares) for share in range(shares)]
     assert sum(counts) == len(seen) == len(all_steps.NORMS) + len(all_steps.PRODUCTS)
     assert set(seen) == {*all_steps.NORMS, *all_steps.PRODUCTS}

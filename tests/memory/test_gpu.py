@@ -1,5 +1,6 @@
 """`normlab memory` and `normlab train` on a real GPU, small."""
 
+import gc
 import json
 
 import pytest
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def record(tmp_path, *arguments):
+    gc.collect()  # other tests' tensors, freed meanwhile, would be taken for a variant's
     path = tmp_path / "record.json"
     done = CliRunner().invoke(app, [*map(str, arguments), "--json", str(path)])
     assert done.exit_code == 0, done.stderr

@@ -47,6 +47,12 @@ def test_what_is_wrong_by_pattern_fails_whatever_the_bound(got, want, bound):
         check([got], [want], [bound])
 
 
+def test_a_nan_that_signals_is_wrong_without_a_warning():
+    """Memory that nothing wrote may hold one; a warning is an error in this suite."""
+    signals = np.array([0x7FA00000], np.uint32).view(np.float32)
+    assert ratio(signals, [1.0], [1.0]) == INF
+
+
 @pytest.mark.parametrize(
     ("got", "want", "bound"),
     [
