@@ -1,15 +1,18 @@
 """All kernels under compute-sanitizer's four tools, as a record: python -m hardware.clean OUT.json
 
-`all_steps` and `norm_family` run in shares, once without a tool, which compiles their kernels, then under each tool, all
-at the same time. The exit status is 1 where a tool reports an error, or a script does not reach its end under it.
+`all_steps` and `norm_family` run in shares, once without a tool, which compiles their kernels, then under each tool,
+all at the same time, on all GPUs of the machine: on one of them they wait for each other. The exit status is 1 where a
+tool reports an error, or a script does not reach its end under it.
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from itertools import product
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import cycle, product
 from pathlib import Path
 
 from hardware import machine
@@ -23,12 +26,13 @@ WITHIN = re.compile(r"^\d+ \w+ are within their bounds.*$", re.MULTILINE)
 SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
 
 
-def run(script: str, *under: str) -> str:
-    """What a script said, under a tool or not."""
+def run(script: str, gpu: str, *under: str) -> str:
+    """What a script said on one GPU, under a tool or not."""
     name, *share = script.split()
     command = [*under, sys.executable, str(HERE / f"{name}.py"), *share]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
     except subprocess.TimeoutExpired:
         return f"not done after {SECONDS} s"
     return done.stdout + done.stderr
@@ -44,16 +48,22 @@ def verdict(said: str) -> dict:
 
 
 def main(out: Path) -> int:
-    """Write the record, and print it as a table."""
-    with ThreadPoolExecutor(4 * len(SCRIPTS)) as pool:
-        compiled = list(pool.map(run, SCRIPTS))
-        print(*(verdict(said)["checked"] for said in compiled), sep="\n", flush=True)
-        pairs = list(product(SCRIPTS, TOOLS))
-        said = pool.map(lambda pair: run(pair[0], "compute-sanitizer", "--tool", pair[1], *TOOLS[pair[1]]), pairs)
-        found = {f"{script}, {tool}": verdict(words) for (script, tool), words in zip(pairs, said, strict=True)}
-    out.write_text(json.dumps({"what": "clean", **machine.provenance(), "tools": found}, indent=1))
-    for what, one in found.items():
-        print(f"{what:<24} {one['errors']} errors; {one['checked']}")
+    """Print each as it ends, and write those that have into the record."""
+    began, found = time.monotonic(), {}
+    facts, gpus = {"what": "clean", **machine.provenance()}, cycle(machine.gpus())
+    with ThreadPoolExecutor(len(SCRIPTS) * len(TOOLS)) as pool:
+        for said in pool.map(run, SCRIPTS, gpus):
+            print(f"{time.monotonic() - began:4.0f} s: compiled; {verdict(said)['checked']}", flush=True)
+        jobs = {}
+        for tool, script in product(TOOLS, SCRIPTS):
+            under = "compute-sanitizer", "--tool", tool, *TOOLS[tool]
+            jobs[pool.submit(run, script, next(gpus), *under)] = f"{script}, {tool}"
+        for job in as_completed(jobs):
+            one = found[jobs[job]] = verdict(job.result())
+            said = f"{jobs[job]:<26} {one['errors']} errors; {one['checked']}"
+            print(f"{time.monotonic() - began:4.0f} s: {said}", flush=True)
+            missing = sorted(set(jobs.values()) - set(found))
+            out.write_text(json.dumps({**facts, "missing": missing, "tools": dict(sorted(found.items()))}, indent=1))
     return int(any(one["errors"] != 0 or not WITHIN.match(one["checked"]) for one in found.values()))
 
 
