@@ -234,7 +234,7 @@ plt.show()
 # The more threads, the sooner the next row begins when one ends. But 2,048 threads must do with 32 registers each, and
 # LayerNorm, with its mean and its bias, needs 40. So a quarter of the threads do not fit. RMSNorm would take 36, too, and
 # then be at 0.98. One has to ask the compiler for less: `launch_bounds=(512, 4)` says, "four blocks of 512 shall fit".
-# Ask for too little, and values *spill* into slow memory. (The table of all row lengths is in
+# Leave them too few registers, and values *spill* into slow memory. (The table of all row lengths is in
 # `normlab/kernels/forward/step_6_one_barrier.py`.)
 #
 # <details><summary><b>Question.</b> A row of 65,536 float32 is 256 KiB. Does it fit into the registers of one block?</summary>

@@ -1,8 +1,8 @@
 """All kernels under compute-sanitizer's four tools, as a record: python -m hardware.clean OUT.json
 
 `all_steps` and `norm_family` run in shares, once without a tool, which compiles their kernels, then under each tool,
-all at the same time, on all GPUs of the machine: on one of them they wait for each other. The exit status is 1 where a
-tool reports an error, or a script does not reach its end under it.
+as many at a time as there are processors, on all GPUs of the machine. The exit status is 1 where a tool reports an
+error, or a script does not reach its end under it.
 """
 
 import json
@@ -51,7 +51,7 @@ def main(out: Path) -> int:
     """Print each as it ends, and write those that have into the record."""
     began, found = time.monotonic(), {}
     facts, gpus = {"what": "clean", **machine.provenance()}, cycle(machine.gpus())
-    with ThreadPoolExecutor(len(SCRIPTS) * len(TOOLS)) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         for said in pool.map(run, SCRIPTS, gpus):
             print(f"{time.monotonic() - began:4.0f} s: compiled; {verdict(said)['checked']}", flush=True)
         jobs = {}
