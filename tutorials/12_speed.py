@@ -231,11 +231,11 @@ plt.show()
 # | LayerNorm | **1.00**, 64 registers | 0.92, 40 registers |
 # | RMSNorm | 1.00, 53 registers | **1.01**, 32 registers |
 #
-# The more threads, the sooner the next row begins when one ends. But 2,048 threads must do with 32 registers each, and
-# LayerNorm, with its mean and its bias, needs 40. So a quarter of the threads do not fit. RMSNorm would take 36, too, and
-# then be at 0.98. One has to ask the compiler for less: `launch_bounds=(512, 4)` says, "four blocks of 512 shall fit".
-# Leave them too few registers, and values *spill* into slow memory. (The table of all row lengths is in
-# `normlab/kernels/forward/step_6_one_barrier.py`.)
+# The more threads, the sooner the next row begins when one ends. But 2,048 threads must do with 32 registers each. Left
+# alone, RMSNorm takes 36, so that a quarter of the threads does not fit, and 0.98 comes of it. One has to ask the
+# compiler for less: `launch_bounds=(512, 4)` says, "four blocks of 512 shall fit". LayerNorm, with its mean and its
+# bias, cannot do with 32: its 0.92 are three blocks of 512, with 40. Leave them too few registers, and values *spill*
+# into slow memory. (The table of all row lengths is in `normlab/kernels/forward/step_6_one_barrier.py`.)
 #
 # <details><summary><b>Question.</b> A row of 65,536 float32 is 256 KiB. Does it fit into the registers of one block?</summary>
 #

@@ -3,8 +3,9 @@
 The forward needs to know how much memory to ask for, and only the GPU knows how many columns are at risk. For a
 parameter's first forward the host waits for the number. From then on it makes room for as many columns as were at risk
 or near it (with a gamma within a factor of 2) when the GPU last said so: forwards write that into pinned memory, which
-the host reads without waiting (each that keeps something; the first after an optimizer's step where nothing is to be
-kept). A column comes to risk through being near it, and a step changes parameters little, so it has its room in time.
+the host reads without waiting. A column comes to risk through being near it, and a step changes parameters little, so
+it has its room in time. Each forward that keeps something writes it; where nothing is to be kept, the first one after
+an optimizer's step, each of a CUDA graph, and of others every eighth (`Steady`).
 
 Parameters that were changed in another way (loaded, initialised, clamped or set by hand) are counted again, which waits
 once more; so are those that are no optimizer's own tensors, such as views of one, or weight and bias that never come
@@ -17,8 +18,9 @@ While parameters stay the same, so does the room: a checkpointed forward, run ag
 (torch compares the shapes). So where no counter shows a change, the room stays from step to step, and through a
 forward's second run, whose first may have been before the step.
 Where more columns come to risk than there is room for all the same, because a step was large or nothing had yet told of
-the change, those without room are recomputed as with memory_efficient=True until the next step, and a warning says so;
-not of a CUDA graph that is replayed, whose room is that of its capture.
+the change, those without room are recomputed as with memory_efficient=True until the next step, and a warning says so:
+in the forward after one that has written. So a change that nothing shows, between two steps and where nothing was to be
+kept, may go unnoticed for eight forwards, and does in a CUDA graph that is replayed, whose room is that of its capture.
 
 Threads and streams may share a parameter: they share its room. Of kernels that run at the same time, one may overwrite
 what another has just added to the number that the warning tells.
@@ -59,8 +61,8 @@ class Room:
         self.shown = False  # have the versions ever shown an optimizer's step?
         self.hidden = False  # may a step change the parameters, and the versions do not show it?
         self.stepped = False  # has any optimizer stepped since the capacity was read?
-        self.quiet = 0  # forwards that need not ask the GPU
-        self._read = self.counts.numpy().data  # the same memory, which is read in a twentieth of the time
+        self.quiet = 0  # how many more forwards need not ask the GPU
+        self._read = self.counts.numpy().data  # the same memory: read in a twentieth of a tensor's time
         self._lost = 0
 
     def offered(self) -> int:
@@ -95,15 +97,15 @@ class Steady:
         """parameters: weight and bias. kind: what else the question depends on."""
         self.room, self.kind, self._ask = room, kind, ask
         self._keys = [None if one is None else _key(one) for one in parameters]
-        self._known: list[tuple[Callable[[], Tensor | None], int, int]] = [
-            (_absent, 0, 0) if one is None else (ref(one), one.data_ptr(), 0) for one in parameters
+        self._known: list[tuple[ref[Tensor] | None, int, int]] = [
+            (None, 0, 0) if one is None else (ref(one), one.data_ptr(), 0) for one in parameters
         ]
         self._versions: dict[Key, int] | None = None  # the room's, for which `_known` holds; a change makes others
 
     @property
     def is_over(self) -> bool:
         """Is a parameter gone, though its storage may live on?"""
-        return any(known() is None for known, _, _ in self._known if known is not _absent)
+        return any(known is not None and known() is None for known, _, _ in self._known)
 
     def asked_again(self, weight: Parameter, bias: Parameter, kind: tuple) -> bool:
         """Is there nothing to keep, as the last times? The GPU counts again where it may find another number."""
@@ -112,33 +114,29 @@ class Steady:
             if room.versions is not self._versions:
                 self._look_up()
             for parameter, (known, pointer, version) in zip((weight, bias), self._known, strict=True):
-                if parameter is not known():
+                if known is None or parameter is None:
+                    if known is not parameter:  # one of them is there: gone is not the same as never there
+                        return False
+                elif parameter is not known() or parameter._version != version or parameter.data_ptr() != pointer:
                     return False
-                if parameter is not None and (parameter._version != version or parameter.data_ptr() != pointer):
-                    return False
-            if kind != self.kind or room.offered():
+            if kind != self.kind or room.storage.expired() or room.offered():
                 return False
-            if room.quiet > 0 and not torch.cuda.is_current_stream_capturing():
-                room.quiet -= 1
-                return True
-            if room.storage.expired():
-                return False
-            room.quiet = QUIET
+            if not torch.cuda.is_current_stream_capturing():  # what is captured is asked in each replay, not now
+                if room.quiet > 0:
+                    room.quiet -= 1
+                    return True
+                room.quiet = QUIET
         self._ask()
         return True
 
     def _look_up(self) -> None:
         """Take over the room's versions; -1, which no parameter has, if they are not of just these parameters."""
         self._versions = versions = self.room.versions
-        fits = versions.keys() == {key for key in self._keys if key is not None}
+        fits = len(versions) == sum(known is not None for known, _, _ in self._known)
         self._known = [
             (known, pointer, versions.get(key, -1) if fits and key is not None else -1)
             for (known, pointer, _), key in zip(self._known, self._keys, strict=True)
         ]
-
-
-def _absent() -> None:
-    """Like the weak reference to a parameter, of one that a norm does not have."""
 
 
 _rooms: dict[Key, Room] = {}

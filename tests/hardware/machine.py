@@ -28,7 +28,7 @@ def provenance() -> dict[str, str]:
 def gpus() -> list[str]:
     """What CUDA_VISIBLE_DEVICES may be, to have one GPU of those that this process has."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen:
+    if chosen is not None:
         return chosen.split(",")
     listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=True).stdout
     return [str(number) for number, _ in enumerate(listed.splitlines())]

@@ -49,8 +49,8 @@ def step(module: torch.nn.Module, rows: int, dtype: torch.dtype, stepped: bool) 
     def call() -> None:
         x.grad = None
         if stepped:
-            for one in room._rooms.values():
-                one.quiet = 0  # as after an optimizer's step
+            for one in room._rooms.values():  # what the hook behind an optimizer's step leaves
+                one.versions, one.capacity, one.quiet = dict(one.versions), None, 0
         module(x).backward(grad)
 
     return call

@@ -78,10 +78,11 @@ def backward_layouts(n2: int, itemsize: int, kind: Kind) -> Iterator[Layout]:
 
 def forward_plans(n2: int, itemsize: int) -> Iterator[Any]:
     """Rows in registers, several a block; and slices in shared memory, of rows for which that is not enough."""
-    for threads, rows in itertools.product((*THREADS, 640, 1024), (1, 2, 4, 8)):
+    for threads, rows in itertools.product((*THREADS, 192, 320, 640, 1024), (1, 2, 4, 8, 16)):
         deal = dealt(n2, 16 // itemsize, threads)
         if threads * rows <= 1024 and 8 <= deal.elements <= 64 and deal.elements * threads * rows <= 2**15:
-            yield step_6_one_barrier.Plan(deal, rows)
+            for resident in {1, 1536 // (threads * rows), 2048 // (threads * rows)} - {0}:
+                yield step_6_one_barrier.Plan(deal, rows, resident)
     for threads in (128, 256, 512, 1024):
         for deal, blocks in slices(n2, 16 // itemsize, threads):
             long = step_7_clusters.Plan(deal, blocks, itemsize)

@@ -1,6 +1,6 @@
 """What is read out of what compute-sanitizer says, and that the shares of all steps are all of them."""
 
-from hardware import all_steps, clean
+from hardware import all_steps, clean, norm_family
 
 
 def test_a_clean_run_is_told_from_errors_and_from_a_run_that_ends_early():
@@ -23,3 +23,8 @@ def test_the_shares_are_all_problems(monkeypatch):
     counts = [all_steps.check(share, shares) for share in range(shares)]
     assert sum(counts) == len(seen) == len(all_steps.NORMS) + len(all_steps.PRODUCTS)
     assert set(seen) == {*all_steps.NORMS, *all_steps.PRODUCTS}
+
+
+def test_the_shares_are_all_norms_of_the_family():
+    shares = clean.SHARES["norm_family"]
+    assert sum(len(norm_family.jobs()[share::shares]) for share in range(shares)) == len(norm_family.jobs()) > 0

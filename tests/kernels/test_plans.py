@@ -410,6 +410,10 @@ def sample() -> Iterator[tuple]:
     yield "one_barrier", 8192, half, (8, 0), most
     yield "one_barrier", 16384, wide, (9, 0), most
     yield "one_barrier", 2048, mixed, (9, 0), most
+    yield "one_barrier", 2048, half, (9, 0), most  # these four with no more registers than `resident` leaves them
+    yield "one_barrier", 1024, half._replace(t=np.float16, v=np.float16), (9, 0), most
+    yield "one_barrier", 8192, half._replace(rms=True, biased=False), (9, 0), most
+    yield "one_barrier", 16384, wide._replace(rms=True, biased=False), (9, 0), most
     yield "clusters", 65536, half, (9, 0), (1, 200)
     yield "clusters", 40000, half, (9, 0), (1, 200)
     yield "clusters", 40000, wide, (9, 0), ROWS[:1]  # the one of many rows takes less than that of 98304

@@ -148,9 +148,25 @@ def test_the_gpu_is_asked_where_it_may_have_another_answer(kept, monkeypatch):
     assert [asks(), asks()] == [True, False]
     Changes(torch.nn.Parameter(torch.ones(1))).step(lambda other: other.mul_(1))
     assert [asks(), asks()] == [True, False], "another optimizer's step: of a float32 master weight, it may be"
+    Changes(norm.weight).step(lambda weight: weight.mul_(1.01))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     assert [asks(), asks()] == [True, True], "a graph repeats what it captured"
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert [asks(), asks()] == [True, False], "and has not run yet"
     assert kept == [0, 0]
+
+
+@pytest.mark.parametrize("without", ["weight", "bias"])
+def test_a_parameter_that_is_gone_is_not_one_that_was_never_there(kept, without):
+    """The GPU would read memory that somebody else may have by now."""
+    norm = norm_of()
+    x = torch.randn(1, COLUMNS, requires_grad=True)
+    for _ in range(3):
+        gradients(norm, x)
+    setattr(norm, without, None)
+    gc.collect()
+    gradients(norm, x)
+    assert len(kept) == 3, "the long way"
 
 
 def test_what_is_known_of_parameters_that_are_gone_goes_too(kept):

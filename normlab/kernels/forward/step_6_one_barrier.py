@@ -66,35 +66,40 @@ SHORT_SINGLES = (  # four elements a vector
     Entry(64, 32, threads=16),  # 256: 1.02 / 1.02
     Entry(96, 16, threads=32),  # 384: 1.01 / 1.02
 )
-# Longer ones. LayerNorm wants few threads with four vectors each; RMSNorm, which has a pass less, wants many with two:
-# as many as a multiprocessor holds, if need be with no more registers than that leaves them.
+# Longer ones. In 16 bits from 4096 on LayerNorm wants few threads with four vectors each; RMSNorm, which has a pass
+# less, wants many with two, up to 8192: as many as a multiprocessor holds, if need be with no more registers than that
+# leaves them. In 32 bits two vectors are mostly best for both.
 LAYER_HALVES = (
     *SHORT_HALVES,
     Entry(96, 8, threads=32),  # 768: 1.01; four rows: 1.00
     Entry(128, 2, each=2, resident=1536),  # 1024: 1.00; four vectors, 16 rows: 0.99
     Entry(256, 1, each=2, resident=1536),  # 2048: 1.00; four vectors, four rows: 0.99
     Entry(512, 2, each=4),  # 4096: 1.00; two vectors: 0.97
-    Entry(2048, 1, each=4),  # 5120: 1.00, 8192: 1.00, 16384: 0.98; two rows: 0.99, 0.97, 0.87; two vectors: 0.88, 0.92
+    Entry(
+        2048, 1, each=4
+    ),  # 5120: 1.00, 8192: 1.00, 16384: 0.98; two rows: 0.99, 0.97, 0.87; two vectors: 0.88 to 0.65
 )
 RMS_HALVES = (
     *SHORT_HALVES,
     Entry(96, 16, threads=32),  # 768: 1.02; eight rows: 1.01
     Entry(128, 4, each=2),  # 1024: 1.01; four vectors: 1.00
-    Entry(256, 2, each=2),  # 2048: 1.01; four vectors, four rows: 1.00
-    Entry(512, 1, each=2),  # 4096: 1.01; four vectors: 1.00
-    Entry(1024, 1, each=2, resident=2048),  # 5120: 1.01, 8192: 1.01; with more registers: 0.98; four vectors: 1.00
+    Entry(256, 2, each=2),  # 2048: 1.01; four vectors: four rows 1.00, eight 1.01
+    Entry(512, 1, each=2),  # 4096: 1.01; four vectors: one row 1.00, four 1.01
+    Entry(
+        1024, 1, each=2, resident=2048
+    ),  # 5120: 1.01, 8192: 1.01; with more registers: 0.93, 0.98; four vectors: 1.00
     Entry(2048, 1, each=4),  # 16384: 1.00; two vectors: 0.99
 )
 LAYER_SINGLES = (
     *SHORT_SINGLES,
     Entry(256, 2, each=2),  # 768: 1.01, 1024: 1.03; one row: 1.00, 1.02
     Entry(512, 4, each=4),  # 2048: 1.03; one row: 1.02
-    Entry(1280, 1, each=2),  # 4096: 1.03, 5120: 1.01; four vectors: 1.02, 1.01
+    Entry(1280, 1, each=2),  # 4096: 1.03, 5120: 1.01; four vectors, one row: 1.02, 1.01
     Entry(4096, 1, threads=512),  # 8192: 1.01, 16384: 1.00; 1024 threads: 0.99, 0.92
 )
 RMS_SINGLES = (
     *SHORT_SINGLES,
-    Entry(256, 4, each=2),  # 768: 1.03, 1024: 1.03; one row: 1.02, 1.02
+    Entry(256, 4, each=2),  # 768: 1.03, 1024: 1.02; one row: 1.02, 1.02; eight rows, 1024: 1.03
     Entry(512, 4, each=2),  # 2048: 1.03; four vectors, one row: 1.03
     Entry(2048, 1, each=2),  # 4096: 1.02, 5120: 1.01, 8192: 1.02; four vectors: 1.02, 1.00, 1.01
     Entry(4096, 1, each=4, resident=2048),  # 16384: 1.02; with more registers: 0.98; eight vectors: 1.01
@@ -111,11 +116,11 @@ def plan_for(n2: int, width: int, itemsize: int, rms: bool) -> Plan | None:
     None: a block's registers do not hold the row. Depends on no n1: a row's bits are the same in every batch.
     """
     count = -(-n2 // width)
-    longest = Entry(count, 1, threads=MAX_THREADS)  # of narrow vectors, which may be more than any entry has
-    entry = next((entry for entry in TABLES[itemsize, rms] if count <= entry.most), longest)
+    otherwise = Entry(count, 1, threads=MAX_THREADS)  # narrow vectors may be more than any entry has
+    entry = next((entry for entry in TABLES[itemsize, rms] if count <= entry.most), otherwise)
     deal = dealt(n2, width, entry.threads or whole_warps(-(-count // entry.each)))
     threads = deal.threads * entry.rows
-    largest = min(limit for limit in MAX_ELEMENTS if limit >= deal.threads)
+    largest = min(limit for limit in MAX_ELEMENTS if limit >= threads)
     return Plan(deal, entry.rows, max(1, entry.resident // threads)) if deal.elements <= MAX_ELEMENTS[largest] else None
 
 

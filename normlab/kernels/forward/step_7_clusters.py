@@ -57,7 +57,7 @@ MAX_CLUSTER = 16
 CLUSTERS_FROM = (9, 0)  # compute capability
 STATIC_BYTES = 2048  # of shared memory, at most: the board
 SPLIT_FROM = 2**15  # columns: a block's registers hold as many, of whatever alignment
-LONGEST = 2**18  # columns: a cluster might hold more of 16 bits, but is alone on its multiprocessors
+LONGEST = 2**18  # columns: a cluster might hold more, but is alone on its multiprocessors (see `split_rows`)
 KEPT = 2048  # vectors of a slice, at most, that registers hold for all passes
 SMALLEST_BLOCK = 64  # threads; a slice is eight blocks then, or four, and more would only have more to wait for
 
@@ -119,7 +119,9 @@ def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) ->
     0.91 and 0.93 / 0.95 and 0.94; n2 = 131072: bfloat16 0.73 and 0.84 / 0.92 and 0.94, float32 0.62 and 0.93 / 0.85 and
     0.91. Depends on no n1, so that a row's bits are the same in every batch.
     """
-    if width * itemsize < 4 or n2 > LONGEST:  # no asynchronous copy is that narrow
+    if width * itemsize < 4:  # no asynchronous copy is that narrow
+        return None
+    if n2 > LONGEST:
         return None
     room, most = block_shared_bytes(capability), _largest_cluster(capability)
     for threads, vectors in (SLICES.get(width, LARGER[0]), *LARGER):
