@@ -75,9 +75,7 @@ LAYER_HALVES = (
     Entry(128, 2, each=2, resident=1536),  # 1024: 1.00; four vectors, 16 rows: 0.99
     Entry(256, 1, each=2, resident=1536),  # 2048: 1.00; four vectors, four rows: 0.99
     Entry(512, 2, each=4),  # 4096: 1.00; two vectors: 0.97
-    Entry(
-        2048, 1, each=4
-    ),  # 5120: 1.00, 8192: 1.00, 16384: 0.98; two rows: 0.99, 0.97, 0.87; two vectors: 0.88 to 0.65
+    Entry(2048, 1, each=4),  # 5120, 8192: 1.00, 16384: 0.98; two rows: 0.99, 0.97, 0.87; two vectors: 0.88 to 0.65
 )
 RMS_HALVES = (
     *SHORT_HALVES,
@@ -85,9 +83,7 @@ RMS_HALVES = (
     Entry(128, 4, each=2),  # 1024: 1.01; four vectors: 1.00
     Entry(256, 2, each=2),  # 2048: 1.01; four vectors: four rows 1.00, eight 1.01
     Entry(512, 1, each=2),  # 4096: 1.01; four vectors: one row 1.00, four 1.01
-    Entry(
-        1024, 1, each=2, resident=2048
-    ),  # 5120: 1.01, 8192: 1.01; with more registers: 0.93, 0.98; four vectors: 1.00
+    Entry(1024, 1, each=2, resident=2048),  # 5120, 8192: 1.01; with more registers: 0.93, 0.98; four vectors: 1.00
     Entry(2048, 1, each=4),  # 16384: 1.00; two vectors: 0.99
 )
 LAYER_SINGLES = (
