@@ -162,14 +162,14 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
     arguments.check_parameters(weight, bias, shape)
     statistics = FLOATS[arguments.statistics_dtype(dtype_name(x))]
     eps = arguments.rounded_eps(eps, statistics.name)
-    chosen = arguments.step_of("forward", step)
+    chosen: Any = arguments.step_of("forward", step)  # a ForwardStep
 
     output = home.empty((n1, n2), output_dtype)
     mean = None if rms else home.empty((n1,), statistics)
     invvar = home.empty((n1,), statistics)
     if n1:
         _warn_if_slow(chosen, "forward", n1, n2, home)
-        scratch = {"memory": home} if getattr(chosen, "scratch", False) else {}
+        scratch = {"memory": home} if chosen.scratch else {}
         chosen.run(
             home.launch,
             home.operand(x, (n1, n2)),

@@ -1,4 +1,4 @@
-"""How rows that neither a block nor a cluster holds are cut up, forward and backward: into pieces, one for a block.
+"""How rows that no block holds, and no cluster well, are cut up, forward and backward: into pieces, one for a block.
 
 A thread of a piece has some vectors; where every element is then worked on by itself, a thread has a vector of one row
 after another, so that parameters stay in its registers.

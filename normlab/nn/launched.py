@@ -12,7 +12,7 @@ from normlab.keeping import Kept, keep_columns
 from normlab.nn import room, vectorised
 from normlab.nn.shapes import Gradients, MemoryEfficient, Parameter, Shape, Statistic
 
-nothing_to_keep = room.nothing_to_keep
+nothing_to_keep = room.nothing_to_keep  # called in each forward of the exact mode: no function of its own around it
 
 _AS_IT_IS: AbstractContextManager[None] = nullcontext()
 

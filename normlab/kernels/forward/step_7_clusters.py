@@ -109,7 +109,7 @@ class Plan(NamedTuple):
 
 
 def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) -> Plan | None:
-    """How long rows are dealt out; None: not with this vector, or on no GPU of this compute capability.
+    """How long rows are dealt out; None: longer ones than LONGEST, or not with this vector, or on no such GPU.
 
     Slices of 32 KB: two of them, with their parameters, share a multiprocessor. Measured on an H200, n2 = 65536, as
     fractions of a copy, LayerNorm / RMSNorm, by threads and vectors a thread: bfloat16 (512, 4) 0.90 / 0.92, (256, 8)
