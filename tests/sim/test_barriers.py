@@ -1,5 +1,6 @@
 """Barriers, grid sync, schedules and hangs: who waits for whom, and how a hang is told."""
 
+import gc
 import time
 
 import greenlet
@@ -309,11 +310,9 @@ def test_many_fences_are_no_spin_loop():
 
 
 def test_no_thread_outlives_a_launch_that_failed():
-    import gc
-
     def alive():
         gc.collect()
-        return sum(issubclass(type(o), greenlet.greenlet) and not o.dead for o in gc.get_objects())
+        return {o for o in gc.get_objects() if issubclass(type(o), greenlet.greenlet) and not o.dead}
 
     greenlet.getcurrent()  # the test's own, which the first question makes
     before = alive()
@@ -332,7 +331,7 @@ def test_no_thread_outlives_a_launch_that_failed():
     with pytest.raises(DeadlockError):
         simulate(kernel)[1, 64]()
     assert len(unwound) == 64
-    assert alive() == before
+    assert alive() <= before, "one that serves a later launch has returned from this one"
 
 
 # --- locks and grids -------------------------------------------------------------------------------------------------
