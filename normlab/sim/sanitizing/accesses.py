@@ -12,7 +12,7 @@ from normlab.sim.observed import Buffer, ObservedArray, ObservedRecord
 from normlab.sim.sanitizing.bounds import address_of, poison, wrapped_address_of
 from normlab.sim.sanitizing.clocks import NOTHING, Access, CopyClock
 from normlab.sim.sanitizing.notes import Flight, Notes
-from normlab.sim.sanitizing.shadow import GARBAGE, UPDATED, WRITTEN, Region, together
+from normlab.sim.sanitizing.shadow import GARBAGE, NONE, UPDATED, WRITTEN, Region, together
 from normlab.sim.scheduler import TURN
 
 PATIENCE = 5040  # reads of what has been read, before others run: a multiple of those in one turn of any small loop
@@ -22,22 +22,28 @@ AGAIN = 60  # the same for who has waited in vain
 class WatchedArray(ObservedArray):
     """An array that tells the observer of the usual access, one element inside, by the shortest way."""
 
-    __slots__ = ()
+    __slots__ = ("_elements", "_step")
     observer: "Accesses"
+
+    def __init__(self, raw: np.ndarray, buffer: Buffer, observer: "Accesses", address: int):
+        """As any."""
+        super().__init__(raw, buffer, observer, address)
+        simple = raw.ndim == 1 and raw.dtype.kind != "V"
+        self._elements, self._step = (len(raw), raw.strides[0]) if simple else (0, 0)  # to be found by the shortest way
 
     def __getitem__(self, key: Any) -> Any:
         """Return an element, or a view."""
-        observer, shape = self.observer, self.shape
-        if type(key) is int and len(shape) == 1 and 0 <= key < shape[0]:  # `address_of`, cut short
-            address = self.address + key * self.strides[0]
+        observer = self.observer
+        if type(key) is int and 0 <= key < self._elements:  # `address_of`, cut short
+            address = self.address + key * self._step
+            value = self.raw[key]
         else:
             found = address_of(self, key)
             if found is None:
                 return observer.read(self, key)
-            address = found
-        value = self.raw[key]
-        if isinstance(value, np.void):
-            return ObservedRecord(self, key)
+            address, value = found, self.raw[key]
+            if isinstance(value, np.void):
+                return ObservedRecord(self, key)
         frame, clock = sys._getframe(1), observer.cuda.current.seen
         epoch = None if clock is None else clock.epoch
         access = None if epoch is None else epoch.accesses.get(frame.f_lasti)
@@ -55,7 +61,7 @@ class WatchedArray(ObservedArray):
             return value
         if (
             region.settled  # the instruction has had enough races here
-            and (address, id(access[1]), access[2]) in region.settled
+            and region.settled.get(address, NONE).get(access[2]) is access[1]
             and region.garbage is None
             and not region.left
             and region.unit == self.itemsize
@@ -69,9 +75,9 @@ class WatchedArray(ObservedArray):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Store an element, or many by a slice."""
-        observer, shape = self.observer, self.shape
-        if type(key) is int and len(shape) == 1 and 0 <= key < shape[0]:  # `address_of`, cut short
-            address = self.address + key * self.strides[0]
+        observer = self.observer
+        if type(key) is int and 0 <= key < self._elements:  # `address_of`, cut short
+            address = self.address + key * self._step
         else:
             found = address_of(self, key)
             if found is None:
@@ -88,7 +94,7 @@ class WatchedArray(ObservedArray):
         region: Region = self.buffer.state
         if (
             region.settled  # the instruction has had enough races here
-            and (address, id(access[1]), access[2]) in region.settled
+            and region.settled.get(address, NONE).get(access[2]) is access[1]
             and region.garbage is None
             and not region.left
             and region.unit == self.itemsize
@@ -127,15 +133,15 @@ class OwnArray(WatchedArray):
     Kernels use few arrays as often: an element of one axis is found here, by the shortest way.
     """
 
-    __slots__ = ("_elements", "_first", "_garbage", "_written")
+    __slots__ = ("_first", "_garbage", "_written")
 
     def __init__(self, raw: np.ndarray, buffer: Buffer, observer: "Accesses", address: int):
         """As any; `buffer` has its shadow."""
         super().__init__(raw, buffer, observer, address)
         region: Region = buffer.state
         assert region.garbage is not None, "a local array begins without contents"
-        simple = raw.ndim == 1 and raw.strides[0] == raw.itemsize and raw.dtype.kind != "V"
-        self._elements = len(raw) if simple else 0  # to be found by the shortest way
+        if self._step != raw.itemsize:
+            self._elements = 0
         self._first, self._garbage, self._written = address - region.start, region.garbage, bytes(raw.itemsize)
 
     def __getitem__(self, key: Any) -> Any:

@@ -9,6 +9,7 @@ that follows.
 
 from copy import copy
 from math import gcd
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,6 @@ Several = (
 )  # one, as for most units, or more: a list for every unit would keep Python's memory busy
 Accesses = dict[int, Several]  # by the address of a unit
 NONE: dict = {}  # stays so
-NOBODY: set = set()  # and so does this
 
 
 class Region:
@@ -64,7 +64,8 @@ class Region:
         self.writes: Accesses = {} if shared else NONE
         self.atomics: Accesses = {} if shared else NONE
         self.races: dict[tuple[int, int, int], int] = {} if shared else NONE  # unit and instruction → how many it had
-        self.settled: set[tuple[int, int, int]] = set() if shared else NOBODY  # those that had enough
+        # Those that had enough: unit → instruction → its code; where two codes have one, the one of the last.
+        self.settled: dict[int, dict[int, CodeType]] = {} if shared else NONE
         self.left: dict[int, Left] = {} if shared else NONE  # what atomics pass on at their addresses
         self.garbage: bytearray | None = None  # WRITTEN, GARBAGE or UPDATED for each byte; None: all are written
         self.pending: dict[int, list[tuple[str, Access, Buffer]]] = {} if shared else NONE  # reads of garbage
@@ -90,7 +91,7 @@ class Region:
 
     def read(self, address: int, access: Access) -> list[tuple[str, Access]] | None:
         """Note a read of one unit."""
-        if self.settled and (address, id(access[1]), access[2]) in self.settled:
+        if self.settled and self.settled.get(address, NONE).get(access[2]) is access[1]:
             return None
         seen = self.reads.get(address)
         if seen is access:  # nobody has read it since; who has written it since has met this access
@@ -103,7 +104,7 @@ class Region:
 
     def write(self, address: int, access: Access, under_way: Access | None = None) -> list[tuple[str, Access]] | None:
         """Note a write of one unit; of an asynchronous copy, what later accesses are to be held to: see `arrive`."""
-        if self.settled and (address, id(access[1]), access[2]) in self.settled:
+        if self.settled and self.settled.get(address, NONE).get(access[2]) is access[1]:
             return None
         writes, reads, atomics = self.writes.get(address), self.reads.get(address), self.atomics.get(address)
         found = None
@@ -127,7 +128,7 @@ class Region:
 
     def atomic(self, address: int, access: Access) -> list[tuple[str, Access]] | None:
         """Note an atomic update of one unit."""
-        if self.settled and (address, id(access[1]), access[2]) in self.settled:
+        if self.settled and self.settled.get(address, NONE).get(access[2]) is access[1]:
             return None
         seen = self.atomics.get(address)
         self.atomics[address] = access if seen is None else together(seen, access)
@@ -145,7 +146,7 @@ class Region:
             key = address, id(access[1]), access[2]
             self.races[key] = self.races.get(key, 0) + len(found)
             if self.races[key] >= ENOUGH:
-                self.settled.add(key)
+                self.settled.setdefault(address, {})[access[2]] = access[1]
         return found
 
     # --- what atomics pass on ----------------------------------------------------------------------------------------
