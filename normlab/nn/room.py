@@ -4,8 +4,8 @@ The forward needs to know how much memory to ask for, and only the GPU knows how
 parameter's first forward the host waits for the number. From then on it makes room for as many columns as were at risk
 or near it (with a gamma within a factor of 2) when the GPU last said so: forwards write that into pinned memory, which
 the host reads without waiting. A column comes to risk through being near it, and a step changes parameters little, so
-it has its room in time. Each forward that keeps something writes it. Where nothing is to be kept, the GPU is asked
-right behind an optimizer's step, in each forward of a CUDA graph, and in every eighth of the others (`Steady`).
+it has its room in time. Each forward that keeps something writes it; where nothing is to be kept, the first one after
+an optimizer's step, each of a CUDA graph, and of others every eighth (`Steady`).
 
 Parameters that were changed in another way (loaded, initialised, clamped or set by hand) are counted again, which waits
 once more; so are those that are no optimizer's own tensors, such as views of one, or weight and bias that never come
@@ -62,16 +62,12 @@ class Room:
         self.hidden = False  # may a step change the parameters, and the versions do not show it?
         self.stepped = False  # has any optimizer stepped since the capacity was read?
         self.quiet = 0  # how many more forwards need not ask the GPU
-        self.asked = False  # behind a step, with room for none, and no forward has looked for the answer yet?
         self._read = self.counts.numpy().data  # the same memory: read in a twentieth of a tensor's time
         self._lost = 0
 
     def offered(self) -> int:
         """Room for the columns at risk or near it; warns if some found none since it was last asked."""
-        there, lost = self._read  # in the order in which the GPU writes them
-        if self.asked:
-            self.asked = False
-            self._lost += there % NEAR  # counted as without room, before a forward that will have it
+        lost = self._read[1]
         if lost > self._lost:
             without_room, self._lost = lost - self._lost, lost
             self.hidden |= not self.shown
@@ -85,26 +81,21 @@ class Room:
             self.capacity = None
         if self.capacity is None:
             self.stepped = False
-            self.capacity = -(-(there // NEAR) // GRAIN) * GRAIN
+            self.capacity = -(-(self._read[0] // NEAR) // GRAIN) * GRAIN
         return self.capacity
-
-    def dismiss(self) -> None:
-        """Nothing was without room since the GPU was asked behind a step: it has been waited for since."""
-        self.asked, self._lost = False, self._read[1]
 
 
 class Steady:
     """A norm's parameters, none of whose columns was at risk or near it, and how the GPU is asked about them again.
 
     Where nothing is to be kept there is no more to do than that: a fifth of the time that `keep` takes on the host. And
-    the GPU is asked only where it may have another answer: behind the step of the parameters' own optimizer, in the
-    first forward after any other's, in a graph that is captured, and for changes that nothing shows in each forward
-    after QUIET others.
+    the GPU is asked only where it may have another answer: in the first forward after a step of any optimizer, in a
+    graph that is captured, and for changes that nothing shows in each forward after QUIET others.
     """
 
     def __init__(self, room: Room, parameters: tuple[Parameter, ...], kind: tuple, ask: Callable[[], None]) -> None:
         """parameters: weight and bias. kind: what else the question depends on."""
-        self.room, self.kind, self.ask = room, kind, ask
+        self.room, self.kind, self._ask = room, kind, ask
         self._keys = [None if one is None else _key(one) for one in parameters]
         self._known: list[tuple[ref[Tensor] | None, int, int]] = [
             (None, 0, 0) if one is None else (ref(one), one.data_ptr(), 0) for one in parameters
@@ -115,16 +106,6 @@ class Steady:
     def is_over(self) -> bool:
         """Is a parameter gone, though its storage may live on?"""
         return any(known is not None and known() is None for known, _, _ in self._known)
-
-    @property
-    def is_in_place(self) -> bool:
-        """Do the parameters lie where the GPU reads them?"""
-        for known, pointer, _ in self._known:
-            if known is not None:
-                parameter = known()
-                if parameter is None or parameter.data_ptr() != pointer:
-                    return False
-        return True
 
     def asked_again(self, weight: Parameter, bias: Parameter, kind: tuple) -> bool:
         """Is there nothing to keep, as the last times? The GPU counts again where it may find another number."""
@@ -145,7 +126,7 @@ class Steady:
                     room.quiet -= 1
                     return True
                 room.quiet = QUIET
-        self.ask()
+        self._ask()
         return True
 
     def _look_up(self) -> None:
@@ -197,8 +178,6 @@ def keep(owner: Tensor, given: tuple) -> Kept:
     kept = keep_columns(*given, counts=room.counts)
     with _lock:
         room.versions, room.capacity, room.stepped = versions, kept.columns.shape[0], False
-        if room.asked:
-            room.dismiss()
     return kept
 
 
@@ -276,22 +255,12 @@ def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     now = _versions(optimizer)
     shards = any(type(parameter) not in _PLAIN for parameter in _parameters(optimizer))
     with _lock:
-        empty = set()
         for room in _rooms.values():
             versions = {key: now.get(key, version) for key, version in room.versions.items()}
             if versions != room.versions:
-                if room.capacity == 0:
-                    empty.add(room)
                 room.versions, room.capacity, room.shown = versions, None, True
             room.hidden |= shards and not versions.keys() & now.keys()
             room.stepped, room.quiet = True, 0
-        to_ask = {one.room: one for one in _steady.values() if one.room in empty and one.is_in_place}
-        if to_ask and torch.cuda.is_current_stream_capturing():  # the forwards of a graph ask
-            return
-        for room in to_ask:
-            room.asked, room.quiet = True, QUIET
-    for steady in to_ask.values():
-        steady.ask()
 
 
 register_optimizer_step_pre_hook(_before_step)

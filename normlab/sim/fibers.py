@@ -9,40 +9,49 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Any
 
-from greenlet import GreenletExit, greenlet  # type: ignore[import-untyped]
+from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
 
-KEPT = 1024  # idle ones between launches, a block's threads: 20 KB each
+KEPT = 1024  # idle ones between launches: a block's threads
+
+
+class Fiber(greenlet):
+    """Runs one thread after another. Idle, it keeps nothing of the launch alive that it was lent to."""
+
+    grid: Any = None  # whose thread it runs
+
+
+def body() -> None:
+    """Run a thread of the grid, then whoever is next; comes back when it is lent again. The function of every fiber."""
+    while True:
+        getcurrent().grid.run_thread().switch()  # in a variable the fiber would keep itself alive
 
 
 class Fibers:
     """Those of one thread of the process, which a greenlet cannot leave."""
 
     def __init__(self) -> None:
-        self.grid: Any = None  # whose threads run; a fiber that is lent keeps no launch alive
-        self.idle: list[greenlet] = []
+        self.idle: list[Fiber] = []
 
-    def lend(self, hub: greenlet, context: Context) -> greenlet:
-        """Return a fiber for a thread of the running grid; what it raises comes to `hub`."""
-        fiber = self.idle.pop() if self.idle else greenlet(self.body)
-        fiber.parent, fiber.gr_context = hub, context
+    def lend(self, grid: Any, hub: greenlet, context: Context) -> Fiber:
+        """Return a fiber for a thread of `grid`; what it raises comes to `hub`."""
+        fiber = self.idle.pop() if self.idle else Fiber(body)
+        fiber.grid, fiber.parent, fiber.gr_context = grid, hub, context
         return fiber
 
-    def body(self) -> None:
-        """Run one thread after another; the function of every fiber."""
-        while True:
-            self.grid.run_thread()
-            self.grid.following().switch()
+    def take_back(self, fiber: Fiber) -> None:
+        """Lend it again, from the moment on in which it, which is running, runs somebody else."""
+        fiber.grid = fiber.gr_context = None
+        self.idle.append(fiber)
 
-    def trim(self) -> None:
-        """Give back what no launch is likely to need."""
-        del self.idle[KEPT:]
+    def settle(self, hub: greenlet, failed: bool) -> None:
+        """After a launch from `hub`, keep what the next one is likely to need.
 
-
-def end(fiber: greenlet) -> None:
-    """Unwind a stopped fiber, so that no frame and no reference outlives the launch."""
-    while not fiber.dead:  # a `finally` in the kernel may stop at another barrier
-        with suppress(Exception):
-            fiber.throw(GreenletExit)
+        Nothing after one that failed, for what was raised may have hit a fiber after it was taken back. Nor where idle
+        fibers would keep more than themselves: a hub that may be abandoned, or, as nobody can end them then, all that a
+        thread of the process leaves behind.
+        """
+        here = hub.parent is None and threading.current_thread() is threading.main_thread()
+        del self.idle[KEPT if here and not failed else 0 :]
 
 
 _here = threading.local()
@@ -55,3 +64,10 @@ def fibers() -> Fibers:
     except AttributeError:
         _here.fibers = Fibers()
         return _here.fibers
+
+
+def end(fiber: greenlet) -> None:
+    """Unwind a stopped fiber, so that no frame and no reference outlives the launch."""
+    while not fiber.dead:  # a `finally` in the kernel may stop at another barrier
+        with suppress(Exception):
+            fiber.throw(GreenletExit)

@@ -2,11 +2,10 @@
 
 A CUDA thread runs on a greenlet: a function call that can stop in the middle and go on later. It stops only where CUDA
 threads meet (a barrier, a warp operation, a grid sync) or where it spins on an atomic; when it returns, its greenlet
-serves a later thread (`fibers.py`). A warp runs its lanes one
-after another, each to its next stop (where it hands over to the next lane; by way of the warp it were two switches),
-then resolves the warp operations whose lanes are all there; a block runs its warps, then releases its barrier; a
-cluster runs its blocks in turns, a grid its clusters. `launch.py` starts a `Grid`, the operations in `api.py`,
-`warp.py`, `teams.py` and `clusters.py` stop its threads.
+serves a later thread (`fibers.py`). A warp runs its lanes one after another, each to its next stop (where it hands over
+to the next lane; by way of the warp it were two switches), then resolves the warp operations whose lanes are all there;
+a block runs its warps, then releases its barrier; a cluster runs its blocks in turns, a grid its clusters. `launch.py`
+starts a `Grid`, the operations in `api.py`, `warp.py`, `teams.py` and `clusters.py` stop its threads.
 
 Every meeting is resolved in one place, and there an observer (observe.py) hears of it: `Warp.answer`,
 `Block.release_barrier`, `Block.release_teams`, `Cluster.release` (clusters.py), `Grid.release_grid_sync`.
@@ -126,7 +125,7 @@ class Thread:
 
     @property
     def frame(self) -> FrameType | None:
-        """Where the thread has stopped; None if it has not begun or has returned."""
+        """Where the thread has stopped, in no kernel if it has not begun; None if it has returned."""
         return None if self.fiber is None else self.fiber.gr_frame
 
     def throw(self, error: Exception) -> None:
@@ -365,10 +364,10 @@ class Grid:
 
     def fiber(self) -> greenlet:
         """Return a greenlet for one thread."""
-        return self.fibers.lend(self.hub, self.context)
+        return self.fibers.lend(self, self.hub, self.context)
 
-    def run_thread(self) -> None:
-        """Run the kernel for the current thread, to its end; its fiber is idle then."""
+    def run_thread(self) -> greenlet:
+        """Run the kernel for the current thread, to its end, and return who is to run next."""
         self.call()
         thread: Thread = self.cuda.current
         warp = thread.warp
@@ -379,27 +378,30 @@ class Grid:
         self.progress += 1
         if self.cuda.observer is not None:
             self.cuda.observer.returned(thread)
-        self.fibers.idle.append(thread.fiber)
+        self.fibers.take_back(thread.fiber)  # type: ignore[arg-type]  # who runs has one
         thread.fiber = None
+        return self.following()
 
     def run(self) -> None:
         """Run every block to its end. Whatever is raised, in a kernel or here, leaves no thread behind."""
-        outer, self.fibers.grid = self.fibers.grid, self
+        failed = True
         try:
             for index in self.order(self.cluster_indices):
                 self.parked.append(self.begin_cluster(index))
                 self.run_cluster(self.parked[-1])
             self.run_parked()
+            failed = False
         except BaseException as error:
             self.annotate(error)
             raise
         finally:
             self.turns = iter(())
             live = [thread.fiber for block in self.live_blocks for thread in block.threads if thread.fiber is not None]
-            for fiber in live:
-                end(fiber)
-            self.fibers.grid = outer
-            self.fibers.trim()
+            try:
+                for fiber in live:
+                    end(fiber)
+            finally:
+                self.fibers.settle(self.hub, failed)
 
     def begin_cluster(self, index: Dim3) -> Cluster:
         """Return the blocks of the cluster at `index`; none has run yet."""
@@ -510,7 +512,7 @@ class Grid:
 
     def annotate(self, error: BaseException) -> None:
         """Note kernel, block and thread on an exception that came out of a kernel."""
-        thread = self.cuda.current
+        thread: Any = getattr(self.cuda, "current", None)  # of nobody before the first runs
         failed = thread is not None and thread.fiber is not None and thread.fiber.dead
         if failed and not isinstance(error, (DeadlockError, BarrierError)):
             if isinstance(error, IndexError):

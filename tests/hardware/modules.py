@@ -2,8 +2,7 @@
 
 Beside torch.nn's own: forward and backward of one norm, on the GPU (2^27 elements, cold L2) and on the host (8 x 4096
 elements, where the GPU waits for the host). "exact" comes three times: without a column at risk; so, and after a step
-of an optimizer, behind which the GPU is asked again; and with 1 % of the columns at risk. That question is in the GPU's
-time; on the host it belongs to the optimizer's step, and has a number of its own, `hook`.
+of an optimizer, when the GPU is asked again; and with 1 % of the columns at risk.
 """
 
 import json
@@ -42,44 +41,19 @@ def modules(norm: str, dtype: torch.dtype) -> dict[str, torch.nn.Module]:
     return found
 
 
-def step(module: torch.nn.Module, rows: int, dtype: torch.dtype, before: Callable[[], None]) -> Callable[[], None]:
-    """A forward and a backward, and what comes before them."""
+def step(module: torch.nn.Module, rows: int, dtype: torch.dtype, stepped: bool) -> Callable[[], None]:
+    """A forward and a backward; as after a step of some optimizer, or as without one."""
     x = torch.randn(rows, N2, device="cuda", dtype=dtype, requires_grad=True)
     grad = torch.randn_like(x)
 
     def call() -> None:
         x.grad = None
-        before()
+        if stepped:
+            for one in room._rooms.values():  # what the hook behind an optimizer's step leaves
+                one.versions, one.capacity, one.quiet = dict(one.versions), None, 0
         module(x).backward(grad)
 
     return call
-
-
-def nothing() -> None:
-    """Before a forward that comes after no step."""
-
-
-class Hook:
-    """What the hook behind an optimizer's step does for one norm."""
-
-    def __init__(self, module: torch.nn.Module, dtype: torch.dtype):
-        call = step(module, SMALL, dtype, nothing)
-        call()
-        call()  # the second finds what the first has counted
-        self.optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
-        self.room = room._rooms[room._key(module.weight)]
-
-    def __call__(self) -> None:
-        """Behind a step that has changed all parameters, and a forward that found nothing to keep."""
-        self.room.capacity, self.room.asked = 0, False
-        for group in self.optimizer.param_groups:
-            torch.autograd.graph.increment_version(group["params"])
-        room._after_step(self.optimizer)
-
-    def has_been(self) -> None:
-        """How it leaves the room to the next forward."""
-        one = self.room
-        one.versions, one.capacity, one.asked, one.quiet = dict(one.versions), None, True, room.QUIET
 
 
 def host_times(calls: dict[str, Callable[[], None]]) -> dict[str, Spread]:
@@ -96,16 +70,11 @@ def main() -> None:
     for norm in OURS:
         for dtype in (torch.bfloat16, torch.float32):
             contenders = modules(norm, dtype)
-            hook = Hook(contenders[STEPPED], dtype)
-            left, asking = {STEPPED: hook.has_been}, {STEPPED: hook}
-            small = {name: step(module, SMALL, dtype, left.get(name, nothing)) for name, module in contenders.items()}
-            hosts = host_times({**small, "hook": hook})
-            print(f"{norm:6} {dtype!s:15} hook of a step: {1e6 * hosts['hook'].median:.1f} us on the host")
+            small = {name: step(module, SMALL, dtype, name == STEPPED) for name, module in contenders.items()}
+            hosts = host_times(small)
             for name, module in contenders.items():
-                device, host = timer(step(module, LARGE, dtype, asking.get(name, nothing))), hosts[name]
+                device, host = timer(step(module, LARGE, dtype, name == STEPPED)), hosts[name]
                 times = {"device": device.as_dict(), "host": host.as_dict()}
-                if name == STEPPED:
-                    times["hook"] = hosts["hook"].as_dict()
                 rows.append({"norm": norm, "dtype": str(dtype), "module": name, **times})
                 microseconds = f"{1e6 * device.median:9.1f} us on the GPU {1e6 * host.median:7.1f} us on the host"
                 print(f"{norm:6} {dtype!s:15} {name:20} {microseconds}")

@@ -1,4 +1,4 @@
-"""The exact mode where nothing is at risk, on a fake GPU: asked behind each step, by one launch and no more."""
+"""The exact mode where nothing is at risk, on a fake GPU: asked after each step, by one launch and no more."""
 
 import gc
 import warnings
@@ -37,19 +37,6 @@ def kept(monkeypatch):
         yield calls
 
 
-@pytest.fixture
-def asked(kept, monkeypatch):
-    """What the GPU is asked, still to be called: its answers come as late as a test wants."""
-    asked = []
-
-    def asking(*given):
-        ask = keeping.asking(*given)
-        return lambda: asked.append(ask)
-
-    monkeypatch.setattr(room, "asking", asking)
-    return asked
-
-
 def gradients(norm, x):
     return torch.autograd.grad(norm(x), (x, *norm.parameters()), torch.ones(x.shape))
 
@@ -82,62 +69,12 @@ def test_steps_of_an_optimizer_change_nothing_until_a_column_comes_near_risk(kep
         gradients(norm, torch.randn(1, COLUMNS, requires_grad=True))
         optimizer.step(lambda weight: weight.mul_(1.01))
     assert kept == [0, 0], "the first counts, and the second is recorded"
-    with warnings.catch_warnings(action="error"):
-        gradients(norm, torch.randn(1, COLUMNS, requires_grad=True))
-        optimizer.step(lambda weight: weight[:3].fill_(0))
-        for _ in range(2):
-            gradients(norm, torch.randn(1, COLUMNS, requires_grad=True))
-    assert kept == [0, 0, 8, 8], "the GPU has answered before the forward: room in time, and nothing to warn of"
-
-
-def test_an_answer_that_comes_after_the_forward_was_of_columns_near_risk_in_time(kept, asked):
-    norm, x = norm_of(), torch.randn(1, COLUMNS, requires_grad=True)
-    optimizer = Changes(norm.weight)
-    for _ in range(3):
-        gradients(norm, x)
     optimizer.step(lambda weight: weight[:3].fill_(1.5e-5))  # near: at risk with a gamma half as large
-    gradients(norm, x)
-    asked.pop()()
-    with warnings.catch_warnings(action="error"):
-        gradients(norm, x)
-        optimizer.step(lambda weight: weight[:3].fill_(0.5e-5))
-        gradients(norm, x)
-    assert kept == [0, 0, 8]
-
-
-def test_an_answer_that_comes_after_a_forward_without_room_is_told(kept, asked):
-    norm, x = norm_of(), torch.randn(1, COLUMNS, requires_grad=True)
-    optimizer = Changes(norm.weight)
-    for _ in range(3):
-        gradients(norm, x)
-    optimizer.step(lambda weight: weight[:3].fill_(0))
-    gradients(norm, x)
-    asked.pop()()
-    with pytest.warns(RuntimeWarning, match="3 columns came to risk sooner"):
-        gradients(norm, x)
+    gradients(norm, torch.randn(1, COLUMNS, requires_grad=True))  # with the room of the GPU's last word; it asks again
     assert kept == [0, 0]
-    optimizer.step(lambda weight: weight.mul_(1))
-    with warnings.catch_warnings(action="error"):
-        asked.pop()()
-        gradients(norm, x)
-    assert kept == [0, 0, 8]
-
-
-def test_what_is_counted_after_the_question_needs_no_warning(kept):
-    norm, x = norm_of(), torch.randn(1, COLUMNS, requires_grad=True)
-    for _ in range(3):
-        gradients(norm, x)
-    Changes(norm.weight).step(lambda weight: weight[:3].fill_(0))
-    with torch.no_grad():
-        norm.weight[5] = 0  # by hand: the forward waits for the number
-    with warnings.catch_warnings(action="error"):
-        for _ in range(2):
-            gradients(norm, x)
-    assert kept == [0, 0, 4, 4]
-    norm.weight.data[7] = 0
-    gradients(norm, x)
-    with pytest.warns(RuntimeWarning, match="1 columns came to risk sooner"):
-        gradients(norm, x)
+    optimizer.step(lambda weight: weight[:3].fill_(0.5e-5))
+    gradients(norm, torch.randn(1, COLUMNS, requires_grad=True))
+    assert kept == [0, 0, 8], "room in time, without a warning"
 
 
 def test_whatever_else_changes_goes_the_long_way(kept):
@@ -189,51 +126,34 @@ def test_a_change_that_no_counter_shows_is_told_by_the_gpu(kept):
     assert kept == [0, 0, 8]
 
 
-def test_the_gpu_is_asked_where_it_may_have_another_answer(kept, asked, monkeypatch):
+def test_the_gpu_is_asked_where_it_may_have_another_answer(kept, monkeypatch):
+    asked = []
+
+    def asking(*given):
+        ask = keeping.asking(*given)
+        return lambda: (asked.append(True), ask())
+
+    monkeypatch.setattr(room, "asking", asking)
     norm = norm_of()
     x = torch.randn(1, COLUMNS, requires_grad=True)
 
-    def asks(what, *args):
+    def asks():
         asked.clear()
-        what(*args)
-        return len(asked)
+        gradients(norm, x)
+        return bool(asked)
 
-    def forwards(count):
-        return [asks(gradients, norm, x) for _ in range(count)]
-
-    def step(*parameters):
-        return asks(Changes(*parameters).step, lambda parameter: parameter.mul_(1.01))
-
-    assert forwards(3) == [0, 0, 1], "the first two keep, which asks, too"
-    assert forwards(room.QUIET + 2) == [0] * room.QUIET + [1, 0]
-    assert step(norm.weight) == 1
-    assert forwards(room.QUIET + 2) == [0] * room.QUIET + [1, 0]
-    assert step(*norm.parameters()) == 1, "one question of both"
-    assert step(*norm.parameters()) == 0, "no forward has had the last answer"
-    assert forwards(2) == [1, 0]
-    assert step(torch.nn.Parameter(torch.ones(1))) == 0
-    assert forwards(2) == [1, 0], "another optimizer's step: of a float32 master weight, it may be"
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    assert step(norm.weight) == 0
-    assert forwards(2) == [1, 1], "a graph repeats what it captured"
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    assert forwards(2) == [1, 0], "and has not run yet"
-    assert kept == [0, 0]
-
-
-@pytest.mark.parametrize("gone", [False, True])
-def test_nothing_is_asked_of_memory_that_may_be_somebody_else_s(kept, asked, gone):
-    norm = norm_of()
-    for _ in range(3):
-        gradients(norm, torch.randn(1, COLUMNS, requires_grad=True))
-    if gone:
-        norm.bias = None
-    else:
-        norm.bias.data = torch.zeros(COLUMNS)
-    gc.collect()
-    asked.clear()
+    assert [asks() for _ in range(3)] == [False, False, True], "the first two keep, which asks, too"
+    assert [asks() for _ in range(room.QUIET + 2)] == [False] * room.QUIET + [True, False]
     Changes(norm.weight).step(lambda weight: weight.mul_(1.01))
-    assert asked == []
+    assert [asks(), asks()] == [True, False]
+    Changes(torch.nn.Parameter(torch.ones(1))).step(lambda other: other.mul_(1))
+    assert [asks(), asks()] == [True, False], "another optimizer's step: of a float32 master weight, it may be"
+    Changes(norm.weight).step(lambda weight: weight.mul_(1.01))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert [asks(), asks()] == [True, True], "a graph repeats what it captured"
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert [asks(), asks()] == [True, False], "and has not run yet"
+    assert kept == [0, 0]
 
 
 @pytest.mark.parametrize("without", ["weight", "bias"])

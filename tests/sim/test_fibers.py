@@ -3,14 +3,16 @@
 import gc
 import threading
 import weakref
+from contextvars import ContextVar
 
+import greenlet
 import numpy as np
 import pytest
 from numba import cuda
 
 from normlab.sim import simulate
 from normlab.sim.api import Cuda
-from normlab.sim.fibers import KEPT, fibers
+from normlab.sim.fibers import KEPT, Fiber, fibers
 from normlab.sim.scheduler import Dim3, Grid, schedule_order
 
 
@@ -59,6 +61,38 @@ def test_what_is_idle_keeps_nothing_of_its_launch_alive():
     assert len(fibers().idle) == 32
 
 
+def test_what_is_idle_keeps_nothing_of_its_caller_alive():
+    class Value:
+        pass
+
+    variable: ContextVar = ContextVar("variable")
+    value, seen = Value(), []
+    gone = weakref.ref(value)
+    token = variable.set(value)
+    launch(lambda: seen.append(type(variable.get())), 1, 4)
+    variable.reset(token)
+    del value, token
+    gc.collect()
+    assert seen == [Value] * 4
+    assert gone() is None
+    assert len(fibers().idle) == 4
+
+
+def test_a_launch_in_a_greenlet_leaves_none_that_would_keep_it():
+    ran = []
+    greenlet.greenlet(lambda: launch(lambda: ran.append(0), 1, 4)).switch()
+    assert len(ran) == 4
+    assert fibers().idle == []
+
+
+def launch(call, blocks, threads):
+    """Run a function of the host's for every thread: it may do what a kernel cannot, but a debugger in one can."""
+    grid, block = Dim3(blocks, 1, 1), Dim3(threads, 1, 1)
+    api = Cuda(grid, block, 0)
+    api.grid_run = Grid(api, "host", call, grid, block, schedule_order("forward"))
+    api.grid_run.run()
+
+
 def test_an_error_comes_to_the_launch_that_it_happens_in():
     """Not to the one that made the fiber, whose stack is another one by then."""
 
@@ -75,42 +109,101 @@ def test_an_error_comes_to_the_launch_that_it_happens_in():
 
     simulate(add_one)[1, 64](np.zeros(64))
     deeper(3)
+    assert fibers().idle == []
+    x = np.zeros(64)
+    simulate(add_one)[1, 64](x)
+    assert (x == 1).all()
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+def test_an_interrupt_at_any_moment_leaves_no_dead_fiber_to_the_next_launch(at, monkeypatch):
+    """Also between the moments in which a fiber is taken back, and in which it runs somebody else."""
+    following, calls = Grid.following, []
+
+    def interrupted(grid):
+        calls.append(grid)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return following(grid)
+
+    simulate(add_one)[1, 64](np.zeros(64))
+    with monkeypatch.context() as patch:
+        patch.setattr(Grid, "following", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            simulate(add_one)[2, 4](np.zeros(8))
+    x = np.zeros(64)
+    simulate(add_one)[1, 64](x)
+    assert (x == 1).all()
+
+
+def test_a_thread_that_does_not_let_itself_be_ended_leaves_no_dead_fiber_either():
+    @cuda.jit
+    def stubborn(x):
+        try:
+            if cuda.threadIdx.x == 3:
+                x[99] = 1
+            cuda.syncthreads()
+        except BaseException:
+            if cuda.threadIdx.x == 3:
+                raise
+
+    with pytest.raises(IndexError):
+        simulate(stubborn)[1, 4](np.zeros(4))
     x = np.zeros(64)
     simulate(add_one)[1, 64](x)
     assert (x == 1).all()
 
 
 def test_a_launch_inside_another_one_leaves_the_outer_one_s_threads_to_it():
-    """As somebody may who looks around in a debugger, in a kernel."""
     ran, x = [], np.zeros(4)
 
     def call():
         simulate(add_one)[1, 4](x)
-        ran.append(str(api.current.name))
+        ran.append(len(ran))
 
-    grid, block = Dim3(2, 1, 1), Dim3(2, 1, 1)
-    api = Cuda(grid, block, 0)
-    api.grid_run = Grid(api, "outer", call, grid, block, schedule_order("forward"))
-    api.grid_run.run()
-    assert len(set(ran)) == 4
+    launch(call, 2, 2)
+    assert len(ran) == 4
     assert (x == 4).all()
-    assert fibers().grid is None
 
 
-def test_every_thread_of_the_process_has_its_own():
+def test_launches_that_take_turns_do_not_mix():
+    """As greenlets of other libraries may."""
+    told, hub = {"one": [], "other": []}, greenlet.getcurrent()
+    running = {}
+
+    def caller(name):
+        def call():
+            told[name].append("begins")
+            running[name] = greenlet.getcurrent()
+            hub.switch()
+            told[name].append("ends")
+
+        return greenlet.greenlet(lambda: launch(call, 1, 3))
+
+    running.update({name: caller(name) for name in told})
+    for _ in range(4):
+        for name in told:
+            running[name].switch()
+    assert told == {"one": ["begins", "ends"] * 3, "other": ["begins", "ends"] * 3}
+
+
+def test_every_thread_of_the_process_has_its_own_and_leaves_none_behind():
     x, failed = np.zeros(64), []
 
-    def launch():
+    def launches():
         try:
-            simulate(add_one)[1, 64](x)
+            for _ in range(2):
+                simulate(add_one)[1, 64](x)
         except BaseException as error:
             failed.append(error)
 
-    launch()
-    other = threading.Thread(target=launch)
+    launches()
+    mine = set(fibers().idle)
+    other = threading.Thread(target=launches)
     other.start()
     other.join()
-    launch()
+    gc.collect()
+    assert {one for one in gc.get_objects() if type(one) is Fiber} == mine
+    launches()
     assert failed == []
-    assert (x == 3).all()
-    assert len(fibers().idle) == 64
+    assert (x == 6).all()
