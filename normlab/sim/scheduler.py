@@ -90,10 +90,11 @@ class Indices(Sequence[Dim3]):
 
     def __getitem__(self, key: Any) -> Any:
         """Return one, or a list for a slice."""
-        if isinstance(key, slice):
-            return [self[position] for position in range(len(self))[key]]
-        rest, x = divmod(range(len(self))[key], self._extent.x)
-        z, y = divmod(rest, self._extent.y)
+        columns, rows, layers = self._extent
+        if isinstance(key, slice):  # nearly always of all of a block
+            return [Dim3(x, y, z) for z in range(layers) for y in range(rows) for x in range(columns)][key]
+        rest, x = divmod(range(len(self))[key], columns)
+        z, y = divmod(rest, rows)
         return Dim3(x, y, z)
 
 
