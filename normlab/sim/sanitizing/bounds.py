@@ -20,9 +20,11 @@ def address_of(array: ObservedArray, key: Any) -> int | None:
             (extent,), (stride,) = array.shape, array.strides
             position = integer(key)
             return array.address + position * stride if 0 <= position < extent else None
-        if len(key) == 2:  # as the loop below, at half its price
+        if len(key) == 2:  # as the loop below, at a third of its price
             (rows, columns), (down, across) = array.shape, array.strides
-            row, column = integer(key[0]), integer(key[1])
+            row, column = key
+            if type(row) is not int or type(column) is not int:
+                row, column = integer(row), integer(column)
             inside = 0 <= row < rows and 0 <= column < columns
             return array.address + row * down + column * across if inside else None
         if len(key) != len(array.shape):
