@@ -11,6 +11,7 @@ import torch
 from numba import cuda, njit
 
 from normlab.sim import SimulationError, simulate
+from normlab.sim.scheduler import Grid
 
 
 @cuda.jit
@@ -375,3 +376,16 @@ def test_blocks_are_made_when_their_turn_comes():
     with pytest.raises(IndexError):
         simulate(kernel)[2**31 - 1, 1](np.zeros(1))
     assert time.process_time() - start < 1
+
+
+def test_an_interrupt_before_the_first_thread_runs_stays_one(monkeypatch):
+    def interrupted(grid):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Grid, "hand_over", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            simulate(double)[1, 4](np.zeros(4))
+    x = np.ones(4)
+    simulate(double)[1, 4](x)
+    assert (x == 2).all()
