@@ -12,8 +12,6 @@ if "expecttest" not in sys.modules:
     stand_in.TestCase = unittest.TestCase
 _operators = pytest.importorskip("torch.testing._internal.common_methods_invocations", reason="this torch has no op_db")
 _modules = pytest.importorskip("torch.testing._internal.common_modules", reason="this torch has no module_db")
-# Samples look for the unittest that asks for them, by the source of all frames of the stack: a tenth of a second.
-sys.modules["torch.testing._internal.common_utils"].extract_test_fn = lambda: None
 
 
 def operators(names) -> list:
