@@ -36,7 +36,6 @@ class Recording:
 
     Attributes:
         checked: whether `normlab.nn`, too, has nothing to say against arguments of this signature.
-        following: shortcuts to what `normlab.nn` calls with its arguments and results, by what else tells those apart.
     """
 
     def __init__(self, index: int, made: list[tuple[Any, bool]], launches: list, results: list[int | None]):
@@ -49,7 +48,7 @@ class Recording:
         self._results = results
         self._stream = stream_getter()
         self.checked = False
-        self.following: dict[Any, Shortcut] = {}
+        self._following: dict[Any, Shortcut] = {}  # to what is called with its arguments and results
 
     def __call__(self, pointers: list[int]) -> tuple:
         """The results; `pointers` as `signature` returns them."""
@@ -58,6 +57,21 @@ class Recording:
         pointers += [tensor.data_ptr() for tensor in made]
         self._queue(pointers)
         return tuple([None if position is None else made[position] for position in self._results])
+
+    def follow(self, how: Any, recording: "Recording", tensors: Sequence[Any]) -> None:
+        """Note what followed this call: a call with these tensors, some of them None, in their signature's order."""
+        if how not in self._following:
+            found = shortcut(recording, [tensor for tensor in tensors if tensor is not None])
+            if found is not None:
+                self._following[how] = found
+
+    def followed(self, how: Any, tensors: Sequence[Any]) -> tuple | None:
+        """The results, for these tensors, of what followed an earlier call; None if it does not fit them."""
+        found = self._following.get(how)
+        if found is None:
+            return None
+        pointers = found.pointers([tensor for tensor in tensors if tensor is not None])
+        return None if pointers is None else found.recording(pointers)
 
     def _queue(self, pointers: list[int]) -> None:
         stream = self._stream(self._index)

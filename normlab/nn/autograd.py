@@ -15,7 +15,7 @@ from torch import Tensor
 
 from normlab.keeping import Kept
 from normlab.nn import engines, vectorised
-from normlab.nn.shapes import MemoryEfficient, Parameter, Shape, Statistic
+from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
 from normlab.replay import Recording
 
 How: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Parameter]
@@ -52,14 +52,14 @@ class Norm(torch.autograd.Function):
             columns, values = run.keep(x, mean, invvar, shape, weight, bias, eps, owner)
             if columns.shape[0]:
                 ctx.how = run, x.dtype, shape, eps, rms, "exact", recording
-                ctx.save_for_backward(output, weight, bias, columns, invvar, values)
+                ctx.save_for_backward(output, invvar, weight, bias, columns, values, None)
                 return output, invvar, values
             memory_efficient = True  # which is the same where nothing is at risk, and has less to save
         ctx.how = run, x.dtype, shape, eps, rms, memory_efficient, recording
         if not memory_efficient:
-            ctx.save_for_backward(x, weight, bias, mean, invvar)
+            ctx.save_for_backward(x, invvar, weight, bias, None, None, mean)
             return output
-        ctx.save_for_backward(output, weight, bias, None, invvar)
+        ctx.save_for_backward(output, invvar, weight, bias, None, None, None)
         return output, invvar
 
     @staticmethod
@@ -68,18 +68,23 @@ class Norm(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         """Gradients of x, weight and bias."""
         run, dtype, shape, eps, rms, memory_efficient, recording = ctx.how
-        saved, weight, bias, other, invvar, *values = ctx.saved_tensors
-        kept = Kept(other, values[0]) if values else None
-        mean: Statistic = None if memory_efficient else other
-        if torch.is_grad_enabled() or grad_output is None or grad_invvar is not None or grad_values is not None:
+        tensors = ctx.saved_tensors
+        again = torch.is_grad_enabled() or grad_output is None or grad_invvar is not None or grad_values is not None
+        if recording is not None and not again:
+            gradients = recording.followed(memory_efficient, (grad_output, *tensors))
+            if gradients is not None:
+                return *gradients, None, None, None
+        saved, invvar, weight, bias, columns, values, mean = tensors
+        kept = None if columns is None else Kept(columns, values)
+        if again:
             run = vectorised
             if not memory_efficient:  # so that the gradient knows how they depend on x
                 mean, invvar = vectorised.statistics(saved.to(invvar.dtype), shape, eps, rms)
-        gradients: tuple[Tensor | None, ...] = (None, None, None)
+        gradients = None, None, None
         if grad_output is not None:
-            again = () if recording is None or run is vectorised else (recording,)
+            before = () if recording is None or again else (recording,)
             gradients = run.backward(
-                grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, kept, dtype, *again
+                grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, kept, dtype, *before
             )
         if grad_invvar is not None or grad_values is not None:
             further = through_saved(grad_invvar, grad_values, saved, invvar, shape, weight, bias, eps, rms, kept)

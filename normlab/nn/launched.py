@@ -77,22 +77,14 @@ def backward(
         return vectorised.backward(
             grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, kept, input_dtype
         )
-    given = grad_output, saved, invvar, weight, bias, *(kept or ()), mean  # in the order of their signature
-    tensors = [tensor for tensor in given if tensor is not None]
-    shortcut = None if forward is None else forward.following.get(memory_efficient)
-    if shortcut is not None:
-        pointers = shortcut.pointers(tensors)
-        if pointers is not None:
-            return shortcut.recording(pointers)
     key, pointers = ops.backward_signature(
         grad_output, saved, mean, invvar, shape, weight, bias, eps, memory_efficient, kept, input_dtype, rms
     )
     recording = replay.find(key)
     if recording is not None:  # to find it here spares the way through three functions
-        if forward is not None and shortcut is None:
-            shortcut = replay.shortcut(recording, tensors)
-            if shortcut is not None:
-                forward.following[memory_efficient] = shortcut
+        if forward is not None:
+            tensors = grad_output, saved, invvar, weight, bias, *(kept or (None, None)), mean  # as their signature has
+            forward.follow(memory_efficient, recording, tensors)
         return recording(pointers)
     how = memory_efficient, kept
     with world(saved):

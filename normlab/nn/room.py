@@ -96,28 +96,30 @@ class Steady:
     def __init__(self, room: Room, parameters: tuple[Parameter, ...], kind: tuple, ask: Callable[[], None]) -> None:
         """parameters: weight and bias. kind: what else the question depends on."""
         self.room, self.kind, self._ask = room, kind, ask
-        self._keys = [None if one is None else _key(one) for one in parameters]
-        self._known: list[tuple[ref[Tensor] | None, int, int]] = [
-            (None, 0, 0) if one is None else (ref(one), one.data_ptr(), 0) for one in parameters
+        self._known: list[tuple[ref[Tensor], Key, int] | None] = [
+            None if one is None else (ref(one), _key(one), one.data_ptr()) for one in parameters
         ]
-        self._versions: dict[Key, int] | None = None  # the room's, for which `_known` holds; a change makes others
+        self._count = len(self._known) - self._known.count(None)
 
     @property
     def is_over(self) -> bool:
         """Is a parameter gone, though its storage may live on?"""
-        return any(known is not None and known() is None for known, _, _ in self._known)
+        return any(known is not None and known[0]() is None for known in self._known)
 
     def asked_again(self, weight: Parameter, bias: Parameter, kind: tuple) -> bool:
         """Is there nothing to keep, as the last times? The GPU counts again where it may find another number."""
         room = self.room
         with _lock:
-            if room.versions is not self._versions:
-                self._look_up()
-            for parameter, (known, pointer, version) in zip((weight, bias), self._known, strict=True):
+            versions = room.versions
+            if len(versions) != self._count:  # those of other parameters with it
+                return False
+            for parameter, known in zip((weight, bias), self._known, strict=True):
                 if known is None or parameter is None:
                     if known is not parameter:  # one of them is there: gone is not the same as never there
                         return False
-                elif parameter is not known() or parameter._version != version or parameter.data_ptr() != pointer:
+                    continue
+                one, key, pointer = known
+                if parameter is not one() or parameter._version != versions.get(key) or parameter.data_ptr() != pointer:
                     return False
             if kind != self.kind or room.storage.expired() or room.offered():
                 return False
@@ -128,15 +130,6 @@ class Steady:
                 room.quiet = QUIET
         self._ask()
         return True
-
-    def _look_up(self) -> None:
-        """Take over the room's versions; -1, which no parameter has, if they are not of just these parameters."""
-        self._versions = versions = self.room.versions
-        fits = len(versions) == sum(known is not None for known, _, _ in self._known)
-        self._known = [
-            (known, pointer, versions.get(key, -1) if fits and key is not None else -1)
-            for (known, pointer, _), key in zip(self._known, self._keys, strict=True)
-        ]
 
 
 _rooms: dict[Key, Room] = {}

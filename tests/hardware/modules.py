@@ -48,12 +48,18 @@ def step(module: torch.nn.Module, rows: int, dtype: torch.dtype, stepped: bool) 
 
     def call() -> None:
         x.grad = None
-        if stepped:
-            for one in room._rooms.values():  # what the hook behind an optimizer's step leaves
-                one.versions, one.capacity, one.quiet = dict(one.versions), None, 0
         module(x).backward(grad)
 
-    return call
+    if not stepped:
+        return call
+    call()  # which makes its room
+    own = room._rooms[room._key(module.weight)]
+
+    def after_step() -> None:
+        own.versions, own.capacity, own.stepped, own.quiet = dict(own.versions), None, True, 0  # what its hook leaves
+        call()
+
+    return after_step
 
 
 def host_times(calls: dict[str, Callable[[], None]]) -> dict[str, Spread]:
