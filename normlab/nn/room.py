@@ -30,6 +30,7 @@ Called by `normlab.nn.launched`.
 
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from threading import RLock
 from typing import Any, TypeAlias
 from weakref import ref
@@ -44,7 +45,7 @@ from normlab.kernels.exact.choose import NEAR
 from normlab.nn.shapes import Parameter
 
 GRAIN = 8  # columns: so that few capacities occur, each of which is prepared once
-QUIET = 7  # forwards between two that ask, while nothing has changed that shows
+QUIET = 7  # forwards between two that ask, while no optimizer steps
 Key: TypeAlias = tuple[int, int, int]
 """Where a parameter lies: compiled code gets it as another tensor."""
 
@@ -54,16 +55,23 @@ class Room:
 
     def __init__(self, owner: Tensor) -> None:
         self.storage = StorageWeakRef(owner.untyped_storage())
+        self.is_gone: Callable[[], Any] = partial(torch.UntypedStorage._expired, self.storage.cdata)
         self.device = owner.device
-        self.versions: dict[Key, int] = {}
+        self.versions: dict[Key, int] = {}  # never changed, but replaced
         self.counts = torch.zeros(2, dtype=torch.int64, pin_memory=owner.is_cuda)
-        self.capacity: int | None = None  # for these versions; None: to be read when it is asked for
-        self.shown = False  # have the versions ever shown an optimizer's step?
+        self.capacity = 0
         self.hidden = False  # may a step change the parameters, and the versions do not show it?
-        self.stepped = False  # has any optimizer stepped since the capacity was read?
-        self.quiet = 0  # how many more forwards need not ask the GPU
+        self.steps = 0  # of any optimizer
+        self.shown = 0  # those that the versions have shown
         self._read = self.counts.numpy().data  # the same memory: read in a twentieth of a tensor's time
         self._lost = 0
+        self._told = 0, 0  # steps and shown when the capacity was found
+
+    def counted(self, capacity: int, versions: dict[Key, int]) -> None:
+        """Room for so many columns, which have been counted, of these versions."""
+        self._told = self.steps, self.shown
+        self.capacity = capacity
+        self.versions = versions  # at last: who finds them takes the rest for theirs
 
     def offered(self) -> int:
         """Room for the columns at risk or near it; warns if some found none since it was last asked."""
@@ -77,11 +85,11 @@ class Room:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        if self.hidden and self.stepped and not _second_run():
-            self.capacity = None
-        if self.capacity is None:
-            self.stepped = False
+        steps, shown = self._told
+        if shown != self.shown or (self.hidden and steps != self.steps and not _second_run()):
+            now = self.steps, self.shown  # a step from here on counts as one after it
             self.capacity = -(-(self._read[0] // NEAR) // GRAIN) * GRAIN
+            self._told = now
         return self.capacity
 
 
@@ -100,6 +108,8 @@ class Steady:
             None if one is None else (ref(one), _key(one), one.data_ptr()) for one in parameters
         ]
         self._count = len(self._known) - self._known.count(None)
+        self._asked = -1  # after how many steps the GPU was asked
+        self._quiet = 0  # how many more forwards need not ask
 
     @property
     def is_over(self) -> bool:
@@ -109,32 +119,32 @@ class Steady:
     def asked_again(self, weight: Parameter, bias: Parameter, kind: tuple) -> bool:
         """Is there nothing to keep, as the last times? The GPU counts again where it may find another number."""
         room = self.room
-        with _lock:
-            versions = room.versions
-            if len(versions) != self._count:  # those of other parameters with it
-                return False
-            for parameter, known in zip((weight, bias), self._known, strict=True):
-                if known is None or parameter is None:
-                    if known is not parameter:  # one of them is there: gone is not the same as never there
-                        return False
-                    continue
-                one, key, pointer = known
-                if parameter is not one() or parameter._version != versions.get(key) or parameter.data_ptr() != pointer:
+        versions = room.versions
+        if len(versions) != self._count:  # those of other parameters with it
+            return False
+        for parameter, known in zip((weight, bias), self._known, strict=True):
+            if known is None or parameter is None:
+                if known is not parameter:  # one of them is there: gone is not the same as never there
                     return False
-            if kind != self.kind or room.storage.expired() or room.offered():
+                continue
+            one, key, pointer = known
+            if parameter is not one() or parameter._version != versions.get(key) or parameter.data_ptr() != pointer:
                 return False
-            if not torch.cuda.is_current_stream_capturing():  # what is captured is asked in each replay, not now
-                if room.quiet > 0:
-                    room.quiet -= 1
-                    return True
-                room.quiet = QUIET
+        if kind != self.kind or room.is_gone() or room.offered():
+            return False
+        steps = room.steps
+        if not torch.cuda.is_current_stream_capturing():  # what is captured is asked in each replay, not now
+            if self._quiet > 0 and steps == self._asked:
+                self._quiet -= 1
+                return True
+            self._quiet, self._asked = QUIET, steps
         self._ask()
         return True
 
 
 _rooms: dict[Key, Room] = {}
 _steady: dict[int, Steady] = {}  # by the id of the owner, which must be asked whether it is still the same
-_lock = RLock()  # of the rooms and what they know; not held while columns are kept
+_lock = RLock()  # of the rooms and what they know; not held while columns are kept, nor by `Steady`, whom it costs 1 µs
 
 
 def keep(owner: Tensor, given: tuple) -> Kept:
@@ -151,7 +161,7 @@ def keep(owner: Tensor, given: tuple) -> Kept:
         versions[_key(bias)] = _version(bias)
     with _lock:
         room = _rooms.get(key)
-        if room is None or versions != room.versions or room.storage.expired():
+        if room is None or versions != room.versions or room.is_gone():
             capacity = None
         else:
             capacity, counts = room.offered(), room.counts
@@ -170,7 +180,7 @@ def keep(owner: Tensor, given: tuple) -> Kept:
         room = _rooms.get(key) or _rooms.setdefault(key, Room(owner))
     kept = keep_columns(*given, counts=room.counts)
     with _lock:
-        room.versions, room.capacity, room.stepped = versions, kept.columns.shape[0], False
+        room.counted(kept.columns.shape[0], versions)
     return kept
 
 
@@ -201,7 +211,7 @@ def _second_run() -> bool:
 def _forget() -> None:
     """Drop the rooms of parameters that are gone, once no kernel can write into their memory any more."""
     with _lock:
-        gone = [_rooms.pop(key) for key, room in list(_rooms.items()) if room.storage.expired()]
+        gone = [_rooms.pop(key) for key, room in list(_rooms.items()) if room.is_gone()]
         for number in [number for number, steady in _steady.items() if steady.room in gone or steady.is_over]:
             del _steady[number]
     for device in {room.device for room in gone if room.device.type == "cuda"}:
@@ -250,10 +260,11 @@ def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     with _lock:
         for room in _rooms.values():
             versions = {key: now.get(key, version) for key, version in room.versions.items()}
-            if versions != room.versions:
-                room.versions, room.capacity, room.shown = versions, None, True
             room.hidden |= shards and not versions.keys() & now.keys()
-            room.stepped, room.quiet = True, 0
+            room.steps += 1
+            if versions != room.versions:
+                room.shown += 1
+                room.versions = versions  # at last, as in `counted`
 
 
 register_optimizer_step_pre_hook(_before_step)
