@@ -2,10 +2,13 @@
 
 A CUDA thread runs on a greenlet: a function call that can stop in the middle and go on later. It stops only where CUDA
 threads meet (a barrier, a warp operation, a grid sync) or where it spins on an atomic; when it returns, its greenlet
-serves a later thread (`fibers.py`). A warp runs its lanes one after another, each to its next stop (where it hands over
-to the next lane; by way of the warp it were two switches), then resolves the warp operations whose lanes are all there;
-a block runs its warps, then releases its barrier; a cluster runs its blocks in turns, a grid its clusters. `launch.py`
-starts a `Grid`, the operations in `api.py`, `warp.py`, `teams.py` and `clusters.py` stop its threads.
+serves a thread of a later block, because a new one costs more than many a kernel does in it. (Not of a later launch:
+NumPy, when it adds large arrays, follows the C stack back beyond the greenlet's own frames, to where it was started,
+and dies where other calls have left something else there.) A warp runs its lanes one after another, each to its next
+stop (where it hands over to the next lane; by way of the warp it were two switches), then resolves the warp operations
+whose lanes are all there; a block runs its warps, then releases its barrier; a cluster runs its blocks in turns, a grid
+its clusters. `launch.py` starts a `Grid`, the operations in `api.py`, `warp.py`, `teams.py` and `clusters.py` stop its
+threads.
 
 Every meeting is resolved in one place, and there an observer (observe.py) hears of it: `Warp.answer`,
 `Block.release_barrier`, `Block.release_teams`, `Cluster.release` (clusters.py), `Grid.release_grid_sync`.
@@ -14,12 +17,13 @@ Every meeting is resolved in one place, and there an observer (observe.py) hears
 import contextvars
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from random import Random
 from types import FrameType
 from typing import Any
 
 import numpy as np
-from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]
+from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]
 
 from normlab.sim.clusters import Cluster
 from normlab.sim.errors import (
@@ -31,7 +35,6 @@ from normlab.sim.errors import (
     is_machinery,
     place,
 )
-from normlab.sim.fibers import end, fibers
 from normlab.sim.observed import ObservedArray
 from normlab.sim.warp import RESOLVERS
 
@@ -126,7 +129,7 @@ class Thread:
 
     @property
     def frame(self) -> FrameType | None:
-        """Where the thread has stopped, in no kernel if it has not begun; None if it has returned."""
+        """Where the thread has stopped; None if it has not begun or has returned."""
         return None if self.fiber is None else self.fiber.gr_frame
 
     def throw(self, error: Exception) -> None:
@@ -168,7 +171,7 @@ class Warp:
         while True:
             ready, self.ready = grid.order(self.ready), []
             grid.turns = iter(ready)
-            grid.following().switch()  # comes back when the last of them has stopped
+            grid.hand_over()  # comes back when the last of them has stopped
             if not (self.waiting and self.resolve()):
                 return
 
@@ -354,8 +357,10 @@ class Grid:
         self.cuda, self.kernel_name, self.call, self.order = cuda, kernel_name, call, order
         self.block_indices, self.thread_indices = Indices(grid), Indices(block)[:]
         self.cluster, self.cluster_indices = cluster, Indices(Dim3(grid.x // cluster, grid.y, grid.z))
-        self.hub, self.fibers = getcurrent(), fibers()
+        self.hub = getcurrent()
         self.turns: Iterator[Thread] = iter(())  # who runs next
+        self.idle: list[greenlet] = []  # fibers whose threads have returned
+        self.over = False  # idle fibers are to return, too: half the time that throwing an error into them takes
         self.progress = 0  # counts what cannot happen in a livelock
         self.parked: list[Cluster] = []  # those that have not ended
         with np.errstate(
@@ -365,44 +370,49 @@ class Grid:
 
     def fiber(self) -> greenlet:
         """Return a greenlet for one thread."""
-        return self.fibers.lend(self, self.hub, self.context)
+        if self.idle:
+            return self.idle.pop()
+        fiber = greenlet(self.body)
+        fiber.gr_context = self.context
+        return fiber
 
-    def run_thread(self) -> greenlet:
-        """Run the kernel for the current thread, to its end, and return who is to run next."""
-        self.call()
-        thread: Thread = self.cuda.current
-        warp = thread.warp
-        warp.live.remove(thread)
-        warp.live_mask &= ~(1 << thread.lane)
-        warp.block.cluster.arrived.discard(thread)
-        warp.block.live_count -= 1
-        self.progress += 1
-        if self.cuda.observer is not None:
-            self.cuda.observer.returned(thread)
-        self.fibers.take_back(thread.fiber)  # type: ignore[arg-type]  # who runs has one
-        thread.fiber = None
-        return self.following()
+    def body(self) -> None:
+        """Run the kernel for one thread after another; the function of every fiber."""
+        while True:
+            self.call()
+            thread: Thread = self.cuda.current
+            warp = thread.warp
+            warp.live.remove(thread)
+            warp.live_mask &= ~(1 << thread.lane)
+            warp.block.cluster.arrived.discard(thread)
+            warp.block.live_count -= 1
+            self.progress += 1
+            if self.cuda.observer is not None:
+                self.cuda.observer.returned(thread)
+            self.idle.append(thread.fiber)
+            thread.fiber = None
+            self.hand_over()
+            if self.over:
+                return
 
     def run(self) -> None:
         """Run every block to its end. Whatever is raised, in a kernel or here, leaves no thread behind."""
-        failed = True
         try:
             for index in self.order(self.cluster_indices):
                 self.parked.append(self.begin_cluster(index))
                 self.run_cluster(self.parked[-1])
             self.run_parked()
-            failed = False
         except BaseException as error:
             self.annotate(error)
             raise
         finally:
             self.turns = iter(())
             live = [thread.fiber for block in self.live_blocks for thread in block.threads if thread.fiber is not None]
-            try:
-                for fiber in live:
-                    end(fiber)
-            finally:
-                self.fibers.settle(self.hub, failed)
+            for fiber in live:
+                end(fiber)
+            self.over = True
+            for fiber in self.idle:
+                fiber.switch()
 
     def begin_cluster(self, index: Dim3) -> Cluster:
         """Return the blocks of the cluster at `index`; none has run yet."""
@@ -467,19 +477,21 @@ class Grid:
             block.wake(waiting)
         self.progress += 1
 
-    def following(self) -> greenlet:
-        """Return who is to run now: the next thread of this turn, or if there is none, the scheduler."""
-        for thread in self.turns:
+    def hand_over(self) -> None:
+        """Let the next thread of this turn run, or if there is none, the scheduler."""
+        thread = next(self.turns, None)
+        if thread is None:
+            self.hub.switch()
+        else:
             cuda = self.cuda
             cuda.threadIdx = thread.index
             cuda.current = thread
-            return thread.fiber  # who runs next has not returned
-        return self.hub
+            thread.fiber.switch()  # type: ignore[union-attr]  # who runs next has not returned
 
     def stop(self, thread: Thread, operation: str) -> None:
         """Stop the running `thread` at `operation`; returns when somebody has resolved it."""
         thread.operation = operation
-        self.following().switch()
+        self.hand_over()
 
     def spin(self, thread: Thread, address: Any = None, seen: Any = None) -> None:
         """Count an atomic of the running `thread` that found `seen` and left it so; many in a row let others run."""
@@ -580,3 +592,10 @@ def wanted(thread: Thread) -> str:
         missing = [t.lane for t in thread.warp.live if thread.mask >> t.lane & 1 and t.lane not in at_it]
         return f"{'lane' if len(missing) == 1 else 'lanes'} {', '.join(map(str, missing))} (mask {thread.mask:#010x})"
     return "a value that no thread writes"
+
+
+def end(fiber: greenlet) -> None:
+    """Unwind a stopped fiber, so that no frame and no reference outlives the launch."""
+    while not fiber.dead:  # a `finally` in the kernel may stop at another barrier
+        with suppress(Exception):
+            fiber.throw(GreenletExit)

@@ -51,7 +51,7 @@ class WarpOperations:
         thread.given = given
         thread.warp.waiting.append(thread)
         thread.operation = operation
-        self.grid_run.following().switch()  # as `stop`: no operation is as frequent
+        self.grid_run.hand_over()  # as `stop`: no operation is as frequent
         return thread.result
 
     def _shuffle(self, operation: str, mask: Any, value: Any, by: Any) -> Any:

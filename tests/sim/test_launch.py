@@ -383,7 +383,7 @@ def test_an_interrupt_before_the_first_thread_runs_stays_one(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Grid, "following", interrupted)
+        patch.setattr(Grid, "hand_over", interrupted)
         with pytest.raises(KeyboardInterrupt):
             simulate(double)[1, 4](np.zeros(4))
     x = np.ones(4)
