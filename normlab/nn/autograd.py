@@ -69,20 +69,20 @@ class Norm(torch.autograd.Function):
         """Gradients of x, weight and bias."""
         run, dtype, shape, eps, rms, memory_efficient, recording = ctx.how
         tensors = ctx.saved_tensors
-        again = torch.is_grad_enabled() or grad_output is None or grad_invvar is not None or grad_values is not None
-        if recording is not None and not again:
+        composed = torch.is_grad_enabled() or grad_output is None or grad_invvar is not None or grad_values is not None
+        if recording is not None and not composed:
             gradients = recording.followed(memory_efficient, (grad_output, *tensors))
             if gradients is not None:
                 return *gradients, None, None, None
         saved, invvar, weight, bias, columns, values, mean = tensors
         kept = None if columns is None else Kept(columns, values)
-        if again:
+        if composed:
             run = vectorised
             if not memory_efficient:  # so that the gradient knows how they depend on x
                 mean, invvar = vectorised.statistics(saved.to(invvar.dtype), shape, eps, rms)
         gradients = None, None, None
         if grad_output is not None:
-            before = () if recording is None or again else (recording,)
+            before = () if recording is None or composed else (recording,)
             gradients = run.backward(
                 grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, kept, dtype, *before
             )

@@ -57,7 +57,7 @@ class Room:
         self.storage = StorageWeakRef(owner.untyped_storage())
         self.is_gone: Callable[[], Any] = partial(torch.UntypedStorage._expired, self.storage.cdata)
         self.device = owner.device
-        self.versions: dict[Key, int] = {}  # never changed, but replaced
+        self.versions: dict[Key, int] = {}
         self.counts = torch.zeros(2, dtype=torch.int64, pin_memory=owner.is_cuda)
         self.capacity = 0
         self.hidden = False  # may a step change the parameters, and the versions do not show it?
@@ -69,9 +69,7 @@ class Room:
 
     def counted(self, capacity: int, versions: dict[Key, int]) -> None:
         """Room for so many columns, which have been counted, of these versions."""
-        self._told = self.steps, self.shown
-        self.capacity = capacity
-        self.versions = versions  # at last: who finds them takes the rest for theirs
+        self.capacity, self.versions, self._told = capacity, versions, (self.steps, self.shown)
 
     def offered(self) -> int:
         """Room for the columns at risk or near it; warns if some found none since it was last asked."""
@@ -87,9 +85,8 @@ class Room:
             )
         steps, shown = self._told
         if shown != self.shown or (self.hidden and steps != self.steps and not _second_run()):
-            now = self.steps, self.shown  # a step from here on counts as one after it
             self.capacity = -(-(self._read[0] // NEAR) // GRAIN) * GRAIN
-            self._told = now
+            self._told = self.steps, self.shown
         return self.capacity
 
 
@@ -119,32 +116,32 @@ class Steady:
     def asked_again(self, weight: Parameter, bias: Parameter, kind: tuple) -> bool:
         """Is there nothing to keep, as the last times? The GPU counts again where it may find another number."""
         room = self.room
-        versions = room.versions
-        if len(versions) != self._count:  # those of other parameters with it
-            return False
-        for parameter, known in zip((weight, bias), self._known, strict=True):
-            if known is None or parameter is None:
-                if known is not parameter:  # one of them is there: gone is not the same as never there
-                    return False
-                continue
-            one, key, pointer = known
-            if parameter is not one() or parameter._version != versions.get(key) or parameter.data_ptr() != pointer:
+        with _lock:
+            versions = room.versions
+            if len(versions) != self._count:  # those of other parameters with it
                 return False
-        if kind != self.kind or room.is_gone() or room.offered():
-            return False
-        steps = room.steps
-        if not torch.cuda.is_current_stream_capturing():  # what is captured is asked in each replay, not now
-            if self._quiet > 0 and steps == self._asked:
-                self._quiet -= 1
-                return True
-            self._quiet, self._asked = QUIET, steps
+            for parameter, known in zip((weight, bias), self._known, strict=True):
+                if known is None or parameter is None:
+                    if known is not parameter:  # one of them is there: gone is not the same as never there
+                        return False
+                    continue
+                one, key, pointer = known
+                if parameter is not one() or parameter._version != versions.get(key) or parameter.data_ptr() != pointer:
+                    return False
+            if kind != self.kind or room.is_gone() or room.offered():
+                return False
+            if not torch.cuda.is_current_stream_capturing():  # what is captured is asked in each replay, not now
+                if self._quiet > 0 and self._asked == room.steps:
+                    self._quiet -= 1
+                    return True
+                self._quiet, self._asked = QUIET, room.steps
         self._ask()
         return True
 
 
 _rooms: dict[Key, Room] = {}
 _steady: dict[int, Steady] = {}  # by the id of the owner, which must be asked whether it is still the same
-_lock = RLock()  # of the rooms and what they know; not held while columns are kept, nor by `Steady`, whom it costs 1 µs
+_lock = RLock()  # of the rooms and what they know; not held while columns are kept
 
 
 def keep(owner: Tensor, given: tuple) -> Kept:
@@ -263,8 +260,8 @@ def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             room.hidden |= shards and not versions.keys() & now.keys()
             room.steps += 1
             if versions != room.versions:
+                room.versions = versions
                 room.shown += 1
-                room.versions = versions  # at last, as in `counted`
 
 
 register_optimizer_step_pre_hook(_before_step)

@@ -196,7 +196,12 @@ def test_what_threads_share_changes_under_the_lock_alone(kept, monkeypatch):
             assert room._lock._is_owned()
             return super().items()
 
+    def offered(self, real=room.Room.offered):
+        assert room._lock._is_owned(), "or another thread counts between the versions and the room that goes with them"
+        return real(self)
+
     monkeypatch.setattr(room, "_steady", Watched())
+    monkeypatch.setattr(room.Room, "offered", offered)
     for _ in range(2):
         norm = norm_of()
         for _ in range(3):
