@@ -12,6 +12,7 @@ Used by `normlab.ops`, `normlab.keeping` and `normlab.nn`.
 
 import sys
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -55,7 +56,7 @@ class Recording:
         makers = self._here if self._device() == self._index else self._anywhere
         made = [make() for make in makers]
         pointers += [tensor.data_ptr() for tensor in made]
-        _queue(self._stream, self._index, self._launches, pointers)
+        self._queue(pointers)
         return tuple([None if position is None else made[position] for position in self._results])
 
     def follow(self, how: Any, recording: "Recording", tensors: Sequence[Any]) -> None:
@@ -73,16 +74,16 @@ class Recording:
         pointers = found.pointers([tensor for tensor in tensors if tensor is not None])
         return None if pointers is None else found.recording(pointers)
 
+    def _queue(self, pointers: Sequence[int]) -> None:
+        stream = self._stream(self._index)
+        for launch in self._launches:
+            launch(stream, pointers)
+
     def again(self, pointers: list[int]) -> Callable[[], None]:
         """Queues the launches for these very addresses; of a call whose results, if any, have no elements."""
-        launches = [launch.fixed(pointers + [0] * len(self._here)) for launch in self._launches]
-        return partial(_queue, self._stream, self._index, launches)
-
-
-def _queue(stream: Callable, index: int, launches: list[engine.Launch], pointers: Sequence[int] = ()) -> None:
-    handle = stream(index)
-    for launch in launches:
-        launch(handle, pointers)
+        fixed = copy(self)
+        fixed._launches = [launch.fixed(pointers + [0] * len(self._here)) for launch in self._launches]
+        return partial(fixed._queue, ())
 
 
 class Shortcut:
