@@ -130,6 +130,28 @@ def test_other_parameters_shapes_and_eps_are_noticed_after_right_calls_too(strai
         torch.testing.assert_close(nn.layer_norm(x, shape, eps=eps), want)
 
 
+@pytest.mark.parametrize("memory_efficient", [False, True])
+@pytest.mark.parametrize("norm", [layer, rms])
+def test_a_second_derivative_does_not_take_the_first_one_s_shortcut(straight, norm, memory_efficient):
+    """Its gradient at the output comes with one at the invvar, of which the recorded kernels know nothing."""
+    shapes = [SHAPE] + [SHAPE[1:]] * (2 if norm is layer else 1)
+    given = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    dy, v = torch.randn(SHAPE), torch.randn(SHAPE)
+
+    def second(function):
+        output = function(*given)
+        (dx,) = torch.autograd.grad(output, given[:1], dy, create_graph=True)
+        return torch.autograd.grad((dx * v).sum() + (output * v).sum(), given)
+
+    for _ in range(4):
+        run(norm(memory_efficient), *given)
+    seconds = second(norm(memory_efficient))
+    with nn.engine("auto"):
+        expected = second(norm(memory_efficient))
+    for one, other in zip(seconds, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
 def test_shortcuts_are_no_longer_made_where_shapes_change_all_the_time(straight, monkeypatch):
     monkeypatch.setattr(replay, "SHORTCUTS", 3)  # of 64, which take as long as they are many
     made = calls_of(replay, "shortcut", monkeypatch)

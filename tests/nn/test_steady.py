@@ -3,6 +3,7 @@
 import gc
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from engine.fake_driver import fake_driver
@@ -95,6 +96,32 @@ def test_whatever_else_changes_goes_the_long_way(kept):
     norm.bias.data = torch.full((COLUMNS,), 1e6)  # another tensor, the same parameter and version
     gradients(norm, x)
     assert kept[4:] == [COLUMNS]
+
+
+def test_another_storage_at_the_same_address_goes_the_long_way(kept):
+    """Freed and allocated anew, its values are others though its address and version are the same."""
+    norm, values = norm_of(), np.ones(COLUMNS, np.float32)
+    norm.weight.data = torch.from_numpy(values)
+    x = torch.randn(1, COLUMNS, requires_grad=True)
+    for _ in range(3):
+        gradients(norm, x)
+    assert kept == [0, 0]
+    values[:2] = 0
+    norm.weight.data = torch.from_numpy(values)
+    gradients(norm, x)
+    assert kept == [0, 0, 2]
+
+
+def test_a_norm_without_the_bias_of_another_one_that_was_counted_since_goes_the_long_way(kept):
+    rms, layer = norm_of(nn.FusedRMSNorm), norm_of()
+    layer.weight = rms.weight
+    x = torch.randn(1, COLUMNS, requires_grad=True)
+    for _ in range(3):
+        gradients(rms, x)
+    assert len(kept) == 2
+    gradients(layer, x)
+    gradients(rms, x)
+    assert len(kept) == 4
 
 
 def test_another_eps_or_dtype_asks_another_question(kept):
