@@ -60,7 +60,10 @@ class Recording:
         return tuple([None if position is None else made[position] for position in self._results])
 
     def follow(self, how: Any, recording: "Recording", tensors: Sequence[Any]) -> None:
-        """Note what followed this call: a call with these tensors, some of them None, in their signature's order."""
+        """Note what followed this call: a call with these tensors, some of them None, in their signature's order.
+
+        how: what else tells calls apart that may follow this one.
+        """
         if how not in self._following:
             found = shortcut(recording, [tensor for tensor in tensors if tensor is not None])
             if found is not None:

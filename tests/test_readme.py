@@ -75,7 +75,10 @@ def test_hardware_and_trace_agree_in_the_record():
 
 
 def test_modules_hold_their_bars_in_the_record():
-    """Host time at most 1.5 of torch.nn's; where no column is at risk, "exact" is at most 5 % slower than True."""
+    """Host time at most 1.5 of torch.nn's; where no column is at risk, "exact" is at most 5 % slower than True.
+
+    In RMSNorm's first forward after an optimizer's step the host has taken 1.45 to 1.57: README says so.
+    """
     rows = {(row["norm"], row["dtype"], row["module"]): row for row in record("modules_h200")["rows"]}
     kinds = {key[:2] for key in rows}
     assert len(kinds) == 4
@@ -84,7 +87,7 @@ def test_modules_hold_their_bars_in_the_record():
               for name in ("torch.nn", "False", "True", "exact", "exact, after a step")}  # fmt: skip
         for name in ("exact", "exact, after a step"):
             assert us[name]["device"] <= 1.05 * us["True"]["device"]
-        for name in ("False", "True", "exact"):
+        for name in ("False", "True", "exact", *(["exact, after a step"] if kind[0] == "layer" else [])):
             assert us[name]["host"] <= 1.5 * us["torch.nn"]["host"]
 
 

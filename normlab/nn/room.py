@@ -55,6 +55,7 @@ class Room:
 
     def __init__(self, owner: Tensor) -> None:
         self.storage = StorageWeakRef(owner.untyped_storage())
+        # `storage.expired`, asked in each forward, without the Python around it:
         self.is_gone: Callable[[], Any] = partial(torch.UntypedStorage._expired, self.storage.cdata)
         self.device = owner.device
         self.versions: dict[Key, int] = {}

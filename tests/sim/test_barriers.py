@@ -1,5 +1,6 @@
 """Barriers, grid sync, schedules and hangs: who waits for whom, and how a hang is told."""
 
+import gc
 import time
 
 import greenlet
@@ -309,8 +310,6 @@ def test_many_fences_are_no_spin_loop():
 
 
 def test_no_thread_outlives_a_launch_that_failed():
-    import gc
-
     def alive():
         gc.collect()
         return sum(issubclass(type(o), greenlet.greenlet) and not o.dead for o in gc.get_objects())
