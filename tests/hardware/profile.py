@@ -27,7 +27,7 @@ BACKWARD = {
     ],
     "float16": [("layer", saved, n2) for saved in ("input", "output") for n2 in (8192, 65536)],
 }  # fmt: skip
-ONE_ROW = [("float32", "layer", 2**18), ("float32", "rms", 2**18)]  # backward, from the input
+ONE_ROW = [("forward", "layer"), ("backward", "layer"), ("backward", "rms")]  # of 262,144 float32, from the input
 KERNELS = "regex:(forward|backward)_(pipelined|fused|one_barrier|clusters|vectors)"
 STALLS = (
     "barrier", "branch_resolve", "dispatch_stall", "drain", "lg_throttle", "long_scoreboard", "math_pipe_throttle",
@@ -55,7 +55,7 @@ def problems() -> list[Task]:
     found = [Task("forward", norm, dtype, "input", n2, None) for dtype, some in FORWARD.items() for norm, n2 in some]
     for dtype, some in BACKWARD.items():
         found += [Task("backward", norm, dtype, saved, n2, None) for norm, saved, n2 in some]
-    return found + [Task("backward", norm, dtype, "input", n2, None, n1=1) for dtype, norm, n2 in ONE_ROW]
+    return found + [Task(direction, norm, "float32", "input", 2**18, None, n1=1) for direction, norm in ONE_ROW]
 
 
 def launch_all() -> None:

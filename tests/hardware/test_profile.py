@@ -20,6 +20,7 @@ MISSED = {
     ("forward", "rms", "float16", "input", None, 8192),
     ("forward", "layer", "float16", "input", None, 1024),
     *(("backward", norm, "float32", "input", 1, 262144) for norm in ("layer", "rms")),
+    ("forward", "layer", "float32", "input", 1, 262144),
 }
 
 
