@@ -165,7 +165,7 @@ def test_few_rows_are_spread_out_over_as_many_blocks_as_fit(capability):
         for n2, itemsize in itertools.product(ALL_COLUMNS, (2, 4))
         for width in vector_widths(n2, itemsize)
     }
-    spreads = set()
+    spreads, copies = set(), set()
     rows = (1, 2, 3, 7, 8, 16, 57, 115, 132, 200)
     for plan, itemsize, processors, n1 in itertools.product(plans - {None}, (2, 4), (1, 66, 132), rows):
         spread = step_7_clusters.spread_out(plan, n1, itemsize, processors, capability)
@@ -177,15 +177,20 @@ def test_few_rows_are_spread_out_over_as_many_blocks_as_fit(capability):
         at_a_time = SHARED_BYTES.get(capability, 99 * 1024) // ((row + parameters) // plan.blocks + 2048)
         held = plan.deal.width * itemsize >= 4 and at_a_time >= (1 if alone else 2)
         assert spread.parameter_bytes == (itemsize if held else 0)
+        blocks = n1 * spread.cluster * spread.copies
+        assert spread.copies == 1 or (blocks <= 7 / 8 * processors and plan.deal.vectors % spread.copies == 0)
         if not held:
             assert spread == plan
             continue
+        assert 2 * blocks > 7 / 8 * processors or spread.copies == plan.deal.vectors, "no multiprocessor is left idle"
         assert spread.shared_bytes * spread.cluster == row + parameters
         assert n1 * spread.cluster <= processors or spread.spread == 1
         assert spread.threads >= 64
         assert 2 * n1 * spread.cluster > processors or 2 * spread.cluster > most or spread.threads == 64
         spreads.add(spread.spread)
+        copies.add(spread.copies)
     assert spreads == ({1, 2, 4, 8} if most == 16 else {1})
+    assert copies == {1, 2, 4, 8}
 
 
 def test_parameters_of_long_rows_lie_in_shared_memory_for_any_number_of_rows():
@@ -393,7 +398,7 @@ def test_an_offset_of_one_element_narrows_the_vectors(step):
         assert earlier or aligned.kernel is not shifted.kernel
 
 
-ROWS = (1, 4, 16, 57, 200)
+ROWS = (1, 2, 4, 16, 57, 200)
 
 
 def sample() -> Iterator[tuple]:
@@ -469,7 +474,7 @@ def test_kernels_fit_their_registers_and_their_shared_memory(case, monkeypatch):
     name, n2, form, capability, rows = case
     of_capability(capability, monkeypatch)
     step = next(step for step in STEPS if step.name == name)
-    for one in itertools.chain.from_iterable(launches(step, n1, n2, form) for n1 in rows):
+    for n1, one in ((some, one) for some in rows for one in launches(step, some, n2, form)):
         if one.kernel.py_func.__name__ not in FAST.values():
             continue  # earlier steps have tests of their own
         key = one.kernel, one.types, capability
@@ -484,7 +489,7 @@ def test_kernels_fit_their_registers_and_their_shared_memory(case, monkeypatch):
         assert -(-taken.registers // 8) * 8 * one.threads <= 65536, "registers are given out in eights a thread"
         assert taken.shared_bytes + one.shared_bytes <= SHARED_BYTES[capability]
         assert one.cluster == 1 or capability >= (9, 0)
-        if name == "clusters":  # registers keep no block away that shared memory has room for
+        if name == "clusters" and n1 * one.cluster > 132:  # of many rows, registers keep no block out of shared memory
             least, blocks = (
                 occupancy(registers, taken.shared_bytes + one.shared_bytes, one.threads, capability).blocks
                 for registers in (32, taken.registers)

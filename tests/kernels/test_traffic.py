@@ -13,6 +13,7 @@ from normlab.stages.vector import Deal
 CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
 COPIED = "sm__sass_l1tex_t_{}_pipe_lsu_mem_global_op_ldgsts.sum"
 LOADED = "l1tex__t_{}_pipe_lsu_mem_global_op_ld.sum"
+STORED = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
 WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
 
 
@@ -52,21 +53,33 @@ def test_rows_and_parameters_are_read_without_bank_conflicts(memory_efficient, p
     assert (all_teams[WAVEFRONTS] - one[WAVEFRONTS]) / 7 == 4 * per_row
 
 
-def test_a_later_row_of_a_cluster_asks_for_no_parameters(monkeypatch):
-    """Rows of 512 float32 in two blocks of 64 threads, all of them one cluster's."""
+def counted_clusters(deal, n1, processors, monkeypatch) -> dict[str, float]:
+    """The counters of rows of float32 in two blocks, all of them one cluster's, or each of several clusters'."""
     found = []
 
     def launch(kernel, grid, block, *args, shared_bytes=0, cluster=1):
         found.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*args).metrics)
 
     monkeypatch.setattr(step_7_clusters, "launch_rows", lambda *args: False)
-    monkeypatch.setattr(step_7_clusters, "plan_for", lambda *args: step_7_clusters.Plan(Deal(64, 1, 4, True), 2, 4))
+    monkeypatch.setattr(step_7_clusters, "plan_for", lambda *args: step_7_clusters.Plan(deal, 2, 4))
     monkeypatch.setattr(step_7_clusters, "resident_clusters", lambda *args, **how: 1)
-    monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 1)
-    for n1 in (1, 4):
-        x, mean, invvar = np.ones((n1, 512), np.float32), *np.zeros((2, n1), np.float32)
-        weight, bias = np.ones((2, 512), np.float32)
-        step_7_clusters.STEP.run(launch, x, weight, bias, np.float32(1), np.empty_like(x), mean, invvar)
+    monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: processors)
+    n2 = 2 * deal.columns
+    x, mean, invvar = np.ones((n1, n2), np.float32), *np.zeros((2, n1), np.float32)
+    weight, bias = np.ones((2, n2), np.float32)
+    step_7_clusters.STEP.run(launch, x, weight, bias, np.float32(1), np.empty_like(x), mean, invvar)
+    return found[0]
+
+
+def test_a_row_that_several_clusters_hold_is_written_once_and_each_parameter_read_once(monkeypatch):
+    one, four = (counted_clusters(Deal(64, 4, 4, True), 1, processors, monkeypatch) for processors in (1, 10))
+    row = 2048 * 4 // 32
+    assert [metrics[COPIED.format("sectors")] for metrics in (one, four)] == [(1 + 2) * row, (4 + 2) * row]
+    assert one[STORED] == four[STORED] == row + 2, "mean and invvar, too"
+
+
+def test_a_later_row_of_a_cluster_asks_for_no_parameters(monkeypatch):
+    found = [counted_clusters(Deal(64, 1, 4, True), n1, 1, monkeypatch) for n1 in (1, 4)]
     for what, of_a_row in (("requests", 512 * 4 // 512), ("sectors", 512 * 4 // 32)):
         one, four = ([metrics[name] for name in (COPIED.format(what), LOADED.format(what))] for metrics in found)
         assert one == [3 * of_a_row] * 2, "x, weight and bias, and all of them copied"

@@ -7,9 +7,11 @@ is in registers its place is free, and the same vector of the next row is fetche
 takes all of its vectors at once, and the next row travels during the whole of this one; with more, it reads them again
 for every pass, for the last time when it writes the output. The slice's parameters lie beside it, for all rows.
 
-With few rows the latency of memory is most of the time. Then smaller blocks on more multiprocessors share a row.
+With few rows the latency of memory is most of the time. Then smaller blocks on more multiprocessors share a row. And
+a cluster's multiprocessors are neighbours, with one way to memory for all of them. So a row that has room for it is
+read by several clusters: each finds its mean and variance, and then writes a part of the output, alone.
 Rows of more than LONGEST columns, or that no cluster holds, are cut into pieces (`split_rows`).
-Moves: x once, the output once, the parameters once a cluster.
+Moves: x once, the output once, the parameters once a cluster; x once a copy, where several clusters hold a row.
 Bound by: the wait for the slowest block of a cluster, once a row.
 Measured: see the README, and `plan_for`.
 """
@@ -66,7 +68,8 @@ class Plan(NamedTuple):
     """deal: of a slice to threads. blocks: slices of a row. itemsize: bytes an element of x. The bits depend on these.
 
     spread: blocks that share a slice. parameter_bytes: of an element of weight and bias, where shared memory holds them
-    too; else 0, and they come from global memory for every row.
+    too; else 0, and they come from global memory for every row. copies: clusters that hold the same row; each writes
+    one of so many vectors of each thread.
     """
 
     deal: Deal
@@ -74,10 +77,11 @@ class Plan(NamedTuple):
     itemsize: int
     spread: int = 1
     parameter_bytes: int = 0
+    copies: int = 1
 
     @property
     def cluster(self) -> int:
-        """Blocks that share a row."""
+        """Blocks that share a row, or a copy of it."""
         return self.blocks * self.spread
 
     @property
@@ -139,12 +143,12 @@ def _largest_cluster(capability: tuple[int, int]) -> int:
 
 
 def spread_out(plan: Plan, n1: int, parameter_bytes: int, processors: int, capability: tuple[int, int]) -> Plan:
-    """The plan for n1 rows: where their parameters lie, and how many blocks share a slice.
+    """The plan for n1 rows: where their parameters lie, how many blocks share a slice, and how many clusters a row.
 
     Shared memory holds the parameters where a multiprocessor has room for two such blocks; or for one, if rows are few.
     (Clusters of blocks that are alone do not find room on all multiprocessors: not on an eighth.) Smaller blocks share
     few rows, as many as there are multiprocessors. A thread keeps its columns and a warp its number among the row's
-    warps, so that no bit depends on n1.
+    warps, so that no bit depends on n1. What multiprocessors are left then hold copies.
     """
     held = plan._replace(parameter_bytes=parameter_bytes)
     neighbours = 1 if 8 * n1 * plan.blocks <= 7 * processors else 2
@@ -154,13 +158,15 @@ def spread_out(plan: Plan, n1: int, parameter_bytes: int, processors: int, capab
     most = min(processors // n1, _largest_cluster(capability))
     while 2 * held.cluster <= most and held.threads >= 2 * SMALLEST_BLOCK:
         held = held._replace(spread=2 * held.spread)
+    while 2 * held.copies <= held.deal.vectors and 8 * n1 * held.cluster * 2 * held.copies <= 7 * processors:
+        held = held._replace(copies=2 * held.copies)
     return held
 
 
 @cache
 def build(dtype, plan: Plan):
     """The kernel for an accumulator dtype and a plan."""
-    deal, blocks, itemsize, spread, parameter_bytes = plan
+    deal, blocks, itemsize, spread, parameter_bytes, copies = plan
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     cluster, columns = plan.cluster, deal.columns
     warps, stretch = deal.warps // spread, span // spread
@@ -190,6 +196,11 @@ def build(dtype, plan: Plan):
             load_bits_into(values, 0, held, at, width, x)
 
     @cuda.jit(device=True)
+    def writes(copy, v):
+        """Whether it is this copy of the row whose cluster writes a thread's vector number v."""
+        return copies == 1 or v % copies == copy
+
+    @cuda.jit(device=True)
     def fetch(parameters, at, array, column):
         if array is not None:
             copy_async(parameters, at, array, column, width)
@@ -212,12 +223,11 @@ def build(dtype, plan: Plan):
         betas = cuda.local.array(width, dtype)
         n2 = x.shape[1]
         rank = 0
-        row = cuda.blockIdx.x
-        stride = cuda.gridDim.x
         if cluster > 1:
             rank = cluster_rank()
-            row //= cluster
-            stride //= cluster
+        copy = cuda.blockIdx.x // cluster % copies
+        row = cuda.blockIdx.x // (cluster * copies)
+        stride = cuda.gridDim.x // (cluster * copies)
         warp = cuda.threadIdx.x >> 5
         place = cuda.threadIdx.x * width  # of the thread's first vector in shared memory
         first = rank // spread * columns + rank % spread * stretch + place  # and in the row
@@ -226,7 +236,7 @@ def build(dtype, plan: Plan):
         fetch_row(held, place, x, row, first)
         if beside:
             for v in range(vectors):
-                if whole or first + v * span < n2:
+                if writes(copy, v) and (whole or first + v * span < n2):
                     fetch(parameters, gammas_at + v * stretch, weight, first + v * span)
                     fetch(parameters, betas_at + v * stretch, bias, first + v * span)
         phase = 0
@@ -275,17 +285,18 @@ def build(dtype, plan: Plan):
                     take(values, held, place + v * stretch, x)
                     if not kept and following < x.shape[0]:
                         copy_async(held, place + v * stretch, x, (following, column), width)
-                    load_parameter(gammas, parameters, gammas_at + v * stretch, weight, column)
-                    load_parameter(betas, parameters, betas_at + v * stretch, bias, column)
-                    for k in range(width):
-                        gamma = None if weight is None else gammas[k]
-                        beta = None if bias is None else betas[k]
-                        value = normalised_from_input(values[v * hop + k], center, scale)
-                        values[v * hop + k] = affine(value, gamma, beta)
-                    store_vector_from(output, (row, column), values, v * hop, width)
+                    if writes(copy, v):
+                        load_parameter(gammas, parameters, gammas_at + v * stretch, weight, column)
+                        load_parameter(betas, parameters, betas_at + v * stretch, bias, column)
+                        for k in range(width):
+                            gamma = None if weight is None else gammas[k]
+                            beta = None if bias is None else betas[k]
+                            value = normalised_from_input(values[v * hop + k], center, scale)
+                            values[v * hop + k] = affine(value, gamma, beta)
+                        store_vector_from(output, (row, column), values, v * hop, width)
             if not kept:
                 commit_copies()
-            if cuda.threadIdx.x == 0 and rank == 0:
+            if cuda.threadIdx.x == 0 and rank == 0 and copy == 0:
                 if mean is not None:
                     store(mean, row, center)
                 store(invvar, row, scale)
@@ -315,8 +326,8 @@ def _run(launch, x, weight, bias, eps, output, mean, invvar, memory=None):
     kernel = build(accumulator(invvar), plan)
     args = x, weight, bias, eps, np.float32(1 / n2), output, mean, invvar
     how = {"shared_bytes": plan.shared_bytes, "cluster": plan.cluster}
-    clusters = min(n1, resident_clusters(kernel, plan.threads, *args, **how))
-    launch(kernel, clusters * plan.cluster, plan.threads, *args, **how)
+    rows = min(n1, max(1, resident_clusters(kernel, plan.threads, *args, **how) // plan.copies))
+    launch(kernel, rows * plan.copies * plan.cluster, plan.threads, *args, **how)
 
 
 def _chains(n2: int) -> Chains:
