@@ -402,7 +402,7 @@ def test_a_row_has_the_same_bits_however_many_blocks_share_it(n2, rms, monkeypat
 @pytest.mark.skipif(use_gpu(), reason="for the simulator, which has no time for long rows; a GPU has the next test")
 @pytest.mark.parametrize("resident", [66, 5, 1])
 @pytest.mark.parametrize(("n2", "rms"), [(1748, False), (2048, True)], ids=["ragged-layer", "whole-rms"])
-def test_a_row_has_the_same_bits_however_many_clusters_hold_it(n2, rms, resident, monkeypatch):
+def test_a_row_has_the_same_bits_however_many_clusters_read_it(n2, rms, resident, monkeypatch):
     slices(Deal(64, 4, 4, n2 == 2048), monkeypatch)
     monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 20)
     monkeypatch.setattr(step_7_clusters, "resident_clusters", lambda *args, **how: resident)
@@ -412,7 +412,7 @@ def test_a_row_has_the_same_bits_however_many_clusters_hold_it(n2, rms, resident
     for n1 in (4, 2, 1):
         got = forward(replace(case, x=case.x[:n1]), step_of("forward", "clusters"))
         assert [bits(array) for array in got] == [bits(None if array is None else array[:n1]) for array in want]
-    assert [plan.copies for plan in built] == [1, 2, 4, 4]
+    assert [plan.readers for plan in built] == [1, 2, 4, 4]
 
 
 @pytest.mark.skipif(not use_gpu(), reason="200 long rows take the simulator minutes")

@@ -165,7 +165,7 @@ def test_few_rows_are_spread_out_over_as_many_blocks_as_fit(capability):
         for n2, itemsize in itertools.product(ALL_COLUMNS, (2, 4))
         for width in vector_widths(n2, itemsize)
     }
-    spreads, copies = set(), set()
+    spreads, readers = set(), set()
     rows = (1, 2, 3, 7, 8, 16, 57, 115, 132, 200)
     for plan, itemsize, processors, n1 in itertools.product(plans - {None}, (2, 4), (1, 66, 132), rows):
         spread = step_7_clusters.spread_out(plan, n1, itemsize, processors, capability)
@@ -177,20 +177,20 @@ def test_few_rows_are_spread_out_over_as_many_blocks_as_fit(capability):
         at_a_time = SHARED_BYTES.get(capability, 99 * 1024) // ((row + parameters) // plan.blocks + 2048)
         held = plan.deal.width * itemsize >= 4 and at_a_time >= (1 if alone else 2)
         assert spread.parameter_bytes == (itemsize if held else 0)
-        blocks = n1 * spread.cluster * spread.copies
-        assert spread.copies == 1 or (blocks <= 7 / 8 * processors and plan.deal.vectors % spread.copies == 0)
+        blocks = n1 * spread.cluster * spread.readers
+        assert spread.readers == 1 or (blocks <= 7 / 8 * processors and plan.deal.vectors % spread.readers == 0)
         if not held:
             assert spread == plan
             continue
-        assert 2 * blocks > 7 / 8 * processors or spread.copies == plan.deal.vectors, "no multiprocessor is left idle"
+        assert 2 * blocks > 7 / 8 * processors or spread.readers == plan.deal.vectors, "no multiprocessor is left idle"
         assert spread.shared_bytes * spread.cluster == row + parameters
         assert n1 * spread.cluster <= processors or spread.spread == 1
         assert spread.threads >= 64
         assert 2 * n1 * spread.cluster > processors or 2 * spread.cluster > most or spread.threads == 64
         spreads.add(spread.spread)
-        copies.add(spread.copies)
+        readers.add(spread.readers)
     assert spreads == ({1, 2, 4, 8} if most == 16 else {1})
-    assert copies == {1, 2, 4, 8}
+    assert readers == {1, 2, 4, 8}
 
 
 def test_parameters_of_long_rows_lie_in_shared_memory_for_any_number_of_rows():

@@ -71,7 +71,7 @@ def counted_clusters(deal, n1, processors, monkeypatch) -> dict[str, float]:
     return found[0]
 
 
-def test_a_row_that_several_clusters_hold_is_written_once_and_each_parameter_read_once(monkeypatch):
+def test_a_row_that_several_clusters_read_is_written_once_and_each_parameter_read_once(monkeypatch):
     one, four = (counted_clusters(Deal(64, 4, 4, True), 1, processors, monkeypatch) for processors in (1, 10))
     row = 2048 * 4 // 32
     assert [metrics[COPIED.format("sectors")] for metrics in (one, four)] == [(1 + 2) * row, (4 + 2) * row]

@@ -99,14 +99,14 @@ def test_nothing_is_found_in_rows_that_one_cluster_holds_one_after_another(room,
 
 
 @pytest.mark.parametrize("resident", [6, 3], ids=["all rows at once", "one row after another"])
-def test_nothing_is_found_in_rows_that_several_clusters_hold(resident, monkeypatch):
+def test_nothing_is_found_in_rows_that_several_clusters_read(resident, monkeypatch):
     """Each of three rows by two clusters of two blocks."""
     plan = step_7_clusters.Plan(Deal(64, 2, 2, False), 2, 2)
     monkeypatch.setattr(step_7_clusters, "launch_rows", lambda *arguments: False)
     monkeypatch.setattr(step_7_clusters, "plan_for", lambda *arguments: plan)
     monkeypatch.setattr(step_7_clusters, "resident_clusters", lambda *arguments, **how: resident)
     monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 14)
-    assert step_7_clusters.spread_out(plan, 3, 2, 14, (9, 0)).copies == 2
+    assert step_7_clusters.spread_out(plan, 3, 2, 14, (9, 0)).readers == 2
     case = (3, 452), "bfloat16", (True, True), False, "reverse"
     test_nothing_is_found_in_a_forward_step(step_7_clusters.STEP, case)
 
