@@ -28,6 +28,7 @@ CAPABILITIES = list(SHARED_BYTES)
 BYTES = [(2, 2), (4, 4), (4, 2), (2, 4)]  # an element of the input, and of the output
 # of the saved array, which is one of both, of grad_output and of grad_input
 BYTES_BACKWARD = [(2, 2, 2), (4, 4, 4), (4, 2, 4), (2, 4, 2), (2, 2, 4), (4, 4, 2)]
+RAGGED = [33, 1021, 8191, 20002, 24577, 32767, 32770, 65535, 65537, 131070, 131074, 262140]
 WIDTHS = [64, 128, 256, 384, 768, 1024, 2048, 4096, 5120, 8192, 16384, 65536, 262144]
 FORWARD = {step.name: step for step in LADDERS["forward"]}
 BACKWARD = {step.name: step for step in LADDERS["backward"]}
@@ -140,7 +141,7 @@ def test_plans_of_clusters_cover_every_column_once_and_fit_a_gpu(capability):
     for n2, (itemsize, other) in itertools.product(ALL_COLUMNS, BYTES):
         for width in vector_widths(n2, max(itemsize, other)):
             plan = step_7_clusters.plan_for(n2, width, itemsize, capability)
-            vectors = 8192 if 8192 * width * itemsize + 2048 <= room else 4096
+            vectors = 8192 if width >= 4 and 8192 * width * itemsize + 2048 <= room else 4096
             most = min(slices * vectors * width, step_7_clusters.LONGEST)
             assert (plan is None) == (width * itemsize < 4 or n2 > most)
             if plan is None:
@@ -419,10 +420,12 @@ def sample() -> Iterator[tuple]:
     yield "one_barrier", 1024, half._replace(t=np.float16, v=np.float16), (9, 0), most
     yield "one_barrier", 8192, half._replace(rms=True, biased=False), (9, 0), most
     yield "one_barrier", 16384, wide._replace(rms=True, biased=False), (9, 0), most
+    yield "one_barrier", 32767, half._replace(rms=True, biased=False), (9, 0), most  # 32 vectors of one element
     yield "clusters", 65536, half, (9, 0), (1, 200)
     yield "clusters", 40000, half, (9, 0), (1, 200)
     yield "clusters", 40000, wide, (9, 0), ROWS[:1]  # the one of many rows takes less than that of 98304
     yield "clusters", 40002, wide, (9, 0), most  # vectors of two
+    yield "clusters", 65535, wide, (9, 0), (1, 200)  # vectors of one
     yield "clusters", 98304, half._replace(v=np.float32), (9, 0), most  # the most registers of 256 threads
     yield "clusters", 200000, wide, (9, 0), (1, 200)  # parameters of few rows in shared memory, of others not
     yield "clusters", 262144, wide._replace(rms=True, biased=False), (9, 0), most  # with 40 registers a thread
@@ -444,10 +447,10 @@ def sample() -> Iterator[tuple]:
 
 
 def everything() -> Iterator[tuple]:
-    """All of them, at every number of rows: affine forms of bfloat16 and float32, usual ones of the other dtypes."""
+    """At every number of rows: affine forms of bfloat16 and float32, usual ones of the others; ragged rows, too."""
     same = [(BFLOAT16, BFLOAT16), (np.float32, np.float32)]
     others = [(np.float16, np.float16), (np.float32, BFLOAT16), (BFLOAT16, np.float32)]
-    for capability, step, n2, (t, v) in itertools.product([(9, 0), (8, 0)], STEPS, WIDTHS, same + others):
+    for capability, step, n2, (t, v) in itertools.product([(9, 0), (8, 0)], STEPS, WIDTHS + RAGGED, same + others):
         forms = itertools.product(*[[False, True]] * 3, [False, True, "exact"])
         for rms, weighted, biased, path in forms:
             usual = weighted and biased != rms

@@ -154,7 +154,7 @@ def build(dtype, plan: Plan):
             center = total / cast(max(size(n2, warp), 1), board)  # of the warp's own values, so far
         square_sum = cast(0, board)
         for v in range(vectors):
-            if whole or first + v * span < n2:
+            if mean is None or whole or first + v * span < n2:  # absent values are 0: no deviations from 0
                 for k in range(width):
                     deviation = values[v * width + k] - center
                     square_sum += deviation * deviation

@@ -53,8 +53,9 @@ from normlab.stages.team import leave
 from normlab.stages.vector import BYTES, Deal, widest
 from normlab.stages.warp import warp_sum_butterfly
 
-SLICES = {8: (512, 4), 4: (256, 8)}  # elements a vector: threads, vectors a thread
-LARGER = (512, 8), (1024, 8)  # likewise, for narrower vectors, and for rows that a cluster's slices do not hold
+# Elements a vector: threads and vectors a thread, and the same of larger slices, for rows that a cluster does not hold.
+SLICES = {8: ((512, 4), (512, 8), (1024, 8)), 4: ((256, 8), (512, 8), (1024, 8))}
+NARROW = ((512, 8),)  # for narrower vectors: 64 registers, with 1024 threads, do not hold the addresses of eight
 MAX_CLUSTER = 16
 CLUSTERS_FROM = (9, 0)  # compute capability
 STATIC_BYTES = 2048  # of shared memory, at most: the board
@@ -128,7 +129,7 @@ def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) ->
     if n2 > LONGEST:
         return None
     room, most = block_shared_bytes(capability), _largest_cluster(capability)
-    for threads, vectors in (SLICES.get(width, LARGER[0]), *LARGER):
+    for threads, vectors in SLICES.get(width, NARROW):
         columns, blocks = threads * vectors * width, 1
         while blocks < most and blocks * columns < n2:
             blocks *= 2
