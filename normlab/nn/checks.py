@@ -136,9 +136,9 @@ def shape_of(function: Function, normalized_shape: Any) -> Shape:
 
 def _tuple_of(function: Function, normalized_shape: Any) -> tuple:
     """What a sequence has in it, or a number that is no int: more than PyTorch's functions take, as much as modules."""
-    if hasattr(normalized_shape, "__iter__") and not isinstance(normalized_shape, str):
-        return tuple(normalized_shape)
     try:
+        if hasattr(normalized_shape, "__iter__") and not isinstance(normalized_shape, str):
+            return tuple(normalized_shape)
         return (index(normalized_shape),)
     except TypeError:
         raise TypeError(

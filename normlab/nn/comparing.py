@@ -5,6 +5,7 @@ variance with n - 1, or about the mean), dtypes in every mix of float32 and a ha
 """
 
 import copy
+from itertools import product
 from typing import Any
 
 import torch
@@ -29,10 +30,14 @@ def compared(old: torch.nn.Module, new: FusedLayerNorm | FusedRMSNorm) -> str | 
     """
     generator = torch.Generator().manual_seed(0)
     device = next((parameter.device for parameter in old.parameters()), None)
-    x = (torch.randn(3, *new.normalized_shape, generator=generator) + 1).to(device)  # a mean that is not 0
-    one, other = _copies(old, new, generator)
-    for scale in (1.0, 1e-3):  # the eps counts in the second
-        difference = _off(one.forward(x * scale), other.forward(x * scale))
+    sizes = [
+        size for size in range(2, 5 + len(new.normalized_shape)) if size not in new.normalized_shape
+    ]  # which dimension is which shows
+    drawn = [torch.randn(*sizes[:leading], *new.normalized_shape, generator=generator) for leading in (1, 2, 3)]
+    inputs = [(one + 1).to(device) for one in drawn]  # a mean that is not 0
+    x, one, other = inputs[0], *_copies(old, new, generator)
+    for some, training in product([*inputs, x * 1e-3], (True, False)):  # the eps counts in the last
+        difference = _off(one.train(training).forward(some), other.forward(some))
         if difference is not None:
             return difference
     rules = list(RULES)

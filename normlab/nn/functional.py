@@ -1,9 +1,9 @@
 """The norms as functions: apex's six, with apex's names, signatures and defaults, and the two that all of them are.
 
-Eager tensors go through an autograd function (`normlab.nn.autograd`), the cheapest way on the host. What is compiled or
-exported, and tensors that only pretend (fake, functional), go through custom operators (`normlab.nn.custom`), which the
-graph shows. torch.func's transforms and forward mode go through PyTorch's differentiable operations; what is
-traced (torch.jit.trace) or exported to ONNX gets ATen's.
+Eager tensors go through an autograd function (`normlab.nn.autograd`), the cheapest way on the host. What is compiled,
+exported or traced by make_fx, and tensors that only pretend (fake, functional), go through custom operators
+(`normlab.nn.custom`), which the graph shows. torch.func's transforms and forward mode go through PyTorch's
+differentiable operations; what torch.jit.trace traces or ONNX exports gets ATen's.
 
 Mixed precision: the input's dtype and the parameters' may differ if one is float32 and the other a half. The output has
 the parameters' dtype, the input's where there are none.
@@ -177,7 +177,7 @@ def norm(
     checks.check_kinds(function, x, weight, bias)
     if _transformed():
         return vectorised.composed(x, shape, weight, bias, eps, rms)
-    if torch.compiler.is_compiling() or type(x) not in _PLAIN:
+    if _in_a_graph(x):
         if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
             return _exportable(x, shape, weight, bias, eps, rms)
         return custom.norm(x, shape, weight, bias, eps, rms, memory_efficient, owner)
@@ -205,7 +205,7 @@ def _recorded(
 
     Once the checks have passed it, nothing of what they look at is any different: that saves a tenth of a small call.
     """
-    if torch.compiler.is_compiling() or type(x) not in _PLAIN or not engines.by_kernels(x) or type(eps) is not float:
+    if _in_a_graph(x) or not engines.by_kernels(x) or type(eps) is not float:
         return None, []
     if forward_ad._current_level >= 0:
         return None, []
@@ -221,6 +221,18 @@ def _recorded(
     if recording is not None and recording.checked:
         latest.note(recording, tensors)
     return recording, pointers
+
+
+def _in_a_graph(x: Tensor) -> bool:
+    """Is the norm compiled or traced, or its input a tensor that wants to see operators?"""
+    if torch.compiler.is_compiling() or type(x) not in _PLAIN:
+        return True
+    modes = torch._C._len_torch_dispatch_stack() > 0  # of any kind, a user's own among them: asked in 40 ns
+    return modes and any(torch._C._get_dispatch_mode(kind) is not None for kind in _TRACERS)
+
+
+_MODES = torch._C._TorchDispatchModeKey
+_TRACERS = _MODES.PROXY, _MODES.FAKE, _MODES.FUNCTIONAL
 
 
 def _transformed() -> bool:

@@ -95,6 +95,11 @@ def _made(old: Any, memory_efficient: MemoryEfficient) -> Norm | str:
         value = getattr(old, name, None)
         if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
             return f"its {name} is no parameter"
+    if "forward" in vars(old):
+        return "its forward is one of its own, not its class's"
+    buffers = [name for name, _ in old.named_buffers()]
+    if buffers:
+        return f"it has buffers: {', '.join(buffers)}"
     new: Norm
     if isinstance(old, torch.nn.LayerNorm):
         new = FusedLayerNorm(old.normalized_shape, old.eps, False, memory_efficient)

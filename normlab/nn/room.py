@@ -5,7 +5,8 @@ parameter's first forward the host waits for the number. From then on it makes r
 or near it (with a gamma within a factor of 2) when the GPU last said so: forwards write that into pinned memory, which
 the host reads without waiting. A column comes to risk through being near it, and a step changes parameters little, so
 it has its room in time. Each forward that keeps something writes it; where nothing is to be kept, the first one after
-an optimizer's step, each of a CUDA graph, and of others every eighth (`Steady`).
+an optimizer's step, each of a CUDA graph, and of others every eighth (`Steady`). With other dtypes, or another eps,
+other columns of the same parameter are at risk: these have a room of their own.
 
 Parameters that were changed in another way (loaded, initialised, clamped or set by hand) are counted again, which waits
 once more; so are those that are no optimizer's own tensors, such as views of one, or weight and bias that never come
@@ -48,10 +49,12 @@ GRAIN = 8  # columns: so that few capacities occur, each of which is prepared on
 QUIET = 7  # forwards between two that ask, while no optimizer steps
 Key: TypeAlias = tuple[int, int, int]
 """Where a parameter lies: compiled code gets it as another tensor."""
+Kind: TypeAlias = tuple[torch.dtype | None, torch.dtype | None, torch.dtype, float]
+"""What else the columns at risk depend on: the dtypes of weight, of bias and of the input, and eps."""
 
 
 class Room:
-    """What the GPU said last, about the columns of one parameter, and for which versions of it and its bias."""
+    """What the GPU said last, about the columns of one parameter in norms of one kind, and for which versions."""
 
     def __init__(self, owner: Tensor) -> None:
         self.storage = StorageWeakRef(owner.untyped_storage())
@@ -140,7 +143,7 @@ class Steady:
         return True
 
 
-_rooms: dict[Key, Room] = {}
+_rooms: dict[tuple[Key, Kind], Room] = {}
 _steady: dict[int, Steady] = {}  # by the id of the owner, which must be asked whether it is still the same
 _lock = RLock()  # of the rooms and what they know; not held while columns are kept
 
@@ -153,12 +156,13 @@ def keep(owner: Tensor, given: tuple) -> Kept:
     """
     if not given[0].numel():
         return keep_columns(*given, capacity=0)  # no rows have nothing to keep, and say nothing of others
-    key, bias = _key(owner), given[5]
+    key, (x, _, _, _, weight, bias, eps) = _key(owner), given
+    place = key, (None if weight is None else weight.dtype, None if bias is None else bias.dtype, x.dtype, eps)
     versions = {key: _version(owner)}
     if bias is not None and isinstance(bias, torch.nn.Parameter):  # and not what autocast has made of it
         versions[_key(bias)] = _version(bias)
     with _lock:
-        room = _rooms.get(key)
+        room = _rooms.get(place)
         if room is None or versions != room.versions or room.is_gone():
             capacity = None
         else:
@@ -175,7 +179,7 @@ def keep(owner: Tensor, given: tuple) -> Kept:
         )
     _forget()
     with _lock:
-        room = _rooms.get(key) or _rooms.setdefault(key, Room(owner))
+        room = _rooms.get(place) or _rooms.setdefault(place, Room(owner))
     kept = keep_columns(*given, counts=room.counts)
     with _lock:
         room.counted(kept.columns.shape[0], versions)
@@ -209,7 +213,7 @@ def _second_run() -> bool:
 def _forget() -> None:
     """Drop the rooms of parameters that are gone, once no kernel can write into their memory any more."""
     with _lock:
-        gone = [_rooms.pop(key) for key, room in list(_rooms.items()) if room.is_gone()]
+        gone = [_rooms.pop(place) for place, room in list(_rooms.items()) if room.is_gone()]
         for number in [number for number, steady in _steady.items() if steady.room in gone or steady.is_over]:
             del _steady[number]
     for device in {room.device for room in gone if room.device.type == "cuda"}:

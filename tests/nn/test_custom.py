@@ -7,6 +7,7 @@ import torch
 from functorch.compile import make_boxed_compiler
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
 
 from normlab import nn
@@ -141,6 +142,19 @@ def test_a_size_of_the_input_may_be_normalized_shape(dynamic):
         for shape in ((3, 7), (4, 9)):
             x = torch.randn(shape)
             torch.testing.assert_close(compiled(x), function(x))
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True, "exact"])
+@pytest.mark.parametrize("kind", NORMS)
+def test_make_fx_traces_the_operators_and_no_values(kind, memory_efficient):
+    norm, (x, other) = kind(8, memory_efficient=memory_efficient), torch.randn(2, 3, 8)
+
+    def step(x):
+        return torch.autograd.grad(norm(x).square().sum(), norm.weight)[0]
+
+    with nn.engine("simulator"):
+        for traced in (norm, step):
+            torch.testing.assert_close(make_fx(traced)(x)(other), traced(other))
 
 
 def test_compile_with_inductor():

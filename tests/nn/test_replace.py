@@ -343,6 +343,48 @@ def test_a_norm_that_takes_more_than_an_input_stays():
     ]
 
 
+class ChannelsFirst(torch_nn.LayerNorm):
+    """As ESPnet has it."""
+
+    def forward(self, x):
+        return super().forward(x.transpose(1, -1)).transpose(1, -1)
+
+
+class Dropping(torch_nn.LayerNorm):
+    def forward(self, x):
+        return torch_nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+
+def test_a_norm_over_another_dimension_stays():
+    model = torch_nn.Sequential(torch_nn.Conv1d(4, 8, 3, padding=1), ChannelsFirst(8))
+    x = torch.randn(2, 4, 8)
+    want = model(x)
+    ((name, kind, _),) = replace_norms(model).refused
+    assert (name, kind) == ("1", ChannelsFirst)
+    torch.testing.assert_close(model(x), want)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_what_a_norm_does_in_training_alone_is_seen_in_evaluation_too(training):
+    ((*_, why),) = replace_norms(torch_nn.Sequential(Dropping(8)).train(training)).refused
+    assert why.startswith("it computes something else")
+
+
+def test_a_forward_or_a_buffer_that_a_norm_has_for_itself_is_not_lost():
+    model = torch_nn.Sequential(torch_nn.LayerNorm(4), torch_nn.RMSNorm(4))
+    forward = model[0].forward
+    model[0].forward = lambda x: 2 * forward(x)
+    model[1].register_buffer("scale", torch.ones(1))
+    keys, x = model.state_dict().keys(), torch.randn(2, 4)
+    want = model(x)
+    report = replace_norms(model)
+    assert [why for *_, why in report.refused] == [
+        "its forward is one of its own, not its class's", "it has buffers: scale",
+    ]  # fmt: skip
+    assert model.state_dict().keys() == keys
+    torch.testing.assert_close(model(x), want)
+
+
 def test_weights_that_are_made_before_every_forward_stay_as_they_are():
     model = torch_nn.Sequential(torch_nn.LayerNorm(8), torch_nn.RMSNorm(8), torch_nn.LayerNorm(8))
     prune.random_unstructured(model[0], "weight", 0.5)

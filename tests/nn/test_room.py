@@ -10,7 +10,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import normlab.nn
-from normlab import engine, layer_norm_forward
+from normlab import engine, layer_norm_forward, rms_norm_forward
 from normlab.keeping import Kept
 from normlab.nn import FusedLayerNorm, launched, room
 
@@ -50,6 +50,25 @@ def test_the_first_forward_keeps_as_many_as_there_are_and_the_next_those_near_to
     assert columns == [0, 1, 2, *[-1] * 13]  # 3 + 7, rounded up to 16
     step(weight, lambda weight: weight[10:17].fill_(0.5e-5))
     assert keep(weight).columns.tolist() == [0, 1, 2, *range(10, 17), *[-1] * 6]
+
+
+def keep_as(weight, dtype, eps):
+    x = torch.randn(2, len(weight))
+    parameter = weight.to(dtype)  # as autocast makes it; the room is the weight's
+    _, invvar = rms_norm_forward(x, len(weight), parameter, eps, step="thread_per_row")
+    return room.keep(weight, (x, None, invvar, len(weight), parameter, None, eps))
+
+
+def test_another_dtype_or_eps_has_columns_at_risk_of_its_own():
+    """A weight may be subnormal in float16 alone, or below the larger eps of another norm that it is tied to."""
+    weight = torch.ones(40)
+    weight[:5] = 1e-7
+    for change in range(3):
+        kept = [keep_as(weight, torch.float32, 1e-12), keep_as(weight, torch.float16, 1e-12)]
+        kept += [keep_as(weight, torch.float32, 1e-6)]
+        assert [one.columns[one.columns >= 0].tolist() for one in kept] == [[], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
+        if change:
+            step(weight, lambda weight: weight.mul_(1))
 
 
 def test_a_forward_of_no_rows_says_nothing_of_the_next():
@@ -121,7 +140,7 @@ def test_threads_that_meet_at_a_new_parameter_share_its_room(monkeypatch):
     for thread in threads:
         thread.join()
     first, second = told
-    assert first is second is room._rooms[room._key(weight)].counts
+    assert first is second is next(iter(room._rooms.values())).counts
 
 
 def test_a_room_s_capacity_is_never_seen_with_other_versions_than_its_own(monkeypatch):
