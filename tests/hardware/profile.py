@@ -16,7 +16,7 @@ SECONDS = 500
 FORWARD = {
     "bfloat16": [("layer", 768), ("layer", 1024), ("layer", 65536), ("rms", 768), ("rms", 8192), ("rms", 65536)],
     "float16": [("layer", 1024), ("rms", 8192)],
-    "float32": [("rms", 2048), ("rms", 4096), ("rms", 16384)],
+    "float32": [("rms", 2048), ("rms", 4096), ("rms", 16384), ("rms", 65536)],
 }
 BACKWARD = {
     "bfloat16": [
@@ -26,6 +26,7 @@ BACKWARD = {
         ("rms", "output", 4096), ("rms", "output", 16384),
     ],
     "float16": [("layer", saved, n2) for saved in ("input", "output") for n2 in (8192, 65536)],
+    "float32": [("rms", "input", 8192)],
 }  # fmt: skip
 ONE_ROW = [("forward", "layer"), ("backward", "layer"), ("backward", "rms")]  # of 262,144 float32, from the input
 KERNELS = "regex:(forward|backward)_(pipelined|fused|one_barrier|clusters|vectors)"
