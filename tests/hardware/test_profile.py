@@ -16,7 +16,8 @@ from normlab.kernels.forward import step_7_clusters
 # direction, norm, dtype, saved, n1 (None: as many as make up 2^27 elements), n2: cells that miss their bar
 MISSED = {
     *(("backward", "layer", "float16", saved, None, n2) for saved in ("input", "output") for n2 in (8192, 65536)),
-    *(("forward", "rms", "float32", "input", None, n2) for n2 in (2048, 4096, 16384)),
+    *(("forward", "rms", "float32", "input", None, n2) for n2 in (2048, 4096, 16384, 65536)),
+    ("backward", "rms", "float32", "input", None, 8192),
     ("forward", "rms", "float16", "input", None, 8192),
     ("forward", "layer", "float16", "input", None, 1024),
     *(("backward", norm, "float32", "input", 1, 262144) for norm in ("layer", "rms")),
