@@ -33,10 +33,9 @@ def group_size(deal: Deal, blocks: int) -> Any:
         first = member % warps * stretch
         if blocks > 1:
             first += member // warps * columns
-        values = 0
-        for v in range(vectors):
-            values += min(max(n2 - (first + v * span), 0), stretch)
-        return values
+        left = max(n2 - first, 0)
+        turns = min(left // span, vectors)  # each merging thread asks for several members: no loop over the vectors
+        return min(turns * stretch + min(left - turns * span, stretch), vectors * stretch)
 
     return size
 

@@ -25,6 +25,21 @@ from normlab.stages.vector import Deal, dealt
 from normlab.stages.warp import warp_sum_butterfly
 
 
+@pytest.mark.parametrize("blocks", [1, 2, 16])
+@pytest.mark.parametrize("threads", [8, 32, 96, 512])
+@pytest.mark.parametrize(("vectors", "width"), [(1, 1), (3, 2), (8, 4)])
+def test_every_value_of_a_row_is_some_member_s(vectors, width, threads, blocks):
+    deal = Deal(threads, vectors, width, False)
+    size = group_size(deal, blocks).py_func
+    most = deal.columns * blocks
+    for n2 in {1, width, deal.span, deal.columns - 1, deal.columns, most // 3 + 1, most - 1, most}:
+        owners = [0] * (deal.warps * blocks)
+        for column in range(n2):
+            block, within = divmod(column, deal.columns)
+            owners[block * deal.warps + within % deal.span // (deal.lanes * width)] += 1
+        assert [size(n2, member) for member in range(deal.warps * blocks)] == owners
+
+
 @cache
 def statistics(deal, blocks):
     """A kernel: mean and squares of each row, in every thread: results (n1, 2, blocks, threads); mean: None or not."""
