@@ -1,5 +1,6 @@
 """`normlab memory` and `normlab train`."""
 
+import math
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -100,6 +101,8 @@ def train(
         from normlab.memory import train as training
 
         chosen = choices.some("--dtype", dtype, training.DTYPES, training.DEFAULT_DTYPES)
+        if not math.isfinite(norm_weight):
+            raise ValueError(f"--norm-weight {norm_weight}: a finite number is needed")
         if plot is not None:
             bench_plots.check_suffix(plot)
         device = measure.device()

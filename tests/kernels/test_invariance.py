@@ -376,6 +376,15 @@ def slices(deal, monkeypatch, blocks=2):
     monkeypatch.setattr(step_7_clusters, "plan_for", lambda *args: plan)
 
 
+def in_smaller_batches(case, rows):
+    """Hold the first so many of its rows to the bits that they have among all."""
+    step = step_of("forward", "clusters")
+    want = forward(case, step)
+    for n1 in rows:
+        got = forward(replace(case, x=case.x[:n1]), step)
+        assert [bits(array) for array in got] == [bits(None if array is None else array[:n1]) for array in want]
+
+
 def built_plans(monkeypatch):
     """The plans of the forward's kernels, a list that grows as they are built."""
     built, build = [], step_7_clusters.build
@@ -390,11 +399,7 @@ def test_a_row_has_the_same_bits_however_many_blocks_share_it(n2, rms, monkeypat
     monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 10)
     monkeypatch.setattr(step_7_clusters, "block_shared_bytes", lambda capability: 20000)  # of which they take 14336
     built = built_plans(monkeypatch)
-    case = random_case(6, n2, np.float32, rms)
-    want = forward(case, step_of("forward", "clusters"))
-    for n1 in (4, 2, 1):
-        got = forward(replace(case, x=case.x[:n1]), step_of("forward", "clusters"))
-        assert [bits(array) for array in got] == [bits(None if array is None else array[:n1]) for array in want]
+    in_smaller_batches(random_case(6, n2, np.float32, rms), (4, 2, 1))
     assert [(plan.spread, plan.parameter_bytes) for plan in built] == [(1, 0), (1, 4), (2, 4), (4, 4)]
     assert [plan.kept for plan in built] == [False, True, True, True], "nor whether registers hold it"
 
@@ -407,11 +412,7 @@ def test_a_row_has_the_same_bits_however_many_clusters_read_it(n2, rms, resident
     monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 20)
     monkeypatch.setattr(step_7_clusters, "resident_clusters", lambda *args, **how: resident)
     built = built_plans(monkeypatch)
-    case = random_case(6, n2, np.float32, rms)
-    want = forward(case, step_of("forward", "clusters"))
-    for n1 in (4, 2, 1):
-        got = forward(replace(case, x=case.x[:n1]), step_of("forward", "clusters"))
-        assert [bits(array) for array in got] == [bits(None if array is None else array[:n1]) for array in want]
+    in_smaller_batches(random_case(6, n2, np.float32, rms), (4, 2, 1))
     assert [plan.readers for plan in built] == [1, 2, 4, 4]
 
 
@@ -420,11 +421,7 @@ def test_a_row_has_the_same_bits_however_many_clusters_read_it(n2, rms, resident
 @pytest.mark.parametrize("n2", [32776, 65536, 262144])
 @pytest.mark.parametrize("dtype", [BFLOAT16, np.float32])
 def test_a_long_row_has_the_same_bits_in_every_batch_on_a_gpu(n2, dtype, rms):
-    case = random_case(200, n2, dtype, rms)
-    want = forward(case, step_of("forward", "clusters"))
-    for n1 in (1, 2, 3, 16, 57):
-        got = forward(replace(case, x=case.x[:n1]), step_of("forward", "clusters"))
-        assert [bits(array) for array in got] == [bits(None if array is None else array[:n1]) for array in want]
+    in_smaller_batches(random_case(200, n2, dtype, rms), (1, 2, 3, 16, 57))
 
 
 @pytest.mark.skipif(not use_gpu(), reason="long rows take the simulator minutes")

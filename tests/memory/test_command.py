@@ -38,6 +38,7 @@ def refused(*arguments):
     (("memory", "--json", "no/where.json"), "normlab memory: [Errno 2] No such file or directory: 'no/where.json'"),
     (("train", "nothing.txt"), "normlab train: [Errno 2] No such file or directory: 'nothing.txt'"),
     (("train", "--dtype", "float16"), "normlab train: --dtype float16: choose from float32, bfloat16, float64"),
+    (("train", "--norm-weight", "nan"), "normlab train: --norm-weight nan: a finite number is needed"),
     (("train", "--plot", "x"), "normlab train: --plot x: the name must end in .svg, .png, .pdf"),
     (("train", "--hidden", 2**20), "GB at least, and cpu has"),
 ])  # fmt: skip
