@@ -25,9 +25,9 @@ DEFAULT_DTYPES = ("float32", "bfloat16")
 DTYPES = (*DEFAULT_DTYPES, "float64")  # in float16 alone, without a scaled loss, AdamW divides by 0
 METHOD = (
     "The same initial parameters and the same batches for all; AdamW, parameters in the dtype named. Difference: the "
-    f"largest between two losses, each the mean of {WINDOW} steps, or of all if they are fewer. By rounding alone: that "
-    "between torch.nn and torch.nn with the passages of every batch in another order, the largest of all the orders "
-    "tried."
+    f"largest between two losses, each the mean of {WINDOW} steps, or of all if they are fewer. By rounding alone: "
+    "that between torch.nn and torch.nn with the passages of every batch in another order, the largest of all the "
+    "orders tried."
 )
 
 
