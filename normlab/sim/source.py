@@ -43,8 +43,13 @@ def file_name(file: str) -> str:
     return notebook_cell(file) or file.rsplit("/", 1)[-1]
 
 
-@cache
 def line_of(code: CodeType, instruction: int) -> Line:
     """Return the source line of an instruction (`f_lasti`) of `code`."""
+    return Line(code.co_filename, _number(code, instruction))
+
+
+@cache
+def _number(code: CodeType, instruction: int) -> int:
+    """Its number; of the same code in another file, too, for code objects are equal whatever their file's name."""
     position = next(islice(code.co_positions(), instruction // 2, None), None)
-    return Line(code.co_filename, (position[0] if position else None) or code.co_firstlineno)
+    return (position[0] if position else None) or code.co_firstlineno
