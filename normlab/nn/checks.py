@@ -23,6 +23,8 @@ NAMES = FLOATS | {
     torch.int32: "Int",
     torch.int64: "Long",
     torch.bool: "Bool",
+    torch.float8_e4m3fn: "Float8_e4m3fn",
+    torch.float8_e5m2: "Float8_e5m2",
     torch.complex64: "ComplexFloat",
     torch.complex128: "ComplexDouble",
 }
@@ -85,7 +87,8 @@ def check_kinds(function: Function, x: Tensor, weight: Parameter, bias: Paramete
     dtype, device = x.dtype, x.device
     if dtype not in FLOATS:
         rms = "rms_norm" in function.__name__
-        if not rms and any(one is not None and one.dtype is not dtype for one in (weight, bias)):
+        others = [one for one in (weight, bias) if one is not None and one.dtype is not dtype]
+        if not rms and others and not dtype.is_floating_point:  # float8 is, and may have wider parameters
             raise RuntimeError(f"mixed dtype ({device.type.upper()}): all inputs must share same datatype.")
         kernel = "rms_norm" if rms else "LayerNormKernelImpl"
         raise NotImplementedError(f"\"{kernel}\" not implemented for '{NAMES.get(dtype, dtype)}'")
@@ -123,15 +126,21 @@ def shape_of(function: Function, normalized_shape: Any) -> Shape:
             "but got normalized_shape = []"
         )
     for position, size in enumerate(normalized_shape):
-        if type(size) is not int and not isinstance(size, torch.SymInt):
-            try:
-                index(size)
-            except TypeError:
-                raise TypeError(
-                    f"{argument(function, 'normalized_shape')} must be tuple of ints, "
-                    f"but found element of type {type(size).__name__} at pos {position}"
-                ) from None
+        if type(size) is not int and not isinstance(size, torch.SymInt) and not _is_size(size):
+            raise TypeError(
+                f"{argument(function, 'normalized_shape')} must be tuple of ints, "
+                f"but found element of type {type(size).__name__} at pos {position}"
+            )
     return normalized_shape
+
+
+def _is_size(size: Any) -> bool:
+    """Does it stand for an int? A bool does not, for PyTorch."""
+    try:
+        index(size)
+    except TypeError:
+        return False
+    return not isinstance(size, bool)
 
 
 def _tuple_of(function: Function, normalized_shape: Any) -> tuple:

@@ -3,7 +3,8 @@
 Eager tensors go through an autograd function (`normlab.nn.autograd`), the cheapest way on the host. What is compiled,
 exported or traced by make_fx, and tensors that only pretend (fake, functional), go through custom operators
 (`normlab.nn.custom`), which the graph shows. torch.func's transforms and forward mode go through PyTorch's
-differentiable operations; what torch.jit.trace traces or ONNX exports gets ATen's.
+differentiable operations; what torch.jit.trace traces or ONNX exports gets ATen's. DTensors (of tensor parallelism) and
+nested tensors get PyTorch's own norms, which know how these are laid out.
 
 Mixed precision: the input's dtype and the parameters' may differ if one is float32 and the other a half. The output has
 the parameters' dtype, the input's where there are none.
@@ -155,6 +156,8 @@ def norm(
     owner = bias if weight is None else weight
     if rule != "parameters" and owner is not None and x.dtype is torch.float32 and owner.dtype in checks.HALVES:
         weight, bias = vectorised.to(weight, x.dtype), vectorised.to(bias, x.dtype)  # so that the output is not rounded
+    if x.is_nested or (type(x) not in _PLAIN and type(x).__name__ == "DTensor"):
+        return _pytorch_s(x, shape, weight, bias, eps, rms)
     if torch.jit.is_tracing():  # before the checks of shapes, which are tensors there
         if not x.is_meta and torch.is_autocast_enabled(x.device.type):
             x, weight, bias = _under_autocast(x, shape, weight, bias)
@@ -254,6 +257,13 @@ def _under_autocast(
             weight = torch.ones(shape, dtype=dtype, device=x.device)  # a weight of ones asks for the output's dtype
         return x, weight, bias
     return x, None if weight is None else weight.to(dtype), None if bias is None else bias.to(dtype)
+
+
+def _pytorch_s(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool) -> Tensor:
+    """PyTorch's own norm, which saves the input."""
+    if rms:
+        return torch.nn.functional.rms_norm(x, list(shape), weight, eps)
+    return torch.nn.functional.layer_norm(x, list(shape), weight, bias, eps)
 
 
 def _exportable(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool) -> Tensor:

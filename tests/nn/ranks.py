@@ -1,4 +1,4 @@
-"""The ranks of `test_distributed`: a model with norms of every mode under DDP and under FSDP2.
+"""The ranks of `test_distributed`: a model with norms of every mode under DDP, FSDP2 and sequence parallelism.
 
     python ranks.py WORLD FILE DEVICE
 
@@ -9,12 +9,14 @@ than all they do; a GPU does not allow that.
 Ends with another exit code than 0 unless the gradients are those of one process with the whole batch.
 """
 
+import copy
 import sys
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from normlab import nn
@@ -35,6 +37,18 @@ def model() -> torch.nn.Module:
     with torch.no_grad():
         made[5].weight[2] = 0  # a column that is kept
     return made
+
+
+def hold_sequence_parallel(mesh, rank: int, batch: torch.Tensor) -> None:
+    """Norms of rows that lie on several ranks, as DTensors, give what they give on one."""
+    norms = model()[3::2].to(batch.device)
+    shares = parallelize_module(copy.deepcopy(norms), mesh, {"3": SequenceParallel(), "5": SequenceParallel()})
+    want, got = norms(batch[None]), shares(batch[None, 4 * rank : 4 * rank + 4])
+    for output in (want, got):
+        output.square().sum().backward()
+    torch.testing.assert_close(got.full_tensor(), want)
+    for one, other in zip(shares.parameters(), norms.parameters(), strict=True):
+        torch.testing.assert_close(one.grad.full_tensor(), other.grad, rtol=1e-4, atol=1e-5)
 
 
 def main(rank: int, world: int, file: str, device: str) -> None:
@@ -63,6 +77,7 @@ def main(rank: int, world: int, file: str, device: str) -> None:
     for got in ([parameter.grad for parameter in parallel.parameters()], whole):
         for one, other in zip(got, wanted, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    hold_sequence_parallel(mesh, rank, batch)
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""DDP and FSDP2 on two ranks, of the CPU and of two GPUs: the gradients are those of one process."""
+"""DDP, FSDP2 and sequence parallelism on two ranks, of the CPU and of two GPUs: the gradients are one process's."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two G
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=TWO_GPUS)])
-def test_ddp_and_fsdp2_give_the_gradients_of_one_process(tmp_path, device):
+def test_ddp_fsdp2_and_sequence_parallelism_give_the_gradients_of_one_process(tmp_path, device):
     script, package = Path(__file__).parent / "ranks.py", Path(normlab.__file__).parent.parent
     paths = os.pathsep.join([str(package), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}

@@ -62,8 +62,9 @@ def test_every_function_tells_the_same(arguments):
 
 def test_positions_are_the_called_function_s():
     assert told(nn.rms_norm, [1.0], (1,)) == told(rms_norm, [1.0], (1,))
-    for shape in ((4.0,), 4.0, "4", None):
+    for shape in ((4.0,), 4.0, "4", None, (True,), torch.tensor(4)):
         assert told(nn.rms_norm, X, shape) == told(rms_norm, X, shape)
+        assert told(nn.layer_norm, X, shape) == told(layer_norm, X, shape)
     kind, text = told(nn.fused_rms_norm_affine, X, ONE, (4.0,))
     assert (kind, text) == (
         TypeError,
@@ -73,7 +74,7 @@ def test_positions_are_the_called_function_s():
 
 
 def test_dtypes_and_devices():
-    for dtype in (torch.int32, torch.complex64, torch.bool):
+    for dtype in (torch.int32, torch.complex64, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2):
         x = X.to(dtype)
         assert told(nn.layer_norm, x, (4,)) == told(nn.fused_layer_norm, x, (4,)) == told(layer_norm, x, (4,))
         assert told(nn.layer_norm, x, (4,), ONE) == told(layer_norm, x, (4,), ONE)

@@ -134,6 +134,16 @@ def test_meta_tensors_have_shapes_and_dtypes_alone(memory_efficient):
     assert norm.weight.grad.shape == (4,)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("memory_efficient", MODES)
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_nested_tensors_give_what_pytorch_s_norms_give(layout, memory_efficient):
+    nested = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(2, 8)], layout=layout)
+    theirs, ours = torch.nn.LayerNorm(8), nn.FusedLayerNorm(8, memory_efficient=memory_efficient)
+    for want, got in zip(theirs(nested).unbind(), ours(nested).unbind(), strict=True):
+        torch.testing.assert_close(got, want)
+
+
 def test_a_gradient_of_the_bias_is_a_tensor_of_its_own():
     """A single row: the sum over the rows is the row."""
     norm = torch.compile(nn.FusedLayerNorm(4, memory_efficient=True), backend="aot_eager", fullgraph=True)
