@@ -30,10 +30,9 @@ def compared(old: torch.nn.Module, new: FusedLayerNorm | FusedRMSNorm) -> str | 
     """
     generator = torch.Generator().manual_seed(0)
     device = next((parameter.device for parameter in old.parameters()), None)
-    sizes = [
-        size for size in range(2, 5 + len(new.normalized_shape)) if size not in new.normalized_shape
-    ]  # which dimension is which shows
-    drawn = [torch.randn(*sizes[:leading], *new.normalized_shape, generator=generator) for leading in (1, 2, 3)]
+    shape = new.normalized_shape
+    sizes = [size for size in range(2, 5 + len(shape)) if size not in shape]  # it shows which dimension is which
+    drawn = [torch.randn(*sizes[:leading], *shape, generator=generator) for leading in (1, 2, 3)]
     inputs = [(one + 1).to(device) for one in drawn]  # a mean that is not 0
     x, one, other = inputs[0], *_copies(old, new, generator)
     for some, training in product([*inputs, x * 1e-3], (True, False)):  # the eps counts in the last
