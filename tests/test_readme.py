@@ -77,7 +77,7 @@ def test_hardware_and_trace_agree_in_the_record():
 def test_modules_hold_their_bars_in_the_record():
     """Host time at most 1.5 of torch.nn's; where no column is at risk, "exact" is at most 5 % slower than True.
 
-    In the first forward after an optimizer's step it took 1.43 to 1.54 in two runs, as README says; this is one of them.
+    In the first forward after an optimizer's step it took 1.43 to 1.54 in two runs, as README says; this is one.
     """
     rows = {(row["norm"], row["dtype"], row["module"]): row for row in record("modules_h200")["rows"]}
     kinds = {key[:2] for key in rows}
