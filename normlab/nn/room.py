@@ -103,7 +103,7 @@ class Steady:
     """
 
     def __init__(self, room: Room, parameters: tuple[Parameter, ...], kind: tuple, ask: Callable[[], None]) -> None:
-        """parameters: weight and bias. kind: what else the question depends on."""
+        """parameters: weight and bias. kind: what else the question depends on, of `Kind` all but their dtypes."""
         self.room, self.kind, self._ask = room, kind, ask
         self._known: list[tuple[ref[Tensor], Key, int] | None] = [
             None if one is None else (ref(one), _key(one), one.data_ptr()) for one in parameters
