@@ -12,9 +12,11 @@ from functools import cache
 from typing import Any
 
 from normlab.engine import cast, cuda
-from normlab.stages.team import collector
+from normlab.stages.team import collector, gatherer
 from normlab.stages.vector import Deal
 from normlab.stages.warp import lane_index
+
+FEW = 64  # warps, at most, each of which fetches all the others' sums itself: see `team.gatherer`
 
 
 @cache
@@ -45,11 +47,14 @@ def group_merger(deal: Deal, blocks: int, spread: int = 1) -> Any:
     """The device function `merge(board, phase, row, n2, factor, mean) -> (mean, squares)`, the same in every lane.
 
     spread: so many smaller blocks have the warps of one, in turn, each on a board of its own. The same bits.
+    A team of more than FEW warps gathers what the other blocks have left: all of a block's threads call it together.
     board: as in `team`, with the warps' s_w at which = 0 and q_w at which = 1. factor: 1 / n2, rounded. mean: None for
     RMSNorm: then the q_w are of deviations from 0, and so are the squares.
     """
     members = deal.warps * blocks
-    turns, fetch, add_up = collector(deal.warps // spread, blocks * spread)
+    team = deal.warps // spread, blocks * spread
+    many = members > FEW
+    turns, fetch, add_up = collector(*((members, 1) if many else team))
     seats = min(32, 1 << (members - 1).bit_length())
     size = group_size(deal, blocks)
 
@@ -70,4 +75,14 @@ def group_merger(deal: Deal, blocks: int, spread: int = 1) -> Any:
                 squares[k] += cast(values, board) * (deviation * deviation)
         return center, add_up(squares, 0)
 
-    return merge
+    if not many:
+        return merge
+    gather = gatherer(*team)
+
+    @cuda.jit(device=True)
+    def merge_gathered(board, phase, row, n2, factor, mean):
+        gathered = cuda.shared.array((1, 1, 2, members), board.dtype)
+        gather(gathered, board, phase, row, mean)
+        return merge(gathered, 0, 0, n2, factor, mean)
+
+    return merge_gathered

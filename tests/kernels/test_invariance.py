@@ -441,11 +441,13 @@ def test_a_long_row_has_the_same_gradient_in_every_batch_on_a_gpu(n2, dtype, rms
 
 
 HELD, READ_AGAIN = (Deal(64, 2, 2, False), 2), (Deal(64, 3, 4, False), 1)  # by registers, a row's vectors; or not
+MANY_WARPS = Deal(192, 1, 1, False), 11  # more than `grouped.FEW` of them, of which some have no values
 FORMS = {  # slices, multiprocessors, shared memory; are parameters there, do registers hold a row, by how many blocks
     "parameters in global memory": (HELD, 1, 2**13, (False, False, 1)),
     "held": (HELD, 1, 2**17, (True, True, 1)),
     "few rows": (HELD, 132, 2**17, (True, True, 2)),
     "read again": (READ_AGAIN, 1, 2**17, (True, False, 1)),
+    "many warps": (MANY_WARPS, 1, 2**13, (False, False, 1)),
 }
 
 

@@ -19,7 +19,7 @@ from normlab.engine import compile_ptx, occupancy, resources
 from normlab.kernels import LADDERS, BackwardProblem
 from normlab.kernels.backward import columns, layouts, step_2_fused, step_3_pipelined
 from normlab.kernels.forward import step_5_vectors, step_6_one_barrier, step_7_clusters
-from normlab.stages.grouped import group_size
+from normlab.stages.grouped import FEW, group_size
 from normlab.stages.vector import Deal
 
 BFLOAT16 = ml_dtypes.bfloat16
@@ -141,20 +141,23 @@ def test_plans_of_clusters_cover_every_column_once_and_fit_a_gpu(capability):
     for n2, (itemsize, other) in itertools.product(ALL_COLUMNS, BYTES):
         for width in vector_widths(n2, max(itemsize, other)):
             plan = step_7_clusters.plan_for(n2, width, itemsize, capability)
-            vectors = 8192 if width >= 4 and 8192 * width * itemsize + 2048 <= room else 4096
+            vectors = 8192 if width >= 4 and 8192 * width * itemsize + step_7_clusters.STATIC_BYTES <= room else 4096
             most = min(slices * vectors * width, step_7_clusters.LONGEST)
             assert (plan is None) == (width * itemsize < 4 or n2 > most)
             if plan is None:
                 continue
             found.append(Dealt(n2, plan.deal, plan.blocks))
             assert plan.deal.elements == 32 or width < 4 or n2 > slices * 2048 * width
-            board = 4 * 2 * 2 * plan.deal.warps * plan.blocks
+            members = plan.deal.warps * plan.blocks
+            board = 4 * 2 * 2 * plan.deal.warps + 4 * 2 * (members if members > FEW else 0)  # and what is gathered
+            assert board <= step_7_clusters.STATIC_BYTES
+            assert members <= FEW or 2 * members <= plan.deal.threads, "a word each"
             assert plan.deal.threads <= 1024
             assert plan.shared_bytes + board <= room
             assert plan.blocks <= slices
             assert width * itemsize in (4, 8, 16), "what an asynchronous copy moves"
             chains = step_7_clusters.STEP.row_chains(n2)
-            assert chains.terms >= plan.deal.elements + plan.deal.warps * plan.blocks // 32
+            assert chains.terms >= plan.deal.elements + members // 32
     hold_all(found, groups=True)
 
 

@@ -94,7 +94,7 @@ def of_cluster(n2, width, threads, blocks):
     return deal._replace(whole=blocks * deal.columns == n2)
 
 
-# n2, width, threads, blocks: whole deals and ragged ones, warps with no values at all, more than 32 members
+# n2, width, threads, blocks: whole deals and ragged ones, warps with no values at all, more than 32 members, than FEW
 DEALS = [
     (256, 4, 32, 1),
     (1, 1, 32, 1),
@@ -108,6 +108,7 @@ DEALS = [
     (70, 2, 32, 4),
     (1500, 2, 512, 4),
     (1090, 1, 544, 2),
+    (2100, 1, 544, 4),
 ]
 every_deal = pytest.mark.parametrize(("n2", "width", "threads", "blocks"), DEALS)
 

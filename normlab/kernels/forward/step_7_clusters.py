@@ -58,7 +58,7 @@ SLICES = {8: ((512, 4), (512, 8), (1024, 8)), 4: ((256, 8), (512, 8), (1024, 8))
 NARROW = ((512, 8),)  # for narrower vectors: 64 registers, with 1024 threads, do not hold the addresses of eight
 MAX_CLUSTER = 16
 CLUSTERS_FROM = (9, 0)  # compute capability
-STATIC_BYTES = 2048  # of shared memory, at most: the board
+STATIC_BYTES = 2304  # of shared memory, at most: the board, and what is gathered from others
 SPLIT_FROM = 2**15  # columns: a block's registers hold as many, of whatever alignment
 LONGEST = 2**18  # columns: a cluster might hold more, but is alone on its multiprocessors (see `split_rows`)
 KEPT = 2048  # vectors of a slice, at most, that registers hold for all passes
@@ -123,8 +123,9 @@ def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) ->
     float32. In one run, without and with the part of the row `kept`: bfloat16 0.89 and 0.91 / 0.92 and 0.94, float32
     0.91 and 0.93 / 0.95 and 0.94; n2 = 131072: bfloat16 0.73 and 0.84 / 0.92 and 0.94, float32 0.62 and 0.93 / 0.85 and
     0.91. Narrower vectors, LayerNorm, float32, microseconds: 1,024 rows of 65,537 took 2868 in slices of 1,024 threads,
-    which spilled, and 462 in pieces; of 65,535, in slices of 512, 575, and 457 in pieces, but one such row 10.7 and
-    12.0. Depends on no n1, so that a row's bits are the same in every batch.
+    which spilled, and 462 in pieces; of 65,535, in slices of 512, 390, and 449 in pieces, and one such row 9.0 and
+    12.0; of 32,769, with almost half of the cluster idle, 367 and 237, and one 8.7 and 11.6. Depends on
+    no n1, so that a row's bits are the same in every batch.
     """
     if width * itemsize < 4:  # no asynchronous copy is that narrow
         return None
