@@ -447,7 +447,8 @@ FORMS = {  # slices, multiprocessors, shared memory; are parameters there, do re
     "held": (HELD, 1, 2**17, (True, True, 1)),
     "few rows": (HELD, 132, 2**17, (True, True, 2)),
     "read again": (READ_AGAIN, 1, 2**17, (True, False, 1)),
-    "many warps": (MANY_WARPS, 1, 2**13, (False, False, 1)),
+    "many warps": (MANY_WARPS, 1, 2**12, (False, False, 1)),
+    "one row each": (HELD, 1, 2**17, (True, True, 1)),  # where there is one parameter
 }
 
 
@@ -461,6 +462,8 @@ def test_many_rows_a_cluster_are_right_and_nothing_is_found(form, monkeypatch):
     slices(deal, monkeypatch, blocks)
     monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: processors)
     monkeypatch.setattr(step_7_clusters, "block_shared_bytes", lambda capability: room)
+    if form != "one row each":
+        monkeypatch.setattr(step_7_clusters.Plan, "one_row", False)
     built = built_plans(monkeypatch)
     case, step = random_case(3, 452, np.float32), step_of("forward", "clusters")
     with using("simulator"):
@@ -469,6 +472,7 @@ def test_many_rows_a_cluster_are_right_and_nothing_is_found(form, monkeypatch):
             if one is case or (shared and spread == 1):  # where it matters in what order which parameters come
                 sanitized(one, step, False)
     assert {(plan.parameter_bytes > 0, plan.kept, plan.spread) for plan in built} == {(shared, kept, spread)}
+    assert {plan.parameters for plan in built if plan.one_row} == ({1} if form == "one row each" else set())
 
 
 @both_paths

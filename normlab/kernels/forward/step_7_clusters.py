@@ -5,7 +5,9 @@ block of a cluster keeps a slice of the row in shared memory, copied there witho
 blocks exchange their sums through each other's shared memory, still with one barrier. Blocks stay: as soon as a vector
 is in registers its place is free, and the same vector of the next row is fetched into it. A thread with few enough
 takes all of its vectors at once, and the next row travels during the whole of this one; with more, it reads them again
-for every pass, for the last time when it writes the output. The slice's parameters lie beside it, for all rows.
+for every pass, for the last time when it writes the output. The slice's parameters lie beside it, for all rows. Where
+there is only one parameter, three blocks instead of two find room on a multiprocessor: then each cluster takes one row,
+and one block's row travels while the others are at work on theirs.
 
 With few rows the latency of memory is most of the time. Then smaller blocks on more multiprocessors share a row. But a
 cluster's multiprocessors are neighbours, with one way to memory for all of them. So where others are idle, several
@@ -69,8 +71,8 @@ class Plan(NamedTuple):
     """deal: of a slice to threads. blocks: slices of a row. itemsize: bytes an element of x. The bits depend on these.
 
     spread: blocks that share a slice. parameter_bytes: of an element of weight and bias, where shared memory holds them
-    too; else 0, and they come from global memory for every row. readers: clusters that read the same row; each
-    writes one of so many vectors of each thread.
+    too; else 0, and they come from global memory for every row. parameters: how many of both there are. readers:
+    clusters that read the same row; each writes one of so many vectors of each thread.
     """
 
     deal: Deal
@@ -78,6 +80,7 @@ class Plan(NamedTuple):
     itemsize: int
     spread: int = 1
     parameter_bytes: int = 0
+    parameters: int = 2
     readers: int = 1
 
     @property
@@ -93,7 +96,7 @@ class Plan(NamedTuple):
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory a block: its parts of the row, and of weight and bias."""
-        return self.deal.columns * (self.itemsize + 2 * self.parameter_bytes) // self.spread
+        return self.deal.columns * (self.itemsize + self.parameters * self.parameter_bytes) // self.spread
 
     @property
     def kept(self) -> bool:
@@ -107,25 +110,37 @@ class Plan(NamedTuple):
         return threads * vectors <= KEPT and (whole or threads <= 256) and self.parameter_bytes > 0
 
     @property
+    def one_row(self) -> bool:
+        """Whether a cluster takes one row and ends, and the GPU starts the next one where there is room.
+
+        With three slices a multiprocessor that keeps more rows on their way than two with one fetched ahead. Fractions
+        of a copy, RMSNorm float32, n2 = 65536, in one run: two slices and rows in turn 0.933, one row each 0.929, three
+        and rows in turn 0.919, one row each 0.986; bfloat16, two and in turn 0.933, one row each 0.892.
+        """
+        many = self.spread == self.readers == 1
+        return many and self.kept and self.deal.threads <= 256 and self.parameters < 2
+
+    @property
     def resident(self) -> int:
         """Blocks that a multiprocessor has registers for: three slices', or two where 40 a thread are too few."""
-        slices = 3 if self.deal.whole and not self.parameter_bytes else 2
+        light = self.deal.whole and not self.kept and not self.parameters * self.parameter_bytes
+        slices = 3 if self.one_row or light else 2
         return self.spread * (slices if self.deal.threads <= 512 else 1)
 
 
 def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) -> Plan | None:
     """How long rows are dealt out; None: longer ones than LONGEST, or not with this vector, or on no such GPU.
 
-    Slices of 32 KB: two of them, with their parameters, share a multiprocessor. Measured on an H200, n2 = 65536, as
-    fractions of a copy, LayerNorm / RMSNorm, by threads and vectors a thread: bfloat16 (512, 4) 0.90 / 0.92, (256, 8)
-    0.85 / 0.91, (256, 4) 0.89 / 0.93, (512, 8) 0.74 / 0.85; float32 (256, 8) 0.92 / 0.95, (512, 4) 0.84 / 0.94,
-    (256, 4) 0.65 / 0.91. With parameters from global memory, slices of 64 KB were best: 0.89 / 0.92, and 0.90 / 0.93 in
-    float32. In one run, without and with the part of the row `kept`: bfloat16 0.89 and 0.91 / 0.92 and 0.94, float32
-    0.91 and 0.93 / 0.95 and 0.94; n2 = 131072: bfloat16 0.73 and 0.84 / 0.92 and 0.94, float32 0.62 and 0.93 / 0.85 and
-    0.91. Narrower vectors, LayerNorm, float32, microseconds: 1,024 rows of 65,537 took 2868 in slices of 1,024 threads,
-    which spilled, and 462 in pieces; of 65,535, in slices of 512, 390, and 449 in pieces, and one such row 9.0 and
-    12.0; of 32,769, with almost half of the cluster idle, 367 and 237, and one 8.7 and 11.6. Depends on
-    no n1, so that a row's bits are the same in every batch.
+    Slices of 32 KB: two of them, with two parameters, share a multiprocessor, and three with one. Measured on an H200,
+    n2 = 65536, as fractions of a copy, LayerNorm / RMSNorm, by threads and vectors a thread: bfloat16 (512, 4) 0.90 /
+    0.92, (256, 8) 0.85 / 0.91, (256, 4) 0.89 / 0.93, (512, 8) 0.74 / 0.85; float32 (256, 8) 0.92 / 0.95, (512, 4) 0.84
+    / 0.94, (256, 4) 0.65 / 0.91. With parameters from global memory, slices of 64 KB were best: 0.89 / 0.92, and 0.90 /
+    0.93 in float32. In one run, without and with the part of the row `kept`: bfloat16 0.89 and 0.91 / 0.92 and 0.94,
+    float32 0.91 and 0.93 / 0.95 and 0.94; n2 = 131072: bfloat16 0.73 and 0.84 / 0.92 and 0.94, float32 0.62 and 0.93 /
+    0.85 and 0.91. Narrower vectors, LayerNorm, float32, microseconds: 1,024 rows of 65,537 took 2868 in slices of 1,024
+    threads, which spilled, and 462 in pieces; of 65,535, in slices of 512, 390, and 449 in pieces, and one such row 9.0
+    and 12.0; of 32,769, with almost half of the cluster idle, 367 and 237, and one 8.7 and 11.6. Depends on no n1, so
+    that a row's bits are the same in every batch.
     """
     if width * itemsize < 4:  # no asynchronous copy is that narrow
         return None
@@ -173,7 +188,7 @@ def spread_out(plan: Plan, n1: int, parameter_bytes: int, processors: int, capab
 @cache
 def build(dtype, plan: Plan):
     """The kernel for an accumulator dtype and a plan."""
-    deal, blocks, itemsize, spread, parameter_bytes, readers = plan
+    deal, blocks, itemsize, spread, parameter_bytes, _, readers = plan
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     cluster, columns = plan.cluster, deal.columns
     warps, stretch = deal.warps // spread, span // spread
@@ -239,7 +254,9 @@ def build(dtype, plan: Plan):
         place = cuda.threadIdx.x * width  # of the thread's first vector in shared memory
         first = rank // spread * columns + rank % spread * stretch + place  # and in the row
         gammas_at = behind_row + place
-        betas_at = gammas_at + held_columns
+        betas_at = gammas_at
+        if weight is not None:
+            betas_at += held_columns
         fetch_row(held, place, x, row, first)
         if beside:
             for v in range(vectors):
@@ -329,11 +346,14 @@ def _run(launch, x, weight, bias, eps, output, mean, invvar, memory=None):
         else:
             step_4_column_blocks.STEP.run(launch, x, weight, bias, eps, output, mean, invvar)
         return
+    plan = plan._replace(parameters=(weight is not None) + (bias is not None))
     plan = spread_out(plan, n1, output.dtype.itemsize, multiprocessors(x), capability)
     kernel = build(accumulator(invvar), plan)
     args = x, weight, bias, eps, np.float32(1 / n2), output, mean, invvar
     how = {"shared_bytes": plan.shared_bytes, "cluster": plan.cluster}
-    rows = min(n1, max(1, resident_clusters(kernel, plan.threads, *args, **how) // plan.readers))
+    rows = n1
+    if not plan.one_row:
+        rows = min(n1, max(1, resident_clusters(kernel, plan.threads, *args, **how) // plan.readers))
     launch(kernel, rows * plan.readers * plan.cluster, plan.threads, *args, **how)
 
 
