@@ -12,7 +12,7 @@ bench="python3 -m normlab.cli bench"
 record() { local name=$1; shift; $bench "$@" --json "$out/$name.json"; }
 
 case $1 in
-  suite)  # 570 s with 16 processors, 350 s with 32; on a machine of two GPUs the tests for two run, too
+  suite)  # 390 s with 16 processors; on a machine of two GPUs the tests for two run, too
     python3 -m hardware.suite "$out/suite_h200.json" -n "$(nproc)" -o faulthandler_timeout=150 2>&1 | tee "$out/suite.txt" | tail -60 ;;
   warm) python3 -m hardware.warm; python3 -m hardware.warm --n1 1,16,132 --n2 65536,262144 bfloat16 float32
     python3 -m hardware.warm --n2 64,128,256,384 bfloat16 float32 ;;  # the parts after this take half of their time

@@ -2,12 +2,15 @@
 
 The record counts what passed and failed, and says why what was skipped was: where no reason is "needs two GPUs", the
 tests for two ran. What compares times of the processor, and what needs most of the GPU's memory, goes first and alone:
-dozens of processes beside it would be measured, too, and leave no room.
+dozens of processes beside it would be measured, too, and leave no room. What takes minutes of a processor begins before
+everything else, so that nobody waits for it in the end.
 """
 
 import json
 import sys
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import pytest
 
@@ -15,6 +18,7 @@ from hardware import machine
 
 HOST_TIME = "tests/engine/test_on_gpu.py::test_the_forward_s_host_time_is_at_most_one_and_a_half_of_torch_s"
 ALONE = "tests/sim/test_cost.py", "tests/kernels/test_large.py", HOST_TIME
+LONG = "tests/kernels/test_split_rows.py", "tests/hardware/test_counters.py"
 
 
 class Outcomes:
@@ -34,16 +38,28 @@ class Outcomes:
             self.passed += 1
 
 
+def run(arguments: list[str]) -> tuple[int, Outcomes]:
+    """Pytest's exit status and what it reported; called in a process of its own."""
+    outcomes = Outcomes()
+    return int(pytest.main(["-q", "-rf", *arguments], plugins=[outcomes])), outcomes
+
+
 def main() -> int:
     """Run, and write the record; pytest's exit status."""
     path, *arguments = sys.argv[1:]
-    outcomes, facts = Outcomes(), machine.provenance()
-    first = pytest.main(["-q", "-rf", "-n", "0", *ALONE], plugins=[outcomes])
-    others = [f"--deselect={path}" for path in ALONE]
-    status = max(first, pytest.main(["-q", "-rf", *others, *arguments], plugins=[outcomes]))
+    facts = machine.provenance()
+    at_once = ["-n", "8", "--dist", "load", "--maxschedchunk", "1", *LONG]  # each worker takes a test at a time
+    others = [*(f"--deselect={one}" for one in ALONE), *(f"--ignore={one}" for one in LONG), *arguments]
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        found = [pool.submit(run, ["-n", "0", *ALONE]).result(), *pool.map(run, [at_once, others])]
+    all_of_them = {
+        "passed": sum(outcomes.passed for _, outcomes in found),
+        "failed": [name for _, outcomes in found for name in outcomes.failed],
+        "skipped": sum((outcomes.skipped for _, outcomes in found), Counter()),
+    }
     with open(path, "w") as file:
-        json.dump({"what": "suite", **facts, **vars(outcomes)}, file, indent=1)
-    return int(status)
+        json.dump({"what": "suite", **facts, **all_of_them}, file, indent=1)
+    return max(status for status, _ in found)
 
 
 if __name__ == "__main__":
