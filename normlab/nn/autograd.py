@@ -15,11 +15,12 @@ from torch import Tensor
 
 from normlab.keeping import Kept
 from normlab.nn import engines, vectorised
-from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
+from normlab.nn.shapes import MemoryEfficient, Owners, Parameter, Shape
+from normlab.nn.watchers import batched, transformed
 from normlab.replay import Recording
 
-How: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Parameter]
-"""normalized_shape, eps, rms, memory_efficient, and the parameter as the caller has it, not as autocast rounded it."""
+How: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Owners]
+"""normalized_shape, eps, rms, memory_efficient, and the parameters as the caller has them."""
 
 
 class Norm(torch.autograd.Function):
@@ -39,17 +40,17 @@ class Norm(torch.autograd.Function):
         pointers: list[int],
     ) -> Tensor | tuple[Tensor, ...]:
         """The output; saving it, also what else is saved with it."""
-        shape, eps, rms, memory_efficient, owner = how
+        shape, eps, rms, memory_efficient, owners = how
         run = engines.chosen(x)
         if recording is None:
             output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
         else:
             output, mean, invvar = recording(pointers)
         ctx.set_materialize_grads(False)
-        if memory_efficient == "exact" and run.nothing_to_keep(x, weight, bias, eps, owner):
+        if memory_efficient == "exact" and run.nothing_to_keep(x, weight, bias, eps, owners):
             memory_efficient = True
         if memory_efficient == "exact":
-            columns, values = run.keep(x, mean, invvar, shape, weight, bias, eps, owner)
+            columns, values = run.keep(x, mean, invvar, shape, weight, bias, eps, owners)
             if columns.shape[0]:
                 ctx.how = run, x.dtype, shape, eps, rms, "exact", recording
                 ctx.save_for_backward(output, invvar, weight, bias, columns, values, None)
@@ -70,6 +71,7 @@ class Norm(torch.autograd.Function):
         run, dtype, shape, eps, rms, memory_efficient, recording = ctx.how
         tensors = ctx.saved_tensors
         composed = torch.is_grad_enabled() or grad_output is None or grad_invvar is not None or grad_values is not None
+        composed = composed or transformed() or batched(grad_output)
         if recording is not None and not composed:
             gradients = recording.followed(memory_efficient, (grad_output, *tensors))
             if gradients is not None:

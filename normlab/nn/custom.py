@@ -12,7 +12,7 @@ from torch import Tensor
 
 from normlab.keeping import Kept
 from normlab.nn import engines, vectorised
-from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
+from normlab.nn.shapes import MemoryEfficient, Owners, Parameter, Shape
 
 
 def norm(
@@ -23,13 +23,13 @@ def norm(
     eps: float,
     rms: bool,
     memory_efficient: MemoryEfficient,
-    owner: Parameter,
+    owners: Owners,
 ) -> Tensor:
-    """The output of a norm, by its operator. owner: see `normlab.nn.room`."""
+    """The output of a norm, by its operator. owners: see `normlab.nn.room`."""
     if memory_efficient == "exact" and not torch.is_grad_enabled():
         memory_efficient = False  # nothing is kept
     if memory_efficient == "exact":
-        return torch.ops.normlab.exact_norm(x, shape, weight, bias, eps, rms, owner)[0]
+        return torch.ops.normlab.exact_norm(x, shape, weight, bias, eps, rms, *owners)[0]
     if rms:
         return torch.ops.normlab.rms_norm(x, shape, weight, eps, memory_efficient)[0]
     return torch.ops.normlab.layer_norm(x, shape, weight, bias, eps, memory_efficient)[0]
@@ -69,12 +69,13 @@ def exact_norm(
     bias: Tensor | None,
     eps: float,
     rms: bool,
-    owner: Tensor | None,
+    own_weight: Tensor | None,
+    own_bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(output, invvar, columns, values): the last two are x̂ of the columns at risk, as `normlab.keeping.Kept`."""
     shape, run = tuple(normalized_shape), engines.chosen(x)
     output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
-    kept = run.keep(x, mean, invvar, shape, weight, bias, eps, owner)
+    kept = run.keep(x, mean, invvar, shape, weight, bias, eps, (own_weight, own_bias))
     return output, invvar.reshape(x.shape[: x.dim() - len(shape)]), *kept
 
 
@@ -121,7 +122,7 @@ def _(x, normalized_shape, weight, eps, memory_efficient):
 
 
 @exact_norm.register_fake
-def _(x, normalized_shape, weight, bias, eps, rms, owner):
+def _(x, normalized_shape, weight, bias, eps, rms, own_weight, own_bias):
     output, invvar = _fake(x, normalized_shape, weight, bias)
     capacity = torch.library.get_ctx().new_dynamic_size()
     columns, values = x.new_empty(capacity, dtype=torch.int32), output.new_empty(invvar.numel(), capacity)
@@ -149,7 +150,7 @@ def _save_rms_norm(ctx: Any, inputs: tuple, output: tuple) -> None:
 
 
 def _save_exact_norm(ctx: Any, inputs: tuple, output: tuple) -> None:
-    x, shape, weight, bias, eps, rms, _ = inputs
+    x, shape, weight, bias, eps, rms, *_ = inputs
     result, *rest = output
     _save(ctx, (result, None, *rest, weight, bias), (shape, eps, rms, True, x.dtype))
 
@@ -183,7 +184,7 @@ def _rms_norm_backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[T
 
 
 def _exact_norm_backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-    return *_layer_norm_backward(ctx, grad_output), None
+    return *_layer_norm_backward(ctx, grad_output), None, None
 
 
 layer_norm.register_autograd(_layer_norm_backward, setup_context=_save_layer_norm)

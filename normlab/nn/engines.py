@@ -41,7 +41,7 @@ def engine(name: str) -> Iterator[None]:
 
 def by_kernels(tensor: Tensor) -> bool:
     """Do the kernels compute norms of this tensor now?"""
-    return tensor.is_cuda or _engine.get() == "simulator"
+    return tensor.is_cuda or (_engine.get() == "simulator" and not tensor.is_meta)
 
 
 def chosen(tensor: Tensor) -> ModuleType:

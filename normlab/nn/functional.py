@@ -25,6 +25,7 @@ from normlab import ops, replay
 from normlab.nn import autograd, checks, custom, dtypes, engines, vectorised
 from normlab.nn.dtypes import Rule
 from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
+from normlab.nn.watchers import PLAIN, in_a_graph, transformed
 from normlab.replay import Recording
 
 NormalizedShape: TypeAlias = int | Sequence[int]
@@ -153,10 +154,11 @@ def norm(
     shape = checks.shape_of(function, normalized_shape)
     if eps is None and rms:
         eps = torch.finfo(vectorised.accumulator(x.dtype)).eps
-    owner = bias if weight is None else weight
-    if rule != "parameters" and owner is not None and x.dtype is torch.float32 and owner.dtype in checks.HALVES:
+    owners = weight, bias
+    first = bias if weight is None else weight
+    if rule != "parameters" and first is not None and x.dtype is torch.float32 and first.dtype in checks.HALVES:
         weight, bias = vectorised.to(weight, x.dtype), vectorised.to(bias, x.dtype)  # so that the output is not rounded
-    if x.is_nested or (type(x) not in _PLAIN and type(x).__name__ == "DTensor"):  # by name: its import takes 0.4 s
+    if x.is_nested or (type(x) not in PLAIN and type(x).__name__ == "DTensor"):  # by name: its import takes 0.4 s
         return _pytorch_s(x, shape, weight, bias, eps, rms)
     if torch.jit.is_tracing():  # before the checks of shapes, which are tensors there
         if not x.is_meta and torch.is_autocast_enabled(x.device.type):
@@ -170,7 +172,7 @@ def norm(
     if recording is not None and recording.checked:
         if not _differentiated(x, weight, bias):
             return recording(pointers)[0]
-        result = autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owner), recording, pointers)
+        result = autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owners), recording, pointers)
         return result[0] if memory_efficient else result
     checks.check(function, x, shape, weight, bias, eps)
     if x.is_meta:
@@ -178,21 +180,18 @@ def norm(
     elif torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(x.device.type):  # the former takes a tenth
         x, weight, bias = _under_autocast(x, shape, weight, bias)
     checks.check_kinds(function, x, weight, bias)
-    if _transformed():
+    if transformed():
         return vectorised.composed(x, shape, weight, bias, eps, rms)
-    if _in_a_graph(x):
+    if in_a_graph(x):
         if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
             return _exportable(x, shape, weight, bias, eps, rms)
-        return custom.norm(x, shape, weight, bias, eps, rms, memory_efficient, owner)
+        return custom.norm(x, shape, weight, bias, eps, rms, memory_efficient, owners)
     if recording is not None:
         recording.checked = True
     if not _differentiated(x, weight, bias):
         return engines.chosen(x).forward(x, shape, weight, bias, eps, rms)[0]
-    result = autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owner), None, [])
+    result = autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owners), None, [])
     return result[0] if memory_efficient else result
-
-
-_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def _differentiated(x: Tensor, weight: Parameter, bias: Parameter) -> bool:
@@ -208,7 +207,7 @@ def _recorded(
 
     Once the checks have passed it, nothing of what they look at is any different: that saves a tenth of a small call.
     """
-    if _in_a_graph(x) or not engines.by_kernels(x) or type(eps) is not float:
+    if in_a_graph(x) or not engines.by_kernels(x) or type(eps) is not float:
         return None, []
     if forward_ad._current_level >= 0:
         return None, []
@@ -217,30 +216,13 @@ def _recorded(
     recording, pointers = latest.find(tensors)
     if recording is not None:
         return recording, pointers
-    if torch._C._is_any_autocast_enabled() or _transformed():
+    if torch._C._is_any_autocast_enabled() or transformed():
         return None, []
     key, pointers = ops.forward_signature(x, shape, weight, bias, eps, rms)
     recording = replay.find(key)
     if recording is not None and recording.checked:
         latest.note(recording, tensors)
     return recording, pointers
-
-
-def _in_a_graph(x: Tensor) -> bool:
-    """Is the norm compiled or traced, or its input a tensor that wants to see operators?"""
-    if torch.compiler.is_compiling() or type(x) not in _PLAIN:
-        return True
-    modes = torch._C._len_torch_dispatch_stack() > 0  # of any kind, a user's own among them: asked in 40 ns
-    return modes and any(torch._C._get_dispatch_mode(kind) is not None for kind in _TRACERS)
-
-
-_MODES = torch._C._TorchDispatchModeKey
-_TRACERS = _MODES.PROXY, _MODES.FAKE, _MODES.FUNCTIONAL
-
-
-def _transformed() -> bool:
-    """Does torch.func, or forward mode, look on?"""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def _under_autocast(

@@ -10,7 +10,7 @@ from torch import Tensor, dtype
 from normlab import engine, ops, replay
 from normlab.keeping import Kept, keep_columns
 from normlab.nn import room, vectorised
-from normlab.nn.shapes import Gradients, MemoryEfficient, Parameter, Shape, Statistic
+from normlab.nn.shapes import Gradients, MemoryEfficient, Owners, Parameter, Shape, Statistic
 
 nothing_to_keep = room.nothing_to_keep  # called in each forward of the exact mode: no function of its own around it
 
@@ -43,16 +43,17 @@ def keep(
     weight: Parameter,
     bias: Parameter,
     eps: float,
-    owner: Parameter,
+    owners: Owners,
 ) -> Kept:
-    """x̂ of the columns at risk. owner: the parameter by which `normlab.nn.room` remembers how many those are."""
+    """x̂ of the columns at risk. owners: the parameters by which `normlab.nn.room` remembers how many those are."""
     if 0 in shape:
-        return vectorised.keep(x, mean, invvar, shape, weight, bias, eps, owner)
+        return vectorised.keep(x, mean, invvar, shape, weight, bias, eps, owners)
     given = x, mean, invvar, shape, weight, bias, eps
-    if x.is_cuda and owner is not None:
-        return room.keep(owner, given)
+    owned = any(owner is not None for owner in owners)
+    if x.is_cuda and owned:
+        return room.keep(owners, given)
     with world(x):
-        if owner is None and eps <= 1:  # a weight of ones, at most, which nothing has to wait for
+        if not owned and eps <= 1:  # a weight of ones, at most, which nothing has to wait for
             return keep_columns(*given, capacity=0)
         return keep_columns(*given)
 

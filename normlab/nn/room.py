@@ -9,12 +9,11 @@ an optimizer's step, each of a CUDA graph, and of others every eighth (`Steady`)
 other columns of the same parameter are at risk: these have a room of their own.
 
 Parameters that were changed in another way (loaded, initialised, clamped or set by hand) are counted again, which waits
-once more; so are those that are no optimizer's own tensors, such as views of one, or weight and bias that never come
-together twice. Hooks before and behind every optimizer step tell the two apart by the parameters' version counters.
+once more; so are those that are no optimizer's own tensors, such as views of one, or a bias that is computed anew for
+each forward. Hooks before and behind every optimizer step tell the two apart by the parameters' version counters.
 Some steps change parameters whose counters do not show it: what is gathered from shards (FSDP2's), what is copied in
-through `.data` (from float32 master weights), a bias that autocast has rounded. Of those that the optimizer's step of
-shards may have changed, and of those that columns without room have given away, the GPU's word is taken after each step
-of any optimizer.
+through `.data` (from float32 master weights). Of those that the optimizer's step of shards may have changed, and of
+those that columns without room have given away, the GPU's word is taken after each step of any optimizer.
 While parameters stay the same, so does the room: a checkpointed forward, run again, must save what it saved before
 (torch compares the shapes). So where no counter shows a change, the room stays from step to step, and through a
 forward's second run, whose first may have been before the step.
@@ -34,7 +33,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from threading import RLock
 from typing import Any, TypeAlias
-from weakref import ref
 
 import torch
 from torch import Tensor
@@ -43,7 +41,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from normlab.keeping import Kept, asking, keep_columns
 from normlab.kernels.exact.choose import NEAR
-from normlab.nn.shapes import Parameter
+from normlab.nn.shapes import Owners, Parameter
 
 GRAIN = 8  # columns: so that few capacities occur, each of which is prepared once
 QUIET = 7  # forwards between two that ask, while no optimizer steps
@@ -54,15 +52,18 @@ Kind: TypeAlias = tuple[torch.dtype | None, torch.dtype | None, torch.dtype, flo
 
 
 class Room:
-    """What the GPU said last, about the columns of one parameter in norms of one kind, and for which versions."""
+    """What the GPU said last, about the columns of these parameters in norms of one kind, and for which versions."""
 
-    def __init__(self, owner: Tensor) -> None:
-        self.storage = StorageWeakRef(owner.untyped_storage())
+    def __init__(self, *owners: Tensor) -> None:
+        """owners: weight, bias or both."""
+        self._storages = [StorageWeakRef(owner.untyped_storage()) for owner in owners]
         # `storage.expired`, asked in each forward, without the Python around it:
-        self.is_gone: Callable[[], Any] = partial(torch.UntypedStorage._expired, self.storage.cdata)
-        self.device = owner.device
+        expired = [partial(torch.UntypedStorage._expired, storage.cdata) for storage in self._storages]
+        first, last = expired[0], expired[-1]
+        self.is_gone: Callable[[], Any] = first if len(expired) == 1 else lambda: first() or last()
+        self.device = owners[0].device
         self.versions: dict[Key, int] = {}
-        self.counts = torch.zeros(2, dtype=torch.int64, pin_memory=owner.is_cuda)
+        self.counts = torch.zeros(2, dtype=torch.int64, device="cpu", pin_memory=self.device.type == "cuda")
         self.capacity = 0
         self.hidden = False  # may a step change the parameters, and the versions do not show it?
         self.steps = 0  # of any optimizer
@@ -105,17 +106,11 @@ class Steady:
     def __init__(self, room: Room, parameters: tuple[Parameter, ...], kind: tuple, ask: Callable[[], None]) -> None:
         """parameters: weight and bias. kind: what else the question depends on, of `Kind` all but their dtypes."""
         self.room, self.kind, self._ask = room, kind, ask
-        self._known: list[tuple[ref[Tensor], Key, int] | None] = [
-            None if one is None else (ref(one), _key(one), one.data_ptr()) for one in parameters
-        ]
+        # no weak references: `torch.utils.swap_tensors` would refuse. What else has this id has its storage, too.
+        self._known = [None if one is None else (id(one), _key(one), one.data_ptr()) for one in parameters]
         self._count = len(self._known) - self._known.count(None)
         self._asked = -1  # after how many steps the GPU was asked
         self._quiet = 0  # how many more forwards need not ask
-
-    @property
-    def is_over(self) -> bool:
-        """Is a parameter gone, though its storage may live on?"""
-        return any(known is not None and known[0]() is None for known in self._known)
 
     def asked_again(self, weight: Parameter, bias: Parameter, kind: tuple) -> bool:
         """Is there nothing to keep, as the last times? The GPU counts again where it may find another number."""
@@ -129,8 +124,10 @@ class Steady:
                     if known is not parameter:  # one of them is there: gone is not the same as never there
                         return False
                     continue
-                one, key, pointer = known
-                if parameter is not one() or parameter._version != versions.get(key) or parameter.data_ptr() != pointer:
+                number, key, pointer = known
+                if id(parameter) != number or parameter.data_ptr() != pointer:
+                    return False
+                if parameter._version != versions.get(key):
                     return False
             if kind != self.kind or room.is_gone() or room.offered():
                 return False
@@ -143,24 +140,25 @@ class Steady:
         return True
 
 
-_rooms: dict[tuple[Key, Kind], Room] = {}
-_steady: dict[int, Steady] = {}  # by the id of the owner, which must be asked whether it is still the same
+_rooms: dict[tuple[Key | None, Key | None, Kind], Room] = {}
+_steady: dict[int, Steady] = {}  # by the id of the weight, or bias, which must be asked whether it is still the same
 _lock = RLock()  # of the rooms and what they know; not held while columns are kept
 
 
-def keep(owner: Tensor, given: tuple) -> Kept:
-    """`normlab.keeping.keep_columns` of given arguments, with the room that this parameter's columns need.
+def keep(owners: Owners, given: tuple) -> Kept:
+    """`normlab.keeping.keep_columns` of given arguments, with the room that these parameters' columns need.
 
     Raises:
         RuntimeError: a CUDA graph is being captured, and the columns have to be counted.
     """
     if not given[0].numel():
         return keep_columns(*given, capacity=0)  # no rows have nothing to keep, and say nothing of others
-    key, (x, _, _, _, weight, bias, eps) = _key(owner), given
-    place = key, (None if weight is None else weight.dtype, None if bias is None else bias.dtype, x.dtype, eps)
-    versions = {key: _version(owner)}
-    if bias is not None and isinstance(bias, torch.nn.Parameter):  # and not what autocast has made of it
-        versions[_key(bias)] = _version(bias)
+    x, _, _, _, weight, bias, eps = given
+    kind = None if weight is None else weight.dtype, None if bias is None else bias.dtype, x.dtype, eps
+    own_weight, own_bias = (None if owner is None else _key(owner) for owner in owners)
+    place = own_weight, own_bias, kind
+    known = [owner for owner in owners if owner is not None]
+    versions = {_key(owner): _version(owner) for owner in known}
     with _lock:
         room = _rooms.get(place)
         if room is None or versions != room.versions or room.is_gone():
@@ -170,29 +168,29 @@ def keep(owner: Tensor, given: tuple) -> Kept:
     if capacity is not None:
         kept = keep_columns(*given, capacity=capacity, counts=counts)
         if capacity == 0 and room is not None:
-            _note(room, owner, given)
+            _note(room, given)
         return kept
-    if owner.is_cuda and torch.cuda.is_current_stream_capturing():
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
             'memory_efficient="exact" has to count the columns at risk of new or changed parameters, which a CUDA '
             "graph cannot wait for: run the norm once before the capture"
         )
     _forget()
     with _lock:
-        room = _rooms.get(place) or _rooms.setdefault(place, Room(owner))
+        room = _rooms.get(place) or _rooms.setdefault(place, Room(*known))
     kept = keep_columns(*given, counts=room.counts)
     with _lock:
         room.counted(kept.columns.shape[0], versions)
     return kept
 
 
-def nothing_to_keep(x: Tensor, weight: Parameter, bias: Parameter, eps: float, owner: Parameter) -> bool:
+def nothing_to_keep(x: Tensor, weight: Parameter, bias: Parameter, eps: float, owners: Owners) -> bool:
     """Is nothing to be kept, as the last times, and the GPU asked again if need be? If not, `keep` has it all to do."""
-    steady = _steady.get(id(owner))
+    steady = _steady.get(id(bias if weight is None else weight))
     return steady is not None and steady.asked_again(weight, bias, (x.dtype, eps))
 
 
-def _note(room: Room, owner: Tensor, given: tuple) -> None:
+def _note(room: Room, given: tuple) -> None:
     """Let `nothing_to_keep` know these parameters, if they are tensors whose changes show: parameters of their own."""
     x, mean, invvar, shape, weight, bias, eps = given
     parameters = [one for one in (weight, bias) if one is not None]
@@ -201,7 +199,7 @@ def _note(room: Room, owner: Tensor, given: tuple) -> None:
     ask = asking(x, mean, invvar, shape, weight, bias, eps, room.counts)
     if ask is not None:
         with _lock:
-            _steady[id(owner)] = Steady(room, (weight, bias), (x.dtype, eps), ask)
+            _steady[id(parameters[0])] = Steady(room, (weight, bias), (x.dtype, eps), ask)
 
 
 def _second_run() -> bool:
@@ -214,7 +212,7 @@ def _forget() -> None:
     """Drop the rooms of parameters that are gone, once no kernel can write into their memory any more."""
     with _lock:
         gone = [_rooms.pop(place) for place, room in list(_rooms.items()) if room.is_gone()]
-        for number in [number for number, steady in _steady.items() if steady.room in gone or steady.is_over]:
+        for number in [number for number, steady in _steady.items() if steady.room in gone]:
             del _steady[number]
     for device in {room.device for room in gone if room.device.type == "cuda"}:
         torch.cuda.synchronize(device)

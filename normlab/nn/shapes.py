@@ -8,6 +8,8 @@ Shape: TypeAlias = tuple[int, ...]
 """normalized_shape."""
 Parameter: TypeAlias = Tensor | None
 """weight or bias."""
+Owners: TypeAlias = tuple[Parameter, Parameter]
+"""weight and bias as the caller has them, not as autocast rounds them."""
 Statistic: TypeAlias = Tensor | None
 """mean, which RMSNorm does not have."""
 Gradients: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]

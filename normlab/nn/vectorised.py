@@ -13,7 +13,7 @@ from torch import Tensor
 
 from normlab.keeping import Kept
 from normlab.kernels.exact.risk import RATIO
-from normlab.nn.shapes import Gradients, MemoryEfficient, Parameter, Shape, Statistic
+from normlab.nn.shapes import Gradients, MemoryEfficient, Owners, Parameter, Shape, Statistic
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -80,11 +80,11 @@ def keep(
     weight: Parameter,
     bias: Parameter,
     eps: float,
-    owner: Parameter,
+    owners: Owners,
 ) -> Kept:
-    """x̂ of the columns at risk, see `normlab.kernels.exact.risk`. owner is of no use here."""
+    """x̂ of the columns at risk, see `normlab.kernels.exact.risk`. owners are of no use here."""
     dtype, wide, rows = output_dtype(x, weight, bias), invvar.dtype, invvar.numel()
-    gamma = torch.ones((), dtype=wide) if weight is None else weight.to(wide).abs()
+    gamma = torch.ones((), dtype=wide, device=x.device) if weight is None else weight.to(wide).abs()
     risky = torch.zeros(shape, dtype=torch.bool, device=x.device)
     if weight is not None:
         risky |= gamma < max(eps, torch.finfo(dtype).smallest_normal)
@@ -98,7 +98,7 @@ def keep(
     return Kept(columns.to(torch.int32), xhat.to(dtype).contiguous())
 
 
-def nothing_to_keep(x: Tensor, weight: Parameter, bias: Parameter, eps: float, owner: Parameter) -> bool:
+def nothing_to_keep(x: Tensor, weight: Parameter, bias: Parameter, eps: float, owners: Owners) -> bool:
     """As `normlab.nn.launched.nothing_to_keep`; here nothing is remembered."""
     return False
 

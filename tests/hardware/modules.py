@@ -53,7 +53,7 @@ def step(module: torch.nn.Module, rows: int, dtype: torch.dtype, stepped: bool) 
     if not stepped:
         return call
     call()  # which makes its room
-    own = next(made for (key, _), made in room._rooms.items() if key == room._key(module.weight))
+    own = next(made for (key, *_), made in room._rooms.items() if key == room._key(module.weight))
 
     def after_step() -> None:
         own.steps, own.shown = own.steps + 1, own.shown + 1  # what its hook leaves, besides the versions

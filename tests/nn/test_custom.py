@@ -66,7 +66,7 @@ def test_opcheck_of_the_exact_mode():
     with torch.no_grad():
         weight[1], bias[2] = 0, 100
     for rms, given in ((False, (weight, bias)), (True, (None, None))):
-        opcheck(torch.ops.normlab.exact_norm.default, (x, [5], *given, 1e-5, rms, weight))
+        opcheck(torch.ops.normlab.exact_norm.default, (x, [5], *given, 1e-5, rms, *given))
 
 
 def model(kind, memory_efficient, **options) -> torch.nn.Module:

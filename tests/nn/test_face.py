@@ -123,11 +123,13 @@ def test_without_torch_the_error_says_what_to_install():
     assert "ImportError: normlab.nn needs PyTorch, which is not installed: pip install 'normlab[torch]'" in run.stderr
 
 
+@pytest.mark.parametrize("engine", ["auto", "simulator"])
 @pytest.mark.parametrize("memory_efficient", [False, True, "exact"])
-def test_meta_tensors_have_shapes_and_dtypes_alone(memory_efficient):
+def test_meta_tensors_have_shapes_and_dtypes_alone(memory_efficient, engine):
     norm = nn.FusedLayerNorm(4, memory_efficient=memory_efficient, device="meta", dtype=torch.bfloat16)
     x = torch.empty(2, 3, 4, device="meta", dtype=torch.bfloat16, requires_grad=True)
-    output = norm(x)
+    with nn.engine(engine):
+        output = norm(x)
     assert (output.shape, output.dtype, output.device.type) == (x.shape, x.dtype, "meta")
     output.sum().backward()
     assert x.grad.shape == x.shape
@@ -150,3 +152,11 @@ def test_a_gradient_of_the_bias_is_a_tensor_of_its_own():
     torch.nn.init.zeros_(norm.weight)
     norm(torch.randn(4)).backward(torch.ones(4))
     assert torch.equal(norm.bias.grad, torch.ones(4))
+
+
+def test_the_default_device_does_not_matter():
+    x, bias = torch.randn(3, 8, requires_grad=True), torch.full((8,), 20.0, requires_grad=True)
+    with torch.device("meta"):
+        output = nn.layer_norm(x, 8, None, bias, 1e-5, "exact")
+        output.sum().backward()
+    assert x.grad.device == bias.grad.device == x.device

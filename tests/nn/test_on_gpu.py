@@ -92,7 +92,7 @@ def test_exact_waits_for_the_gpu_in_its_first_forward_only():
     start = time.perf_counter()
     torch.cuda.synchronize()
     assert queued < time.perf_counter() - start  # all was queued while the GPU still slept
-    (capacity,) = {made.capacity for made in room._rooms.values() if not made.storage.expired()}
+    (capacity,) = {made.capacity for made in room._rooms.values() if not made.is_gone()}
     assert capacity == 5  # as many as were counted, since nothing has changed the parameters
 
 

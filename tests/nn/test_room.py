@@ -22,10 +22,13 @@ def _simulated(monkeypatch):
         yield
 
 
-def keep(weight, bias=None):
+def keep(weight, bias=None, own_bias=None):
+    """own_bias: of which the bias is what autocast has made."""
     x = torch.randn(2, len(weight))
     _, mean, invvar = layer_norm_forward(x, len(weight), weight, bias, 1e-5, step="thread_per_row")  # of two threads
-    return room.keep(weight, (x, mean, invvar, len(weight), weight, bias, 1e-5))
+    return room.keep(
+        (weight, bias if own_bias is None else own_bias), (x, mean, invvar, len(weight), weight, bias, 1e-5)
+    )
 
 
 def step(weight, change):
@@ -56,7 +59,7 @@ def keep_as(weight, dtype, eps):
     x = torch.randn(2, len(weight))
     parameter = weight.to(dtype)  # as autocast makes it; the room is the weight's
     _, invvar = rms_norm_forward(x, len(weight), parameter, eps, step="thread_per_row")
-    return room.keep(weight, (x, None, invvar, len(weight), parameter, None, eps))
+    return room.keep((weight, None), (x, None, invvar, len(weight), parameter, None, eps))
 
 
 def test_another_dtype_or_eps_has_columns_at_risk_of_its_own():
@@ -73,7 +76,7 @@ def test_another_dtype_or_eps_has_columns_at_risk_of_its_own():
 
 def test_a_forward_of_no_rows_says_nothing_of_the_next():
     weight, none = torch.zeros(40), torch.empty(0)
-    kept = room.keep(weight, (torch.empty(0, 40), none, none, 40, weight, None, 1e-5))
+    kept = room.keep((weight, None), (torch.empty(0, 40), none, none, 40, weight, None, 1e-5))
     assert kept.values.shape == (0, 0)
     for _ in range(2):  # without a warning
         assert len(keep(weight).columns) == 40
@@ -133,7 +136,8 @@ def test_threads_that_meet_at_a_new_parameter_share_its_room(monkeypatch):
 
     monkeypatch.setattr(room, "keep_columns", keep_columns)
     threads = [
-        threading.Thread(target=room.keep, args=(weight, (x, None, ones, 8, weight, None, 1e-5))) for _ in range(2)
+        threading.Thread(target=room.keep, args=((weight, None), (x, None, ones, 8, weight, None, 1e-5)))
+        for _ in range(2)
     ]
     for thread in threads:
         thread.start()
@@ -212,11 +216,11 @@ def test_parameters_gathered_from_shards_have_their_room_though_no_counter_shows
         assert keep(weight).columns.tolist() == [*range(10, 17), -1]
 
 
-def warned(weight, bias=None) -> tuple[list[int], int]:
+def warned(weight, *biases) -> tuple[list[int], int]:
     """The columns that a forward keeps, and how many warnings it gave."""
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
-        return keep(weight, bias).columns.tolist(), len(given)
+        return keep(weight, *biases).columns.tolist(), len(given)
 
 
 def test_parameters_copied_from_master_weights_have_their_room_again_after_one_warning():
@@ -248,12 +252,12 @@ def test_a_bias_that_autocast_rounds_has_its_room_again_though_the_weight_is_fro
     """listed: the optimizer has the frozen weight, too, and does not change it."""
     weight, bias = torch.nn.Parameter(torch.ones(40), requires_grad=False), torch.nn.Parameter(torch.zeros(40))
     optimizer = torch.optim.SGD([weight, bias] if listed else [bias], lr=1.0)
-    seen = [warned(weight, bias.detach().clone())]
+    seen = [warned(weight, bias.detach().clone(), bias)]
     for _ in range(4):
         bias.grad = torch.zeros(40)
         bias.grad[:3] = -20
         optimizer.step()
-        seen.append(warned(weight, bias.detach().clone()))
+        seen.append(warned(weight, bias.detach().clone(), bias))
     three = [0, 1, 2, *[-1] * 5]
     assert seen == [([], 0), ([], 0), (three, 1), (three, 0), (three, 0)]
 
@@ -272,11 +276,37 @@ def test_parameters_of_an_optimizer_keep_their_room_while_another_steps():
 
 def test_parameters_that_autocast_rounds_are_counted_once():
     """Each forward has another bias then, but the same parameter is behind it."""
-    weight = torch.nn.Parameter(torch.ones(40))
+    weight, bias = torch.nn.Parameter(torch.ones(40)), torch.nn.Parameter(torch.zeros(40))
     weight.data[0] = 0
-    keep(weight, torch.zeros(40))
+    keep(weight, torch.zeros(40), bias)
     step(weight, lambda weight: weight.mul_(1))
-    assert len(keep(weight, torch.zeros(40)).columns) == 8, "the number at risk, rounded up: it was not counted again"
+    columns = keep(weight, torch.zeros(40), bias).columns
+    assert len(columns) == 8, "the number at risk, rounded up: it was not counted again"
+
+
+def test_a_bias_that_is_no_parameter_is_counted_again_when_it_has_changed():
+    weight, bias = torch.ones(40), torch.zeros(40)
+    assert [len(keep(weight, bias).columns) for _ in range(2)] == [0, 0]
+    bias[:3] = 1e6
+    assert keep(weight, bias).columns.tolist() == [0, 1, 2]
+
+
+def test_a_bias_that_is_another_each_time_is_counted_each_time():
+    """Of a conditional norm: freed, it leaves its place to the next one."""
+    weight = torch.nn.Parameter(torch.ones(40))
+    for at_risk in (0, 3, 0, 5):
+        bias = torch.zeros(40)
+        bias[:at_risk] = 1e6
+        assert len(keep(weight, bias).columns) == at_risk
+        del bias
+        gc.collect()  # the simulator's cycles
+    assert len(room._rooms) == 1, "those before it gone"
+
+
+def test_the_rooms_counts_are_the_host_s_whatever_the_default_device():
+    weight = torch.nn.Parameter(torch.ones(40))
+    with torch.device("meta"):
+        assert room.Room(weight).counts.device.type == "cpu"
 
 
 def test_an_optimizer_of_sparse_parameters_is_let_alone():
@@ -293,6 +323,44 @@ def as_on_a_gpu(monkeypatch):
     monkeypatch.setattr(
         launched, "keep", lambda x, mean, invvar, *rest: room.keep(rest[-1], (x, mean, invvar, *rest[:-1]))
     )
+
+
+def columns_kept(monkeypatch):
+    """How many columns each forward keeps, a list that grows."""
+    seen, real = [], room.keep_columns
+
+    def keep_columns(*given, **options):
+        kept = real(*given, **options)
+        seen.append(len(kept.columns))
+        return kept
+
+    monkeypatch.setattr(room, "keep_columns", keep_columns)
+    return seen
+
+
+def test_under_autocast_a_bias_changed_by_hand_is_counted_again(as_on_a_gpu, monkeypatch):
+    norm, seen = FusedLayerNorm(40, memory_efficient="exact"), columns_kept(monkeypatch)
+    for value in (0, 0, 1e3, 1e3):
+        with torch.no_grad():
+            norm.bias.fill_(value)
+        with normlab.nn.engine("simulator"), torch.autocast("cpu", torch.bfloat16):
+            norm(torch.randn(3, 40, requires_grad=True))
+    assert seen == [0, 0, 40, 40]
+
+
+def test_norms_that_share_a_weight_have_rooms_of_their_own(as_on_a_gpu, monkeypatch):
+    norms = [FusedLayerNorm(40, memory_efficient="exact") for _ in range(2)]
+    norms[1].weight = norms[0].weight
+    with torch.no_grad():
+        norms[0].bias.fill_(1e3)
+    optimizer = torch.optim.SGD([norms[0].weight, *(norm.bias for norm in norms)], lr=0.0)
+    seen = columns_kept(monkeypatch)
+    for _ in range(3):
+        with normlab.nn.engine("simulator"), torch.autocast("cpu", torch.bfloat16):
+            for norm in norms:
+                norm(torch.randn(3, 40, requires_grad=True)).sum().backward()
+        optimizer.step()
+    assert seen == [40, 0] * 3
 
 
 def test_a_checkpointed_forward_saves_the_same_when_it_is_run_again(as_on_a_gpu):

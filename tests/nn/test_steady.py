@@ -236,3 +236,28 @@ def test_what_threads_share_changes_under_the_lock_alone(kept, monkeypatch):
         assert len(room._steady) == 1, "noted, and those before it gone"
         del norm
         gc.collect()
+
+
+def test_its_parameters_may_be_swapped(kept):
+    """`torch.utils.swap_tensors`, by which modules move where `torch.__future__` says so, refuses weak references."""
+    norm, x = norm_of(), torch.randn(1, COLUMNS, requires_grad=True)
+    for _ in range(3):
+        gradients(norm, x)
+    assert len(room._steady) == 1
+    other = torch.nn.Parameter(torch.zeros(COLUMNS))
+    torch.utils.swap_tensors(norm.weight, other)
+    gradients(norm, x)
+    assert kept[-1] == COLUMNS, "counted anew"
+
+
+def test_another_storage_of_the_bias_at_the_same_address_goes_the_long_way(kept):
+    norm, values = norm_of(), np.zeros(COLUMNS, np.float32)
+    norm.bias.data = torch.from_numpy(values)
+    x = torch.randn(1, COLUMNS, requires_grad=True)
+    for _ in range(3):
+        gradients(norm, x)
+    assert kept == [0, 0]
+    norm.bias.data = torch.from_numpy(values)
+    gc.collect()
+    gradients(norm, x)
+    assert len(kept) == 3

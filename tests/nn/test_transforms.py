@@ -1,5 +1,7 @@
 """torch.func: every transform gives what it gives for PyTorch's norm."""
 
+from functools import partial
+
 import pytest
 import torch
 from nn.norms import MODES
@@ -67,3 +69,37 @@ def test_forward_mode_outside_torch_func(memory_efficient):
         with forward_ad.dual_level():
             got, want = (forward_ad.unpack_dual(f(forward_ad.make_dual(x, tangent), weight)) for f in (ours, theirs))
         torch.testing.assert_close(got.tangent, want.tangent)
+
+
+@pytest.mark.parametrize("run", ["auto", "simulator"])
+@pytest.mark.parametrize("memory_efficient", MODES)
+def test_a_batch_of_gradients_at_once(memory_efficient, run):
+    x, weight, grads = torch.randn(2, 5), torch.randn(5, requires_grad=True), torch.randn(3, 2, 5)
+    for ours, theirs in pairs(memory_efficient):
+        found = []
+        for function in (ours, theirs):
+            given = x.clone().requires_grad_()
+            with nn.engine(run):
+                output = function(given, weight)
+                found.append(
+                    torch.autograd.grad(output, (given, weight), grads, retain_graph=True, is_grads_batched=True)
+                )
+                found.append(vmap(partial(torch.autograd.grad, output, (given, weight)))(grads))
+        for one in found[:-1]:
+            torch.testing.assert_close(one, found[-1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("run", ["auto", "simulator"])
+@pytest.mark.parametrize("memory_efficient", MODES)
+def test_forward_mode_over_a_backward(memory_efficient, run):
+    x, weight, (grad_output, tangent) = torch.randn(2, 5), torch.randn(5), torch.randn(2, 2, 5)
+    for ours, theirs in pairs(memory_efficient):
+        found = []
+        for function in (ours, theirs):
+            given = x.clone().requires_grad_()
+            with nn.engine(run):
+                output = function(given, weight)
+                with forward_ad.dual_level():
+                    (dual,) = torch.autograd.grad(output, given, forward_ad.make_dual(grad_output, tangent))
+                    found.append(forward_ad.unpack_dual(dual).tangent)
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)

@@ -16,6 +16,7 @@ from normlab.nn import engines
 from normlab.nn.family import launched, vectorised
 from normlab.nn.family.norms import Given, Norm
 from normlab.nn.shapes import Gradients
+from normlab.nn.watchers import batched, transformed
 
 
 def chosen(x: Tensor) -> ModuleType:
@@ -49,7 +50,7 @@ def gradients(ctx: Any, grad_output: Tensor, once: Callable[..., Gradients]) -> 
     """
     x, mean, invvar, weight, bias = ctx.saved_tensors
     norm, eps = ctx.how
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() or transformed() or batched(grad_output):
         once = vectorised.backward
         if norm.own:  # so that the gradient knows how they depend on x
             mean, invvar = vectorised.statistics(x, norm, eps)

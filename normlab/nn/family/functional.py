@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from normlab.nn.checks import not_a_tensor
 from normlab.nn.family import autograd, checks, operators, vectorised
 from normlab.nn.family.norms import Given, Norm
+from normlab.nn.watchers import in_a_graph, transformed
 
 
 def batch_norm(
@@ -82,10 +82,10 @@ def _norm(function: Any, norm: Norm, given: Given) -> Tensor:
     if norm.kind == "batch" and x.shape == (0,):
         return x.clone()  # as PyTorch does: no channels either
     checks.check(function, norm, given)
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+    if transformed():
         checks.check_batched(norm, given)
         return vectorised.forward(norm, given)[0]
-    if torch.compiler.is_compiling() or type(x) not in (Tensor, torch.nn.Parameter):
+    if in_a_graph(x):
         return operators.apply(norm, given)
     if not torch.is_grad_enabled():
         return autograd.chosen(x).forward(norm, given)[0]

@@ -30,7 +30,7 @@ class Norm(NamedTuple):
         """(N, C, *spatial) as (N, groups, C / groups, *spatial): a view. Each channel is a group but for group norm."""
         channels = x.shape[1]
         groups = channels if self.groups is None else self.groups
-        return x.unflatten(1, (groups, channels // groups if groups else 1))
+        return x.view(x.shape[0], groups, channels // groups if groups else 1, *x.shape[2:])
 
     def over(self, values: Tensor) -> tuple[int, ...]:
         """The dimensions of a split tensor that a set goes over."""

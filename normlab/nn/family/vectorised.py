@@ -10,6 +10,7 @@ from torch import Tensor
 from normlab.nn.family.norms import Given, Norm
 from normlab.nn.shapes import Gradients, Parameter
 from normlab.nn.vectorised import accumulator
+from normlab.nn.watchers import batched
 
 
 def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
@@ -78,12 +79,12 @@ def backward(
         grad_xhat = g - column(g.mean(over), values) - xhat * column((g * xhat).mean(over), values)
     else:
         grad_xhat = g  # the statistics do not depend on x
-    grad_input = (grad_xhat * column(invvar, values)).flatten(1, 2).to(x.dtype)
+    grad_input = (grad_xhat * column(invvar, values)).reshape(x.shape).to(x.dtype)
     others = (0, *range(3, values.dim()))
     return (
         grad_input,
-        None if weight is None else (dy * xhat).sum(others).flatten().to(weight.dtype),
-        None if bias is None else dy.sum(others).flatten().to(bias.dtype),
+        None if weight is None else (dy * xhat).sum(others).reshape(-1).to(weight.dtype),
+        None if bias is None else dy.sum(others).reshape(-1).to(bias.dtype),
     )
 
 
@@ -110,7 +111,7 @@ def dense(x: Tensor) -> Tensor:
 
 
 def lying_as(x: Tensor, tensor: Tensor) -> Tensor:
-    """A tensor of x's shape with x's strides; x is dense."""
-    if tensor.stride() == x.stride():
+    """A tensor of x's shape with x's strides; x is dense. Of a batch of them nobody knows the strides."""
+    if tensor.stride() == x.stride() or batched(tensor):
         return tensor
     return torch.empty_like(x, dtype=tensor.dtype).copy_(tensor)

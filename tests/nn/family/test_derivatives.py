@@ -101,3 +101,15 @@ def test_forward_mode():
             dual = forward_ad.make_dual(x.detach(), torch.sin(x.detach()))
             tangents.append(forward_ad.unpack_dual(function(dual, weight.detach(), bias.detach())).tangent)
     torch.testing.assert_close(*tangents)
+
+
+@pytest.mark.parametrize("run", ["auto", "simulator"])
+@pytest.mark.parametrize(("norm", "own"), CASES)
+def test_a_batch_of_gradients_at_once(norm, own, run):
+    ours, theirs, inputs = case(norm, own, (3, 4, 4))
+    grads = torch.randn(2, 3, 4, 4, dtype=inputs[0].dtype).transpose(-1, -2)
+    with nn.engine(run):
+        found = [
+            torch.autograd.grad(function(*inputs), inputs, grads, is_grads_batched=True) for function in (ours, theirs)
+        ]
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)

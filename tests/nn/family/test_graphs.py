@@ -8,6 +8,7 @@ import torch
 from functorch.compile import make_boxed_compiler
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
 
 from normlab import nn
@@ -118,3 +119,11 @@ def test_traced_under_autocast_the_output_has_the_input_s_dtype_too(norm):
         with warnings.catch_warnings(category=DeprecationWarning, action="ignore"):
             traced = torch.jit.trace(norm, x)
         torch.testing.assert_close(traced(x), norm(x), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("run", ["auto", "simulator"])
+def test_make_fx_traces_the_operator_and_no_values(run):
+    x, other = torch.randn(2, 2, 4, 3)
+    with nn.engine(run):
+        for function in (lambda x: nn.group_norm(x, 2), lambda x: nn.batch_norm(x, None, None, training=True)):
+            torch.testing.assert_close(make_fx(function)(x)(other), function(other))

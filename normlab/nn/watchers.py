@@ -1,0 +1,28 @@
+"""Who looks on while a norm is computed: graphs, which want to see operators, and transforms, which want to see all."""
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+_FUNCTORCH = torch._C._functorch
+PLAIN = (Tensor, torch.nn.Parameter)
+_MODES = torch._C._TorchDispatchModeKey
+_TRACERS = _MODES.PROXY, _MODES.FAKE, _MODES.FUNCTIONAL
+
+
+def in_a_graph(x: Tensor) -> bool:
+    """Is the norm compiled or traced, or its input a tensor that wants to see operators?"""
+    if torch.compiler.is_compiling() or type(x) not in PLAIN:
+        return True
+    modes = torch._C._len_torch_dispatch_stack() > 0  # of any kind, a user's own among them: asked in 40 ns
+    return modes and any(torch._C._get_dispatch_mode(kind) is not None for kind in _TRACERS)
+
+
+def transformed() -> bool:
+    """Does torch.func, or forward mode, look on?"""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def batched(gradient: Tensor) -> bool:
+    """Is it a whole batch of them, `is_grads_batched`'s or vmap's, that only looks like one?"""
+    return _FUNCTORCH.is_legacy_batchedtensor(gradient) or _FUNCTORCH.is_functorch_wrapped_tensor(gradient)
