@@ -1,4 +1,4 @@
-"""The whole suite on a machine with GPUs, as a record: python -m hardware.suite OUT.json [PYTEST'S ARGUMENTS]
+"""The whole suite on a machine with GPUs, as a record: python -m hardware.suite OUT.json [PYTEST'S OPTIONS]
 
 The record counts what passed and failed, and says why what was skipped was: where no reason is "needs two GPUs", the
 tests for two ran. What compares times of the processor, and what needs most of the GPU's memory, goes first and alone:
@@ -46,10 +46,10 @@ def run(arguments: list[str]) -> tuple[int, Outcomes]:
 
 def main() -> int:
     """Run, and write the record; pytest's exit status."""
-    path, *arguments = sys.argv[1:]
+    path, *options = sys.argv[1:]
     facts = machine.provenance()
-    at_once = ["-n", "8", "--dist", "load", "--maxschedchunk", "1", *LONG]  # each worker takes a test at a time
-    others = [*(f"--deselect={one}" for one in ALONE), *(f"--ignore={one}" for one in LONG), *arguments]
+    at_once = [*options, "-n", "8", "--dist", "load", "--maxschedchunk", "1", *LONG]  # a test at a time for each worker
+    others = [*options, *(f"--deselect={one}" for one in ALONE), *(f"--ignore={one}" for one in LONG)]
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         found = [pool.submit(run, ["-n", "0", *ALONE]).result(), *pool.map(run, [at_once, others])]
     all_of_them = {

@@ -86,7 +86,7 @@ def forward_plans(n2: int, itemsize: int) -> Iterator[Any]:
     for threads in (128, 256, 512, 1024):
         for deal, blocks in slices(n2, 16 // itemsize, threads):
             long = step_7_clusters.Plan(deal, blocks, itemsize)
-            if n2 > 2**14 and long.shared_bytes + 2048 <= ROOM and 4 <= deal.vectors <= 16:
+            if n2 > 2**14 and long.shared_bytes + step_7_clusters.STATIC_BYTES <= ROOM and 4 <= deal.vectors <= 16:
                 yield long
 
 

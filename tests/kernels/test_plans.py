@@ -171,14 +171,19 @@ def test_few_rows_are_spread_out_over_as_many_blocks_as_fit(capability):
     }
     spreads, readers = set(), set()
     rows = (1, 2, 3, 7, 8, 16, 57, 115, 132, 200)
-    for plan, itemsize, processors, n1 in itertools.product(plans - {None}, (2, 4), (1, 66, 132), rows):
+    for plan, count, itemsize, processors, n1 in itertools.product(
+        plans - {None}, (0, 1, 2), (2, 4), (1, 66, 132), rows
+    ):
+        plan = plan._replace(parameters=count)
         spread = step_7_clusters.spread_out(plan, n1, itemsize, processors, capability)
         assert spread[:3] == plan[:3], "what a row's bits depend on"
         assert spread.cluster <= most
         assert spread.threads * spread.cluster == plan.threads * plan.blocks
-        row, parameters = (plan.deal.columns * plan.blocks * size for size in (plan.itemsize, 2 * itemsize))
+        row, parameters = (plan.deal.columns * plan.blocks * size for size in (plan.itemsize, count * itemsize))
         alone = n1 * plan.blocks <= 7 / 8 * processors
-        at_a_time = SHARED_BYTES.get(capability, 99 * 1024) // ((row + parameters) // plan.blocks + 2048)
+        at_a_time = SHARED_BYTES.get(capability, 99 * 1024) // (
+            (row + parameters) // plan.blocks + step_7_clusters.STATIC_BYTES
+        )
         held = plan.deal.width * itemsize >= 4 and at_a_time >= (1 if alone else 2)
         assert spread.parameter_bytes == (itemsize if held else 0)
         blocks = n1 * spread.cluster * spread.readers
@@ -195,6 +200,15 @@ def test_few_rows_are_spread_out_over_as_many_blocks_as_fit(capability):
         readers.add(spread.readers)
     assert spreads == ({1, 2, 4, 8} if most == 16 else {1})
     assert readers == {1, 2, 4, 8}
+
+
+def test_rows_with_one_parameter_have_a_cluster_each(monkeypatch):
+    monkeypatch.setattr(step_7_clusters, "resident_clusters", lambda *args, **how: 5)
+    of_capability((9, 0), monkeypatch)
+    wide = Form(np.float32, np.float32)
+    for form, clusters in ((wide._replace(rms=True, biased=False), 200), (wide, 5)):
+        (one,) = launches(FORWARD["clusters"], 200, 65536, form)
+        assert one.grid == clusters * one.cluster
 
 
 def test_parameters_of_long_rows_lie_in_shared_memory_for_any_number_of_rows():
@@ -432,6 +446,10 @@ def sample() -> Iterator[tuple]:
     yield "clusters", 98304, half._replace(v=np.float32), (9, 0), most  # the most registers of 256 threads
     yield "clusters", 200000, wide, (9, 0), (1, 200)  # parameters of few rows in shared memory, of others not
     yield "clusters", 262144, wide._replace(rms=True, biased=False), (9, 0), most  # with 40 registers a thread
+    one = wide._replace(biased=False)  # parameter: a row for each cluster, three blocks a multiprocessor
+    yield "clusters", 65536, one._replace(rms=True), (9, 0), most
+    yield "clusters", 65536, one._replace(rms=True, v=BFLOAT16), (9, 0), most
+    yield "clusters", 131072, one, (9, 0), most  # with all registers that those leave
     yield "clusters", 40000, half, (8, 0), most
     yield "fused", 4096, half, (8, 0), most
     yield "fused", 4096, wide._replace(memory_efficient="exact"), (9, 0), most
@@ -500,4 +518,5 @@ def test_kernels_fit_their_registers_and_their_shared_memory(case, monkeypatch):
                 occupancy(registers, taken.shared_bytes + one.shared_bytes, one.threads, capability).blocks
                 for registers in (32, taken.registers)
             )
-            assert blocks >= min(least, 1024 // one.threads)
+            threads = 768 if one.grid == n1 * one.cluster else 1024  # of a multiprocessor: fewer with a row a cluster
+            assert blocks >= min(least, threads // one.threads)

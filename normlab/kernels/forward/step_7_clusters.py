@@ -6,8 +6,8 @@ blocks exchange their sums through each other's shared memory, still with one ba
 is in registers its place is free, and the same vector of the next row is fetched into it. A thread with few enough
 takes all of its vectors at once, and the next row travels during the whole of this one; with more, it reads them again
 for every pass, for the last time when it writes the output. The slice's parameters lie beside it, for all rows. Where
-there is only one parameter, three blocks instead of two find room on a multiprocessor: then each cluster takes one row,
-and one block's row travels while the others are at work on theirs.
+there is one parameter at most, more than two blocks find room on a multiprocessor: of 256 threads, which have registers
+for three, each cluster then takes one row, and one block's row travels while the others are at work on theirs.
 
 With few rows the latency of memory is most of the time. Then smaller blocks on more multiprocessors share a row. But a
 cluster's multiprocessors are neighbours, with one way to memory for all of them. So where others are idle, several
@@ -103,8 +103,8 @@ class Plan(NamedTuple):
         """Whether a thread's registers hold its part of the row.
 
         Of 64 registers, two blocks of 512 threads', eight vectors and their addresses would spill, and four of a row
-        that ends within its slice: which of them there are takes registers, too. And without parameters, shared memory
-        has room for more blocks than so many registers allow.
+        that ends within its slice: which of them there are takes registers, too. And where shared memory does not hold
+        the parameters, it has room for more blocks than so many registers allow.
         """
         threads, vectors, _, whole = self.deal
         return threads * vectors <= KEPT and (whole or threads <= 256) and self.parameter_bytes > 0
@@ -131,8 +131,8 @@ class Plan(NamedTuple):
 def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) -> Plan | None:
     """How long rows are dealt out; None: longer ones than LONGEST, or not with this vector, or on no such GPU.
 
-    Slices of 32 KB: two of them, with two parameters, share a multiprocessor, and three with one. Measured on an H200,
-    n2 = 65536, as fractions of a copy, LayerNorm / RMSNorm, by threads and vectors a thread: bfloat16 (512, 4) 0.90 /
+    Slices of 32 KB: two of them, with two parameters, share a multiprocessor. Measured on an H200, n2 = 65536, as
+    fractions of a copy, LayerNorm / RMSNorm, by threads and vectors a thread: bfloat16 (512, 4) 0.90 /
     0.92, (256, 8) 0.85 / 0.91, (256, 4) 0.89 / 0.93, (512, 8) 0.74 / 0.85; float32 (256, 8) 0.92 / 0.95, (512, 4) 0.84
     / 0.94, (256, 4) 0.65 / 0.91. With parameters from global memory, slices of 64 KB were best: 0.89 / 0.92, and 0.90 /
     0.93 in float32. In one run, without and with the part of the row `kept`: bfloat16 0.89 and 0.91 / 0.92 and 0.94,
