@@ -16,7 +16,7 @@ from torch import Tensor
 from normlab.keeping import Kept
 from normlab.nn import engines, vectorised
 from normlab.nn.shapes import MemoryEfficient, Owners, Parameter, Shape
-from normlab.nn.watchers import batched, transformed
+from normlab.nn.watchers import more_than_one
 from normlab.replay import Recording
 
 How: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Owners]
@@ -70,8 +70,8 @@ class Norm(torch.autograd.Function):
         """Gradients of x, weight and bias."""
         run, dtype, shape, eps, rms, memory_efficient, recording = ctx.how
         tensors = ctx.saved_tensors
-        composed = torch.is_grad_enabled() or grad_output is None or grad_invvar is not None or grad_values is not None
-        composed = composed or transformed() or batched(grad_output)
+        composed = torch.is_grad_enabled() or grad_invvar is not None or grad_values is not None
+        composed = composed or grad_output is None or more_than_one(grad_output)
         if recording is not None and not composed:
             gradients = recording.followed(memory_efficient, (grad_output, *tensors))
             if gradients is not None:

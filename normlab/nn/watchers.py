@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-_FUNCTORCH = torch._C._functorch
+_of_grads_batched = torch._C._functorch.is_legacy_batchedtensor
+_of_torch_func = torch._C._functorch.is_functorch_wrapped_tensor
 PLAIN = (Tensor, torch.nn.Parameter)
 _MODES = torch._C._TorchDispatchModeKey
 _TRACERS = _MODES.PROXY, _MODES.FAKE, _MODES.FUNCTIONAL
@@ -25,4 +26,9 @@ def transformed() -> bool:
 
 def batched(gradient: Tensor) -> bool:
     """Is it a whole batch of them, `is_grads_batched`'s or vmap's, that only looks like one?"""
-    return _FUNCTORCH.is_legacy_batchedtensor(gradient) or _FUNCTORCH.is_functorch_wrapped_tensor(gradient)
+    return _of_grads_batched(gradient) or _of_torch_func(gradient)
+
+
+def more_than_one(gradient: Tensor) -> bool:
+    """Is it a batch of them, or one with a tangent? A backward is not told otherwise that somebody looks on."""
+    return forward_ad._current_level >= 0 or _of_grads_batched(gradient) or _of_torch_func(gradient)

@@ -16,7 +16,7 @@ from normlab.nn import engines
 from normlab.nn.family import launched, vectorised
 from normlab.nn.family.norms import Given, Norm
 from normlab.nn.shapes import Gradients
-from normlab.nn.watchers import batched, transformed
+from normlab.nn.watchers import more_than_one
 
 
 def chosen(x: Tensor) -> ModuleType:
@@ -50,7 +50,7 @@ def gradients(ctx: Any, grad_output: Tensor, once: Callable[..., Gradients]) -> 
     """
     x, mean, invvar, weight, bias = ctx.saved_tensors
     norm, eps = ctx.how
-    if torch.is_grad_enabled() or transformed() or batched(grad_output):
+    if torch.is_grad_enabled() or more_than_one(grad_output):
         once = vectorised.backward
         if norm.own:  # so that the gradient knows how they depend on x
             mean, invvar = vectorised.statistics(x, norm, eps)
