@@ -106,8 +106,8 @@ class Steady:
     def __init__(self, room: Room, parameters: tuple[Parameter, ...], kind: tuple, ask: Callable[[], None]) -> None:
         """parameters: weight and bias. kind: what else the question depends on, of `Kind` all but their dtypes."""
         self.room, self.kind, self._ask = room, kind, ask
-        # no weak references: `torch.utils.swap_tensors` would refuse. What else has this id has its storage, too.
-        self._known = [None if one is None else (id(one), _key(one), one.data_ptr()) for one in parameters]
+        # by where they lie: weak references, `torch.utils.swap_tensors` would refuse
+        self._known = [None if one is None else (_key(one), one.data_ptr()) for one in parameters]
         self._count = len(self._known) - self._known.count(None)
         self._asked = -1  # after how many steps the GPU was asked
         self._quiet = 0  # how many more forwards need not ask
@@ -124,10 +124,8 @@ class Steady:
                     if known is not parameter:  # one of them is there: gone is not the same as never there
                         return False
                     continue
-                number, key, pointer = known
-                if id(parameter) != number or parameter.data_ptr() != pointer:
-                    return False
-                if parameter._version != versions.get(key):
+                key, pointer = known
+                if parameter._version != versions.get(key) or parameter.data_ptr() != pointer:
                     return False
             if kind != self.kind or room.is_gone() or room.offered():
                 return False

@@ -326,12 +326,12 @@ def as_on_a_gpu(monkeypatch):
 
 
 def columns_kept(monkeypatch):
-    """How many columns each forward keeps, a list that grows."""
+    """How many columns each forward keeps, and whether they were counted for it: a list that grows."""
     seen, real = [], room.keep_columns
 
     def keep_columns(*given, **options):
         kept = real(*given, **options)
-        seen.append(len(kept.columns))
+        seen.append((len(kept.columns), "capacity" not in options))
         return kept
 
     monkeypatch.setattr(room, "keep_columns", keep_columns)
@@ -345,7 +345,7 @@ def test_under_autocast_a_bias_changed_by_hand_is_counted_again(as_on_a_gpu, mon
             norm.bias.fill_(value)
         with normlab.nn.engine("simulator"), torch.autocast("cpu", torch.bfloat16):
             norm(torch.randn(3, 40, requires_grad=True))
-    assert seen == [0, 0, 40, 40]
+    assert seen == [(0, True), (0, True), (40, True), (40, True)], "each by hand: counted again"
 
 
 def test_norms_that_share_a_weight_have_rooms_of_their_own(as_on_a_gpu, monkeypatch):
@@ -360,7 +360,7 @@ def test_norms_that_share_a_weight_have_rooms_of_their_own(as_on_a_gpu, monkeypa
             for norm in norms:
                 norm(torch.randn(3, 40, requires_grad=True)).sum().backward()
         optimizer.step()
-    assert seen == [40, 0] * 3
+    assert seen == [(40, True), (0, True), *[(40, False), (0, False)] * 2]
 
 
 def test_a_checkpointed_forward_saves_the_same_when_it_is_run_again(as_on_a_gpu):

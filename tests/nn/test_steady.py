@@ -93,9 +93,11 @@ def test_whatever_else_changes_goes_the_long_way(kept):
     for _ in range(3):
         gradients(norm, x)
     assert kept == [0, 0, 1, 0], "counted, and known from before"
+    before = norm.bias.data  # whose storage lives on
     norm.bias.data = torch.full((COLUMNS,), 1e6)  # another tensor, the same parameter and version
     gradients(norm, x)
     assert kept[4:] == [COLUMNS]
+    assert before.any() == 0
 
 
 def test_another_storage_at_the_same_address_goes_the_long_way(kept):
