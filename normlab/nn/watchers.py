@@ -31,4 +31,4 @@ def batched(gradient: Tensor) -> bool:
 
 def more_than_one(gradient: Tensor) -> bool:
     """Is it a batch of them, or one with a tangent? A backward is not told otherwise that somebody looks on."""
-    return forward_ad._current_level >= 0 or _of_grads_batched(gradient) or _of_torch_func(gradient)
+    return forward_ad._current_level >= 0 or batched(gradient)

@@ -100,18 +100,34 @@ def test_whatever_else_changes_goes_the_long_way(kept):
     assert before.any() == 0
 
 
-def test_another_storage_at_the_same_address_goes_the_long_way(kept):
+@pytest.mark.parametrize(("name", "safe", "at_risk"), [("weight", 1, 0), ("bias", 0, 1e6)])
+def test_another_storage_at_the_same_address_goes_the_long_way(name, safe, at_risk, kept):
     """Freed and allocated anew, its values are others though its address and version are the same."""
-    norm, values = norm_of(), np.ones(COLUMNS, np.float32)
-    norm.weight.data = torch.from_numpy(values)
+    norm, values = norm_of(), np.full(COLUMNS, safe, np.float32)
+    getattr(norm, name).data = torch.from_numpy(values)
     x = torch.randn(1, COLUMNS, requires_grad=True)
     for _ in range(3):
         gradients(norm, x)
     assert kept == [0, 0]
-    values[:2] = 0
-    norm.weight.data = torch.from_numpy(values)
+    values[:2] = at_risk
+    getattr(norm, name).data = torch.from_numpy(values)
     gradients(norm, x)
     assert kept == [0, 0, 2]
+
+
+def test_a_longer_weight_at_the_same_place_goes_the_long_way(kept):
+    """Cut out of one buffer, and by chance with the id of the one before it."""
+    buffer = torch.ones(2 * COLUMNS)
+    buffer[-3:] = 0
+    short, long = (nn.FusedRMSNorm(size, memory_efficient="exact") for size in (COLUMNS, 2 * COLUMNS))
+    for norm in (short, long):
+        norm.weight = torch.nn.Parameter(buffer[: norm.weight.numel()])
+    for _ in range(3):
+        gradients(short, torch.randn(1, COLUMNS, requires_grad=True))
+    assert kept == [0, 0]
+    room._steady[id(long.weight)] = room._steady.pop(id(short.weight))
+    gradients(long, torch.randn(1, 2 * COLUMNS, requires_grad=True))
+    assert kept == [0, 0, 3]
 
 
 def test_a_norm_without_the_bias_of_another_one_keeps_its_own_answer(kept):
@@ -250,16 +266,3 @@ def test_its_parameters_may_be_swapped(kept):
     torch.utils.swap_tensors(norm.weight, other)
     gradients(norm, x)
     assert kept[-1] == COLUMNS, "counted anew"
-
-
-def test_another_storage_of_the_bias_at_the_same_address_goes_the_long_way(kept):
-    norm, values = norm_of(), np.zeros(COLUMNS, np.float32)
-    norm.bias.data = torch.from_numpy(values)
-    x = torch.randn(1, COLUMNS, requires_grad=True)
-    for _ in range(3):
-        gradients(norm, x)
-    assert kept == [0, 0]
-    norm.bias.data = torch.from_numpy(values)
-    gc.collect()
-    gradients(norm, x)
-    assert len(kept) == 3
