@@ -441,6 +441,7 @@ def test_a_long_row_has_the_same_gradient_in_every_batch_on_a_gpu(n2, dtype, rms
 
 
 HELD, READ_AGAIN = (Deal(64, 2, 2, False), 2), (Deal(64, 3, 4, False), 1)  # by registers, a row's vectors; or not
+WHOLE = Deal(64, 2, 2, True), 2
 MANY_WARPS = Deal(192, 1, 1, False), 11  # more than `grouped.FEW` of them, of which some have no values
 FORMS = {  # slices, multiprocessors, shared memory; are parameters there, do registers hold a row, by how many blocks
     "parameters in global memory": (HELD, 1, 2**13, (False, False, 1)),
@@ -449,6 +450,7 @@ FORMS = {  # slices, multiprocessors, shared memory; are parameters there, do re
     "read again": (READ_AGAIN, 1, 2**17, (True, False, 1)),
     "many warps": (MANY_WARPS, 1, 2**12, (False, False, 1)),
     "one row each": (HELD, 1, 2**17, (True, True, 1)),  # where there is one parameter
+    "one row each, read again": (WHOLE, 1, 2**17, (True, True, 1)),  # there, too; and held where there are two
 }
 
 
@@ -462,17 +464,21 @@ def test_many_rows_a_cluster_are_right_and_nothing_is_found(form, monkeypatch):
     slices(deal, monkeypatch, blocks)
     monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: processors)
     monkeypatch.setattr(step_7_clusters, "block_shared_bytes", lambda capability: room)
-    if form != "one row each":
-        monkeypatch.setattr(step_7_clusters.Plan, "one_row", False)
+    one_row, n1, n2 = form.startswith("one row each"), 3, 512 if deal.whole else 452
+    monkeypatch.setattr(step_7_clusters, "MANY", n1 * blocks if one_row else n1 * blocks + 1)
+    if deal.whole:
+        monkeypatch.setattr(step_7_clusters, "ROOMY", 32)
     built = built_plans(monkeypatch)
-    case, step = random_case(3, 452, np.float32), step_of("forward", "clusters")
+    case, step = random_case(n1, n2, np.float32), step_of("forward", "clusters")
     with using("simulator"):
         for one in (case, replace(case, weight=None), replace(case, bias=None)):
             examine_forward(one, step)
             if one is case or (shared and spread == 1):  # where it matters in what order which parameters come
                 sanitized(one, step, False)
-    assert {(plan.parameter_bytes > 0, plan.kept, plan.spread) for plan in built} == {(shared, kept, spread)}
-    assert {plan.parameters for plan in built if plan.one_row} == ({1} if form == "one row each" else set())
+    assert {(plan.parameter_bytes > 0, plan.spread) for plan in built} == {(shared, spread)}
+    assert {plan.kept for plan in built if not plan.one_row} == {kept}
+    each = {(plan.parameters, plan.kept) for plan in built if plan.one_row}
+    assert each == ({(1, not deal.whole)} if one_row else set())
 
 
 @both_paths

@@ -6,8 +6,8 @@ blocks exchange their sums through each other's shared memory, still with one ba
 is in registers its place is free, and the same vector of the next row is fetched into it. A thread with few enough
 takes all of its vectors at once, and the next row travels during the whole of this one; with more, it reads them again
 for every pass, for the last time when it writes the output. The slice's parameters lie beside it, for all rows. Where
-there is one parameter at most, more than two blocks find room on a multiprocessor: of 256 threads, which have registers
-for three, each cluster then takes one row, and one block's row travels while the others are at work on theirs.
+there is one parameter at most, three blocks find room on a multiprocessor: of many rows each cluster then takes one,
+and one block's row travels while the others are at work on theirs.
 
 With few rows the latency of memory is most of the time. Then smaller blocks on more multiprocessors share a row. But a
 cluster's multiprocessors are neighbours, with one way to memory for all of them. So where others are idle, several
@@ -64,6 +64,8 @@ STATIC_BYTES = 2304  # of shared memory, at most: the board, and what is gathere
 SPLIT_FROM = 2**15  # columns: a block's registers hold as many, of whatever alignment
 LONGEST = 2**18  # columns: a cluster might hold more, but is alone on its multiprocessors (see `split_rows`)
 KEPT = 2048  # vectors of a slice, at most, that registers hold for all passes
+ROOMY = 256  # threads of a block, at most, of which three leave each as many registers as it needs for that
+MANY = 16  # slices a multiprocessor: more than five times as many as it holds at once
 SMALLEST_BLOCK = 64  # threads; a slice is eight blocks then, or four, and more would only have more to wait for
 
 
@@ -72,7 +74,8 @@ class Plan(NamedTuple):
 
     spread: blocks that share a slice. parameter_bytes: of an element of weight and bias, where shared memory holds them
     too; else 0, and they come from global memory for every row. parameters: how many of both there are. readers:
-    clusters that read the same row; each writes one of so many vectors of each thread.
+    clusters that read the same row; each writes one of so many vectors of each thread. one_row: whether a cluster takes
+    one row and ends, and the GPU starts the next one where there is room; else it takes rows in turn.
     """
 
     deal: Deal
@@ -82,6 +85,7 @@ class Plan(NamedTuple):
     parameter_bytes: int = 0
     parameters: int = 2
     readers: int = 1
+    one_row: bool = False
 
     @property
     def cluster(self) -> int:
@@ -103,22 +107,13 @@ class Plan(NamedTuple):
         """Whether a thread's registers hold its part of the row.
 
         Of 64 registers, two blocks of 512 threads', eight vectors and their addresses would spill, and four of a row
-        that ends within its slice: which of them there are takes registers, too. And where shared memory does not hold
-        the parameters, it has room for more blocks than so many registers allow.
+        that ends within its slice: which of them there are takes registers, too; of the 40 that three blocks leave,
+        any four. And where shared memory does not hold the parameters, it has room for more blocks than so many
+        registers allow.
         """
         threads, vectors, _, whole = self.deal
-        return threads * vectors <= KEPT and (whole or threads <= 256) and self.parameter_bytes > 0
-
-    @property
-    def one_row(self) -> bool:
-        """Whether a cluster takes one row and ends, and the GPU starts the next one where there is room.
-
-        With three slices a multiprocessor that keeps more rows on their way than two with one fetched ahead. Fractions
-        of a copy, RMSNorm float32, n2 = 65536, in one run: two slices and rows in turn 0.933, one row each 0.929, three
-        and rows in turn 0.919, one row each 0.986; bfloat16, two and in turn 0.933, one row each 0.892.
-        """
-        many = self.spread == self.readers == 1
-        return many and self.kept and self.deal.threads <= 256 and self.parameters < 2
+        room = (whole and not self.one_row) or threads <= ROOMY
+        return threads * vectors <= KEPT and room and self.parameter_bytes > 0
 
     @property
     def resident(self) -> int:
@@ -162,7 +157,7 @@ def _largest_cluster(capability: tuple[int, int]) -> int:
 
 
 def spread_out(plan: Plan, n1: int, parameter_bytes: int, processors: int, capability: tuple[int, int]) -> Plan:
-    """The plan for n1 rows: where their parameters lie, how many blocks share a slice, and how many clusters a row.
+    """The plan for n1 rows: where parameters lie, and how many blocks a slice has, clusters a row, and rows a cluster.
 
     Shared memory holds the parameters where a multiprocessor has room for two such blocks; or for one, if rows are few.
     (Clusters of blocks that are alone do not find room on all multiprocessors: not on an eighth.) Smaller blocks share
@@ -171,6 +166,12 @@ def spread_out(plan: Plan, n1: int, parameter_bytes: int, processors: int, capab
     for one row and one, two or four readers: of 262,144 columns LayerNorm float32 10.8, 10.5, 10.1, bfloat16 9.7, 8.9,
     8.8, RMSNorm float32 8.9, 8.1, 7.7, bfloat16 7.4, 7.2, 7.0; of 131,072 LayerNorm float32 7.5, 6.9, 7.0; of 40,000
     no difference.
+
+    With three slices a multiprocessor and a row for each cluster, more rows are on their way than with two slices and
+    one row fetched ahead; but of few rows the last clusters find the GPU half empty. Fractions of a copy, RMSNorm, in
+    turn and one row each, n2 = 65536: bfloat16 264 rows 0.956, 0.934, 528 0.961, 0.943, 792 0.929, 0.954, 2,048 0.932,
+    0.973; float32 132 rows 0.954, 0.968, 264 0.953, 0.957, 2,048 0.937, 0.988; three slices and rows in turn: 0.919.
+    n2 = 131072: bfloat16 264 rows 0.902, 0.914, 1,024 0.919, 0.963; float32 66 rows 0.892, 0.931.
     """
     held = plan._replace(parameter_bytes=parameter_bytes)
     neighbours = 1 if 8 * n1 * plan.blocks <= 7 * processors else 2
@@ -182,13 +183,14 @@ def spread_out(plan: Plan, n1: int, parameter_bytes: int, processors: int, capab
         held = held._replace(spread=2 * held.spread)
     while 2 * held.readers <= held.deal.vectors and 8 * n1 * held.cluster * 2 * held.readers <= 7 * processors:
         held = held._replace(readers=2 * held.readers)
-    return held
+    many = n1 * held.blocks >= MANY * processors
+    return held._replace(one_row=many and held.kept and held.parameters < 2)
 
 
 @cache
 def build(dtype, plan: Plan):
     """The kernel for an accumulator dtype and a plan."""
-    deal, blocks, itemsize, spread, parameter_bytes, _, readers = plan
+    deal, blocks, itemsize, spread, parameter_bytes, _, readers, _ = plan
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     cluster, columns = plan.cluster, deal.columns
     warps, stretch = deal.warps // spread, span // spread
