@@ -32,7 +32,7 @@ def compared(old: torch.nn.Module, new: FusedLayerNorm | FusedRMSNorm) -> str | 
     device = next((parameter.device for parameter in old.parameters()), None)
     shape = new.normalized_shape
     sizes = [size for size in range(2, 5 + len(shape)) if size not in shape]  # it shows which dimension is which
-    drawn = [torch.randn(*sizes[:leading], *shape, generator=generator) for leading in (1, 2, 3)]
+    drawn = [torch.randn(*sizes[:leading], *shape, generator=generator, device="cpu") for leading in (1, 2, 3)]
     inputs = [(one + 1).to(device) for one in drawn]  # a mean that is not 0
     x, one, other = inputs[0], *_copies(old, new, generator)
     for some, training in product([*inputs, x * 1e-3], (True, False)):  # the eps counts in the last
@@ -61,7 +61,7 @@ def _copies(old: Any, new: Any, generator: torch.Generator) -> tuple[Any, Any]:
     """Both in float32, with the same random parameters."""
     pair = [copy.deepcopy(_without_hooks(norm)).float() for norm in (old, new)]
     for several in zip(*(copied.parameters() for copied in pair), strict=True):
-        values = torch.randn(several[0].shape, generator=generator)
+        values = torch.randn(several[0].shape, generator=generator, device="cpu")
         for parameter in several:
             parameter.copy_(values)
     return pair[0], pair[1]

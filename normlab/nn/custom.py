@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from normlab.keeping import Kept
-from normlab.nn import engines, vectorised
+from normlab.nn import engines, gradients, vectorised
+from normlab.nn.gradients import How, Saved
 from normlab.nn.shapes import MemoryEfficient, Owners, Parameter, Shape
 
 
@@ -138,53 +139,61 @@ def _(grad_output, saved, mean, invvar, columns, values, shape, weight, bias, ep
 def _save_layer_norm(ctx: Any, inputs: tuple, output: tuple) -> None:
     x, shape, weight, bias, eps, memory_efficient = inputs
     result, mean, invvar = output
-    kept = (result, None) if memory_efficient else (x, mean)
-    _save(ctx, (*kept, invvar, None, None, weight, bias), (shape, eps, False, memory_efficient, x.dtype))
+    how = How(x.dtype, shape, eps, False, memory_efficient)
+    if memory_efficient:  # invvar tells a second derivative of the input
+        ctx.mark_non_differentiable(mean)
+        _save(ctx, Saved(result, invvar, weight, bias, None, None, None), how)
+    else:
+        ctx.mark_non_differentiable(mean, invvar)
+        _save(ctx, Saved(x, invvar, weight, bias, None, None, mean), how)
 
 
 def _save_rms_norm(ctx: Any, inputs: tuple, output: tuple) -> None:
     x, shape, weight, eps, memory_efficient = inputs
     result, invvar = output
+    if not memory_efficient:
+        ctx.mark_non_differentiable(invvar)
     saved = result if memory_efficient else x
-    _save(ctx, (saved, None, invvar, None, None, weight, None), (shape, eps, True, memory_efficient, x.dtype))
+    _save(ctx, Saved(saved, invvar, weight, None, None, None, None), How(x.dtype, shape, eps, True, memory_efficient))
 
 
 def _save_exact_norm(ctx: Any, inputs: tuple, output: tuple) -> None:
     x, shape, weight, bias, eps, rms, *_ = inputs
-    result, *rest = output
-    _save(ctx, (result, None, *rest, weight, bias), (shape, eps, rms, True, x.dtype))
+    result, invvar, columns, values = output
+    _save(ctx, Saved(result, invvar, weight, bias, columns, values, None), How(x.dtype, shape, eps, rms, "exact"))
 
 
-def _save(ctx: Any, tensors: tuple, how: tuple) -> None:
+def _save(ctx: Any, saved: Saved, how: How) -> None:
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors)
+    ctx.save_for_backward(*saved)
     ctx.how = how
 
 
-def _gradients(ctx: Any, grad_output: Tensor | None) -> list[Tensor | None]:
+def _gradients(
+    ctx: Any, grad_output: Tensor | None, grad_invvar: Tensor | None, grad_values: Tensor | None = None
+) -> tuple[Parameter, Parameter, Parameter]:
     """Of x, weight and bias."""
-    if grad_output is None:
-        return [None, None, None]
-    saved, mean, invvar, columns, values, weight, bias = ctx.saved_tensors
-    shape, *how = ctx.how
-    grad_input, *others = torch.ops.normlab.norm_backward(
-        grad_output, saved, mean, invvar, columns, values, shape, weight, bias, *how
-    )
-    return [grad_input, *(None if parameter is None else others.pop(0) for parameter in (weight, bias))]
+    saved = Saved(*ctx.saved_tensors)
+    if grad_output is None or gradients.is_composed(grad_output, grad_invvar, grad_values):
+        return gradients.composed(grad_output, grad_invvar, grad_values, saved, ctx.how)
+    return gradients.in_graph(grad_output, saved, ctx.how)
 
 
-def _layer_norm_backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-    grad_input, grad_weight, grad_bias = _gradients(ctx, grad_output)
+def _layer_norm_backward(ctx: Any, grad_output: Tensor | None, _: Any, *grad_invvar: Any) -> tuple[Parameter, ...]:
+    grad_input, grad_weight, grad_bias = _gradients(ctx, grad_output, *grad_invvar)
     return grad_input, None, grad_weight, grad_bias, None, None
 
 
-def _rms_norm_backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-    grad_input, grad_weight, _none = _gradients(ctx, grad_output)
+def _rms_norm_backward(ctx: Any, *grads: Tensor | None) -> tuple[Parameter, ...]:
+    grad_input, grad_weight, _ = _gradients(ctx, *grads)
     return grad_input, None, grad_weight, None, None
 
 
-def _exact_norm_backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-    return *_layer_norm_backward(ctx, grad_output), None, None
+def _exact_norm_backward(
+    ctx: Any, grad_output: Tensor | None, grad_invvar: Tensor | None, _: Any, grad_values: Tensor | None
+) -> tuple[Parameter, ...]:
+    grad_input, grad_weight, grad_bias = _gradients(ctx, grad_output, grad_invvar, grad_values)
+    return grad_input, None, grad_weight, grad_bias, *[None] * 4
 
 
 layer_norm.register_autograd(_layer_norm_backward, setup_context=_save_layer_norm)

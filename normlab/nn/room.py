@@ -45,7 +45,7 @@ from normlab.nn.shapes import Owners, Parameter
 
 GRAIN = 8  # columns: so that few capacities occur, each of which is prepared once
 QUIET = 7  # forwards between two that ask, while no optimizer steps
-Key: TypeAlias = tuple[int, int, int]
+Key: TypeAlias = tuple[int, int, int, tuple[int, ...]]
 """Where a parameter lies: compiled code gets it as another tensor."""
 Kind: TypeAlias = tuple[torch.dtype | None, torch.dtype | None, torch.dtype, float]
 """What else the columns at risk depend on: the dtypes of weight, of bias and of the input, and eps."""
@@ -217,12 +217,12 @@ def _forget() -> None:
 
 
 def _key(parameter: Tensor) -> Key:
-    return parameter.untyped_storage()._cdata, int(parameter.storage_offset()), parameter.numel()
+    return parameter.untyped_storage()._cdata, int(parameter.storage_offset()), parameter.numel(), parameter.stride()
 
 
-def _place(parameter: Tensor) -> tuple[int, int, torch.dtype]:
+def _place(parameter: Tensor) -> tuple[int, int, torch.dtype, tuple[int, ...]]:
     """What a key tells but for storages that followed each other at one address; found in a third of its time."""
-    return parameter.data_ptr(), parameter.numel(), parameter.dtype
+    return parameter.data_ptr(), parameter.numel(), parameter.dtype, parameter.stride()
 
 
 def _version(parameter: Tensor) -> int:

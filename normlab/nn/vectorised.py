@@ -14,6 +14,7 @@ from torch import Tensor
 from normlab.keeping import Kept
 from normlab.kernels.exact.risk import RATIO
 from normlab.nn.shapes import Gradients, MemoryEfficient, Owners, Parameter, Shape, Statistic
+from normlab.nn.watchers import in_a_graph
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -130,7 +131,8 @@ def normalised_from_output(
     if kept is None:
         return shifted if gamma is None else shifted / clamp_by_magnitude(gamma, eps), shifted
     columns, values = kept
-    if not values.numel():  # no column, or no row
+    size = values.numel()
+    if type(size) is int and not size:  # no column, or no row; of a graph, that is known when it runs
         return shifted if gamma is None else shifted / gamma, shifted
     there = columns >= 0
     at = columns[there].long()
@@ -183,7 +185,7 @@ def backward(
     invvar, values = column(invvar, dy, shape), to(saved, wide).contiguous()
     grad_weight: Tensor | None
     grad_bias: Tensor | None
-    once = not torch.is_grad_enabled()
+    once = not torch.is_grad_enabled() and not in_a_graph(saved)
     if once and mean is not None and not memory_efficient:
         # Handed x, it would subtract the mean from products of x, and lose the digits that x and its mean share.
         grad_input, grad_weight, grad_bias = _fused(dy, values - column(mean, dy, shape), invvar, shape, gamma, beta)

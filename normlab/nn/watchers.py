@@ -6,6 +6,7 @@ from torch.autograd import forward_ad
 
 _of_grads_batched = torch._C._functorch.is_legacy_batchedtensor
 _of_torch_func = torch._C._functorch.is_functorch_wrapped_tensor
+_included, _PRE_DISPATCH = torch._C._dispatch_tls_is_dispatch_key_included, torch._C.DispatchKey.PreDispatch
 PLAIN = (Tensor, torch.nn.Parameter)
 _MODES = torch._C._TorchDispatchModeKey
 _TRACERS = _MODES.PROXY, _MODES.FAKE, _MODES.FUNCTIONAL
@@ -14,6 +15,8 @@ _TRACERS = _MODES.PROXY, _MODES.FAKE, _MODES.FUNCTIONAL
 def in_a_graph(x: Tensor) -> bool:
     """Is the norm compiled or traced, or its input a tensor that wants to see operators?"""
     if torch.compiler.is_compiling() or type(x) not in PLAIN:
+        return True
+    if _included(_PRE_DISPATCH):  # a tracer that looks on before autograd does
         return True
     modes = torch._C._len_torch_dispatch_stack() > 0  # of any kind, a user's own among them: asked in 40 ns
     return modes and any(torch._C._get_dispatch_mode(kind) is not None for kind in _TRACERS)
@@ -31,4 +34,6 @@ def batched(gradient: Tensor) -> bool:
 
 def more_than_one(gradient: Tensor) -> bool:
     """Is it a batch of them, or one with a tangent? A backward is not told otherwise that somebody looks on."""
+    if torch.compiler.is_compiling():  # which could not look into what follows; compiled autograd has neither
+        return False
     return forward_ad._current_level >= 0 or batched(gradient)

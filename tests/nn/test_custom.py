@@ -1,16 +1,20 @@
 """The operators in graphs: torch.compile, torch.export, fake tensors; and torch's own checks of them."""
 
 import warnings
+from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
 from functorch.compile import make_boxed_compiler
+from torch._dynamo import compiled_autograd
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
 
 from normlab import nn
+from normlab.nn import custom
 
 NORMS = [nn.FusedLayerNorm, nn.FusedRMSNorm]
 OPERATORS = {nn.FusedLayerNorm: "normlab::layer_norm", nn.FusedRMSNorm: "normlab::rms_norm"}
@@ -67,6 +71,24 @@ def test_opcheck_of_the_exact_mode():
         weight[1], bias[2] = 0, 100
     for rms, given in ((False, (weight, bias)), (True, (None, None))):
         opcheck(torch.ops.normlab.exact_norm.default, (x, [5], *given, 1e-5, rms, *given))
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True, "exact"])
+@pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
+def test_operators_have_second_derivatives(rms, memory_efficient):
+    torch.manual_seed(0)
+    x, weight = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((3, 4), (4,)))
+    bias = None if rms else torch.randn(4, dtype=torch.float64, requires_grad=True)
+    if memory_efficient == "exact":
+        with torch.no_grad():
+            weight[2] = 0
+
+    def norm(x, weight, bias=None):
+        return custom.norm(x, (4,), weight, bias, 1e-5, rms, memory_efficient, (weight, bias))
+
+    given = (x, weight) if rms else (x, weight, bias)
+    torch.autograd.gradcheck(norm, given)
+    torch.autograd.gradgradcheck(norm, given)
 
 
 def model(kind, memory_efficient, **options) -> torch.nn.Module:
@@ -153,8 +175,27 @@ def test_make_fx_traces_the_operators_and_no_values(kind, memory_efficient):
         return torch.autograd.grad(norm(x).square().sum(), norm.weight)[0]
 
     with nn.engine("simulator"):
-        for traced in (norm, step):
-            torch.testing.assert_close(make_fx(traced)(x)(other), traced(other))
+        output = norm(x.requires_grad_())
+        backward = partial(torch.autograd.grad, output, x, retain_graph=True)
+        for traced, early in ((norm, False), (step, False), (backward, False), (norm, True)):
+            norm.requires_grad_(not early)  # which torch cannot trace so early
+            graph = make_fx(traced, pre_dispatch=early)(x.detach())
+            torch.testing.assert_close(graph(other), traced(other))
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True, "exact"])
+@pytest.mark.parametrize("kind", NORMS)
+@pytest.mark.parametrize("engine", ["auto", "simulator"])
+def test_compiled_autograd_takes_an_eager_norm_s_backward(engine, kind, memory_efficient):
+    norm, x, grad_output = kind(8, memory_efficient=memory_efficient), *torch.randn(2, 3, 8)
+    found = []
+    for compiled in (False, True):
+        given = x.clone().requires_grad_()
+        compiling = compiled_autograd._enable(partial(torch.compile, backend="eager", fullgraph=True))
+        with nn.engine(engine), compiling if compiled else nullcontext():
+            norm(given).backward(grad_output)
+        found.append(given.grad)
+    torch.testing.assert_close(*found)
 
 
 def test_compile_with_inductor():

@@ -190,6 +190,13 @@ def test_norms_that_compute_something_else_stay_and_the_report_says_why():
     assert "gemma: GemmaRMSNorm stays: it computes" in str(report)
 
 
+def test_norms_are_compared_on_their_own_device_whatever_the_default():
+    model = block(rms=torch_nn.RMSNorm(8), llama=LlamaRMSNorm(8, 1e-4))
+    with torch.device("meta"):
+        report = replace_norms(model)
+    assert [name for name, *_ in report] == ["rms", "llama"], report.refused
+
+
 def test_a_norm_in_two_places_stays_one_and_modes_and_hooks_stay():
     shared = torch_nn.LayerNorm(8)
     seen = []

@@ -291,6 +291,12 @@ def test_a_bias_that_is_no_parameter_is_counted_again_when_it_has_changed():
     assert keep(weight, bias).columns.tolist() == [0, 1, 2]
 
 
+def test_a_row_and_a_column_of_a_table_have_rooms_of_their_own():
+    table = torch.ones(40, 40)
+    table[0, :3] = 0
+    assert [len(keep(weight).columns) for weight in (table[:, 0], table[0], table[:, 0], table[0])] == [1, 3, 1, 3]
+
+
 def test_a_bias_that_is_another_each_time_is_counted_each_time():
     """Of a conditional norm: freed, it leaves its place to the next one."""
     weight = torch.nn.Parameter(torch.ones(40))

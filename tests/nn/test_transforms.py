@@ -71,7 +71,28 @@ def test_forward_mode_outside_torch_func(memory_efficient):
         torch.testing.assert_close(got.tangent, want.tangent)
 
 
-@pytest.mark.parametrize("run", ["auto", "simulator"])
+def under(run, function):
+    """As an engine, or the operators that graphs hold, run it."""
+    if run == "operators":
+        return torch.compile(function, backend="eager")
+
+    def called(*args):
+        with nn.engine(run):
+            return function(*args)
+
+    return called
+
+
+@pytest.fixture(autouse=True)
+def _forget_compiled():
+    yield
+    torch.compiler.reset()
+
+
+every_run = pytest.mark.parametrize("run", ["auto", "simulator", "operators"])
+
+
+@every_run
 @pytest.mark.parametrize("memory_efficient", MODES)
 def test_a_batch_of_gradients_at_once(memory_efficient, run):
     x, weight, grads = torch.randn(2, 5), torch.randn(5, requires_grad=True), torch.randn(3, 2, 5)
@@ -79,17 +100,14 @@ def test_a_batch_of_gradients_at_once(memory_efficient, run):
         found = []
         for function in (ours, theirs):
             given = x.clone().requires_grad_()
-            with nn.engine(run):
-                output = function(given, weight)
-                found.append(
-                    torch.autograd.grad(output, (given, weight), grads, retain_graph=True, is_grads_batched=True)
-                )
-                found.append(vmap(partial(torch.autograd.grad, output, (given, weight)))(grads))
+            output = under(run, function)(given, weight)
+            found.append(torch.autograd.grad(output, (given, weight), grads, retain_graph=True, is_grads_batched=True))
+            found.append(vmap(partial(torch.autograd.grad, output, (given, weight)))(grads))
         for one in found[:-1]:
             torch.testing.assert_close(one, found[-1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("run", ["auto", "simulator"])
+@every_run
 @pytest.mark.parametrize("memory_efficient", MODES)
 def test_forward_mode_over_a_backward(memory_efficient, run):
     x, weight, (grad_output, tangent) = torch.randn(2, 5), torch.randn(5), torch.randn(2, 2, 5)
@@ -97,9 +115,8 @@ def test_forward_mode_over_a_backward(memory_efficient, run):
         found = []
         for function in (ours, theirs):
             given = x.clone().requires_grad_()
-            with nn.engine(run):
-                output = function(given, weight)
-                with forward_ad.dual_level():
-                    (dual,) = torch.autograd.grad(output, given, forward_ad.make_dual(grad_output, tangent))
-                    found.append(forward_ad.unpack_dual(dual).tangent)
+            output = under(run, function)(given, weight)
+            with forward_ad.dual_level():
+                (dual,) = torch.autograd.grad(output, given, forward_ad.make_dual(grad_output, tangent))
+                found.append(forward_ad.unpack_dual(dual).tangent)
         torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)

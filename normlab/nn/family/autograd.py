@@ -15,8 +15,8 @@ from torch import Tensor
 from normlab.nn import engines
 from normlab.nn.family import launched, vectorised
 from normlab.nn.family.norms import Given, Norm
-from normlab.nn.shapes import Gradients
-from normlab.nn.watchers import more_than_one
+from normlab.nn.shapes import Gradients, Parameter
+from normlab.nn.watchers import in_a_graph, more_than_one
 
 
 def chosen(x: Tensor) -> ModuleType:
@@ -54,4 +54,15 @@ def gradients(ctx: Any, grad_output: Tensor, once: Callable[..., Gradients]) -> 
         once = vectorised.backward
         if norm.own:  # so that the gradient knows how they depend on x
             mean, invvar = vectorised.statistics(x, norm, eps)
+    elif in_a_graph(grad_output):
+        once = by_operator
     return once(grad_output, x, mean, invvar, norm, weight, bias)
+
+
+def by_operator(
+    grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, *affine: Parameter
+) -> Gradients:
+    """Gradients of x, weight and bias, for a graph."""
+    grad_input, *others = torch.ops.normlab.family_norm_backward(grad_output, x, mean, invvar, *norm, *affine)
+    grad_weight, grad_bias = (None if parameter is None else others.pop(0) for parameter in affine)
+    return grad_input, grad_weight, grad_bias

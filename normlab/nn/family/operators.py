@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from normlab.nn.family import vectorised
-from normlab.nn.family.autograd import chosen, gradients
+from normlab.nn.family.autograd import by_operator, chosen, gradients
 from normlab.nn.family.norms import Given, Norm
-from normlab.nn.shapes import Gradients, Parameter
 
 
 def apply(norm: Norm, given: Given) -> Tensor:
@@ -91,14 +90,8 @@ def _save(ctx: Any, inputs: tuple, output: tuple) -> None:
 def _backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     if grad_output is None:
         return (None,) * 10
-    grad_input, *affine = gradients(ctx, grad_output, _once)
+    grad_input, *affine = gradients(ctx, grad_output, by_operator)
     return *[None] * 3, grad_input, None, None, *affine, None, None
-
-
-def _once(grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, *affine: Parameter) -> Gradients:
-    grad_input, *others = torch.ops.normlab.family_norm_backward(grad_output, x, mean, invvar, *norm, *affine)
-    grad_weight, grad_bias = (None if parameter is None else others.pop(0) for parameter in affine)
-    return grad_input, grad_weight, grad_bias
 
 
 family_norm.register_autograd(_backward, setup_context=_save)

@@ -2,10 +2,12 @@
 
 import copy
 import warnings
+from functools import partial
 
 import pytest
 import torch
 from functorch.compile import make_boxed_compiler
+from torch._dynamo import compiled_autograd
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -72,6 +74,20 @@ def test_compile_keeps_the_operator_in_both_graphs_and_shapes_dynamic(norm):
     assert graphs == [[FORWARD], [BACKWARD]]  # and no more: nothing was compiled again
     x = torch.randn(2, 4, 3, 3)
     torch.testing.assert_close(torch.compile(twin.eval(), fullgraph=True, backend="aot_eager")(x), plain.eval()(x))
+
+
+@pytest.mark.parametrize("engine", ["auto", "simulator"])
+@pytest.mark.parametrize("norm", NORMS, ids=lambda norm: type(norm).__name__)
+def test_graphs_hold_the_operators_and_no_values(norm, engine):
+    norm, (x, other) = copy.deepcopy(norm).eval(), torch.randn(2, 2, 4, 3, 3)
+    with nn.engine(engine):
+        backward = partial(torch.autograd.grad, norm(x.requires_grad_()), x, retain_graph=True)
+        graphs = make_fx(backward)(x.detach()), make_fx(norm.requires_grad_(False), pre_dispatch=True)(x.detach())
+        torch.testing.assert_close(graphs[0](other), backward(other))
+        torch.testing.assert_close(graphs[1](other), norm(other))
+        with compiled_autograd._enable(partial(torch.compile, backend="eager", fullgraph=True)):
+            norm(x).backward(other)
+        torch.testing.assert_close(x.grad, *backward(other))
 
 
 def test_export_knows_the_operator_and_updates_the_buffers():
