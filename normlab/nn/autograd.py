@@ -15,7 +15,7 @@ from torch import Tensor
 from normlab.keeping import Kept
 from normlab.nn import engines, gradients
 from normlab.nn.shapes import MemoryEfficient, Owners, Parameter, Shape
-from normlab.nn.watchers import in_a_graph
+from normlab.nn.watchers import onlooker
 from normlab.replay import Recording
 
 How: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Owners]
@@ -46,7 +46,7 @@ class Norm(torch.autograd.Function):
         else:
             output, mean, invvar = recording(pointers)
         ctx.set_materialize_grads(False)
-        if memory_efficient == "exact" and run.nothing_to_keep(x, weight, bias, eps, owners):
+        if memory_efficient == "exact" and run.nothing_to_keep(x, weight, bias, eps, recording, pointers):
             memory_efficient = True
         if memory_efficient == "exact":
             columns, values = run.keep(x, mean, invvar, shape, weight, bias, eps, owners)
@@ -69,10 +69,12 @@ class Norm(torch.autograd.Function):
         """Gradients of x, weight and bias."""
         run, recording, how = ctx.how
         tensors = ctx.saved_tensors
-        if grad_output is None or gradients.is_composed(grad_output, grad_invvar, grad_values):
+        alone = grad_invvar is None and grad_values is None
+        looks_on = onlooker(grad_output) if grad_output is not None and alone else "all"
+        if grad_output is None or looks_on == "all":
             result = gradients.composed(grad_output, grad_invvar, grad_values, gradients.Saved(*tensors), how)
             return *result, None, None, None
-        if in_a_graph(grad_output):
+        if looks_on == "graph":
             return *gradients.in_graph(grad_output, gradients.Saved(*tensors), how), None, None, None
         dtype, shape, eps, rms, memory_efficient = how
         before: tuple[Recording, ...] = ()

@@ -14,6 +14,7 @@ from normlab.keeping import Kept
 from normlab.nn import engines, gradients, vectorised
 from normlab.nn.gradients import How, Saved
 from normlab.nn.shapes import MemoryEfficient, Owners, Parameter, Shape
+from normlab.nn.watchers import onlooker
 
 
 def norm(
@@ -174,9 +175,10 @@ def _gradients(
 ) -> tuple[Parameter, Parameter, Parameter]:
     """Of x, weight and bias."""
     saved = Saved(*ctx.saved_tensors)
-    if grad_output is None or gradients.is_composed(grad_output, grad_invvar, grad_values):
-        return gradients.composed(grad_output, grad_invvar, grad_values, saved, ctx.how)
-    return gradients.in_graph(grad_output, saved, ctx.how)
+    alone = grad_invvar is None and grad_values is None
+    if grad_output is not None and alone and onlooker(grad_output) != "all":
+        return gradients.in_graph(grad_output, saved, ctx.how)
+    return gradients.composed(grad_output, grad_invvar, grad_values, saved, ctx.how)
 
 
 def _layer_norm_backward(ctx: Any, grad_output: Tensor | None, _: Any, *grad_invvar: Any) -> tuple[Parameter, ...]:

@@ -1,7 +1,8 @@
 """The gradients of a norm where somebody looks on, beside those that `normlab.nn.engines` computes straight away.
 
 Second derivatives, batches of gradients and tangents need all operations to be seen: `composed`. A graph that holds a
-backward needs one operator: `in_graph`. Both take what a norm has saved, whoever it was: `Saved`.
+backward needs one operator: `in_graph`. Both take what a norm has saved, whoever it was: `Saved`. Which of them it is,
+`normlab.nn.watchers.onlooker` says; but from gradients at invvar or the kept x̂ there is `composed` alone.
 """
 
 from typing import NamedTuple
@@ -12,7 +13,6 @@ from torch import Tensor
 from normlab.keeping import Kept
 from normlab.nn import vectorised
 from normlab.nn.shapes import Gradients, MemoryEfficient, Parameter, Shape
-from normlab.nn.watchers import more_than_one
 
 
 class Saved(NamedTuple):
@@ -40,12 +40,6 @@ class How(NamedTuple):
     eps: float
     rms: bool
     memory_efficient: MemoryEfficient
-
-
-def is_composed(grad_output: Tensor, grad_invvar: Tensor | None, grad_values: Tensor | None) -> bool:
-    """Must the gradients be composed of operations, which PyTorch differentiates, batches or gives tangents?"""
-    further = grad_invvar is not None or grad_values is not None
-    return further or torch.is_grad_enabled() or more_than_one(grad_output)
 
 
 def composed(

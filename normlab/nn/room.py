@@ -42,6 +42,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from normlab.keeping import Kept, asking, keep_columns
 from normlab.kernels.exact.choose import NEAR
 from normlab.nn.shapes import Owners, Parameter
+from normlab.replay import Recording
 
 GRAIN = 8  # columns: so that few capacities occur, each of which is prepared once
 QUIET = 7  # forwards between two that ask, while no optimizer steps
@@ -109,25 +110,25 @@ class Steady:
         # by where they lie, and as what: weak references, `torch.utils.swap_tensors` would refuse
         self._known = [None if one is None else (_key(one), _place(one)) for one in parameters]
         self._count = len(self._known) - self._known.count(None)
+        self._recorded: tuple | None = None  # what was asked last, and their versions then
+        self._seen: tuple = ()
         self._asked = -1  # after how many steps the GPU was asked
         self._quiet = 0  # how many more forwards need not ask
 
-    def asked_again(self, weight: Parameter, bias: Parameter, kind: tuple) -> bool:
+    def asked_again(
+        self,
+        x: Tensor,
+        weight: Parameter,
+        bias: Parameter,
+        eps: float,
+        recording: Recording | None,
+        pointers: list[int],
+    ) -> bool:
         """Is there nothing to keep, as the last times? The GPU counts again where it may find another number."""
         room = self.room
         with _lock:
-            versions = room.versions
-            if len(versions) != self._count:  # those of other parameters with it
-                return False
-            for parameter, known in zip((weight, bias), self._known, strict=True):
-                if known is None or parameter is None:
-                    if known is not parameter:  # one of them is there: gone is not the same as never there
-                        return False
-                    continue
-                key, place = known
-                if parameter._version != versions.get(key) or _place(parameter) != place:
-                    return False
-            if kind != self.kind or room.is_gone() or room.offered():
+            same = self._are_these(x, weight, bias, eps, recording, pointers)
+            if not same or room.is_gone() or room.offered():
                 return False
             if not torch.cuda.is_current_stream_capturing():  # what is captured is asked in each replay, not now
                 if self._quiet > 0 and self._asked == room.steps:
@@ -135,6 +136,31 @@ class Steady:
                     return True
                 self._quiet, self._asked = QUIET, room.steps
         self._ask()
+        return True
+
+    def _are_these(
+        self,
+        x: Tensor,
+        weight: Parameter,
+        bias: Parameter,
+        eps: float,
+        recording: Recording | None,
+        pointers: list[int],
+    ) -> bool:
+        """Are these the parameters, and unchanged? The recording of their forward tells all but where they lie."""
+        versions = self.room.versions
+        seen = None if weight is None else weight._version, None if bias is None else bias._version
+        if recording is not None and (recording, versions, pointers[1 : 1 + self._count]) == self._recorded:
+            return seen == self._seen
+        if (x.dtype, eps) != self.kind or len(versions) != self._count:  # those of other parameters with it
+            return False
+        for parameter, known, version in zip((weight, bias), self._known, seen, strict=True):
+            if known is None or parameter is None:
+                if known is not parameter:  # one of them is there: gone is not the same as never there
+                    return False
+            elif version != versions.get(known[0]) or _place(parameter) != known[1]:
+                return False
+        self._recorded, self._seen = (recording, versions, pointers[1 : 1 + self._count]), seen
         return True
 
 
@@ -182,10 +208,15 @@ def keep(owners: Owners, given: tuple) -> Kept:
     return kept
 
 
-def nothing_to_keep(x: Tensor, weight: Parameter, bias: Parameter, eps: float, owners: Owners) -> bool:
-    """Is nothing to be kept, as the last times, and the GPU asked again if need be? If not, `keep` has it all to do."""
+def nothing_to_keep(
+    x: Tensor, weight: Parameter, bias: Parameter, eps: float, recording: Recording | None, pointers: list[int]
+) -> bool:
+    """Is nothing to be kept, as the last times, and the GPU asked again if need be? If not, `keep` has it all to do.
+
+    recording: the forward's, if it had one, which was called with these addresses, of x first.
+    """
     steady = _steady.get(id(bias if weight is None else weight))
-    return steady is not None and steady.asked_again(weight, bias, (x.dtype, eps))
+    return steady is not None and steady.asked_again(x, weight, bias, eps, recording, pointers)
 
 
 def _note(room: Room, given: tuple) -> None:

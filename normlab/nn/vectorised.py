@@ -99,7 +99,7 @@ def keep(
     return Kept(columns.to(torch.int32), xhat.to(dtype).contiguous())
 
 
-def nothing_to_keep(x: Tensor, weight: Parameter, bias: Parameter, eps: float, owners: Owners) -> bool:
+def nothing_to_keep(*given: object) -> bool:
     """As `normlab.nn.launched.nothing_to_keep`; here nothing is remembered."""
     return False
 

@@ -1,5 +1,7 @@
 """Who looks on while a norm is computed: graphs, which want to see operators, and transforms, which want to see all."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -32,8 +34,15 @@ def batched(gradient: Tensor) -> bool:
     return _of_grads_batched(gradient) or _of_torch_func(gradient)
 
 
-def more_than_one(gradient: Tensor) -> bool:
-    """Is it a batch of them, or one with a tangent? A backward is not told otherwise that somebody looks on."""
-    if torch.compiler.is_compiling():  # which could not look into what follows; compiled autograd has neither
-        return False
-    return forward_ad._current_level >= 0 or batched(gradient)
+def onlooker(gradient: Tensor) -> Literal["graph", "all"] | None:
+    """Who looks on while gradients are computed from this one, of which a backward is not told otherwise.
+
+    "all": who has to see each operation, for second derivatives, for a batch of gradients, or for one with a tangent.
+    """
+    if torch.is_grad_enabled():
+        return "all"
+    if torch.compiler.is_compiling():  # which knows neither of the others, and could not look into what asks for them
+        return "graph"
+    if forward_ad._current_level >= 0 or batched(gradient):
+        return "all"
+    return "graph" if in_a_graph(gradient) else None

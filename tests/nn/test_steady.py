@@ -256,6 +256,32 @@ def test_what_threads_share_changes_under_the_lock_alone(kept, monkeypatch):
         gc.collect()
 
 
+@pytest.mark.parametrize("changed", ["weight", "bias"])
+def test_a_recorded_forward_is_known_by_addresses_and_versions(changed, kept):
+    """As on a GPU, where a recording tells shapes, strides and dtypes."""
+    norm, x = norm_of(), torch.randn(1, COLUMNS, requires_grad=True)
+    for _ in range(3):
+        gradients(norm, x)
+    steady, recording = room._steady[id(norm.weight)], object()
+
+    def asks(recording=recording):
+        pointers = [tensor.data_ptr() for tensor in (x, norm.weight, norm.bias)]
+        return steady.asked_again(x, norm.weight, norm.bias, norm.eps, recording, [*pointers, 1, 2, 3])
+
+    assert [asks(), asks()] == [True, True]
+    Changes(norm.weight, norm.bias).step(lambda parameter: parameter.mul_(0.9))
+    assert [asks(), asks()] == [True, True]
+    parameter = getattr(norm, changed)
+    own = parameter.data
+    parameter.data = own.clone()
+    assert [asks(), asks()] == [False, False]
+    parameter.data = own
+    assert asks()
+    with torch.no_grad():
+        parameter[3] = 0
+    assert [asks(), asks(object())] == [False, False]
+
+
 def test_its_parameters_may_be_swapped(kept):
     """`torch.utils.swap_tensors`, by which modules move where `torch.__future__` says so, refuses weak references."""
     norm, x = norm_of(), torch.randn(1, COLUMNS, requires_grad=True)

@@ -16,7 +16,7 @@ from normlab.nn import engines
 from normlab.nn.family import launched, vectorised
 from normlab.nn.family.norms import Given, Norm
 from normlab.nn.shapes import Gradients, Parameter
-from normlab.nn.watchers import in_a_graph, more_than_one
+from normlab.nn.watchers import onlooker
 
 
 def chosen(x: Tensor) -> ModuleType:
@@ -50,12 +50,13 @@ def gradients(ctx: Any, grad_output: Tensor, once: Callable[..., Gradients]) -> 
     """
     x, mean, invvar, weight, bias = ctx.saved_tensors
     norm, eps = ctx.how
-    if torch.is_grad_enabled() or more_than_one(grad_output):
+    looks_on = onlooker(grad_output)
+    if looks_on == "graph":
+        once = by_operator
+    elif looks_on == "all":
         once = vectorised.backward
         if norm.own:  # so that the gradient knows how they depend on x
             mean, invvar = vectorised.statistics(x, norm, eps)
-    elif in_a_graph(grad_output):
-        once = by_operator
     return once(grad_output, x, mean, invvar, norm, weight, bias)
 
 
