@@ -15,7 +15,7 @@ from torch import Tensor
 from normlab.keeping import Kept
 from normlab.nn import engines, gradients
 from normlab.nn.shapes import MemoryEfficient, Owners, Parameter, Shape
-from normlab.nn.watchers import onlooker
+from normlab.nn.watchers import onlooker, unwatched
 from normlab.replay import Recording
 
 How: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Owners]
@@ -69,25 +69,25 @@ class Norm(torch.autograd.Function):
         """Gradients of x, weight and bias."""
         run, recording, how = ctx.how
         tensors = ctx.saved_tensors
-        alone = grad_invvar is None and grad_values is None
-        looks_on = onlooker(grad_output) if grad_output is not None and alone else "all"
+        dtype, shape, eps, rms, memory_efficient = how
+        looks_on: str | None = "all"
+        if grad_output is not None and grad_invvar is None and grad_values is None:
+            if recording is not None and unwatched() and not torch.is_grad_enabled():
+                followed = recording.followed(memory_efficient, (grad_output, *tensors))
+                if followed is not None:
+                    return *followed, None, None, None
+            looks_on = onlooker(grad_output)
         if grad_output is None or looks_on == "all":
             result = gradients.composed(grad_output, grad_invvar, grad_values, gradients.Saved(*tensors), how)
-            return *result, None, None, None
-        if looks_on == "graph":
-            return *gradients.in_graph(grad_output, gradients.Saved(*tensors), how), None, None, None
-        dtype, shape, eps, rms, memory_efficient = how
-        before: tuple[Recording, ...] = ()
-        if recording is not None:
-            followed = recording.followed(memory_efficient, (grad_output, *tensors))
-            if followed is not None:
-                return *followed, None, None, None
-            before = (recording,)
-        saved, invvar, weight, bias, columns, values, mean = tensors
-        kept = None if columns is None else Kept(columns, values)
-        result = run.backward(
-            grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, kept, dtype, *before
-        )
+        elif looks_on == "graph":
+            result = gradients.in_graph(grad_output, gradients.Saved(*tensors), how)
+        else:
+            saved, invvar, weight, bias, columns, values, mean = tensors
+            kept = None if columns is None else Kept(columns, values)
+            before = () if recording is None else (recording,)
+            result = run.backward(
+                grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, kept, dtype, *before
+            )
         return *result, None, None, None
 
 

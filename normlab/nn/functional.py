@@ -19,13 +19,12 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from normlab import ops, replay
 from normlab.nn import autograd, checks, custom, dtypes, engines, vectorised
 from normlab.nn.dtypes import Rule
 from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
-from normlab.nn.watchers import PLAIN, in_a_graph, transformed
+from normlab.nn.watchers import PLAIN, in_a_graph, transformed, unwatched
 from normlab.replay import Recording
 
 NormalizedShape: TypeAlias = int | Sequence[int]
@@ -207,16 +206,14 @@ def _recorded(
 
     Once the checks have passed it, nothing of what they look at is any different: that saves a tenth of a small call.
     """
-    if in_a_graph(x) or not engines.by_kernels(x) or type(eps) is not float:
-        return None, []
-    if forward_ad._current_level >= 0:
+    if not unwatched() or not engines.by_kernels(x) or type(eps) is not float:
         return None, []
     latest = replay.latest(shape, eps, rms, weight is None, bias is None, torch.is_grad_enabled())
     tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
     recording, pointers = latest.find(tensors)
     if recording is not None:
         return recording, pointers
-    if torch._C._is_any_autocast_enabled() or transformed():
+    if torch._C._is_any_autocast_enabled() or transformed() or in_a_graph(x):
         return None, []
     key, pointers = ops.forward_signature(x, shape, weight, bias, eps, rms)
     recording = replay.find(key)

@@ -71,11 +71,10 @@ def in_graph(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
     """Gradients of x, weight and bias, by an operator."""
     tensor, invvar, weight, bias, columns, values, mean = saved
     dtype, shape, eps, rms, memory_efficient = how
-    grad_input, *others = torch.ops.normlab.norm_backward(
+    found = torch.ops.normlab.norm_backward(
         grad_output, tensor, mean, invvar, columns, values, shape, weight, bias, eps, rms, bool(memory_efficient), dtype
     )
-    grad_weight, grad_bias = (None if parameter is None else others.pop(0) for parameter in (weight, bias))
-    return grad_input, grad_weight, grad_bias
+    return found[0], None if weight is None else found[1], None if bias is None else found[-1]
 
 
 def _through_saved(grad_invvar: Tensor | None, grad_values: Tensor | None, saved: Saved, how: How) -> Tensor:

@@ -24,6 +24,13 @@ def in_a_graph(x: Tensor) -> bool:
     return modes and any(torch._C._get_dispatch_mode(kind) is not None for kind in _TRACERS)
 
 
+def unwatched() -> bool:
+    """Does nobody look on of whom a recording's shortcut would not know? It sees other tensors, and what wraps them."""
+    if torch.compiler.is_compiling():  # which could not look into what follows
+        return False
+    return forward_ad._current_level < 0 and not torch._C._len_torch_dispatch_stack()
+
+
 def transformed() -> bool:
     """Does torch.func, or forward mode, look on?"""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0

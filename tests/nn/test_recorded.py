@@ -2,12 +2,15 @@
 
 import gc
 import weakref
+from functools import partial
 
 import pytest
 import torch
 from engine.fake_driver import fake_driver
 from engine.fake_torch import fake_home
+from torch._dynamo import compiled_autograd
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from normlab import nn, ops, replay
 from normlab.nn import checks, functional
@@ -216,10 +219,38 @@ def test_what_looks_on_is_noticed_after_right_calls_too(straight):
     with forward_ad.dual_level():
         dual = layer(False)(forward_ad.make_dual(x, torch.ones_like(x)), weight, bias)
         assert forward_ad.unpack_dual(dual).tangent is not None
+    for early in (False, True):
+        graph = make_fx(layer(False), pre_dispatch=early)(x, weight, bias)
+        torch.testing.assert_close(graph(-x, weight, bias), layer(False)(-x, weight, bias))
     assert layer(False)(x.requires_grad_(), weight, bias).requires_grad
     with torch.no_grad():
         assert not layer(False)(x, weight, bias).requires_grad
     assert functional._recorded(x, (SHAPE[1],), weight, bias, 1e-5, False)[0] is not None  # it was there to be taken
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True])
+def test_what_looks_on_a_backward_is_noticed_after_right_calls_too(straight, memory_efficient):
+    x, (grad, other) = torch.randn(SHAPE, requires_grad=True), torch.randn(2, *SHAPE)
+    weight, bias = torch.randn(SHAPE[1], requires_grad=True), torch.randn(SHAPE[1])
+    for _ in range(4):
+        output = layer(memory_efficient)(x, weight, bias)
+        want = torch.autograd.grad(output, (x, weight), grad, retain_graph=True)
+
+    def backward(grad):
+        return torch.autograd.grad(output, (x, weight), grad, retain_graph=True)
+
+    both = torch.stack([grad, other])
+    for early in (False, True):
+        torch.testing.assert_close(make_fx(backward, pre_dispatch=early)(other)(grad), want)
+    batched = partial(torch.autograd.grad, output, (x, weight), retain_graph=True, is_grads_batched=True)
+    for several in (torch.func.vmap(backward)(both), batched(both)):
+        torch.testing.assert_close(tuple(one[0] for one in several), want, rtol=1e-4, atol=1e-5)
+    with forward_ad.dual_level():
+        dual = backward(forward_ad.make_dual(grad, other))[0]
+        torch.testing.assert_close(forward_ad.unpack_dual(dual).tangent, backward(other)[0], rtol=1e-4, atol=1e-5)
+    with compiled_autograd._enable(partial(torch.compile, backend="eager", fullgraph=True)):
+        torch.testing.assert_close(backward(grad), want)
+    torch.compiler.reset()
 
 
 @pytest.mark.parametrize("memory_efficient", [False, True])

@@ -61,9 +61,8 @@ def gradients(ctx: Any, grad_output: Tensor, once: Callable[..., Gradients]) -> 
 
 
 def by_operator(
-    grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, *affine: Parameter
+    grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, weight: Parameter, bias: Parameter
 ) -> Gradients:
     """Gradients of x, weight and bias, for a graph."""
-    grad_input, *others = torch.ops.normlab.family_norm_backward(grad_output, x, mean, invvar, *norm, *affine)
-    grad_weight, grad_bias = (None if parameter is None else others.pop(0) for parameter in affine)
-    return grad_input, grad_weight, grad_bias
+    found = torch.ops.normlab.family_norm_backward(grad_output, x, mean, invvar, *norm, weight, bias)
+    return found[0], None if weight is None else found[1], None if bias is None else found[-1]
