@@ -87,11 +87,15 @@ def check_suffix(path: Path) -> None:
 
 
 def _panel(panel: Any, rows: list[dict[str, Any]], widths: list[int]) -> None:
-    """One curve for each contender; where it is wrong or unable, the curve has a gap."""
+    """One curve for each contender; where it is wrong or unable, the curve has a gap.
+
+    Several records may have rows of a width: a contender's curve knows those that it took part in.
+    """
     panel.axhline(1.0, color=INK, linewidth=0.8, linestyle=":")
-    positions = [widths.index(row["n2"]) for row in rows]
     for name in dict.fromkeys(name for row in rows for name in row["contenders"]):
-        heights = [row["contenders"].get(name, {}).get("of_copy", float("nan")) for row in rows]
+        own = [row for row in rows if name in row["contenders"] or not row["contenders"]]
+        positions = [widths.index(row["n2"]) for row in own]
+        heights = [row["contenders"].get(name, {}).get("of_copy", float("nan")) for row in own]
         mine = name in (OURS, RECOMPUTED)
         panel.plot(
             positions,

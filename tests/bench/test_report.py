@@ -267,6 +267,22 @@ def test_the_plot_has_a_panel_for_each_norm_direction_and_dtype_and_every_conten
     assert "64" not in words
 
 
+def test_a_curve_has_a_gap_where_nothing_was_measured_and_none_where_another_record_has_others():
+    from matplotlib.figure import Figure
+
+    panel, rows = Figure().subplots(), [
+        {"n2": 64, "contenders": {"normlab": {"of_copy": 0.9}, "torch": {"of_copy": 0.5}}},
+        {"n2": 64, "contenders": {"normlab": {"of_copy": 0.9}, "quack": {"of_copy": 0.7}}},
+        {"n2": 128, "contenders": {}},
+        {"n2": 256, "contenders": {"normlab": {"of_copy": 0.9}, "torch": {"status": "wrong"}}},
+    ]  # fmt: skip
+    plots._panel(panel, rows, [64, 128, 256])
+    curves = {line.get_label(): line.get_xydata().tolist() for line in panel.get_lines()}
+    assert str(curves["normlab"]) == "[[0.0, 0.9], [0.0, 0.9], [1.0, nan], [2.0, 0.9]]"
+    assert str(curves["torch"]) == "[[0.0, 0.5], [1.0, nan], [2.0, nan]]"
+    assert str(curves["quack"]) == "[[0.0, 0.7], [1.0, nan]]"
+
+
 def test_without_a_norm_record_or_with_another_suffix_there_is_no_plot(norm_record, ladder_record, tmp_path):
     with pytest.raises(ValueError, match="a plot needs a record of `normlab bench norm`"):
         plots.draw([ladder_record], tmp_path / "x.svg")
