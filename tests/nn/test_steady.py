@@ -264,17 +264,18 @@ def test_a_recorded_forward_is_known_by_addresses_and_versions(changed, kept):
         gradients(norm, x)
     steady, recording = room._steady[id(norm.weight)], object()
 
-    def asks(recording=recording):
-        pointers = [tensor.data_ptr() for tensor in (x, norm.weight, norm.bias)]
-        return steady.asked_again(x, norm.weight, norm.bias, norm.eps, recording, [*pointers, 1, 2, 3])
+    def asks(recording=recording, eps=norm.eps):
+        pointers = [tensor.data_ptr() for tensor in (x, norm.weight, norm.bias)] if recording else []
+        return steady.asked_again(x, norm.weight, norm.bias, eps, recording, [*pointers, 1, 2, 3])
 
     assert [asks(), asks()] == [True, True]
     Changes(norm.weight, norm.bias).step(lambda parameter: parameter.mul_(0.9))
     assert [asks(), asks()] == [True, True]
+    assert [asks(object(), 2 * norm.eps), asks(), asks(None)] == [False, True, True]
     parameter = getattr(norm, changed)
     own = parameter.data
     parameter.data = own.clone()
-    assert [asks(), asks()] == [False, False]
+    assert [asks(None), asks(), asks()] == [False, False, False]
     parameter.data = own
     assert asks()
     with torch.no_grad():

@@ -6,8 +6,8 @@ blocks exchange their sums through each other's shared memory, still with one ba
 is in registers its place is free, and the same vector of the next row is fetched into it. A thread with few enough
 takes all of its vectors at once, and the next row travels during the whole of this one; with more, it reads them again
 for every pass, for the last time when it writes the output. The slice's parameters lie beside it, for all rows. Where
-there is one parameter at most, three blocks find room on a multiprocessor: of many rows each cluster then takes one,
-and one block's row travels while the others are at work on theirs.
+there is one parameter at most, three blocks find room on a multiprocessor: of many rows (that fill their slices, or
+these are of 256 threads) each cluster then takes one, and one block's row travels while others are at work on theirs.
 
 With few rows the latency of memory is most of the time. Then smaller blocks on more multiprocessors share a row. But a
 cluster's multiprocessors are neighbours, with one way to memory for all of them. So where others are idle, several
@@ -171,7 +171,8 @@ def spread_out(plan: Plan, n1: int, parameter_bytes: int, processors: int, capab
     one row fetched ahead; but of few rows the last clusters find the GPU half empty. Fractions of a copy, RMSNorm, in
     turn and one row each, n2 = 65536: bfloat16 264 rows 0.956, 0.934, 528 0.961, 0.943, 792 0.929, 0.954, 2,048 0.932,
     0.973; float32 132 rows 0.954, 0.968, 264 0.953, 0.957, 2,048 0.937, 0.988; three slices and rows in turn: 0.919.
-    n2 = 131072: bfloat16 264 rows 0.902, 0.914, 1,024 0.919, 0.963; float32 66 rows 0.892, 0.931.
+    n2 = 131072: bfloat16 264 rows 0.902, 0.914, 1,024 0.919, 0.963; float32 66 rows 0.892, 0.931. MANY lies between: at
+    528 rows of bfloat16 it is too low, for longer ones too high.
     """
     held = plan._replace(parameter_bytes=parameter_bytes)
     neighbours = 1 if 8 * n1 * plan.blocks <= 7 * processors else 2
