@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
+from operator import itemgetter
 from threading import Lock
 from typing import Any
 
@@ -46,18 +47,18 @@ class Recording:
         self._here = [_maker(*one, empty) for one in made]
         self._anywhere = [_maker(*one) for one in made]
         self._launches = launches
-        self._results = results
+        self._results = _chooser(results)
         self._stream = stream_getter()
         self.checked = False
         self._following: dict[Any, Shortcut] = {}  # to what is called with its arguments and results
 
     def __call__(self, pointers: list[int]) -> tuple:
         """The results; `pointers` as `signature` returns them."""
-        makers = self._here if self._device() == self._index else self._anywhere
-        made = [make() for make in makers]
+        made = [make() for make in (self._here if self._device() == self._index else self._anywhere)]
         pointers += [tensor.data_ptr() for tensor in made]
         self._queue(pointers)
-        return tuple([None if position is None else made[position] for position in self._results])
+        made.append(None)  # for results that there are none of
+        return self._results(made)
 
     def follow(self, how: Any, recording: "Recording", tensors: Sequence[Any]) -> None:
         """Note what followed this call: a call with these tensors, some of them None, in their signature's order.
@@ -327,6 +328,14 @@ class Recorder:
             )
         results = [None if position is None else sources[given + position] - given for position in self._results]
         return Recording(self.home.index, made, self._launches, results)
+
+
+def _chooser(positions: list[int | None]) -> Callable[[list], tuple]:
+    """What makes a tuple of some elements of a list; of the last one for None."""
+    chosen = [-1 if position is None else position for position in positions]
+    if len(chosen) > 1:
+        return itemgetter(*chosen)
+    return lambda made: tuple([made[position] for position in chosen])
 
 
 def _maker(tensor: Any, zero: bool, empty: Any = None) -> Callable[[], Any]:

@@ -69,7 +69,7 @@ class Room:
         self.hidden = False  # may a step change the parameters, and the versions do not show it?
         self.steps = 0  # of any optimizer
         self.shown = 0  # those that the versions have shown
-        self._read = self.counts.numpy().data  # the same memory: read in a twentieth of a tensor's time
+        self.numbers = self.counts.numpy().data  # the same memory: read in a twentieth of a tensor's time
         self._lost = 0
         self._told = 0, 0  # steps and shown when the capacity was found
 
@@ -79,7 +79,7 @@ class Room:
 
     def offered(self) -> int:
         """Room for the columns at risk or near it; warns if some found none since it was last asked."""
-        lost = self._read[1]
+        lost = self.numbers[1]
         if lost > self._lost:
             without_room, self._lost = lost - self._lost, lost
             self.hidden |= not self.shown
@@ -91,7 +91,7 @@ class Room:
             )
         steps, shown = self._told
         if shown != self.shown or (self.hidden and steps != self.steps and not _second_run()):
-            self.capacity = -(-(self._read[0] // NEAR) // GRAIN) * GRAIN
+            self.capacity = -(-(self.numbers[0] // NEAR) // GRAIN) * GRAIN
             self._told = self.steps, self.shown
         return self.capacity
 
@@ -110,8 +110,8 @@ class Steady:
         # by where they lie, and as what: weak references, `torch.utils.swap_tensors` would refuse
         self._known = [None if one is None else (_key(one), _place(one)) for one in parameters]
         self._count = len(self._known) - self._known.count(None)
-        self._recorded: tuple | None = None  # what was asked last, and their versions then
-        self._seen: tuple = ()
+        self._call: tuple | None = None  # a recorded forward of these parameters, and where they lay
+        self._last: tuple | None = None  # all that the answer depends on, when it was last found
         self._asked = -1  # after how many steps the GPU was asked
         self._quiet = 0  # how many more forwards need not ask
 
@@ -126,11 +126,17 @@ class Steady:
     ) -> bool:
         """Is there nothing to keep, as the last times? The GPU counts again where it may find another number."""
         room = self.room
+        call = recording, pointers[1 : 1 + self._count]
+        seen = None if weight is None else weight._version, None if bias is None else bias._version
+        now = call, seen, room.steps, room.numbers[1]
+        if now == self._last and self._quiet > 0 and not (room.is_gone() or torch.cuda.is_current_stream_capturing()):
+            self._quiet -= 1
+            return True
         with _lock:
-            same = self._are_these(x, weight, bias, eps, recording, pointers)
-            if not same or room.is_gone() or room.offered():
+            if not self._are_these(x, weight, bias, eps, call, seen) or room.is_gone() or room.offered():
                 return False
             if not torch.cuda.is_current_stream_capturing():  # what is captured is asked in each replay, not now
+                self._last = None if recording is None or room.hidden else now
                 if self._quiet > 0 and self._asked == room.steps:
                     self._quiet -= 1
                     return True
@@ -138,30 +144,20 @@ class Steady:
         self._ask()
         return True
 
-    def _are_these(
-        self,
-        x: Tensor,
-        weight: Parameter,
-        bias: Parameter,
-        eps: float,
-        recording: Recording | None,
-        pointers: list[int],
-    ) -> bool:
-        """Are these the parameters, and unchanged? The recording of their forward tells all but where they lie."""
+    def _are_these(self, x: Tensor, weight: Parameter, bias: Parameter, eps: float, call: tuple, seen: tuple) -> bool:
+        """Are these the parameters, and unchanged? A recorded forward and their addresses tell all but versions."""
         versions = self.room.versions
-        seen = None if weight is None else weight._version, None if bias is None else bias._version
-        if recording is not None and (recording, versions, pointers[1 : 1 + self._count]) == self._recorded:
-            return seen == self._seen
-        if (x.dtype, eps) != self.kind or len(versions) != self._count:  # those of other parameters with it
-            return False
-        for parameter, known, version in zip((weight, bias), self._known, seen, strict=True):
-            if known is None or parameter is None:
-                if known is not parameter:  # one of them is there: gone is not the same as never there
-                    return False
-            elif version != versions.get(known[0]) or _place(parameter) != known[1]:
+        if call[0] is None or call != self._call:
+            if (x.dtype, eps) != self.kind or len(versions) != self._count:  # those of other parameters with it
                 return False
-        self._recorded, self._seen = (recording, versions, pointers[1 : 1 + self._count]), seen
-        return True
+            for parameter, known in zip((weight, bias), self._known, strict=True):
+                if known is None or parameter is None:
+                    if known is not parameter:  # one of them is there: gone is not the same as never there
+                        return False
+                elif _place(parameter) != known[1]:
+                    return False
+            self._call = call
+        return [version for version in seen if version is not None] == [*versions.values()]
 
 
 _rooms: dict[tuple[Key | None, Key | None, Kind], Room] = {}

@@ -2,6 +2,7 @@
 
 import gc
 import warnings
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -16,9 +17,12 @@ from normlab.nn import launched, room
 COLUMNS = 97  # and one row: for which kernels have few threads, 64 a forward
 
 
-@pytest.fixture
-def kept(monkeypatch):
-    """How many columns `room.keep` kept, call by call: nothing where the shortcut was taken."""
+@pytest.fixture(params=[False, True], ids=["", "recorded"])
+def kept(monkeypatch, request):
+    """How many columns `room.keep` kept, call by call: nothing where the shortcut was taken.
+
+    On a GPU forwards are recorded, and a recording tells all of its signature: so does a stand-in for it here.
+    """
     fake_driver(monkeypatch)
     fake_home(monkeypatch)
     monkeypatch.setattr(keeping, "home_of", ops.home_of)
@@ -33,7 +37,18 @@ def kept(monkeypatch):
         calls.append(len(result.columns))
         return result
 
+    recordings = defaultdict(object)
+
+    def nothing_to_keep(x, weight, bias, eps, recording, pointers):
+        tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
+        kinds = [(tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors]
+        alike = eps, weight is None, bias is None, *kinds
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        return room.nothing_to_keep(x, weight, bias, eps, recordings[alike], [*addresses, 1, 2, 3])
+
     monkeypatch.setattr(launched, "keep", keep)
+    if request.param:
+        monkeypatch.setattr(launched, "nothing_to_keep", nothing_to_keep)
     with using("simulator"), nn.engine("simulator"):
         yield calls
 
@@ -198,6 +213,8 @@ def test_the_gpu_is_asked_where_it_may_have_another_answer(kept, monkeypatch):
     assert [asks(), asks()] == [True, True], "a graph repeats what it captured"
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     assert [asks(), asks()] == [True, False], "and has not run yet"
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert [asks(), asks()] == [True, True], "also between steps"
     assert kept == [0, 0]
 
 
@@ -281,6 +298,22 @@ def test_a_recorded_forward_is_known_by_addresses_and_versions(changed, kept):
     with torch.no_grad():
         parameter[3] = 0
     assert [asks(), asks(object())] == [False, False]
+
+
+def test_after_a_second_run_behind_a_hidden_step_there_may_be_something_to_keep(kept, monkeypatch):
+    """A checkpoint's second run saves what the first one did; the next forward takes the GPU's new word."""
+    norm, x = norm_of(), torch.randn(1, COLUMNS, requires_grad=True)
+    for _ in range(3):
+        gradients(norm, x)
+    known = room._steady[id(norm.weight)].room
+    known.hidden = True
+    Changes(torch.nn.Parameter(torch.ones(1))).step(lambda other: other.mul_(1))
+    monkeypatch.setattr(room, "_second_run", lambda: True)
+    gradients(norm, x)
+    known.counts[0] = 3 * room.NEAR
+    monkeypatch.setattr(room, "_second_run", lambda: False)
+    gradients(norm, x)
+    assert kept == [0, 0, 8]
 
 
 def test_its_parameters_may_be_swapped(kept):
