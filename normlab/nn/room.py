@@ -124,7 +124,10 @@ class Steady:
         recording: Recording | None,
         pointers: list[int],
     ) -> bool:
-        """Is there nothing to keep, as the last times? The GPU counts again where it may find another number."""
+        """Is there nothing to keep, as the last times? The GPU counts again where it may find another number.
+
+        Where nothing has changed since that was last found, under the lock, it is found by one comparison, without.
+        """
         room = self.room
         call = recording, pointers[1 : 1 + self._count]
         seen = None if weight is None else weight._version, None if bias is None else bias._version
