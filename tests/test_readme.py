@@ -77,7 +77,8 @@ def test_hardware_and_trace_agree_in_the_record():
 def test_modules_hold_their_bars_in_the_record():
     """Host time at most 1.5 of torch.nn's; where no column is at risk, "exact" is at most 5 % slower than True.
 
-    The first forward after an optimizer's step queues a kernel more. README says what that took in all runs.
+    The first forward after an optimizer's step queues one kernel more. README says what that took in all runs; 1.65
+    is a bound for the record, from what was measured.
     """
     rows = {(row["norm"], row["dtype"], row["module"]): row for row in record("modules_h200")["rows"]}
     kinds = {key[:2] for key in rows}
@@ -89,6 +90,7 @@ def test_modules_hold_their_bars_in_the_record():
             assert us[name]["device"] <= 1.05 * us["True"]["device"]
         for name in ("False", "True", "exact"):
             assert us[name]["host"] <= 1.5 * us["torch.nn"]["host"]
+        assert us["exact, after a step"]["host"] <= 1.65 * us["torch.nn"]["host"]
 
 
 def test_sanitize_found_every_planted_bug_in_the_record():

@@ -108,7 +108,7 @@ class Steady:
         """parameters: weight and bias. kind: what else the question depends on, of `Kind` all but their dtypes."""
         self.room, self.kind, self._ask = room, kind, ask
         # by where they lie, and as what: weak references, `torch.utils.swap_tensors` would refuse
-        self._known = [None if one is None else (_key(one), _place(one)) for one in parameters]
+        self._known = [None if one is None else _place(one) for one in parameters]
         self._count = len(self._known) - self._known.count(None)
         self._call: tuple | None = None  # a recorded forward of these parameters, and where they lay
         self._last: tuple | None = None  # all that the answer depends on, when it was last found
@@ -126,12 +126,13 @@ class Steady:
     ) -> bool:
         """Is there nothing to keep, as the last times? The GPU counts again where it may find another number.
 
-        Where nothing has changed since that was last found, under the lock, it is found by one comparison, without.
+        If nothing has changed since the answer was last found under the lock, one comparison finds it without the lock.
+        Threads that share a norm may then count their forwards a few too low before they ask.
         """
         room = self.room
         call = recording, pointers[1 : 1 + self._count]
         seen = None if weight is None else weight._version, None if bias is None else bias._version
-        now = call, seen, room.steps, room.numbers[1]
+        now = call, seen, room.versions, room.capacity, room.steps, room.numbers[1]
         if now == self._last and self._quiet > 0 and not (room.is_gone() or torch.cuda.is_current_stream_capturing()):
             self._quiet -= 1
             return True
@@ -157,10 +158,10 @@ class Steady:
                 if known is None or parameter is None:
                     if known is not parameter:  # one of them is there: gone is not the same as never there
                         return False
-                elif _place(parameter) != known[1]:
+                elif _place(parameter) != known:
                     return False
             self._call = call
-        return [version for version in seen if version is not None] == [*versions.values()]
+        return [version for version in seen if version is not None] == [*versions.values()]  # weight's first
 
 
 _rooms: dict[tuple[Key | None, Key | None, Kind], Room] = {}

@@ -294,7 +294,7 @@ def test_the_gpu_s_multiprocessors_and_an_address_s_gpu_are_torch_s():
 
 
 def microseconds(*calls):
-    """Of each, the best of rounds taken in turn, for hosts change their pace; nothing in them waits for the GPU."""
+    """The best round of each call. The rounds take turns, for a host may change its pace; none waits for the GPU."""
     best = [float("inf")] * len(calls)
     for _ in range(30):
         for number, call in enumerate(calls):
