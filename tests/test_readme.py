@@ -77,8 +77,7 @@ def test_hardware_and_trace_agree_in_the_record():
 def test_modules_hold_their_bars_in_the_record():
     """Host time at most 1.5 of torch.nn's; where no column is at risk, "exact" is at most 5 % slower than True.
 
-    The first forward after an optimizer's step queues one kernel more. README says what that took in all runs; 1.65
-    is a bound for the record, from what was measured.
+    The first forward after an optimizer's step has a test of its own.
     """
     rows = {(row["norm"], row["dtype"], row["module"]): row for row in record("modules_h200")["rows"]}
     kinds = {key[:2] for key in rows}
@@ -90,7 +89,15 @@ def test_modules_hold_their_bars_in_the_record():
             assert us[name]["device"] <= 1.05 * us["True"]["device"]
         for name in ("False", "True", "exact"):
             assert us[name]["host"] <= 1.5 * us["torch.nn"]["host"]
-        assert us["exact, after a step"]["host"] <= 1.65 * us["torch.nn"]["host"]
+
+
+@pytest.mark.xfail(strict=True, reason='behind an optimizer\'s step "exact" queues one kernel more: 1.45 to 1.53')
+def test_behind_a_step_the_host_s_time_holds_its_bar_in_the_record():
+    """At most 1.5 of torch.nn's. README says what it took in all runs."""
+    rows = {(row["norm"], row["dtype"], row["module"]): row for row in record("modules_h200")["rows"]}
+    for norm, dtype in {key[:2] for key in rows}:
+        ours, theirs = (rows[norm, dtype, name]["host"]["median_us"] for name in ("exact, after a step", "torch.nn"))
+        assert ours <= 1.5 * theirs
 
 
 def test_sanitize_found_every_planted_bug_in_the_record():
