@@ -6,6 +6,7 @@ their own.
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,21 +66,23 @@ class EventTimer:
         self.cuda = torch.cuda
         self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
 
-    def __call__(self, call: Callable[[], Any]) -> Spread:
-        """Seconds of a call."""
+    def __call__(self, call: Callable[[], Any], before: Callable[[], Any] | None = None) -> Spread:
+        """Seconds of a call. `before` is queued before each that is timed, outside the events."""
         call()
-        (second,) = self.samples(call, 1)
+        (second,) = self.samples(call, 1, before)
         if second >= LONG:
-            return spread(self.samples(call, REPETITIONS_OF_LONG))
+            return spread(self.samples(call, REPETITIONS_OF_LONG, before))
         for _ in range(WARM_UP - 2):
             call()
-        return spread(self.samples(call, REPETITIONS))
+        return spread(self.samples(call, REPETITIONS, before))
 
-    def samples(self, call: Callable[[], Any], count: int) -> list[float]:
+    def samples(self, call: Callable[[], Any], count: int, before: Callable[[], Any] | None = None) -> list[float]:
         """Seconds of so many calls, each by itself."""
         pairs = [[self.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
         for begin, end in pairs:
             self.cuda._sleep(HEAD_START)
+            if before is not None:
+                before()
             self.flush.zero_()
             begin.record()
             call()
@@ -88,21 +91,45 @@ class EventTimer:
         return [1e-3 * begin.elapsed_time(end) for begin, end in pairs]
 
 
-def host_time(call: Callable[[], Any], synchronize: Callable[[], Any], calls: int, wait: bool = False) -> Spread:
+def host_time(
+    call: Callable[[], Any],
+    synchronize: Callable[[], Any],
+    calls: int,
+    wait: bool = False,
+    before: Callable[[], Any] | None = None,
+) -> Spread:
     """Time of one call on the host's clock: of `calls` in a row on an idle GPU; with `wait`, until their work is done.
 
-    Few enough calls never fill the GPU's queue, so that the host does not wait for it.
+    Few enough calls never fill the GPU's queue, so that the host does not wait for it. `before` runs before each call,
+    while the clock stands still.
     """
-    for _ in range(calls):
-        call()
+    in_a_row = partial(_in_a_row, call) if before is None else partial(_one_by_one, call, before)
+    in_a_row(calls)
     samples = []
     for _ in range(REPETITIONS):
         synchronize()
-        began = time.perf_counter()
-        for _ in range(calls):
-            call()
+        seconds = in_a_row(calls)
         if wait:
+            began = time.perf_counter()
             synchronize()
-        samples.append((time.perf_counter() - began) / calls)
+            seconds += time.perf_counter() - began
+        samples.append(seconds / calls)
     synchronize()
     return spread(samples)
+
+
+def _in_a_row(call: Callable[[], Any], calls: int) -> float:
+    began = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return time.perf_counter() - began
+
+
+def _one_by_one(call: Callable[[], Any], before: Callable[[], Any], calls: int) -> float:
+    seconds = 0.0
+    for _ in range(calls):
+        before()
+        began = time.perf_counter()
+        call()
+        seconds += time.perf_counter() - began
+    return seconds

@@ -4,9 +4,10 @@ The forward needs to know how much memory to ask for, and only the GPU knows how
 parameter's first forward the host waits for the number. From then on it makes room for as many columns as were at risk
 or near it (with a gamma within a factor of 2) when the GPU last said so: forwards write that into pinned memory, which
 the host reads without waiting. A column comes to risk through being near it, and a step changes parameters little, so
-it has its room in time. Each forward that keeps something writes it; where nothing is to be kept, the first one after
-an optimizer's step, each of a CUDA graph, and of others every eighth (`Steady`). With other dtypes, or another eps,
-other columns of the same parameter are at risk: these have a room of their own.
+it has its room in time. Each forward that keeps something writes it. Where nothing is to be kept (`Steady`), a survey
+behind each optimizer's step asks about all norms that the step has changed; forwards ask only if they are the first
+after a step and its survey has not been answered yet, or part of a CUDA graph, and every eighth of the others.
+With other dtypes, or another eps, other columns of the same parameter are at risk: these have a room of their own.
 
 Parameters that were changed in another way (loaded, initialised, clamped or set by hand) are counted again, which waits
 once more; so are those that are no optimizer's own tensors, such as views of one, or a bias that is computed anew for
@@ -33,6 +34,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from threading import RLock
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -42,6 +44,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from normlab.keeping import Kept, asking, keep_columns
 from normlab.kernels.exact.choose import NEAR
 from normlab.nn.shapes import Owners, Parameter
+from normlab.nn.survey import Survey, question
 from normlab.replay import Recording
 
 GRAIN = 8  # columns: so that few capacities occur, each of which is prepared once
@@ -64,18 +67,20 @@ class Room:
         self.is_gone: Callable[[], Any] = first if len(expired) == 1 else lambda: first() or last()
         self.device = owners[0].device
         self.versions: dict[Key, int] = {}
-        self.counts = torch.zeros(2, dtype=torch.int64, device="cpu", pin_memory=self.device.type == "cuda")
+        words = torch.zeros(3, dtype=torch.int64, device="cpu", pin_memory=self.device.type == "cuda")
+        self.counts = words[:2]  # of `keep_columns`; the third is how many surveys have been answered
         self.capacity = 0
         self.hidden = False  # may a step change the parameters, and the versions do not show it?
         self.steps = 0  # of any optimizer
         self.shown = 0  # those that the versions have shown
-        self.numbers = self.counts.numpy().data  # the same memory: read in a twentieth of a tensor's time
+        self.numbers = words.numpy().data  # the same memory: read in a twentieth of a tensor's time
         self._lost = 0
-        self._told = 0, 0  # steps and shown when the capacity was found
+        self.told = 0, 0  # steps and shown when the capacity was found
+        self.surveys = 0  # that have asked the GPU
 
     def counted(self, capacity: int, versions: dict[Key, int]) -> None:
         """Room for so many columns, which have been counted, of these versions."""
-        self.capacity, self.versions, self._told = capacity, versions, (self.steps, self.shown)
+        self.capacity, self.versions, self.told = capacity, versions, (self.steps, self.shown)
 
     def offered(self) -> int:
         """Room for the columns at risk or near it; warns if some found none since it was last asked."""
@@ -89,10 +94,10 @@ class Room:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        steps, shown = self._told
+        steps, shown = self.told
         if shown != self.shown or (self.hidden and steps != self.steps and not _second_run()):
             self.capacity = -(-(self.numbers[0] // NEAR) // GRAIN) * GRAIN
-            self._told = self.steps, self.shown
+            self.told = self.steps, self.shown
         return self.capacity
 
 
@@ -100,18 +105,23 @@ class Steady:
     """A norm's parameters, none of whose columns was at risk or near it, and how the GPU is asked about them again.
 
     Where nothing is to be kept there is no more to do than that: a fifth of the time that `keep` takes on the host. And
-    the GPU is asked only where it may have another answer: in the first forward after a step of any optimizer, in a
-    graph that is captured, and for changes that nothing shows in each forward after QUIET others.
+    the GPU is asked only where it may have another answer: behind a step that has changed the parameters, or else in
+    the first forward after a step of any optimizer, in a graph that is captured, and for changes that nothing shows in
+    each forward after QUIET others.
     """
 
-    def __init__(self, room: Room, parameters: tuple[Parameter, ...], kind: tuple, ask: Callable[[], None]) -> None:
+    def __init__(
+        self, room: Room, parameters: Owners, kind: tuple[torch.dtype, float], ask: Callable[[], None]
+    ) -> None:
         """parameters: weight and bias. kind: what else the question depends on, of `Kind` all but their dtypes."""
         self.room, self.kind, self._ask = room, kind, ask
         # by where they lie, and as what: weak references, `torch.utils.swap_tensors` would refuse
         self._known = [None if one is None else _place(one) for one in parameters]
         self._count = len(self._known) - self._known.count(None)
+        self.question = question(parameters, *kind, room.counts)
         self._call: tuple | None = None  # a recorded forward of these parameters, and where they lay
-        self._last: tuple | None = None  # all that the answer depends on, when it was last found
+        self._last: tuple | None = None  # all that the answer depends on, when it was last found or as it is expected
+        self._told = room.told  # and when that was
         self._asked = -1  # after how many steps the GPU was asked
         self._quiet = 0  # how many more forwards need not ask
 
@@ -126,27 +136,47 @@ class Steady:
     ) -> bool:
         """Is there nothing to keep, as the last times? The GPU counts again where it may find another number.
 
-        If nothing has changed since the answer was last found under the lock, one comparison finds it without the lock.
-        Threads that share a norm may then count their forwards a few too low before they ask.
+        If nothing has changed since the answer was last found under the lock, or if a survey has found nothing behind
+        the step that did, one comparison finds it without the lock. Threads that share a norm may then count their
+        forwards a few too low before they ask.
         """
-        room = self.room
+        room, numbers = self.room, self.room.numbers
+        answered = numbers[2]  # before the answer itself, for the GPU writes it behind that
         call = recording, pointers[1 : 1 + self._count]
         seen = None if weight is None else weight._version, None if bias is None else bias._version
-        now = call, seen, room.versions, room.capacity, room.steps, room.numbers[1]
+        now = answered, numbers[0], numbers[1], call, seen, room.versions, room.capacity, room.steps
         if now == self._last and self._quiet > 0 and not (room.is_gone() or torch.cuda.is_current_stream_capturing()):
             self._quiet -= 1
+            room.told = self._told
             return True
         with _lock:
             if not self._are_these(x, weight, bias, eps, call, seen) or room.is_gone() or room.offered():
                 return False
             if not torch.cuda.is_current_stream_capturing():  # what is captured is asked in each replay, not now
                 self._last = None if recording is None or room.hidden else now
+                self._told = room.told
                 if self._quiet > 0 and self._asked == room.steps:
                     self._quiet -= 1
                     return True
                 self._quiet, self._asked = QUIET, room.steps
         self._ask()
         return True
+
+    def lies_in(self, parameters: dict[Key, Tensor]) -> bool:
+        """Are all of its parameters among these, and where the GPU would read them?"""
+        found = [parameters.get(key) for key in self.room.versions]  # weight's first
+        here = [None if one is None else one.data_ptr() for one in found]
+        return here == [known[0] for known in self._known if known is not None]
+
+    def surveyed(self) -> None:
+        """The GPU is asked by a survey, and if all is well, it answers 0 before the next forward has to ask it."""
+        room = self.room
+        room.surveys += 1
+        if self._call is not None and self._call[0] is not None and not room.hidden:
+            versions = iter(room.versions.values())
+            seen = tuple([None if known is None else next(versions) for known in self._known])
+            self._last = room.surveys, 0, room.numbers[1], self._call, seen, room.versions, 0, room.steps
+            self._told, self._quiet = (room.steps, room.shown), QUIET + 1
 
     def _are_these(self, x: Tensor, weight: Parameter, bias: Parameter, eps: float, call: tuple, seen: tuple) -> bool:
         """Are these the parameters, and unchanged? A recorded forward and their addresses tell all but versions."""
@@ -261,44 +291,69 @@ def _version(parameter: Tensor) -> int:
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)
+_surveys: WeakKeyDictionary[torch.optim.Optimizer, Survey] = WeakKeyDictionary()
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
     return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
-def _versions(optimizer: torch.optim.Optimizer) -> dict[Key, int]:
-    """Of all its parameters that are no more than tensors."""
+def _found(parameters: list[Tensor]) -> dict[Key, Tensor]:
+    """Those of these tensors that there are rooms for."""
+    storages = {key[0] for room in _rooms.values() for key in room.versions}
     return {
-        _key(parameter): _version(parameter)
-        for parameter in _parameters(optimizer)
-        if type(parameter) in _PLAIN and parameter.layout is torch.strided
+        _key(parameter): parameter
+        for parameter in parameters
+        if parameter.layout is torch.strided and parameter.untyped_storage()._cdata in storages
     }
 
 
 def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Forget what was said of parameters that somebody else has changed."""
-    now = _versions(optimizer) if _rooms else {}
+    if not _rooms:
+        return
+    plain = [parameter for parameter in _parameters(optimizer) if type(parameter) in _PLAIN]
     with _lock:
+        found = _found(plain)
         for room in _rooms.values():
-            if any(now.get(key, version) != version for key, version in room.versions.items()):
+            if any(key in found and _version(found[key]) != version for key, version in room.versions.items()):
                 room.versions = {}
 
 
 def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Take what was said of parameters for near the truth, now that the optimizer has changed them."""
+    """Take what was said of parameters for near the truth, now that the optimizer has changed them; and ask again."""
     if not _rooms:
         return
-    now = _versions(optimizer)
-    shards = any(type(parameter) not in _PLAIN for parameter in _parameters(optimizer))
+    parameters = [*_parameters(optimizer)]
+    plain = [parameter for parameter in parameters if type(parameter) in _PLAIN]
     with _lock:
+        found, changed = _found(plain), set()
         for room in _rooms.values():
-            versions = {key: now.get(key, version) for key, version in room.versions.items()}
-            room.hidden |= shards and not versions.keys() & now.keys()
             room.steps += 1
+            mine = room.versions.keys() & found.keys()
+            if not mine:
+                room.hidden |= len(plain) < len(parameters)  # shards, of its own it may be
+                continue
+            versions = room.versions | {key: _version(found[key]) for key in mine}  # in the order that was
             if versions != room.versions:
                 room.versions = versions
                 room.shown += 1
+                changed.add(room)
+        _survey(changed, optimizer, found)
+
+
+def _survey(rooms: set[Room], optimizer: torch.optim.Optimizer, found: dict[Key, Tensor]) -> None:
+    """Ask the GPU about these rooms' norms, if nothing is kept of them. Under the lock: `_forget` then waits for it."""
+    asked = {one.room: one for one in _steady.values() if one.room in rooms and one.lies_in(found)}
+    if not asked or torch.cuda.is_current_stream_capturing():
+        return
+    questions = [one.question for one in asked.values()]
+    survey = _surveys.get(optimizer)
+    if survey is None or survey.questions != questions:
+        survey = _surveys[optimizer] = Survey(questions)
+    survey()
+    for one in asked.values():
+        one.surveyed()
 
 
 register_optimizer_step_pre_hook(_before_step)
