@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from normlab.keeping import Kept
-from normlab.nn import engines, gradients
+from normlab.nn import engines, gradients, launched
 from normlab.nn.shapes import MemoryEfficient, Owners, Parameter, Shape
 from normlab.nn.watchers import onlooker, unwatched
 from normlab.replay import Recording
@@ -40,7 +40,7 @@ class Norm(torch.autograd.Function):
     ) -> Tensor | tuple[Tensor, ...]:
         """The output; saving it, also what else is saved with it."""
         shape, eps, rms, memory_efficient, owners = how
-        run = engines.chosen(x)
+        run = engines.chosen(x) if recording is None else launched
         if recording is None:
             output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
         else:
