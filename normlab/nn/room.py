@@ -34,7 +34,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from threading import RLock
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -77,6 +76,7 @@ class Room:
         self._lost = 0
         self.told = 0, 0  # steps and shown when the capacity was found
         self.surveys = 0  # that have asked the GPU
+        self.survey: Survey | None = None  # the latest that began with this room's question
 
     def counted(self, capacity: int, versions: dict[Key, int]) -> None:
         """Room for so many columns, which have been counted, of these versions."""
@@ -291,7 +291,6 @@ def _version(parameter: Tensor) -> int:
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)
-_surveys: WeakKeyDictionary[torch.optim.Optimizer, Survey] = WeakKeyDictionary()
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
@@ -339,19 +338,19 @@ def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
                 room.versions = versions
                 room.shown += 1
                 changed.add(room)
-        _survey(changed, optimizer, found)
+        _survey(changed, found)
 
 
-def _survey(rooms: set[Room], optimizer: torch.optim.Optimizer, found: dict[Key, Tensor]) -> None:
+def _survey(rooms: set[Room], found: dict[Key, Tensor]) -> None:
     """Ask the GPU about these rooms' norms, if nothing is kept of them. Under the lock: `_forget` then waits for it."""
     asked = {one.room: one for one in _steady.values() if one.room in rooms and one.lies_in(found)}
     if not asked or torch.cuda.is_current_stream_capturing():
         return
     questions = [one.question for one in asked.values()]
-    survey = _surveys.get(optimizer)
-    if survey is None or survey.questions != questions:
-        survey = _surveys[optimizer] = Survey(questions)
-    survey()
+    first = next(iter(asked))
+    if first.survey is None or first.survey.questions != questions:
+        first.survey = Survey(questions)
+    first.survey()
     for one in asked.values():
         one.surveyed()
 

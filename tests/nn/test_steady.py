@@ -68,9 +68,10 @@ class Changes(torch.optim.SGD):
 
 
 @pytest.mark.parametrize("kind", [nn.FusedLayerNorm, nn.FusedRMSNorm])
-def test_steps_of_an_optimizer_change_nothing_until_a_column_comes_near_risk(kept, kind):
+def test_steps_of_an_optimizer_change_nothing_until_a_column_comes_near_risk(kept, kind, monkeypatch):
     norm = norm_of(kind)
     optimizer = Changes(norm.weight)
+    monkeypatch.setattr(room, "_survey", lambda *given: None)  # whose answers come too late
     for _ in range(6):
         gradients(norm, torch.randn(1, COLUMNS, requires_grad=True))
         optimizer.step(lambda weight: weight.mul_(1.01))
