@@ -16,6 +16,7 @@ from normlab.kernels.exact import repair
 from normlab.kernels.exact.choose import choose_columns
 from normlab.kernels.exact.correct import correct_rows
 from normlab.kernels.exact.keep import keep_columns
+from normlab.kernels.exact.survey import survey_columns
 from normlab.kernels.forward import (
     step_0_thread_per_row,
     step_1_block_tree,
@@ -80,6 +81,7 @@ def exact_kernels(t, v, weight, bias, mean, u, dtype):
     columns, kept, rows = (np.int32, 1), (v, 2), (u, 2)
     kernels = [
         (choose_columns, (np.int64, weight, bias, u, u, u, columns, (np.int64, 1))),
+        (survey_columns, ((np.int64, 2), weight, bias, u, u, u, (np.int64, 1))),
         (keep_columns, ((t, 2), mean, (u, 1), columns, kept)),
         (correct_rows, ((v, 2), (v, 2), weight, bias, columns, kept, rows)),
         (repair.build(dtype), ((v, 2), (u, 1), weight, columns, kept, rows, np.int64, (v, 2), weight and (u, 2))),

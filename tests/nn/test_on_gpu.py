@@ -2,6 +2,7 @@
 
 import copy
 import time
+import warnings
 
 import pytest
 import torch
@@ -94,6 +95,75 @@ def test_exact_waits_for_the_gpu_in_its_first_forward_only():
     assert queued < time.perf_counter() - start  # all was queued while the GPU still slept
     (capacity,) = {made.capacity for made in room._rooms.values() if not made.is_gone()}
     assert capacity == 5  # as many as were counted, since nothing has changed the parameters
+
+
+@pytest.mark.parametrize("device", ["cuda:0", *(["cuda:1"] if torch.cuda.device_count() > 1 else [])])
+def test_behind_a_step_one_launch_finds_the_columns_of_all_norms(device, monkeypatch):
+    """Columns that a step brings to risk have room right behind it; and forwards need not ask while there are none."""
+    asked, real = [], room.asking
+    monkeypatch.setattr(room, "asking", lambda *given: (lambda ask: lambda: (asked.append(1), ask())[1])(real(*given)))
+    kinds = [(kind, dtype) for kind in NORMS for dtype in (torch.float32, torch.bfloat16)]
+    norms = [kind(256, memory_efficient="exact").to(device, dtype) for kind, dtype in kinds]
+    optimizer = torch.optim.SGD([parameter for norm in norms for parameter in norm.parameters()], lr=2.0**-20)
+    x = torch.randn(64, 256, device=device)
+
+    def train_all():
+        outputs = [norm(x.to(norm.weight.dtype)) for norm in norms]
+        torch.autograd.backward(outputs, [torch.randn_like(output) for output in outputs])
+        optimizer.step()
+        torch.cuda.synchronize(device)
+
+    for _ in range(4):
+        train_all()
+    asked.clear()
+    for _ in range(3):
+        train_all()
+    assert not asked
+    rooms = [room._steady[id(norm.weight)].room for norm in norms]
+    assert all(one.surveys == one.numbers[2] > 0 for one in rooms)
+    with torch.no_grad():
+        for number, norm in enumerate(norms):
+            norm.weight.grad[: 10 * number] = norm.weight[: 10 * number] * 2.0**20
+    optimizer.step()  # takes those weights to 0
+    torch.cuda.synchronize(device)
+    assert [one.numbers[0] % room.NEAR for one in rooms] == [0, 10, 20, 30]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for norm in norms:
+            inputs = x.to(norm.weight.dtype).requires_grad_()
+            dy = torch.randn_like(inputs)
+            got = torch.autograd.grad(norm(inputs), (inputs, norm.weight), dy)
+            norm.memory_efficient = False
+            want = torch.autograd.grad(norm(inputs), (inputs, norm.weight), dy)
+            for one, other in zip(got, want, strict=True):
+                torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-1 if one.dtype == torch.bfloat16 else 1e-3)
+    assert [one.capacity for one in rooms] == [0, 16, 24, 32]
+    assert not asked
+
+
+def test_a_forward_before_the_answer_waits_for_nothing_and_asks_itself():
+    norm = nn.FusedRMSNorm(256, memory_efficient="exact").cuda()
+    x, optimizer = torch.randn(64, 256, device="cuda"), torch.optim.SGD(norm.parameters(), lr=2.0**-20)
+    for _ in range(4):
+        norm(x).sum().backward()
+        optimizer.step()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        torch.cuda._sleep(500_000_000)
+        start = time.perf_counter()
+        norm.weight.grad.copy_(norm.weight * 2.0**20)
+        optimizer.step()
+        output = norm(x)
+        queued = time.perf_counter() - start
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    start = time.perf_counter()
+    torch.cuda.synchronize()
+    assert queued < time.perf_counter() - start
+    with pytest.warns(RuntimeWarning, match="256 columns came to risk sooner"):
+        norm(x)
+    assert output.isfinite().all()
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
