@@ -21,7 +21,7 @@ from normlab.nn import FusedLayerNorm, FusedRMSNorm
 
 N2 = 4096
 LARGE, SMALL = 2**27 // N2, 8
-ROUNDS, CALLS = 20, 20
+ROUNDS, DEEP_ROUNDS, CALLS = 20, 5, 20
 OURS, THEIRS = {"layer": FusedLayerNorm, "rms": FusedRMSNorm}, {"layer": torch.nn.LayerNorm, "rms": torch.nn.RMSNorm}
 DEPTH = 64
 THEIRS_STEPPED = "torch.nn, after a step"
@@ -62,10 +62,10 @@ def step_of(module: torch.nn.Module) -> Callable[[], Any]:
     return torch.optim.SGD(module.parameters(), lr=0.0).step
 
 
-def in_turn(times: dict[str, Callable[[], Spread]]) -> dict[str, Spread]:
-    """Of each, the quickest of ROUNDS medians, taken in turn: what else the host does slows all of them alike."""
-    rounds = [{name: time() for name, time in times.items()} for _ in range(ROUNDS)]
-    return {name: min((one[name] for one in rounds), key=lambda one: one.median) for name in times}
+def in_turn(times: dict[str, Callable[[], Spread]], rounds: int) -> dict[str, Spread]:
+    """Of each, the quickest of so many medians, taken in turn: what else the host does slows all of them alike."""
+    taken = [{name: time() for name, time in times.items()} for _ in range(rounds)]
+    return {name: min((one[name] for one in taken), key=lambda one: one.median) for name in times}
 
 
 def host_times(norm: str, dtype: torch.dtype) -> dict[str, Spread]:
@@ -74,7 +74,7 @@ def host_times(norm: str, dtype: torch.dtype) -> dict[str, Spread]:
     for name, module in modules(norm, dtype).items():
         before = step_of(module) if name.endswith("after a step") else None
         timed[name] = partial(host_time, call_of(module, SMALL, dtype), torch.cuda.synchronize, CALLS, before=before)
-    return in_turn(timed)
+    return in_turn(timed, ROUNDS)
 
 
 def training_times(norm: str, dtype: torch.dtype) -> dict[str, Spread]:
@@ -91,7 +91,7 @@ def training_times(norm: str, dtype: torch.dtype) -> dict[str, Spread]:
         timed[f"{name}, {DEPTH} norms and a step"] = partial(host_time, train, torch.cuda.synchronize, 1)
         call_of(deep[0], SMALL, dtype)()
         timed[f"{name}, a step"] = partial(host_time, step_of(deep[0]), torch.cuda.synchronize, CALLS)
-    return in_turn(timed)
+    return in_turn(timed, DEEP_ROUNDS)
 
 
 def main() -> None:
