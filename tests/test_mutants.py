@@ -164,7 +164,7 @@ MUTATIONS = [
     Mutation("survey: the first norm's bias for all", "kernels.exact.survey", "table[norm, 2] + column", "table[0, 2] + column", "kernels/test_exact.py::test_a_survey_finds_of_each_norm_what_its_forward_would"),
     Mutation("survey: those near risk are not", "kernels.exact.survey", "margin * smallest, ratio / margin", "smallest, ratio", "kernels/test_exact.py::test_a_survey_finds_of_each_norm_what_its_forward_would"),
     Mutation("survey: the first columns alone", "kernels.exact.survey", "top += cuda.blockDim.x", "top = n2", "kernels/test_exact.py::test_a_survey_finds_of_each_norm_what_its_forward_would"),
-    Mutation("survey: one answer, whoever asked before", "kernels.exact.survey", "counts[own + 2] += 1", "counts[own + 2] = 1", "kernels/test_exact.py::test_a_survey_finds_of_each_norm_what_its_forward_would"),
+    Mutation("survey: the answers of all in one place", "kernels.exact.survey", "own = table[norm, 3]", "own = table[0, 3]", "kernels/test_exact.py::test_a_survey_finds_of_each_norm_what_its_forward_would"),
     Mutation("exact: beta's share of the risk forgotten", "kernels.exact.risk", "return beta is not None and abs(beta) > ratio * abs(gamma)", "return False", "kernels/test_exact.py::test_the_borders_of_the_risk"),
     Mutation("keep: the mean is not subtracted", "kernels.exact.keep", "element(mean, row)", "None", "backward pipelined exact"),
     Mutation("correct: what the step adds is not taken away", "kernels.exact.correct", "(meant - taken)", "meant", "backward apex exact"),

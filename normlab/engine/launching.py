@@ -96,6 +96,7 @@ class Launch:
         patches: what each call sets anew, at first nothing: (slot, source, offset) makes `pointers[source] + offset`
             the word `slot` of the packed arguments.
         slots: for each array among the arguments, the word that is its address.
+        words: for each argument, the first of its words.
     """
 
     def __init__(self, function: Function, grid: tuple, block: tuple, args: tuple, shared_bytes: int, cluster: int):
@@ -115,6 +116,7 @@ class Launch:
             wanted[COOPERATIVE] = (1,)
         self._attributes = [LaunchAttribute(number, value=value) for number, value in wanted.items()]
         self.slots: list[int] = []
+        self.words: list[int] = []
         self.patches: tuple[tuple[int, int, int], ...] = ()
         self._guarded = function.driver.devices > 1
         self._launch = function.driver.launch
@@ -122,8 +124,9 @@ class Launch:
         self._starts: list[int] = []
         self._frames: list[tuple] = []
         for arg in args:
+            self.words.append(len(self._bytes) // 8)
             if isinstance(arg, DeviceArray):
-                self.slots.append(len(self._bytes) // 8 + DATA)
+                self.slots.append(self.words[-1] + DATA)
             for parameter in parameters(arg):
                 self._starts.append(len(self._bytes))
                 self._bytes += parameter + bytes(-len(parameter) % 8)

@@ -154,19 +154,9 @@ def norm(
     if eps is None and rms:
         eps = torch.finfo(vectorised.accumulator(x.dtype)).eps
     owners = weight, bias
-    if rule != "parameters":
-        first = bias if weight is None else weight
-        if first is not None and x.dtype is torch.float32 and first.dtype in checks.HALVES:
-            weight, bias = vectorised.to(weight, x.dtype), vectorised.to(bias, x.dtype)  # the output is not rounded
-        if memory_efficient and rule == "input" and dtypes.rounded(x, weight, bias):
-            memory_efficient = False  # nobody else keeps a float32 output that is rounded: the half input is half of it
-    recording, pointers = _recorded(x, shape, weight, bias, eps, rms)
-    if recording is not None and recording.checked:
-        checks.check_mode(memory_efficient)
-        if not _differentiated(x, weight, bias):
-            return recording(pointers)[0]
-        result = autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owners), recording, pointers)
-        return result[0] if memory_efficient else result
+    first = bias if weight is None else weight
+    if rule != "parameters" and first is not None and x.dtype is torch.float32 and first.dtype in checks.HALVES:
+        weight, bias = vectorised.to(weight, x.dtype), vectorised.to(bias, x.dtype)  # so that the output is not rounded
     if x.is_nested or (type(x) not in PLAIN and type(x).__name__ == "DTensor"):  # by name: its import takes 0.4 s
         return _pytorch_s(x, shape, weight, bias, eps, rms)
     if torch.jit.is_tracing():  # before the checks of shapes, which are tensors there
@@ -175,6 +165,14 @@ def norm(
         checks.check_kinds(function, x, weight, bias)
         return _exportable(x, shape, weight, bias, eps, rms)
     checks.check_mode(memory_efficient)
+    if memory_efficient and rule == "input" and dtypes.rounded(x, weight, bias):
+        memory_efficient = False  # nobody else keeps a float32 output that is rounded: the half input is half of it
+    recording, pointers = _recorded(x, shape, weight, bias, eps, rms)
+    if recording is not None and recording.checked:
+        if not _differentiated(x, weight, bias):
+            return recording(pointers)[0]
+        result = autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owners), recording, pointers)
+        return result[0] if memory_efficient else result
     checks.check(function, x, shape, weight, bias, eps)
     if x.is_meta:
         memory_efficient = memory_efficient is not False  # no column is at risk of what is not there

@@ -5,9 +5,9 @@ parameter's first forward the host waits for the number. From then on it makes r
 or near it (with a gamma within a factor of 2) when the GPU last said so: forwards write that into pinned memory, which
 the host reads without waiting. A column comes to risk through being near it, and a step changes parameters little, so
 it has its room in time. Each forward that keeps something writes it. Where nothing is to be kept (`Steady`), a survey
-behind each optimizer's step asks about all norms that the step has changed; forwards ask only if they are the first
-after a step and its survey has not been answered yet, or part of a CUDA graph, and every eighth of the others.
-With other dtypes, or another eps, other columns of the same parameter are at risk: these have a room of their own.
+behind each optimizer's step asks about all of its norms at once; forwards ask only if they are the first after a step
+and no survey has been answered since, or part of a CUDA graph, and every eighth of the others. With other dtypes, or
+another eps, other columns of the same parameter are at risk: these have a room of their own.
 
 Parameters that were changed in another way (loaded, initialised, clamped or set by hand) are counted again, which waits
 once more; so are those that are no optimizer's own tensors, such as views of one, or a bias that is computed anew for
@@ -20,8 +20,9 @@ While parameters stay the same, so does the room: a checkpointed forward, run ag
 forward's second run, whose first may have been before the step.
 Where more columns come to risk than there is room for all the same, because a step was large or nothing had yet told of
 the change, those without room are recomputed as with memory_efficient=True until the next step, and a warning says so:
-in the forward after one that has written. So a change that nothing shows, between two steps and where nothing was to be
-kept, may go unnoticed for eight forwards, and does in a CUDA graph that is replayed, whose room is that of its capture.
+in the forward after one that has written. So a change that nothing shows, behind a step or between two and where
+nothing was to be kept, may go unnoticed for eight forwards, and does in a CUDA graph that is replayed, whose room is
+that of its capture. Norms of which columns were lost are not surveyed any more: their forwards ask after each step.
 
 Threads and streams may share a parameter: they share its room. Of kernels that run at the same time, one may overwrite
 what another has just added to the number that the warning tells.
@@ -32,6 +33,7 @@ Called by `normlab.nn.launched`.
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count
 from threading import RLock
 from typing import Any, TypeAlias
 
@@ -67,7 +69,7 @@ class Room:
         self.device = owners[0].device
         self.versions: dict[Key, int] = {}
         words = torch.zeros(3, dtype=torch.int64, device="cpu", pin_memory=self.device.type == "cuda")
-        self.counts = words[:2]  # of `keep_columns`; the third is how many surveys have been answered
+        self.counts = words[:2]  # of `keep_columns`; the third is the latest survey that was answered
         self.capacity = 0
         self.hidden = False  # may a step change the parameters, and the versions do not show it?
         self.steps = 0  # of any optimizer
@@ -75,7 +77,6 @@ class Room:
         self.numbers = words.numpy().data  # the same memory: read in a twentieth of a tensor's time
         self._lost = 0
         self.told = 0, 0  # steps and shown when the capacity was found
-        self.surveys = 0  # that have asked the GPU
         self.survey: Survey | None = None  # the latest that began with this room's question
 
     def counted(self, capacity: int, versions: dict[Key, int]) -> None:
@@ -105,9 +106,9 @@ class Steady:
     """A norm's parameters, none of whose columns was at risk or near it, and how the GPU is asked about them again.
 
     Where nothing is to be kept there is no more to do than that: a fifth of the time that `keep` takes on the host. And
-    the GPU is asked only where it may have another answer: behind a step that has changed the parameters, or else in
-    the first forward after a step of any optimizer, in a graph that is captured, and for changes that nothing shows in
-    each forward after QUIET others.
+    the GPU is asked only where it may have another answer: behind the parameters' optimizer's step, or else in the
+    first forward after a step of any optimizer, in a graph that is captured, and for changes that nothing shows in each
+    forward after QUIET others.
     """
 
     def __init__(
@@ -120,8 +121,8 @@ class Steady:
         self._count = len(self._known) - self._known.count(None)
         self.question = question(parameters, *kind, room.counts)
         self._call: tuple | None = None  # a recorded forward of these parameters, and where they lay
-        self._last: tuple | None = None  # all that the answer depends on, when it was last found or as it is expected
-        self._told = room.told  # and when that was
+        # All that the answer depends on, when it was last found or as it is expected; and the room's `told` with that.
+        self._last: tuple[tuple | None, tuple[int, int]] = None, room.told
         self._asked = -1  # after how many steps the GPU was asked
         self._quiet = 0  # how many more forwards need not ask
 
@@ -136,25 +137,25 @@ class Steady:
     ) -> bool:
         """Is there nothing to keep, as the last times? The GPU counts again where it may find another number.
 
-        If nothing has changed since the answer was last found under the lock, or if a survey has found nothing behind
-        the step that did, one comparison finds it without the lock. Threads that share a norm may then count their
+        If nothing has changed since the answer was last found under the lock, or a survey has found nothing behind the
+        step that changed it, one comparison finds it without the lock. Threads that share a norm may then count their
         forwards a few too low before they ask.
         """
         room, numbers = self.room, self.room.numbers
-        answered = numbers[2]  # before the answer itself, for the GPU writes it behind that
+        survey = numbers[2]  # before its answer, behind which the GPU writes it
         call = recording, pointers[1 : 1 + self._count]
         seen = None if weight is None else weight._version, None if bias is None else bias._version
-        now = answered, numbers[0], numbers[1], call, seen, room.versions, room.capacity, room.steps
-        if now == self._last and self._quiet > 0 and not (room.is_gone() or torch.cuda.is_current_stream_capturing()):
+        now = survey, numbers[0], numbers[1], call, seen, room.versions, room.capacity, room.steps
+        last, told = self._last
+        if now == last and self._quiet > 0 and not (room.is_gone() or torch.cuda.is_current_stream_capturing()):
             self._quiet -= 1
-            room.told = self._told
+            room.told = told
             return True
         with _lock:
             if not self._are_these(x, weight, bias, eps, call, seen) or room.is_gone() or room.offered():
                 return False
             if not torch.cuda.is_current_stream_capturing():  # what is captured is asked in each replay, not now
-                self._last = None if recording is None or room.hidden else now
-                self._told = room.told
+                self._last = None if recording is None or room.hidden else now, room.told
                 if self._quiet > 0 and self._asked == room.steps:
                     self._quiet -= 1
                     return True
@@ -162,21 +163,25 @@ class Steady:
         self._ask()
         return True
 
-    def lies_in(self, parameters: dict[Key, Tensor]) -> bool:
-        """Are all of its parameters among these, and where the GPU would read them?"""
+    def may_be_surveyed(self, parameters: dict[Key, Tensor]) -> bool:
+        """Is nothing kept or was ever lost, and are all of its parameters among these, and where the GPU reads them?"""
+        if self.room.capacity or self.room.hidden or self.room.numbers[1]:
+            return False
         found = [parameters.get(key) for key in self.room.versions]  # weight's first
         here = [None if one is None else one.data_ptr() for one in found]
         return here == [known[0] for known in self._known if known is not None]
 
-    def surveyed(self) -> None:
-        """The GPU is asked by a survey, and if all is well, it answers 0 before the next forward has to ask it."""
+    def expect(self, survey: int) -> None:
+        """If all is well, this survey finds nothing, before the next forward has to ask, and nothing else is lost.
+
+        It does not count as a forward that asks, which sees changes that come behind the step and that nothing shows.
+        """
         room = self.room
-        room.surveys += 1
-        if self._call is not None and self._call[0] is not None and not room.hidden:
+        if self._call is not None and self._call[0] is not None:
             versions = iter(room.versions.values())
             seen = tuple([None if known is None else next(versions) for known in self._known])
-            self._last = room.surveys, 0, room.numbers[1], self._call, seen, room.versions, 0, room.steps
-            self._told, self._quiet = (room.steps, room.shown), QUIET + 1
+            expected = survey, 0, 0, self._call, seen, room.versions, 0, room.steps
+            self._last = expected, (room.steps, room.shown)
 
     def _are_these(self, x: Tensor, weight: Parameter, bias: Parameter, eps: float, call: tuple, seen: tuple) -> bool:
         """Are these the parameters, and unchanged? A recorded forward and their addresses tell all but versions."""
@@ -197,6 +202,7 @@ class Steady:
 _rooms: dict[tuple[Key | None, Key | None, Kind], Room] = {}
 _steady: dict[int, Steady] = {}  # by the id of the weight, or bias, which may be another one's by now
 _lock = RLock()  # of the rooms and what they know; not held while columns are kept
+_numbers = count(1)  # of surveys
 
 
 def keep(owners: Owners, given: tuple) -> Kept:
@@ -326,7 +332,7 @@ def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     parameters = [*_parameters(optimizer)]
     plain = [parameter for parameter in parameters if type(parameter) in _PLAIN]
     with _lock:
-        found, changed = _found(plain), set()
+        found = _found(plain)
         for room in _rooms.values():
             room.steps += 1
             mine = room.versions.keys() & found.keys()
@@ -337,22 +343,26 @@ def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             if versions != room.versions:
                 room.versions = versions
                 room.shown += 1
-                changed.add(room)
-        _survey(changed, found)
+        _survey(found)
 
 
-def _survey(rooms: set[Room], found: dict[Key, Tensor]) -> None:
-    """Ask the GPU about these rooms' norms, if nothing is kept of them. Under the lock: `_forget` then waits for it."""
-    asked = {one.room: one for one in _steady.values() if one.room in rooms and one.lies_in(found)}
-    if not asked or torch.cuda.is_current_stream_capturing():
+def _survey(parameters: dict[Key, Tensor]) -> None:
+    """Ask the GPU about all norms of these parameters, changed or not, of which nothing is kept.
+
+    But not where columns have ever been lost: it may be that they come to risk behind the step, by what nothing shows,
+    where a forward would see it. Called under the lock: `_forget` then waits for what was asked.
+    """
+    asked = {one.room: one for one in _steady.values() if one.may_be_surveyed(parameters)}
+    if not asked or torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
         return
     questions = [one.question for one in asked.values()]
     first = next(iter(asked))
     if first.survey is None or first.survey.questions != questions:
         first.survey = Survey(questions)
-    first.survey()
+    number = next(_numbers)
+    first.survey(number)
     for one in asked.values():
-        one.surveyed()
+        one.expect(number)
 
 
 register_optimizer_step_pre_hook(_before_step)

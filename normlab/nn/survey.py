@@ -55,10 +55,10 @@ class Survey:
             kinds.setdefault((one.device, one.dtype, one.smallest, one.weight > 0, one.bias > 0), []).append(one)
         self._launches = [_Asking(alike) for alike in kinds.values()]
 
-    def __call__(self) -> None:
-        """Queue the questions, behind what is queued on torch's current streams."""
+    def __call__(self, number: int) -> None:
+        """Queue the questions, behind what is queued on torch's current streams; the answers come with this number."""
         for launch in self._launches:
-            launch()
+            launch(number)
 
 
 class _Asking:
@@ -92,14 +92,16 @@ class _Asking:
             parameters if first.bias else None,
             first.smallest,
             counts,
+            survey=0,
         )
+        self._launch.patches = ((self._launch.words[-1], 0, 0),)  # which is its number
 
     def _stretch(self, first: int, end: int, dtype: np.dtype) -> DeviceArray:
         """Memory from one address to another as one array, whatever else lies between the parts that are read."""
         return DeviceArray(first, ((end - first) // dtype.itemsize,), dtype, self._index, None)
 
-    def __call__(self) -> None:
+    def __call__(self, number: int) -> None:
         stream = arrays.stream_getter()(self._index)
         if stream != self._stream:  # the one that the table's memory is given back to
             self._table.record_stream(torch.cuda.current_stream(self._index))
-        self._launch(stream)
+        self._launch(stream, [number])

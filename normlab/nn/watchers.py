@@ -28,7 +28,7 @@ def unwatched() -> bool:
     """Does nobody look on of whom a recording's shortcut would not know? It sees other tensors, and what wraps them."""
     if torch.compiler.is_compiling():  # which could not look into what follows
         return False
-    return forward_ad._current_level < 0 and not torch._C._len_torch_dispatch_stack() and not torch._C._is_tracing()
+    return forward_ad._current_level < 0 and not torch._C._len_torch_dispatch_stack()
 
 
 def transformed() -> bool:

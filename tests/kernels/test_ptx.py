@@ -81,7 +81,7 @@ def exact_kernels(t, v, weight, bias, mean, u, dtype):
     columns, kept, rows = (np.int32, 1), (v, 2), (u, 2)
     kernels = [
         (choose_columns, (np.int64, weight, bias, u, u, u, columns, (np.int64, 1))),
-        (survey_columns, ((np.int64, 2), weight, bias, u, u, u, (np.int64, 1))),
+        (survey_columns, ((np.int64, 2), weight, bias, u, u, u, (np.int64, 1), np.int64)),
         (keep_columns, ((t, 2), mean, (u, 1), columns, kept)),
         (correct_rows, ((v, 2), (v, 2), weight, bias, columns, kept, rows)),
         (repair.build(dtype), ((v, 2), (u, 1), weight, columns, kept, rows, np.int64, (v, 2), weight and (u, 2))),

@@ -288,3 +288,19 @@ def test_a_gradient_of_other_strides_alignment_or_dtype_is_read_as_it_is(straigh
         got = torch.autograd.grad(layer(memory_efficient)(*leaves), leaves, other)
         for one, another in zip(got, want, strict=True):
             torch.testing.assert_close(one, another)
+
+
+@pytest.mark.parametrize("kind", [nn.FusedLayerNorm, nn.FusedRMSNorm])
+def test_a_nested_tensor_comes_to_pytorch_s_norm_also_after_plain_ones(kind, straight):
+    """The shortcut's test must not see it: it asks for strides, and what that throws ends the process."""
+    norm = kind(SHAPE[1])
+    for _ in range(4):
+        norm(torch.randn(SHAPE))
+    parts = [torch.randn(rows, SHAPE[1]) for rows in (2, 3)]
+    nested = torch.nested.nested_tensor(parts)
+    if kind is nn.FusedRMSNorm:
+        with pytest.raises(RuntimeError, match="NestedTensorImpl"):  # as from torch.nn.RMSNorm
+            norm(nested)
+    else:
+        for one, part in zip(norm(nested).unbind(), parts, strict=True):
+            torch.testing.assert_close(one, norm(part))

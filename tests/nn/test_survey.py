@@ -25,9 +25,9 @@ def asked(kept, monkeypatch):  # noqa: F811
         ask = asking(*given)
         return lambda: (found.append("forward"), ask())
 
-    def counted(self):
+    def counted(self, number):
         found.append(self._launch.grid[0])
-        queue(self)
+        queue(self, number)
 
     monkeypatch.setattr(room, "asking", told)
     monkeypatch.setattr(survey._Asking, "__call__", counted)
@@ -70,15 +70,68 @@ def test_one_launch_asks_for_all_norms_and_their_forwards_do_not(asked, kept, re
     assert kept == [0] * 6
 
 
-def test_the_first_forward_counts_as_one_that_has_asked(asked, request):
+@pytest.mark.parametrize("steps", [True, False])
+def test_every_eighth_forward_asks_whatever_surveys_say(steps, asked, request):
+    """It alone sees what comes behind the step."""
     (norm,) = steady(norm_of())
     step(norm)
-    asked.clear()
-    for _ in range(room.QUIET + 1):
+    for _ in range(2):
+        asked.clear()
+        for _forward in range(room.QUIET):
+            gradients(norm, input_of(norm))
+            if steps:
+                step(norm)
+        if not without_a_recording(request):
+            assert asked == [1] * room.QUIET * steps
         gradients(norm, input_of(norm))
-    assert asked == ["forward"] * without_a_recording(request)
+        assert asked[-1:] == ["forward"] or without_a_recording(request)
+
+
+def test_a_change_behind_each_step_that_nothing_shows_is_told_and_gets_its_room(kept):  # noqa: F811
+    """As by a mask: the survey comes before it, and finds nothing."""
+    (norm,) = steady(norm_of(nn.FusedRMSNorm))
+    optimizer = Changes(norm.weight)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(room.QUIET + 4):
+            optimizer.step(lambda weight: weight.clamp_(min=0.1))
+            norm.weight.data[:5] = 0
+            gradients(norm, input_of(norm))
+    assert kept[-1] == 8
+    assert 1 <= len(told) <= 3
+    assert all("5 columns came to risk sooner" in str(one.message) for one in told)
+
+
+def test_what_was_lost_before_a_step_is_told_behind_it(kept, late):  # noqa: F811
+    (norm,) = steady(norm_of())
+    step(norm, change=lambda parameter: parameter[:5].zero_())
     gradients(norm, input_of(norm))
-    assert asked[-1:] == ["forward"]
+    late.pop()()
+    step(norm, change=lambda parameter: parameter.add_(1))
+    for answer in late:
+        answer()
+    with pytest.warns(RuntimeWarning, match="5 columns came to risk sooner"):
+        gradients(norm, input_of(norm))
+
+
+def test_a_launch_that_fails_answers_nothing(kept, monkeypatch):  # noqa: F811
+    """Neither of its own norms, nor of those asked about just before."""
+    norms = steady(norm_of(), norm_of(nn.FusedRMSNorm))
+    step(*norms)
+    _, second = room._steady[id(norms[0].weight)].room.survey._launches
+
+    def refuse(stream, pointers):
+        raise RuntimeError("refused")
+
+    monkeypatch.setattr(second, "_launch", refuse)
+    with pytest.raises(RuntimeError, match="refused"):
+        step(*norms, change=lambda parameter: parameter[:5].zero_())
+    for norm in norms:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            gradients(norm, input_of(norm))
+            gradients(norm, input_of(norm))
+        assert kept[-1] == 8 or len(told) == 1
 
 
 def test_kinds_that_differ_have_launches_of_their_own(asked):
@@ -117,7 +170,7 @@ def test_a_step_finds_each_norm_s_columns(asked, kept):  # noqa: F811
 def late(monkeypatch):
     """Surveys that are answered when the list's functions are called."""
     waiting, queue = [], survey._Asking.__call__
-    monkeypatch.setattr(survey._Asking, "__call__", lambda self: waiting.append(partial(queue, self)))
+    monkeypatch.setattr(survey._Asking, "__call__", lambda *given: waiting.append(partial(queue, *given)))
     return waiting
 
 
@@ -217,13 +270,11 @@ def test_a_storage_that_was_given_back_is_not_asked_about(asked):
     assert asked == [1]
 
 
-def test_what_a_step_has_not_changed_or_not_all_of_is_not_asked_about(asked, request):
+def test_norms_that_an_optimizer_has_not_all_of_are_not_asked_about(asked, request):
     """Where weight and bias have optimizers of their own, nobody knows here where the other one lies."""
-    norm, other, third = steady(norm_of(), norm_of(), norm_of())
+    norm, other = steady(norm_of(), norm_of())
     asked.clear()
-    still = [id(parameter) for parameter in third.parameters()]
-    optimizer = Changes(norm.weight, *parameters(other, third))
-    optimizer.step(lambda parameter: parameter.mul_(1.01) if id(parameter) not in still else None)
+    Changes(norm.weight, *other.parameters()).step(lambda parameter: parameter.mul_(1.01))
     assert asked == [1]
     gradients(norm, input_of(norm))
     assert asked == [1, "forward"]
@@ -240,6 +291,10 @@ def test_a_captured_step_asks_nothing(asked, monkeypatch):
     assert asked == []
     gradients(norm, input_of(norm))
     assert asked == ["forward"]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    step(norm)
+    assert asked == ["forward"], "nor does a compiled one"
 
 
 def test_norms_that_share_their_parameters_are_asked_about_once(asked):
@@ -254,8 +309,6 @@ def test_norms_that_share_their_parameters_are_asked_about_once(asked):
     asked.clear()
     step(norm)
     assert asked == [1]
-    (known,) = {one.room for one in room._steady.values()}
-    assert known.surveys == known.numbers[2] == 1
 
 
 def test_the_table_is_made_once(asked, monkeypatch):
@@ -270,16 +323,27 @@ def test_the_table_is_made_once(asked, monkeypatch):
     step(*norms)
     assert [len(questions) for questions in made] == [2, 1], "and that of both is still there"
     step(norms[0])
-    assert [len(questions) for questions in made] == [2, 1, 1]
+    assert [len(questions) for questions in made] == [2, 1, 1], "which begins with the same norm, but is another one"
 
 
-def test_where_changes_may_be_hidden_forwards_ask(asked):
-    (norm,) = steady(norm_of())
-    room._steady[id(norm.weight)].room.hidden = True
-    step(norm)
+def test_norms_without_gradients_for_now_are_asked_about_with_the_others(asked, monkeypatch):
+    """Or the table would be another one in each step, which waits for the GPU."""
+    norms = steady(norm_of(), norm_of(), norm_of())
+    optimizer = Changes(*parameters(*norms))
     asked.clear()
-    gradients(norm, input_of(norm))
-    assert asked == ["forward"]
+    for left_out in (0, 1, 2, 0):
+        still = [id(parameter) for parameter in norms[left_out].parameters()]
+        optimizer.step(lambda parameter, still=still: None if id(parameter) in still else parameter.mul_(1.01))
+    assert asked == [3, 3, 3, 3]
+
+
+@pytest.mark.parametrize(("name", "value"), [("hidden", True), ("capacity", 8)])
+def test_of_rooms_that_changes_may_be_hidden_from_or_that_are_not_empty_forwards_ask(name, value, asked):
+    (norm,) = steady(norm_of())
+    setattr(room._steady[id(norm.weight)].room, name, value)
+    asked.clear()
+    step(norm)
+    assert asked == []
 
 
 def test_another_stream_is_told_that_it_reads_the_table(kept, monkeypatch):  # noqa: F811

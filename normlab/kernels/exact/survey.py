@@ -6,6 +6,8 @@ stretch of memory they all lie in as one array, and a table that says where in i
 
 from typing import Any
 
+import numpy as np
+
 from normlab.engine import cuda
 from normlab.kernels.exact.choose import MARGIN, MAX_THREADS, NEAR
 from normlab.kernels.exact.risk import RATIO, at_risk
@@ -14,12 +16,12 @@ from normlab.stages.vector import whole_warps
 
 
 @cuda.jit
-def survey_columns(table, weights, biases, smallest, ratio, margin, counts):
-    """Write of each norm how many columns are at risk, as `choose_columns` does, and then that it has.
+def survey_columns(table, weights, biases, smallest, ratio, margin, counts, survey):
+    """Write of each norm how many columns are at risk, as `choose_columns` does, and then which survey has.
 
     table: (norms, 4), int64: of each norm its columns, and where in the arrays its weight, its bias and its counts
     begin. weights, biases: all parameters, or None. smallest, ratio, margin: as for `choose_columns`. counts: int64;
-    three belong to a norm: the number, one that is left alone, and how many surveys have written the number.
+    three belong to a norm: the number, one that is left alone, and `survey`, an int64 that tells surveys apart.
     """
     norm = cuda.blockIdx.x
     n2 = table[norm, 0]
@@ -42,11 +44,13 @@ def survey_columns(table, weights, biases, smallest, ratio, margin, counts):
         own = table[norm, 3]
         counts[own] = found + NEAR * near
         cuda.threadfence_system()  # a host that sees the next one sees this one
-        counts[own + 2] += 1
+        counts[own + 2] = survey
 
 
-def launch_survey(launch: Any, table: Any, n2: int, weights: Any, biases: Any, smallest: Any, counts: Any) -> Any:
+def launch_survey(
+    launch: Any, table: Any, n2: int, weights: Any, biases: Any, smallest: Any, counts: Any, survey: int
+) -> Any:
     """Queue the kernel, or whatever else `launch` does with it. n2: the largest in the table."""
     threads = min(MAX_THREADS, whole_warps(n2))
     limits = smallest, smallest.dtype.type(RATIO), smallest.dtype.type(MARGIN)
-    return launch(survey_columns, table.shape[0], threads, table, weights, biases, *limits, counts)
+    return launch(survey_columns, table.shape[0], threads, table, weights, biases, *limits, counts, np.int64(survey))

@@ -198,8 +198,8 @@ def test_nothing_is_found_in_the_exact_mode(step, case):
     launch_keeping(launch, x, mean, invvar, columns, kept)
     assert counts[0] % NEAR >= len(columns) - 2
     table, told = np.array([[n2, 0, 0, 3], [n2, 0, 0, 0]]), np.zeros(6, np.int64)
-    launch_survey(launch, table, n2, weight, bias, smallest, told)
-    np.testing.assert_array_equal(told, [counts[0], 0, 1] * 2)
+    launch_survey(launch, table, n2, weight, bias, smallest, told, 5)
+    np.testing.assert_array_equal(told, [counts[0], 0, 5] * 2)
     problem = BackwardProblem(
         grad_output=grad, saved=x, mean=None, invvar=invvar, weight=weight, bias=bias, eps=statistics(1e-5),
         rms=case[3], memory_efficient=True, grad_input=memory.empty(x.shape, x.dtype),
