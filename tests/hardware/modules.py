@@ -21,7 +21,7 @@ from normlab.nn import FusedLayerNorm, FusedRMSNorm
 
 N2 = 4096
 LARGE, SMALL = 2**27 // N2, 8
-ROUNDS, DEEP_ROUNDS, CALLS = 20, 5, 20
+ROUNDS, DEEP_ROUNDS, CALLS = 12, 3, 20
 OURS, THEIRS = {"layer": FusedLayerNorm, "rms": FusedRMSNorm}, {"layer": torch.nn.LayerNorm, "rms": torch.nn.RMSNorm}
 DEPTH = 64
 THEIRS_STEPPED = "torch.nn, after a step"
