@@ -54,7 +54,7 @@ def test_the_readme_shows_the_records():
     assert readme.paths() in README
     assert readme.modules() in README
     words = " ".join(README.split())
-    assert f"for each of 64 norms {readme.training()} of torch.nn's time" in words
+    assert f"With the step it is {readme.training()} of torch.nn's time" in words
     assert readme.sanitizers() in words
     assert f"; {len(record('counters_h200')['launches'])} launches, `normlab/bench/records/counters_h200.json`" in words
 
@@ -78,7 +78,7 @@ def test_hardware_and_trace_agree_in_the_record():
 def test_modules_hold_their_bars_in_the_record():
     """Host time at most 1.5 of torch.nn's; where no column is at risk, "exact" is at most 5 % slower than True.
 
-    Behind an optimizer's step, which neither's time includes, it is compared with torch.nn's behind one.
+    The first forward behind an optimizer's step, which is not in its time, is compared with torch.nn's behind one.
     """
     rows = {(row["norm"], row["dtype"], row["module"]): row for row in record("modules_h200")["rows"]}
     kinds = {key[:2] for key in rows}

@@ -1,10 +1,10 @@
 """What the modules of normlab.nn cost on a GPU: python -m tests.hardware.modules [OUT.json]
 
 Beside torch.nn's own: forward and backward of one norm, on the GPU (2^27 elements, cold L2) and on the host (8 x 4096
-elements, where the GPU waits for the host). "exact" comes three times: without a column at risk; so, and after a step
-of an optimizer, which is not timed with it; and with 1 % of the columns at risk. Behind a step the GPU is asked again
-how many columns are at risk: what the host takes for that is in the times of the step itself, and in those of DEPTH
-norms behind each other, forward, backward and a step for all of them.
+elements, where the GPU waits for the host). "exact" comes three times: without a column at risk; so, in the first
+forward behind a step of an optimizer, when the GPU is asked again how many are; and with 1 % of the columns at risk.
+The host's time behind a step is that of DEPTH norms behind each other, for each norm, after one step for all of them:
+without the step, and, under "training", with it.
 """
 
 import json
@@ -21,10 +21,9 @@ from normlab.nn import FusedLayerNorm, FusedRMSNorm
 
 N2 = 4096
 LARGE, SMALL = 2**27 // N2, 8
-ROUNDS, DEEP_ROUNDS, CALLS = 12, 3, 20
+ROUNDS, CALLS = 12, 20
 OURS, THEIRS = {"layer": FusedLayerNorm, "rms": FusedRMSNorm}, {"layer": torch.nn.LayerNorm, "rms": torch.nn.RMSNorm}
 DEPTH = 64
-THEIRS_STEPPED = "torch.nn, after a step"
 MODES: dict[str, Any] = {
     "False": False,
     "True": True,
@@ -32,12 +31,15 @@ MODES: dict[str, Any] = {
     "exact, after a step": "exact",
     "exact, 1 % at risk": "exact",
 }
+TRAINING = {"torch.nn, after a step": "torch.nn, with a step", "exact, after a step": "exact, with a step"}
 
 
 def modules(norm: str, dtype: torch.dtype) -> dict[str, torch.nn.Module]:
     """The contenders, by name."""
     like: Any = {"device": "cuda", "dtype": dtype}
-    found: dict[str, torch.nn.Module] = {name: THEIRS[norm](N2, **like) for name in ("torch.nn", THEIRS_STEPPED)}
+    found: dict[str, torch.nn.Module] = {
+        name: THEIRS[norm](N2, **like) for name in ("torch.nn", *TRAINING) if name.startswith("torch")
+    }
     for name, mode in MODES.items():
         found[name] = OURS[norm](N2, memory_efficient=mode).to(**like)
     with torch.no_grad():
@@ -62,36 +64,34 @@ def step_of(module: torch.nn.Module) -> Callable[[], Any]:
     return torch.optim.SGD(module.parameters(), lr=0.0).step
 
 
-def in_turn(times: dict[str, Callable[[], Spread]], rounds: int) -> dict[str, Spread]:
-    """Of each, the quickest of so many medians, taken in turn: what else the host does slows all of them alike."""
-    taken = [{name: time() for name, time in times.items()} for _ in range(rounds)]
-    return {name: min((one[name] for one in taken), key=lambda one: one.median) for name in times}
+def in_turn(times: dict[str, Callable[[], Spread]]) -> dict[str, Spread]:
+    """Of each, the quickest of ROUNDS medians, taken in turn: what else the host does slows all of them alike."""
+    rounds = [{name: time() for name, time in times.items()} for _ in range(ROUNDS)]
+    return {name: min((one[name] for one in rounds), key=lambda one: one.median) for name in times}
 
 
 def host_times(norm: str, dtype: torch.dtype) -> dict[str, Spread]:
-    """Of a forward and backward, behind a step that is not timed or without one."""
+    """Of a forward and backward; behind a step, and under the names in TRAINING with the step, for each of DEPTH."""
     timed: dict[str, Callable[[], Spread]] = {}
     for name, module in modules(norm, dtype).items():
-        before = step_of(module) if name.endswith("after a step") else None
-        timed[name] = partial(host_time, call_of(module, SMALL, dtype), torch.cuda.synchronize, CALLS, before=before)
-    return in_turn(timed, ROUNDS)
-
-
-def training_times(norm: str, dtype: torch.dtype) -> dict[str, Spread]:
-    """Of DEPTH norms behind each other and an optimizer's step, for each norm; and of a step of one norm by itself."""
-    timed: dict[str, Callable[[], Spread]] = {}
-    for name, make in {"torch.nn": THEIRS[norm], "exact": partial(OURS[norm], memory_efficient="exact")}.items():
-        deep = torch.nn.Sequential(*(make(N2) for _ in range(DEPTH))).to("cuda", dtype)
+        if name not in TRAINING:
+            timed[name] = partial(host_time, call_of(module, SMALL, dtype), torch.cuda.synchronize, CALLS)
+    for name, training in TRAINING.items():
+        deep = torch.nn.Sequential(*(modules(norm, dtype)[name] for _ in range(DEPTH)))
         call, step = call_of(deep, SMALL, dtype), step_of(deep)
+        timed[name] = partial(host_time, call, torch.cuda.synchronize, 1, before=step)
+        timed[training] = partial(host_time, partial(both, call, step), torch.cuda.synchronize, 1)
+    deep_names = {*TRAINING, *TRAINING.values()}
+    return {
+        name: Spread(*(seconds / DEPTH for seconds in spread)) if name in deep_names else spread
+        for name, spread in in_turn(timed).items()
+    }
 
-        def train(call: Callable[[], None] = call, step: Callable[[], Any] = step) -> None:
-            call()
-            step()
 
-        timed[f"{name}, {DEPTH} norms and a step"] = partial(host_time, train, torch.cuda.synchronize, 1)
-        call_of(deep[0], SMALL, dtype)()
-        timed[f"{name}, a step"] = partial(host_time, step_of(deep[0]), torch.cuda.synchronize, CALLS)
-    return in_turn(timed, DEEP_ROUNDS)
+def both(call: Callable[[], None], step: Callable[[], Any]) -> None:
+    """One after the other."""
+    call()
+    step()
 
 
 def main() -> None:
@@ -101,15 +101,15 @@ def main() -> None:
         for dtype in (torch.bfloat16, torch.float32):
             hosts = host_times(norm, dtype)
             for name, module in modules(norm, dtype).items():
-                before = step_of(module) if name.endswith("after a step") else None
-                device, host = timer(call_of(module, LARGE, dtype), before), hosts[name]
+                before = step_of(module) if name in TRAINING else None
+                device, host = timer(call_of(module, LARGE, dtype), before), hosts.pop(name)
                 times = {"device": device.as_dict(), "host": host.as_dict()}
                 rows.append({"norm": norm, "dtype": str(dtype), "module": name, **times})
                 microseconds = f"{1e6 * device.median:9.1f} us on the GPU {1e6 * host.median:7.1f} us on the host"
                 print(f"{norm:6} {dtype!s:15} {name:22} {microseconds}")
-            for name, host in training_times(norm, dtype).items():
+            for name, host in hosts.items():
                 training.append({"norm": norm, "dtype": str(dtype), "what": name, "host": host.as_dict()})
-                print(f"{norm:6} {dtype!s:15} {name:32} {1e6 * host.median:9.1f} us on the host")
+                print(f"{norm:6} {dtype!s:15} {name:22} {1e6 * host.median:40.1f} us on the host")
     if sys.argv[1:]:
         with open(sys.argv[1], "w") as file:
             command = "python -m hardware.modules " + sys.argv[1]
