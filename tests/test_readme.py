@@ -54,7 +54,8 @@ def test_the_readme_shows_the_records():
     assert readme.paths() in README
     assert readme.modules() in README
     words = " ".join(README.split())
-    assert f"With the step it is {readme.training()} of torch.nn's time" in words
+    assert f"the step counted in {readme.training()} of torch.nn's time" in words
+    assert f"one norm by itself {readme.alone()}" in words
     assert readme.sanitizers() in words
     assert f"; {len(record('counters_h200')['launches'])} launches, `normlab/bench/records/counters_h200.json`" in words
 
@@ -83,14 +84,17 @@ def test_modules_hold_their_bars_in_the_record():
     rows = {(row["norm"], row["dtype"], row["module"]): row for row in record("modules_h200")["rows"]}
     kinds = {key[:2] for key in rows}
     assert len(kinds) == 4
+
+    def us(kind, name, where):
+        return rows[*kind, name][where]["median_us"]
+
     for kind in kinds:
-        names = "torch.nn", "torch.nn, after a step", "False", "True", "exact", "exact, after a step"
-        us = {name: {where: rows[*kind, name][where]["median_us"] for where in ("device", "host")} for name in names}
         for name in ("exact", "exact, after a step"):
-            assert us[name]["device"] <= 1.05 * us["True"]["device"]
+            assert us(kind, name, "device") <= 1.05 * us(kind, "True", "device")
         for name in ("False", "True", "exact"):
-            assert us[name]["host"] <= 1.5 * us["torch.nn"]["host"]
-        assert us["exact, after a step"]["host"] <= 1.5 * us["torch.nn, after a step"]["host"]
+            for where in ("host", "host, alone"):
+                assert us(kind, name, where) <= 1.5 * us(kind, "torch.nn", where)
+        assert us(kind, "exact, after a step", "host") <= 1.5 * us(kind, "torch.nn, after a step", "host")
 
 
 def test_sanitize_found_every_planted_bug_in_the_record():

@@ -103,7 +103,7 @@ MODULES = {
 def modules() -> str:
     """Return what modules take on a GPU and on its host, forward and backward, over torch.nn's, as a Markdown table.
 
-    torch.nn's in the same place: what comes after a step is compared with torch.nn's after a step.
+    What comes after a step is compared with torch.nn's after a step.
     """
     found: dict[tuple[str, str], dict[str, dict]] = {}
     for row in record("modules_h200")["rows"]:
@@ -114,6 +114,16 @@ def modules() -> str:
         rows.append([said, *(_over(one[name], one[theirs]) for one in found.values())])
     names = {"layer": "LayerNorm", "rms": "RMSNorm"}
     return _table(["`memory_efficient`", *(f"{names[norm]} {dtype}" for norm, dtype in found)], rows)
+
+
+def alone() -> str:
+    """Return what one norm that keeps no columns takes of the host by itself, over torch.nn's, as words."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for row in record("modules_h200")["rows"]:
+        if "host, alone" in row:
+            found.setdefault((row["norm"], row["dtype"]), {})[row["module"]] = row["host, alone"]["median_us"]
+    ratios = [one[name] / one["torch.nn"] for one in found.values() for name in ("False", "True", "exact")]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
 def training() -> str:

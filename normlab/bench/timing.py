@@ -97,6 +97,7 @@ def host_time(
     calls: int,
     wait: bool = False,
     before: Callable[[], Any] | None = None,
+    repetitions: int = REPETITIONS,
 ) -> Spread:
     """Time of one call on the host's clock: of `calls` in a row on an idle GPU; with `wait`, until their work is done.
 
@@ -106,7 +107,7 @@ def host_time(
     in_a_row = partial(_in_a_row, call) if before is None else partial(_one_by_one, call, before)
     in_a_row(calls)
     samples = []
-    for _ in range(REPETITIONS):
+    for _ in range(repetitions):
         synchronize()
         seconds = in_a_row(calls)
         if wait:

@@ -1,10 +1,10 @@
 """What the modules of normlab.nn cost on a GPU: python -m tests.hardware.modules [OUT.json]
 
 Beside torch.nn's own: forward and backward of one norm, on the GPU (2^27 elements, cold L2) and on the host (8 x 4096
-elements, where the GPU waits for the host). "exact" comes three times: without a column at risk; so, in the first
-forward behind a step of an optimizer, when the GPU is asked again how many are; and with 1 % of the columns at risk.
-The host's time behind a step is that of DEPTH norms behind each other, for each norm, after one step for all of them:
-without the step, and, under "training", with it.
+elements, where the GPU waits for the host): for each of DEPTH norms behind each other, and of one by itself, where it
+takes as long again to wake autograd's thread. "exact" comes three times: without a column at risk; so, in the first
+forward behind a step of an optimizer for all of them, when the GPU is asked again how many are; and with 1 % of the
+columns at risk. The step is not in that time; under "training" it is.
 """
 
 import json
@@ -21,7 +21,7 @@ from normlab.nn import FusedLayerNorm, FusedRMSNorm
 
 N2 = 4096
 LARGE, SMALL = 2**27 // N2, 8
-ROUNDS, CALLS = 12, 20
+ROUNDS, DEEP_ROUNDS, CALLS = 100, 20, 10
 OURS, THEIRS = {"layer": FusedLayerNorm, "rms": FusedRMSNorm}, {"layer": torch.nn.LayerNorm, "rms": torch.nn.RMSNorm}
 DEPTH = 64
 MODES: dict[str, Any] = {
@@ -64,28 +64,36 @@ def step_of(module: torch.nn.Module) -> Callable[[], Any]:
     return torch.optim.SGD(module.parameters(), lr=0.0).step
 
 
-def in_turn(times: dict[str, Callable[[], Spread]]) -> dict[str, Spread]:
-    """Of each, the quickest of ROUNDS medians, taken in turn: what else the host does slows all of them alike."""
-    rounds = [{name: time() for name, time in times.items()} for _ in range(ROUNDS)]
-    return {name: min((one[name] for one in rounds), key=lambda one: one.median) for name in times}
+def in_turn(times: dict[str, Callable[[], Spread]], rounds: int) -> dict[str, Spread]:
+    """Of each, the quickest of so many medians, taken in turn: what else the host does slows all of them alike."""
+    taken = [{name: time() for name, time in times.items()} for _ in range(rounds)]
+    return {name: min((one[name] for one in taken), key=lambda one: one.median) for name in times}
+
+
+def timing(call: Callable[[], None], calls: int = 1, before: Callable[[], Any] | None = None) -> Callable[[], Spread]:
+    """What times a call on the host, quickly: a moment without others will be found."""
+    return partial(host_time, call, torch.cuda.synchronize, calls, before=before, repetitions=5)
 
 
 def host_times(norm: str, dtype: torch.dtype) -> dict[str, Spread]:
-    """Of a forward and backward; behind a step, and under the names in TRAINING with the step, for each of DEPTH."""
+    """Of a forward and backward, of each norm: behind a step or without one, and with it under TRAINING's names."""
     timed: dict[str, Callable[[], Spread]] = {}
-    for name, module in modules(norm, dtype).items():
-        if name not in TRAINING:
-            timed[name] = partial(host_time, call_of(module, SMALL, dtype), torch.cuda.synchronize, CALLS)
-    for name, training in TRAINING.items():
-        deep = torch.nn.Sequential(*(modules(norm, dtype)[name] for _ in range(DEPTH)))
+    layers = [modules(norm, dtype) for _ in range(DEPTH)]
+    for name in layers[0]:
+        deep = torch.nn.Sequential(*(one[name] for one in layers))
         call, step = call_of(deep, SMALL, dtype), step_of(deep)
-        timed[name] = partial(host_time, call, torch.cuda.synchronize, 1, before=step)
-        timed[training] = partial(host_time, partial(both, call, step), torch.cuda.synchronize, 1)
-    deep_names = {*TRAINING, *TRAINING.values()}
+        timed[name] = timing(call, before=step if name in TRAINING else None)
+        if name in TRAINING:
+            timed[TRAINING[name]] = timing(partial(both, call, step))
     return {
-        name: Spread(*(seconds / DEPTH for seconds in spread)) if name in deep_names else spread
-        for name, spread in in_turn(timed).items()
+        name: Spread(*(seconds / DEPTH for seconds in spread)) for name, spread in in_turn(timed, DEEP_ROUNDS).items()
     }
+
+
+def times_alone(norm: str, dtype: torch.dtype) -> dict[str, Spread]:
+    """Of a forward and backward of one norm."""
+    calls = {name: call_of(one, SMALL, dtype) for name, one in modules(norm, dtype).items() if name not in TRAINING}
+    return in_turn({name: timing(call, CALLS) for name, call in calls.items()}, ROUNDS)
 
 
 def both(call: Callable[[], None], step: Callable[[], Any]) -> None:
@@ -99,17 +107,19 @@ def main() -> None:
     timer, rows, training = EventTimer(), [], []
     for norm in OURS:
         for dtype in (torch.bfloat16, torch.float32):
-            hosts = host_times(norm, dtype)
+            hosts, alone = host_times(norm, dtype), times_alone(norm, dtype)
             for name, module in modules(norm, dtype).items():
                 before = step_of(module) if name in TRAINING else None
                 device, host = timer(call_of(module, LARGE, dtype), before), hosts.pop(name)
                 times = {"device": device.as_dict(), "host": host.as_dict()}
+                if name in alone:
+                    times["host, alone"] = alone[name].as_dict()
                 rows.append({"norm": norm, "dtype": str(dtype), "module": name, **times})
-                microseconds = f"{1e6 * device.median:9.1f} us on the GPU {1e6 * host.median:7.1f} us on the host"
-                print(f"{norm:6} {dtype!s:15} {name:22} {microseconds}")
+                shown = ", ".join(f"{where} {time['median_us']:.1f}" for where, time in times.items())
+                print(f"{norm:6} {dtype!s:15} {name:22} {shown} us")
             for name, host in hosts.items():
                 training.append({"norm": norm, "dtype": str(dtype), "what": name, "host": host.as_dict()})
-                print(f"{norm:6} {dtype!s:15} {name:22} {1e6 * host.median:40.1f} us on the host")
+                print(f"{norm:6} {dtype!s:15} {name:22} host {1e6 * host.median:.1f} us")
     if sys.argv[1:]:
         with open(sys.argv[1], "w") as file:
             command = "python -m hardware.modules " + sys.argv[1]
