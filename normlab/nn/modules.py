@@ -116,9 +116,9 @@ class MixedFusedRMSNorm(FusedRMSNorm):
 
 
 def _parameter(module: torch.nn.Module, name: str) -> Parameter:
-    """`getattr` in a fifth of its time, which looks everywhere else first. Parametrizations have it elsewhere."""
+    """`getattr` in a quarter of its time, which looks everywhere else first. Parametrizations have it elsewhere."""
     own = module._parameters
-    return own[name] if name in own else getattr(module, name)
+    return own[name] if name in own and name not in module.__dict__ else getattr(module, name)
 
 
 def _with_parameters(name: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -347,7 +347,7 @@ def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 
 
 def _survey(parameters: dict[Key, Tensor]) -> None:
-    """Ask the GPU about all norms of these parameters, changed or not, of which nothing is kept.
+    """Ask the GPU about all norms of these parameters, changed or not, whose latest forward had nothing to keep.
 
     But not where columns have ever been lost: it may be that they come to risk behind the step, by what nothing shows,
     where a forward would see it. Called under the lock: `_forget` then waits for what was asked.

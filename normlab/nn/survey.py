@@ -1,4 +1,4 @@
-"""Asking the GPU about the columns of many norms at once, without waiting for the answers.
+"""Asking the GPU about the columns of many norms at once; the host waits for nothing.
 
 Called by `normlab.nn.room`, behind an optimizer's step.
 """
@@ -79,7 +79,10 @@ class _Asking:
             ]
             for one in questions
         ]
-        self._table = torch.tensor(rows, dtype=torch.int64, device=self._device)  # waits: any stream may read it
+        on_gpu = self._device.type == "cuda"  # from pinned memory, or the host would wait
+        table = torch.tensor(rows, dtype=torch.int64, device="cpu", pin_memory=on_gpu)
+        self._table = table.to(self._device, non_blocking=True)
+        self._made = torch.cuda.current_stream(self._index).record_event() if on_gpu else None
         n2 = max(one.n2 for one in questions)
         parameters = self._stretch(lowest, max(addresses) + n2 * dtype.itemsize, dtype)
         counts = self._stretch(lowest_counts, max(one.counts for one in questions) + 3 * COUNT.itemsize, COUNT)
@@ -102,6 +105,9 @@ class _Asking:
 
     def __call__(self, number: int) -> None:
         stream = arrays.stream_getter()(self._index)
-        if stream != self._stream:  # the one that the table's memory is given back to
-            self._table.record_stream(torch.cuda.current_stream(self._index))
+        if stream != self._stream:  # on which the table is made, and its memory given back
+            current = torch.cuda.current_stream(self._index)
+            if self._made is not None:
+                current.wait_event(self._made)
+            self._table.record_stream(current)
         self._launch(stream, [number])

@@ -141,6 +141,23 @@ def test_behind_a_step_one_launch_finds_the_columns_of_all_norms(device, monkeyp
     assert not asked
 
 
+def test_steps_on_any_stream_are_surveyed():
+    """The table of what to ask was made on another one, where the host did not wait for it."""
+    norm = nn.FusedLayerNorm(256, memory_efficient="exact").cuda()
+    optimizer = torch.optim.SGD(norm.parameters(), lr=2.0**-20)
+    for _ in range(3):
+        norm(torch.randn(64, 256, device="cuda")).square().sum().backward()
+    own = room._steady[id(norm.weight)].room
+    for columns, stream in enumerate([torch.cuda.current_stream(), *(torch.cuda.Stream() for _ in range(4))]):
+        stream.wait_stream(torch.cuda.default_stream())
+        with torch.cuda.stream(stream):
+            norm.weight.grad.zero_()
+            norm.weight.grad[columns] = norm.weight[columns] * 2.0**20
+            optimizer.step()
+        torch.cuda.synchronize()
+        assert own.numbers[0] % room.NEAR == columns + 1
+
+
 def test_a_forward_before_the_answer_waits_for_nothing_and_asks_itself():
     norm = nn.FusedRMSNorm(256, memory_efficient="exact").cuda()
     x, optimizer = torch.randn(64, 256, device="cuda"), torch.optim.SGD(norm.parameters(), lr=2.0**-20)
