@@ -101,38 +101,13 @@ MODULES = {
 
 
 def modules() -> str:
-    """Return what modules take on a GPU and on its host, forward and backward, over torch.nn's, as a Markdown table.
-
-    What comes after a step is compared with torch.nn's after a step.
-    """
+    """Return what modules take on a GPU and on its host, forward and backward, over torch.nn's, as a Markdown table."""
     found: dict[tuple[str, str], dict[str, dict]] = {}
     for row in record("modules_h200")["rows"]:
         found.setdefault((row["norm"], row["dtype"].removeprefix("torch.")), {})[row["module"]] = row
-    rows = []
-    for name, said in MODULES.items():
-        theirs = "torch.nn, after a step" if name.endswith("after a step") else "torch.nn"
-        rows.append([said, *(_over(one[name], one[theirs]) for one in found.values())])
+    rows = [[said, *(_over(one[name], one["torch.nn"]) for one in found.values())] for name, said in MODULES.items()]
     names = {"layer": "LayerNorm", "rms": "RMSNorm"}
     return _table(["`memory_efficient`", *(f"{names[norm]} {dtype}" for norm, dtype in found)], rows)
-
-
-def alone() -> str:
-    """Return what one norm that keeps no columns takes of the host by itself, over torch.nn's, as words."""
-    found: dict[tuple[str, str], dict[str, float]] = {}
-    for row in record("modules_h200")["rows"]:
-        if "host, alone" in row:
-            found.setdefault((row["norm"], row["dtype"]), {})[row["module"]] = row["host, alone"]["median_us"]
-    ratios = [one[name] / one["torch.nn"] for one in found.values() for name in ("False", "True", "exact")]
-    return f"{min(ratios):.2f} to {max(ratios):.2f}"
-
-
-def training() -> str:
-    """Return what many norms with "exact" take of the host with their optimizer's step, over torch.nn's, as words."""
-    found: dict[tuple[str, str], dict[str, float]] = {}
-    for row in record("modules_h200")["training"]:
-        found.setdefault((row["norm"], row["dtype"]), {})[row["what"]] = row["host"]["median_us"]
-    ratios = [one["exact, with a step"] / one["torch.nn, with a step"] for one in found.values()]
-    return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
 def _over(ours: dict[str, Any], theirs: dict[str, Any]) -> str:

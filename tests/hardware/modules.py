@@ -2,12 +2,15 @@
 
 Beside torch.nn's own: forward and backward of one norm, on the GPU (2^27 elements, cold L2) and on the host (8 x 4096
 elements, where the GPU waits for the host): for each of DEPTH norms behind each other, and of one by itself, where it
-takes as long again to wake autograd's thread. "exact" comes three times: without a column at risk; so, in the first
-forward behind a step of an optimizer for all of them, when the GPU is asked again how many are; and with 1 % of the
-columns at risk. The step is not in that time; under "training" it is.
+takes as long again to hand over to autograd's thread and back. The process has one core: on two, what it takes to wake
+the other one, which halts meanwhile, would be most of what is seen in a virtual machine.
+"exact" comes three times: without a column at risk; so, in the first forward behind a step of an optimizer for all of
+them, when the GPU is asked again how many are; and with 1 % of the columns at risk. The step is not in that time; under
+"training" it is.
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -104,6 +107,7 @@ def both(call: Callable[[], None], step: Callable[[], Any]) -> None:
 
 def main() -> None:
     """Measure and print."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # before there is another thread
     timer, rows, training = EventTimer(), [], []
     for norm in OURS:
         for dtype in (torch.bfloat16, torch.float32):
