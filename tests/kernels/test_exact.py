@@ -65,9 +65,9 @@ def test_the_columns_are_those_of_the_definition_in_order(n2, share, dtype, give
     assert counts[0] % NEAR == len(want) <= counts[0] // NEAR
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(
-    sizes=st.lists(st.sampled_from([1, 31, 32, 33, 1025, 2100]), min_size=1, max_size=4),
+    sizes=st.lists(st.sampled_from([1, 33, 100, 1025]), min_size=1, max_size=3),
     dtype=st.sampled_from(["float16", "bfloat16", "float32"]),
     given_parameters=st.sampled_from([(True, True), (True, False), (False, True)]),
     seed=st.integers(0, 99),
