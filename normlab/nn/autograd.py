@@ -40,10 +40,11 @@ class Norm(torch.autograd.Function):
     ) -> Tensor | tuple[Tensor, ...]:
         """The output; saving it, also what else is saved with it."""
         shape, eps, rms, memory_efficient, owners = how
-        run = engines.chosen(x) if recording is None else launched
         if recording is None:
+            run = engines.chosen(x)
             output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
         else:
+            run = launched
             output, mean, invvar = recording(pointers)
         ctx.set_materialize_grads(False)
         if memory_efficient == "exact" and run.nothing_to_keep(x, weight, bias, eps, recording, pointers):

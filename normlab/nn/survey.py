@@ -66,11 +66,10 @@ class _Asking:
 
     def __init__(self, questions: list[Question]):
         first = questions[0]
-        self._device, self._index = first.device, first.device.index or 0
+        self._index = first.device.index or 0
         dtype = FLOATS[first.dtype]
         addresses = [address for one in questions for address in (one.weight, one.bias) if address]
         lowest, lowest_counts = min(addresses), min(one.counts for one in questions)
-
         rows = [
             [
                 one.n2,
@@ -79,9 +78,9 @@ class _Asking:
             ]
             for one in questions
         ]
-        on_gpu = self._device.type == "cuda"  # from pinned memory, or the host would wait
+        on_gpu = first.device.type == "cuda"  # from pinned memory, or the host would wait
         table = torch.tensor(rows, dtype=torch.int64, device="cpu", pin_memory=on_gpu)
-        self._table = table.to(self._device, non_blocking=True)
+        self._table = table.to(first.device, non_blocking=True)
         self._made = torch.cuda.current_stream(self._index).record_event() if on_gpu else None
         n2 = max(one.n2 for one in questions)
         parameters = self._stretch(lowest, max(addresses) + n2 * dtype.itemsize, dtype)

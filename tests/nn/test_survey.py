@@ -326,8 +326,8 @@ def test_the_table_is_made_once(asked, monkeypatch):
     assert [len(questions) for questions in made] == [2, 1, 1], "which begins with the same norm, but is another one"
 
 
-def test_norms_without_gradients_for_now_are_asked_about_with_the_others(asked, monkeypatch):
-    """Or the table would be another one in each step, which waits for the GPU."""
+def test_norms_without_gradients_for_now_are_asked_about_with_the_others(asked):
+    """Or each step would have to make another table."""
     norms = steady(norm_of(), norm_of(), norm_of())
     optimizer = Changes(*parameters(*norms))
     asked.clear()
