@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from draws import Case
+from draws import DTYPES, Case
 
-from normlab import ops, oracle
+from normlab import engine, ops, oracle
 from normlab.keeping import Kept, keep_columns
 from normlab.kernels.exact import chains
-from normlab.kernels.exact.risk import RATIO
+from normlab.kernels.exact.choose import MARGIN, NEAR
+from normlab.kernels.exact.risk import RATIO, smallest_weight
+from normlab.kernels.exact.survey import launch_survey
 from normlab.kernels.step import Chains, longest
 
 
@@ -33,11 +35,11 @@ def arithmetic(case: Case, forward_step, backward_step) -> oracle.Arithmetic:
     )
 
 
-def columns_at_risk(weight, bias, smallest) -> np.ndarray:
+def columns_at_risk(weight, bias, smallest, ratio=RATIO) -> np.ndarray:
     """The columns at risk, ascending, of parameters as NumPy arrays (n2,), either of which may be None; not both."""
     gamma = 1.0 if weight is None else np.abs(weight.astype(np.float64))
     beta = 0.0 if bias is None else np.abs(bias.astype(np.float64))
-    return np.flatnonzero((gamma < float(smallest)) | (beta > RATIO * gamma))
+    return np.flatnonzero((gamma < float(smallest)) | (beta > ratio * gamma))
 
 
 def with_repairs(how: oracle.Arithmetic, n1: int, capacity: int) -> oracle.Arithmetic:
@@ -155,6 +157,37 @@ def examine_backward(case: Case, forward_step, step, memory_efficient: bool | st
     path = {False: "saved", True: "recompute"}.get(memory_efficient, memory_efficient)
     results = zip(("grad_input", "grad_weight", "grad_bias"), gradients, backward_truth(case), bound, strict=True)
     return {what: hold(f"backward {step.name} {path} {what}", *rest) for what, *rest in results}
+
+
+def examine_survey(sizes: list[int], dtype: str, given_parameters: tuple[bool, bool], seed: int) -> None:
+    """Assert that a survey finds what it is to find of each norm of so many columns, and writes nothing else.
+
+    Their parameters lie in any order, with other numbers between them. given_parameters: is there a weight, a bias?
+    """
+    random = np.random.default_rng(seed)
+    memory = np.full(sum(sizes) * 2 + 7 * len(sizes), np.nan, DTYPES[dtype])
+    smallest = smallest_weight(np.float32(1e-5), dtype)
+    counts = random.integers(0, 99, 3 * len(sizes) + 5)
+    after = counts.copy()
+    table, end = np.zeros((len(sizes), 4), np.int64), len(memory)
+    for row, (n2, own) in enumerate(zip(sizes, random.permutation(len(sizes)), strict=True)):
+        parameters = random.normal(size=(2, n2)).astype(memory.dtype)
+        special = random.choice([0.0, -0.0, 1e-6, 1.5e-5, 100], (2, n2))
+        parameters = np.where(random.random((2, n2)) < 0.3, special, parameters).astype(memory.dtype)
+        starts = []
+        for parameter in parameters:
+            end -= n2
+            memory[end : end + n2] = parameter
+            starts.append(end)
+        end -= 7
+        table[row] = n2, *starts, 3 * own + 2
+        weight, bias = (one if there else None for one, there in zip(parameters, given_parameters, strict=True))
+        found = columns_at_risk(weight, bias, smallest)
+        near = columns_at_risk(weight, bias, MARGIN * smallest, RATIO / MARGIN)
+        after[3 * own + 2], after[3 * own + 4] = len(found) + NEAR * len(near), 77
+    weights, biases = (memory if there else None for there in given_parameters)
+    launch_survey(engine.launch, table, max(sizes), weights, biases, smallest, counts, 77)
+    np.testing.assert_array_equal(counts, after)
 
 
 def record(what: str, ratio: float) -> None:

@@ -2,7 +2,8 @@
 
 A share of SHARES is number SHARE, …, of the problems, for as many processes, which compile that many kernels.
 `h200.sh clean` runs it under compute-sanitizer's tools. The rows take every layout: short, long, a cluster's
-and narrow vectors, few and many of them; both norms, both paths and the exact one, and the products.
+and narrow vectors, few and many of them; both norms, both paths and the exact one, the surveys behind an optimizer's
+step, and the products.
 """
 
 import sys
@@ -17,7 +18,7 @@ if not __package__:  # run as a script
     sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
 from draws import Case
-from examine import examine_backward, examine_forward
+from examine import examine_backward, examine_forward, examine_survey
 
 from normlab import sgemm
 from normlab.engine import gpu_available, using
@@ -35,6 +36,7 @@ NORMS = [
     *((*one, 1) for one in product(LONG, DTYPES, (False, True))),  # whose layouts depend on n2
     *((*one, 0) for one in product([(5, 33)], ("float16", "float64"), (False, True))),
 ]
+SURVEYS = [*product(("float16", *DTYPES), ((True, True), (True, False), (False, True)))]
 PRODUCTS = [(1, 1, 1), (7, 33, 129), (129, 257, 33), (300, 516, 260)]
 
 
@@ -59,6 +61,13 @@ def norm(rows: tuple[int, int], dtype: str, rms: bool, last: int) -> int:
     return len(forward) + 3 * len(backward)
 
 
+def surveys(dtype: str, given_parameters: tuple[bool, bool]) -> int:
+    """Ask about the columns of norms that have a weight, a bias or both; how many norms there were."""
+    sizes = [1, 33, 1500, 4096]
+    examine_survey(sizes, dtype, given_parameters, seed=0)
+    return len(sizes)
+
+
 def products(m: int, n: int, k: int) -> int:
     """Hold every step of the SGEMM ladder to its bounds, with and without C; how many there were."""
     rng = np.random.default_rng(0)
@@ -72,7 +81,8 @@ def products(m: int, n: int, k: int) -> int:
 
 def check(share: int, shares: int) -> int:
     """Run a share of all of them; how many there were. AssertionError where one is off by more than its bound."""
-    jobs = [partial(norm, *one) for one in NORMS] + [partial(products, *size) for size in PRODUCTS]
+    jobs = [partial(norm, *one) for one in NORMS]
+    jobs += [partial(surveys, *one) for one in SURVEYS] + [partial(products, *size) for size in PRODUCTS]
     return sum(job() for job in jobs[share::shares])
 
 

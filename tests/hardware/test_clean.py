@@ -18,11 +18,12 @@ def test_a_clean_run_is_told_from_errors_and_from_a_run_that_ends_early():
 def test_the_shares_are_all_problems(monkeypatch):
     seen = []
     monkeypatch.setattr(all_steps, "norm", lambda *one: seen.append(one) or 1)
+    monkeypatch.setattr(all_steps, "surveys", lambda *one: seen.append(one) or 1)
     monkeypatch.setattr(all_steps, "products", lambda *size: seen.append(size) or 1)
     shares = clean.SHARES["all_steps"]
     counts = [all_steps.check(share, shares) for share in range(shares)]
-    assert sum(counts) == len(seen) == len(all_steps.NORMS) + len(all_steps.PRODUCTS)
-    assert set(seen) == {*all_steps.NORMS, *all_steps.PRODUCTS}
+    assert sum(counts) == len(seen) == len(all_steps.NORMS) + len(all_steps.SURVEYS) + len(all_steps.PRODUCTS)
+    assert set(seen) == {*all_steps.NORMS, *all_steps.SURVEYS, *all_steps.PRODUCTS}
 
 
 def test_the_shares_are_all_norms_of_the_family():

@@ -12,6 +12,7 @@ from examine import (
     backward_bound,
     backward_truth,
     columns_at_risk,
+    examine_survey,
     forward,
     hold,
     keep,
@@ -20,14 +21,13 @@ from examine import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normlab import engine, layer_norm_backward, oracle
+from normlab import layer_norm_backward, oracle
 from normlab.arguments import step_of
 from normlab.compare.activations import bundled
 from normlab.engine import use_gpu
 from normlab.keeping import keep_columns
 from normlab.kernels.exact.choose import NEAR
 from normlab.kernels.exact.risk import RATIO, smallest_weight
-from normlab.kernels.exact.survey import launch_survey
 
 APEX, BEST = step_of("forward", "apex"), step_of("backward", "pipelined")
 rng = np.random.default_rng(3)
@@ -73,32 +73,7 @@ def test_the_columns_are_those_of_the_definition_in_order(n2, share, dtype, give
     seed=st.integers(0, 99),
 )
 def test_a_survey_finds_of_each_norm_what_its_forward_would(short, dtype, given_parameters, seed):
-    """Wherever its parameters lie, in any order, with other numbers between them; one has more columns than threads."""
-    random = np.random.default_rng(seed)
-    sizes = [*short, 1500]
-    memory = np.full(sum(sizes) * 2 + 7 * len(sizes), np.nan, DTYPES[dtype])
-    counts = random.integers(0, 99, 3 * len(sizes) + 5)
-    after = counts.copy()
-    table, end = np.zeros((len(sizes), 4), np.int64), len(memory)
-    for row, (n2, own) in enumerate(zip(sizes, random.permutation(len(sizes)), strict=True)):
-        parameters = random.normal(size=(2, n2)).astype(memory.dtype)
-        special = random.choice([0.0, -0.0, 1e-6, 1.5e-5, 100], (2, n2))
-        parameters = np.where(random.random((2, n2)) < 0.3, special, parameters).astype(memory.dtype)
-        starts = []
-        for parameter in parameters:
-            end -= n2
-            memory[end : end + n2] = parameter
-            starts.append(end)
-        end -= 7
-        table[row] = n2, *starts, 3 * own + 2
-        weight, bias = (one if there else None for one, there in zip(parameters, given_parameters, strict=True))
-        wanted = np.zeros(2, np.int64)
-        kept_columns(weight, bias, counts=wanted)
-        after[3 * own + 2], after[3 * own + 4] = wanted[0], 77
-    weights, biases = (memory if there else None for there in given_parameters)
-    smallest = smallest_weight(np.float32(1e-5), dtype)
-    launch_survey(engine.launch, table, max(sizes), weights, biases, smallest, counts, 77)
-    np.testing.assert_array_equal(counts, after)
+    examine_survey([*short, 1500], dtype, given_parameters, seed)  # one has more columns than threads
 
 
 def test_the_borders_of_the_risk():
