@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from normlab.keeping import Kept, keep_columns
 from normlab.kernels.exact import chains
 from normlab.kernels.exact.choose import MARGIN, NEAR
 from normlab.kernels.exact.risk import RATIO, smallest_weight
-from normlab.kernels.exact.survey import launch_survey
 from normlab.kernels.step import Chains, longest
 
 
@@ -159,10 +159,13 @@ def examine_backward(case: Case, forward_step, step, memory_efficient: bool | st
     return {what: hold(f"backward {step.name} {path} {what}", *rest) for what, *rest in results}
 
 
-def examine_survey(sizes: list[int], dtype: str, given_parameters: tuple[bool, bool], seed: int) -> None:
+def examine_survey(
+    launch_survey: Callable, sizes: list[int], dtype: str, given_parameters: tuple[bool, bool], seed: int
+) -> None:
     """Assert that a survey finds what it is to find of each norm of so many columns, and writes nothing else.
 
     Their parameters lie in any order, with other numbers between them. given_parameters: is there a weight, a bias?
+    launch_survey: `normlab.kernels.exact.survey`'s, which a mutant may have changed.
     """
     random = np.random.default_rng(seed)
     memory = np.full(sum(sizes) * 2 + 7 * len(sizes), np.nan, DTYPES[dtype])

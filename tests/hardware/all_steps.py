@@ -23,6 +23,7 @@ from examine import examine_backward, examine_forward, examine_survey
 from normlab import sgemm
 from normlab.engine import gpu_available, using
 from normlab.kernels import LADDERS, SGEMM
+from normlab.kernels.exact.survey import launch_survey
 from normlab.oracle import assert_within
 
 DTYPES = ("float32", "bfloat16")
@@ -64,7 +65,7 @@ def norm(rows: tuple[int, int], dtype: str, rms: bool, last: int) -> int:
 def surveys(dtype: str, given_parameters: tuple[bool, bool]) -> int:
     """Ask about the columns of norms that have a weight, a bias or both; how many norms there were."""
     sizes = [1, 33, 1500, 4096]
-    examine_survey(sizes, dtype, given_parameters, seed=0)
+    examine_survey(launch_survey, sizes, dtype, given_parameters, seed=0)
     return len(sizes)
 
 

@@ -28,6 +28,7 @@ from normlab.engine import use_gpu
 from normlab.keeping import keep_columns
 from normlab.kernels.exact.choose import NEAR
 from normlab.kernels.exact.risk import RATIO, smallest_weight
+from normlab.kernels.exact.survey import launch_survey
 
 APEX, BEST = step_of("forward", "apex"), step_of("backward", "pipelined")
 rng = np.random.default_rng(3)
@@ -73,7 +74,7 @@ def test_the_columns_are_those_of_the_definition_in_order(n2, share, dtype, give
     seed=st.integers(0, 99),
 )
 def test_a_survey_finds_of_each_norm_what_its_forward_would(short, dtype, given_parameters, seed):
-    examine_survey([*short, 1500], dtype, given_parameters, seed)  # one has more columns than threads
+    examine_survey(launch_survey, [*short, 1500], dtype, given_parameters, seed)  # one has more columns than threads
 
 
 def test_the_borders_of_the_risk():
