@@ -159,10 +159,12 @@ def test_steps_on_any_stream_are_surveyed():
 
 
 def test_a_forward_before_the_answer_waits_for_nothing_and_asks_itself():
+    """Every kernel has run before: loading one waits for the GPU (CUDA loads it at its first launch)."""
     norm = nn.FusedRMSNorm(256, memory_efficient="exact").cuda()
     x, optimizer = torch.randn(64, 256, device="cuda"), torch.optim.SGD(norm.parameters(), lr=2.0**-20)
     for _ in range(4):
         norm(x).sum().backward()
+        norm.weight.grad.copy_(norm.weight * 2.0)
         optimizer.step()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
