@@ -19,6 +19,7 @@ except ImportError as error:
     raise ImportError("normlab.nn needs PyTorch, which is not installed: pip install 'normlab[torch]'") from error
 
 from normlab.nn.engines import engine
+from normlab.nn.exact import recount
 from normlab.nn.family.functional import batch_norm, group_norm, instance_norm
 from normlab.nn.family.modules import (
     BatchNorm1d,
@@ -69,6 +70,7 @@ __all__ = [
     "layer_norm",
     "mixed_dtype_fused_layer_norm_affine",
     "mixed_dtype_fused_rms_norm_affine",
+    "recount",
     "replace_norms",
     "rms_norm",
 ]

@@ -13,8 +13,8 @@ from torch import Tensor
 from normlab.keeping import Kept
 from normlab.nn import engines, gradients, vectorised
 from normlab.nn.gradients import How, Saved
+from normlab.nn.private import onlooker
 from normlab.nn.shapes import MemoryEfficient, Owners, Parameter, Shape
-from normlab.nn.watchers import onlooker
 
 
 def norm(
@@ -27,7 +27,7 @@ def norm(
     memory_efficient: MemoryEfficient,
     owners: Owners,
 ) -> Tensor:
-    """The output of a norm, by its operator. owners: see `normlab.nn.room`."""
+    """The output of a norm, by its operator. owners: see `normlab.nn.exact`."""
     if memory_efficient == "exact" and not torch.is_grad_enabled():
         memory_efficient = False  # nothing is kept
     if memory_efficient == "exact":
@@ -77,8 +77,9 @@ def exact_norm(
     """(output, invvar, columns, values): the last two are x̂ of the columns at risk, as `normlab.keeping.Kept`."""
     shape, run = tuple(normalized_shape), engines.chosen(x)
     output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
-    kept = run.keep(x, mean, invvar, shape, weight, bias, eps, (own_weight, own_bias))
-    return output, invvar.reshape(x.shape[: x.dim() - len(shape)]), *kept
+    columns = run.columns_at_risk(invvar, output, shape, weight, bias, eps, (own_weight, own_bias))
+    values = run.keep(x, mean, invvar, shape, weight, bias, eps, columns)
+    return output, invvar.reshape(x.shape[: x.dim() - len(shape)]), columns.clone(), values
 
 
 @torch.library.custom_op("normlab::norm_backward", mutates_args=())
