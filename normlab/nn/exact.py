@@ -94,8 +94,8 @@ class Norm:
         if lost:
             warnings.warn(
                 f"{name or _name_of(self)}: in replays of a CUDA graph {lost} columns at risk found no slot (of "
-                f"{HEADROOM} for each column that was at risk at its capture, at least {GRAIN}). They were recomputed as with "
-                'memory_efficient=True, not "exact". Capture the graph again.',
+                f"{HEADROOM} for each column that was at risk at its capture, at least {GRAIN}). They were recomputed "
+                'as with memory_efficient=True, not "exact". Capture the graph again.',
                 RuntimeWarning,
                 stacklevel=2,
             )
