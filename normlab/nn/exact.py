@@ -157,7 +157,8 @@ def _norm_of(owners: Owners, output_dtype: torch.dtype, statistics: torch.dtype,
     key = first.storage_offset(), first.numel(), weight is None, other, output_dtype, eps
     norm = storage.normlab_exact.get(key)
     if norm is None or (bias is not None and norm.storages[-1]() is not bias.untyped_storage()):
-        norm = Norm(owners, *(str(dtype).removeprefix("torch.") for dtype in (output_dtype, statistics)), eps)
+        output_name, statistics_name = (str(dtype).removeprefix("torch.") for dtype in (output_dtype, statistics))
+        norm = Norm(owners, output_name, statistics_name, eps)
         storage.normlab_exact[key] = norm
         with _lock:
             _known.add(norm)
@@ -167,7 +168,8 @@ def _norm_of(owners: Owners, output_dtype: torch.dtype, statistics: torch.dtype,
 def _count(device: torch.device) -> None:
     """List the columns at risk of all known norms of a GPU: one launch for each kind of norms, and one wait."""
     with _lock:
-        step, surveys = _Steps.count, {}
+        step = _Steps.count
+        surveys: dict[tuple, dict[Norm, list[int]]] = {}
         for norm in _known:
             addresses = norm.addresses() if norm.device == device else None
             if addresses is not None:

@@ -1,6 +1,7 @@
 """The exact mode: the columns at risk are found, their x̂ is kept, and no gradient is worse for any gamma."""
 
 from dataclasses import replace
+from itertools import product
 
 import ml_dtypes
 import numpy as np
@@ -106,28 +107,19 @@ def test_columns_that_are_known_are_kept_as_they_are():
         kept_columns(weight, None, columns=columns.astype(np.int64))
 
 
-@settings(max_examples=30)
-@given(
-    n1=st.sampled_from([1, 2, 33, 700]),
-    scale=st.sampled_from([0.0, 1e-6, 3e-4, 3e-3, 3e-2, 1.0]),
-    dtype=st.sampled_from([np.float32, np.float64]),
-    broken=st.booleans(),
-    seed=st.integers(0, 99),
-)
-def test_the_spread_is_that_of_the_definition(n1, scale, dtype, broken, seed):
-    random = np.random.default_rng(seed)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n1", [1, 2, 33, 700])
+def test_the_spread_is_that_of_the_definition(n1, dtype):
     eps = dtype(1e-5)
-    invvar = (1 / np.sqrt((scale * random.random(n1)) ** 2 + float(eps))).astype(dtype)
-    if broken:
-        invvar[random.integers(n1)] = random.choice([np.nan, np.inf])
-    got = np.full(1, np.nan, dtype)
-    launch_spread(engine.launch, invvar, eps, got)
-    want = spread_of(invvar, float(eps))
-    if abs(want**2 - LARGE) > 1e-5 and want != 1.0:
-        assert abs(float(got[0]) ** 2 - want**2) <= 40 * np.finfo(dtype).eps  # of 1 - eps invvar²
-    else:
-        assert got[0] == 1.0 or abs(want**2 - LARGE) <= 1e-5
-    assert got[0] ** 2 >= SMALL * 0.999
+    for scale, broken in product([0.0, 1e-6, 3e-4, 2e-3, 1e-2, 1.0], [None, np.nan, np.inf]):
+        invvar = (1 / np.sqrt((scale * rng.random(n1)) ** 2 + float(eps))).astype(dtype)
+        if broken is not None:
+            invvar[n1 // 2] = broken
+        got, want = np.full(1, np.nan, dtype), spread_of(invvar, float(eps))
+        launch_spread(engine.launch, invvar, eps, got)
+        if abs(want**2 - LARGE) > 1e-4:  # not at the border
+            assert abs(float(got[0]) ** 2 - want**2) <= 40 * np.finfo(dtype).eps  # of 1 - eps invvar²
+        assert got[0] ** 2 >= SMALL * 0.999
 
 
 # ---- the gradients ---------------------------------------------------------------------------------------------------

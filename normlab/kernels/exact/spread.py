@@ -13,6 +13,7 @@ from normlab.stages.vector import whole_warps
 from normlab.stages.warp import warp_sum_butterfly
 
 MAX_THREADS = 512
+MAX_WARPS = MAX_THREADS // 32
 LARGE = 0.25  # a mean square above this counts as 1, so that columns at risk do not change from batch to batch
 SMALL = 2.0**-20  # below it 1 - eps invvar² has no digit left in float32
 
@@ -26,7 +27,7 @@ def build(dtype: Any) -> Any:
         """Write sqrt(mean of 1 - eps invvar²) of all rows into spread, (1,); rows with a NaN or an infinity are left
         out. Grid 1. invvar: (n1,), eps and one: scalars; all in accumulator precision.
         """
-        buffer = cuda.shared.array((2, MAX_THREADS // 32), dtype)
+        buffer = cuda.shared.array((2, MAX_WARPS), dtype)
         squares = cast(0, spread)
         rows = cast(0, spread)
         row = cuda.threadIdx.x
