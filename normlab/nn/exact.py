@@ -19,6 +19,7 @@ Called by `normlab.nn.launched`.
 import gc
 import warnings
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from threading import RLock
 from typing import Any
 
@@ -62,9 +63,7 @@ class Norm:
         given = [one for one in owners if one is not None]
         self.storages = [weakref.ref(one.untyped_storage()) for one in given]
         self.offsets = [one.storage_offset() for one in given]
-        self.counters = [one.detach() for one in given]
-        for counter in self.counters:  # which share the parameters' version counters, and from now on nothing else
-            counter.data = torch.empty(0, dtype=counter.dtype, device=counter.device)
+        self.counters = [_version_counter(one) for one in given]
         self.n2, self.device = given[0].numel(), given[0].device
         self.dtype = FLOATS[str(given[0].dtype).removeprefix("torch.")]
         self.eps = arguments.rounded_eps(eps, statistics)
@@ -74,7 +73,7 @@ class Norm:
         self.spread = torch.ones(1, dtype=getattr(torch, statistics), device=self.device)
         self.tally = torch.zeros(3, dtype=torch.int64, device="cpu", pin_memory=self.device.type == "cuda")
         self.numbers = self.tally.numpy().data  # `choose_columns`'s counts in CUDA graphs, read without waiting
-        self.columns = torch.empty(0, dtype=torch.int32, device=self.device)
+        self.columns = self.none = torch.empty(0, dtype=torch.int32, device=self.device)
         self.step = self.version = self.measured = -1
         self.graphs = self.told = 0
 
@@ -165,6 +164,17 @@ def _norm_of(owners: Owners, output_dtype: torch.dtype, statistics: torch.dtype,
     return norm
 
 
+def _version_counter(parameter: Tensor) -> Tensor:
+    """Return an empty tensor that shares the parameter's version counter, and no memory.
+
+    Inside a custom operator `detach` gives a counter of its own, so it is called in a thread, which is outside.
+    """
+    with ThreadPoolExecutor(1) as outside:
+        counter = outside.submit(parameter.detach).result()
+    counter.data = torch.empty(0, dtype=counter.dtype, device=counter.device)
+    return counter
+
+
 def _count(device: torch.device) -> None:
     """List the columns at risk of all known norms of a GPU: one launch for each kind of norms, and one wait."""
     with _lock:
@@ -174,37 +184,42 @@ def _count(device: torch.device) -> None:
             addresses = norm.addresses() if norm.device == device else None
             if addresses is not None:
                 surveys.setdefault(norm.kind, {})[norm] = addresses
-        versions = [[sum(one._version for one in norm.counters) for norm in norms] for norms in surveys.values()]
-        graphs = [[norm.numbers[2] for norm in norms] for norms in surveys.values()]
+        before = {norm: (sum(one._version for one in norm.counters), norm.numbers[2]) for norm in _known}
         launched = [_survey(device, norms) for norms in surveys.values()]
-        for norms, before, replays, (columns, counts) in zip(surveys.values(), versions, graphs, launched, strict=True):
-            for norm, version, graph, own, count in zip(norms, before, replays, columns, counts.tolist(), strict=True):
-                norm.columns = own[:count].clone()  # the list is as long as the norm has columns
-                norm.version, norm.graphs, norm.step = version, graph, step
-                norm.warn()
+        torch.cuda.current_stream(device).synchronize()
+        for norms, (columns, counts) in zip(surveys.values(), launched, strict=True):
+            for norm, own, count in zip(norms, columns, counts.tolist(), strict=True):
+                norm.columns = (
+                    own[:count].clone() if count else norm.none
+                )  # the list has as many slots as the norm columns
+                norm.version, norm.graphs, norm.step = *before[norm], step
+                if norm.numbers[1] != norm.told:
+                    norm.warn()
 
 
 def _survey(device: torch.device, norms: dict[Norm, list[int]]) -> tuple[Any, Tensor]:
-    """Queue the launch for these norms at these addresses; return what it writes: their columns, and their counts."""
+    """Queue the launch for these norms at these addresses; return what it writes: their columns, and their counts.
+
+    Nothing waits before the launch is queued: what the host prepares, it prepares while the GPU is still at the step.
+    """
     home, first, sizes = TorchHome(device), next(iter(norms)), [norm.n2 for norm in norms]
+    size, pinned = first.dtype.itemsize, device.type == "cuda"
     lowest = min(min(addresses) for addresses in norms.values())
-    length = (max(max(addresses) for addresses in norms.values()) - lowest) // first.dtype.itemsize + max(sizes)
+    length = (max(max(addresses) for addresses in norms.values()) - lowest) // size + max(sizes)
     memory = DeviceArray(lowest, (length,), first.dtype, home.index, None)  # all parameters, and what lies between
-    starts = np.cumsum([0, *sizes])
-    table = torch.tensor(
-        [
-            [norm.n2, *[(addresses[end] - lowest) // first.dtype.itemsize for end in (0, -1)], row, starts[row]]
-            for row, (norm, addresses) in enumerate(norms.items())
-        ]
-    ).to(device)
+    starts = np.cumsum([0, *sizes]).tolist()
+    rows = [
+        [norm.n2, (addresses[0] - lowest) // size, (addresses[-1] - lowest) // size, row, starts[row]]
+        for row, (norm, addresses) in enumerate(norms.items())
+    ]
+    table = torch.tensor(rows, dtype=torch.int64, device="cpu", pin_memory=pinned).to(device, non_blocking=True)
     columns = torch.empty(starts[-1], dtype=torch.int32, device=device)
-    counts = torch.empty(len(norms), dtype=torch.int64, device=device)
-    spreads = home.operand(torch.cat([norm.spread for norm in norms]), (len(norms),))
-    has_weight, has_bias = first.kind[-2:]
+    counts = torch.empty(len(norms), dtype=torch.int64, device="cpu", pin_memory=pinned)
+    spreads = torch.cat([norm.spread for norm in norms])
     launch_survey(
-        home.launch, home.operand(table, tuple(table.shape)), max(sizes), memory if has_weight else None,
-        memory if has_bias else None, spreads, first.limits, home.operand(columns, tuple(columns.shape)),
-        home.operand(counts, tuple(counts.shape)),
+        home.launch, home.operand(table, tuple(table.shape)), max(sizes), *[memory if has else None for has in
+        first.kind[-2:]], home.operand(spreads, (len(norms),)), first.limits, home.operand(columns, (starts[-1],)),
+        DeviceArray(counts.data_ptr(), (len(norms),), np.dtype(np.int64), home.index, counts),
     )  # fmt: skip
     return columns.split(sizes), counts
 

@@ -40,7 +40,7 @@ def columns_at_risk(
     """Return the numbers of the columns at risk. owners: the parameters by which `normlab.nn.exact` knows them."""
     if 0 in shape or not invvar.numel():
         return vectorised.columns_at_risk(invvar, output, shape, weight, bias, eps, owners)
-    if owners == (None, None) and eps <= 1:  # a weight of ones at most, made for autocast
+    if owners[0] is None and owners[1] is None and eps <= 1:  # a weight of ones at most, made for autocast
         return torch.empty(0, dtype=torch.int32, device=output.device)
     if exact.takes(output, owners):
         return exact.columns_at_risk(invvar, output.dtype, eps, owners)

@@ -6,6 +6,7 @@ import io
 import threading
 import warnings
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -62,6 +63,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(exact, "_known", weakref.WeakSet())  # of this fake GPU
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: library.capture.active)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: None))
     with using("simulator"), nn.engine("simulator"):
         yield library
 
@@ -153,6 +155,26 @@ def test_norms_of_several_kinds_are_counted_in_one_launch_each(gpu):
     hidden_step(*norms, change=to_risk(7))
     assert [is_exact(norm) for norm in norms] == [1] * 4
     assert sorted(gpu.waits) == [1, 1, 2]
+
+
+@pytest.mark.parametrize("kind", [nn.FusedLayerNorm, nn.FusedRMSNorm])
+def test_compiled_norms_wait_once_after_each_step_too(gpu, kind):
+    norms = torch.nn.Sequential(*[norm_of(kind) for _ in range(3)])
+    optimizer = torch.optim.AdamW(norms.parameters(), lr=1e-5, fused=True)
+    compiled = torch.compile(norms, backend="aot_eager", fullgraph=True)
+    x = torch.randn(2, COLUMNS)
+    for _ in range(3):
+        gpu.waits.clear()
+        compiled(x).sum().backward()
+        optimizer.step()
+    assert gpu.waits == [3]
+    norms[1].weight.data[:2] = 0
+    optimizer.step()
+    grad = torch.autograd.grad(compiled(x).square().sum(), norms[1].weight)[0]
+    for norm in norms:
+        norm.memory_efficient = False
+    torch.testing.assert_close(grad, torch.autograd.grad(norms(x).square().sum(), norms[1].weight)[0])
+    torch.compiler.reset()
 
 
 def test_a_step_s_hook_does_nothing_but_count_it(gpu):

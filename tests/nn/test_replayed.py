@@ -1,5 +1,7 @@
 """Modules on a fake GPU, whose driver simulates: from the second call on everything is replayed, and gives the same."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from engine.fake_driver import fake_driver
@@ -18,6 +20,7 @@ def gpu(monkeypatch):
     library.torch = fake_home(monkeypatch)
     monkeypatch.setattr(exact, "takes", lambda *given: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: None))
     with using("simulator"):
         yield library
 
