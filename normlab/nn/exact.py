@@ -245,7 +245,7 @@ def _name_of(norm: Norm) -> str:
     names = [
         name
         for module in gc.get_objects()
-        if isinstance(module, torch.nn.Module)
+        if issubclass(type(module), torch.nn.Module)  # isinstance would ask a dead proxy for its class
         for name, parameter in module.named_parameters()
         if parameter.untyped_storage() is norm.storages[0]()
     ]
