@@ -166,6 +166,8 @@ def norm(
         given = {"input": x, "normalized_shape": normalized_shape, "weight": weight, "bias": bias, "eps": eps}
         return overridden(function, given | {"memory_efficient": memory_efficient, "dtype_rule": rule})
     output = _computed(function, x, normalized_shape, weight, bias, eps, memory_efficient, rms, rule)
+    if rms and x.dim() > 3:
+        output = _laid_out(output, x)
     return output if output.dtype is x.dtype else dtypes.ruled(output, x, rule)
 
 
@@ -257,6 +259,16 @@ def _recorded(
     if recording is not None and recording.checked:
         latest.note(recording, tensors)
     return recording, pointers
+
+
+def _laid_out(output: Tensor, x: Tensor) -> Tensor:
+    """The output as PyTorch's rms_norm lays it out: channels last where x is. Its layer_norm does not."""
+    if x.is_nested or transformed() or x.is_contiguous():
+        return output
+    for dims, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        if x.dim() == dims and x.is_contiguous(memory_format=layout):
+            return output.contiguous(memory_format=layout)
+    return output
 
 
 def _pytorch_s(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool) -> Tensor:
