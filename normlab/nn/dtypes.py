@@ -69,6 +69,11 @@ def autocast(
     return x, None if weight is None else weight.to(dtype), None if bias is None else bias.to(dtype)
 
 
+def widened(parameter: Parameter) -> Parameter:
+    """Return a half parameter in float32, any other as it is."""
+    return parameter if parameter is None or parameter.dtype not in HALVES else parameter.float()
+
+
 def in_float32(x: Tensor, rule: Rule) -> bool:
     """Return True if autocast asks for a float32 output of this input: PyTorch's norms are on a GPU's list of those."""
     if rule != "torch" or x.is_meta or x.device.type == "cpu" or x.dtype is torch.float64:

@@ -189,8 +189,8 @@ def _computed(
     if eps is None and rms:
         eps = torch.finfo(vectorised.accumulator(x.dtype)).eps
     owners = weight, bias
-    if rule not in dtypes.OF_PARAMETERS and x.dtype is torch.float32:  # halves are widened: no output is to be rounded
-        weight, bias = vectorised.to(weight, x.dtype), vectorised.to(bias, x.dtype)
+    if rule not in dtypes.OF_PARAMETERS and x.dtype is torch.float32:
+        weight, bias = dtypes.widened(weight), dtypes.widened(bias)  # so that the output is not rounded
     if x.is_nested or (type(x) not in PLAIN and type(x).__name__ in LEFT_TO_PYTORCH):
         return _pytorch_s(x, shape, weight, bias, eps, rms)
     if torch.jit.is_tracing():  # before the checks of shapes, which are tensors there
