@@ -5,9 +5,9 @@ those of `normlab.stages.recompute` and `normlab.stages.gradient`, over whole te
 normalised dimensions kept as 1, so that they broadcast; those of `normlab.nn.launched` are welcome, too.
 
 On a CPU ATen's LayerNorm computes wherever its results are within our bounds. Everything else goes block by block of
-rows, whose temporary tensors stay in the cache. Of torch.nn's time, forward and backward, LayerNorm takes 1.0 to 1.1 in
-float32 and 1.2 to 1.4 in bfloat16 where it has saved its input, 1.3 to 2.0 where it has to divide its output. Over whole
-tensors that was up to 3.7, and 11 activations of temporary memory in bfloat16.
+rows, whose temporary tensors stay in the cache. Of torch.nn's time, forward and backward, LayerNorm takes 1.0 to 1.1
+in float32 and 1.2 to 1.4 in bfloat16 where it has saved its input, 1.3 to 2.0 where it has to divide its output. Over
+whole tensors that was up to 3.7, and 11 activations of temporary memory in bfloat16.
 """
 
 from collections.abc import Iterator
