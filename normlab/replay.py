@@ -12,11 +12,10 @@ Used by `normlab.ops`, `normlab.keeping` and `normlab.nn`.
 
 import sys
 from collections.abc import Callable, Sequence
-from copy import copy
 from functools import partial
 from operator import itemgetter
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,11 +25,20 @@ from normlab.arrays import Home, TorchHome, quick_memory, stream_getter
 LIMIT = 4096  # recordings, of a few KB each: programs whose shapes never repeat must not fill the memory
 APART = 256  # bytes: the parts of a replay's scratch begin at multiples, as what cudaMalloc gives
 ALIGNMENT = 16  # bytes: the widest access that a plan may choose by an address
-SHORTCUTS = 64  # that are made for one kind of calls: where tensors change all the time, they only cost
 
-_recordings: dict[tuple, "Recording | Latest"] = {}
+_recordings: dict[tuple, "Recording"] = {}
 _lock = Lock()
 _tensors: tuple[type, ...] = ()
+
+
+class Made(NamedTuple):
+    """How a tensor that a call makes lies in memory, and whether it begins as zeros."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+    device: Any
+    zero: bool
 
 
 class Recording:
@@ -40,17 +48,16 @@ class Recording:
         checked: whether `normlab.nn`, too, has nothing to say against arguments of this signature.
     """
 
-    def __init__(self, index: int, made: list[tuple[Any, bool]], launches: list, results: list[int | None]):
-        """made: tensors like those that a call makes, and whether of zeros."""
+    def __init__(self, index: int, made: list[Made], launches: list, results: list[int | None]):
+        """made: of the tensors that a call makes."""
         self._index = index
         self._device, empty = quick_memory()
-        self._here = [_maker(*one, empty) for one in made]
-        self._anywhere = [_maker(*one) for one in made]
+        self._here = [_maker(one, empty) for one in made]
+        self._anywhere = [_maker(one) for one in made]
         self._launches = launches
         self._results = _chooser(results)
         self._stream = stream_getter()
         self.checked = False
-        self._following: dict[Any, Shortcut] = {}  # to what is called with its arguments and results
 
     def __call__(self, pointers: list[int]) -> tuple:
         """The results; `pointers` as `signature` returns them."""
@@ -60,98 +67,10 @@ class Recording:
         made.append(None)  # for results that there are none of
         return self._results(made)
 
-    def follow(self, how: Any, recording: "Recording", tensors: Sequence[Any]) -> None:
-        """Note what followed this call: a call with these tensors, some of them None, in their signature's order.
-
-        how: what else tells calls apart that may follow this one.
-        """
-        if how not in self._following:
-            found = shortcut(recording, [tensor for tensor in tensors if tensor is not None])
-            if found is not None:
-                self._following[how] = found
-
-    def followed(self, how: Any, tensors: Sequence[Any]) -> tuple | None:
-        """The results, for these tensors, of what followed an earlier call; None if it does not fit them."""
-        found = self._following.get(how)
-        if found is None:
-            return None
-        pointers = found.pointers([tensor for tensor in tensors if tensor is not None])
-        return None if pointers is None else found.recording(pointers)
-
     def _queue(self, pointers: Sequence[int]) -> None:
         stream = self._stream(self._index)
         for launch in self._launches:
             launch(stream, pointers)
-
-    def again(self, pointers: list[int]) -> Callable[[], None]:
-        """Queues the launches for these very addresses; of a call whose results, if any, have no elements."""
-        fixed = copy(self)
-        fixed._launches = [launch.fixed(pointers + [0] * len(self._here)) for launch in self._launches]
-        return partial(fixed._queue, ())
-
-
-class Shortcut:
-    """A recording, and a test for tensors like those of one of its calls, which takes a third of `signature`'s time.
-
-    The test is what torch.compile's code asks before it runs: type, dtype, device, shape and strides, whether gradients
-    are wanted, and what looks on: autocast, torch.func's transforms.
-    """
-
-    def __init__(self, recording: Recording, tensors: Sequence[Any]):
-        """The call's tensors are those of the recording's signature, in that order, without None."""
-        guards = sys.modules["torch"]._C._dynamo.guards.TensorGuards
-        self.recording = recording
-        self._alike = guards(
-            *tensors,
-            dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
-            dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
-        ).check
-
-    def pointers(self, tensors: Sequence[Any]) -> list[int] | None:
-        """What to call the recording with; None for other tensors, or if one begins at no multiple of ALIGNMENT."""
-        if not self._alike(*tensors):
-            return None
-        pointers, below = [], 0
-        for tensor in tensors:
-            pointer = tensor.data_ptr()
-            pointers.append(pointer)
-            below |= pointer
-        return None if below % ALIGNMENT else pointers
-
-
-class Latest:
-    """Of calls that differ in their tensors alone: the recording that the latest one had, and a shortcut to it.
-
-    A shortcut is made where two calls after each other have the same recording: once, it costs more than it saves.
-    """
-
-    def __init__(self) -> None:
-        self._recording: Recording | None = None
-        self._shortcut: Shortcut | None = None
-        self._left = SHORTCUTS
-
-    def find(self, tensors: Sequence[Any]) -> tuple[Recording | None, list[int]]:
-        """The recording for these tensors, and what to call it with, if the shortcut leads to it."""
-        shortcut = self._shortcut
-        pointers = None if shortcut is None else shortcut.pointers(tensors)
-        return (None, []) if shortcut is None or pointers is None else (shortcut.recording, pointers)
-
-    def note(self, recording: Recording, tensors: Sequence[Any]) -> None:
-        """These tensors had this recording, which was found the long way."""
-        if recording is self._recording and self._left:
-            self._shortcut = shortcut(recording, tensors)
-            self._left -= 1
-        self._recording = recording
-
-
-def shortcut(recording: Recording, tensors: Sequence[Any]) -> Shortcut | None:
-    """The way to a recording that a call with these tensors has found; None where there is none."""
-    if any(tensor.data_ptr() % ALIGNMENT for tensor in tensors):
-        return None
-    try:
-        return Shortcut(recording, tensors)
-    except (AttributeError, TypeError):  # another torch than those it was written for
-        return None
 
 
 def signature(
@@ -202,25 +121,12 @@ def _is_plain(tensor: Any) -> bool:
 def find(key: tuple | None) -> Recording | None:
     """The recording of a signature; none of one that cannot be hashed, as with a list for a number."""
     try:
-        return _recordings.get(key)  # type: ignore[arg-type,return-value]  # None is no key, and never found
+        return _recordings.get(key)  # type: ignore[arg-type]  # None is no key, and never found
     except TypeError:
         return None
 
 
-def latest(*kind: Any) -> Latest:
-    """What is remembered of the latest calls of this kind; nothing of one that cannot be hashed, as torch's SymInt."""
-    key = "latest", kind
-    try:
-        found = _recordings.get(key)
-    except TypeError:
-        return Latest()
-    if found is None:
-        found = Latest()
-        _put(key, found)
-    return found  # type: ignore[return-value]
-
-
-def _put(key: tuple, value: Recording | Latest) -> None:
+def _put(key: tuple, value: Recording) -> None:
     with _lock:
         while len(_recordings) >= LIMIT:
             del _recordings[next(iter(_recordings))]  # the oldest
@@ -307,20 +213,21 @@ class Recorder:
 
     def recording(self) -> Recording:
         """What was written down. What is neither given back nor of zeros has its place in one tensor of bytes."""
-        made: list[tuple[Any, bool]] = []
+        made: list[Made] = []
         scratch: dict[int, int] = {}  # source of an address -> how far into that tensor
         sources: dict[int, int] = {}  # as the recorder counted them -> as a replay does
         size, given = 0, len(self._pointers)
         for position, (tensor, zero) in enumerate(self._tensors):
             if zero or position in self._results:
                 sources[given + position] = given + len(made)
-                made.append((tensor, zero))
+                made.append(Made(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, zero))
             else:
                 scratch[given + position] = size
                 size += -(-tensor.nbytes // APART) * APART
         if scratch:
             sources.update(dict.fromkeys(scratch, given + len(made)))
-            made.append((self.home.empty((size,), np.dtype(np.uint8)).owner, False))
+            one = self.home.empty((1,), np.dtype(np.uint8)).owner  # tells dtype and device; scratch may be gigabytes
+            made.append(Made((size,), (1,), one.dtype, one.device, zero=False))
         for launch in self._launches:
             launch.patches = tuple(
                 (slot, sources.get(source, source), offset + scratch.get(source, 0))
@@ -338,14 +245,15 @@ def _chooser(positions: list[int | None]) -> Callable[[list], tuple]:
     return lambda made: tuple([made[position] for position in chosen])
 
 
-def _maker(tensor: Any, zero: bool, empty: Any = None) -> Callable[[], Any]:
-    """What allocates a tensor like this, by `quick_memory`'s `empty` if that is given.
+def _maker(like: Made, empty: Any = None) -> Callable[[], Any]:
+    """Return what allocates such a tensor, by `quick_memory`'s `empty` if that is given.
 
     Otherwise by `empty_strided`, which takes half of the time of `empty`.
     """
     torch = sys.modules["torch"]
+    shape, strides, dtype, device, zero = like
     if zero:
-        return partial(torch.zeros, tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        return partial(torch.zeros, shape, dtype=dtype, device=device)
     if empty is not None:
-        return partial(empty, tuple(tensor.shape), tensor.stride(), tensor.dtype)
-    return partial(torch.empty_strided, tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        return partial(empty, shape, strides, dtype)
+    return partial(torch.empty_strided, shape, strides, dtype=dtype, device=device)

@@ -12,8 +12,8 @@ from draws import DTYPES, Case
 from normlab import engine, ops, oracle
 from normlab.keeping import Kept, keep_columns
 from normlab.kernels.exact import chains
-from normlab.kernels.exact.choose import MARGIN, NEAR
-from normlab.kernels.exact.risk import RATIO, smallest_weight
+from normlab.kernels.exact.risk import Limits, limits
+from normlab.kernels.exact.spread import LARGE, SMALL
 from normlab.kernels.step import Chains, longest
 
 
@@ -35,11 +35,21 @@ def arithmetic(case: Case, forward_step, backward_step) -> oracle.Arithmetic:
     )
 
 
-def columns_at_risk(weight, bias, smallest, ratio=RATIO) -> np.ndarray:
+def columns_at_risk(weight, bias, bounds: Limits, spread: float = 1.0) -> np.ndarray:
     """The columns at risk, ascending, of parameters as NumPy arrays (n2,), either of which may be None; not both."""
+    smallest, normal, ratio = map(float, bounds)
     gamma = 1.0 if weight is None else np.abs(weight.astype(np.float64))
     beta = 0.0 if bias is None else np.abs(bias.astype(np.float64))
-    return np.flatnonzero((gamma < float(smallest)) | (beta > ratio * gamma))
+    small = np.zeros((), bool) if weight is None else (gamma < smallest) | (gamma * spread < normal)
+    return np.flatnonzero(small | (beta > ratio * spread * gamma))
+
+
+def spread_of(invvar: np.ndarray, eps: float) -> float:
+    """The spread of x̂, (n1,) rows."""
+    squares = 1 - eps * invvar.astype(np.float64) ** 2
+    squares = np.maximum(squares[squares >= -1], 0)
+    square = squares.mean() if len(squares) else 1.0
+    return 1.0 if square > LARGE else float(np.sqrt(max(square, SMALL)))
 
 
 def with_repairs(how: oracle.Arithmetic, n1: int, capacity: int) -> oracle.Arithmetic:
@@ -63,9 +73,9 @@ def forward(case: Case, step) -> tuple:
     return ops.layer_norm_forward(case.x, case.n2, case.weight, case.bias, case.eps, step=step.name)
 
 
-def keep(case: Case, mean, invvar, capacity: int | None = None) -> Kept:
-    """x̂ of the columns at risk; no more than `capacity` of them."""
-    return keep_columns(case.x, mean, invvar, case.n2, case.weight, case.bias, case.eps, capacity=capacity)
+def keep(case: Case, mean, invvar, columns=None) -> Kept:
+    """x̂ of the columns at risk, or of these columns."""
+    return keep_columns(case.x, mean, invvar, case.n2, case.weight, case.bias, case.eps, columns=columns)
 
 
 def backward(case: Case, step, saved, mean, invvar, memory_efficient: bool | str, kept: Kept | None = None) -> tuple:
@@ -162,18 +172,19 @@ def examine_backward(case: Case, forward_step, step, memory_efficient: bool | st
 def examine_survey(
     launch_survey: Callable, sizes: list[int], dtype: str, given_parameters: tuple[bool, bool], seed: int
 ) -> None:
-    """Assert that a survey finds what it is to find of each norm of so many columns, and writes nothing else.
+    """Assert that a survey lists the columns of each norm of so many columns, and writes nothing else.
 
     Their parameters lie in any order, with other numbers between them. given_parameters: is there a weight, a bias?
     launch_survey: `normlab.kernels.exact.survey`'s, which a mutant may have changed.
     """
     random = np.random.default_rng(seed)
     memory = np.full(sum(sizes) * 2 + 7 * len(sizes), np.nan, DTYPES[dtype])
-    smallest = smallest_weight(np.float32(1e-5), dtype)
-    counts = random.integers(0, 99, 3 * len(sizes) + 5)
-    after = counts.copy()
-    table, end = np.zeros((len(sizes), 4), np.int64), len(memory)
-    for row, (n2, own) in enumerate(zip(sizes, random.permutation(len(sizes)), strict=True)):
+    bounds = limits(np.float32(1e-5), dtype)
+    spreads = random.choice([1.0, 0.25, 2.0**-7], len(sizes)).astype(np.float32)
+    columns, counts = np.full(sum(sizes) + 9, -7, np.int32), np.full(len(sizes), -7)
+    want, found_counts = columns.copy(), counts.copy()
+    table, end, slot = np.zeros((len(sizes), 5), np.int64), len(memory), 3
+    for row, n2 in enumerate(sizes):
         parameters = random.normal(size=(2, n2)).astype(memory.dtype)
         special = random.choice([0.0, -0.0, 1e-6, 1.5e-5, 100], (2, n2))
         parameters = np.where(random.random((2, n2)) < 0.3, special, parameters).astype(memory.dtype)
@@ -183,14 +194,19 @@ def examine_survey(
             memory[end : end + n2] = parameter
             starts.append(end)
         end -= 7
-        table[row] = n2, *starts, 3 * own + 2
+        table[row] = n2, *starts, len(sizes) - 1 - row, slot
         weight, bias = (one if there else None for one, there in zip(parameters, given_parameters, strict=True))
-        found = columns_at_risk(weight, bias, smallest)
-        near = columns_at_risk(weight, bias, MARGIN * smallest, RATIO / MARGIN)
-        after[3 * own + 2], after[3 * own + 4] = len(found) + NEAR * len(near), 77
+        found = columns_at_risk(weight, bias, bounds, spreads[len(sizes) - 1 - row])
+        want[slot : slot + n2] = [*found, *[-1] * (n2 - len(found))]
+        found_counts[row] = len(found)
+        slot += n2
     weights, biases = (memory if there else None for there in given_parameters)
-    launch_survey(engine.launch, table, max(sizes), weights, biases, smallest, counts, 77)
-    np.testing.assert_array_equal(counts, after)
+    for schedule in ("forward", "reverse"):
+        listed, told = columns.copy(), counts.copy()
+        with engine.using("auto", schedule):
+            launch_survey(engine.launch, table, max(sizes), weights, biases, spreads, bounds, listed, told)
+        np.testing.assert_array_equal(told, found_counts)
+        np.testing.assert_array_equal(listed, want)
 
 
 def record(what: str, ratio: float) -> None:

@@ -159,13 +159,17 @@ MUTATIONS = [
     Mutation("narrow: not waited for", "kernels.backward.parameters_narrow", "wait_copies(fetched)", "wait_copies(fetched + 1)", "kernels/test_invariance.py::test_few_rows_by_one_cluster_are_right_and_nothing_is_found"),
     Mutation("pipelined without a lag: no barrier of the team", "kernels.backward.pipeline", "team_sync(team + 1, threads)  # the team's sums are on the board; no team waits for another", "pass", "kernels/test_invariance.py::test_nothing_is_found_in_many_rows_a_block"),
     Mutation("pipelined: columns of grad_output swapped", "kernels.backward.passes", "copy_async(grad_ring, grads_at + at + v * span,", "copy_async(grad_ring, grads_at + at + (vectors - 1 - v) * span,", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
-    Mutation("choose: no barrier before the warps' counts are read", "kernels.exact.choose", "near += cuda.syncthreads_count(nearly)", "near += nearly", "kernels/test_exact.py::test_the_columns_are_those_of_the_definition_in_order"),
+    Mutation("choose: no barrier before the warps' counts are read", "kernels.exact.choose", "cuda.syncthreads()  # all warps' counts", "pass  # all warps' counts", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
     Mutation("choose: the last warp before is left out", "kernels.exact.choose", "for other in range(warp):", "for other in range(warp - 1):", "kernels/test_exact.py::test_the_columns_are_those_of_the_definition_in_order"),
-    Mutation("survey: the first norm's bias for all", "kernels.exact.survey", "table[norm, 2] + column", "table[0, 2] + column", "kernels/test_exact.py::test_a_survey_finds_of_each_norm_what_its_forward_would"),
-    Mutation("survey: those near risk are not", "kernels.exact.survey", "margin * smallest, ratio / margin", "smallest, ratio", "kernels/test_exact.py::test_a_survey_finds_of_each_norm_what_its_forward_would"),
-    Mutation("survey: the first columns alone", "kernels.exact.survey", "top += cuda.blockDim.x", "top = n2", "kernels/test_exact.py::test_a_survey_finds_of_each_norm_what_its_forward_would"),
-    Mutation("survey: the answers of all in one place", "kernels.exact.survey", "own = table[norm, 3]", "own = table[0, 3]", "kernels/test_exact.py::test_a_survey_finds_of_each_norm_what_its_forward_would"),
-    Mutation("exact: beta's share of the risk forgotten", "kernels.exact.risk", "return beta is not None and abs(beta) > ratio * abs(gamma)", "return False", "kernels/test_exact.py::test_the_borders_of_the_risk"),
+    Mutation("choose: a free slot keeps what stood there", "kernels.exact.choose", "columns[slot] = -1", "pass", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
+    Mutation("survey: the first norm's bias for all", "kernels.exact.survey", "table[norm, 2]", "table[0, 2]", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
+    Mutation("survey: the first norm's spread for all", "kernels.exact.survey", "table[norm, 3]", "table[0, 3]", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
+    Mutation("survey: the first columns alone", "kernels.exact.choose", "top += cuda.blockDim.x", "top = n2", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
+    Mutation("survey: all counts in one place", "kernels.exact.survey", "counts[norm] = found", "counts[0] = found", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
+    Mutation("exact: beta's share of the risk forgotten", "kernels.exact.risk", "return beta is not None and abs(beta) > ratio * (size * spread)", "return False", "kernels/test_exact.py::test_the_borders_of_the_risk"),
+    Mutation("exact: the spread forgotten", "kernels.exact.risk", "ratio * (size * spread)", "ratio * size", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
+    Mutation("spread: rows that are not finite count", "kernels.exact.spread", "if square >= -one:", "if True:", "kernels/test_exact.py::test_the_spread_is_that_of_the_definition"),
+    Mutation("spread: the last rows are left out", "kernels.exact.spread", "row += cuda.blockDim.x", "row = invvar.shape[0]", "kernels/test_exact.py::test_the_spread_is_that_of_the_definition"),
     Mutation("keep: the mean is not subtracted", "kernels.exact.keep", "element(mean, row)", "None", "backward pipelined exact"),
     Mutation("correct: what the step adds is not taken away", "kernels.exact.correct", "(meant - taken)", "meant", "backward apex exact"),
     Mutation("pipelined: the row's sum is not corrected", "kernels.backward.pipeline", "add_up(parts, 0) + lacking", "add_up(parts, 0)", "backward pipelined exact"),
@@ -293,6 +297,7 @@ def pipelined_without_lag(patch):
 
 # What tests take that are not called without arguments, given a monkeypatch.
 ARGUMENTS = {
+    "test_the_spread_is_that_of_the_definition": lambda patch: (700, np.float32),
     "test_tiles_hold_the_terms_of_their_elements_and_zeros_elsewhere": lambda patch: (32, 64, 20),
     "test_every_thread_gets_the_moments_of_all_warps": lambda patch: (4,),
     "test_blocks_stride_over_rows_beyond_the_grid_limit": lambda patch: (patch,),
@@ -320,6 +325,7 @@ ARGUMENTS = {
 # What the host functions take of the exact mode's kernels.
 EXACT = (
     (keeping, "choose", "launch_choice"),
+    (keeping, "spread", "launch_spread"),
     (keeping, "keep", "launch_keeping"),
     (ops, "correct", "launch_correction"),
     (ops, "repair", "launch_repair"),

@@ -7,7 +7,6 @@ the GPU, nothing waits for it, so that a CUDA graph can capture the call.
 
 import ctypes
 from collections.abc import Sequence
-from copy import copy
 from math import prod
 from typing import Any
 
@@ -152,15 +151,6 @@ class Launch:
         self._frames.append(frame)
         if code:
             self.function.driver.check(f"launch {self}", code)
-
-    def fixed(self, pointers: Sequence[int]) -> "Launch":
-        """The same launch, with what `patches` choose from these pointers for good."""
-        launch = copy(self)
-        launch._bytes, launch._frames, launch.patches = bytearray(self._bytes), [], ()
-        words = memoryview(launch._bytes).cast("Q")
-        for slot, source, offset in self.patches:
-            words[slot] = pointers[source] + offset
-        return launch
 
     def resident(self) -> int:
         """Clusters (blocks, without clusters) that the GPU holds at a time."""

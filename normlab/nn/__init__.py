@@ -20,6 +20,7 @@ except ImportError as error:
 
 from normlab.nn.dtypes import apex_autocast
 from normlab.nn.engines import engine
+from normlab.nn.exact import recount
 from normlab.nn.family.functional import batch_norm, group_norm, instance_norm
 from normlab.nn.family.modules import (
     BatchNorm1d,
@@ -71,6 +72,7 @@ __all__ = [
     "layer_norm",
     "mixed_dtype_fused_layer_norm_affine",
     "mixed_dtype_fused_rms_norm_affine",
+    "recount",
     "replace_norms",
     "rms_norm",
 ]

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from normlab.keeping import Kept
 from normlab.nn import engines, gradients, launched
+from normlab.nn.private import direct_apply, onlooker
 from normlab.nn.shapes import MemoryEfficient, Owners, Parameter, Shape
-from normlab.nn.watchers import onlooker, unwatched
 from normlab.replay import Recording
 
 How: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Owners]
@@ -23,7 +23,7 @@ How: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Owners]
 
 
 class Norm(torch.autograd.Function):
-    """apply(x, weight, bias, how, recording, pointers) -> output, or where that is saved a tuple that begins with it.
+    """apply(x, weight, bias, how, recording, pointers) -> (output, what else is saved as an output, ...).
 
     recording: of such a forward, to be called with `pointers`; None: the forward goes the normal way.
     """
@@ -37,8 +37,8 @@ class Norm(torch.autograd.Function):
         how: How,
         recording: Recording | None,
         pointers: list[int],
-    ) -> Tensor | tuple[Tensor, ...]:
-        """The output; saving it, also what else is saved with it."""
+    ) -> tuple[Tensor, ...]:
+        """Return the output and, where that is saved, what else is saved with it."""
         shape, eps, rms, memory_efficient, owners = how
         if recording is None:
             run = engines.chosen(x)
@@ -47,36 +47,32 @@ class Norm(torch.autograd.Function):
             run = launched
             output, mean, invvar = recording(pointers)
         ctx.set_materialize_grads(False)
-        if memory_efficient == "exact" and run.nothing_to_keep(x, weight, bias, eps, recording, pointers):
-            memory_efficient = True
+        columns = values = None
         if memory_efficient == "exact":
-            columns, values = run.keep(x, mean, invvar, shape, weight, bias, eps, owners)
-            if columns.shape[0]:
-                ctx.how = run, recording, (x.dtype, shape, eps, rms, "exact")
-                ctx.save_for_backward(output, invvar, weight, bias, columns, values, None)
-                return output, invvar, values
-            memory_efficient = True  # which is the same where nothing is at risk, and has less to save
-        ctx.how = run, recording, (x.dtype, shape, eps, rms, memory_efficient)
+            columns = run.columns_at_risk(invvar, output, shape, weight, bias, eps, owners)
+            if not columns.shape[0]:
+                columns, memory_efficient = None, True  # which is the same where nothing is at risk
+            elif 2 * columns.shape[0] > output.numel() // max(1, invvar.numel()):
+                columns, memory_efficient = None, False  # x̂ of so many columns takes as much memory as the input
+            else:
+                values = run.keep(x, mean, invvar, shape, weight, bias, eps, columns)
+        ctx.how = run, (x.dtype, shape, eps, rms, memory_efficient)
         if not memory_efficient:
             ctx.save_for_backward(x, invvar, weight, bias, None, None, mean)
-            return output
-        ctx.save_for_backward(output, invvar, weight, bias, None, None, None)
-        return output, invvar
+            return (output,)
+        ctx.save_for_backward(output, invvar, weight, bias, columns, values, None)
+        return (output, invvar) if values is None else (output, invvar, values)
 
     @staticmethod
     def backward(
         ctx: Any, grad_output: Tensor | None, grad_invvar: Tensor | None = None, grad_values: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
-        """Gradients of x, weight and bias."""
-        run, recording, how = ctx.how
+        """Return the gradients of x, weight and bias."""
+        run, how = ctx.how
         tensors = ctx.saved_tensors
         dtype, shape, eps, rms, memory_efficient = how
         looks_on: str | None = "all"
         if grad_output is not None and grad_invvar is None and grad_values is None:
-            if recording is not None and unwatched() and not torch.is_grad_enabled():
-                followed = recording.followed(memory_efficient, (grad_output, *tensors))
-                if followed is not None:
-                    return *followed, None, None, None
             looks_on = onlooker(grad_output)
         if grad_output is None or looks_on == "all":
             result = gradients.composed(grad_output, grad_invvar, grad_values, gradients.Saved(*tensors), how)
@@ -85,14 +81,10 @@ class Norm(torch.autograd.Function):
         else:
             saved, invvar, weight, bias, columns, values, mean = tensors
             kept = None if columns is None else Kept(columns, values)
-            before = () if recording is None else (recording,)
             result = run.backward(
-                grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, kept, dtype, *before
+                grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, kept, dtype
             )
         return *result, None, None, None
 
 
-# Without the Python that torch wraps around both: around the forward for torch.func's transforms, of which the caller
-# has seen that none is active, 3 µs of 60; around the backward for other ways to write one, 0.6 µs.
-apply = super(torch.autograd.Function, Norm).apply
-Norm._backward_cls.apply = Norm.backward  # type: ignore[attr-defined]  # torch makes this class, an untyped one
+apply = direct_apply(Norm)

@@ -2,7 +2,10 @@
 
 Called by `normlab.nn.functional`. Each computes what `normlab.nn.engines` chooses, knows its results' shapes without
 computing (the fake implementations), and has its gradient registered. Statistics have the input's leading dimensions.
-How many columns the exact mode keeps is known when it runs: in the graph that is a size like any other dynamic one.
+
+How many columns the exact mode keeps is known when it runs, and in a graph that is a dynamic size (`exact_norm`).
+torch.compile breaks its graph at an operator with such a size. There `exact_norm_held` gives a handle instead, a tensor
+of one element on whose storage the kept columns hang; they live as long as the graph saves it for the backward.
 """
 
 from typing import Any
@@ -13,8 +16,8 @@ from torch import Tensor
 from normlab.keeping import Kept
 from normlab.nn import engines, gradients, vectorised
 from normlab.nn.gradients import How, Saved
+from normlab.nn.private import onlooker
 from normlab.nn.shapes import MemoryEfficient, Owners, Parameter, Shape
-from normlab.nn.watchers import onlooker
 
 
 def norm(
@@ -27,11 +30,13 @@ def norm(
     memory_efficient: MemoryEfficient,
     owners: Owners,
 ) -> Tensor:
-    """The output of a norm, by its operator. owners: see `normlab.nn.room`."""
+    """The output of a norm, by its operator. owners: see `normlab.nn.exact`."""
     if memory_efficient == "exact" and not torch.is_grad_enabled():
         memory_efficient = False  # nothing is kept
     if memory_efficient == "exact":
-        return torch.ops.normlab.exact_norm(x, shape, weight, bias, eps, rms, *owners)[0]
+        dynamic = not torch.compiler.is_compiling() or torch.compiler.is_exporting()
+        operator = torch.ops.normlab.exact_norm if dynamic else torch.ops.normlab.exact_norm_held
+        return operator(x, shape, weight, bias, eps, rms, *owners)[0]
     if rms:
         return torch.ops.normlab.rms_norm(x, shape, weight, eps, memory_efficient)[0]
     return torch.ops.normlab.layer_norm(x, shape, weight, bias, eps, memory_efficient)[0]
@@ -77,8 +82,38 @@ def exact_norm(
     """(output, invvar, columns, values): the last two are x̂ of the columns at risk, as `normlab.keeping.Kept`."""
     shape, run = tuple(normalized_shape), engines.chosen(x)
     output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
-    kept = run.keep(x, mean, invvar, shape, weight, bias, eps, (own_weight, own_bias))
-    return output, invvar.reshape(x.shape[: x.dim() - len(shape)]), *kept
+    columns = run.columns_at_risk(invvar, output, shape, weight, bias, eps, (own_weight, own_bias))
+    values = run.keep(x, mean, invvar, shape, weight, bias, eps, columns)
+    return output, invvar.reshape(x.shape[: x.dim() - len(shape)]), columns.clone(), values
+
+
+@torch.library.custom_op("normlab::exact_norm_held", mutates_args=())
+def exact_norm_held(
+    x: Tensor,
+    normalized_shape: list[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    rms: bool,
+    own_weight: Tensor | None,
+    own_bias: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(output, invvar, handle): of the handle hangs x̂ of the columns at risk, a `normlab.keeping.Kept`."""
+    output, invvar, *kept = exact_norm(x, normalized_shape, weight, bias, eps, rms, own_weight, own_bias)
+    handle: Any = torch.empty(1, device="cpu")  # on the host: what touches it is not put into a CUDA graph
+    handle.untyped_storage().kept = Kept(*kept)
+    return output, invvar, handle
+
+
+def _held(handle: Tensor) -> Kept:
+    """Return what hangs on the storage of a handle."""
+    kept = getattr(handle.untyped_storage(), "kept", None)
+    if kept is None:
+        raise RuntimeError(
+            'a compiled norm with memory_efficient="exact" got a copy of its handle in the backward, without the '
+            "columns that it has kept: saved tensors may not be copied or moved; use memory_efficient=False there"
+        )
+    return kept
 
 
 @torch.library.custom_op("normlab::norm_backward", mutates_args=())
@@ -104,6 +139,33 @@ def norm_backward(
         grad_output, saved, mean, invvar, tuple(normalized_shape), weight, bias, eps, rms, mode, kept, input_dtype
     )
     return [gradient for gradient in gradients if gradient is not None]
+
+
+@torch.library.custom_op("normlab::exact_norm_held_backward", mutates_args=())
+def exact_norm_held_backward(
+    grad_output: Tensor,
+    saved: Tensor,
+    invvar: Tensor,
+    handle: Tensor,
+    normalized_shape: list[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    rms: bool,
+    input_dtype: torch.dtype,
+) -> list[Tensor]:
+    """grad_input, and the gradients of weight and bias where they are given; handle: of `exact_norm_held`.
+
+    Raises:
+        RuntimeError: the handle is a copy, made by hooks of saved tensors.
+    """
+    kept = _held(handle)
+    mode: MemoryEfficient = "exact" if len(kept.columns) else True
+    found = engines.chosen(saved).backward(
+        grad_output, saved, None, invvar, tuple(normalized_shape), weight, bias, eps, rms, mode,
+        kept if mode == "exact" else None, input_dtype,
+    )  # fmt: skip
+    return [gradient for gradient in found if gradient is not None]
 
 
 def _fake(x: Tensor, shape: list[int], weight: Parameter, bias: Parameter) -> tuple[Tensor, Tensor]:
@@ -133,8 +195,22 @@ def _(x, normalized_shape, weight, bias, eps, rms, own_weight, own_bias):
     return output, invvar, columns, values
 
 
+@exact_norm_held.register_fake
+def _(x, normalized_shape, weight, bias, eps, rms, own_weight, own_bias):
+    return *_fake(x, normalized_shape, weight, bias), x.new_empty(1, dtype=torch.float32, device="cpu")
+
+
 @norm_backward.register_fake
 def _(grad_output, saved, mean, invvar, columns, values, shape, weight, bias, eps, rms, memory_efficient, input_dtype):
+    return _fake_gradients(saved, weight, bias, input_dtype)
+
+
+@exact_norm_held_backward.register_fake
+def _(grad_output, saved, invvar, handle, shape, weight, bias, eps, rms, input_dtype):
+    return _fake_gradients(saved, weight, bias, input_dtype)
+
+
+def _fake_gradients(saved: Tensor, weight: Parameter, bias: Parameter, input_dtype: torch.dtype) -> list[Tensor]:
     gradients = [parameter.new_empty(parameter.shape) for parameter in (weight, bias) if parameter is not None]
     return [saved.new_empty(saved.shape, dtype=input_dtype), *gradients]
 
@@ -164,6 +240,15 @@ def _save_exact_norm(ctx: Any, inputs: tuple, output: tuple) -> None:
     x, shape, weight, bias, eps, rms, *_ = inputs
     result, invvar, columns, values = output
     _save(ctx, Saved(result, invvar, weight, bias, columns, values, None), How(x.dtype, shape, eps, rms, "exact"))
+
+
+def _save_exact_norm_held(ctx: Any, inputs: tuple, output: tuple) -> None:
+    x, shape, weight, bias, eps, rms, *_ = inputs
+    result, invvar, handle = output
+    ctx.mark_non_differentiable(invvar, handle)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(result, invvar, handle, weight, bias)
+    ctx.how = How(x.dtype, shape, eps, rms, "exact")
 
 
 def _save(ctx: Any, saved: Saved, how: How) -> None:
@@ -200,6 +285,27 @@ def _exact_norm_backward(
     return grad_input, None, grad_weight, grad_bias, *[None] * 4
 
 
+def _exact_norm_held_backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Parameter, ...]:
+    if grad_output is None:
+        return (None,) * 8
+    if torch.is_grad_enabled():  # what is kept does not tell how it depends on x
+        raise NotImplementedError(
+            'a compiled norm with memory_efficient="exact" has no second derivatives: use memory_efficient=False there'
+        )
+    (output, invvar, handle, weight, bias), how = ctx.saved_tensors, ctx.how
+    if onlooker(grad_output) == "all":
+        saved = Saved(output, invvar, weight, bias, *_held(handle), None)
+        grad_input, *others = gradients.composed(grad_output, None, None, saved, how)
+    else:
+        dtype, shape, eps, rms, _ = how
+        found = torch.ops.normlab.exact_norm_held_backward(
+            grad_output, output, invvar, handle, shape, weight, bias, eps, rms, dtype
+        )
+        grad_input, *others = found[0], None if weight is None else found[1], None if bias is None else found[-1]
+    return grad_input, None, *others, *[None] * 4
+
+
 layer_norm.register_autograd(_layer_norm_backward, setup_context=_save_layer_norm)
 rms_norm.register_autograd(_rms_norm_backward, setup_context=_save_rms_norm)
 exact_norm.register_autograd(_exact_norm_backward, setup_context=_save_exact_norm)
+exact_norm_held.register_autograd(_exact_norm_held_backward, setup_context=_save_exact_norm_held)

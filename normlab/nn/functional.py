@@ -27,8 +27,8 @@ from normlab import ops, replay
 from normlab.nn import autograd, checks, custom, dtypes, engines, vectorised
 from normlab.nn.dtypes import Rule
 from normlab.nn.overrides import overridden
+from normlab.nn.private import PLAIN, any_autocast, in_a_graph, transformed, unwatched
 from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
-from normlab.nn.watchers import PLAIN, in_a_graph, transformed, unwatched
 from normlab.replay import Recording
 
 NormalizedShape: TypeAlias = int | Sequence[int]
@@ -205,12 +205,11 @@ def _computed(
     if recording is not None and recording.checked:
         if not _differentiated(x, weight, bias):
             return recording(pointers)[0]
-        result = autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owners), recording, pointers)
-        return result[0] if memory_efficient else result
+        return autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owners), recording, pointers)[0]
     checks.check(function, x, shape, weight, bias, eps)
     if x.is_meta:
         memory_efficient = memory_efficient is not False  # no column is at risk of what is not there
-    elif torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(x.device.type):  # the former takes a tenth
+    elif any_autocast() and torch.is_autocast_enabled(x.device.type):  # the former takes a tenth
         x, weight, bias = dtypes.autocast(x, shape, weight, bias, rule)
     if rms and weight is not None and checks.mixed_by_pytorch_alone(x, weight):
         wide = torch.promote_types(x.dtype, weight.dtype)
@@ -228,8 +227,7 @@ def _computed(
         recording.checked = True
     if not _differentiated(x, weight, bias):
         return engines.chosen(x).forward(x, shape, weight, bias, eps, rms)[0]
-    result = autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owners), None, [])
-    return result[0] if memory_efficient else result
+    return autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owners), None, [])[0]
 
 
 def _differentiated(x: Tensor, weight: Parameter, bias: Parameter) -> bool:
@@ -241,24 +239,14 @@ def _differentiated(x: Tensor, weight: Parameter, bias: Parameter) -> bool:
 def _recorded(
     x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: Any, rms: bool
 ) -> tuple[Recording | None, list[int]]:
-    """The recording of such a forward, and what it is called with; None for a call that goes another way.
+    """Return the recording of such a forward, and what it is called with; None for a call that goes another way.
 
     Once the checks have passed it, nothing of what they look at is any different: that saves a tenth of a small call.
     """
-    if not unwatched() or not engines.by_kernels(x) or type(eps) is not float:
-        return None, []
-    latest = replay.latest(shape, eps, rms, weight is None, bias is None, torch.is_grad_enabled())
-    tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
-    recording, pointers = latest.find(tensors)
-    if recording is not None:
-        return recording, pointers
-    if torch._C._is_any_autocast_enabled() or transformed() or in_a_graph(x):
+    if not unwatched() or not engines.by_kernels(x) or type(eps) is not float or any_autocast() or in_a_graph(x):
         return None, []
     key, pointers = ops.forward_signature(x, shape, weight, bias, eps, rms)
-    recording = replay.find(key)
-    if recording is not None and recording.checked:
-        latest.note(recording, tensors)
-    return recording, pointers
+    return replay.find(key), pointers
 
 
 def _laid_out(output: Tensor, x: Tensor) -> Tensor:

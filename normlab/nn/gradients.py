@@ -2,7 +2,7 @@
 
 Second derivatives, batches of gradients and tangents need all operations to be seen: `composed`. A graph that holds a
 backward needs one operator: `in_graph`. Both take what a norm has saved, whoever it was: `Saved`. Which of them it is,
-`normlab.nn.watchers.onlooker` says; but from gradients at invvar or the kept x̂ there is `composed` alone.
+`normlab.nn.private.onlooker` says; but from gradients at invvar or the kept x̂ there is `composed` alone.
 """
 
 from typing import NamedTuple

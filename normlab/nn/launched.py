@@ -5,14 +5,13 @@ The same functions as `normlab.nn.vectorised`, which documents them. Statistics 
 
 from contextlib import AbstractContextManager, nullcontext
 
+import torch
 from torch import Tensor, dtype
 
 from normlab import engine, ops, replay
-from normlab.keeping import Kept, keep_columns
-from normlab.nn import room, vectorised
+from normlab.keeping import Kept, find_columns, keep_columns
+from normlab.nn import exact, vectorised
 from normlab.nn.shapes import Gradients, MemoryEfficient, Owners, Parameter, Shape, Statistic
-
-nothing_to_keep = room.nothing_to_keep  # called in each forward of the exact mode: no function of its own around it
 
 _AS_IT_IS: AbstractContextManager[None] = nullcontext()
 
@@ -35,6 +34,20 @@ def forward(
         return ops.layer_norm_forward(x, shape, weight, bias, eps)
 
 
+def columns_at_risk(
+    invvar: Tensor, output: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, owners: Owners
+) -> Tensor:
+    """Return the numbers of the columns at risk. owners: the parameters by which `normlab.nn.exact` knows them."""
+    if 0 in shape or not invvar.numel():
+        return vectorised.columns_at_risk(invvar, output, shape, weight, bias, eps, owners)
+    if owners[0] is None and owners[1] is None and eps <= 1:  # a weight of ones at most, made for autocast
+        return torch.empty(0, dtype=torch.int32, device=output.device)
+    if exact.takes(output, owners):
+        return exact.columns_at_risk(invvar, output.dtype, eps, owners)
+    with world(output):
+        return find_columns(invvar, shape, weight, bias, eps, output)
+
+
 def keep(
     x: Tensor,
     mean: Statistic,
@@ -43,19 +56,13 @@ def keep(
     weight: Parameter,
     bias: Parameter,
     eps: float,
-    owners: Owners,
-) -> Kept:
-    """x̂ of the columns at risk. owners: the parameters by which `normlab.nn.room` remembers how many those are."""
+    columns: Tensor,
+) -> Tensor:
+    """Return x̂ of these columns."""
     if 0 in shape:
-        return vectorised.keep(x, mean, invvar, shape, weight, bias, eps, owners)
-    given = x, mean, invvar, shape, weight, bias, eps
-    owned = any(owner is not None for owner in owners)
-    if x.is_cuda and owned:
-        return room.keep(owners, given)
+        return vectorised.keep(x, mean, invvar, shape, weight, bias, eps, columns)
     with world(x):
-        if not owned and eps <= 1:  # a weight of ones, at most, which nothing has to wait for
-            return keep_columns(*given, capacity=0)
-        return keep_columns(*given)
+        return keep_columns(x, mean, invvar, shape, weight, bias, eps, columns=columns).values
 
 
 def backward(
@@ -71,9 +78,8 @@ def backward(
     memory_efficient: MemoryEfficient,
     kept: Kept | None,
     input_dtype: dtype,
-    forward: replay.Recording | None = None,
 ) -> Gradients:
-    """(grad_input, grad_weight, grad_bias). forward: the recording that made the statistics."""
+    """(grad_input, grad_weight, grad_bias)."""
     if 0 in shape:
         return vectorised.backward(
             grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, kept, input_dtype
@@ -83,9 +89,6 @@ def backward(
     )
     recording = replay.find(key)
     if recording is not None:  # to find it here spares the way through three functions
-        if forward is not None:
-            tensors = grad_output, saved, invvar, weight, bias, *(kept or (None, None)), mean  # as their signature has
-            forward.follow(memory_efficient, recording, tensors)
         return recording(pointers)
     how = memory_efficient, kept
     with world(saved):

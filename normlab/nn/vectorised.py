@@ -19,8 +19,9 @@ from torch import Tensor
 
 from normlab.keeping import Kept
 from normlab.kernels.exact.risk import RATIO
+from normlab.kernels.exact.spread import LARGE, SMALL
+from normlab.nn.private import in_a_graph, onlooker
 from normlab.nn.shapes import Gradients, MemoryEfficient, Owners, Parameter, Shape, Statistic
-from normlab.nn.watchers import in_a_graph, onlooker
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -107,6 +108,29 @@ def composed(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: f
     return output.to(output_dtype(x, weight, bias))
 
 
+def columns_at_risk(
+    invvar: Tensor, output: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, owners: Owners
+) -> Tensor:
+    """Return the numbers of the columns at risk, int32; see `normlab.kernels.exact.risk`. owners are of no use here."""
+    wide, device = invvar.dtype, invvar.device
+    risky = torch.zeros(shape, dtype=torch.bool, device=device)
+    if (weight is not None or bias is not None) and invvar.numel():
+        spread = _spread(invvar, eps)
+        size = torch.ones((), dtype=wide, device=device) if weight is None else weight.to(wide).abs()
+        if weight is not None:
+            risky |= (size < eps) | (size * spread < torch.finfo(output.dtype).smallest_normal)
+        if bias is not None:
+            risky |= bias.to(wide).abs() > RATIO * (size * spread)
+    return risky.flatten().nonzero().flatten().to(torch.int32)
+
+
+def _spread(invvar: Tensor, eps: float) -> Tensor:
+    """Return the spread of x̂; see `normlab.kernels.exact.spread`."""
+    squares = 1 - eps * invvar.square()
+    square = squares[squares >= -1].clamp(min=0).mean()
+    return torch.where(square <= LARGE, square.clamp(min=SMALL).sqrt(), 1)
+
+
 def keep(
     x: Tensor,
     mean: Statistic,
@@ -115,27 +139,13 @@ def keep(
     weight: Parameter,
     bias: Parameter,
     eps: float,
-    owners: Owners,
-) -> Kept:
-    """x̂ of the columns at risk, see `normlab.kernels.exact.risk`. owners are of no use here."""
-    dtype, wide, rows = output_dtype(x, weight, bias), invvar.dtype, invvar.numel()
-    gamma = torch.ones((), dtype=wide, device=x.device) if weight is None else weight.to(wide).abs()
-    risky = torch.zeros(shape, dtype=torch.bool, device=x.device)
-    if weight is not None:
-        risky |= gamma < max(eps, torch.finfo(dtype).smallest_normal)
-    if bias is not None:
-        risky |= bias.to(wide).abs() > RATIO * gamma
-    columns = risky.flatten().nonzero().flatten()
-    if not len(columns):
-        return Kept(columns.to(torch.int32), x.new_empty((rows, 0), dtype=dtype))
-    values = x.reshape(rows, prod(shape))[:, columns].to(wide)
+    columns: Tensor,
+) -> Tensor:
+    """Return x̂ of these columns, (n1, count), in the output's dtype."""
+    rows = invvar.numel()
+    values = x.reshape(rows, prod(shape))[:, columns.long()].to(invvar.dtype)
     xhat = normalised_from_input(values, None if mean is None else mean.reshape(rows, 1), invvar.reshape(rows, 1))
-    return Kept(columns.to(torch.int32), xhat.to(dtype).contiguous())
-
-
-def nothing_to_keep(*given: object) -> bool:
-    """As `normlab.nn.launched.nothing_to_keep`; here nothing is remembered."""
-    return False
+    return xhat.to(output_dtype(x, weight, bias)).contiguous()
 
 
 def output_dtype(x: Tensor, weight: Parameter, bias: Parameter) -> torch.dtype:

@@ -2,7 +2,8 @@
 
 import torch
 
-from normlab import arrays, ops, replay
+from normlab import arrays, keeping, ops, replay
+from normlab.nn import exact
 
 
 def fake_home(monkeypatch):
@@ -22,6 +23,8 @@ def fake_home(monkeypatch):
         first = next(iter(required.values()))
         return Home(first.device) if isinstance(first, torch.Tensor) else home
 
-    monkeypatch.setattr(ops, "home_of", home_of)
+    for module in (ops, keeping):
+        monkeypatch.setattr(module, "home_of", home_of)
+    monkeypatch.setattr(exact, "TorchHome", Home)
     monkeypatch.setattr(replay, "_recordings", {})
     return current

@@ -1,6 +1,7 @@
 """The exact mode: the columns at risk are found, their x̂ is kept, and no gradient is worse for any gamma."""
 
 from dataclasses import replace
+from itertools import product
 
 import ml_dtypes
 import numpy as np
@@ -16,18 +17,20 @@ from examine import (
     forward,
     hold,
     keep,
+    spread_of,
     with_repairs,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normlab import layer_norm_backward, oracle
+from normlab import engine, layer_norm_backward, oracle
 from normlab.arguments import step_of
 from normlab.compare.activations import bundled
 from normlab.engine import use_gpu
 from normlab.keeping import keep_columns
-from normlab.kernels.exact.choose import NEAR
-from normlab.kernels.exact.risk import RATIO, smallest_weight
+from normlab.kernels.exact.choose import launch_choice
+from normlab.kernels.exact.risk import RATIO, limits
+from normlab.kernels.exact.spread import LARGE, SMALL, launch_spread
 from normlab.kernels.exact.survey import launch_survey
 
 APEX, BEST = step_of("forward", "apex"), step_of("backward", "pipelined")
@@ -58,12 +61,10 @@ def test_the_columns_are_those_of_the_definition_in_order(n2, share, dtype, give
     weight[random.random(n2) < share] = random.choice([0.0, -0.0, 1e-6, 1e-7, np.nan])
     bias[random.random(n2) < share] *= 100
     weight, bias = (array if there else None for array, there in zip((weight, bias), given_parameters, strict=True))
-    want = columns_at_risk(weight, bias, smallest_weight(np.float32(1e-5), dtype))
-    counts = np.zeros(2, np.int64)
-    kept = kept_columns(weight, bias, counts=counts)
+    want = columns_at_risk(weight, bias, limits(np.float32(1e-5), dtype))
+    kept = kept_columns(weight, bias)
     np.testing.assert_array_equal(kept.columns, want)
     assert kept.values.shape == (2, len(want))
-    assert counts[0] % NEAR == len(want) <= counts[0] // NEAR
 
 
 @settings(max_examples=12)
@@ -73,7 +74,7 @@ def test_the_columns_are_those_of_the_definition_in_order(n2, share, dtype, give
     given_parameters=st.sampled_from([(True, True), (True, False), (False, True)]),
     seed=st.integers(0, 99),
 )
-def test_a_survey_finds_of_each_norm_what_its_forward_would(short, dtype, given_parameters, seed):
+def test_a_survey_lists_the_columns_of_each_norm(short, dtype, given_parameters, seed):
     examine_survey(launch_survey, [*short, 1500], dtype, given_parameters, seed)  # one has more columns than threads
 
 
@@ -88,23 +89,37 @@ def test_the_borders_of_the_risk():
         np.testing.assert_array_equal(kept_columns(weight, None, eps).columns, [1])
 
 
-def test_those_near_risk_are_counted_too():
-    counts = np.zeros(2, np.int64)
-    kept = kept_columns(np.float32([1, 1, 1, 1]), np.float32([0, RATIO / 2, 1 + RATIO / 2, RATIO + 1]), counts=counts)
-    np.testing.assert_array_equal(kept.columns, [3])
-    assert divmod(int(counts[0]), NEAR) == (2, 1)
+def test_a_list_with_too_few_slots_has_the_first_and_counts_the_others():
+    weight, counts, one = np.float32([0, 1, 0, 1, 0]), np.int64([9, 3, 6]), np.ones(1, np.float32)
+    for slots, want in ((2, [0, 2]), (5, [0, 2, 4, -1, -1]), (0, [])):
+        columns = np.full(slots, 99, np.int32)
+        launch_choice(engine.launch, 5, weight, None, one, limits(np.float32(1e-5), "float32"), columns, counts)
+        assert columns.tolist() == want
+    assert counts.tolist() == [3, 3 + 1 + 3, 6 + 3]
 
 
-def test_a_capacity_keeps_the_first_and_marks_what_is_free():
-    weight = np.float32([0, 1, 0, 1, 0])
-    counts = np.zeros(2, np.int64)
-    for times in (1, 2):
-        np.testing.assert_array_equal(kept_columns(weight, None, capacity=2, counts=counts).columns, [0, 2])
-        assert counts.tolist() == [3 * NEAR + 3, times]
-    np.testing.assert_array_equal(kept_columns(weight, None, capacity=5).columns, [0, 2, 4, -1, -1])
-    assert kept_columns(weight, None, capacity=0).values.shape == (2, 0)
-    with pytest.raises(ValueError, match="capacity must be at least 0, got -1"):
-        kept_columns(weight, None, capacity=-1)
+def test_columns_that_are_known_are_kept_as_they_are():
+    weight, columns = np.ones(5, np.float32), np.int32([4, 1, -1])
+    kept = kept_columns(weight, None, columns=columns)
+    assert kept.columns is columns
+    assert kept.values.shape == (2, 3)
+    with pytest.raises(TypeError, match="columns to be int32"):
+        kept_columns(weight, None, columns=columns.astype(np.int64))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n1", [1, 2, 33, 700])
+def test_the_spread_is_that_of_the_definition(n1, dtype):
+    eps = dtype(1e-5)
+    for scale, broken in product([0.0, 1e-6, 3e-4, 2e-3, 1e-2, 1.0], [None, np.nan, np.inf]):
+        invvar = (1 / np.sqrt((scale * rng.random(n1)) ** 2 + float(eps))).astype(dtype)
+        if broken is not None:
+            invvar[n1 // 2] = broken
+        got, want = np.full(1, np.nan, dtype), spread_of(invvar, float(eps))
+        launch_spread(engine.launch, invvar, eps, got)
+        if abs(want**2 - LARGE) > 1e-4:  # not at the border
+            assert abs(float(got[0]) ** 2 - want**2) <= 40 * np.finfo(dtype).eps  # of 1 - eps invvar²
+        assert got[0] ** 2 >= SMALL * 0.999
 
 
 # ---- the gradients ---------------------------------------------------------------------------------------------------
@@ -124,7 +139,7 @@ def test_more_columns_than_the_capacity_are_recomputed_and_the_others_stay_right
     case = case_of("float32", 4, 96)
     output, mean, invvar = forward(case, APEX)
     everything = keep(case, mean, invvar)
-    some = keep(case, mean, invvar, capacity=10)
+    some = keep(case, mean, invvar, everything.columns[:10])
     np.testing.assert_array_equal(some.columns, everything.columns[:10])
     got = backward(case, BEST, output, None, invvar, "exact", some)
     how = with_repairs(arithmetic(case, APEX, BEST), 4, 10)
@@ -212,6 +227,4 @@ def test_mistakes_are_named():
         backward("exact", kept._replace(values=kept.values.astype(ml_dtypes.bfloat16)))
     with pytest.raises(TypeError, match=r"Expected kept.columns to be int32"):
         backward("exact", kept._replace(columns=kept.columns.astype(np.int64)))
-    with pytest.raises(TypeError, match="Expected counts to be int64"):
-        kept_columns(ones, None, counts=np.zeros(2, np.float32))
     assert layer_norm_backward(x, x, None, rows, 8, memory_efficient="exact")[0].shape == (2, 8)

@@ -12,7 +12,7 @@ import pytest
 from normlab.engine import compile_ptx, float32, float64
 from normlab.kernels import LADDERS
 from normlab.kernels.backward import final_sums, step_0_global_atomics, step_1_apex
-from normlab.kernels.exact import repair
+from normlab.kernels.exact import repair, spread
 from normlab.kernels.exact.choose import choose_columns
 from normlab.kernels.exact.correct import correct_rows
 from normlab.kernels.exact.keep import keep_columns
@@ -80,8 +80,9 @@ def exact_kernels(t, v, weight, bias, mean, u, dtype):
     """What the exact mode adds to a step."""
     columns, kept, rows = (np.int32, 1), (v, 2), (u, 2)
     kernels = [
-        (choose_columns, (np.int64, weight, bias, u, u, u, columns, (np.int64, 1))),
-        (survey_columns, ((np.int64, 2), weight, bias, u, u, u, (np.int64, 1), np.int64)),
+        (spread.build(dtype), ((u, 1), u, u, (u, 1))),
+        (choose_columns, (np.int64, weight, bias, (u, 1), u, u, u, columns, (np.int64, 1))),
+        (survey_columns, ((np.int64, 2), weight, bias, (u, 1), u, u, u, columns, (np.int64, 1))),
         (keep_columns, ((t, 2), mean, (u, 1), columns, kept)),
         (correct_rows, ((v, 2), (v, 2), weight, bias, columns, kept, rows)),
         (repair.build(dtype), ((v, 2), (u, 1), weight, columns, kept, rows, np.int64, (v, 2), weight and (u, 2))),

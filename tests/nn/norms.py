@@ -4,11 +4,20 @@ import ml_dtypes
 import numpy as np
 import torch
 from draws import Case
-from examine import backward_bound, backward_truth, columns_at_risk, forward_bound, forward_truth, hold
+from examine import (
+    backward_bound,
+    backward_truth,
+    columns_at_risk,
+    forward_bound,
+    forward_truth,
+    hold,
+    spread_of,
+    statistics,
+)
 
 from normlab import arguments, nn, oracle
 from normlab.keeping import Kept
-from normlab.kernels.exact.risk import smallest_weight
+from normlab.kernels.exact.risk import limits
 
 MODES = (False, True, "exact")
 
@@ -63,10 +72,11 @@ def arithmetic(case: Case) -> oracle.Arithmetic:
 
 def at_risk(case: Case) -> np.ndarray:
     """The numbers of the columns at risk."""
-    if case.weight is None and case.bias is None:
+    if (case.weight is None and case.bias is None) or not len(case.x):
         return np.arange(0)
     eps = arguments.rounded_eps(case.eps, arguments.statistics_dtype(case.x.dtype.name))
-    return columns_at_risk(case.weight, case.bias, smallest_weight(eps, case.grad_output.dtype.name))
+    spread = spread_of(statistics(case)[2], float(eps))
+    return columns_at_risk(case.weight, case.bias, limits(eps, case.grad_output.dtype.name), spread)
 
 
 def hold_to_bounds(case: Case, memory_efficient, output, gradients) -> None:

@@ -12,7 +12,7 @@ from torch._dynamo import compiled_autograd
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from normlab import nn, ops, replay
+from normlab import nn, replay
 from normlab.nn import checks, functional
 
 SHAPE = 3, 36
@@ -77,48 +77,6 @@ def test_from_the_third_call_on_nothing_is_checked_and_bits_are_the_same(straigh
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("memory_efficient", [False, True, "exact"])
-@pytest.mark.parametrize("norm", [layer, rms])
-def test_a_backward_is_found_by_its_forward_and_bits_are_the_same(straight, monkeypatch, norm, memory_efficient):
-    asked = calls_of(ops, "backward_signature", monkeypatch)
-    parameters = [torch.randn(SHAPE[1]) for _ in range(2 if norm is layer else 1)]
-    parameters = [torch.rand_like(one) + 0.5 for one in parameters]
-    parameters[0][3] = 0  # a column that "exact" keeps
-    function, x = norm(memory_efficient), torch.randn(SHAPE)
-    runs = [run(function, x, *parameters) for _ in range(3)]
-    before = len(asked)
-    runs.append(run(function, x, *parameters))
-    assert len(asked) == before  # nobody asked for a signature any more
-    for one in runs[1:]:
-        assert all(map(torch.equal, one, runs[0]))
-    x, parameters[0] = torch.randn(SHAPE), parameters[0] * 1.5  # with the same columns at risk
-    replayed = run(function, x, *parameters)
-    assert len(asked) == before
-    replay._recordings.clear()
-    assert all(map(torch.equal, replayed, run(function, x, *parameters)))
-
-
-@pytest.mark.parametrize("memory_efficient", [False, True])
-@pytest.mark.parametrize("norm", [layer, rms])
-def test_a_forward_is_found_by_the_one_before_and_bits_are_the_same(straight, monkeypatch, norm, memory_efficient):
-    asked = calls_of(ops, "forward_signature", monkeypatch)
-    parameters = [torch.randn(SHAPE[1]) for _ in range(2 if norm is layer else 1)]
-    function, x = norm(memory_efficient), torch.randn(SHAPE)
-    runs = [run(function, x, *parameters) for _ in range(4)]
-    before = len(asked)
-    runs.append(run(function, x, *parameters))
-    others = [torch.randn_like(one) for one in (x, *parameters)]
-    replayed = run(function, *others)
-    assert len(asked) == before  # nobody asked for a signature any more
-    for one in runs[1:]:
-        assert all(map(torch.equal, one, runs[0]))
-    larger = run(function, torch.cat([x, x]), *parameters)
-    assert torch.equal(larger[0][: SHAPE[0]], runs[0][0])
-    assert len(asked) > before
-    replay._recordings.clear()
-    assert all(map(torch.equal, replayed, run(function, *others)))
-
-
 def test_other_parameters_shapes_and_eps_are_noticed_after_right_calls_too(straight):
     x, one, other = torch.randn(SHAPE), torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
     ways = (one, None), (None, other), (one, other), (None, None)
@@ -135,7 +93,7 @@ def test_other_parameters_shapes_and_eps_are_noticed_after_right_calls_too(strai
 
 @pytest.mark.parametrize("memory_efficient", [False, True])
 @pytest.mark.parametrize("norm", [layer, rms])
-def test_a_second_derivative_does_not_take_the_first_one_s_shortcut(straight, norm, memory_efficient):
+def test_a_second_derivative_does_not_take_the_first_one_s_kernels(straight, norm, memory_efficient):
     """Its gradient at the output comes with one at the invvar, of which the recorded kernels know nothing."""
     shapes = [SHAPE] + [SHAPE[1:]] * (2 if norm is layer else 1)
     given = [torch.randn(shape, requires_grad=True) for shape in shapes]
@@ -155,19 +113,6 @@ def test_a_second_derivative_does_not_take_the_first_one_s_shortcut(straight, no
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
-def test_shortcuts_are_no_longer_made_where_shapes_change_all_the_time(straight, monkeypatch):
-    monkeypatch.setattr(replay, "SHORTCUTS", 3)  # of 64, which take as long as they are many
-    made = calls_of(replay, "shortcut", monkeypatch)
-    weight, bias = torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
-    with torch.no_grad():
-        for rows in (1, 2) * 4:
-            layer(False)(torch.randn(rows, SHAPE[1]), weight, bias)
-        assert not made  # no two after each other were alike
-        for rows in (1, 1, 2, 2) * 3:  # twice as many pairs as shortcuts are made
-            layer(False)(torch.randn(rows, SHAPE[1]), weight, bias)
-    assert len(made) == 3
-
-
 def test_a_shape_that_cannot_be_hashed_is_one_like_others(straight):
     class Size(int):
         __hash__ = None
@@ -178,7 +123,7 @@ def test_a_shape_that_cannot_be_hashed_is_one_like_others(straight):
         assert torch.equal(nn.layer_norm(x, (Size(SHAPE[1]),), weight, bias), want)
 
 
-def test_a_shortcut_keeps_no_tensor_alive(straight):
+def test_a_recording_keeps_no_tensor_alive(straight):
     weight, bias = torch.randn(SHAPE[1]), torch.randn(SHAPE[1])
     given = []
     for _ in range(5):

@@ -1,5 +1,7 @@
 """Modules on a fake GPU, whose driver simulates: from the second call on everything is replayed, and gives the same."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from engine.fake_driver import fake_driver
@@ -8,15 +10,17 @@ from nn.norms import MODES
 
 from normlab import nn, replay
 from normlab.engine import using
-from normlab.nn import launched, room
+from normlab.nn import exact
 
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A fake GPU 0, where CPU tensors lie, and where the exact mode makes room for its columns as on a real one."""
+    """A fake GPU 0, where CPU tensors lie, and where the exact mode counts as on a real one."""
     library = fake_driver(monkeypatch)
     library.torch = fake_home(monkeypatch)
-    monkeypatch.setattr(launched, "keep", lambda *given: room.keep(given[-1], given[:-1]))
+    monkeypatch.setattr(exact, "takes", lambda *given: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: None))
     with using("simulator"):
         yield library
 

@@ -107,8 +107,10 @@ def test_beside_the_results_there_is_room_for_less_than_2_activations(mean, rms,
 @given(case=cases())
 def test_what_is_kept_is_xhat_of_the_columns_at_risk(case):
     x, weight, bias = tensor(case.x), tensor(case.weight), tensor(case.bias)
-    _, mean, invvar = vectorised.forward(x, (case.n2,), weight, bias, case.eps, case.rms)
-    columns, values = vectorised.keep(x, mean, invvar, (case.n2,), weight, bias, case.eps, weight)
+    parameters = (case.n2,), weight, bias, case.eps
+    output, mean, invvar = vectorised.forward(x, *parameters, case.rms)
+    columns = vectorised.columns_at_risk(invvar, output, *parameters, (weight, bias))
+    values = vectorised.keep(x, mean, invvar, *parameters, columns)
     assert columns.dtype == torch.int32
     np.testing.assert_array_equal(columns, at_risk(case))
     assert values.shape == (case.x.shape[0], len(columns))

@@ -15,8 +15,8 @@ from torch import Tensor
 from normlab.nn import engines
 from normlab.nn.family import launched, vectorised
 from normlab.nn.family.norms import Given, Norm
+from normlab.nn.private import onlooker
 from normlab.nn.shapes import Gradients, Parameter
-from normlab.nn.watchers import onlooker
 
 
 def chosen(x: Tensor) -> ModuleType:

@@ -17,7 +17,7 @@ from torch import Tensor
 from normlab.nn.checks import not_a_tensor
 from normlab.nn.family import autograd, checks, operators, vectorised
 from normlab.nn.family.norms import Given, Norm
-from normlab.nn.watchers import in_a_graph, transformed
+from normlab.nn.private import in_a_graph, transformed
 
 
 def batch_norm(

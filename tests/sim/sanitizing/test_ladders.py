@@ -9,11 +9,12 @@ import pytest
 
 from normlab.kernels import LADDERS, BackwardProblem
 from normlab.kernels.backward import layouts, step_3_pipelined
-from normlab.kernels.exact.choose import NEAR, launch_choice
+from normlab.kernels.exact.choose import launch_choice
 from normlab.kernels.exact.correct import launch_correction
 from normlab.kernels.exact.keep import launch_keeping
 from normlab.kernels.exact.repair import launch_repair
-from normlab.kernels.exact.risk import smallest_weight
+from normlab.kernels.exact.risk import limits
+from normlab.kernels.exact.spread import launch_spread
 from normlab.kernels.exact.survey import launch_survey
 from normlab.kernels.forward import step_7_clusters
 from normlab.sim import sanitize
@@ -190,16 +191,20 @@ def test_nothing_is_found_in_the_exact_mode(step, case):
     memory = Memory()
     launch = launcher(memory, case[4])
     mean, invvar = (None if case[3] else x.astype(statistics).mean(1)), np.ones(n1, statistics)
-    smallest = smallest_weight(statistics(1e-5), x.dtype.name)
+    eps = statistics(1e-5)
+    bounds, spread = limits(eps, x.dtype.name), np.full(1, np.nan, statistics)
+    launch_spread(launch, invvar, eps, spread)
     columns = memory.empty((-(-n2 // 3) + 2,), np.float32).view(np.int32)  # two slots more than needed
     memory.empties[-1] = columns
-    kept, counts = memory.empty((n1, len(columns)), x.dtype), np.zeros(2, np.int64)
-    launch_choice(launch, n2, weight, bias, smallest, columns, counts)
+    kept, counts = memory.empty((n1, len(columns)), x.dtype), np.zeros(3, np.int64)
+    launch_choice(launch, n2, weight, bias, spread, bounds, columns, counts)
     launch_keeping(launch, x, mean, invvar, columns, kept)
-    assert counts[0] % NEAR >= len(columns) - 2
-    table, told = np.array([[n2, 0, 0, 3], [n2, 0, 0, 0]]), np.zeros(6, np.int64)
-    launch_survey(launch, table, n2, weight, bias, smallest, told, 5)
-    np.testing.assert_array_equal(told, [counts[0], 0, 5] * 2)
+    assert counts[0] >= len(columns) - 2
+    table, told = np.array([[n2, 0, 0, 0, n2], [n2, 0, 0, 0, 0]]), np.zeros(2, np.int64)
+    listed = memory.empty((2 * n2,), np.float32).view(np.int32)
+    memory.empties[-1] = listed
+    launch_survey(launch, table, n2, weight, bias, spread, bounds, listed, told)
+    np.testing.assert_array_equal(told, counts[[0, 0]])
     problem = BackwardProblem(
         grad_output=grad, saved=x, mean=None, invvar=invvar, weight=weight, bias=bias, eps=statistics(1e-5),
         rms=case[3], memory_efficient=True, grad_input=memory.empty(x.shape, x.dtype),

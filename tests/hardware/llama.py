@@ -1,0 +1,101 @@
+"""What the norms of a Llama cost in a training step: python -m hardware.llama [OUT.json]
+
+8 blocks of hidden 2,048, batch 4 x 2,048, bfloat16, fused AdamW; eager and compiled. The models train in turn, and a
+step's time is compared with that of memory_efficient=True in the same round: that comes out within 0.1 %, where times
+of different runs differ by several.
+"""
+
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from normlab.bench.machine import provenance
+from normlab.nn import replace_norms
+
+ROUNDS, STEPS = 25, 4
+MODES: dict[str, Any] = {"transformers": None, "False": False, "True": True, "exact": "exact"}
+BATCH, LENGTH, VOCABULARY = 4, 2048, 32000
+
+
+def trained(mode: Any, compiled: bool) -> Callable[[], None]:
+    """A step of training of a new model, its norms replaced unless mode is None."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=2048, intermediate_size=5632, num_hidden_layers=8, num_attention_heads=16,
+        num_key_value_heads=16, max_position_embeddings=LENGTH, use_cache=False,
+    )  # fmt: skip
+    with torch.device("cuda"):
+        model = LlamaForCausalLM(config).to(torch.bfloat16)
+    if mode is not None:
+        replace_norms(model, memory_efficient=mode)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    tokens = torch.randint(0, VOCABULARY, (BATCH, LENGTH), device="cuda")
+    run: Any = torch.compile(model) if compiled else model
+
+    def step() -> None:
+        run(input_ids=tokens, labels=tokens).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def peak(step: Callable[[], None]) -> int:
+    """The most bytes that a step allocates beside what is there before it."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def milliseconds(step: Callable[[], None]) -> float:
+    """The time of a step, of STEPS behind each other."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(STEPS):
+        step()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / STEPS
+
+
+def measured(compiled: bool, rounds: int) -> dict[str, dict[str, float]]:
+    """By mode: milliseconds a step, that over True's in the same round, and peak bytes."""
+    steps = {name: trained(mode, compiled) for name, mode in MODES.items()}
+    for step in steps.values():
+        for _ in range(3):
+            step()
+    found = [{name: milliseconds(step) for name, step in steps.items()} for _ in range(rounds)]
+    return {
+        name: {
+            "ms": statistics.median(one[name] for one in found),
+            "over True": statistics.median(one[name] / one["True"] for one in found),
+            "peak": peak(step),
+        }
+        for name, step in steps.items()
+    }
+
+
+def main(out: str | None = None) -> None:
+    """Measure, print a table, and write a record if OUT is given."""
+    record: dict[str, Any] = {"machine": provenance()}
+    for compiled in (False, True):
+        record["compiled" if compiled else "eager"] = rows = measured(compiled, ROUNDS)
+        for name, row in rows.items():
+            place = "compiled" if compiled else "eager"
+            print(f"{place:9}{name:14}{row['ms']:8.2f} ms {row['over True']:8.4f} {row['peak'] / 2**20:10.1f} MiB")
+        torch.cuda.empty_cache()
+        if out is not None:
+            with open(out, "w") as file:
+                json.dump(record, file, indent=1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
