@@ -18,6 +18,7 @@ try:
 except ImportError as error:
     raise ImportError("normlab.nn needs PyTorch, which is not installed: pip install 'normlab[torch]'") from error
 
+from normlab.nn.dtypes import apex_autocast
 from normlab.nn.engines import engine
 from normlab.nn.exact import recount
 from normlab.nn.family.functional import batch_norm, group_norm, instance_norm
@@ -59,6 +60,7 @@ __all__ = [
     "MixedFusedLayerNorm",
     "MixedFusedRMSNorm",
     "RMSNorm",
+    "apex_autocast",
     "batch_norm",
     "engine",
     "fused_layer_norm",

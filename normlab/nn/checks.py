@@ -109,6 +109,12 @@ def check_kinds(function: Function, x: Tensor, weight: Parameter, bias: Paramete
         raise RuntimeError(f"expected scalar type {NAMES[weight.dtype]} but found {NAMES[bias.dtype]}")
 
 
+def mixed_by_pytorch_alone(x: Tensor, weight: Tensor) -> bool:
+    """Return True for dtypes that PyTorch's rms_norm takes beside each other, and the kernels do not."""
+    mix = {x.dtype, weight.dtype}
+    return len(mix) == 2 and mix not in MIXED and mix <= FLOATS.keys() and x.device == weight.device
+
+
 def not_a_tensor(function: Function, name: str, given: object) -> TypeError:
     """What PyTorch raises for it."""
     return TypeError(f"{argument(function, name)} must be Tensor, not {type(given).__name__}")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normlab.nn.dtypes import RULES
+from normlab.nn.dtypes import RULES, asks_autocast
 from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm
 
 FLOAT, HALVES = torch.float32, (torch.bfloat16, torch.float16)
@@ -53,7 +53,7 @@ def compared(old: torch.nn.Module, new: FusedLayerNorm | FusedRMSNorm) -> str | 
         rules = [rule for rule in rules if isinstance(want, Tensor) and got[rule].dtype == want.dtype]
         if not rules:
             return f"its output has another dtype for parameters in {parameters} and an input in {given}"
-    new.dtype_rule = rules[0]
+    new.dtype_rule = "torch" if rules[0] == "input" and asks_autocast(one, shape) else rules[0]
     return None
 
 

@@ -188,7 +188,9 @@ def _(x, normalized_shape, weight, eps, memory_efficient):
 @exact_norm.register_fake
 def _(x, normalized_shape, weight, bias, eps, rms, own_weight, own_bias):
     output, invvar = _fake(x, normalized_shape, weight, bias)
-    capacity = torch.library.get_ctx().new_dynamic_size()
+    there = torch.library.get_ctx()
+    sizes_may_be_unknown = getattr(there, "_shape_env", there) is not None  # else FakeTensorMode has no ShapeEnv
+    capacity = there.new_dynamic_size() if sizes_may_be_unknown else 0
     columns, values = x.new_empty(capacity, dtype=torch.int32), output.new_empty(invvar.numel(), capacity)
     return output, invvar, columns, values
 

@@ -4,14 +4,16 @@ Eager tensors go through an autograd function (`normlab.nn.autograd`), the cheap
 exported or traced by make_fx, and tensors that only pretend (fake, functional), go through custom operators
 (`normlab.nn.custom`), which the graph shows. torch.func's transforms and forward mode go through PyTorch's
 differentiable operations; what torch.jit.trace traces or ONNX exports gets ATen's. DTensors (of tensor parallelism) and
-nested tensors get PyTorch's own norms, which know how these are laid out.
+nested tensors get PyTorch's own norms, which know how these are laid out, and so do MaskedTensors.
 
 Mixed precision: the input's dtype and the parameters' may differ if one is float32 and the other a half. The output has
 the parameters' dtype, the input's where there are none.
 
 Autocast: statistics in float32, of the input as it comes, and the output in the autocast dtype, to which the parameters
-are rounded. apex rounds the input, too. PyTorch's own norms give float32 under CUDA autocast, and keep to the
-input's dtype under CPU autocast.
+are rounded. apex rounds the input, too: `normlab.nn.apex_autocast`. `dtype_rule` has other rules for dtypes, PyTorch's
+own among them (`normlab.nn.dtypes`).
+
+Modes and tensors with a `__torch_function__` are asked first, torch.fx's proxies among them.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,15 +21,19 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.overrides import has_torch_function_variadic
 
 from normlab import ops, replay
 from normlab.nn import autograd, checks, custom, dtypes, engines, vectorised
 from normlab.nn.dtypes import Rule
+from normlab.nn.overrides import overridden
 from normlab.nn.private import PLAIN, any_autocast, in_a_graph, transformed, unwatched
 from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
 from normlab.replay import Recording
 
 NormalizedShape: TypeAlias = int | Sequence[int]
+LEFT_TO_PYTORCH = ("DTensor", "MaskedTensor")
+"""Types of tensors by name: their imports take up to 0.4 s."""
 
 
 def layer_norm(
@@ -37,6 +43,8 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
     memory_efficient: MemoryEfficient = False,
+    *,
+    dtype_rule: Rule = "apex",
 ) -> Tensor:
     """LayerNorm over the trailing dimensions, as `torch.nn.functional.layer_norm`.
 
@@ -48,12 +56,15 @@ def layer_norm(
         memory_efficient: what the backward keeps. False: the input. True: the output, and gradients go wrong where
             a weight is small (`normlab.oracle.recompute_error`), as in apex. "exact": the output and x̂ of the columns
             at risk, and gradients are right for every weight, up to the output's rounding.
+        dtype_rule: whose dtype the output has, where the input's and the parameters' differ, and under autocast: a rule
+            of `normlab.nn.dtypes`.
 
     Raises:
         RuntimeError, TypeError, NotImplementedError: PyTorch's, in its words.
         ValueError: another memory_efficient.
     """
-    return norm(layer_norm, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
+    mode, rule = memory_efficient, dtype_rule
+    return norm(layer_norm, input, normalized_shape, weight, bias, eps, mode, rms=False, rule=rule)
 
 
 def rms_norm(
@@ -62,12 +73,15 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
     memory_efficient: MemoryEfficient = False,
+    *,
+    dtype_rule: Rule = "apex",
 ) -> Tensor:
     """RMSNorm over the trailing dimensions, as `torch.nn.functional.rms_norm`. Otherwise as `layer_norm`.
 
     eps=None is PyTorch's rule: the machine epsilon of what sums are done in, float64's for float64, else float32's.
     """
-    return norm(rms_norm, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
+    mode, rule = memory_efficient, dtype_rule
+    return norm(rms_norm, input, normalized_shape, weight, None, eps, mode, rms=True, rule=rule)
 
 
 def fused_layer_norm(
@@ -145,28 +159,48 @@ def norm(
     memory_efficient: MemoryEfficient,
     *,
     rms: bool,
-    rule: Rule = "parameters",
+    rule: Rule = "apex",
 ) -> Tensor:
-    """Each of the above, which is `function`. rule: of `normlab.nn.dtypes`, whose `ruled` has the rest to do."""
+    """Return what each of the above does, which is `function`; the modules' as well. rule: of `normlab.nn.dtypes`."""
+    if has_torch_function_variadic(x, weight, bias):
+        given = {"input": x, "normalized_shape": normalized_shape, "weight": weight, "bias": bias, "eps": eps}
+        return overridden(function, given | {"memory_efficient": memory_efficient, "dtype_rule": rule})
+    output = _computed(function, x, normalized_shape, weight, bias, eps, memory_efficient, rms, rule)
+    if rms and x.dim() > 3:
+        output = _laid_out(output, x)
+    return output if output.dtype is x.dtype else dtypes.ruled(output, x, rule)
+
+
+def _computed(
+    function: Callable[..., Tensor],
+    x: Tensor,
+    normalized_shape: NormalizedShape,
+    weight: Parameter,
+    bias: Parameter,
+    eps: Any,
+    memory_efficient: MemoryEfficient,
+    rms: bool,
+    rule: Rule,
+) -> Tensor:
+    """The norm, before `normlab.nn.dtypes.ruled`."""
     if not isinstance(x, Tensor):
         raise checks.not_a_tensor(function, "input", x)
     shape = checks.shape_of(function, normalized_shape)
     if eps is None and rms:
         eps = torch.finfo(vectorised.accumulator(x.dtype)).eps
     owners = weight, bias
-    first = bias if weight is None else weight
-    if rule != "parameters" and first is not None and x.dtype is torch.float32 and first.dtype in checks.HALVES:
-        weight, bias = vectorised.to(weight, x.dtype), vectorised.to(bias, x.dtype)  # so that the output is not rounded
-    if x.is_nested or (type(x) not in PLAIN and type(x).__name__ == "DTensor"):  # by name: its import takes 0.4 s
+    if rule not in dtypes.OF_PARAMETERS and x.dtype is torch.float32:
+        weight, bias = dtypes.widened(weight), dtypes.widened(bias)  # so that the output is not rounded
+    if x.is_nested or (type(x) not in PLAIN and type(x).__name__ in LEFT_TO_PYTORCH):
         return _pytorch_s(x, shape, weight, bias, eps, rms)
     if torch.jit.is_tracing():  # before the checks of shapes, which are tensors there
         if not x.is_meta and torch.is_autocast_enabled(x.device.type):
-            x, weight, bias = _under_autocast(x, shape, weight, bias)
+            x, weight, bias = dtypes.autocast(x, shape, weight, bias, rule)
         checks.check_kinds(function, x, weight, bias)
         return _exportable(x, shape, weight, bias, eps, rms)
     checks.check_mode(memory_efficient)
-    if memory_efficient and rule == "input" and dtypes.rounded(x, weight, bias):
-        memory_efficient = False  # nobody else keeps a float32 output that is rounded: the half input is half of it
+    if memory_efficient and dtypes.input_is_smaller(x, weight, bias, rule):
+        memory_efficient = False
     recording, pointers = _recorded(x, shape, weight, bias, eps, rms)
     if recording is not None and recording.checked:
         if not _differentiated(x, weight, bias):
@@ -176,7 +210,12 @@ def norm(
     if x.is_meta:
         memory_efficient = memory_efficient is not False  # no column is at risk of what is not there
     elif any_autocast() and torch.is_autocast_enabled(x.device.type):  # the former takes a tenth
-        x, weight, bias = _under_autocast(x, shape, weight, bias)
+        x, weight, bias = dtypes.autocast(x, shape, weight, bias, rule)
+    if rms and weight is not None and checks.mixed_by_pytorch_alone(x, weight):
+        wide = torch.promote_types(x.dtype, weight.dtype)
+        x_wide, weight = x.to(wide), weight.to(wide)
+        output = norm(function, x_wide, shape, weight, None, eps, memory_efficient, rms=True, rule=rule)
+        return output if rule == "wider" else output.to(x.dtype)
     checks.check_kinds(function, x, weight, bias)
     if transformed():
         return vectorised.composed(x, shape, weight, bias, eps, rms)
@@ -210,20 +249,14 @@ def _recorded(
     return replay.find(key), pointers
 
 
-def _under_autocast(
-    x: Tensor, shape: Shape, weight: Parameter, bias: Parameter
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """What autocast makes of the arguments. It leaves alone what is in float64, as in PyTorch."""
-    if x.dtype not in (torch.float32, *checks.HALVES):
-        return x, weight, bias
-    dtype = torch.get_autocast_dtype(x.device.type)
-    if x.dtype not in (torch.float32, dtype):
-        x = x.float()
-    if weight is None and bias is None:
-        if x.dtype != dtype:
-            weight = torch.ones(shape, dtype=dtype, device=x.device)  # a weight of ones asks for the output's dtype
-        return x, weight, bias
-    return x, None if weight is None else weight.to(dtype), None if bias is None else bias.to(dtype)
+def _laid_out(output: Tensor, x: Tensor) -> Tensor:
+    """The output as PyTorch's rms_norm lays it out: channels last where x is. Its layer_norm does not."""
+    if x.is_nested or transformed() or x.is_contiguous():
+        return output
+    for dims, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        if x.dim() == dims and x.is_contiguous(memory_format=layout):
+            return output.contiguous(memory_format=layout)
+    return output
 
 
 def _pytorch_s(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool) -> Tensor:

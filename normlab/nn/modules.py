@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from normlab.nn import checks, functional
-from normlab.nn.dtypes import Rule, ruled
+from normlab.nn.dtypes import Rule
+from normlab.nn.overrides import cannot_be_scripted, leaf
 from normlab.nn.shapes import MemoryEfficient, Parameter
 
 
@@ -23,8 +24,10 @@ class FusedLayerNorm(torch.nn.LayerNorm):
         bias, device, dtype: as of torch.nn.LayerNorm; apex has none.
     """
 
-    dtype_rule: Rule = "parameters"
-    """Whose dtype the output has: apex's rule. `replace_norms` gives its norms that of the norm that was there."""
+    dtype_rule: Rule = "apex"
+    """Whose dtype the output has (`normlab.nn.dtypes`). `replace_norms` gives its norms that of the norm that was."""
+
+    __prepare_scriptable__ = cannot_be_scripted
 
     def __init__(
         self,
@@ -43,12 +46,12 @@ class FusedLayerNorm(torch.nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """(*leading, *normalized_shape) to the same, in the dtype of `dtype_rule`."""
+        if type(input) is not Tensor and (node := leaf(self, FusedLayerNorm.forward, input)) is not None:
+            return node
         shape, mode, rule = self.normalized_shape, self.memory_efficient, self.dtype_rule
         weight, bias = _parameter(self, "weight"), _parameter(self, "bias")
-        output = functional.norm(
-            functional.layer_norm, input, shape, weight, bias, self.eps, mode, rms=False, rule=rule
-        )
-        return output if output.dtype is input.dtype else ruled(output, input, rule)
+        function = functional.layer_norm
+        return functional.norm(function, input, shape, weight, bias, self.eps, mode, rms=False, rule=rule)
 
 
 class FusedRMSNorm(torch.nn.RMSNorm):
@@ -60,8 +63,10 @@ class FusedRMSNorm(torch.nn.RMSNorm):
         device, dtype: as of torch.nn.RMSNorm; apex has none.
     """
 
-    dtype_rule: Rule = "parameters"
-    """Whose dtype the output has: apex's rule. `replace_norms` gives its norms that of the norm that was there."""
+    dtype_rule: Rule = "apex"
+    """Whose dtype the output has (`normlab.nn.dtypes`). `replace_norms` gives its norms that of the norm that was."""
+
+    __prepare_scriptable__ = cannot_be_scripted
 
     def __init__(
         self,
@@ -79,10 +84,11 @@ class FusedRMSNorm(torch.nn.RMSNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """(*leading, *normalized_shape) to the same, in the dtype of `dtype_rule`."""
+        if type(input) is not Tensor and (node := leaf(self, FusedRMSNorm.forward, input)) is not None:
+            return node
         shape, mode, rule = self.normalized_shape, self.memory_efficient, self.dtype_rule
-        weight = _parameter(self, "weight")
-        output = functional.norm(functional.rms_norm, input, shape, weight, None, self.eps, mode, rms=True, rule=rule)
-        return output if output.dtype is input.dtype else ruled(output, input, rule)
+        function, weight = functional.rms_norm, _parameter(self, "weight")
+        return functional.norm(function, input, shape, weight, None, self.eps, mode, rms=True, rule=rule)
 
 
 class MixedFusedLayerNorm(FusedLayerNorm):

@@ -113,7 +113,7 @@ def _made(old: Any, memory_efficient: MemoryEfficient) -> Norm | str:
     for name, value in vars(old).items():
         if "hook" in name:  # those of every kind, and what torch notes about them
             setattr(new, name, value)
-    new.dtype_rule = "input"
+    new.dtype_rule = "torch"
     if type(old) in (torch.nn.LayerNorm, torch.nn.RMSNorm):
         return new
     return _difference(old, new) or new

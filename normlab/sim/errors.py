@@ -11,6 +11,8 @@ from itertools import islice
 from types import FrameType, TracebackType
 from typing import Any
 
+from normlab.sim.source import parsing
+
 MACHINERY = __package__  # frames of this package are never the place a reader looks for
 
 
@@ -69,7 +71,7 @@ def failing_array(error: BaseException) -> tuple[str, Any] | None:
         return None
     line, _, start, end = position
     text = linecache.getline(frame.f_code.co_filename, line or 0).encode()[start:end].decode()
-    with suppress(SyntaxError):
+    with suppress(SyntaxError), parsing:
         for node in ast.walk(ast.parse(text.strip())):
             if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
                 name = node.value.id

@@ -27,6 +27,7 @@ from normlab.sim.functions import popc
 from normlab.sim.indices import boolean_names, index_names, is_boolean, is_index
 from normlab.sim.marks import AccessMarks
 from normlab.sim.paths import PathMarks
+from normlab.sim.source import parsing
 
 PREFIX = "_simulated_"
 INT_MARK = "normlab.sim: an np.int64"  # a constant (INT_MARK, 5) in a syntax tree is np.int64(5) in the code
@@ -62,7 +63,8 @@ def safe_code(code: CodeType, marked: bool = False) -> CodeType:
     """Return `code` with the device's arithmetic; `marked`: with marks for an observer (paths.py, marks.py)."""
     key = id(code), marked
     if key not in _safe_codes:
-        _safe_codes[key] = (code, _with_typed_numbers(_recompiled(code, marked)))  # the original is kept for its id
+        with parsing:
+            _safe_codes[key] = (code, _with_typed_numbers(_recompiled(code, marked)))  # the original is kept for its id
     return _safe_codes[key][1]
 
 

@@ -9,6 +9,7 @@ function's syntax tree; `Paths` receives them.
 
 import ast
 import sys
+from itertools import count
 from typing import Any
 
 KERNEL_MARK = "_simulated_int64"  # a global of every kernel and device function (rewrite.py), and of nothing else
@@ -84,6 +85,7 @@ class Paths:
 
 _places: dict[tuple[int, int], int] = {}  # (code, instruction) → a number for its position in the source
 _positions: dict[tuple, int] = {}
+_numbers = count()  # not len(_positions), which is the same for two threads that add one
 
 
 def calls_of(frame: Any) -> list[int]:
@@ -97,7 +99,7 @@ def calls_of(frame: Any) -> list[int]:
         instruction = id(frame.f_code), frame.f_lasti
         if instruction not in _places:
             position = list(frame.f_code.co_positions())[frame.f_lasti // 2]
-            _places[instruction] = _positions.setdefault((id(frame.f_code), position), len(_positions))
+            _places[instruction] = _positions.setdefault((id(frame.f_code), position), next(_numbers))
         found.append(_places[instruction])
         frame = frame.f_back
     return found

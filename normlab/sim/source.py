@@ -2,6 +2,7 @@
 
 import linecache
 import sys
+import threading
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -9,6 +10,8 @@ from types import CodeType
 from typing import Any
 
 NO_SOURCE = "(source not available)"
+parsing = threading.RLock()
+"""Held while a syntax tree is made or compiled: in two threads at once, CPython 3.11 raises SystemError."""
 
 
 @dataclass(frozen=True)

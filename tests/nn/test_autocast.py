@@ -1,4 +1,7 @@
-"""Autocast: float32 statistics of the input as it comes, the output in the autocast dtype; and GradScaler."""
+"""Autocast: apex's names give its dtype, of float32 statistics; other norms what they gave before; and GradScaler."""
+
+from contextlib import contextmanager, nullcontext
+from itertools import product
 
 import pytest
 import torch
@@ -48,15 +51,146 @@ def test_a_half_that_is_not_the_autocast_dtype_goes_through_float32():
     assert output.isfinite().all()
 
 
-def test_under_cuda_autocast_too():
-    with FakeTensorMode():
-        x, weight = torch.empty(2, 8, device="cuda"), torch.empty(8, device="cuda")  # without gradients
-        torch.set_autocast_enabled("cuda", True)
+@contextmanager
+def gpu_autocast(dtype=torch.float16):
+    """A GPU's autocast, for fake tensors: torch.autocast looks for a GPU."""
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", dtype)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+        torch.set_autocast_dtype("cuda", torch.float16)
+
+
+def gpu_dtype(norm, parameters, given):
+    """The dtype of a norm's output on a GPU, or None if it takes no such dtypes."""
+    with FakeTensorMode(), torch.no_grad():
+        x = torch.empty(2, 8, device="cuda", dtype=given)
+        made = {name: torch.empty(8, device="cuda", dtype=parameters) for name, _ in norm.named_parameters()}
         try:
-            assert nn.layer_norm(x, 8, weight).dtype == torch.get_autocast_dtype("cuda")
-            assert torch.nn.functional.layer_norm(x, (8,), weight).dtype == torch.float32  # where we differ
-        finally:
-            torch.set_autocast_enabled("cuda", False)
+            return torch.func.functional_call(norm, made, x).dtype
+        except RuntimeError:
+            return None
+
+
+def test_apex_s_names_give_a_gpu_s_autocast_dtype():
+    for dtype, given in product(DTYPES, (torch.float32, *DTYPES)):
+        with gpu_autocast(dtype):
+            assert gpu_dtype(nn.FusedLayerNorm(8), torch.float32, given) == dtype
+            assert gpu_dtype(nn.MixedFusedRMSNorm(8), torch.float32, given) == dtype
+
+
+class Wider(torch.nn.Module):
+    """A norm as transformers has many: rounded, and then multiplied by the weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.variance_epsilon = torch.nn.Parameter(torch.ones(8)), 1e-6
+
+    def normalised(self, x):
+        x = x.float()
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+
+    def forward(self, x):
+        return self.weight * self.normalised(x).to(x.dtype)
+
+
+class AsTheInput(Wider):
+    """Rounded last."""
+
+    def forward(self, x):
+        return (self.weight * self.normalised(x)).to(x.dtype)
+
+
+class AsTheParameters(Wider):
+    """As T5's."""
+
+    def forward(self, x):
+        return self.weight * self.normalised(x).to(self.weight.dtype)
+
+
+class OfPyTorch(torch.nn.RMSNorm):
+    """By PyTorch's function."""
+
+    def forward(self, x):
+        return super().forward(x)
+
+
+OLD = [
+    lambda: torch.nn.LayerNorm(8),
+    lambda: torch.nn.LayerNorm(8, elementwise_affine=False),
+    lambda: torch.nn.RMSNorm(8),
+    Wider,
+    AsTheInput,
+    AsTheParameters,
+    lambda: OfPyTorch(8),
+]
+NAMES = ["LayerNorm", "LayerNorm without parameters", "RMSNorm", "wider", "input", "parameters", "subclass"]
+every_old_norm = pytest.mark.parametrize("old", OLD, ids=NAMES)
+
+
+def in_place_of(old, memory_efficient):
+    model = torch.nn.Sequential(old())
+    report = nn.replace_norms(model, memory_efficient)
+    assert len(report) == 1, report
+    return model[0]
+
+
+@every_old_norm
+@pytest.mark.parametrize("memory_efficient", MODES)
+def test_a_norm_in_another_s_place_keeps_its_dtype_under_a_cpu_s_autocast(old, memory_efficient):
+    torch.manual_seed(0)
+    new = in_place_of(old, memory_efficient)
+    for autocast, parameters, given in product(DTYPES, *[(torch.float32, *DTYPES)] * 2):
+        x, norm = torch.randn(3, 8).to(given), old().to(parameters)
+        with torch.autocast("cpu", autocast):
+            try:
+                want = norm(x)
+            except RuntimeError:  # a mix that it does not take
+                continue
+            if {parameters, given} == set(DTYPES) and new.weight is not None and want.dtype != given:
+                continue  # two halves beside each other, in a formula
+            got = new.to(parameters)(x)
+        assert got.dtype == want.dtype, (autocast, parameters, given)
+        torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+
+
+@every_old_norm
+@pytest.mark.parametrize("memory_efficient", MODES)
+def test_a_norm_in_another_s_place_keeps_its_dtype_under_a_gpu_s_autocast(old, memory_efficient):
+    new = in_place_of(old, memory_efficient)
+    for autocast, parameters, given in product(DTYPES, (torch.float32, *DTYPES), (torch.float32, *DTYPES)):
+        if {parameters, given} == set(DTYPES):
+            continue
+        with gpu_autocast(autocast):
+            want = gpu_dtype(old(), parameters, given)
+            assert want is None or gpu_dtype(new, parameters, given) == want, (autocast, parameters, given)
+
+
+@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm"])
+def test_torch_nn_s_names_have_torch_nn_s_dtype_under_autocast(name):
+    mine, theirs = getattr(nn, name)(8), getattr(torch.nn, name)(8)
+    for autocast, given in product(DTYPES, (torch.float32, *DTYPES)):
+        with gpu_autocast(autocast):
+            assert gpu_dtype(mine, torch.float32, given) == gpu_dtype(theirs, torch.float32, given) == torch.float32
+        x = torch.randn(3, 8).to(given)
+        with torch.autocast("cpu", autocast):
+            torch.testing.assert_close(mine(x), theirs(x), rtol=2e-2, atol=2e-2)
+    assert mine.double()(x.double()).dtype == torch.float64
+
+
+@pytest.mark.parametrize("memory_efficient", MODES)
+def test_a_float32_head_takes_what_a_replaced_norm_gives_it(memory_efficient):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8))
+    nn.replace_norms(model, memory_efficient)
+    head = torch.nn.Linear(8, 2)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for module in (model, compiled):
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden = module[1](torch.randn(3, 8)) if module is model else module(torch.randn(3, 8)).float()
+        head(hidden).sum().backward()
+    torch.compiler.reset()
 
 
 def test_compiled_under_autocast():
@@ -82,3 +216,52 @@ def test_grad_scaler_steps_and_skips_a_step_of_infinite_gradients():
         optimizer.zero_grad()
         assert bool((norm.weight != before).any()) == moves
         assert norm.weight.isfinite().all()
+
+
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU and a torch built for CUDA")
+
+
+@pytest.mark.parametrize("place", ["cpu", "simulator", pytest.param("cuda", marks=GPU)])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("memory_efficient", [False, True])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm"])
+def test_with_apex_s_rounding_apex_s_autocast_tests_hold(name, affine, memory_efficient, dtype, place):
+    """There a norm under autocast is held to torch.nn's of rounded input and parameters; these are apex's tolerances.
+
+    torch.nn's computes in float32, as it does on a GPU for halves. On a CPU it rounds statistics to a half.
+    """
+    torch.manual_seed(0)
+    device = "cuda" if place == "cuda" else "cpu"
+    rows, shape = 3 if place == "simulator" else 16, (32, 16)
+    theirs = getattr(torch.nn, name)(shape, eps=1e-5, elementwise_affine=affine).to(device)
+    ours = getattr(nn, f"Fused{name}")(shape, elementwise_affine=affine, memory_efficient=memory_efficient).to(device)
+    x = torch.randn(rows, *shape, device=device, requires_grad=True)
+    rounded = x.detach().to(dtype).requires_grad_()
+    want = theirs(rounded.float()).to(dtype)
+    engine = nn.engine("simulator") if place == "simulator" else nullcontext()
+    with nn.apex_autocast(), torch.autocast(device, dtype), engine:
+        got = ours(x)
+    half = dtype == torch.float16
+    tolerance = {"rtol": 1e-3, "atol": 1e-5} if half else {"rtol": 1.6e-2, "atol": 3e-4}
+    torch.testing.assert_close(got, want, **tolerance)
+    grad = torch.rand_like(want)
+    want.backward(grad)
+    got.backward(grad)
+    tolerance = {"rtol": 1e-3, "atol": 1e-4 if memory_efficient else 1e-5} if half else {"rtol": 1.6e-2, "atol": 3e-3}
+    torch.testing.assert_close(x.grad.to(dtype), rounded.grad, **tolerance)
+
+
+def test_apex_s_rounding_ends_with_its_block_and_holds_in_graphs_and_functions():
+    x, weight = torch.randn(4, 8) + 1e4, torch.ones(8)  # constant rows, as bfloat16
+
+    def norm(x):
+        return nn.layer_norm(x, 8, weight)
+
+    compiled = torch.compile(norm, fullgraph=True, backend="aot_eager")
+    with torch.autocast("cpu", torch.bfloat16):
+        for function in (norm, compiled):
+            with nn.apex_autocast():
+                assert not function(x).any()
+            assert function(x).any()
+    torch.compiler.reset()

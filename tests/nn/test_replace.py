@@ -319,13 +319,6 @@ def test_where_the_output_is_rounded_from_float32_the_half_input_is_kept(norm, m
     torch.testing.assert_close(torch.autograd.grad(y, x, grad), want, rtol=2e-2, atol=2e-2)
 
 
-def test_under_autocast_a_swapped_norm_s_output_has_the_autocast_dtype():
-    model = torch_nn.Sequential(torch_nn.RMSNorm(8))
-    replace_norms(model)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert model(torch.randn(2, 8)).dtype == torch.bfloat16
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 def test_another_formula_is_seen_in_every_dtype(dtype):
     model = block(

@@ -1,5 +1,8 @@
 """CPU tensors: every mode's results are within the oracle's bounds, on the values that norms go wrong on."""
 
+import weakref
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +10,8 @@ from draws import DTYPES, Case, cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nn.norms import MODES, at_risk, hold_to_bounds, tensor, through_torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from normlab import nn
 from normlab.compare.activations import bundled
@@ -17,6 +22,85 @@ from normlab.nn import vectorised
 @given(case=cases(), memory_efficient=st.sampled_from(MODES))
 def test_output_and_gradients_are_within_the_bounds(case, memory_efficient):
     hold_to_bounds(case, memory_efficient, *through_torch(case, memory_efficient))
+
+
+@settings(max_examples=100)
+@given(case=cases(), memory_efficient=st.sampled_from(MODES), elements=st.sampled_from([1, 40, 300]))
+def test_in_blocks_of_few_rows_they_are_too(case, memory_efficient, elements):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vectorised, "BLOCK", elements)
+        hold_to_bounds(case, memory_efficient, *through_torch(case, memory_efficient))
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.9, 1.1, 1e3, 1e6])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("memory_efficient", MODES)
+def test_many_rows_far_from_0_are_within_the_bounds(memory_efficient, dtype, mean):
+    """More than a block of them; a mean of 1 is where ATen's LayerNorm stops being handed x as it is."""
+    generator = np.random.default_rng(0)
+    x, dy = generator.standard_normal((2, 1100, 256))
+    case = Case(
+        (x + mean).clip(-6e4, 6e4).astype(DTYPES[dtype]),
+        generator.uniform(0.5, 1.5, 256).astype(DTYPES[dtype]),
+        generator.standard_normal(256).astype(DTYPES[dtype]),
+        dy.astype(DTYPES[dtype]),
+        eps=1e-5,
+        rms=False,
+    )
+    assert x.size > vectorised.BLOCK
+    hold_to_bounds(case, memory_efficient, *through_torch(case, memory_efficient))
+
+
+class Living(TorchDispatchMode):
+    """Counts the bytes of the tensors that operations have made and that are still there; not of those given."""
+
+    def __init__(self, *given):
+        super().__init__()
+        self.given = {one.untyped_storage().data_ptr() for one in given}
+        self.bytes = self.peak = 0
+        self.users: Counter = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Count the results' storages, each once."""
+        result = func(*args, **(kwargs or {}))
+        for one in tree_leaves(result):
+            if isinstance(one, torch.Tensor):
+                self.count(one, one.untyped_storage())
+        return result
+
+    def count(self, tensor, storage) -> None:
+        where, size = storage.data_ptr(), storage.nbytes()
+        if where in self.given:
+            return
+        self.bytes += size * (not self.users[where])
+        self.users[where] += 1
+        self.peak = max(self.peak, self.bytes)
+        weakref.finalize(tensor, self.forget, where, size)
+
+    def forget(self, where: int, size: int) -> None:
+        self.users[where] -= 1
+        self.bytes -= size * (not self.users[where])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("memory_efficient", [False, True])
+@pytest.mark.parametrize("rms", [False, True])
+@pytest.mark.parametrize("mean", [0.0, 5.0])
+def test_beside_the_results_there_is_room_for_less_than_2_activations(mean, rms, memory_efficient, dtype):
+    torch.manual_seed(0)
+    x, dy = (torch.randn(32 * 1024, 128) + mean).to(dtype), torch.randn(32 * 1024, 128).to(dtype)
+    weight, bias = torch.rand(128).add(0.5).to(dtype), None if rms else torch.randn(128).to(dtype)
+    activation = x.numel() * x.element_size()
+    with torch.no_grad(), Living(x) as forward:
+        output, mean_of_rows, invvar = vectorised.forward(x, (128,), weight, bias, 1e-5, rms)
+    saved, statistics = (output, None) if memory_efficient else (x, mean_of_rows)
+    with torch.no_grad(), Living(dy, saved) as backward:
+        gradients = vectorised.backward(
+            dy, saved, statistics, invvar, (128,), weight, bias, 1e-5, rms, memory_efficient, None, dtype
+        )
+    assert gradients[0].shape == x.shape
+    for living in (forward, backward):  # one activation is the result itself
+        assert living.peak < 3 * activation
 
 
 @settings(max_examples=50)

@@ -2,7 +2,7 @@
 
 State dicts, extra_repr, initial values, checks of dimensions and everything else are theirs, and isinstance says so.
 `LayerNorm` and `RMSNorm` are `normlab.nn.modules`' without memory_efficient, and with torch.nn's arguments
-and torch.nn's rule for dtypes: the output has the input's.
+and torch.nn's rule for dtypes: the output has the input's, under a GPU's autocast float32.
 """
 
 from typing import Any
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from normlab.nn import functional as rows
-from normlab.nn.dtypes import ruled
 from normlab.nn.family import functional
+from normlab.nn.overrides import cannot_be_scripted, leaf
 
 
 class _BatchNorm(torch.nn.modules.batchnorm._BatchNorm):
@@ -76,18 +76,24 @@ class GroupNorm(torch.nn.GroupNorm):
 class LayerNorm(torch.nn.LayerNorm):
     """torch.nn.LayerNorm by normlab: `normlab.nn.layer_norm` that saves its input."""
 
+    __prepare_scriptable__ = cannot_be_scripted
+
     def forward(self, input: Tensor) -> Tensor:
-        """(*leading, *normalized_shape) to the same, in its dtype; under autocast in that one."""
+        """(*leading, *normalized_shape) to the same, in the dtype that torch.nn's has, also under autocast."""
+        if type(input) is not Tensor and (node := leaf(self, LayerNorm.forward, input)) is not None:
+            return node
         shape, eps = self.normalized_shape, self.eps
-        output = rows.norm(rows.layer_norm, input, shape, self.weight, self.bias, eps, False, rms=False, rule="input")
-        return output if output.dtype is input.dtype else ruled(output, input, "input")
+        return rows.norm(rows.layer_norm, input, shape, self.weight, self.bias, eps, False, rms=False, rule="torch")
 
 
 class RMSNorm(torch.nn.RMSNorm):
     """torch.nn.RMSNorm by normlab: `normlab.nn.rms_norm` that saves its input."""
 
+    __prepare_scriptable__ = cannot_be_scripted
+
     def forward(self, input: Tensor) -> Tensor:
-        """(*leading, *normalized_shape) to the same, in its dtype; under autocast in that one."""
+        """(*leading, *normalized_shape) to the same, in the dtype that torch.nn's has, also under autocast."""
+        if type(input) is not Tensor and (node := leaf(self, RMSNorm.forward, input)) is not None:
+            return node
         shape, eps = self.normalized_shape, self.eps
-        output = rows.norm(rows.rms_norm, input, shape, self.weight, None, eps, False, rms=True, rule="input")
-        return output if output.dtype is input.dtype else ruled(output, input, "input")
+        return rows.norm(rows.rms_norm, input, shape, self.weight, None, eps, False, rms=True, rule="torch")

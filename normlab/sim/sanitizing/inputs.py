@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from normlab.sim.source import parsing
+
 EXTENT = {"dtype", "itemsize", "ndim", "shape", "size", "strides"}
 
 
@@ -97,7 +99,8 @@ def _awaited(loop: ast.While) -> set[str]:
 def _definition(code: CodeType) -> ast.AST | None:
     """Return the syntax tree of the function `code`, or None if its source is missing or has changed since."""
     try:
-        return _definitions(code.co_filename, "".join(linecache.getlines(code.co_filename))).get(code)
+        with parsing:
+            return _definitions(code.co_filename, "".join(linecache.getlines(code.co_filename))).get(code)
     except (SyntaxError, ValueError):  # a notebook cell with magics, for one
         return None
 

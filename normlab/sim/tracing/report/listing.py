@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from normlab.sim.source import NO_SOURCE, Line, file_name
+from normlab.sim.source import NO_SOURCE, Line, file_name, parsing
 from normlab.sim.tracing.trace import Trace
 
 
@@ -46,7 +46,8 @@ def sections(trace: Trace) -> list[Section]:
 def _functions(file: str, numbers: list[int]) -> list[tuple[int, int]]:
     """Return the first and last line of the innermost function around each of `numbers`."""
     try:
-        tree = ast.parse("".join(linecache.getlines(file)))
+        with parsing:
+            tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:  # a notebook cell with magics
         tree = ast.Module([], [])
     extents = [
