@@ -1,4 +1,4 @@
-"""The family on a CPU, by PyTorch's own kernels where they are exact enough, and by `vectorised` elsewhere.
+"""The family on a CPU, by PyTorch's own kernels: of the input where they are exact enough, else of its centred pieces.
 
 The same two functions as `normlab.nn.family.vectorised`, which documents them. Instance norm is group norm with a
 channel per group, except that evaluation, and training that tracks running statistics, are batch norm as in PyTorch.
@@ -21,7 +21,7 @@ from normlab.nn.vectorised import accumulator
 # |mean| / sqrt(variance + eps) up to which PyTorch's kernels are taken. Its group norm of channels last computes the
 # variance as E[x²] - mean²: at 30, (8, 6, 30, 30), float32, the output is off by 2.3e-4 (ours: 6e-6), at 1000 by 0.23.
 FAR = 4.0
-PIECES = 8  # a piece of bfloat16 needs 11 times its own memory, so 8 pieces need 1.4 activations
+PIECES = 8  # a centred piece of bfloat16 needs 7 times its own memory, so 8 pieces need 0.9 activations
 CHUNK = 2**18  # values that a core's second-level cache holds, as float32
 
 
@@ -36,10 +36,8 @@ def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
         return _track(given)
     output, mean, invvar, updated = _train(norm, given)
     if far(mean, invvar):
-        return _forward_by_pieces(norm, given)
-    for running, new in zip((given.running_mean, given.running_var), updated, strict=False):
-        assert running is not None
-        running.detach().copy_(new)
+        return _train_by_pieces(norm, given)
+    _copy(given, updated)
     return output, mean, invvar
 
 
@@ -49,21 +47,32 @@ def backward(
     """(grad_input, grad_weight, grad_bias)."""
     x = norm.laid(x)
     batched = norm.kind == "batch" or not norm.own
-    dy = grad_output.contiguous(memory_format=norm.layout(x))  # else halves are summed up in halves: off by 8 bounds
     if not x.numel():
         return vectorised.backward(grad_output, x, mean, invvar, norm, weight, bias)
-    if not batched and far(mean, invvar):  # PyTorch's batch norm subtracts the mean before it sums, its group norm after
-        return _backward_by_pieces(grad_output, x, mean, invvar, norm, weight, bias)
-    gamma, wanted = _affine(x, weight), [True, weight is not None, bias is not None]
+    # In x's layout: of another one PyTorch's batch norm adds up halves in halves, off by 8 to 150 times the bound.
+    dy = grad_output.contiguous(memory_format=norm.output_layout(x))
+    if not batched and far(mean, invvar):  # PyTorch's group norm sums before it subtracts the mean, batch norm after
+        return _backward_by_pieces(dy, x, mean, invvar, norm, weight, bias)
+    gamma = _affine(x, weight)
     if batched:
-        channels = x.shape[1]
-        mean, invvar = (one.reshape(-1)[:channels].contiguous() for one in (mean, invvar))  # the same in every sample
+        mean, invvar = (one.reshape(-1)[: x.shape[1]].contiguous() for one in (mean, invvar))  # equal in all samples
         running = (None, None) if norm.own else (mean, invvar**-2)
-        found = torch.ops.aten.native_batch_norm_backward(dy, x, gamma, *running, mean, invvar, norm.own, 0.0, wanted)
+        found = torch.ops.aten.native_batch_norm_backward(
+            dy, x, gamma, *running, mean, invvar, norm.own, 0.0, [True] * 3
+        )
     else:
-        found = torch.ops.aten.native_group_norm_backward(dy, x, mean, invvar, gamma, *_sizes(norm, x), wanted)
-    grad_input, *affine = found
-    return grad_input, *(one if to is None else one.to(to.dtype) for one, to in zip(affine, (weight, bias), strict=True))
+        found = torch.ops.aten.native_group_norm_backward(dy, x, mean, invvar, gamma, *_sizes(norm, x), [True] * 3)
+    return _as_given(found, weight, bias)
+
+
+def _as_given(gradients: tuple[Tensor, Tensor, Tensor], weight: Parameter, bias: Parameter) -> Gradients:
+    """The gradients, those of parameters in their dtypes, or None for an absent one."""
+    grad_input, grad_weight, grad_bias = gradients
+    return (
+        grad_input,
+        None if weight is None else grad_weight.to(weight.dtype),
+        None if bias is None else grad_bias.to(bias.dtype),
+    )
 
 
 def far(mean: Tensor, invvar: Tensor) -> bool:
@@ -72,7 +81,7 @@ def far(mean: Tensor, invvar: Tensor) -> bool:
 
 
 def _affine(x: Tensor, parameter: Parameter, default: float = 1.0) -> Tensor:
-    """A parameter as PyTorch's kernels keep float32 statistics of halves for: in accumulator precision, never absent."""
+    """A parameter in accumulator precision, beside which PyTorch keeps statistics in it, too; `default` for None."""
     if parameter is None:
         return x.new_full(x.shape[1:2], default, dtype=accumulator(x.dtype))
     return parameter.detach().to(accumulator(x.dtype)).contiguous()
@@ -91,8 +100,15 @@ def _train(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor, tuple[Tens
     if norm.kind != "batch":
         return *torch.ops.aten.native_group_norm(x, *affine, *_sizes(norm, x), eps), ()
     running = tuple(one.detach().to(affine[0].dtype, copy=True) for one in tracked if one is not None)
-    output, mean, invvar = torch.native_batch_norm(x, *affine, *(running or (None, None)), True, float(momentum), eps)
-    return output, mean, invvar, running
+    statistics = running or (None, None)
+    return *torch.ops.aten.native_batch_norm(x, *affine, *statistics, True, float(momentum), eps), running
+
+
+def _copy(given: Given, updated: tuple[Tensor, ...]) -> None:
+    """Bring updated running statistics, if any, to the caller's."""
+    for running, new in zip((given.running_mean, given.running_var), updated, strict=False):
+        assert running is not None
+        running.detach().copy_(new)
 
 
 def _track(given: Given) -> tuple[Tensor, Tensor, Tensor]:
@@ -100,12 +116,9 @@ def _track(given: Given) -> tuple[Tensor, Tensor, Tensor]:
     x, running_mean, running_var, weight, bias, momentum, eps = given
     n, c, *spatial = x.shape
     channels = (None if one is None else one.detach().repeat(n) for one in (running_mean, running_var, weight, bias))
-    one_sample = Given(x.view(1, n * c, *spatial), *channels, momentum, eps)
+    one_sample = Given._make((x.view(1, n * c, *spatial), *channels, momentum, eps))
     output, mean, invvar = forward(Norm("batch", None, True), one_sample)
-    for running, new in ((running_mean, one_sample.running_mean), (running_var, one_sample.running_var)):
-        assert running is not None
-        assert new is not None
-        running.detach().copy_(new.view(n, c).mean(0))
+    _copy(given, tuple(one.view(n, c).mean(0) for one in one_sample[1:3] if one is not None))
     return torch.ops.aten._unsafe_view(output, x.shape), mean.view(n, c), invvar.view(n, c)
 
 
@@ -122,7 +135,7 @@ def _evaluate(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
     invvar = (variance + eps).rsqrt()
     gamma, beta = _affine(x, weight), _affine(x, bias, 0.0)
     if x.dtype in HALVES and not far(mean, invvar):
-        output = torch.native_batch_norm(x, gamma, beta, mean, variance, False, 0.0, eps)[0]
+        output = torch.ops.aten.native_batch_norm(x, gamma, beta, mean, variance, False, 0.0, eps)[0]
     else:
         output = _centred(norm, x, mean, invvar * gamma, beta)
     shape = norm.statistics_shape(x)
@@ -132,7 +145,7 @@ def _evaluate(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
 def _centred(norm: Norm, x: Tensor, mean: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """(x - mean) scale + shift, a number a channel each; some samples at a time, which a core's cache holds.
 
-    float32, (32, 64, 56, 56), one thread of an EPYC: 1.7 ms, PyTorch's 1.1; addcmul is vectorised for channels last only.
+    float32, (32, 64, 56, 56), one thread of an EPYC: 1.7 ms, PyTorch's 1.1. addcmul has vectors for channels last only.
     """
     output = torch.empty_like(x, memory_format=norm.output_layout(x))
     mean, scale, shift = (one.view(-1, *(1,) * (x.dim() - 2)) for one in (mean, scale, shift))
@@ -178,30 +191,55 @@ def pieces(norm: Norm, x: Tensor) -> Iterator[Piece]:
         yield Piece(inside, (every, channels), channels, (some,) if norm.kind == "batch" else (every, some))
 
 
-def _forward_by_pieces(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
+def _train_by_pieces(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
+    """What `_train` returns, but of x - mean, which loses no digits; the running statistics change in place."""
     x, *parameters, momentum, eps = given
     output = torch.empty_like(x, memory_format=norm.output_layout(x))
     mean, invvar = (x.new_empty(norm.statistics_shape(x), dtype=accumulator(x.dtype)) for _ in range(2))
     for piece in pieces(norm, x):
-        part = Given(x[piece.of_input], *piece.parameters(*parameters), momentum, eps)
-        output[piece.of_input], mean[piece.of_statistics], invvar[piece.of_statistics] = vectorised.forward(
-            piece.norm, part
-        )
+        part = Given._make((x[piece.of_input], *piece.parameters(*parameters), momentum, eps))
+        where = piece.of_statistics
+        output[piece.of_input], mean[where], invvar[where] = _train_centred(piece.norm, part)
     return output, mean, invvar
 
 
+def _train_centred(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
+    values = norm.split(given.x)
+    shift = values.mean(norm.over(values), dtype=accumulator(given.x.dtype))
+    output, rest, invvar, updated = _train(norm, given._replace(x=_less(values, shift, norm)))
+    if updated:
+        _copy(given, (updated[0] + given.momentum * shift, updated[1]))
+    return output, shift + rest, invvar
+
+
 def _backward_by_pieces(
-    grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, weight: Parameter, bias: Parameter
+    dy: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, weight: Parameter, bias: Parameter
 ) -> Gradients:
+    """Gradients of instance or group norm, of x - mean."""
     grad_input = torch.empty_like(x, memory_format=norm.layout(x))
-    wide = tuple(None if one is None else one.to(mean.dtype) for one in (weight, bias))
-    affine = tuple(None if one is None else torch.zeros_like(one) for one in wide)
+    gamma = _affine(x, weight)
+    grad_weight, grad_bias = torch.zeros_like(gamma), torch.zeros_like(gamma)
     for piece in pieces(norm, x):
-        of_piece = (one[piece.of_input] for one in (grad_output, x))
-        statistics = (one[piece.of_statistics] for one in (mean, invvar))
-        part, *sums = vectorised.backward(*of_piece, *statistics, piece.norm, *piece.parameters(*wide))
-        grad_input[piece.of_input] = part
-        for whole, found in zip(piece.parameters(*affine), sums, strict=True):
-            if whole is not None and found is not None:
-                whole += found
-    return grad_input, *(None if to is None else one.to(to.dtype) for one, to in zip(affine, (weight, bias), strict=True))
+        inside, channels = piece.of_input, piece.of_parameter
+        own_mean, own_invvar = (one[piece.of_statistics].contiguous() for one in (mean, invvar))
+        grad_input[inside], for_weight, for_bias = _backward_centred(
+            piece.norm, dy[inside], x[inside], own_mean, own_invvar, gamma[channels]
+        )
+        grad_weight[channels] += for_weight
+        grad_bias[channels] += for_bias
+    return _as_given((grad_input, grad_weight, grad_bias), weight, bias)
+
+
+def _backward_centred(
+    norm: Norm, dy: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, gamma: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    values = _less(norm.split(x), mean, norm)
+    dy = torch.empty_like(values).copy_(dy)
+    return torch.ops.aten.native_group_norm_backward(
+        dy, values, torch.zeros_like(mean), invvar, gamma, *_sizes(norm, x), [True] * 3
+    )
+
+
+def _less(values: Tensor, mean: Tensor, norm: Norm) -> Tensor:
+    """A split input less its sets' means: in accumulator precision, in the norm's memory format, split no more."""
+    return norm.laid((values - vectorised.column(mean, values)).flatten(1, 2))

@@ -50,7 +50,7 @@ def batch_norm(
         return handle_torch_function(batch_norm, tensors, *tensors, training, momentum, eps)
     if torch.jit.is_scripting():
         return torch.nn.functional.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
-    else:  # noqa: RET505  # a branch is what TorchScript leaves out
+    else:  # a branch is what TorchScript leaves out
         norm = Norm("batch", None, bool(training))
         return _norm(batch_norm, norm, Given(input, running_mean, running_var, weight, bias, momentum, eps))
 
@@ -74,8 +74,10 @@ def instance_norm(
         tensors = input, running_mean, running_var, weight, bias
         return handle_torch_function(instance_norm, tensors, *tensors, use_input_stats, momentum, eps)
     if torch.jit.is_scripting():
-        return torch.nn.functional.instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
-    else:  # noqa: RET505  # a branch is what TorchScript leaves out
+        return torch.nn.functional.instance_norm(
+            input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
+        )
+    else:  # a branch is what TorchScript leaves out
         norm = Norm("instance", None, bool(use_input_stats))
         return _norm(instance_norm, norm, Given(input, running_mean, running_var, weight, bias, momentum, eps))
 
@@ -88,7 +90,7 @@ def group_norm(
         return handle_torch_function(group_norm, (input, weight, bias), input, num_groups, weight, bias, eps)
     if torch.jit.is_scripting():
         return torch.nn.functional.group_norm(input, num_groups, weight, bias, eps)
-    else:  # noqa: RET505
+    else:
         return _norm(group_norm, Norm("group", num_groups, True), Given(input, None, None, weight, bias, 0.0, eps))
 
 
@@ -118,7 +120,7 @@ def _norm(function: Any, norm: Norm, given: Given) -> Tensor:
 
 def _in_float32(given: Given) -> Given:
     """Return what autocast makes of the arguments: float32, except for float64."""
-    return Given(*(one.float() if isinstance(one, Tensor) and one.dtype in HALVES else one for one in given))
+    return Given._make(one.float() if isinstance(one, Tensor) and one.dtype in HALVES else one for one in given)
 
 
 def _exportable(norm: Norm, given: Given) -> Tensor:

@@ -15,7 +15,6 @@ from normlab.nn import functional as rows
 from normlab.nn.dtypes import ruled
 from normlab.nn.family import functional
 
-
 _TORCHS = torch.nn.GroupNorm(1, 1, device="cpu")
 """A norm of torch.nn, to ask a tracer about."""
 
@@ -39,7 +38,7 @@ def _symbolic(input: Tensor) -> bool:
     """Return whether torch.fx traces inside a module, where a graph cannot hold checks of shapes."""
     if torch.jit.is_scripting():
         return False
-    else:  # noqa: RET505  # a branch is what TorchScript leaves out
+    else:  # a branch is what TorchScript leaves out
         return isinstance(input, Proxy)
 
 
@@ -75,7 +74,7 @@ class _InstanceNorm(_OneNode, torch.nn.modules.instancenorm._InstanceNorm):
             if input.dim() == self._get_no_batch_dim():
                 return self._handle_no_batch_input(input)
             return self._apply_instance_norm(input)
-        else:  # noqa: RET505
+        else:
             return self._apply_instance_norm(input) if isinstance(input, Proxy) else super().forward(input)
 
     def _apply_instance_norm(self, input: Tensor) -> Tensor:

@@ -50,16 +50,20 @@ class Norm(NamedTuple):
         return suggested(x)
 
     def output_layout(self, x: Tensor) -> torch.memory_format:
-        """Return the memory format of torch.nn.functional's output; it matters to the strides of axes of size 1 only."""
+        """Return the memory format of torch.nn.functional's output: `layout`, except for strides of axes of size 1."""
         return torch.contiguous_format if self.kind == "batch" and x.is_contiguous() else self.layout(x)
 
     def laid(self, x: Tensor) -> Tensor:
-        """Return x in that memory format: itself, or a copy."""
-        return x if x.is_contiguous() else x.contiguous(memory_format=self.layout(x))
+        """Return x in the memory format `layout`: itself, or a copy. Instance norm wants strides that suggest no other."""
+        if not x.is_contiguous():
+            return x.contiguous(memory_format=self.layout(x))
+        if self.kind == "instance" and suggested(x) is not torch.contiguous_format:
+            return x.flatten().view(x.shape)
+        return x
 
 
 def suggested(x: Tensor) -> torch.memory_format:
-    """Return the memory format that x's strides suggest: PyTorch's `suggest_memory_format`, which Python cannot call."""
+    """Return the memory format that x's strides suggest, as PyTorch's `suggest_memory_format`, a C++ function."""
     strides, least = x.stride(), 0
     if x.dim() not in (4, 5) or strides[1] == 0:
         return torch.contiguous_format

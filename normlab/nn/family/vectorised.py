@@ -16,8 +16,8 @@ from normlab.nn.watchers import batched
 def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
     """(output, mean, invvar): y = x̂ gamma + beta. The running statistics change in place where norm.own.
 
-    x: (N, C, *spatial), and output, which lies like `dense(norm, x)`. mean, invvar: `norm.statistics_shape`, accumulator
-    precision.
+    x: (N, C, *spatial), and output, which lies like `dense(norm, x)`.
+    mean, invvar: `norm.statistics_shape`, accumulator precision.
     """
     x, running_mean, running_var, weight, bias, momentum, eps = given
     values = norm.split(dense(norm, x).to(accumulator(x.dtype)))

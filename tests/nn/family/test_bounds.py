@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from family.examples import NORMS, example
-from nn.family.faces import hold_to_bounds, through_torch, vectorised_arithmetic
+from nn.family.faces import hold_to_bounds, vectorised_arithmetic
 
 from normlab import family, nn
 
@@ -69,17 +69,6 @@ def test_kernels_run_forward_and_backward_where_the_forward_was(norm, monkeypatc
     with nn.engine("simulator"):
         output.sum().backward()
     assert len(called) == 2
-
-
-@pytest.mark.parametrize("world", ["auto", "simulator"])
-@pytest.mark.parametrize("norm", NORMS)
-def test_results_lie_in_memory_as_the_input(norm, world):
-    with nn.engine(world):
-        for last in (False, True):
-            output, gradients = through_torch(example(norm, (2, 4, 2, 2), groups=2, last=last))
-            layout = torch.channels_last if last else torch.contiguous_format
-            assert output.is_contiguous(memory_format=layout)
-            assert gradients[0].is_contiguous(memory_format=layout)
 
 
 @pytest.mark.parametrize("world", ["auto", "simulator"])
