@@ -54,7 +54,7 @@ class Norm(NamedTuple):
         return torch.contiguous_format if self.kind == "batch" and x.is_contiguous() else self.layout(x)
 
     def laid(self, x: Tensor) -> Tensor:
-        """Return x in the memory format `layout`: itself, or a copy. Instance norm wants strides that suggest no other."""
+        """Return x in the memory format `layout`: itself, or a copy. Instance norm wants canonical strides."""
         if not x.is_contiguous():
             return x.contiguous(memory_format=self.layout(x))
         if self.kind == "instance" and suggested(x) is not torch.contiguous_format:
