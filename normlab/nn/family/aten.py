@@ -21,9 +21,10 @@ from normlab.nn.shapes import Gradients, Parameter
 from normlab.nn.vectorised import accumulator
 
 # |mean| / sqrt(variance + eps) up to which PyTorch's kernels are taken. Its group norm of channels last computes the
-# variance as E[x²] - mean²: at 30, (8, 6, 30, 30), float32, the output is off by 2.3e-4 (centred: 1e-7), at 1000 by 0.23.
+# variance as E[x²] - mean²: at 30, (8, 6, 30, 30), float32, the output is off by 2.3e-4 (centred by 1e-7), at 1000 by
+# 0.23.
 FAR = 4.0
-PIECES = 8  # a centred piece of bfloat16 needs 7 times its own memory, so 8 pieces need 0.9 activations
+PIECES = 8  # of halves: a centred piece needs 7 times its own memory, so 8 pieces need 0.9 activations
 CHUNK = 2**18  # values that a core's second-level cache holds, as float32
 
 
@@ -38,7 +39,8 @@ def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
         return _track(given)
     output, mean, invvar, updated = _train(norm, given)
     if far(mean, invvar):
-        return _train_by_pieces(norm, given)
+        del output  # of which no second one is to be beside it
+        return _train_by_pieces(norm, given) if given.x.dtype in HALVES else _train_centred(norm, given)
     _copy(given, updated)
     return output, mean, invvar
 
@@ -48,22 +50,20 @@ def backward(
 ) -> Gradients:
     """Return (grad_input, grad_weight, grad_bias); those of absent parameters are None."""
     x = norm.laid(x)
-    batched = norm.kind == "batch" or not norm.own
     if not x.numel():
         return vectorised.backward(grad_output, x, mean, invvar, norm, weight, bias)
     # In x's layout: of another one PyTorch's batch norm adds up halves in halves, off by 8 to 150 times the bound.
     dy = grad_output.contiguous(memory_format=norm.output_layout(x))
-    if not batched and far(mean, invvar):  # PyTorch's group norm sums before it subtracts the mean, batch norm after
-        return _backward_by_pieces(dy, x, mean, invvar, norm, weight, bias)
-    gamma = _affine(x, weight)
-    if batched:
+    gamma, every = _affine(x, weight), [True] * 3
+    if norm.kind == "batch" or not norm.own:
         mean, invvar = (one.reshape(-1)[: x.shape[1]].contiguous() for one in (mean, invvar))  # equal in all samples
         running = (None, None) if norm.own else (mean, invvar**-2)
-        found = torch.ops.aten.native_batch_norm_backward(
-            dy, x, gamma, *running, mean, invvar, norm.own, 0.0, [True] * 3
-        )
+        found = torch.ops.aten.native_batch_norm_backward(dy, x, gamma, *running, mean, invvar, norm.own, 0.0, every)
+    elif far(mean, invvar):  # PyTorch's group norm sums before it subtracts the mean, its batch norm after
+        centred = _backward_by_pieces if x.dtype in HALVES else _backward_centred
+        found = centred(norm, dy, x, mean, invvar, gamma)
     else:
-        found = torch.ops.aten.native_group_norm_backward(dy, x, mean, invvar, gamma, *_sizes(norm, x), [True] * 3)
+        found = torch.ops.aten.native_group_norm_backward(dy, x, mean, invvar, gamma, *_sizes(norm, x), every)
     return _as_given(found, weight, bias)
 
 
@@ -175,13 +175,13 @@ class Piece(NamedTuple):
 
 
 def pieces(norm: Norm, x: Tensor) -> Iterator[Piece]:
-    """Return a norm's sets in up to `PIECES` pieces: groups of channels, or samples where there is one group only."""
+    """Return a norm's sets in up to `PIECES` pieces: of samples if there are enough, else of channels."""
     n, c = x.shape[:2]
     groups = c if norm.groups is None else norm.groups
-    by_samples = norm.kind != "batch" and groups == 1
-    count = n if by_samples else groups
-    step = max(1, -(-count // PIECES))
     every = slice(None)
+    by_samples = norm.kind != "batch" and (n >= PIECES or n > groups)
+    count = n if by_samples else groups
+    step = -(-count // PIECES)
     for start in range(0, count, step):
         some = slice(start, min(start + step, count))
         if by_samples:
@@ -216,11 +216,10 @@ def _train_centred(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _backward_by_pieces(
-    dy: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, weight: Parameter, bias: Parameter
-) -> Gradients:
-    """Return the gradients of instance or group norm, computed of x - mean."""
+    norm: Norm, dy: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, gamma: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of x, weight and bias, the latter in accumulator precision."""
     grad_input = torch.empty_like(x, memory_format=norm.layout(x))
-    gamma = _affine(x, weight)
     grad_weight, grad_bias = torch.zeros_like(gamma), torch.zeros_like(gamma)
     for piece in pieces(norm, x):
         inside, channels = piece.of_input, piece.of_parameter
@@ -230,15 +229,15 @@ def _backward_by_pieces(
         )
         grad_weight[channels] += for_weight
         grad_bias[channels] += for_bias
-    return _as_given((grad_input, grad_weight, grad_bias), weight, bias)
+    return grad_input, grad_weight, grad_bias
 
 
 def _backward_centred(
     norm: Norm, dy: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, gamma: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x, weight and bias, in accumulator precision."""
+    """Return the gradients of x, weight and bias of instance or group norm, in accumulator precision, by x - mean."""
     values = _less(norm.split(x), mean, norm)
-    dy = torch.empty_like(values).copy_(dy)
+    dy = dy.to(values.dtype).contiguous(memory_format=norm.layout(values))
     return torch.ops.aten.native_group_norm_backward(
         dy, values, torch.zeros_like(mean), invvar, gamma, *_sizes(norm, x), [True] * 3
     )
