@@ -173,10 +173,11 @@ class View(NamedTuple):
         return array.movedim(1, -1) if is_torch(array) else np.moveaxis(array, 1, -1)
 
     def back(self, array: Any) -> Any:
-        """The other way round, for a result."""
-        if not self.channels_last:
-            return array
-        return array.movedim(-1, 1) if is_torch(array) else np.moveaxis(array, -1, 1)
+        """The other way round, for a result. A tensor is no view: an autograd function's output can be written to."""
+        if not is_torch(array):
+            return np.moveaxis(array, -1, 1) if self.channels_last else array
+        moved = array.movedim(-1, 1) if self.channels_last else array
+        return moved.data if moved._is_view() else moved
 
     @property
     def memory(self) -> tuple[int, ...]:

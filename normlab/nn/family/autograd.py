@@ -13,15 +13,17 @@ import torch
 from torch import Tensor
 
 from normlab.nn import engines
-from normlab.nn.family import launched, vectorised
+from normlab.nn.family import aten, launched, vectorised
 from normlab.nn.family.norms import Given, Norm
 from normlab.nn.private import onlooker
 from normlab.nn.shapes import Gradients, Parameter
 
 
 def chosen(x: Tensor) -> ModuleType:
-    """The module that computes norms of this tensor now."""
-    return launched if engines.by_kernels(x) else vectorised
+    """Return the module that computes norms of this tensor now."""
+    if engines.by_kernels(x):
+        return launched
+    return aten if x.device.type == "cpu" else vectorised
 
 
 class FamilyNorm(torch.autograd.Function):

@@ -17,6 +17,18 @@ from normlab.nn.family.norms import Given, Norm
 from normlab.nn.shapes import Parameter
 
 
+def _takes_empty_sets() -> bool:
+    """Return whether this PyTorch takes a group norm of no channels, or of empty ones: since 2.14 it raises."""
+    try:
+        torch.group_norm(torch.empty(1, 0, 1, device="cpu"), 1)
+    except RuntimeError:
+        return False
+    return True
+
+
+TAKES_EMPTY_SETS = _takes_empty_sets()
+
+
 def check(function: Any, norm: Norm, given: Given) -> None:
     """Raise what PyTorch raises.
 
@@ -88,6 +100,9 @@ def _check_input(function: Any, norm: Norm, x: Tensor) -> None:
             raise TypeError(f"{argument(function, 'num_groups')} must be int, not {type(groups).__name__}")
         if groups <= 0:
             raise RuntimeError(f"Expected num groups to be greater than 0, got {groups}")
+        for what, size in (("number of channels", c), ("HxW", prod(spatial))):
+            if not size and not TAKES_EMPTY_SETS:
+                raise RuntimeError(f"Expected {what} to be greater than 0, got {size}")
         if c % groups:
             raise RuntimeError(
                 "Expected number of channels in input to be divisible by num_groups, "

@@ -3,18 +3,20 @@
 Called by `normlab.nn.family.modules`. Eager tensors go through an autograd function (`normlab.nn.family.autograd`), the
 cheapest way on the host. What is compiled or exported, and tensors that only pretend (fake, functional), go through a
 custom operator (`normlab.nn.family.operators`), which the graph shows. torch.func's transforms and forward mode go
-through PyTorch's differentiable operations; what is traced (torch.jit.trace) or exported to ONNX gets ATen's.
+through PyTorch's differentiable operations; what is scripted or traced (torch.jit) or exported to
+ONNX gets ATen's. torch.fx and other users of `__torch_function__` see the functions here.
 
-Sums are in float32 (float64 for float64), so that autocast has nothing to add: it changes nothing here. The output has
-the input's dtype, whatever the parameters'.
+Sums are in float32 (float64 for float64), and the output has the input's dtype, whatever the parameters'. Autocast
+changes group norm of CUDA tensors only, as in PyTorch (autocast_mode.cpp): halves become float32, and the output is.
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from normlab.nn.checks import not_a_tensor
+from normlab.nn.checks import HALVES, not_a_tensor
 from normlab.nn.family import autograd, checks, operators, vectorised
 from normlab.nn.family.norms import Given, Norm
 from normlab.nn.private import in_a_graph, transformed
@@ -43,8 +45,14 @@ def batch_norm(
     Raises:
         RuntimeError, ValueError, TypeError, NotImplementedError: PyTorch's, in its words.
     """
-    norm = Norm("batch", None, bool(training))
-    return _norm(batch_norm, norm, Given(input, running_mean, running_var, weight, bias, momentum, eps))
+    if has_torch_function_variadic(input, running_mean, running_var, weight, bias):
+        tensors = input, running_mean, running_var, weight, bias
+        return handle_torch_function(batch_norm, tensors, *tensors, training, momentum, eps)
+    if torch.jit.is_scripting():
+        return torch.nn.functional.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    else:  # a branch is what TorchScript leaves out
+        norm = Norm("batch", None, bool(training))
+        return _norm(batch_norm, norm, Given(input, running_mean, running_var, weight, bias, momentum, eps))
 
 
 def instance_norm(
@@ -62,21 +70,37 @@ def instance_norm(
     Arguments and errors as `batch_norm`, whose `training` is `use_input_stats`. Running statistics are updated with the
     average over the samples.
     """
-    norm = Norm("instance", None, bool(use_input_stats))
-    return _norm(instance_norm, norm, Given(input, running_mean, running_var, weight, bias, momentum, eps))
+    if has_torch_function_variadic(input, running_mean, running_var, weight, bias):
+        tensors = input, running_mean, running_var, weight, bias
+        return handle_torch_function(instance_norm, tensors, *tensors, use_input_stats, momentum, eps)
+    if torch.jit.is_scripting():
+        return torch.nn.functional.instance_norm(
+            input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
+        )
+    else:  # a branch is what TorchScript leaves out
+        norm = Norm("instance", None, bool(use_input_stats))
+        return _norm(instance_norm, norm, Given(input, running_mean, running_var, weight, bias, momentum, eps))
 
 
 def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
     """Group norm, a mean for every sample's group of channels, as `torch.nn.functional.group_norm`."""
-    return _norm(group_norm, Norm("group", num_groups, True), Given(input, None, None, weight, bias, 0.0, eps))
+    if has_torch_function_variadic(input, weight, bias):
+        return handle_torch_function(group_norm, (input, weight, bias), input, num_groups, weight, bias, eps)
+    if torch.jit.is_scripting():
+        return torch.nn.functional.group_norm(input, num_groups, weight, bias, eps)
+    else:
+        return _norm(group_norm, Norm("group", num_groups, True), Given(input, None, None, weight, bias, 0.0, eps))
 
 
 def _norm(function: Any, norm: Norm, given: Given) -> Tensor:
     x = given.x
     if not isinstance(x, Tensor):
         raise not_a_tensor(function, "input", x)
+    if norm.kind == "group" and x.is_cuda and torch.is_autocast_enabled("cuda"):
+        given = _in_float32(given)
+        x = given.x
     if torch.jit.is_tracing() or (torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()):
         return _exportable(norm, given)
     if norm.kind == "batch" and x.shape == (0,):
@@ -85,11 +109,18 @@ def _norm(function: Any, norm: Norm, given: Given) -> Tensor:
     if transformed():
         checks.check_batched(norm, given)
         return vectorised.forward(norm, given)[0]
+    if norm.kind != "batch":  # PyTorch keeps such a copy for the backward, too; batch norm's kernels take any strides
+        given = given._replace(x=norm.laid(x))
     if in_a_graph(x):
         return operators.apply(norm, given)
-    if not torch.is_grad_enabled():
-        return autograd.chosen(x).forward(norm, given)[0]
-    return autograd.FamilyNorm.apply(norm, *given)
+    if torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in given):
+        return autograd.FamilyNorm.apply(norm, *given)
+    return autograd.chosen(x).forward(norm, given)[0]
+
+
+def _in_float32(given: Given) -> Given:
+    """Return what autocast makes of the arguments: float32, except for float64."""
+    return Given._make(one.float() if isinstance(one, Tensor) and one.dtype in HALVES else one for one in given)
 
 
 def _exportable(norm: Norm, given: Given) -> Tensor:

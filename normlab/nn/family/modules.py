@@ -9,29 +9,74 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy, Tracer
 
 from normlab.nn import functional as rows
 from normlab.nn.family import functional
 from normlab.nn.overrides import cannot_be_scripted, leaf
 
+_TORCHS = torch.nn.GroupNorm(1, 1, device="cpu")
+"""A norm of torch.nn, to ask a tracer about."""
 
-class _BatchNorm(torch.nn.modules.batchnorm._BatchNorm):
+
+class _OneNode(torch.nn.Module):
+    """A norm that `torch.fx.symbolic_trace` keeps as one node of its graph, as it keeps torch.nn's own modules.
+
+    Looking inside, it would come upon checks of a shape that it does not know, and would lose count of the batches.
+    """
+
+    def __call__(self, input: Any, *rest: Any, **options: Any) -> Any:
+        """Return the output, or its place in the graph that is being traced."""
+        if isinstance(input, Proxy) and isinstance(tracer := input.tracer, Tracer):
+            path = tracer.path_of_module(self)
+            if tracer.is_leaf_module(_TORCHS, path):
+                return tracer.create_proxy("call_module", path, (input, *rest), options)
+        return super().__call__(input, *rest, **options)
+
+
+def _symbolic(input: Tensor) -> bool:
+    """Return whether torch.fx traces inside a module, where a graph cannot hold checks of shapes."""
+    if torch.jit.is_scripting():
+        return False
+    else:  # a branch is what TorchScript leaves out
+        return isinstance(input, Proxy)
+
+
+class _BatchNorm(_OneNode, torch.nn.modules.batchnorm._BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         """(N, C, *spatial) to the same; (N, C) is welcome to BatchNorm1d."""
-        self._check_input_dim(input)
-        tracked: tuple[Any, Any] = (self.running_mean, self.running_var)
+        if not _symbolic(input):
+            self._check_input_dim(input)
         own = self.training or (self.running_mean is None and self.running_var is None)
-        if self.training and not self.track_running_stats:
-            tracked = (None, None)
+        tracked = not self.training or self.track_running_stats
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
             if self.momentum is None:  # the average of all batches so far
                 momentum = 1 / float(self.num_batches_tracked)
-        return functional.batch_norm(input, *tracked, self.weight, self.bias, own, momentum, self.eps)
+        return functional.batch_norm(
+            input,
+            self.running_mean if tracked else None,
+            self.running_var if tracked else None,
+            self.weight,
+            self.bias,
+            own,
+            momentum,
+            self.eps,
+        )
 
 
-class _InstanceNorm(torch.nn.modules.instancenorm._InstanceNorm):
+class _InstanceNorm(_OneNode, torch.nn.modules.instancenorm._InstanceNorm):
+    def forward(self, input: Tensor) -> Tensor:
+        """(N, C, *spatial) to the same, and without N; torch.nn's checks, then `_apply_instance_norm`."""
+        if torch.jit.is_scripting():  # which knows no super()
+            self._check_input_dim(input)
+            if input.dim() == self._get_no_batch_dim():
+                return self._handle_no_batch_input(input)
+            return self._apply_instance_norm(input)
+        else:
+            return self._apply_instance_norm(input) if isinstance(input, Proxy) else super().forward(input)
+
     def _apply_instance_norm(self, input: Tensor) -> Tensor:
         """(N, C, *spatial) to the same; torch.nn's forward has added the N that may be missing."""
         own = self.training or not self.track_running_stats
@@ -65,7 +110,7 @@ class InstanceNorm3d(_InstanceNorm, torch.nn.InstanceNorm3d):
     """torch.nn.InstanceNorm3d by normlab: `normlab.nn.instance_norm` of (N, C, D, H, W) or (C, D, H, W)."""
 
 
-class GroupNorm(torch.nn.GroupNorm):
+class GroupNorm(_OneNode, torch.nn.GroupNorm):
     """torch.nn.GroupNorm by normlab: `normlab.nn.group_norm` of (N, C, *spatial)."""
 
     def forward(self, input: Tensor) -> Tensor:

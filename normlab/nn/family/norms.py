@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from normlab.nn.shapes import Parameter
@@ -41,3 +42,33 @@ class Norm(NamedTuple):
         """(C,) for batch norm, else (N, groups)."""
         n, groups = self.split(x).shape[:2]
         return (groups,) if self.kind == "batch" else (n, groups)
+
+    def layout(self, x: Tensor) -> torch.memory_format:
+        """Return the memory format that torch.nn.functional computes a norm of x in, and has the gradient of x in."""
+        if self.kind == "instance" or (self.kind == "group" and x.is_cuda):
+            return torch.contiguous_format
+        return suggested(x)
+
+    def output_layout(self, x: Tensor) -> torch.memory_format:
+        """Return the memory format of torch.nn.functional's output: `layout`, except for strides of axes of size 1."""
+        return torch.contiguous_format if self.kind == "batch" and x.is_contiguous() else self.layout(x)
+
+    def laid(self, x: Tensor) -> Tensor:
+        """Return x in the memory format `layout`: itself, or a copy. Instance norm wants canonical strides."""
+        if not x.is_contiguous():
+            return x.contiguous(memory_format=self.layout(x))
+        if self.kind == "instance" and suggested(x) is not torch.contiguous_format:
+            return x.flatten().view(x.shape)
+        return x
+
+
+def suggested(x: Tensor) -> torch.memory_format:
+    """Return the memory format that x's strides suggest, as PyTorch's `suggest_memory_format`, a C++ function."""
+    strides, least = x.stride(), 0
+    if x.dim() not in (4, 5) or strides[1] == 0:
+        return torch.contiguous_format
+    for axis in (1, *range(x.dim() - 1, 1, -1), 0):  # from the inmost, if channels are last
+        if x.shape[axis] == 0 or strides[axis] < least or (axis == 0 and strides[1] == least):
+            return torch.contiguous_format
+        least = strides[axis] * x.shape[axis]
+    return torch.channels_last if x.dim() == 4 else torch.channels_last_3d

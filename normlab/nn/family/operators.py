@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normlab.nn.family import vectorised
 from normlab.nn.family.autograd import by_operator, chosen, gradients
 from normlab.nn.family.norms import Given, Norm
+from normlab.nn.vectorised import accumulator
 
 
 def apply(norm: Norm, given: Given) -> Tensor:
@@ -66,16 +66,16 @@ def family_norm_backward(
 @family_norm.register_fake
 def _(kind, groups, own, x, running_mean, running_var, weight, bias, momentum, eps):
     norm = Norm(kind, groups, own)
-    shape, dtype = norm.statistics_shape(x), vectorised.accumulator(x.dtype)
+    shape, dtype = norm.statistics_shape(x), accumulator(x.dtype)
     mean, invvar = (x.new_empty(shape, dtype=dtype) for _ in range(2))
     like, count = (running_mean, 2) if own and running_mean is not None else (x, 0)
-    return torch.empty_like(vectorised.dense(x)), mean, invvar, like.new_empty((count, x.shape[1]))
+    return torch.empty_like(x, memory_format=norm.output_layout(x)), mean, invvar, like.new_empty((count, x.shape[1]))
 
 
 @family_norm_backward.register_fake
 def _(grad_output, x, mean, invvar, kind, groups, own, weight, bias):
     affine = [parameter.new_empty(parameter.shape) for parameter in (weight, bias) if parameter is not None]
-    return [torch.empty_like(vectorised.dense(x)), *affine]
+    return [torch.empty_like(x, memory_format=Norm(kind, groups, own).layout(x)), *affine]
 
 
 def _save(ctx: Any, inputs: tuple, output: tuple) -> None:

@@ -1,7 +1,7 @@
 """The family by PyTorch's own operations, in accumulator precision: one formula, whatever the norm; rounded once.
 
-What CPU tensors run, and on every device what transforms and second derivatives run: all of it is differentiable. No
-tensor is rearranged: a group of channels is a view, and channels last stay last.
+What transforms and second derivatives run on every device, and CPU tensors where PyTorch's kernels would lose digits
+(`normlab.nn.family.aten`): all of it is differentiable. A group of channels is a view.
 """
 
 import torch
@@ -16,11 +16,11 @@ from normlab.nn.vectorised import accumulator
 def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
     """(output, mean, invvar): y = x̂ gamma + beta. The running statistics change in place where norm.own.
 
-    x: (N, C, *spatial), and output, which lies like `dense(x)`. mean, invvar: `norm.statistics_shape`, accumulator
-    precision.
+    x: (N, C, *spatial), and output, which lies like `dense(norm, x)`.
+    mean, invvar: `norm.statistics_shape`, accumulator precision.
     """
     x, running_mean, running_var, weight, bias, momentum, eps = given
-    values = norm.split(dense(x).to(accumulator(x.dtype)))
+    values = norm.split(dense(norm, x).to(accumulator(x.dtype)))
     mean, variance = moments(values, norm, running_mean, running_var)
     if norm.own and running_mean is not None and running_var is not None and x.numel():
         update(values, mean, variance, momentum, running_mean, running_var)
@@ -30,7 +30,7 @@ def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
         output = output * along(weight, values)
     if bias is not None:
         output = output + along(bias, values)
-    return output.flatten(1, 2).to(x.dtype), mean, invvar
+    return torch.ops.aten._unsafe_view(output, x.shape).to(x.dtype), mean, invvar  # no view of it: it may be written to
 
 
 def moments(
@@ -68,9 +68,9 @@ def backward(
 ) -> Gradients:
     """(grad_input, grad_weight, grad_bias) of sum(grad_output · output); those of absent parameters are None.
 
-    grad_input lies like `dense(x)`.
+    grad_input lies like `dense(norm, x)`.
     """
-    x, wide = dense(x), invvar.dtype
+    x, wide = dense(norm, x), invvar.dtype
     values, dy = norm.split(x.to(wide)), norm.split(lying_as(x, grad_output).to(wide))
     xhat = normalised(values, mean, invvar)
     g = dy if weight is None else dy * along(weight, values)
@@ -103,11 +103,9 @@ def along(parameter: Tensor, values: Tensor) -> Tensor:
     return parameter.to(values.dtype).reshape(values.shape[1:3] + (1,) * (values.dim() - 3))
 
 
-def dense(x: Tensor) -> Tensor:
-    """x as it is if it is contiguous, or has channels last and is otherwise; else a contiguous copy."""
-    if x.is_contiguous() or (x.dim() > 2 and x.movedim(1, -1).is_contiguous()):
-        return x
-    return x.contiguous()
+def dense(norm: Norm, x: Tensor) -> Tensor:
+    """x in the memory format that torch.nn.functional computes in. Of a batch of them vmap knows one format only."""
+    return x.contiguous() if batched(x) else norm.laid(x)
 
 
 def lying_as(x: Tensor, tensor: Tensor) -> Tensor:
