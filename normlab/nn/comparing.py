@@ -32,9 +32,12 @@ Results: TypeAlias = dict[str, Tensor | None]
 
 
 class Difference(NamedTuple):
-    """Why a plan is none. Of several plans, the one that came furthest, or nearest, tells the reason."""
+    """Why a plan is none. Of several plans, the one that came furthest, or nearest, tells the reason.
 
-    passed: int
+    passed: inputs, and of the next one results, that were the same. off: by how much the first other result is off.
+    """
+
+    passed: tuple[int, int]
     off: float
     why: str
 
@@ -42,7 +45,8 @@ class Difference(NamedTuple):
 def chosen(norm: torch.nn.Module, plans: list[Plan]) -> tuple[Plan, Rule] | str:
     """Return the plan that computes what the norm does, with the rule for its output's dtype; or why there is none."""
     try:
-        old = _copied(norm)
+        with torch.inference_mode(False):  # whose tensors could not be written to
+            old = _copied(norm)
         with _quietly(_device(old)):
             plans = [plan if plan.eps else plan._replace(value=_measured_eps(old, plan)) for plan in plans]
             differences = []
@@ -112,12 +116,14 @@ def _difference(old: Any, plan: Plan, added: float = 0.0) -> Difference | None:
             return difference
         passed += 1
     if taken is None:
-        return Difference(0, float("inf"), f"it cannot be compared: {type(refusal).__name__}: {refusal}")
+        return Difference((0, 0), float("inf"), f"it cannot be compared: {type(refusal).__name__}: {refusal}")
     for training in (True, False):
         old.train(training), new.train(training)
         for scale, parameters in SCALES:
             _fill(old, new, plan, generator, parameters, added)
-            where = f" {'in training' if training else 'in evaluation'}, inputs of {scale:g}, parameters of {parameters:g}"
+            where = (
+                f" {'in training' if training else 'in evaluation'}, inputs of {scale:g}, parameters of {parameters:g}"
+            )
             difference = _off(_results(old, taken * scale), _results_or_error(new, taken * scale), passed, where)
             if difference is not None:
                 return difference
@@ -191,23 +197,26 @@ def _off(wanted: Results, results: Results | Exception, passed: int, where: str)
     """The first result that is another one."""
     if isinstance(results, Exception):
         shape = tuple(wanted["its output"].shape)  # type: ignore[union-attr]
-        return Difference(passed, float("inf"), f"it takes inputs of shape {shape}, and normlab's does not: {results}")
-    for name, want in wanted.items():
+        return Difference(
+            (passed, 0), float("inf"), f"it takes inputs of shape {shape}, and normlab's does not: {results}"
+        )
+    for index, (name, want) in enumerate(wanted.items()):
+        at, infinite = (passed, index), float("inf")
         got, output = results[name], name == "its output"
         if (want is None) != (got is None):
             none = "is not there" if want is None else "is there"
-            return Difference(passed, float("inf"), f"{name} {none}, unlike normlab's")
+            return Difference(at, infinite, f"{name} {none}, unlike normlab's")
         if want is None or got is None:
             continue
         if want.shape != got.shape or want.dtype != got.dtype:
-            return Difference(passed, float("inf"), f"{name} has another shape or dtype")
+            return Difference(at, infinite, f"{name} has another shape or dtype")
         off = torch.where(want.isnan() & got.isnan(), 0, want.double() - got.double()).abs().max().item()
         largest = want.double().abs().nan_to_num().max().item()
         if not off <= ROUNDINGS * torch.finfo(FLOAT).eps * largest:
             said = "it computes something else" if output else f"{name} is another"
-            return Difference(passed, off / max(largest, TINY), f"{said}: off by {off:.2g} on a random input{where}")
+            return Difference(at, off / max(largest, TINY), f"{said}: off by {off:.2g} on a random input{where}")
         if output and want.is_contiguous() and not got.is_contiguous():
-            return Difference(passed, float("inf"), "its output is contiguous, and normlab's is not")
+            return Difference(at, infinite, "its output is contiguous, and normlab's is not")
     return None
 
 

@@ -87,7 +87,9 @@ def _looks_like_a_norm(module: torch.nn.Module) -> bool:
     """Is it torch.nn's, called a norm, or has it an eps beside parameters of one dimension?"""
     if isinstance(module, TORCH_S):
         return not isinstance(module, tuple(FAMILY.values()))
-    if any(True for child in module.children() for _ in child.parameters()):  # a block of layers, a norm perhaps among them
+    if any(
+        True for child in module.children() for _ in child.parameters()
+    ):  # a block of layers, a norm perhaps among them
         return False
     parameters = list(module.parameters())
     return _is_called_a_norm(module) or (
@@ -101,9 +103,10 @@ def _is_called_a_norm(module: torch.nn.Module) -> bool:
 
 def _eps(module: torch.nn.Module) -> str | None:
     """The name of its attribute for the eps."""
-    numbers = {name for name, value in vars(module).items() if value is None or type(value) in (int, float)}
-    names = [name for name in numbers if "eps" in name.lower()]
-    return min(names, key=lambda name: (name != "eps", name), default=None)
+    own = vars(module)
+    if "eps" in own:  # None, perhaps, as of torch.nn.RMSNorm
+        return "eps"
+    return next((name for name in own if "eps" in name.lower() and type(own[name]) in (int, float)), None)
 
 
 def _plans(old: Any) -> list[Plan]:
@@ -113,14 +116,18 @@ def _plans(old: Any) -> list[Plan]:
             return [Plan(FAMILY[kind], _keyword(old))]
         if kind in ROWS:
             return _over_either_dimension(Plan(ROWS[kind], _keyword(old)))
-    parameters = {name: value for name, value in old.named_parameters(recurse=False)}
+    if isinstance(old, TORCH_S) or not _is_called_a_norm(old):
+        return []
+    parameters = dict(old.named_parameters(recurse=False))
     shapes = {parameter.shape for parameter in parameters.values()}
     known = hasattr(old, "normalized_shape") if not shapes else len(shapes) == 1
-    if not _is_called_a_norm(old) or not known or len(parameters) > 2:
+    if not known or len(parameters) > 2:
         return []
     roles = list(permutations([*parameters, *[None] * (2 - len(parameters))]))
     plans = [Plan(own, _keyword(old), weight, bias, _eps(old)) for own in ROWS.values() for weight, bias in roles]
-    return [either for plan in dict.fromkeys(plans) if _fits(plan, parameters) for either in _over_either_dimension(plan)]
+    return [
+        either for plan in dict.fromkeys(plans) if _fits(plan, parameters) for either in _over_either_dimension(plan)
+    ]
 
 
 def _fits(plan: Plan, parameters: Collection[str]) -> bool:
@@ -131,7 +138,7 @@ def _fits(plan: Plan, parameters: Collection[str]) -> bool:
 
 
 def _over_either_dimension(plan: Plan) -> list[Plan]:
-    return [plan, plan._replace(channels="moved"), plan._replace(channels="contiguous")]
+    return [plan, plan._replace(channels="moved"), plan._replace(channels="as input")]
 
 
 def _inputs(old: Any) -> list[Parameter]:
@@ -203,7 +210,7 @@ def _unrecognised(old: Any) -> str:
 
 
 def _key(old: Any) -> Any:
-    """Equal for norms that compute the same of the same input and parameters; the norm itself if that cannot be said."""
+    """Equal for norms that compute the same of equal inputs and parameters; the norm itself if that cannot be said."""
     common = {*vars(torch.nn.Module()), "forward", "_old_forward", "_hf_hook"}
     own = sorted((name, value) for name, value in vars(old).items() if name not in common)
     parameters = [(name, one.shape, one.device) for name, one in old.named_parameters()]

@@ -1,6 +1,6 @@
 """What `normlab.nn.replace_norms` did to a model, and the bytes that it saves."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,8 +14,8 @@ from normlab.nn.stand_in import StandIn, become
 class Report(list[tuple[str, type, type]]):
     """The norms that were replaced: (name, old class, normlab's class). Printed as a table of all norms.
 
-    left: the norms that stay, as (name, class, reason). missed: what looks like a norm and was not recognised, likewise.
-    switched: the norms that were normlab's and got another memory_efficient, as (name, class, memory_efficient before).
+    left: norms that stay, as (name, class, reason). missed: what looks like a norm and was not recognised, likewise.
+    switched: norms that were normlab's and got another memory_efficient, as (name, class, memory_efficient before).
     """
 
     def __init__(self, model: torch.nn.Module, memory_efficient: Any) -> None:
@@ -38,9 +38,9 @@ class Report(list[tuple[str, type, type]]):
     def bytes_saved(self, *inputs: Any, **named: Any) -> int:
         """Return how many bytes fewer autograd keeps after a forward of the model than with the norms that it had.
 
-        Counts the whole model, in its mode, with everything that the forward saves for a backward: each storage once, so
-        an output that the next layer keeps anyway costs nothing; parameters, buffers and the inputs do not count. The
-        model runs twice, its own hooks included; buffers and random numbers are set back.
+        All that the model's forward saves for a backward is counted, each storage once: an output that the next layer
+        keeps anyway costs nothing. Parameters, buffers and the inputs do not count. The model runs twice, its hooks
+        included, as it is, in training or evaluation; buffers and random numbers are set back.
 
         Args:
             inputs, named: of the model's forward.
@@ -104,4 +104,8 @@ def _as_before(model: torch.nn.Module) -> Iterator[None]:
 
 def _tensors(given: Any) -> Iterator[Tensor]:
     """All tensors in arguments."""
-    yield from (leaf for leaf in torch.utils._pytree.tree_leaves(given) if isinstance(leaf, Tensor))
+    if isinstance(given, Tensor):
+        yield given
+    elif isinstance(given, (list, tuple, Mapping)):
+        for one in given.values() if isinstance(given, Mapping) else given:
+            yield from _tensors(one)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from copy import copy
 from functools import cache, partial, update_wrapper
 from inspect import Parameter, Signature
-from operator import attrgetter
 from types import MethodType
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -25,16 +24,16 @@ class Plan(NamedTuple):
     own: normlab's class. keyword: what the old forward calls its input. weight, bias, eps: the names of the old norm's
     attributes that are normlab's of these names, None where it has none. value: of eps, where the old norm has no
     attribute for it. channels: the dimension that is normalised over is 1 (of N, C, *spatial), not the last one; the
-    output is a view that has it last in memory ("moved"), or contiguous as its input ("contiguous").
+    output has it last in memory ("moved"), or lies there as the input does ("as input").
     """
 
-    own: type
+    own: Any
     keyword: str = "input"
     weight: str | None = "weight"
     bias: str | None = "bias"
     eps: str | None = "eps"
     value: float | None = None
-    channels: Literal[False, "moved", "contiguous"] = False
+    channels: Literal[False, "moved", "as input"] = False
 
     @property
     def rows(self) -> bool:
@@ -45,36 +44,40 @@ class Plan(NamedTuple):
 class StandIn(torch.nn.Module):
     """What the classes that `stand_in` makes have in common."""
 
-    made_of: ClassVar[tuple[type, Plan]]
+    made_of: ClassVar[tuple[Any, Plan]]
     """The old class, and the plan."""
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Copies and pickles make the class again, which no module holds."""
         return _blank, self.made_of, self.__getstate__()
 
-    def extra_repr(self) -> str:
+    def extra_repr(self: Any) -> str:
         """What the old class says, then normlab's class and the mode."""
-        plan = self.made_of[1]
-        said = [super().extra_repr(), f"normlab.nn.{plan.own.__name__}"]
+        old, plan = self.made_of
+        said = [old.extra_repr(self)]
+        if old.extra_repr is torch.nn.Module.extra_repr:  # nothing
+            said = [f"{tuple(self.normalized_shape)}, eps={self.eps}"]
+        said.append(f"normlab.nn.{plan.own.__name__}")
         if plan.rows:
             said.append(f"memory_efficient={self.memory_efficient!r}")
-        return ", ".join(filter(None, said))
+        return ", ".join(said)
 
 
 @cache
-def stand_in(old: type, plan: Plan) -> type[StandIn]:
+def stand_in(old: Any, plan: Plan) -> Any:
     """Return the class of norms that stand in for those of class old."""
     bases = (StandIn, plan.own) if issubclass(plan.own, old) else (StandIn, old, plan.own)
     roles = {"weight": plan.weight, "bias": plan.bias, "eps": plan.eps}
-    others = {role: property(attrgetter(name)) for role, name in roles.items() if name not in (None, role)}
+    others = {role: _alias(name) for role, name in roles.items() if name is not None and name != role}
     members = {"__module__": __name__, "__doc__": old.__doc__, "made_of": (old, plan), "forward": _forward(plan)}
     return type(old.__name__, bases, members | others)
 
 
 def made(old: Any, plan: Plan, memory_efficient: MemoryEfficient = False) -> Any:
     """Return a norm that stands in for old, and shares its parameters, buffers and hooks."""
-    kind = stand_in(type(old), plan)
-    new: Any = kind.__new__(kind)
+    its_class: Any = type(old)
+    kind = stand_in(its_class, plan)
+    new = kind.__new__(kind)
     vars(new).update(vars(old))
     for name in ("_parameters", "_buffers", "_modules"):
         vars(new)[name] = copy(vars(old)[name])
@@ -84,7 +87,7 @@ def made(old: Any, plan: Plan, memory_efficient: MemoryEfficient = False) -> Any
             if not hasattr(new, role):
                 new.register_parameter(role, None)
         parameter = new.bias if new.weight is None else new.weight
-        settings = {"eps": plan.value, "elementwise_affine": parameter is not None}
+        settings: dict[str, Any] = {"eps": plan.value, "elementwise_affine": parameter is not None}
         if parameter is not None:
             settings["normalized_shape"] = tuple(parameter.shape)
         for name, value in settings.items():
@@ -94,7 +97,7 @@ def made(old: Any, plan: Plan, memory_efficient: MemoryEfficient = False) -> Any
     return new
 
 
-def become(norm: torch.nn.Module, kind: type) -> None:
+def become(norm: torch.nn.Module, kind: Any) -> None:
     """Give a norm a class, and the class's forward to those who hold it in the norm: accelerate's hooks."""
     norm.__class__ = kind
     held = vars(norm)
@@ -114,9 +117,14 @@ def has_its_own_forward(norm: torch.nn.Module) -> bool:
     return forward is not None and getattr(forward, "__func__", None) is not type(norm).forward
 
 
-def _blank(old: type, plan: Plan) -> StandIn:
+def _blank(old: Any, plan: Plan) -> StandIn:
     kind = stand_in(old, plan)
     return kind.__new__(kind)
+
+
+def _alias(name: str) -> property:
+    """normlab's name for what the old class calls otherwise. No attrgetter, which Dynamo does not know."""
+    return property(lambda norm: getattr(norm, name))
 
 
 def _forward(plan: Plan) -> Callable[..., Tensor]:
@@ -127,9 +135,11 @@ def _forward(plan: Plan) -> Callable[..., Tensor]:
         return compute
 
     def forward(self: Any, *given: Tensor, **named: Tensor) -> Tensor:
-        if keyword in named:
-            given = *given, named.pop(keyword)
-        return compute(self, *given, **named)
+        if named:
+            if [*named] != [keyword]:
+                raise TypeError(f"forward() takes an input called {keyword}, got {', '.join(named)}")
+            given = *given, named[keyword]
+        return compute(self, *given)
 
     kind = Parameter.POSITIONAL_OR_KEYWORD
     forward.__signature__ = Signature([Parameter("self", kind), Parameter(keyword, kind)])  # type: ignore[attr-defined]
@@ -137,10 +147,10 @@ def _forward(plan: Plan) -> Callable[..., Tensor]:
 
 
 def _over_channels(plan: Plan) -> Callable[..., Tensor]:
-    compute, moved = plan.own.forward, plan.channels == "moved"  # type: ignore[attr-defined]
+    compute, moved = plan.own.forward, plan.channels == "moved"
 
     def forward(self: Any, input: Tensor) -> Tensor:
         output = compute(self, input.movedim(1, -1)).movedim(-1, 1)
-        return output.contiguous() if not moved and input.is_contiguous() else output
+        return output if moved else torch.empty_like(input, dtype=output.dtype).copy_(output)
 
     return forward
