@@ -50,7 +50,7 @@ def replace_norms(model: torch.nn.Module, memory_efficient: MemoryEfficient = "e
     >>> print(replace_norms(model, memory_efficient=True))
     name  class      outcome
     1     LayerNorm  FusedLayerNorm, memory_efficient=True
-    1 replaced, 0 left, 0 missed
+    1 replaced, 0 switched, 0 left, 0 missed
     """
     checks.check_mode(memory_efficient)
     report = Report(model, memory_efficient)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from normlab.nn.stand_in import StandIn, become
+from normlab.nn.stand_in import become
 
 
 class Report(list[tuple[str, type, type]]):
@@ -92,9 +92,9 @@ class Report(list[tuple[str, type, type]]):
 @contextmanager
 def _as_before(model: torch.nn.Module) -> Iterator[None]:
     """The model with its old norms, for the length of a `with` block."""
-    norms = {norm: type(norm) for norm in model.modules() if isinstance(norm, StandIn)}
+    norms = {norm: type(norm) for norm in model.modules() if "made_of" in vars(norm)}
     for norm in norms:
-        become(norm, norm.made_of[0])
+        become(norm, vars(norm)["made_of"][0])
     try:
         yield
     finally:

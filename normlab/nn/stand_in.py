@@ -1,7 +1,8 @@
 """A norm of normlab's in the place of a norm of another class, whose interface it keeps.
 
-Its class is made from the old class and normlab's: the old name, attributes and methods with normlab's forward. So
-`isinstance` holds for both, weights keep their names, and a forward's argument its keyword.
+For torch.nn's own classes there is one of normlab's. Otherwise the class is made from the old class and normlab's: the
+old name, attributes and methods with normlab's forward. So `isinstance` holds for both, weights keep their names, and
+a forward's argument its keyword.
 """
 
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from copy import copy
 from functools import cache, partial, update_wrapper
 from inspect import Parameter, Signature
 from types import MethodType
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,8 +45,8 @@ class Plan(NamedTuple):
 class StandIn(torch.nn.Module):
     """What the classes that `stand_in` makes have in common."""
 
-    made_of: ClassVar[tuple[Any, Plan]]
-    """The old class, and the plan."""
+    made_of: tuple[Any, Plan]
+    """The old class, and the plan: of the class, and of each norm that `made` has made."""
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Copies and pickles make the class again, which no module holds."""
@@ -66,11 +67,12 @@ class StandIn(torch.nn.Module):
 @cache
 def stand_in(old: Any, plan: Plan) -> Any:
     """Return the class of norms that stand in for those of class old."""
-    bases = (StandIn, plan.own) if issubclass(plan.own, old) else (StandIn, old, plan.own)
+    if issubclass(plan.own, old):
+        return plan.own
     roles = {"weight": plan.weight, "bias": plan.bias, "eps": plan.eps}
     others = {role: _alias(name) for role, name in roles.items() if name is not None and name != role}
     members = {"__module__": __name__, "__doc__": old.__doc__, "made_of": (old, plan), "forward": _forward(plan)}
-    return type(old.__name__, bases, members | others)
+    return type(old.__name__, (StandIn, old, plan.own), members | others)
 
 
 def made(old: Any, plan: Plan, memory_efficient: MemoryEfficient = False) -> Any:
@@ -82,6 +84,7 @@ def made(old: Any, plan: Plan, memory_efficient: MemoryEfficient = False) -> Any
     for name in ("_parameters", "_buffers", "_modules"):
         vars(new)[name] = copy(vars(old)[name])
     become(new, kind)
+    new.made_of = its_class, plan
     if plan.rows:
         for role in ("weight", "bias"):
             if not hasattr(new, role):
