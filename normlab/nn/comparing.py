@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from normlab.nn.dtypes import RULES, Rule
+from normlab.nn.engines import engine
 from normlab.nn.modules import FusedRMSNorm
 from normlab.nn.stand_in import Plan, made
 
@@ -65,10 +66,17 @@ def chosen(norm: torch.nn.Module, plans: list[Plan]) -> tuple[Plan, Rule] | str:
 
 @contextmanager
 def _quietly(device: torch.device) -> Iterator[None]:
-    """Neither use the caller's random numbers, nor its grad mode, autocast and default device."""
+    """Neither use the caller's random numbers, nor its grad mode, autocast, default device and engine."""
     gpus = [device] if device.type == "cuda" else []
     autocast = torch.autocast(device.type, enabled=False)
-    with torch.random.fork_rng(gpus), torch.inference_mode(False), torch.enable_grad(), autocast, device:
+    with (
+        torch.random.fork_rng(gpus),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        autocast,
+        device,
+        engine("auto"),
+    ):
         yield
 
 
@@ -121,9 +129,8 @@ def _difference(old: Any, plan: Plan, added: float = 0.0) -> Difference | None:
         old.train(training), new.train(training)
         for scale, parameters in SCALES:
             _fill(old, new, plan, generator, parameters, added)
-            where = (
-                f" {'in training' if training else 'in evaluation'}, inputs of {scale:g}, parameters of {parameters:g}"
-            )
+            mode = "training" if training else "evaluation"
+            where = f" in {mode}, inputs of {scale:g}, parameters of {parameters:g}"
             difference = _off(_results(old, taken * scale), _results_or_error(new, taken * scale), passed, where)
             if difference is not None:
                 return difference

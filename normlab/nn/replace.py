@@ -87,14 +87,15 @@ def _looks_like_a_norm(module: torch.nn.Module) -> bool:
     """Is it torch.nn's, called a norm, or has it an eps beside parameters of one dimension?"""
     if isinstance(module, TORCH_S):
         return not isinstance(module, tuple(FAMILY.values()))
-    if any(
-        True for child in module.children() for _ in child.parameters()
-    ):  # a block of layers, a norm perhaps among them
+    if _layers(module):  # it is a block, with a norm perhaps among them
         return False
-    parameters = list(module.parameters())
-    return _is_called_a_norm(module) or (
-        _eps(module) is not None and bool(parameters) and all(parameter.dim() == 1 for parameter in parameters)
-    )
+    dimensions = {parameter.dim() for parameter in module.parameters()}
+    return _is_called_a_norm(module) or (_eps(module) is not None and dimensions == {1})
+
+
+def _layers(module: torch.nn.Module) -> list[str]:
+    """The names of the modules in it that have parameters."""
+    return [name for name, child in module.named_children() if any(True for _ in child.parameters())]
 
 
 def _is_called_a_norm(module: torch.nn.Module) -> bool:
@@ -123,18 +124,16 @@ def _plans(old: Any) -> list[Plan]:
     known = hasattr(old, "normalized_shape") if not shapes else len(shapes) == 1
     if not known or len(parameters) > 2:
         return []
-    roles = list(permutations([*parameters, *[None] * (2 - len(parameters))]))
+    roles = set(permutations([*parameters, None, None], 2))
     plans = [Plan(own, _keyword(old), weight, bias, _eps(old)) for own in ROWS.values() for weight, bias in roles]
-    return [
-        either for plan in dict.fromkeys(plans) if _fits(plan, parameters) for either in _over_either_dimension(plan)
-    ]
+    return [either for plan in plans if _fits(plan, parameters) for either in _over_either_dimension(plan)]
 
 
 def _fits(plan: Plan, parameters: Collection[str]) -> bool:
     """Has it a place for each parameter, and do those that are called weight and bias have theirs?"""
-    if plan.own is FusedRMSNorm and plan.bias is not None:
-        return False
-    return all(getattr(plan, role) == role for role in ("weight", "bias") if role in parameters)
+    placed = {"weight": plan.weight} if plan.own is FusedRMSNorm else {"weight": plan.weight, "bias": plan.bias}
+    named = all(placed.get(role) == role for role in ("weight", "bias") if role in parameters)
+    return named and {plan.weight, plan.bias} - {None} == set(parameters) == set(placed.values()) - {None}
 
 
 def _over_either_dimension(plan: Plan) -> list[Plan]:
@@ -190,9 +189,8 @@ def _obstacle(old: Any) -> str | None:
     buffers = [name for name, _ in old.named_buffers() if name not in usual]
     if buffers:
         return f"it has buffers: {', '.join(buffers)}"
-    inner = [name for name, child in old.named_children() if any(True for _ in child.parameters())]
-    if inner:
-        return f"it holds modules with parameters: {', '.join(inner)}"
+    if _layers(old):
+        return f"it holds modules with parameters: {', '.join(_layers(old))}"
     taken = _inputs(old)
     if len(taken) != 1 or taken[0].kind not in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
         return f"its forward takes more than an input: {', '.join(map(str, taken))}"
@@ -200,7 +198,9 @@ def _obstacle(old: Any) -> str | None:
 
 
 def _unrecognised(old: Any) -> str:
-    """Why a module that looks like a norm may be none."""
+    """Why no norm of normlab's could be one like it."""
+    if isinstance(old, TORCH_S):
+        return "normlab has none of its kind"
     if not _is_called_a_norm(old):
         return "an eps and parameters, but neither its name nor a variance_epsilon calls it a norm"
     names = [name for name, _ in old.named_parameters()]

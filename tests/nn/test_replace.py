@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from contextlib import nullcontext
 from functools import partial, update_wrapper
 from inspect import signature
 
@@ -234,7 +235,9 @@ def test_what_cannot_be_swapped_is_said():
     assert replace_norms(torch_nn.LayerNorm(4)).refused == [("", torch_nn.LayerNorm, "it is the model itself")]
     model = block(norm=torch_nn.LayerNorm(8))
     torch.nn.utils.parametrizations.weight_norm(model["norm"], "weight", dim=None)
-    assert "parametrized" in replace_norms(model).refused[0][2]
+    report = replace_norms(model)
+    assert "parametrized" in report.refused[0][2]
+    assert report.missed == []
     assert str(replace_norms(torch_nn.Linear(2, 2))) == "no norms"
 
 
@@ -587,6 +590,9 @@ def clamping(where, limit):
                 return super().forward(hidden.clamp(-limit, limit))
             if where == "output":
                 return super().forward(hidden).clamp(-limit, limit)
+            if where == "normalised":
+                squares = hidden.square().mean(-1, keepdim=True) + self.variance_epsilon
+                return self.weight * (hidden * torch.rsqrt(squares)).clamp(-limit, limit)
             square = hidden.square().mean(-1, keepdim=True).clamp(min=1 / limit)
             return self.weight * hidden * torch.rsqrt(square + self.variance_epsilon)
 
@@ -603,6 +609,7 @@ def clamping(where, limit):
         (clamping("input", 65504), "it computes something else"),
         (clamping("output", 65504), "it computes something else"),
         (clamping("output", 10), "it computes something else"),
+        (clamping("normalised", 7), "it computes something else"),
         (clamping("square", 1e5), "it computes something else"),
     ],
 )
@@ -610,6 +617,37 @@ def test_another_gradient_and_a_clamp_are_seen(norm, reason):
     report = replace_norms(torch_nn.Sequential(norm))
     assert report == []
     assert report.left[0][2].startswith(reason)
+
+
+def test_the_gradient_of_a_frozen_weight_counts_too():
+    """Which may be thawed later."""
+    assert replace_norms(torch_nn.Sequential(DetachedWeight(8).requires_grad_(False))) == []
+
+
+class Doubling(LlamaRMSNorm):
+    def __init__(self, size, factors):
+        super().__init__(size)
+        self.factors = factors
+
+    def forward(self, hidden):
+        return super().forward(hidden) * self.factors[0]
+
+
+@pytest.mark.parametrize("of", [tuple, list])
+def test_norms_of_one_class_are_told_apart_by_their_attributes_and_modules(of):
+    model = torch_nn.Sequential(
+        Doubling(8, of([1])), Doubling(8, of([2])), Doubling(8, of([1])),
+        Activated(8, torch_nn.Identity()), Activated(8, torch_nn.ReLU()),
+    )  # fmt: skip
+    assert [name for name, *_ in replace_norms(model)] == ["0", "2", "3"]
+
+
+@pytest.mark.parametrize("context", [nullcontext, torch.inference_mode])
+def test_comparing_draws_none_of_the_caller_s_random_numbers(context):
+    numbers = torch.get_rng_state()
+    with context():
+        replace_norms(torch_nn.Sequential(Dropping(8)))
+    assert torch.equal(torch.get_rng_state(), numbers)
 
 
 class EitherDimension(torch_nn.LayerNorm):
@@ -681,6 +719,32 @@ def test_batch_instance_and_group_norms_are_replaced_statistics_included(norm, n
         for want, got in zip(*results, strict=True):
             torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
     assert replace_norms(model) == []
+
+
+class Slower(torch_nn.BatchNorm2d):
+    """Its running statistics follow with another momentum."""
+
+    def forward(self, x):
+        momentum, self.momentum = self.momentum, self.momentum / 2
+        try:
+            return super().forward(x)
+        finally:
+            self.momentum = momentum
+
+
+def test_other_running_statistics_are_seen():
+    report = replace_norms(torch_nn.Sequential(Slower(8)))
+    assert report == []
+    assert report.left[0][2].startswith("its buffer running_mean is another")
+
+
+def test_a_batch_norm_without_a_class_of_torch_nn_s_own_stays():
+    class AnyRank(torch_nn.modules.batchnorm._BatchNorm):
+        def _check_input_dim(self, input):
+            pass
+
+    report = replace_norms(torch_nn.Sequential(AnyRank(8)))
+    assert [why for *_, why in report.left] == ["normlab has none of its kind"]
 
 
 def test_norms_of_all_processes_lazy_ones_and_those_with_an_activation_stay():
