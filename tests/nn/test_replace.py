@@ -540,6 +540,21 @@ def test_the_channels_of_images_are_normalised_where_they_are(dtype):
     assert model[:2](x).stride() == old[:2](x).stride()
 
 
+@pytest.mark.parametrize("memory_efficient", [False, True, "exact"])
+def test_stand_ins_run_the_kernels_too(memory_efficient):
+    model = torch_nn.Sequential(ScaledNorm(("g",), False, 1), LayerNorm2d(8), ScaledNorm(("gamma", "beta"), True, -1))
+    old, results = copy.deepcopy(model), []
+    with nn.engine("simulator"):
+        assert len(replace_norms(model, memory_efficient)) == 3
+        for one in (old, model):
+            x = torch.randn(2, 8, 2, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
+            y = one(x)
+            y.backward(x.detach().roll(1))
+            results.append([y, x.grad, *(parameter.grad for parameter in one.parameters())])
+    for want, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
 class OlmoLayerNorm(torch_nn.Module):
     """As transformers writes it: no parameters, and an eps in the code alone."""
 
@@ -621,7 +636,8 @@ def test_another_gradient_and_a_clamp_are_seen(norm, reason):
 
 def test_the_gradient_of_a_frozen_weight_counts_too():
     """Which may be thawed later."""
-    assert replace_norms(torch_nn.Sequential(DetachedWeight(8).requires_grad_(False))) == []
+    model = torch_nn.Sequential(DetachedWeight(8), LlamaRMSNorm(8)).requires_grad_(False)
+    assert [name for name, *_ in replace_norms(model)] == ["1"]
 
 
 class Doubling(LlamaRMSNorm):
