@@ -214,9 +214,10 @@ def _key(old: Any) -> Any:
     common = {*vars(torch.nn.Module()), "forward", "_old_forward", "_hf_hook"}
     own = sorted((name, value) for name, value in vars(old).items() if name not in common)
     parameters = [(name, one.shape, one.device) for name, one in old.named_parameters()]
-    key = type(old), tuple(own), tuple(parameters)
+    modules = [(name, _key(child)) for name, child in old.named_children()]
+    key = type(old), tuple(own), tuple(parameters), tuple(modules)
     try:
         hash(key)
     except TypeError:
         return old
-    return old if old._modules else key
+    return key

@@ -748,6 +748,17 @@ class Slower(torch_nn.BatchNorm2d):
             self.momentum = momentum
 
 
+class RenamedGroupNorm(torch_nn.GroupNorm):
+    def forward(self, images):
+        return super().forward(images)
+
+
+@pytest.mark.parametrize("channels", [32, 64, 2048])
+def test_digits_that_torch_nn_loses_are_no_other_norm(channels):
+    model = torch_nn.Sequential(RenamedGroupNorm(32, channels), RenamedGroupNorm(1, channels))
+    assert len(replace_norms(model)) == 2
+
+
 def test_other_running_statistics_are_seen():
     report = replace_norms(torch_nn.Sequential(Slower(8)))
     assert report == []
