@@ -2,7 +2,8 @@
 
 Copies of both get the same random parameters and inputs: small, ordinary, and beyond anything that norms clamp to.
 Outputs, all gradients and buffers are compared in float32 or float64, where another formula shows (a variance with
-n - 1, detached statistics), in training and evaluation; dtypes in every mix of float32 and a half that the old norm takes.
+n - 1, detached statistics), in training and evaluation; dtypes in every mix of float32 and a half that the old norm
+takes.
 """
 
 import copy
