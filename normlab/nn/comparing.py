@@ -1,85 +1,275 @@
-"""Do two norms compute the same? Asked by `normlab.nn.replace` about a norm whose class it does not know.
+"""Does a norm of normlab's compute what the norm computes that it is to stand in for? Asked by `normlab.nn.replace`.
 
-Copies of both get the same random parameters and inputs. Values are compared in float32, where another formula shows (a
-variance with n - 1, or about the mean), dtypes in every mix of float32 and a half that the old norm takes.
+Copies of both get the same random parameters and inputs: small, ordinary, and beyond anything that norms clamp to.
+Outputs, all gradients and buffers are compared in float32 or float64, where another formula shows (a variance with
+n - 1, detached statistics), in training and evaluation; dtypes in every mix of float32 and a half that the old norm
+takes.
 """
 
 import copy
-from itertools import product
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from normlab.nn.dtypes import RULES, asks_autocast
-from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm
+from normlab.nn.dtypes import RULES, Rule, asks_autocast
+from normlab.nn.engines import engine
+from normlab.nn.modules import FusedRMSNorm
+from normlab.nn.stand_in import Plan, made
 
 FLOAT, HALVES = torch.float32, (torch.bfloat16, torch.float16)
 MIXES = [mix for half in HALVES for mix in ((half, half), (FLOAT, half), (half, FLOAT))]
 """(parameters' dtype, input's)."""
-ROUNDINGS = 16
-"""How many of them may lie between two norms' outputs, of the size of the largest: sums in another order."""
+ROUNDINGS = 64
+"""How many of them may lie between two results, of the size of the largest: sums in another order."""
+SCALES = [(1, 1), (1e-3, 1), (1e3, 1), (1e-6, 1), (1e6, 1), (0, 1), (1, 1e-3), (1, 1e6)]
+"""(inputs', parameters'). The eps counts in small inputs; 1e6 is beyond float16, to whose range some norms clamp."""
+OUTLIER = 1e4
+"""A factor of one value of each input: its x̂ is as large as x̂ can be."""
+TINY = 1e-7
+
+Results: TypeAlias = dict[str, Tensor | None]
 
 
-@torch.no_grad()
-def compared(old: torch.nn.Module, new: FusedLayerNorm | FusedRMSNorm) -> str | None:
-    """How the norms differ, or None; then new has got old's dtype_rule.
+class Difference(NamedTuple):
+    """Why a plan is none. Of several plans, the one that came furthest, or nearest, tells the reason.
 
-    Raises:
-        Exception: whatever old says to an input as new takes it, or to being copied.
+    passed: inputs, and of the next one results, that were the same. off: by how much the first other result is off.
     """
-    generator = torch.Generator().manual_seed(0)
-    device = next((parameter.device for parameter in old.parameters()), None)
-    shape = new.normalized_shape
-    sizes = [size for size in range(2, 5 + len(shape)) if size not in shape]  # it shows which dimension is which
-    drawn = [torch.randn(*sizes[:leading], *shape, generator=generator, device="cpu") for leading in (1, 2, 3)]
-    inputs = [(one + 1).to(device) for one in drawn]  # a mean that is not 0
-    x, one, other = inputs[0], *_copies(old, new, generator)
-    for some, training in product([*inputs, x * 1e-3], (True, False)):  # the eps counts in the last
-        difference = _off(one.train(training).forward(some), other.forward(some))
-        if difference is not None:
-            return difference
-    rules = list(RULES)
-    for parameters, given in MIXES:
-        one, other = one.to(parameters), other.to(parameters)
-        try:
-            want = one.forward(x.to(given))
-        except Exception:  # a mix that the old norm does not take says nothing of the new one
-            continue
-        got = {}
-        for rule in rules:
-            other.dtype_rule = rule
-            got[rule] = other.forward(x.to(given))
-        rules = [rule for rule in rules if isinstance(want, Tensor) and got[rule].dtype == want.dtype]
-        if not rules:
-            return f"its output has another dtype for parameters in {parameters} and an input in {given}"
-    new.dtype_rule = "torch" if rules[0] == "input" and asks_autocast(one, shape) else rules[0]
-    return None
+
+    passed: tuple[int, int]
+    off: float
+    why: str
 
 
-def _copies(old: Any, new: Any, generator: torch.Generator) -> tuple[Any, Any]:
-    """Both in float32, with the same random parameters."""
-    pair = [copy.deepcopy(_without_hooks(norm)).float() for norm in (old, new)]
-    for several in zip(*(copied.parameters() for copied in pair), strict=True):
-        values = torch.randn(several[0].shape, generator=generator, device="cpu")
-        for parameter in several:
-            parameter.copy_(values)
-    return pair[0], pair[1]
+def chosen(norm: torch.nn.Module, plans: list[Plan]) -> tuple[Plan, Rule] | str:
+    """Return the plan that computes what the norm does, with the rule for its output's dtype; or why there is none."""
+    try:
+        with torch.inference_mode(False):  # whose tensors could not be written to
+            old = _copied(norm).to(_dtype_for(plans[0])).requires_grad_()
+        with _quietly(_device(old)):
+            plans = [plan if plan.eps else plan._replace(value=_measured_eps(old, plan)) for plan in plans]
+            differences = []
+            for plan in plans:
+                difference = _difference(old, plan)
+                if difference is None:
+                    return _with_rule(old, plan)
+                differences.append(difference)
+            worst = max(differences, key=lambda difference: (difference.passed, -difference.off))
+            if any(plan.weight and _difference(old, plan, added=1.0) is None for plan in plans):
+                return "it scales by 1 + weight, not by its weight"
+            return worst.why
+    except Exception as error:
+        return f"it cannot be compared: {type(error).__name__}: {error}"
 
 
-def _without_hooks(norm: Any) -> Any:
-    """A shallow copy: hooks are not to be called, nor copied with all that they hold, which may be the model."""
-    result = copy.copy(norm)
+@contextmanager
+def _quietly(device: torch.device) -> Iterator[None]:
+    """Neither use the caller's random numbers, nor its grad mode, autocast, default device and engine."""
+    gpus = [device] if device.type == "cuda" else []
+    autocast = torch.autocast(device.type, enabled=False)
+    with (
+        torch.random.fork_rng(gpus),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        autocast,
+        device,
+        engine("auto"),
+    ):
+        yield
+
+
+def _copied(norm: Any) -> Any:
+    """A copy on the norm's device; on the CPU for one on the meta device, where values do not matter.
+
+    Without hooks: they are not to be called, nor copied with all that they hold, which may be the model.
+    """
+    bare = copy.copy(norm)
     for name, value in vars(norm).items():
         if "hook" in name and isinstance(value, dict):
-            vars(result)[name] = type(value)()
-    return result
+            vars(bare)[name] = type(value)()
+    for name in ("forward", "_old_forward", "_hf_hook"):  # what accelerate sets
+        vars(bare).pop(name, None)
+    copied = copy.deepcopy(bare)
+    if any(tensor.is_meta for tensor in copied.parameters()):
+        copied = copied.to_empty(device="cpu")
+    return copied
 
 
-def _off(want: Any, got: Tensor) -> str | None:
-    if not isinstance(want, Tensor) or want.shape != got.shape or want.dtype != got.dtype:
-        return "its output has another shape or dtype"
-    off = (want.double() - got.double()).abs().max().item()
-    if not off <= ROUNDINGS * torch.finfo(got.dtype).eps * max(1.0, got.double().abs().max().item()):
-        return f"it computes something else: off by {off:.2g} on a random input"
+def _dtype_for(plan: Plan) -> torch.dtype:
+    """What values are compared in: float64 for the family, of which PyTorch's lose digits in float32 to an outlier."""
+    return FLOAT if plan.rows else torch.float64
+
+
+def _device(norm: Any) -> torch.device:
+    return next((parameter.device for parameter in norm.parameters()), torch.device("cpu"))
+
+
+def _difference(old: Any, plan: Plan, added: float = 0.0) -> Difference | None:
+    """How the norms differ. added: to the weight, for the stand-in only."""
+    new = made(copy.deepcopy(old), plan)
+    generator = torch.Generator().manual_seed(0)
+    passed, taken, refusal = 0, None, None
+    for shape in _shapes(old, plan):
+        x = _random(shape, generator).to(_device(old), _dtype_for(plan)) + 1  # a mean that is not 0
+        x.view(-1)[0] *= OUTLIER
+        _fill(old, new, plan, generator, 1.0, added)
+        try:
+            want = _results(old, x)
+        except Exception as error:
+            refusal = error
+            continue
+        if want["its output"].shape != x.shape:  # type: ignore[union-attr]  # broadcast with parameters of another shape
+            refusal = ValueError(f"its output has another shape than its input of {tuple(x.shape)}")
+            continue
+        taken = x
+        difference = _off(want, _results_or_error(new, x), passed, "")
+        if difference is not None:
+            return difference
+        passed += 1
+    if taken is None:
+        return Difference((0, 0), float("inf"), f"it cannot be compared: {type(refusal).__name__}: {refusal}")
+    for training in (True, False):
+        old.train(training), new.train(training)
+        for scale, parameters in SCALES:
+            _fill(old, new, plan, generator, parameters, added)
+            mode = "training" if training else "evaluation"
+            where = f" in {mode}, inputs of {scale:g}, parameters of {parameters:g}"
+            difference = _off(_results(old, taken * scale), _results_or_error(new, taken * scale), passed, where)
+            if difference is not None:
+                return difference
+            passed += 1
     return None
+
+
+def _shapes(old: Any, plan: Plan) -> list[tuple[int, ...]]:
+    """Shapes of inputs that the norm may take, with sizes that show which dimension is which.
+
+    Among those for a norm over the last dimension are some that only a norm over dimension 1 takes, and the other way
+    round: what the old norm takes, the new one must take. Without parameters, norms take anything.
+    """
+    if not plan.rows:
+        channels = getattr(old, "num_features", getattr(old, "num_channels", 1))
+        return [(4, channels, 5, 3, 2)[:rank] for rank in (3, 4, 5)]  # no groups of one value, which is all rounding
+    inner = _inner(old, plan)
+    sizes = [size for size in range(2, 6 + len(inner)) if size not in inner][:4]
+    last = [(*sizes[:leading], *inner) for leading in (1, 2, 3)]
+    first = [(sizes[0], *inner, *sizes[1:spatial]) for spatial in (2, 3, 4)]
+    own, others = (first, last) if plan.channels else (last, first)
+    return [*own, *others] if len(inner) == 1 and inner != (1,) and any(True for _ in old.parameters()) else own
+
+
+def _inner(old: Any, plan: Plan) -> tuple[int, ...]:
+    """The sizes that are normalised over."""
+    shape = made(old, plan).normalized_shape
+    return tuple(shape) if hasattr(shape, "__len__") else (shape,)
+
+
+def _fill(old: Any, new: Any, plan: Plan, generator: torch.Generator, scale: float, added: float) -> None:
+    """Set the same random parameters and buffers in both."""
+    with torch.no_grad():
+        for one, other in zip(old.parameters(), new.parameters(), strict=True):
+            other.copy_(one.copy_(_random(one.shape, generator) * scale))
+        if added:
+            getattr(new, plan.weight or "").add_(added)
+        for one, other in zip(old.buffers(), new.buffers(), strict=True):
+            value = torch.rand(one.shape, generator=generator, device="cpu") + 0.5  # a variance is positive
+            other.copy_(one.copy_(value if one.is_floating_point() else torch.ones_like(value)))
+
+
+def _random(shape: Any, generator: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=generator, device="cpu", dtype=FLOAT)
+
+
+def _results(norm: Any, x: Tensor) -> Results:
+    """The output, the gradients, and the buffers after the forward, by the names that a reason has for them."""
+    x = x.detach().requires_grad_()
+    output = norm.forward(x)
+    if not isinstance(output, Tensor):
+        raise TypeError(f"its output is a {type(output).__name__}, not a tensor")
+    leaves = {"the gradient of its input": x}
+    leaves |= {f"the gradient of its {name}": parameter for name, parameter in norm.named_parameters()}
+    gradients: Any = [None] * len(leaves)
+    if output.requires_grad:
+        direction = _random(output.shape, torch.Generator().manual_seed(1)).to(output)
+        gradients = torch.autograd.grad(output, list(leaves.values()), direction, allow_unused=True)
+    buffers = {f"its buffer {name}": buffer.clone() for name, buffer in norm.named_buffers()}
+    return {"its output": output.detach(), **dict(zip(leaves, gradients, strict=True)), **buffers}
+
+
+def _results_or_error(norm: Any, x: Tensor) -> Results | Exception:
+    try:
+        return _results(norm, x)
+    except Exception as error:
+        return error
+
+
+def _off(wanted: Results, results: Results | Exception, passed: int, where: str) -> Difference | None:
+    """The first result that is another one."""
+    if isinstance(results, Exception):
+        shape = tuple(wanted["its output"].shape)  # type: ignore[union-attr]
+        return Difference(
+            (passed, 0), float("inf"), f"it takes inputs of shape {shape}, and normlab's does not: {results}"
+        )
+    for index, (name, want) in enumerate(wanted.items()):
+        at, infinite = (passed, index), float("inf")
+        got, output = results[name], name == "its output"
+        if (want is None) != (got is None):
+            none = "is not there" if want is None else "is there"
+            return Difference(at, infinite, f"{name} {none}, unlike normlab's")
+        if want is None or got is None:
+            continue
+        if want.shape != got.shape or want.dtype != got.dtype:
+            return Difference(at, infinite, f"{name} has another shape or dtype")
+        off = torch.where(want.isnan() & got.isnan(), 0, want.double() - got.double()).abs().max().item()
+        largest = want.double().abs().nan_to_num().max().item()
+        if not off <= ROUNDINGS * torch.finfo(FLOAT).eps * largest:
+            said = "it computes something else" if output else f"{name} is another"
+            return Difference(at, off / max(largest, TINY), f"{said}: off by {off:.2g} on a random input{where}")
+        if output and want.is_contiguous() and not got.is_contiguous():
+            return Difference(at, infinite, "its output is contiguous, and normlab's is not")
+    return None
+
+
+def _measured_eps(old: Any, plan: Plan) -> float | None:
+    """Return the eps that stands in a norm's code only, from what the norm makes of tiny values: x / sqrt(x² + eps)."""
+    shape = _shapes(old, plan)[1]
+    dims = (1,) if plan.channels else tuple(range(1 - len(shape), 0))[-len(_inner(old, plan)) :]
+    x = TINY * _random(shape, torch.Generator().manual_seed(0)).sign().to(_device(old))
+    with torch.no_grad():
+        for name, parameter in old.named_parameters():
+            parameter.fill_(name == plan.weight)
+        try:
+            output = old.forward(x).double()
+        except Exception:  # it takes no such shape, and the plan will be found wrong
+            return None
+    centred = x.double() if issubclass(plan.own, FusedRMSNorm) else x.double() - x.double().mean(dims, keepdim=True)
+    eps = (centred / output).square() - centred.square().mean(dims, keepdim=True)
+    return float(f"{eps[centred != 0].median().item():.3g}") if bool((centred != 0).any()) else None
+
+
+def _with_rule(old: Any, plan: Plan) -> tuple[Plan, Rule] | str:
+    """The plan with the rule by which the old norm's outputs get their dtypes."""
+    new = made(copy.deepcopy(old), plan)
+    rules, inner = list(RULES), None
+    for parameters, given in MIXES:
+        old, new = old.to(parameters), new.to(parameters)
+        for shape in _shapes(old, plan):
+            x = torch.ones(shape, dtype=given, device=_device(old))
+            try:
+                want = old.forward(x)
+            except Exception:  # a shape or a mix that the old norm does not take says nothing of the new one
+                continue
+            inner = shape[1:]
+            rules = [rule for rule in rules if _dtype(new, rule, x) == want.dtype]
+            if not rules:
+                return f"its output has another dtype for parameters in {parameters} and an input in {given}"
+    by_torch = plan.rows and rules[0] == "input" and inner is not None and asks_autocast(old, inner)
+    return plan, "torch" if by_torch else rules[0]
+
+
+def _dtype(new: Any, rule: Rule, x: Tensor) -> torch.dtype:
+    new.dtype_rule = rule
+    return new.forward(x).dtype

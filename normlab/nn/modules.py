@@ -44,6 +44,10 @@ class FusedLayerNorm(torch.nn.LayerNorm):
         checks.check_mode(memory_efficient)
         self.memory_efficient = memory_efficient
 
+    def extra_repr(self) -> str:
+        """Return torch.nn's, with the mode of a norm that `replace_norms` has made."""
+        return super().extra_repr() + _mode_of_replaced(self)
+
     def forward(self, input: Tensor) -> Tensor:
         """(*leading, *normalized_shape) to the same, in the dtype of `dtype_rule`."""
         if type(input) is not Tensor and (node := leaf(self, FusedLayerNorm.forward, input)) is not None:
@@ -82,6 +86,10 @@ class FusedRMSNorm(torch.nn.RMSNorm):
         checks.check_mode(memory_efficient)
         self.memory_efficient = memory_efficient
 
+    def extra_repr(self) -> str:
+        """Return torch.nn's, with the mode of a norm that `replace_norms` has made."""
+        return super().extra_repr() + _mode_of_replaced(self)
+
     def forward(self, input: Tensor) -> Tensor:
         """(*leading, *normalized_shape) to the same, in the dtype of `dtype_rule`."""
         if type(input) is not Tensor and (node := leaf(self, FusedRMSNorm.forward, input)) is not None:
@@ -119,6 +127,10 @@ class MixedFusedRMSNorm(FusedRMSNorm):
     ) -> None:
         kwargs = _with_parameters(type(self).__name__, kwargs)
         super().__init__(normalized_shape, eps, memory_efficient=memory_efficient, **kwargs)
+
+
+def _mode_of_replaced(module: Any) -> str:
+    return f", memory_efficient={module.memory_efficient!r}" if "made_of" in vars(module) else ""
 
 
 def _parameter(module: torch.nn.Module, name: str) -> Parameter:

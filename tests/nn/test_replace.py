@@ -2,12 +2,16 @@
 
 import copy
 import pickle
+from contextlib import nullcontext
+from functools import partial, update_wrapper
+from inspect import signature
 
 import pytest
 import torch
 from torch import nn as torch_nn
 from torch.nn.utils import prune
 
+from normlab import nn
 from normlab.nn import FusedLayerNorm, FusedRMSNorm, replace_norms
 
 
@@ -78,6 +82,20 @@ class LayerNorm2d(torch_nn.LayerNorm):
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
+class ChannelsFirst(torch_nn.LayerNorm):
+    """As ESPnet has it."""
+
+    def forward(self, x):
+        return super().forward(x.transpose(1, -1)).transpose(1, -1)
+
+
+class SquareRMSNorm(LlamaRMSNorm):
+    """Takes matrices of one size only."""
+
+    def forward(self, hidden):
+        return super().forward(hidden.reshape(8, 8))
+
+
 class Float32LayerNorm(torch_nn.LayerNorm):
     def forward(self, x):
         return super().forward(x.float()).to(x.dtype)
@@ -145,8 +163,10 @@ def test_norms_are_swapped_in_place_and_share_their_parameters(memory_efficient)
         ("llama", LlamaRMSNorm, FusedRMSNorm),
         ("wide", Float32LayerNorm, FusedLayerNorm),
     ]
-    assert report.refused == []
-    assert str(report).startswith("layer: LayerNorm -> FusedLayerNorm\nbare: ")
+    assert report.left == report.missed == []
+    assert [line.split()[:3] for line in str(report).splitlines()[1:3]] == [
+        ["layer", "LayerNorm", "FusedLayerNorm,"], ["bare", "LayerNorm", "FusedLayerNorm,"],
+    ]  # fmt: skip
     assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
     assert list(model.state_dict()) == keys
     for name, norm in model.items():
@@ -155,8 +175,9 @@ def test_norms_are_swapped_in_place_and_share_their_parameters(memory_efficient)
         assert norm.memory_efficient == memory_efficient
         x = torch.randn(3, 2, 4) if name == "layer" else torch.randn(3, 8) * 1e-2
         torch.testing.assert_close(norm(x), old[name](x))
-        if name not in ("llama",):
-            assert repr(norm) == repr(old[name]).replace(type(old[name]).__name__, type(norm).__name__)
+        before = "LlamaRMSNorm((8,), eps=0.0001" if name == "llama" else repr(old[name]).removesuffix(")")
+        assert repr(norm).removeprefix("Fused").startswith(before)
+        assert repr(norm).endswith(f"memory_efficient={memory_efficient!r})")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -166,7 +187,8 @@ def test_t5_s_layer_norm_is_an_rms_norm(dtype):
     weight, state = model["t5"].weight, list(model.state_dict())
     report = replace_norms(model)
     assert report == [("t5", T5LayerNorm, FusedRMSNorm)]
-    assert report.refused == []
+    assert report.left == []
+    assert [(name, kind) for name, kind, _ in report.missed] == [("other", ScaleByRoot)]
     assert type(model["other"]) is ScaleByRoot
     assert model["t5"].weight is weight
     assert list(model.state_dict()) == state
@@ -176,18 +198,18 @@ def test_t5_s_layer_norm_is_an_rms_norm(dtype):
 
 
 def test_norms_that_compute_something_else_stay_and_the_report_says_why():
-    model = block(gemma=GemmaRMSNorm(8), outside=OutsideRMSNorm(8), gated=GatedRMSNorm(8), channels=LayerNorm2d(8))
+    model = block(gemma=GemmaRMSNorm(8), outside=OutsideRMSNorm(8), gated=GatedRMSNorm(8), square=SquareRMSNorm(8))
     before = dict(model.items())
     report = replace_norms(model)
     assert report == []
     assert dict(model.items()) == before
     reasons = {name: reason for name, _, reason in report.refused}
-    assert list(reasons) == ["gemma", "outside", "gated", "channels"]
-    assert reasons["gemma"].startswith("it computes something else: off by ")
+    assert list(reasons) == ["gemma", "outside", "gated", "square"]
+    assert reasons["gemma"] == "it scales by 1 + weight, not by its weight"
     assert reasons["outside"].startswith("it computes something else: off by ")
-    assert reasons["gated"].startswith("it cannot be compared: TypeError: ")
-    assert reasons["channels"].startswith("it cannot be compared: ")
-    assert "gemma: GemmaRMSNorm stays: it computes" in str(report)
+    assert reasons["gated"] == "its forward takes more than an input: hidden, gate"
+    assert reasons["square"].startswith("it cannot be compared: ")
+    assert "left: it scales by 1 + weight" in str(report)
 
 
 def test_norms_are_compared_on_their_own_device_whatever_the_default():
@@ -211,14 +233,11 @@ def test_a_norm_in_two_places_stays_one_and_modes_and_hooks_stay():
 
 def test_what_cannot_be_swapped_is_said():
     assert replace_norms(torch_nn.LayerNorm(4)).refused == [("", torch_nn.LayerNorm, "it is the model itself")]
-    with torch.device("meta"):
-        model = block(norm=LlamaRMSNorm(8), plain=torch_nn.LayerNorm(8))
-    report = replace_norms(model)
-    assert [name for name, *_ in report] == ["plain"]
-    assert "meta device" in report.refused[0][2]
     model = block(norm=torch_nn.LayerNorm(8))
     torch.nn.utils.parametrizations.weight_norm(model["norm"], "weight", dim=None)
-    assert "parametrized" in replace_norms(model).refused[0][2]
+    report = replace_norms(model)
+    assert "parametrized" in report.refused[0][2]
+    assert report.missed == []
     assert str(replace_norms(torch_nn.Linear(2, 2))) == "no norms"
 
 
@@ -343,25 +362,9 @@ def test_a_norm_that_takes_more_than_an_input_stays():
     ]
 
 
-class ChannelsFirst(torch_nn.LayerNorm):
-    """As ESPnet has it."""
-
-    def forward(self, x):
-        return super().forward(x.transpose(1, -1)).transpose(1, -1)
-
-
 class Dropping(torch_nn.LayerNorm):
     def forward(self, x):
         return torch_nn.functional.dropout(super().forward(x), 0.5, self.training)
-
-
-def test_a_norm_over_another_dimension_stays():
-    model = torch_nn.Sequential(torch_nn.Conv1d(4, 8, 3, padding=1), ChannelsFirst(8))
-    x = torch.randn(2, 4, 8)
-    want = model(x)
-    ((name, kind, _),) = replace_norms(model).refused
-    assert (name, kind) == ("1", ChannelsFirst)
-    torch.testing.assert_close(model(x), want)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -403,7 +406,8 @@ def test_weights_that_are_made_before_every_forward_stay_as_they_are():
 def test_an_error_leaves_the_model_whole(monkeypatch):
     model = torch_nn.Sequential(torch_nn.LayerNorm(8), torch_nn.RMSNorm(8))
     before = list(model)
-    monkeypatch.setattr(FusedRMSNorm, "__init__", lambda *_: 1 // 0)
+    monkeypatch.setattr(FusedRMSNorm, "dtype_rule", property(lambda _: None), raising=False)
+    monkeypatch.setattr(FusedRMSNorm, "__setattr__", lambda *_: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         replace_norms(model)
     assert list(model) == before
@@ -430,3 +434,480 @@ def test_comparing_calls_no_hooks_and_copies_nothing_that_they_hold():
     assert holder.called == 0
     model["norm"](torch.randn(2, 8))
     assert holder.called == 1
+
+
+class ScaledNorm(torch_nn.Module):
+    """LayerNorm or RMSNorm over the last dimension or the channels, with parameters and eps of any name."""
+
+    def __init__(self, names, centred, dimension, eps=None):
+        super().__init__()
+        self.names, self.centred, self.dimension, self.eps_name = names, centred, dimension, eps
+        for name in names:
+            self.register_parameter(name, torch_nn.Parameter(torch.rand(8) + 0.5))
+        if not names:
+            self.normalized_shape = (8,)
+        if eps is not None:
+            setattr(self, eps, 1e-4)
+
+    def forward(self, hidden_states):
+        x, dim = hidden_states, self.dimension
+        if self.centred:
+            x = x - x.mean(dim, keepdim=True)
+        x = x * torch.rsqrt(
+            x.square().mean(dim, keepdim=True) + (getattr(self, self.eps_name) if self.eps_name else 3e-5)
+        )
+        sizes = [-1 if index == dim % x.dim() else 1 for index in range(x.dim())]
+        for name, combine in zip(self.names, (torch.mul, torch.add), strict=False):
+            x = combine(x, getattr(self, name).view(sizes))
+        return x
+
+
+@pytest.mark.parametrize("eps", ["eps", "epsilon", "norm_eps", None])
+@pytest.mark.parametrize("dimension", [-1, 1])
+@pytest.mark.parametrize(
+    ("centred", "names"),
+    [
+        (True, ()),
+        (False, ()),
+        (True, ("g",)),
+        (False, ("scale",)),
+        (True, ("gamma", "beta")),
+        (True, ("weight", "bias")),
+    ],
+)
+def test_a_norm_is_found_by_what_it_computes_under_any_names(centred, names, dimension, eps):
+    model = torch_nn.Sequential(ScaledNorm(names, centred, dimension, eps))
+    old, keys = copy.deepcopy(model), list(model.state_dict())
+    ((_, kind, new),) = replace_norms(model)
+    assert (kind, new) == (ScaledNorm, FusedLayerNorm if centred else FusedRMSNorm)
+    assert isinstance(model[0], (kind, new))
+    for made in (model, copy.deepcopy(model), copy.copy(model), pickle.loads(pickle.dumps(model))):
+        made.load_state_dict(old.state_dict())
+        assert list(made.state_dict()) == keys
+        for scale in (1, 1e-3):
+            x = torch.randn(2, 8, 3, 8) * scale
+            torch.testing.assert_close(made[0](hidden_states=x), old(x))
+            assert made(x).is_contiguous()
+    assert vars(old[0]).items() <= {**vars(model[0]), **{n: v for n, v in vars(old[0]).items() if n[0] == "_"}}.items()
+
+
+def test_a_replaced_norm_takes_the_old_one_s_keyword_and_no_other():
+    model = torch_nn.Sequential(ScaledNorm(("g",), False, -1))
+    replace_norms(model)
+    assert list(signature(model[0].forward).parameters) == ["hidden_states"]
+    for wrong in ({"input": torch.ones(8)}, {"hidden_states": torch.ones(8), "x": torch.ones(8)}):
+        with pytest.raises(TypeError):
+            model[0](**wrong)
+
+
+def test_a_replaced_norm_compiles_as_a_whole_by_its_keyword():
+    class Model(torch_nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = ScaledNorm(("gamma", "beta"), True, 1, "epsilon")
+
+        def forward(self, x):
+            return self.norm(hidden_states=x)
+
+    model, x = Model(), torch.randn(2, 8, 3)
+    want = model(x)
+    replace_norms(model)
+    torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="aot_eager")(x), want)
+
+
+def test_an_eps_by_another_name_is_read_in_each_forward():
+    model = block(llama=LlamaRMSNorm(8))
+    old, x = copy.deepcopy(model), torch.randn(2, 8)
+    replace_norms(model)
+    model["llama"].variance_epsilon = old["llama"].variance_epsilon = 2.0
+    torch.testing.assert_close(model["llama"](x), old["llama"](x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+def test_the_channels_of_images_are_normalised_where_they_are(dtype):
+    model = torch_nn.Sequential(torch_nn.Conv2d(3, 8, 1), LayerNorm2d(8), ChannelsFirst(8)).to(dtype)
+    old, x = copy.deepcopy(model), torch.randn(2, 3, 4, 8).to(dtype)  # as wide as there are channels
+    assert [new for *_, new in replace_norms(model)] == [FusedLayerNorm] * 2
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(model(x), old(x), rtol=tolerance, atol=tolerance)
+    assert model[:2](x).stride() == old[:2](x).stride()
+
+
+@pytest.mark.parametrize("memory_efficient", [False, True, "exact"])
+def test_stand_ins_run_the_kernels_too(memory_efficient):
+    model = torch_nn.Sequential(ScaledNorm(("g",), False, 1), LayerNorm2d(8), ScaledNorm(("gamma", "beta"), True, -1))
+    old, results = copy.deepcopy(model), []
+    with nn.engine("simulator"):
+        assert len(replace_norms(model, memory_efficient)) == 3
+        for one in (old, model):
+            x = torch.randn(2, 8, 2, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
+            y = one(x)
+            y.backward(x.detach().roll(1))
+            results.append([y, x.grad, *(parameter.grad for parameter in one.parameters())])
+    for want, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+class OlmoLayerNorm(torch_nn.Module):
+    """As transformers writes it: no parameters, and an eps in the code alone."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.normalized_shape = (size,)
+
+    def forward(self, hidden_states):
+        x = hidden_states.to(dtype=torch.float32)
+        return torch_nn.functional.layer_norm(x, self.normalized_shape, None, None, eps=1e-5).to(hidden_states.dtype)
+
+
+class Detached(LlamaRMSNorm):
+    def forward(self, hidden):
+        return self.weight * hidden * torch.rsqrt(hidden.detach().square().mean(-1, keepdim=True) + 1e-6)
+
+
+class DetachedWeight(LlamaRMSNorm):
+    def forward(self, hidden):
+        return self.weight.detach() * hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + 1e-6)
+
+
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -gradient
+
+
+class ReversedNorm(LlamaRMSNorm):
+    def forward(self, hidden):
+        return super().forward(Reversed.apply(hidden))
+
+
+class WithoutGradients(LlamaRMSNorm):
+    @torch.no_grad()
+    def forward(self, hidden):
+        return super().forward(hidden)
+
+
+def clamping(where, limit):
+    class Clamping(LlamaRMSNorm):
+        def forward(self, hidden):
+            if where == "input":
+                return super().forward(hidden.clamp(-limit, limit))
+            if where == "output":
+                return super().forward(hidden).clamp(-limit, limit)
+            if where == "normalised":
+                squares = hidden.square().mean(-1, keepdim=True) + self.variance_epsilon
+                return self.weight * (hidden * torch.rsqrt(squares)).clamp(-limit, limit)
+            square = hidden.square().mean(-1, keepdim=True).clamp(min=1 / limit)
+            return self.weight * hidden * torch.rsqrt(square + self.variance_epsilon)
+
+    return Clamping(64)
+
+
+@pytest.mark.parametrize(
+    ("norm", "reason"),
+    [
+        (Detached(8), "the gradient of its input is another"),
+        (DetachedWeight(8), "the gradient of its weight is not there, unlike normlab's"),
+        (ReversedNorm(8), "the gradient of its input is another"),
+        (WithoutGradients(8), "the gradient of its input is not there, unlike normlab's"),
+        (clamping("input", 65504), "it computes something else"),
+        (clamping("output", 65504), "it computes something else"),
+        (clamping("output", 10), "it computes something else"),
+        (clamping("normalised", 7), "it computes something else"),
+        (clamping("square", 1e5), "it computes something else"),
+    ],
+)
+def test_another_gradient_and_a_clamp_are_seen(norm, reason):
+    report = replace_norms(torch_nn.Sequential(norm))
+    assert report == []
+    assert report.left[0][2].startswith(reason)
+
+
+def test_the_gradient_of_a_frozen_weight_counts_too():
+    """Which may be thawed later."""
+    model = torch_nn.Sequential(DetachedWeight(8), LlamaRMSNorm(8)).requires_grad_(False)
+    assert [name for name, *_ in replace_norms(model)] == ["1"]
+
+
+class Doubling(LlamaRMSNorm):
+    def __init__(self, size, factors):
+        super().__init__(size)
+        self.factors = factors
+
+    def forward(self, hidden):
+        return super().forward(hidden) * self.factors[0]
+
+
+@pytest.mark.parametrize("of", [tuple, list])
+def test_norms_of_one_class_are_told_apart_by_their_attributes_and_modules(of):
+    model = torch_nn.Sequential(
+        Doubling(8, of([1])), Doubling(8, of([2])), Doubling(8, of([1])),
+        Activated(8, torch_nn.Identity()), Activated(8, torch_nn.ReLU()),
+    )  # fmt: skip
+    assert [name for name, *_ in replace_norms(model)] == ["0", "2", "3"]
+
+
+@pytest.mark.parametrize("context", [nullcontext, torch.inference_mode])
+def test_comparing_draws_none_of_the_caller_s_random_numbers(context):
+    numbers = torch.get_rng_state()
+    with context():
+        replace_norms(torch_nn.Sequential(Dropping(8)))
+    assert torch.equal(torch.get_rng_state(), numbers)
+
+
+class EitherDimension(torch_nn.LayerNorm):
+    """Channels first for images, last for all others."""
+
+    def forward(self, x):
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1) if x.dim() == 4 else super().forward(x)
+
+
+def test_a_norm_whose_dimension_depends_on_the_input_stays():
+    report = replace_norms(torch_nn.Sequential(EitherDimension(8)))
+    assert report == []
+
+
+def test_a_norm_without_parameters_is_found_in_every_dtype():
+    for dtype in (torch.float32, *HALVES):
+        model = torch_nn.Sequential(OlmoLayerNorm(8)).to(dtype)
+        old, x = copy.deepcopy(model), torch.randn(4, 8).to(dtype) * 1e-2
+        assert replace_norms(model) == [("0", OlmoLayerNorm, FusedLayerNorm)]
+        tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+        torch.testing.assert_close(model[0](hidden_states=x), old(x), rtol=tolerance, atol=tolerance)
+
+
+FAMILY = [
+    (torch_nn.BatchNorm1d(8), nn.BatchNorm1d, (4, 8)),
+    (torch_nn.BatchNorm2d(8, momentum=None), nn.BatchNorm2d, (4, 8, 3, 2)),
+    (torch_nn.BatchNorm3d(8, affine=False, track_running_stats=False), nn.BatchNorm3d, (4, 8, 3, 2, 2)),
+    (torch_nn.InstanceNorm1d(8), nn.InstanceNorm1d, (4, 8, 5)),
+    (torch_nn.InstanceNorm2d(8, affine=True, track_running_stats=True), nn.InstanceNorm2d, (4, 8, 3, 2)),
+    (torch_nn.InstanceNorm3d(8), nn.InstanceNorm3d, (4, 8, 3, 2, 2)),
+    (torch_nn.GroupNorm(2, 8), nn.GroupNorm, (4, 8, 3)),
+]
+
+
+class Renamed(torch_nn.BatchNorm2d):
+    def forward(self, images):
+        return super().forward(images)
+
+
+class Activated(torch_nn.BatchNorm2d):
+    """As timm's BatchNormAct2d."""
+
+    def __init__(self, size, activation):
+        super().__init__(size)
+        self.activation = activation
+
+    def forward(self, x):
+        return self.activation(super().forward(x))
+
+
+@pytest.mark.parametrize(("norm", "new", "shape"), [
+    *FAMILY,
+    (Renamed(8), nn.BatchNorm2d, (4, 8, 3, 2)),
+    (Activated(8, torch_nn.Identity()), nn.BatchNorm2d, (4, 8, 3, 2)),
+])  # fmt: skip
+def test_batch_instance_and_group_norms_are_replaced_statistics_included(norm, new, shape):
+    model = torch_nn.Sequential(copy.deepcopy(norm))
+    old, keys = copy.deepcopy(model), list(model.state_dict())
+    assert replace_norms(model) == [("0", type(norm), new)]
+    assert isinstance(model[0], type(norm))
+    assert list(model.state_dict()) == keys
+    for training in (True, False):
+        old.train(training), model.train(training)
+        results = []
+        for one in (old, model):
+            x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
+            one(x).square().sum().backward()
+            results.append([one(x), x.grad, *one.buffers()])
+        for want, got in zip(*results, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    assert replace_norms(model) == []
+
+
+class Slower(torch_nn.BatchNorm2d):
+    """Its running statistics follow with another momentum."""
+
+    def forward(self, x):
+        momentum, self.momentum = self.momentum, self.momentum / 2
+        try:
+            return super().forward(x)
+        finally:
+            self.momentum = momentum
+
+
+class RenamedGroupNorm(torch_nn.GroupNorm):
+    def forward(self, images):
+        return super().forward(images)
+
+
+@pytest.mark.parametrize("channels", [32, 64, 2048])
+def test_digits_that_torch_nn_loses_are_no_other_norm(channels):
+    model = torch_nn.Sequential(RenamedGroupNorm(32, channels), RenamedGroupNorm(1, channels))
+    assert len(replace_norms(model)) == 2
+
+
+def test_other_running_statistics_are_seen():
+    report = replace_norms(torch_nn.Sequential(Slower(8)))
+    assert report == []
+    assert report.left[0][2].startswith("its buffer running_mean is another")
+
+
+def test_a_batch_norm_without_a_class_of_torch_nn_s_own_stays():
+    class AnyRank(torch_nn.modules.batchnorm._BatchNorm):
+        def _check_input_dim(self, input):
+            pass
+
+    report = replace_norms(torch_nn.Sequential(AnyRank(8)))
+    assert [why for *_, why in report.left] == ["normlab has none of its kind"]
+
+
+def test_norms_of_all_processes_lazy_ones_and_those_with_an_activation_stay():
+    model = torch_nn.ModuleDict({
+        "sync": torch_nn.SyncBatchNorm(8), "lazy": torch_nn.LazyBatchNorm2d(),
+        "instance": torch_nn.LazyInstanceNorm1d(), "active": Activated(8, torch_nn.ReLU()),
+        "local": torch_nn.LocalResponseNorm(2),
+    })  # fmt: skip
+    report = replace_norms(model)
+    assert report == []
+    reasons = {name: why for name, _, why in report.left}
+    assert list(reasons) == ["sync", "lazy", "instance", "active"]
+    assert "all processes" in reasons["sync"]
+    assert "lazy" in reasons["lazy"]
+    assert "lazy" in reasons["instance"]
+    assert reasons["active"].startswith("it computes something else")
+    assert [name for name, *_ in report.missed] == ["local"]
+
+
+def test_a_second_call_switches_the_mode():
+    model = block(
+        layer=torch_nn.LayerNorm(8), llama=LlamaRMSNorm(8), apex=FusedLayerNorm(8), batch=torch_nn.BatchNorm1d(8)
+    )
+    assert [mode for *_, mode in replace_norms(model, True).switched] == [False]
+    norms = list(model.values())
+    report = replace_norms(model, False)
+    assert report == []
+    assert [(name, mode) for name, _, mode in report.switched] == [("layer", True), ("llama", True), ("apex", True)]
+    assert "memory_efficient=False, was True" in str(report)
+    assert list(model.values()) == norms
+    assert [norm.memory_efficient for norm in norms[1:4]] == [False] * 3
+
+
+def pre_norm(norm):
+    """A residual stream of 8 by 64 values through a norm and a linear layer."""
+
+    class Block(torch_nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.linear = norm, torch_nn.Linear(64, 64)
+
+        def forward(self, x):
+            return x + self.linear(self.norm(x))
+
+    return torch_nn.Sequential(Block(), Block())
+
+
+def test_the_bytes_saved_are_those_of_the_inputs_that_nothing_else_keeps():
+    """The output is the linear layer's input, which it keeps; the first norm's input is the caller's, who keeps it."""
+    model, x = pre_norm(torch_nn.LayerNorm(64)), torch.randn(8, 64)
+    report = replace_norms(model, True)
+    assert [report.bytes_saved(x), report.bytes_saved(input=x)] == [4 * (8 * 64 + 2 * 8)] * 2  # and two means
+    assert replace_norms(model, False).bytes_saved(x) == 0
+    assert not x.requires_grad
+
+
+def test_counting_bytes_leaves_the_model_and_the_random_numbers_as_they_are():
+    model = torch_nn.Sequential(
+        torch_nn.BatchNorm1d(8), torch_nn.Dropout(), torch_nn.LayerNorm(8), torch_nn.Linear(8, 8)
+    )
+    report = replace_norms(model)
+    state, kinds = copy.deepcopy(model.state_dict()), [type(one) for one in model]
+    numbers = torch.get_rng_state()
+    report.bytes_saved(torch.randn(4, 8, generator=torch.Generator()))
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert [type(one) for one in model] == kinds
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def accelerated(module, calls):
+    """As accelerate's `add_hook_to_module` does it."""
+    module._old_forward, module._hf_hook = module.forward, calls
+
+    def new_forward(module, *args, **kwargs):
+        module._hf_hook.append(module)
+        return module._old_forward(*args, **kwargs)
+
+    module.forward = update_wrapper(partial(new_forward, module), module._old_forward)
+
+
+def test_norms_with_accelerate_s_hooks_are_replaced_inside_of_them():
+    model, calls = torch_nn.Sequential(torch_nn.LayerNorm(8), LlamaRMSNorm(8), LlamaRMSNorm(8)), []
+    old, x = copy.deepcopy(model), torch.randn(4, 8)
+    for norm in model:
+        accelerated(norm, calls)
+    model[2].forward = lambda hidden: hidden
+    report = replace_norms(model)
+    assert [name for name, *_ in report] == ["0", "1"]
+    assert report.left[0][2] == "its forward is one of its own, not its class's"
+    torch.testing.assert_close(model[:2](x), old[:2](x))
+    assert calls == list(model)[:2]
+    assert all(isinstance(grad_fn_of(norm, x), str) for norm in model[:2])
+    for norm in model[:2]:  # as `remove_hook_from_module`
+        norm.forward = norm.__dict__.pop("_old_forward")
+    torch.testing.assert_close(model[:2](x), old[:2](x))
+    assert replace_norms(model).left[0][0] == "2"
+
+
+def grad_fn_of(norm, x):
+    name = type(norm(x).grad_fn).__name__
+    assert name == "NormBackward"
+    return name
+
+
+def test_norms_on_the_meta_device_are_replaced_and_get_their_values_later():
+    with torch.device("meta"):
+        model = block(norm=LlamaRMSNorm(8), plain=torch_nn.LayerNorm(8), gemma=GemmaRMSNorm(8))
+    report = replace_norms(model)
+    assert [name for name, *_ in report] == ["norm", "plain"]
+    assert [name for name, *_ in report.left] == ["gemma"]
+    state = block(norm=LlamaRMSNorm(8), plain=torch_nn.LayerNorm(8), gemma=GemmaRMSNorm(8)).state_dict()
+    model.load_state_dict(state, assign=True)
+    x = torch.randn(2, 8)
+    expected = state["norm.weight"] * torch_nn.functional.rms_norm(x, (8,), eps=1e-6)
+    torch.testing.assert_close(model["norm"](x), expected)
+
+
+@pytest.mark.parametrize(
+    "context", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)]
+)
+def test_norms_are_compared_the_same_in_every_context(context):
+    model = block(llama=LlamaRMSNorm(8), detached=Detached(8), frozen=LlamaRMSNorm(8).requires_grad_(False))
+    with context():
+        report = replace_norms(model)
+    assert [name for name, *_ in report] == ["llama", "frozen"]
+    assert [one.requires_grad for one in model["frozen"].parameters()] == [False]
+
+
+def test_models_in_half_precision_are_compared_in_single():
+    model = block(llama=LlamaRMSNorm(8), gemma=GemmaRMSNorm(8), batch=torch_nn.BatchNorm1d(8)).bfloat16()
+    report = replace_norms(model)
+    assert [name for name, *_ in report] == ["llama", "batch"]
+    assert {tensor.dtype for tensor in model.parameters()} == {torch.bfloat16}
+
+
+def test_a_block_that_is_named_after_its_norm_is_looked_into():
+    class NormAndLinear(torch_nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.eps, self.gate = 1e-5, torch_nn.Parameter(torch.ones(8))
+            self.norm, self.linear = torch_nn.LayerNorm(8), torch_nn.Linear(8, 8)
+
+    report = replace_norms(torch_nn.Sequential(NormAndLinear()))
+    assert [name for name, *_ in report] == ["0.norm"]
+    assert report.left == report.missed == []

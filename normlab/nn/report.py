@@ -1,0 +1,111 @@
+"""What `normlab.nn.replace_norms` did to a model, and the bytes that it saves."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from normlab.nn.stand_in import become
+
+
+class Report(list[tuple[str, type, type]]):
+    """The norms that were replaced: (name, old class, normlab's class). Printed as a table of all norms.
+
+    left: norms that stay, as (name, class, reason). missed: what looks like a norm and was not recognised, likewise.
+    switched: norms that were normlab's and got another memory_efficient, as (name, class, memory_efficient before).
+    """
+
+    def __init__(self, model: torch.nn.Module, memory_efficient: Any) -> None:
+        super().__init__()
+        self.left: list[tuple[str, type, str]] = []
+        self.missed: list[tuple[str, type, str]] = []
+        self.switched: list[tuple[str, type, Any]] = []
+        self._model, self._mode = model, f"memory_efficient={memory_efficient!r}"
+
+    @property
+    def replaced(self) -> list[tuple[str, type, type]]:
+        """Return the report's own items as a plain list."""
+        return list(self)
+
+    @property
+    def refused(self) -> list[tuple[str, type, str]]:
+        """Return what is left, by its former name."""
+        return self.left
+
+    def bytes_saved(self, *inputs: Any, **named: Any) -> int:
+        """Return how many bytes fewer autograd keeps after a forward of the model than with the norms that it had.
+
+        All that the model's forward saves for a backward is counted, each storage once: an output that the next layer
+        keeps anyway costs nothing. Parameters, buffers and the inputs do not count. The model runs twice, its hooks
+        included, as it is, in training or evaluation; buffers and random numbers are set back.
+
+        Args:
+            inputs, named: of the model's forward.
+        """
+        now = self._kept(inputs, named)
+        with _as_before(self._model):
+            before = self._kept(inputs, named)
+        return before - now
+
+    def _kept(self, inputs: Any, named: Any) -> int:
+        model = self._model
+        held = [*model.parameters(), *model.buffers(), *_tensors(inputs), *_tensors(named)]
+        gpus = list({tensor.device for tensor in held if tensor.is_cuda})
+        buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+        with torch.random.fork_rng(gpus), torch.enable_grad():
+            known = {StorageWeakRef(tensor.untyped_storage()) for tensor in held}
+            saved: dict[StorageWeakRef, int] = {}
+
+            def pack(tensor: Tensor) -> Tensor:
+                storage = tensor.untyped_storage()
+                saved[StorageWeakRef(storage)] = storage.nbytes()
+                return tensor
+
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                output = model(*inputs, **named)
+            total = sum(size for storage, size in saved.items() if storage not in known)
+        del output
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+        return total
+
+    def __str__(self) -> str:
+        """Return the table: a row for each norm, then the numbers."""
+        modes = {name: f", {self._mode}" for name, _, new in self if hasattr(new, "dtype_rule")}
+        rows = [(name, old, new.__name__ + modes.get(name, "")) for name, old, new in self]
+        rows += [(name, kind, f"{self._mode}, was {mode!r}") for name, kind, mode in self.switched]
+        rows += [(name, kind, f"left: {why}") for name, kind, why in self.left]
+        rows += [(name, kind, f"missed: {why}") for name, kind, why in self.missed]
+        if not rows:
+            return "no norms"
+        table = [("name", "class", "outcome"), *((name, kind.__name__, outcome) for name, kind, outcome in rows)]
+        widths = [max(len(row[column]) for row in table) for column in (0, 1)]
+        lines = [f"{name:{widths[0]}}  {kind:{widths[1]}}  {outcome}" for name, kind, outcome in table]
+        counts = {"replaced": self, "switched": self.switched, "left": self.left, "missed": self.missed}
+        return "\n".join([*lines, ", ".join(f"{len(norms)} {what}" for what, norms in counts.items())])
+
+
+@contextmanager
+def _as_before(model: torch.nn.Module) -> Iterator[None]:
+    """The model with its old norms, for the length of a `with` block."""
+    norms = {norm: type(norm) for norm in model.modules() if "made_of" in vars(norm)}
+    for norm in norms:
+        become(norm, vars(norm)["made_of"][0])
+    try:
+        yield
+    finally:
+        for norm, kind in norms.items():
+            become(norm, kind)
+
+
+def _tensors(given: Any) -> Iterator[Tensor]:
+    """All tensors in arguments."""
+    if isinstance(given, Tensor):
+        yield given
+    elif isinstance(given, (list, tuple, Mapping)):
+        for one in given.values() if isinstance(given, Mapping) else given:
+            yield from _tensors(one)
