@@ -49,14 +49,14 @@ def differentiated(output, leaves) -> list[torch.Tensor | None]:
 
 
 def wide(given):
-    """Return a tensor as a leaf of float64, and all else as it is: what the truth is computed of."""
-    if not isinstance(given, torch.Tensor):
+    """Return a tensor of floats as a leaf of float64, and all else as it is: what the truth is computed of."""
+    if not isinstance(given, torch.Tensor) or not given.is_floating_point():
         return given
     return given.detach().double().requires_grad_(given.requires_grad)
 
 
 def close(got, theirs, truth) -> None:
-    """Assert that tensors have torch's dtypes and patterns of NaN, and are about as near to the truth as torch's are."""
+    """Assert that tensors have torch's dtypes, NaN where it has, and are about as near to the truth as torch's are."""
     for one, other, true in zip(got, theirs, truth, strict=True):
         if other is None:
             assert one is None

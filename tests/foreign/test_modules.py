@@ -1,4 +1,4 @@
-"""PyTorch's ModuleInfo samples for its norms, through ours: torch.nn's names, apex's in every mode, and `replace_norms`.
+"""PyTorch's ModuleInfo samples for its norms, through ours: by torch.nn's names, by apex's, and by `replace_norms`.
 
 A module is called twice, the second time with running statistics that are not the initial ones; what is compared is its
 text, its output, the gradients of its input and parameters, and its buffers afterwards.
