@@ -28,7 +28,8 @@ def declare_torchvision_s_operators() -> None:
         torch.ops.load_library(Path(found.origin).with_name("_C.so"))
     except OSError:
         for name in ("nms", "qnms"):
-            torch.library.define(f"torchvision::{name}", "(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+            if not hasattr(torch.ops.torchvision, name):  # declared by this file under another name, for its doctests
+                torch.library.define(f"torchvision::{name}", "(Tensor boxes, Tensor scores, float threshold) -> Tensor")
 
 
 declare_torchvision_s_operators()
