@@ -4,10 +4,9 @@ ARCHITECTURES makes each as a `Model`, which takes and gives one tensor, and say
 them (no dropout), so that two copies do the same in training.
 """
 
-import importlib.util
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,23 +15,22 @@ import torch
 TOKENS, FEATURES, HEADS = 32, 16, 2
 
 
-def declare_torchvision_s_operators() -> None:
-    """Declare two operators that `import torchvision` looks for, where its own do not load, and no norm needs them.
+def import_torchvision() -> None:
+    """Import torchvision; declare two operators that it looks for where its own do not load, and no norm needs them.
 
     That is so beside a torch without CUDA: the registry has torchvision for CUDA only.
     """
-    found = importlib.util.find_spec("torchvision")
-    if found is None or found.origin is None:
-        return
     try:
-        torch.ops.load_library(Path(found.origin).with_name("_C.so"))
-    except OSError:
+        import torchvision  # noqa: F401
+    except ImportError:
+        return
+    except RuntimeError:  # operator torchvision::nms does not exist
         for name in ("nms", "qnms"):
-            if not hasattr(torch.ops.torchvision, name):  # declared by this file under another name, for its doctests
-                torch.library.define(f"torchvision::{name}", "(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+            torch.library.define(f"torchvision::{name}", "(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+        importlib.import_module("torchvision")
 
 
-declare_torchvision_s_operators()
+import_torchvision()
 transformers = pytest.importorskip("transformers", reason='needs transformers: pip install "normlab[foreign]"')
 torchvision = pytest.importorskip("torchvision", reason='needs torchvision: pip install "normlab[foreign]"')
 timm = pytest.importorskip("timm", reason='needs timm: pip install "normlab[foreign]"')
