@@ -114,7 +114,6 @@ def test_a_state_dict_goes_from_the_untouched_model_to_the_replaced_one_and_back
 
 def test_a_compiled_model_gives_the_untouched_model_s_gradients(name, mode):
     model, x = drawn(name, mode)
-    torch._dynamo.reset()
     mine = replaced(model, mode)
     compiled = torch.compile(mine, backend="aot_eager", fullgraph=ARCHITECTURES[name].one_graph)
     hold(results(compiled, x), model, x)
