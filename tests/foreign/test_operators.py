@@ -56,7 +56,7 @@ def results(function, sample):
     """Return output, gradients, and the running statistics afterwards."""
     args, kwargs = copy.deepcopy((sample.args, sample.kwargs))
     tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
-    leaves = [sample.input, *(one for one in tensors if one.requires_grad)]
+    leaves = [one for one in (sample.input, *tensors) if one.requires_grad]
     output = function(sample.input, *args, **kwargs)
     output = output if isinstance(output, torch.Tensor) else output[0]  # native: beside it the statistics
     return [*differentiated(output, leaves), *(one for one in tensors if not one.requires_grad)]
