@@ -216,10 +216,11 @@ def _survey(device: torch.device, norms: dict[Norm, list[int]]) -> tuple[Any, Te
     columns = torch.empty(starts[-1], dtype=torch.int32, device=device)
     counts = torch.empty(len(norms), dtype=torch.int64, device="cpu", pin_memory=pinned)
     spreads = torch.cat([norm.spread for norm in norms])
+    weights, biases = (memory if has else None for has in first.kind[-2:])
+    told = DeviceArray(counts.data_ptr(), (len(norms),), np.dtype(np.int64), home.index, counts)
     launch_survey(
-        home.launch, home.operand(table, tuple(table.shape)), max(sizes), *[memory if has else None for has in
-        first.kind[-2:]], home.operand(spreads, (len(norms),)), first.limits, home.operand(columns, (starts[-1],)),
-        DeviceArray(counts.data_ptr(), (len(norms),), np.dtype(np.int64), home.index, counts),
+        home.launch, home.operand(table, tuple(table.shape)), max(sizes), weights, biases,
+        home.operand(spreads, (len(norms),)), first.limits, home.operand(columns, (starts[-1],)), told,
     )  # fmt: skip
     return columns.split(sizes), counts
 
