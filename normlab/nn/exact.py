@@ -30,7 +30,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from normlab import arguments
 from normlab.arrays import FLOATS, TorchHome
-from normlab.engine import DeviceArray
+from normlab.engine import DeviceArray, prepare
 from normlab.kernels.exact.choose import launch_choice
 from normlab.kernels.exact.risk import limits
 from normlab.kernels.exact.spread import launch_spread
@@ -73,9 +73,10 @@ class Norm:
         self.spread = torch.ones(1, dtype=getattr(torch, statistics), device=self.device)
         self.tally = torch.zeros(3, dtype=torch.int64, device="cpu", pin_memory=self.device.type == "cuda")
         self.numbers = self.tally.numpy().data  # `choose_columns`'s counts in CUDA graphs, read without waiting
-        self.columns = self.none = torch.empty(0, dtype=torch.int32, device=self.device)
+        self.columns = torch.empty(0, dtype=torch.int32, device=self.device)
         self.step = self.version = self.measured = -1
         self.graphs = self.told = 0
+        self.survey: _Survey | None = None  # that was made for this norm and others, and may be launched again
 
     def addresses(self) -> list[int] | None:
         """Return where the parameters lie; None if their memory is gone, or given away for a while as FSDP does."""
@@ -179,50 +180,65 @@ def _count(device: torch.device) -> None:
     """List the columns at risk of all known norms of a GPU: one launch for each kind of norms, and one wait."""
     with _lock:
         step = _Steps.count
-        surveys: dict[tuple, dict[Norm, list[int]]] = {}
+        kinds: dict[tuple, list[tuple[Norm, list[int]]]] = {}
         for norm in _known:
             addresses = norm.addresses() if norm.device == device else None
             if addresses is not None:
-                surveys.setdefault(norm.kind, {})[norm] = addresses
+                kinds.setdefault(norm.kind, []).append((norm, addresses))
         before = {norm: (sum(one._version for one in norm.counters), norm.numbers[2]) for norm in _known}
-        launched = [_survey(device, norms) for norms in surveys.values()]
+        surveys = []
+        for norms in kinds.values():
+            first = norms[0][0]
+            if first.survey is None or first.survey.norms != norms:
+                first.survey = _Survey(device, norms)
+            first.survey()
+            surveys.append(first.survey)
         torch.cuda.current_stream(device).synchronize()
-        for norms, (columns, counts) in zip(surveys.values(), launched, strict=True):
-            for norm, own, count in zip(norms, columns, counts.tolist(), strict=True):
-                norm.columns = (
-                    own[:count].clone() if count else norm.none
-                )  # the list has as many slots as the norm columns
+        for survey in surveys:
+            for (norm, _), own, count in zip(survey.norms, survey.lists, survey.counts.tolist(), strict=True):
+                norm.columns = own[:count]
                 norm.version, norm.graphs, norm.step = *before[norm], step
+                if count:
+                    survey.norms[0][0].survey = None  # the lists are the norms' own now: the next survey makes others
                 if norm.numbers[1] != norm.told:
                     norm.warn()
 
 
-def _survey(device: torch.device, norms: dict[Norm, list[int]]) -> tuple[Any, Tensor]:
-    """Queue the launch for these norms at these addresses; return what it writes: their columns, and their counts.
+class _Survey:
+    """A launch that lists the columns of norms of one kind, prepared for parameters at these addresses.
 
-    Nothing waits before the launch is queued: what the host prepares, it prepares while the GPU is still at the step.
+    lists: of each norm's columns, n2 slots. counts: how many columns there are, in pinned memory.
     """
-    home, first, sizes = TorchHome(device), next(iter(norms)), [norm.n2 for norm in norms]
-    size, pinned = first.dtype.itemsize, device.type == "cuda"
-    lowest = min(min(addresses) for addresses in norms.values())
-    length = (max(max(addresses) for addresses in norms.values()) - lowest) // size + max(sizes)
-    memory = DeviceArray(lowest, (length,), first.dtype, home.index, None)  # all parameters, and what lies between
-    starts = np.cumsum([0, *sizes]).tolist()
-    rows = [
-        [norm.n2, (addresses[0] - lowest) // size, (addresses[-1] - lowest) // size, row, starts[row]]
-        for row, (norm, addresses) in enumerate(norms.items())
-    ]
-    table = torch.tensor(rows, dtype=torch.int64, device="cpu", pin_memory=pinned).to(device, non_blocking=True)
-    columns = torch.empty(starts[-1], dtype=torch.int32, device=device)
-    counts = torch.empty(len(norms), dtype=torch.int64, device="cpu", pin_memory=pinned)
-    spreads = torch.cat([norm.spread for norm in norms])
-    weights, biases = (memory if has else None for has in first.kind[-2:])
-    told = DeviceArray(counts.data_ptr(), (len(norms),), np.dtype(np.int64), home.index, counts)
-    launch_survey(
-        home.launch, home.operand(table, tuple(table.shape)), max(sizes), weights, biases,
-        home.operand(spreads, (len(norms),)), first.limits, home.operand(columns, (starts[-1],)), told,
-    )  # fmt: skip
-    return columns.split(sizes), counts
+
+    def __init__(self, device: torch.device, norms: list[tuple[Norm, list[int]]]):
+        self.norms, first, home = norms, norms[0][0], TorchHome(device)
+        sizes = [norm.n2 for norm, _ in norms]
+        starts = np.cumsum([0, *sizes]).tolist()
+        ends = [[addresses[0] for _, addresses in norms], [addresses[-1] for _, addresses in norms]]
+        spreads = [norm.spread.data_ptr() for norm, _ in norms]
+        memory, places = _stretch(home, [*ends[0], *ends[1]], max(sizes), first.dtype)
+        scales, rows = _stretch(home, spreads, 1, first.eps.dtype)
+        table = torch.tensor([sizes, places[: len(norms)], places[len(norms) :], rows, starts[:-1]], device="cpu").T
+        self.table = table.contiguous().to(device)
+        columns = torch.empty(starts[-1], dtype=torch.int32, device=device)
+        self.lists = columns.split(sizes)
+        self.counts = torch.empty(len(norms), dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
+        told = DeviceArray(self.counts.data_ptr(), (len(norms),), np.dtype(np.int64), home.index, self.counts)
+        weights, biases = (memory if has else None for has in first.kind[-2:])
+        self.launch: Any = launch_survey(
+            prepare, home.operand(self.table, tuple(table.shape)), max(sizes), weights, biases, scales, first.limits,
+            home.operand(columns, (starts[-1],)), told,
+        )  # fmt: skip
+
+    def __call__(self) -> None:
+        """Queue the launch on torch's current stream."""
+        self.launch(TorchHome(self.table.device).stream)
+
+
+def _stretch(home: TorchHome, addresses: list[int], length: int, dtype: np.dtype) -> tuple[DeviceArray, list[int]]:
+    """Return the memory that holds `length` elements at each address as one array, and where in it each begins."""
+    places = [(address - min(addresses)) // dtype.itemsize for address in addresses]
+    return DeviceArray(min(addresses), (max(places) + length,), dtype, home.index, None), places
 
 
 def _listed_in_graph(norm: Norm, owners: Owners) -> Tensor:

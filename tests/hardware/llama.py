@@ -1,11 +1,12 @@
 """What the norms of a Llama cost in a training step: python -m hardware.llama [OUT.json]
 
-8 blocks of hidden 2,048, batch 4 x 2,048, bfloat16, fused AdamW; eager and compiled. The models train in turn, and a
-step's time is compared with that of memory_efficient=True in the same round: that comes out within 0.1 %, where times
-of different runs differ by several.
+8 blocks of hidden 2,048, batch 4 x 2,048, bfloat16, fused AdamW; eager and compiled. The models train in turn, in
+another order each round, because a GPU at its power limit is slower the longer it has run; and a step's time is
+compared with that of memory_efficient=True in the same round.
 """
 
 import json
+import random
 import statistics
 import sys
 from collections.abc import Callable
@@ -66,13 +67,18 @@ def milliseconds(step: Callable[[], None]) -> float:
     return start.elapsed_time(end) / STEPS
 
 
+def shuffled(names: list[str]) -> list[str]:
+    """The names in another order."""
+    return random.sample(names, len(names))
+
+
 def measured(compiled: bool, rounds: int) -> dict[str, dict[str, float]]:
     """By mode: milliseconds a step, that over True's in the same round, and peak bytes."""
     steps = {name: trained(mode, compiled) for name, mode in MODES.items()}
     for step in steps.values():
         for _ in range(3):
             step()
-    found = [{name: milliseconds(step) for name, step in steps.items()} for _ in range(rounds)]
+    found = [{name: milliseconds(steps[name]) for name in shuffled(list(steps))} for _ in range(rounds)]
     return {
         name: {
             "ms": statistics.median(one[name] for one in found),

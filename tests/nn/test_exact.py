@@ -50,13 +50,13 @@ def gpu(monkeypatch):
     fake_home(monkeypatch)
     library.capture = Capture(library)
     library.waits = []
-    survey = exact._survey
+    launch = exact._Survey.__call__
 
-    def surveyed(device, norms):
-        library.waits.append(len(norms))
-        return survey(device, norms)
+    def counted(self):
+        library.waits.append(len(self.norms))
+        launch(self)
 
-    monkeypatch.setattr(exact, "_survey", surveyed)
+    monkeypatch.setattr(exact._Survey, "__call__", counted)
     monkeypatch.setattr(
         exact, "takes", lambda output, owners: all(one is None or one.is_contiguous() for one in owners)
     )

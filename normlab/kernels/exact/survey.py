@@ -33,7 +33,7 @@ def survey_columns(table, weights, biases, spreads, smallest, normal, ratio, col
 
 def launch_survey(
     launch: Any, table: Any, n2: int, weights: Any, biases: Any, spreads: Any, limits: Limits, columns: Any, counts: Any
-) -> None:
-    """Queue the kernel. n2: the largest in the table."""
+) -> Any:
+    """Queue the kernel, or whatever else `launch` does with it. n2: the largest in the table."""
     threads = min(MAX_THREADS, whole_warps(n2))
-    launch(survey_columns, table.shape[0], threads, table, weights, biases, spreads, *limits, columns, counts)
+    return launch(survey_columns, table.shape[0], threads, table, weights, biases, spreads, *limits, columns, counts)
