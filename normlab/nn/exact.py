@@ -19,6 +19,7 @@ Called by `normlab.nn.launched`.
 import gc
 import warnings
 import weakref
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import RLock
 from typing import Any
@@ -34,7 +35,7 @@ from normlab.engine import DeviceArray, prepare
 from normlab.kernels.exact.choose import launch_choice
 from normlab.kernels.exact.risk import limits
 from normlab.kernels.exact.spread import launch_spread
-from normlab.kernels.exact.survey import launch_survey
+from normlab.kernels.exact.survey import Asked, launch_survey, tabulate
 from normlab.nn.private import in_a_backward
 from normlab.nn.shapes import Owners
 
@@ -186,20 +187,17 @@ def _count(device: torch.device) -> None:
             if addresses is not None:
                 kinds.setdefault(norm.kind, []).append((norm, addresses))
         before = {norm: (sum(one._version for one in norm.counters), norm.numbers[2]) for norm in _known}
-        surveys = []
+        launched = []
         for norms in kinds.values():
             first = norms[0][0]
             if first.survey is None or first.survey.norms != norms:
-                first.survey = _Survey(device, norms)
-            first.survey()
-            surveys.append(first.survey)
+                first.survey = _Survey(norms)
+            launched.append((first.survey, first.survey()))
         torch.cuda.current_stream(device).synchronize()
-        for survey in surveys:
-            for (norm, _), own, count in zip(survey.norms, survey.lists, survey.counts.tolist(), strict=True):
-                norm.columns = own[:count]
+        for survey, lists in launched:
+            for (norm, _), columns, count in zip(survey.norms, lists, survey.counts.tolist(), strict=True):
+                norm.columns = columns[:count]
                 norm.version, norm.graphs, norm.step = *before[norm], step
-                if count:
-                    survey.norms[0][0].survey = None  # the lists are the norms' own now: the next survey makes others
                 if norm.numbers[1] != norm.told:
                     norm.warn()
 
@@ -207,38 +205,29 @@ def _count(device: torch.device) -> None:
 class _Survey:
     """A launch that lists the columns of norms of one kind, prepared for parameters at these addresses.
 
-    lists: of each norm's columns, n2 slots. counts: how many columns there are, in pinned memory.
+    counts: how many columns the norms have, in pinned memory.
     """
 
-    def __init__(self, device: torch.device, norms: list[tuple[Norm, list[int]]]):
-        self.norms, first, home = norms, norms[0][0], TorchHome(device)
-        sizes = [norm.n2 for norm, _ in norms]
-        starts = np.cumsum([0, *sizes]).tolist()
-        ends = [[addresses[0] for _, addresses in norms], [addresses[-1] for _, addresses in norms]]
-        spreads = [norm.spread.data_ptr() for norm, _ in norms]
-        memory, places = _stretch(home, [*ends[0], *ends[1]], max(sizes), first.dtype)
-        scales, rows = _stretch(home, spreads, 1, first.eps.dtype)
-        table = torch.tensor([sizes, places[: len(norms)], places[len(norms) :], rows, starts[:-1]], device="cpu").T
-        self.table = table.contiguous().to(device)
-        columns = torch.empty(starts[-1], dtype=torch.int32, device=device)
-        self.lists = columns.split(sizes)
-        self.counts = torch.empty(len(norms), dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
-        told = DeviceArray(self.counts.data_ptr(), (len(norms),), np.dtype(np.int64), home.index, self.counts)
+    def __init__(self, norms: list[tuple[Norm, list[int]]]):
+        self.norms, first = norms, norms[0][0]
+        self.home, self.sizes = TorchHome(first.device), [norm.n2 for norm, _ in norms]
+        asked = [Asked(norm.n2, at[0], at[-1], norm.spread.data_ptr()) for norm, at in norms]
+        table, memory, spreads = tabulate(asked, first.dtype, first.eps.dtype, self.home.index)
+        self.counts = torch.empty(len(norms), dtype=torch.int64, device="cpu", pin_memory=first.device.type == "cuda")
+        counts = DeviceArray(self.counts.data_ptr(), (len(norms),), table.dtype, self.home.index, self.counts)
+        self.table = self.home.operand(torch.from_numpy(table).to(first.device), table.shape)  # kept for the launches
         weights, biases = (memory if has else None for has in first.kind[-2:])
-        self.launch: Any = launch_survey(
-            prepare, home.operand(self.table, tuple(table.shape)), max(sizes), weights, biases, scales, first.limits,
-            home.operand(columns, (starts[-1],)), told,
-        )  # fmt: skip
+        columns = self.home.empty((sum(self.sizes),), np.dtype(np.int32))
+        self.launch = launch_survey(
+            prepare, self.table, max(self.sizes), weights, biases, spreads, first.limits, columns, counts
+        )
+        self.launch.patches = ((self.launch.slots[-2], 0, 0),)  # each call has columns of its own
 
-    def __call__(self) -> None:
-        """Queue the launch on torch's current stream."""
-        self.launch(TorchHome(self.table.device).stream)
-
-
-def _stretch(home: TorchHome, addresses: list[int], length: int, dtype: np.dtype) -> tuple[DeviceArray, list[int]]:
-    """Return the memory that holds `length` elements at each address as one array, and where in it each begins."""
-    places = [(address - min(addresses)) // dtype.itemsize for address in addresses]
-    return DeviceArray(min(addresses), (max(places) + length,), dtype, home.index, None), places
+    def __call__(self) -> Sequence[Tensor]:
+        """Queue the launch on torch's current stream; return what it writes: the columns of each norm, n2 slots."""
+        columns = torch.empty(sum(self.sizes), dtype=torch.int32, device=self.home.device)
+        self.launch(TorchHome(self.home.device).stream, [columns.data_ptr()])
+        return columns.split(self.sizes)
 
 
 def _listed_in_graph(norm: Norm, owners: Owners) -> Tensor:

@@ -4,9 +4,11 @@ The norms' parameters lie anywhere in the GPU's memory, and they are more than a
 gets the stretch of memory that holds all of them as one array, and a table of offsets.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from normlab.engine import cuda
+import numpy as np
+
+from normlab.engine import DeviceArray, cuda
 from normlab.kernels.exact.choose import MAX_THREADS, list_columns
 from normlab.kernels.exact.risk import Limits
 from normlab.stages.vector import whole_warps
@@ -29,6 +31,33 @@ def survey_columns(table, weights, biases, spreads, smallest, normal, ratio, col
     )  # fmt: skip
     if cuda.threadIdx.x == 0:
         counts[norm] = found
+
+
+class Asked(NamedTuple):
+    """A norm that is asked about: how many columns it has, and the addresses of its parameters and of its spread.
+
+    Without a weight or a bias, its address is any that the norms have.
+    """
+
+    n2: int
+    weight: int
+    bias: int
+    spread: int
+
+
+def tabulate(norms: list[Asked], dtype: np.dtype, wide: np.dtype, device: int) -> tuple[np.ndarray, Any, Any]:
+    """Return the kernel's table, and the stretches of memory that hold all parameters and all spreads as arrays.
+
+    dtype: the parameters'. wide: the spreads'. device: the GPU's number.
+    """
+    sizes, *places = np.array(norms, np.int64).T
+    lowest, spread = min(places[0].min(), places[1].min()), places[2].min()
+    weights, biases = ((place - lowest) // dtype.itemsize for place in places[:2])
+    spreads = (places[2] - spread) // wide.itemsize
+    length = max((weights + sizes).max(), (biases + sizes).max())
+    table = np.stack([sizes, weights, biases, spreads, np.cumsum(sizes) - sizes], axis=1)
+    parameters = DeviceArray(int(lowest), (int(length),), dtype, device, None)
+    return table, parameters, DeviceArray(int(spread), (int(spreads.max()) + 1,), wide, device, None)
 
 
 def launch_survey(
