@@ -137,7 +137,7 @@ def test_a_backward_that_does_not_use_what_was_kept_exceeds_its_bound(monkeypatc
 
 
 def test_a_forward_that_keeps_nothing_makes_exact_no_better_than_recomputing(monkeypatch):
-    monkeypatch.setattr(passes, "keep_columns", partial(keep_columns, capacity=0))
+    monkeypatch.setattr(passes, "keep_columns", partial(keep_columns, columns=np.empty(0, np.int32)))
     layer = compared(bundled()[2], rows=3)
     assert layer.kept_columns == 0
     assert layer.exact == layer.recomputed

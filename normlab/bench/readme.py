@@ -3,7 +3,6 @@
 The benchmarks' tables come from `normlab.bench.report`; `insert` puts them between two markers.
 """
 
-from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -104,7 +103,7 @@ MODULES = {
 def _modules() -> dict[tuple[str, str], dict[str, dict[str, Any]]]:
     """Of each norm and dtype, what its modules take, by their names."""
     found: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for row in record("modules_h200")["rows"]:
+    for row in record("modules_h100")["rows"]:
         found.setdefault((row["norm"], row["dtype"].removeprefix("torch.")), {})[row["module"]] = row
     return found
 
@@ -119,30 +118,6 @@ def modules() -> str:
 
 def _over(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
     return " / ".join(f"{ours[where]['median_us'] / theirs[where]['median_us']:.2f}" for where in ("device", "host"))
-
-
-def alone() -> str:
-    """Return the host's time of modules by themselves that keep no column, over torch.nn's: from least to most."""
-    where = "host, alone"
-    names = "False", "True", "exact"
-    return _range(
-        one[name][where]["median_us"] / one["torch.nn"][where]["median_us"]
-        for one in _modules().values()
-        for name in names
-    )
-
-
-def training() -> str:
-    """Return the host's time of "exact" with the optimizer's step in it, over torch.nn's: from least to most."""
-    found: dict[tuple[str, str], dict[str, float]] = {}
-    for row in record("modules_h200")["training"]:
-        found.setdefault((row["norm"], row["dtype"]), {})[row["what"]] = row["host"]["median_us"]
-    return _range(one["exact, with a step"] / one["torch.nn, with a step"] for one in found.values())
-
-
-def _range(fractions: Iterable[float]) -> str:
-    several = sorted(fractions)
-    return f"{several[0]:.2f} to {several[-1]:.2f}"
 
 
 def _layer(compared: dict[str, Any], name: str) -> dict[str, Any]:

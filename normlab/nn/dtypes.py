@@ -17,9 +17,9 @@ from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from normlab.nn.checks import HALVES
+from normlab.nn.private import FakeTensorMode
 from normlab.nn.shapes import Parameter, Shape
 
 Rule: TypeAlias = Literal["apex", "torch", "parameters", "input", "wider"]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
+import torch._subclasses
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -22,7 +23,7 @@ def _found(path: str, otherwise: Any) -> Any:
     return otherwise if found is None else found
 
 
-# torch.overrides and torch.utils._python_dispatch tell of modes only once one has been entered in Python.
+# No public question: torch.overrides tells of function modes only.
 _dispatch_modes: Callable[[], int] = _found("_C._len_torch_dispatch_stack", lambda: 0)
 _mode_of_kind = _found("_C._get_dispatch_mode", lambda kind: None)
 _kinds = _found("_C._TorchDispatchModeKey", None)
@@ -34,6 +35,11 @@ _transforms_active = _found("_C._are_functorch_transforms_active", lambda: False
 _of_torch_func = _found("_C._functorch.is_functorch_wrapped_tensor", lambda tensor: False)
 _of_grads_batched = _found("_C._functorch.is_legacy_batchedtensor", lambda tensor: False)
 # torch.is_autocast_enabled wants a device type, which takes ten times as long to find.
+_is_vmapped = _found("_C._functorch.is_batchedtensor", lambda tensor: False)
+_level = _found("_C._functorch.maybe_get_level", lambda tensor: None)
+_unwrapped = _found("_C._functorch.get_unwrapped", lambda tensor: tensor)
+# torch.export makes fake tensors too, but of a whole program.
+FakeTensorMode: Any = _found("_subclasses.FakeTensorMode", None)
 any_autocast: Callable[[], bool] = _found("_C._is_any_autocast_enabled", lambda: True)
 _graph_task: Callable[[], int] = _found("_C._current_graph_task_id", lambda: -1)
 
@@ -64,6 +70,16 @@ def transformed() -> bool:
 def batched(gradient: Tensor) -> bool:
     """Return True for a batch of gradients that looks like one: is_grads_batched's or vmap's."""
     return _of_grads_batched(gradient) or _of_torch_func(gradient)
+
+
+def vmap_levels(tensor: Tensor) -> set[int]:
+    """Return the levels of vmap that go over a tensor."""
+    levels = set()
+    while _of_torch_func(tensor):
+        if _is_vmapped(tensor):
+            levels.add(_level(tensor))
+        tensor = _unwrapped(tensor)
+    return levels
 
 
 def in_a_backward() -> bool:

@@ -198,19 +198,6 @@ def test_two_threads_in_one_prepared_launch_keep_their_addresses_apart(library):
     np.testing.assert_array_equal(targets, sources)
 
 
-def test_a_fixed_launch_keeps_its_addresses_and_leaves_the_other_one_as_it_was(library):
-    prepared = prepare(copy, 1, 4, *some_arrays())
-    prepared.patches = tuple((slot, position, 0) for position, slot in enumerate(prepared.slots))
-    source, targets = np.arange(4.0), np.full((2, 4), np.nan)
-    fixed = prepared.fixed([source.ctypes.data, targets[0].ctypes.data])
-    prepared(0, [source.ctypes.data, targets[1].ctypes.data])
-    fixed(0)
-    np.testing.assert_array_equal(targets, [source, source])
-    source += 1
-    fixed(0)
-    np.testing.assert_array_equal(targets, [source, source - 1])
-
-
 def test_many_threads_that_meet_a_new_kernel_compile_it_once(library, monkeypatch):
     from normlab.engine import cubins
 

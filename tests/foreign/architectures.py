@@ -75,8 +75,8 @@ def sound() -> torch.Tensor:
     return torch.randn(2, 64)  # without a gradient: Wav2Vec2 itself asks for one
 
 
-def image(size: int) -> Callable[[], torch.Tensor]:
-    return lambda: torch.randn(2, 3, size, size, requires_grad=True)
+def image(size: int, batch: int = 2) -> Callable[[], torch.Tensor]:
+    return lambda: torch.randn(batch, 3, size, size, requires_grad=True)
 
 
 def from_config(name: str, config: dict[str, Any], given: dict[str, Any] | None = None) -> Callable[[], Model]:
@@ -142,7 +142,9 @@ ARCHITECTURES = {
     "timm swin": Architecture(from_timm("swin_tiny_patch4_window7_224", **SWIN), image(16)),
     "timm vit": Architecture(from_timm("test_vit4", img_size=32, depth=1), image(32)),  # RmsNorm
     "timm convnext": Architecture(from_timm("test_convnext", drop_path_rate=0.0), image(32)),  # LayerNorm2d
-    "timm efficientnet": Architecture(from_timm("test_efficientnet", drop_path_rate=0.0), image(32)),  # BatchNormAct2d
+    "timm efficientnet": Architecture(
+        from_timm("test_efficientnet", drop_path_rate=0.0), image(64, 4)
+    ),  # BatchNormAct2d
     "timm efficientnet_gn": Architecture(from_timm("test_efficientnet_gn", drop_path_rate=0.0), image(32)),
-    "torchvision resnet": Architecture(resnet, image(32), checkpoints=False),
+    "torchvision resnet": Architecture(resnet, image(64, 4), checkpoints=False),  # of 32, its last norms see two values
 }

@@ -45,7 +45,8 @@ case $1 in
     for size in 4096 8192 2048 4000x4100x3000; do record "ladder_sgemm_${size}_h200" ladder sgemm --size $size; done ;;
   nn)
     python3 -m pytest -q -n 4 tests/nn/test_on_gpu.py tests/memory/test_gpu.py 2>&1 | tail -15
-    python3 -m hardware.modules "$out/modules_h200.json" ;;
+    python3 -m hardware.modules "$out/modules.json"
+    python3 -m hardware.llama "$out/llama.json" ;;
   counters) python3 tests/hardware/counters.py "$out/counters_h200.json" | tail -40 ;;
   sanitizers) python3 tests/hardware/sanitizers.py "$out/sanitizers_h200.json" | tail -40 ;;
   family)

@@ -1,4 +1,4 @@
-"""What the norms of a Llama cost in a training step: python -m hardware.llama [OUT.json]
+"""What the norms of a Llama cost in a training step: python -m hardware.llama [OUT.json [MODES]]
 
 8 blocks of hidden 2,048, batch 4 x 2,048, bfloat16, fused AdamW; eager and compiled. The models train in turn, in
 another order each round, because a GPU at its power limit is slower the longer it has run; and a step's time is
@@ -72,13 +72,13 @@ def shuffled(names: list[str]) -> list[str]:
     return random.sample(names, len(names))
 
 
-def measured(compiled: bool, rounds: int) -> dict[str, dict[str, float]]:
+def measured(modes: list[str], compiled: bool) -> dict[str, dict[str, float]]:
     """By mode: milliseconds a step, that over True's in the same round, and peak bytes."""
-    steps = {name: trained(mode, compiled) for name, mode in MODES.items()}
+    steps = {name: trained(MODES[name], compiled) for name in modes}
     for step in steps.values():
         for _ in range(3):
             step()
-    found = [{name: milliseconds(steps[name]) for name in shuffled(list(steps))} for _ in range(rounds)]
+    found = [{name: milliseconds(steps[name]) for name in shuffled(list(steps))} for _ in range(ROUNDS)]
     return {
         name: {
             "ms": statistics.median(one[name] for one in found),
@@ -89,11 +89,12 @@ def measured(compiled: bool, rounds: int) -> dict[str, dict[str, float]]:
     }
 
 
-def main(out: str | None = None) -> None:
-    """Measure, print a table, and write a record if OUT is given."""
-    record: dict[str, Any] = {"machine": provenance()}
+def main(out: str | None = None, modes: str = ",".join(MODES)) -> None:
+    """Measure, print a table, and write a record if OUT is given. modes: some of MODES, True among them."""
+    command = " ".join(["python -m hardware.llama", *sys.argv[1:]])
+    record: dict[str, Any] = {"what": "llama", **provenance(), "command": command}
     for compiled in (False, True):
-        record["compiled" if compiled else "eager"] = rows = measured(compiled, ROUNDS)
+        record["compiled" if compiled else "eager"] = rows = measured(modes.split(","), compiled)
         for name, row in rows.items():
             place = "compiled" if compiled else "eager"
             print(f"{place:9}{name:14}{row['ms']:8.2f} ms {row['over True']:8.4f} {row['peak'] / 2**20:10.1f} MiB")

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _functorch as functorch
 
 from normlab.nn.checks import FLOATS, HALVES, NAMES, argument, not_a_tensor
 from normlab.nn.family.norms import Given, Norm
+from normlab.nn.private import vmap_levels
 from normlab.nn.shapes import Parameter
 
 
@@ -71,22 +71,12 @@ def check(function: Any, norm: Norm, given: Given) -> None:
 def check_batched(norm: Norm, given: Given) -> None:
     """Raise what PyTorch raises where vmap goes over the input, but not over statistics that the call is to update."""
     for running in (given.running_mean, given.running_var):
-        if norm.own and running is not None and not _vmapped(given.x) <= _vmapped(running):
+        if norm.own and running is not None and not vmap_levels(given.x) <= vmap_levels(running):
             raise RuntimeError(
                 "Batch norm got a batched tensor as input while the running_mean or running_var, which will be updated "
                 "in place, were not batched.\nIf you are using a module and do not need eval mode, please set "
                 "`track_running_stats` to be False."
             )
-
-
-def _vmapped(tensor: Tensor) -> set[int]:
-    """The levels of vmap that go over a tensor."""
-    levels = set()
-    while functorch.is_functorch_wrapped_tensor(tensor):
-        if functorch.is_batchedtensor(tensor):
-            levels.add(functorch.maybe_get_level(tensor))
-        tensor = functorch.get_unwrapped(tensor)
-    return levels
 
 
 def _check_input(function: Any, norm: Norm, x: Tensor) -> None:
