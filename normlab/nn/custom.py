@@ -34,8 +34,7 @@ def norm(
     if memory_efficient == "exact" and not torch.is_grad_enabled():
         memory_efficient = False  # nothing is kept
     if memory_efficient == "exact":
-        dynamic = not torch.compiler.is_compiling() or torch.compiler.is_exporting()
-        operator = torch.ops.normlab.exact_norm if dynamic else torch.ops.normlab.exact_norm_held
+        operator = torch.ops.normlab.exact_norm_held if torch.compiler.is_compiling() else torch.ops.normlab.exact_norm
         return operator(x, shape, weight, bias, eps, rms, *owners)[0]
     if rms:
         return torch.ops.normlab.rms_norm(x, shape, weight, eps, memory_efficient)[0]

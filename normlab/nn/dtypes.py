@@ -6,7 +6,7 @@ parameters beside a float32 input are made float32 first, and a half that is wan
 | rule | output's dtype | under autocast | of |
 | --- | --- | --- | --- |
 | "apex" | the parameters' | the autocast dtype | apex's names |
-| "torch" | the input's | float32 on a GPU; on a CPU as without | torch.nn's norms |
+| "torch" | the input's | float32 on a GPU; on a CPU as without | torch.nn's norms (RMSNorm: `RMS_NORM_RULE`) |
 | "parameters", "input" | its | as without | formulas, in other libraries' norms |
 | "wider" | what PyTorch promotes both to | as without | formulas that end in `weight * x` |
 """
@@ -107,3 +107,7 @@ def asks_autocast(norm: torch.nn.Module, shape: Shape) -> bool:
         return False
     finally:
         torch.set_autocast_enabled("cuda", before)
+
+
+RMS_NORM_RULE: Rule = "torch" if asks_autocast(torch.nn.RMSNorm(8, device="cpu"), (8,)) else "input"
+"""Of torch.nn.RMSNorm, which PyTorch 2.11 does not have on a GPU's list of norms in float32."""

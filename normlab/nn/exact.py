@@ -31,7 +31,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from normlab import arguments
 from normlab.arrays import FLOATS, TorchHome
-from normlab.engine import DeviceArray, prepare
+from normlab.engine import DeviceArray, Launch, prepare
 from normlab.kernels.exact.choose import launch_choice
 from normlab.kernels.exact.risk import limits
 from normlab.kernels.exact.spread import launch_spread
@@ -77,6 +77,7 @@ class Norm:
         self.columns = torch.empty(0, dtype=torch.int32, device=self.device)
         self.step = self.version = self.measured = -1
         self.graphs = self.told = 0
+        self.measuring: tuple[int, Launch] | None = None  # for so many rows
         self.survey: _Survey | None = None  # that was made for this norm and others, and may be launched again
 
     def addresses(self) -> list[int] | None:
@@ -88,6 +89,15 @@ class Norm:
                 return None
             found.append(storage.data_ptr() + offset * self.dtype.itemsize)
         return found
+
+    def measure(self, invvar: Tensor) -> None:
+        """Queue the launch that measures the spread; it is prepared once for each number of rows."""
+        home, rows = TorchHome(self.device), invvar.numel()
+        if self.measuring is None or self.measuring[0] != rows:
+            given = home.operand(invvar, (rows,)), self.eps, home.operand(self.spread, (1,))
+            self.measuring = rows, launch_spread(prepare, *given)
+            self.measuring[1].patches = ((self.measuring[1].slots[0], 0, 0),)  # each call has an invvar of its own
+        self.measuring[1](home.stream, [invvar.data_ptr()])
 
     def warn(self, name: str | None = None) -> None:
         """Warn of columns that found no slot in a CUDA graph since the last warning."""
@@ -124,9 +134,8 @@ def columns_at_risk(invvar: Tensor, output_dtype: torch.dtype, eps: float, owner
     if torch.cuda.is_current_stream_capturing():
         return _listed_in_graph(norm, owners)
     if norm.hidden and norm.measured != _Steps.count:
-        norm.measured, home = _Steps.count, TorchHome(norm.device)
-        rows = home.operand(invvar, (invvar.numel(),))
-        launch_spread(home.launch, rows, norm.eps, home.operand(norm.spread, (1,)))
+        norm.measured = _Steps.count
+        norm.measure(invvar)
     changed = norm.version != sum([0 if one is None else one._version for one in owners])
     if norm.step != _Steps.count or changed or norm.graphs != norm.numbers[2]:
         again = norm.step >= 0 and in_a_backward()  # a checkpoint's second forward saves what its first has saved

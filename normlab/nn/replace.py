@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize
 
 from normlab.nn import checks
 from normlab.nn.comparing import chosen
-from normlab.nn.dtypes import Rule
+from normlab.nn.dtypes import RMS_NORM_RULE, Rule
 from normlab.nn.family import modules as family
 from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm
 from normlab.nn.report import Report
@@ -157,7 +157,7 @@ def _made(old: Any, plans: list[Plan], memory_efficient: MemoryEfficient, choice
         return obstacle
     if not plans:
         return _unrecognised(old)
-    choice: Choice = plans[0], "torch"
+    choice: Choice = plans[0], RMS_NORM_RULE if plans[0].own is FusedRMSNorm else "torch"
     if type(old) not in ROWS and type(old) not in FAMILY:
         key = _key(old)
         if key not in choices:

@@ -320,6 +320,27 @@ def test_parameters_in_one_storage_are_told_apart(gpu):
     assert is_exact(norm) == 0
 
 
+def test_rows_of_a_table_are_told_apart(gpu):
+    table = torch.ones(2, COLUMNS)
+    table[0, 3:7] = 0
+    norms = [norm_of(nn.FusedRMSNorm) for _ in table]
+    for norm, row in zip(norms, table, strict=True):
+        norm.weight = torch.nn.Parameter(row)
+    assert [is_exact(norm) for norm in norms] == [4, 0]
+
+
+def test_a_weight_that_autocast_rounds_to_float16_has_columns_at_risk_that_it_has_not_in_float32(gpu):
+    norm = norm_of(nn.FusedRMSNorm)
+    norm.eps = 1e-12
+    with torch.no_grad():
+        norm.weight[:3] = 1e-5  # subnormal in float16
+    x = torch.randn(2, COLUMNS, requires_grad=True)
+    for _ in range(2):
+        assert norm(x).grad_fn.saved_tensors[4] is None
+        with torch.autocast("cpu", torch.float16):
+            assert norm(x).grad_fn.saved_tensors[4].tolist() == [0, 1, 2]
+
+
 def test_parameters_as_autocast_rounds_them_are_counted_once_after_each_step(gpu):
     norm = norm_of()
     for _ in range(2):

@@ -49,7 +49,7 @@ def build(dtype: Any) -> Any:
     return measure_spread
 
 
-def launch_spread(launch: Any, invvar: Any, eps: Any, spread: Any) -> None:
-    """Queue the kernel. eps: a NumPy scalar in accumulator precision."""
+def launch_spread(launch: Any, invvar: Any, eps: Any, spread: Any) -> Any:
+    """Queue the kernel, or whatever else `launch` does with it. eps: a NumPy scalar in accumulator precision."""
     threads = min(MAX_THREADS, whole_warps(invvar.shape[0]))
-    launch(build(eps.dtype), 1, threads, invvar, eps, eps.dtype.type(1), spread)
+    return launch(build(eps.dtype), 1, threads, invvar, eps, eps.dtype.type(1), spread)

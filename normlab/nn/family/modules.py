@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.fx import Proxy, Tracer
 
 from normlab.nn import functional as rows
+from normlab.nn.dtypes import RMS_NORM_RULE
 from normlab.nn.family import functional
 from normlab.nn.overrides import cannot_be_scripted, leaf
 
@@ -141,4 +142,4 @@ class RMSNorm(torch.nn.RMSNorm):
         if type(input) is not Tensor and (node := leaf(self, RMSNorm.forward, input)) is not None:
             return node
         shape, eps = self.normalized_shape, self.eps
-        return rows.norm(rows.rms_norm, input, shape, self.weight, None, eps, False, rms=True, rule="torch")
+        return rows.norm(rows.rms_norm, input, shape, self.weight, None, eps, False, rms=True, rule=RMS_NORM_RULE)
