@@ -336,9 +336,11 @@ def test_a_weight_that_autocast_rounds_to_float16_has_columns_at_risk_that_it_ha
         norm.weight[:3] = 1e-5  # subnormal in float16
     x = torch.randn(2, COLUMNS, requires_grad=True)
     for _ in range(2):
-        assert norm(x).grad_fn.saved_tensors[4] is None
+        output = norm(x)
+        assert output.grad_fn.saved_tensors[4] is None
         with torch.autocast("cpu", torch.float16):
-            assert norm(x).grad_fn.saved_tensors[4].tolist() == [0, 1, 2]
+            output = norm(x)
+            assert output.grad_fn.saved_tensors[4].tolist() == [0, 1, 2]
 
 
 def test_parameters_as_autocast_rounds_them_are_counted_once_after_each_step(gpu):
