@@ -79,11 +79,22 @@ def exact_norm(
     own_bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(output, invvar, columns, values): the last two are x̂ of the columns at risk, as `normlab.keeping.Kept`."""
+    output, invvar, kept = _exact(x, normalized_shape, weight, bias, eps, rms, (own_weight, own_bias))
+    return output, invvar, kept.columns.clone(), kept.values  # other forwards have the same list of columns
+
+
+def _exact(
+    x: Tensor, normalized_shape: list[int], weight: Parameter, bias: Parameter, eps: float, rms: bool, owners: Owners
+) -> tuple[Tensor, Tensor, Kept]:
+    """Return the output, invvar and what is kept."""
     shape, run = tuple(normalized_shape), engines.chosen(x)
     output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
-    columns = run.columns_at_risk(invvar, output, shape, weight, bias, eps, (own_weight, own_bias))
-    values = run.keep(x, mean, invvar, shape, weight, bias, eps, columns)
-    return output, invvar.reshape(x.shape[: x.dim() - len(shape)]), columns.clone(), values
+    columns = run.columns_at_risk(invvar, output, shape, weight, bias, eps, owners)
+    if columns.shape[0]:
+        values = run.keep(x, mean, invvar, shape, weight, bias, eps, columns)
+    else:
+        values = output.new_empty((invvar.numel(), 0))
+    return output, invvar.reshape(x.shape[: x.dim() - len(shape)]), Kept(columns, values)
 
 
 @torch.library.custom_op("normlab::exact_norm_held", mutates_args=())
@@ -98,9 +109,9 @@ def exact_norm_held(
     own_bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(output, invvar, handle): of the handle hangs x̂ of the columns at risk, a `normlab.keeping.Kept`."""
-    output, invvar, *kept = exact_norm(x, normalized_shape, weight, bias, eps, rms, own_weight, own_bias)
+    output, invvar, kept = _exact(x, normalized_shape, weight, bias, eps, rms, (own_weight, own_bias))
     handle: Any = torch.empty(1, device="cpu")  # on the host: what touches it is not put into a CUDA graph
-    handle.untyped_storage().kept = Kept(*kept)
+    handle.untyped_storage().kept = kept
     return output, invvar, handle
 
 

@@ -146,6 +146,25 @@ def test_compile_keeps_the_operators_in_both_graphs_and_shapes_dynamic(kind, mem
     assert graphs == [[forward] * 2, [backward] * 2]  # and no more: nothing was compiled again
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_handle_may_stay_on_the_host_but_not_be_copied(backend):
+    plain, x = model(nn.FusedRMSNorm, "exact"), torch.randn(3, 8)
+    compiled = torch.compile(plain, backend=backend, fullgraph=True)
+    with torch.autograd.graph.save_on_cpu():
+        for one, other in zip(gradients(compiled, x), gradients(plain, x), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    copied = torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda saved: saved)
+    with copied, pytest.raises(RuntimeError, match="got a copy of its handle in the backward"):
+        gradients(compiled, x)
+
+
+def test_a_second_derivative_of_a_compiled_exact_norm_is_refused():
+    norm, x = nn.FusedRMSNorm(8, memory_efficient="exact"), torch.randn(3, 8, requires_grad=True)
+    output = torch.compile(norm, backend="eager")(x)
+    with pytest.raises(NotImplementedError, match="has no second derivatives: use memory_efficient=False"):
+        torch.autograd.grad(output.sum(), x, create_graph=True)
+
+
 def test_compile_traces_every_functional():
     x, weight, bias = torch.randn(4, 8), torch.randn(8, requires_grad=True), torch.randn(8, requires_grad=True)
 
