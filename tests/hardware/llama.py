@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from normlab.bench.machine import provenance
 from normlab.nn import replace_norms
@@ -25,6 +24,8 @@ BATCH, LENGTH, VOCABULARY = 4, 2048, 32000
 
 def trained(mode: Any, compiled: bool) -> Callable[[], None]:
     """A step of training of a new model, its norms replaced unless mode is None."""
+    from transformers import LlamaConfig, LlamaForCausalLM  # which tests, that only collect this file, do without
+
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=2048, intermediate_size=5632, num_hidden_layers=8, num_attention_heads=16,
