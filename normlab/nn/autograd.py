@@ -58,7 +58,8 @@ class Norm(torch.autograd.Function):
                 values = run.keep(x, mean, invvar, shape, weight, bias, eps, columns)
         ctx.how = run, (x.dtype, shape, eps, rms, memory_efficient)
         if not memory_efficient:
-            ctx.save_for_backward(x, invvar, weight, bias, None, None, mean)
+            # In another order than below: a checkpoint whose second run saves another one of them notices the shape.
+            ctx.save_for_backward(invvar, x, weight, bias, None, None, mean)
             return (output,)
         ctx.save_for_backward(output, invvar, weight, bias, columns, values, None)
         return (output, invvar) if values is None else (output, invvar, values)
@@ -69,8 +70,9 @@ class Norm(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         """Return the gradients of x, weight and bias."""
         run, how = ctx.how
-        tensors = ctx.saved_tensors
+        first, second, *others = ctx.saved_tensors
         dtype, shape, eps, rms, memory_efficient = how
+        tensors = (first, second, *others) if memory_efficient else (second, first, *others)
         looks_on: str | None = "all"
         if grad_output is not None and grad_invvar is None and grad_values is None:
             looks_on = onlooker(grad_output)

@@ -1,14 +1,16 @@
 """The exact mode on a GPU: which columns to keep, counted once after each optimizer step.
 
 One rule: the columns at risk depend on the parameters alone, which change at optimizer steps. So they are counted once
-after each step, and the first forward that needs the count waits for it. That forward queues one launch, which lists
-the columns of all known norms of its GPU; every other forward compares two integers. It also counts where a
-parameter's version or storage shows that something else has changed it. A write through `.data` that no step follows
-shows nowhere: call `recount`. What was counted hangs on the storage of the weight (of the bias, without a weight).
+after each step, and the first forward that needs the count waits for it. That forward queues one launch for each kind
+of norms, which lists the columns of all norms that were last used on its stream; other forwards compare a few integers.
+A forward also counts where a parameter's version, storage or stream is another one. A write that PyTorch's version
+counters do not show, and that no step follows, shows nowhere: call `recount`. What was counted hangs on the storage of
+the weight (of the bias, without a weight).
 
 While a CUDA graph is captured the host cannot wait. The graph then lists the columns in each replay, into HEADROOM
-times as many slots as there were columns at risk, and counts those that found none. The next eager forward of the norm,
-or `recount`, warns of them.
+times as many slots as were at risk when they were last counted, and counts those that found none. The next eager
+forward of the norm, or `recount`, warns of them. Replays may step an optimizer, which the host does not see: a norm
+that was captured is counted in each of its eager forwards.
 
 One input beside the parameters: the spread of x̂ (`normlab.kernels.exact.spread`), small where the rows of x vary by
 less than sqrt(eps). Each norm measures it in its first forward after a step, for the next count.
@@ -19,9 +21,9 @@ Called by `normlab.nn.launched`.
 import gc
 import warnings
 import weakref
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from threading import RLock
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from threading import RLock, Thread
 from typing import Any
 
 import numpy as np
@@ -36,7 +38,7 @@ from normlab.kernels.exact.choose import launch_choice
 from normlab.kernels.exact.risk import limits
 from normlab.kernels.exact.spread import launch_spread
 from normlab.kernels.exact.survey import Asked, launch_survey, tabulate
-from normlab.nn.private import in_a_backward
+from normlab.nn.private import in_a_recomputation
 from normlab.nn.shapes import Owners
 
 HEADROOM = 2  # slots in a CUDA graph for each column at risk at its capture
@@ -57,7 +59,7 @@ register_optimizer_step_post_hook(_after_step)
 class Norm:
     """The columns at risk of one norm, as last counted. It keeps no memory of the parameters alive.
 
-    columns: (count,), int32. step, version, graphs: of optimizers, parameters and replays, when they were counted.
+    columns: (count,), int32. seen: step, stream and the parameters' identities and versions when they were counted.
     """
 
     def __init__(self, owners: Owners, output_dtype: str, statistics: str, eps: float):
@@ -65,6 +67,7 @@ class Norm:
         self.storages = [weakref.ref(one.untyped_storage()) for one in given]
         self.offsets = [one.storage_offset() for one in given]
         self.counters = [_version_counter(one) for one in given]
+        self.ids = [id(one) for one in given]
         self.n2, self.device = given[0].numel(), given[0].device
         self.dtype = FLOATS[str(given[0].dtype).removeprefix("torch.")]
         self.eps = arguments.rounded_eps(eps, statistics)
@@ -75,29 +78,37 @@ class Norm:
         self.tally = torch.zeros(3, dtype=torch.int64, device="cpu", pin_memory=self.device.type == "cuda")
         self.numbers = self.tally.numpy().data  # `choose_columns`'s counts in CUDA graphs, read without waiting
         self.columns = torch.empty(0, dtype=torch.int32, device=self.device)
-        self.step = self.version = self.measured = -1
-        self.graphs = self.told = 0
+        self.seen: tuple | None = None
+        self.at: list[int] | None = None  # the parameters' addresses when they were last counted
+        self.alone = self.captured = False  # alone: its parameters may be there or not, so that only its forward counts
+        self.measured, self.told = -1, 0
         self.measuring: tuple[int, Launch] | None = None  # for so many rows
-        self.survey: _Survey | None = None  # that was made for this norm and others, and may be launched again
+        self.stream = TorchHome(self.device).stream
 
     def addresses(self) -> list[int] | None:
         """Return where the parameters lie; None if their memory is gone, or given away for a while as FSDP does."""
-        found = []
+        size, found = self.dtype.itemsize, []
         for reference, offset in zip(self.storages, self.offsets, strict=True):
             storage = reference()
-            if storage is None or storage.nbytes() < (offset + self.n2) * self.dtype.itemsize:
-                return None
-            found.append(storage.data_ptr() + offset * self.dtype.itemsize)
-        return found
+            if storage is not None and storage.nbytes() >= (offset + self.n2) * size:
+                found.append(storage.data_ptr() + offset * size)
+        there = found if len(found) == len(self.storages) else None
+        self.alone |= there is None or (self.at is not None and there != self.at)
+        self.at = there
+        return there
+
+    def versions(self) -> tuple:
+        """Return the parameters' identities and versions."""
+        return *self.ids, *[one._version for one in self.counters]
 
     def measure(self, invvar: Tensor) -> None:
         """Queue the launch that measures the spread; it is prepared once for each number of rows."""
-        home, rows = TorchHome(self.device), invvar.numel()
-        if self.measuring is None or self.measuring[0] != rows:
-            given = home.operand(invvar, (rows,)), self.eps, home.operand(self.spread, (1,))
-            self.measuring = rows, launch_spread(prepare, *given)
-            self.measuring[1].patches = ((self.measuring[1].slots[0], 0, 0),)  # each call has an invvar of its own
-        self.measuring[1](home.stream, [invvar.data_ptr()])
+        home, rows, measuring = TorchHome(self.device), invvar.numel(), self.measuring
+        if measuring is None or measuring[0] != rows:
+            launch = launch_spread(prepare, home.operand(invvar, (rows,)), self.eps, home.operand(self.spread, (1,)))
+            launch.patches = ((launch.slots[0], 0, 0),)  # each call has an invvar of its own
+            self.measuring = measuring = rows, launch
+        measuring[1](home.stream, [invvar.data_ptr()])
 
     def warn(self, name: str | None = None) -> None:
         """Warn of columns that found no slot in a CUDA graph since the last warning."""
@@ -105,15 +116,17 @@ class Norm:
         if lost:
             warnings.warn(
                 f"{name or _name_of(self)}: in replays of a CUDA graph {lost} columns at risk found no slot (of "
-                f"{HEADROOM} for each column that was at risk at its capture, at least {GRAIN}). They were recomputed "
-                'as with memory_efficient=True, not "exact". Capture the graph again.',
+                f"{HEADROOM} for each column that was at risk before its capture, at least {GRAIN}). They were "
+                'recomputed as with memory_efficient=True, not "exact". Capture the graph again.',
                 RuntimeWarning,
                 stacklevel=2,
             )
 
 
 _known: "weakref.WeakSet[Norm]" = weakref.WeakSet()
-_lock = RLock()
+_captured: list[Norm] = []  # for good: a graph writes into their memory as long as it lives
+_surveys: dict[tuple, "_Survey"] = {}  # the latest of each kind of norms
+_lock = RLock()  # of these; never held while the host waits
 
 
 def takes(output: Tensor, owners: Owners) -> bool:
@@ -131,47 +144,63 @@ def columns_at_risk(invvar: Tensor, output_dtype: torch.dtype, eps: float, owner
         RuntimeError: a CUDA graph is being captured, and nothing has been counted yet.
     """
     norm = _norm_of(owners, output_dtype, invvar.dtype, eps)
-    if torch.cuda.is_current_stream_capturing():
-        return _listed_in_graph(norm, owners)
+    if norm is None or torch.cuda.is_current_stream_capturing():
+        return _listed_in_graph(norm, invvar, owners)
+    stream = TorchHome(norm.device).stream
     if norm.hidden and norm.measured != _Steps.count:
-        norm.measured = _Steps.count
         norm.measure(invvar)
-    changed = norm.version != sum([0 if one is None else one._version for one in owners])
-    if norm.step != _Steps.count or changed or norm.graphs != norm.numbers[2]:
-        again = norm.step >= 0 and in_a_backward()  # a checkpoint's second forward saves what its first has saved
-        if not again:
-            _count(norm.device)
+        norm.measured = _Steps.count
+    given = [one for one in owners if one is not None]
+    now = _Steps.count, stream, *[id(one) for one in given], *[one._version for one in given]
+    if norm.captured or (now != norm.seen and not (norm.seen and in_a_recomputation())):
+        norm.stream = stream
+        if norm.ids != [id(one) for one in given]:  # another parameter in the same memory, with versions of its own
+            norm.ids, norm.counters = [id(one) for one in given], [_version_counter(one) for one in given]
+        _count(norm)
     return norm.columns
 
 
 def recount(model: torch.nn.Module) -> None:
     """Count the columns at risk of a model's norms anew in their next forward; warn of those that CUDA graphs lost.
 
-    Call it after parameters were written to through `.data`, unless an optimizer's step follows. Waits for the GPU.
+    Call it after writes that PyTorch's version counters do not show (through `.data`, by a collective or by a kernel of
+    your own), unless an optimizer's step follows. Waits for the GPU.
     """
     _Steps.count += 1
-    for name, parameter in model.named_parameters():
-        for norm in getattr(parameter.untyped_storage(), "normlab_exact", {}).values():
+    for name, storage in _storages(model):
+        for norm in getattr(storage, "normlab_exact", {}).values():
             torch.cuda.synchronize(norm.device)
             norm.warn(name)
 
 
-def _norm_of(owners: Owners, output_dtype: torch.dtype, statistics: torch.dtype, eps: float) -> Norm:
-    """Return what is known of these parameters, which hangs on the storage of the first."""
+def _norm_of(owners: Owners, output_dtype: torch.dtype, statistics: torch.dtype, eps: float) -> Norm | None:
+    """Return what is known of these parameters, which hangs on the storage of the first; None in a graph's capture."""
     weight, bias = owners
     first: Any = bias if weight is None else weight
-    storage = first.untyped_storage()
+    storage, other = first.untyped_storage(), None if bias is None else bias.untyped_storage()
     if not hasattr(storage, "normlab_exact"):
         storage.normlab_exact = {}
-    other = None if bias is None else bias.storage_offset()
-    key = first.storage_offset(), first.numel(), weight is None, other, output_dtype, eps
+    place = (
+        first.storage_offset(),
+        first.numel(),
+        weight is None,
+        id(other),
+        0 if bias is None else bias.storage_offset(),
+    )
+    key = *place, first.dtype, output_dtype, eps
     norm = storage.normlab_exact.get(key)
-    if norm is None or (bias is not None and norm.storages[-1]() is not bias.untyped_storage()):
-        output_name, statistics_name = (str(dtype).removeprefix("torch.") for dtype in (output_dtype, statistics))
-        norm = Norm(owners, output_name, statistics_name, eps)
+    if norm is not None and (other is None or norm.storages[-1]() is other):
+        return norm
+    if torch.cuda.is_current_stream_capturing():
+        return None
+    output_name, statistics_name = (str(dtype).removeprefix("torch.") for dtype in (output_dtype, statistics))
+    norm = Norm(owners, output_name, statistics_name, eps)
+    with _lock:
+        gone = [one for one, old in storage.normlab_exact.items() if None in [part() for part in old.storages]]
+        for one in gone:  # whose bias is gone
+            del storage.normlab_exact[one]
         storage.normlab_exact[key] = norm
-        with _lock:
-            _known.add(norm)
+        _known.add(norm)
     return norm
 
 
@@ -180,88 +209,102 @@ def _version_counter(parameter: Tensor) -> Tensor:
 
     Inside a custom operator `detach` gives a counter of its own, so it is called in a thread, which is outside.
     """
-    with ThreadPoolExecutor(1) as outside:
-        counter = outside.submit(parameter.detach).result()
-    counter.data = torch.empty(0, dtype=counter.dtype, device=counter.device)
-    return counter
+    found: list[Tensor] = []
+    outside = Thread(target=lambda: found.append(parameter.detach()))
+    outside.start()
+    outside.join()
+    found[0].data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
+    return found[0]
 
 
-def _count(device: torch.device) -> None:
-    """List the columns at risk of all known norms of a GPU: one launch for each kind of norms, and one wait."""
+def _count(wanted: Norm) -> None:
+    """List the columns at risk of all norms on this one's stream: one launch for each kind of norms, and one wait."""
     with _lock:
         step = _Steps.count
         kinds: dict[tuple, list[tuple[Norm, list[int]]]] = {}
-        for norm in _known:
-            addresses = norm.addresses() if norm.device == device else None
-            if addresses is not None:
-                kinds.setdefault(norm.kind, []).append((norm, addresses))
-        before = {norm: (sum(one._version for one in norm.counters), norm.numbers[2]) for norm in _known}
+        seen: dict[Norm, tuple] = {}
+        for norm in [wanted, *_known]:
+            same = norm.device == wanted.device and norm.stream == wanted.stream
+            if norm in seen or not same or (norm is not wanted and (norm.alone or norm.captured)):
+                continue
+            addresses = norm.addresses()
+            if addresses is None or (norm is not wanted and norm.alone):
+                continue
+            seen[norm] = step, norm.stream, *norm.versions()
+            if norm is wanted or norm.seen != seen[norm]:  # others keep their lists until a step or a change
+                kinds.setdefault((norm.device, norm.kind), []).append((norm, addresses))
         launched = []
-        for norms in kinds.values():
-            first = norms[0][0]
-            if first.survey is None or first.survey.norms != norms:
-                first.survey = _Survey(norms)
-            launched.append((first.survey, first.survey()))
-        torch.cuda.current_stream(device).synchronize()
-        for survey, lists in launched:
-            for (norm, _), columns, count in zip(survey.norms, lists, survey.counts.tolist(), strict=True):
-                norm.columns = columns[:count]
-                norm.version, norm.graphs, norm.step = *before[norm], step
-                if norm.numbers[1] != norm.told:
-                    norm.warn()
+        for kind, norms in kinds.items():
+            if kind not in _surveys or _surveys[kind].norms != norms:
+                _surveys[kind] = _Survey(norms)
+            launched.append((norms, *_surveys[kind]()))
+    torch.cuda.current_stream(wanted.device).synchronize()
+    for norms, lists, counts in launched:
+        for (norm, _), columns, count in zip(norms, lists, counts.tolist(), strict=True):
+            norm.columns, norm.seen = columns[:count], seen[norm]
+            if norm.numbers[1] != norm.told:
+                norm.warn()
 
 
 class _Survey:
-    """A launch that lists the columns of norms of one kind, prepared for parameters at these addresses.
-
-    counts: how many columns the norms have, in pinned memory.
-    """
+    """A launch that lists the columns of norms of one kind, prepared for parameters at these addresses."""
 
     def __init__(self, norms: list[tuple[Norm, list[int]]]):
         self.norms, first = norms, norms[0][0]
         self.home, self.sizes = TorchHome(first.device), [norm.n2 for norm, _ in norms]
         asked = [Asked(norm.n2, at[0], at[-1], norm.spread.data_ptr()) for norm, at in norms]
         table, memory, spreads = tabulate(asked, first.dtype, first.eps.dtype, self.home.index)
-        self.counts = torch.empty(len(norms), dtype=torch.int64, device="cpu", pin_memory=first.device.type == "cuda")
-        counts = DeviceArray(self.counts.data_ptr(), (len(norms),), table.dtype, self.home.index, self.counts)
         self.table = self.home.operand(torch.from_numpy(table).to(first.device), table.shape)  # kept for the launches
         weights, biases = (memory if has else None for has in first.kind[-2:])
-        columns = self.home.empty((sum(self.sizes),), np.dtype(np.int32))
+        columns, counts = (self.home.empty((1,), np.dtype(name)) for name in ("int32", "int64"))
+        columns, counts = columns._replace(shape=(sum(self.sizes),)), counts._replace(shape=(len(norms),))
         self.launch = launch_survey(
             prepare, self.table, max(self.sizes), weights, biases, spreads, first.limits, columns, counts
         )
-        self.launch.patches = ((self.launch.slots[-2], 0, 0),)  # each call has columns of its own
+        self.launch.patches = tuple((slot, result, 0) for result, slot in enumerate(self.launch.slots[-2:]))
 
-    def __call__(self) -> Sequence[Tensor]:
-        """Queue the launch on torch's current stream; return what it writes: the columns of each norm, n2 slots."""
-        columns = torch.empty(sum(self.sizes), dtype=torch.int32, device=self.home.device)
-        self.launch(TorchHome(self.home.device).stream, [columns.data_ptr()])
-        return columns.split(self.sizes)
+    def __call__(self) -> tuple[Sequence[Tensor], Tensor]:
+        """Queue the launch; return what it writes: the columns of each norm, n2 slots, and counts in pinned memory."""
+        device = self.home.device
+        columns = torch.empty(sum(self.sizes), dtype=torch.int32, device=device)
+        counts = torch.empty(len(self.sizes), dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
+        self.launch(TorchHome(device).stream, [columns.data_ptr(), counts.data_ptr()])
+        return columns.split(self.sizes), counts
 
 
-def _listed_in_graph(norm: Norm, owners: Owners) -> Tensor:
+def _listed_in_graph(norm: Norm | None, invvar: Tensor, owners: Owners) -> Tensor:
     """Let a CUDA graph list the columns in each replay, in slots that its capture makes."""
-    if norm.step < 0:
+    if norm is None or norm.seen is None:
         raise RuntimeError(
             'memory_efficient="exact" has to count the columns at risk of new parameters, which a CUDA graph cannot '
             "wait for: run the norm once before the capture"
         )
+    norm.captured = True
+    _captured.append(norm)
     home, slots = TorchHome(norm.device), max(1, -(-HEADROOM * len(norm.columns) // GRAIN)) * GRAIN
     columns = torch.empty(slots, dtype=torch.int32, device=norm.device)
+    if 2 * slots > norm.n2:
+        return columns  # so many that the input is saved
     weight, bias = (home.operand(one, (norm.n2,)) for one in owners)
     tally = DeviceArray(norm.tally.data_ptr(), (3,), np.dtype(np.int64), home.index, norm.tally)  # in pinned memory
     spread, listed = home.operand(norm.spread, (1,)), home.operand(columns, (slots,))
+    launch_spread(home.launch, home.operand(invvar, (invvar.numel(),)), norm.eps, spread)
     launch_choice(home.launch, norm.n2, weight, bias, spread, norm.limits, listed, tally)
     return columns
 
 
+def _storages(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the names and storages of a module's parameters; none of modules and parameters that have none yet."""
+    with suppress(AttributeError):  # a module whose __init__ has not run
+        for name, parameter in module.named_parameters():
+            with suppress(ValueError, RuntimeError, NotImplementedError):  # lazy or sparse
+                yield name, parameter.untyped_storage()
+
+
 def _name_of(norm: Norm) -> str:
     """Return the parameter's name in the largest model that has it: looked for among all objects, for a warning."""
-    names = [
-        name
-        for module in gc.get_objects()
-        if issubclass(type(module), torch.nn.Module)  # isinstance would ask a dead proxy for its class
-        for name, parameter in module.named_parameters()
-        if parameter.untyped_storage() is norm.storages[0]()
-    ]
-    return max(names, key=len, default=f"a norm of {norm.n2} columns")
+    modules = [
+        one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)
+    ]  # isinstance asks dead proxies
+    named = [name for one in modules for name, storage in _storages(one) if storage is norm.storages[0]()]
+    return max(named, key=len, default=f"a norm of {norm.n2} columns")

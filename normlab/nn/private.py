@@ -41,6 +41,7 @@ _unwrapped = _found("_C._functorch.get_unwrapped", lambda tensor: tensor)
 # torch.export makes fake tensors too, but of a whole program.
 FakeTensorMode: Any = _found("_subclasses.FakeTensorMode", None)
 any_autocast: Callable[[], bool] = _found("_C._is_any_autocast_enabled", lambda: True)
+_saving_hooks = _found("_C._autograd._top_saved_tensors_default_hooks", lambda ignore: None)
 _graph_task: Callable[[], int] = _found("_C._current_graph_task_id", lambda: -1)
 
 
@@ -82,9 +83,12 @@ def vmap_levels(tensor: Tensor) -> set[int]:
     return levels
 
 
-def in_a_backward() -> bool:
-    """Return True while autograd runs a backward, which a checkpoint's second forward is part of."""
-    return _graph_task() >= 0
+def in_a_recomputation() -> bool:
+    """Return True while a backward runs a checkpointed forward again: the non-reentrant kind, which has hooks.
+
+    A reentrant one has saved nothing in its first run, so that its second run need not save the same.
+    """
+    return _graph_task() >= 0 and _saving_hooks(True) is not None
 
 
 def onlooker(gradient: Tensor) -> Literal["graph", "all"] | None:

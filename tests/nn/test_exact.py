@@ -47,7 +47,7 @@ class Capture:
 def gpu(monkeypatch):
     """A fake GPU, where CPU tensors lie. `gpu.waits`: of how many norms each count took in; `gpu.capture`."""
     library = fake_driver(monkeypatch)
-    fake_home(monkeypatch)
+    library.torch = fake_home(monkeypatch)
     library.capture = Capture(library)
     library.waits = []
     launch = exact._Survey.__call__
@@ -60,7 +60,8 @@ def gpu(monkeypatch):
     monkeypatch.setattr(
         exact, "takes", lambda output, owners: all(one is None or one.is_contiguous() for one in owners)
     )
-    monkeypatch.setattr(exact, "_known", weakref.WeakSet())  # of this fake GPU
+    for name, empty in {"_known": weakref.WeakSet(), "_surveys": {}, "_captured": []}.items():  # of this fake GPU
+        monkeypatch.setattr(exact, name, empty)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: library.capture.active)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: None))
@@ -122,7 +123,7 @@ def hidden_step(*norms, change=Hidden.change):
 
 
 def to_risk(*columns):
-    return lambda weight: weight.index_fill_(0, torch.tensor(columns), 0)
+    return lambda weight: weight.index_fill_(0, torch.tensor(columns, dtype=torch.int64), 0)
 
 
 # ---- when it counts --------------------------------------------------------------------------------------------------
@@ -272,21 +273,106 @@ def test_parameters_whose_memory_is_given_away_count_in_their_own_forward(gpu):
         norm.weight.data.copy_(full)
     assert norm.weight._version == version
     assert is_exact(norm) == 1
-    assert gpu.waits == [1, 2, 1, 2]
+    assert gpu.waits == [1, 1, 1, 1]
+
+
+def test_parameters_that_may_be_there_or_not_are_counted_by_their_own_forward_alone(gpu):
+    """FSDP refills a storage ahead of the forward, while others count: it is not to be read before it is full."""
+    norm, other = norm_of(), norm_of()
+    is_exact(norm), is_exact(other)
+    storage, full = norm.weight.untyped_storage(), norm.weight.detach().clone()
+    storage.resize_(0)
+    hidden_step(other)
+    is_exact(other)
+    storage.resize_(full.nbytes)
+    norm.weight.data.zero_()  # not yet full
+    hidden_step(other)
+    is_exact(other)
+    norm.weight.data.copy_(full)
+    assert is_exact(norm) == 0
+
+
+def test_norms_of_another_stream_are_counted_by_their_own_forward(gpu):
+    """Their optimizer's kernels may still be queued there."""
+    norm, other = norm_of(), norm_of()
+    for one, stream in ((norm, 1), (other, 2)):
+        gpu.torch["stream"] = stream
+        is_exact(one)
+    hidden_step(norm, other)
+    is_exact(other)
+    norm.weight.data[:3] = 0  # by a kernel that was queued before the hook
+    gpu.torch["stream"] = 1
+    assert is_exact(norm) == 3
+    gpu.torch["stream"] = 2
+    waits = len(gpu.waits)
+    assert is_exact(norm) == 3
+    assert len(gpu.waits) == waits + 1, "a list belongs to the stream that it was made on"
+
+
+def test_parameters_of_one_memory_have_versions_of_their_own(gpu):
+    one, other = norm_of(nn.FusedRMSNorm), norm_of(nn.FusedRMSNorm)
+    is_exact(one)
+    with torch.no_grad():
+        one.weight.mul_(1.0)
+    is_exact(one)
+    other.weight = torch.nn.Parameter(one.weight.data)
+    with torch.no_grad():
+        while other.weight._version < one.weight._version:
+            other.weight[:4] = 0
+    assert is_exact(other) == 4
+    with torch.no_grad():
+        other.weight[:6] = 0
+    assert is_exact(other) == 6
+
+
+def test_a_weight_shared_by_norms_of_several_biases_waits_once_after_each_step(gpu):
+    norms = [norm_of() for _ in range(3)]
+    for norm in norms[1:]:
+        norm.weight = norms[0].weight
+    for _ in range(2):
+        hidden_step(norms[0])
+        gpu.waits.clear()
+        for norm in norms * 2:
+            is_exact(norm)
+    assert gpu.waits == [3]
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_checkpoint_s_second_forward_saves_what_its_first_has_saved(gpu, reentrant):
     norm, x = norm_of(at_risk=[1]), torch.randn(2, COLUMNS, requires_grad=True)
     is_exact(norm)
-    for between in (lambda: None, lambda: hidden_step(norm)):
+    for step in (False, True):
         output = checkpoint(norm, x, use_reentrant=reentrant)
-        between()
+        if step:
+            hidden_step(norm)
         waits = len(gpu.waits)
         output.sum().backward()
-        assert len(gpu.waits) == waits
+        assert len(gpu.waits) == waits + (reentrant and step)
     hidden_step(norm, change=to_risk(4, 5))
     assert is_exact(norm) == 3
+
+
+def test_a_reentrant_checkpoint_counts_after_each_step(gpu):
+    """Its first run saves nothing, and its second runs inside the backward."""
+    norm, x = norm_of(), torch.randn(2, COLUMNS, requires_grad=True)
+    grad = torch.randn(2, COLUMNS)
+    for columns in ((), (4, 5)):
+        hidden_step(norm, change=to_risk(*columns))
+        norm.weight.grad = None
+        checkpoint(norm, x, use_reentrant=True).backward(grad)
+        saving = copy.deepcopy(norm)
+        saving.memory_efficient = False
+        want = torch.autograd.grad(saving(x), saving.weight, grad)[0]
+        torch.testing.assert_close(norm.weight.grad, want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_checkpoint_whose_second_run_saves_another_tensor_is_told(gpu):
+    norm, x = norm_of(), torch.randn(2, COLUMNS, requires_grad=True)
+    is_exact(norm)
+    output = checkpoint(norm, x, use_reentrant=False)
+    norm.memory_efficient = False  # as where more than half of the columns have come to risk
+    with pytest.raises(torch.utils.checkpoint.CheckpointError, match="different metadata"):
+        output.sum().backward()
 
 
 def test_norms_that_share_a_weight_have_columns_of_their_own(gpu):
@@ -360,7 +446,10 @@ def test_what_was_counted_goes_with_the_parameters(gpu):
     known, storage = weakref.ref(next(iter(exact._known))), weakref.ref(norm.weight.untyped_storage())
     del norm
     gc.collect()
-    assert (known(), storage()) == (None, None)
+    assert storage() is None
+    is_exact(norm_of())
+    gc.collect()
+    assert known() is None, "the next count's launch is another one"
 
 
 def test_copies_and_files_do_not_take_along_what_was_counted(gpu):
@@ -431,6 +520,60 @@ def test_what_a_graph_had_no_slot_for_is_told_once_with_the_norm_s_name(gpu, tol
         warnings.simplefilter("error")
         assert is_exact(model[1]) == 20, "the eager forward after a replay counts again"
     del graph  # whose memory a replay writes to
+
+
+def test_a_replay_measures_the_spread_of_its_own_rows(gpu):
+    norm = norm_of()
+    with torch.no_grad():
+        norm.bias.fill_(4)
+    is_exact(norm)
+    x = torch.randn(2, COLUMNS)
+    with gpu.capture:
+        output = norm(x.requires_grad_())
+    columns = output.grad_fn.saved_tensors[4]
+    gpu.capture.replay()
+    assert columns.tolist() == [-1] * 8
+    (norm_state,) = exact._known
+    norm_state.spread.fill_(2.0**-9)  # what rows of a small spread leave there
+    assert [kernel.py_func.__name__ for kernel, *_ in gpu.capture.launched].count("measure_spread") == 1
+
+
+def test_what_a_graph_lists_lives_as_long_as_the_process(gpu):
+    norm = norm_of()
+    is_exact(norm)
+    graph = captured(gpu, norm)
+    (known,) = exact._known
+    tally = weakref.ref(known.tally)
+    norm.bias = torch.nn.Parameter(norm.bias.detach().clone())
+    is_exact(norm)
+    del known
+    gc.collect()
+    assert tally() is not None
+    del graph
+
+
+def test_a_norm_that_was_captured_counts_in_each_eager_forward(gpu):
+    """A replay may step its optimizer, of which the host learns nothing before the GPU is there."""
+    norm = norm_of()
+    is_exact(norm)
+    graph = captured(gpu, norm)
+    for columns in (1, 2):
+        norm.weight.data[:columns] = 0  # by a replay
+        assert is_exact(norm) == columns
+    del graph
+
+
+def test_a_warning_finds_its_name_among_models_without_parameters_yet(gpu):
+    lazy = torch.nn.LazyLinear(3), torch.nn.Module.__new__(torch.nn.Linear)
+    model = torch.nn.Sequential(torch.nn.LazyLinear(3), norm_of())
+    is_exact(model[1])
+    graph = captured(gpu, model[1])
+    model[1].weight.data[:20] = 0
+    gpu.capture.replay()
+    with pytest.warns(RuntimeWarning, match=r"1\.weight: in replays"):
+        is_exact(model[1])
+    nn.recount(model)
+    del graph, lazy
 
 
 def test_a_capture_of_new_parameters_says_what_to_do(gpu):
