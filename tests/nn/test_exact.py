@@ -538,18 +538,33 @@ def test_a_replay_measures_the_spread_of_its_own_rows(gpu):
     assert [kernel.py_func.__name__ for kernel, *_ in gpu.capture.launched].count("measure_spread") == 1
 
 
-def test_what_a_graph_lists_lives_as_long_as_the_process(gpu):
+def test_a_graph_of_a_norm_with_many_columns_at_risk_saves_the_input_and_loses_nothing(gpu):
+    norm = norm_of(at_risk=range(20))
+    is_exact(norm)
+    columns, output = captured(gpu, norm)
+    assert columns is None
+    norm.weight.data.zero_()
+    gpu.capture.replay()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert is_exact(norm) is None
+    del output
+
+
+def test_what_a_graph_writes_to_lives_as_long_as_the_process(gpu):
     norm = norm_of()
     is_exact(norm)
-    graph = captured(gpu, norm)
+    captured(gpu, norm)
+    gc.collect()
     (known,) = exact._known
     tally = weakref.ref(known.tally)
     norm.bias = torch.nn.Parameter(norm.bias.detach().clone())
-    is_exact(norm)
+    for _ in range(2):
+        hidden_step(norm)
+        is_exact(norm)
     del known
     gc.collect()
     assert tally() is not None
-    del graph
 
 
 def test_a_norm_that_was_captured_counts_in_each_eager_forward(gpu):
