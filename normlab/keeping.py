@@ -8,6 +8,7 @@ Which columns: `normlab.kernels.exact.risk`.
 """
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -103,11 +104,9 @@ def find_columns(invvar: Any, normalized_shape: Any, weight: Any, bias: Any, eps
     home = home_of({"invvar": invvar}, {"weight": weight, "bias": bias})
     _, n2 = arguments.rows_and_columns("output", output, arguments.shape_of(normalized_shape))
     parameters = home.operand(weight, (n2,)), home.operand(bias, (n2,))
-    rows = 1
-    for size in invvar.shape:
-        rows *= size
     eps = arguments.rounded_eps(eps, dtype_name(invvar))
-    found = _columns_at_risk(home, n2, *parameters, home.operand(invvar, (rows,)), eps, dtype_name(output))
+    rows = home.operand(invvar, (prod(invvar.shape),))
+    found = _columns_at_risk(home, n2, *parameters, rows, eps, dtype_name(output))
     return home.give_back(found, found.shape)
 
 

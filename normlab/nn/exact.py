@@ -73,7 +73,8 @@ class Norm:
         self.eps = arguments.rounded_eps(eps, statistics)
         self.limits = limits(self.eps, output_dtype)
         self.kind = self.dtype, self.limits, *[one is not None for one in owners]  # one launch serves all of a kind
-        self.hidden = owners[1] is not None or output_dtype == "float16"  # can a small spread put columns at risk?
+        # Without a bias, a small spread puts columns at risk only where outputs become subnormal.
+        self.needs_spread = owners[1] is not None or output_dtype == "float16"
         self.spread = torch.ones(1, dtype=getattr(torch, statistics), device=self.device)
         self.tally = torch.zeros(3, dtype=torch.int64, device="cpu", pin_memory=self.device.type == "cuda")
         self.numbers = self.tally.numpy().data  # `choose_columns`'s counts in CUDA graphs, read without waiting
@@ -147,7 +148,7 @@ def columns_at_risk(invvar: Tensor, output_dtype: torch.dtype, eps: float, owner
     if norm is None or torch.cuda.is_current_stream_capturing():
         return _listed_in_graph(norm, invvar, owners)
     stream = TorchHome(norm.device).stream
-    if norm.hidden and norm.measured != _Steps.count:
+    if norm.needs_spread and norm.measured != _Steps.count:
         norm.measure(invvar)
         norm.measured = _Steps.count
     given = [one for one in owners if one is not None]
@@ -180,14 +181,8 @@ def _norm_of(owners: Owners, output_dtype: torch.dtype, statistics: torch.dtype,
     storage, other = first.untyped_storage(), None if bias is None else bias.untyped_storage()
     if not hasattr(storage, "normlab_exact"):
         storage.normlab_exact = {}
-    place = (
-        first.storage_offset(),
-        first.numel(),
-        weight is None,
-        id(other),
-        0 if bias is None else bias.storage_offset(),
-    )
-    key = *place, first.dtype, output_dtype, eps
+    offsets = [None if one is None else one.storage_offset() for one in owners]
+    key = *offsets, id(other), first.numel(), first.dtype, output_dtype, eps
     norm = storage.normlab_exact.get(key)
     if norm is not None and (other is None or norm.storages[-1]() is other):
         return norm
@@ -303,8 +298,6 @@ def _storages(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
 
 def _name_of(norm: Norm) -> str:
     """Return the parameter's name in the largest model that has it: looked for among all objects, for a warning."""
-    modules = [
-        one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)
-    ]  # isinstance asks dead proxies
+    modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]  # isinstance wakes proxies
     named = [name for one in modules for name, storage in _storages(one) if storage is norm.storages[0]()]
     return max(named, key=len, default=f"a norm of {norm.n2} columns")

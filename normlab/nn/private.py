@@ -1,4 +1,4 @@
-"""Everything that `normlab.nn` asks of PyTorch without a public name for it, with what holds where PyTorch has it not.
+"""Everything that `normlab.nn` asks of PyTorch by a private name, and what is assumed where PyTorch lacks it.
 
 The public functions that come nearest are named at each. All of these are asked in every call, so that each is the
 quickest way to ask.
@@ -34,12 +34,12 @@ _PRE_DISPATCH = _found("_C.DispatchKey.PreDispatch", None)
 _transforms_active = _found("_C._are_functorch_transforms_active", lambda: False)
 _of_torch_func = _found("_C._functorch.is_functorch_wrapped_tensor", lambda tensor: False)
 _of_grads_batched = _found("_C._functorch.is_legacy_batchedtensor", lambda tensor: False)
-# torch.is_autocast_enabled wants a device type, which takes ten times as long to find.
 _is_vmapped = _found("_C._functorch.is_batchedtensor", lambda tensor: False)
 _level = _found("_C._functorch.maybe_get_level", lambda tensor: None)
 _unwrapped = _found("_C._functorch.get_unwrapped", lambda tensor: tensor)
 # torch.export makes fake tensors too, but of a whole program.
 FakeTensorMode: Any = _found("_subclasses.FakeTensorMode", None)
+# torch.is_autocast_enabled wants a device type, which takes ten times as long to find.
 any_autocast: Callable[[], bool] = _found("_C._is_any_autocast_enabled", lambda: True)
 _saving_hooks = _found("_C._autograd._top_saved_tensors_default_hooks", lambda ignore: None)
 _graph_task: Callable[[], int] = _found("_C._current_graph_task_id", lambda: -1)
