@@ -21,10 +21,10 @@ Called by `normlab.nn.launched`.
 import gc
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from threading import RLock, Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -59,7 +59,8 @@ register_optimizer_step_post_hook(_after_step)
 class Norm:
     """The columns at risk of one norm, as last counted. It keeps no memory of the parameters alive.
 
-    columns: (count,), int32. seen: step, stream and the parameters' identities and versions when they were counted.
+    columns: (count,), int32. seen: step, stream and the parameters' identities and versions when they were counted;
+    empty before.
     """
 
     def __init__(self, owners: Owners, output_dtype: str, statistics: str, eps: float):
@@ -79,28 +80,39 @@ class Norm:
         self.tally = torch.zeros(3, dtype=torch.int64, device="cpu", pin_memory=self.device.type == "cuda")
         self.numbers = self.tally.numpy().data  # `choose_columns`'s counts in CUDA graphs, read without waiting
         self.columns = torch.empty(0, dtype=torch.int32, device=self.device)
-        self.seen: tuple | None = None
-        self.at: list[int] | None = None  # the parameters' addresses when they were last counted
+        self.seen: tuple = ()
+        self.at: list[int] = []  # the parameters' addresses when they were last counted
         self.alone = self.captured = False  # alone: its parameters may be there or not, so that only its forward counts
+        self.place: tuple[_Survey, int] | None = None  # what counts it, and which of its norms this one is
         self.measured, self.told = -1, 0
         self.measuring: tuple[int, Launch] | None = None  # for so many rows
         self.stream = TorchHome(self.device).stream
 
-    def addresses(self) -> list[int] | None:
-        """Return where the parameters lie; None if their memory is gone, or given away for a while as FSDP does."""
+    def addresses(self) -> list[int]:
+        """Return where the parameters lie; [] if their memory is gone, or given away for a while as FSDP does."""
         size, found = self.dtype.itemsize, []
         for reference, offset in zip(self.storages, self.offsets, strict=True):
             storage = reference()
             if storage is not None and storage.nbytes() >= (offset + self.n2) * size:
                 found.append(storage.data_ptr() + offset * size)
-        there = found if len(found) == len(self.storages) else None
-        self.alone |= there is None or (self.at is not None and there != self.at)
+        there = found if len(found) == len(self.storages) else []
+        self.alone |= not there or there != (self.at or there)
         self.at = there
         return there
 
-    def versions(self) -> tuple:
-        """Return the parameters' identities and versions."""
-        return *self.ids, *[one._version for one in self.counters]
+    def used(self, stream: int, given: list[Tensor]) -> None:
+        """Remember the stream, and the parameters: others may lie in the same memory, with versions of their own."""
+        ids = [id(one) for one in given]
+        if (stream, ids) != (self.stream, self.ids):
+            self.place, self.stream = None, stream
+        if ids != self.ids:
+            self.ids, self.counters = ids, [_version_counter(one) for one in given]
+
+    def take(self, made: "Made", number: int) -> None:
+        """Take the list that a survey has made for its norm of this number."""
+        start = made.starts[number]
+        self.columns = made.columns[start : start + made.counts[number]]
+        self.seen = made.step, self.stream, *self.ids, *made.versions[number]
 
     def measure(self, invvar: Tensor) -> None:
         """Queue the launch that measures the spread; it is prepared once for each number of rows."""
@@ -126,7 +138,7 @@ class Norm:
 
 _known: "weakref.WeakSet[Norm]" = weakref.WeakSet()
 _captured: list[Norm] = []  # for good: a graph writes into their memory as long as it lives
-_surveys: dict[tuple, "_Survey"] = {}  # the latest of each kind of norms
+_plans: dict[tuple, list["_Survey"]] = {}  # by device and stream: what counts the norms last used there, a kind each
 _lock = RLock()  # of these; never held while the host waits
 
 
@@ -154,10 +166,13 @@ def columns_at_risk(invvar: Tensor, output_dtype: torch.dtype, eps: float, owner
     given = [one for one in owners if one is not None]
     now = _Steps.count, stream, *[id(one) for one in given], *[one._version for one in given]
     if norm.captured or (now != norm.seen and not (norm.seen and in_a_recomputation())):
-        norm.stream = stream
-        if norm.ids != [id(one) for one in given]:  # another parameter in the same memory, with versions of its own
-            norm.ids, norm.counters = [id(one) for one in given], [_version_counter(one) for one in given]
-        _count(norm)
+        norm.used(stream, given)
+        if norm.place is not None and norm.place[0].made is not None:
+            norm.take(norm.place[0].made, norm.place[1])  # perhaps another norm's forward has had it counted
+        if norm.captured or now != norm.seen:
+            norm.take(*_count(norm))
+        if norm.numbers[1] != norm.told:
+            norm.warn()
     return norm.columns
 
 
@@ -196,6 +211,7 @@ def _norm_of(owners: Owners, output_dtype: torch.dtype, statistics: torch.dtype,
             del storage.normlab_exact[one]
         storage.normlab_exact[key] = norm
         _known.add(norm)
+        _plans.clear()
     return norm
 
 
@@ -212,64 +228,103 @@ def _version_counter(parameter: Tensor) -> Tensor:
     return found[0]
 
 
-def _count(wanted: Norm) -> None:
-    """List the columns at risk of all norms on this one's stream: one launch for each kind of norms, and one wait."""
+def _count(wanted: Norm) -> tuple["Made", int]:
+    """List the columns at risk of all norms on this one's stream: one launch for each kind of norms, and one wait.
+
+    The GPU has nothing to do from the end of the wait to the next launch: so each norm takes its own list later. Return
+    the one made for this norm, and its number there.
+    """
     with _lock:
-        step = _Steps.count
-        kinds: dict[tuple, list[tuple[Norm, list[int]]]] = {}
-        seen: dict[Norm, tuple] = {}
-        for norm in [wanted, *_known]:
-            same = norm.device == wanted.device and norm.stream == wanted.stream
-            if norm in seen or not same or (norm is not wanted and (norm.alone or norm.captured)):
-                continue
-            addresses = norm.addresses()
-            if addresses is None or (norm is not wanted and norm.alone):
-                continue
-            seen[norm] = step, norm.stream, *norm.versions()
-            if norm is wanted or norm.seen != seen[norm]:  # others keep their lists until a step or a change
-                kinds.setdefault((norm.device, norm.kind), []).append((norm, addresses))
-        launched = []
-        for kind, norms in kinds.items():
-            if kind not in _surveys or _surveys[kind].norms != norms:
-                _surveys[kind] = _Survey(norms)
-            launched.append((norms, *_surveys[kind]()))
-    torch.cuda.current_stream(wanted.device).synchronize()
-    for norms, lists, counts in launched:
-        for (norm, _), columns, count in zip(norms, lists, counts.tolist(), strict=True):
-            norm.columns, norm.seen = columns[:count], seen[norm]
-            if norm.numbers[1] != norm.told:
-                norm.warn()
+        surveys = _plans.get((wanted.device, wanted.stream), [])
+        if wanted.place is None or wanted.place[0] not in surveys or not all(survey.stands() for survey in surveys):
+            surveys = _planned(wanted)
+        made = {survey: survey() for survey in surveys}
+        place: Any = wanted.place
+    surveys[0].stream.synchronize()
+    for survey, lists in made.items():
+        survey.made = lists
+    return made[place[0]], place[1]
+
+
+def _planned(wanted: Norm) -> list["_Survey"]:
+    """Return what counts a norm: together with all of its stream, or alone where its parameters come and go.
+
+    So does its first count: in a model's first step the others have just been counted, or are not known yet.
+    """
+    wanted.addresses()
+    if not wanted.seen or wanted.alone or wanted.captured:
+        return [_Survey([wanted])]
+    kinds: dict[tuple, list[Norm]] = {}
+    for norm in _known:
+        here = (norm.device, norm.stream) == (wanted.device, wanted.stream)
+        if here and not norm.captured and not norm.alone and norm.addresses():
+            kinds.setdefault(norm.kind, []).append(norm)
+    surveys = [_Survey(norms) for norms in kinds.values()]
+    _plans[wanted.device, wanted.stream] = surveys
+    return surveys
+
+
+class Made(NamedTuple):
+    """What a launch of a survey has listed.
+
+    step: that it came after. versions: of each norm's parameters. columns: of all norms, int32, where each norm's begin
+    at `starts`. counts: how many each norm has.
+    """
+
+    step: int
+    versions: list[list[int]]
+    columns: Tensor
+    starts: list[int]
+    counts: memoryview
 
 
 class _Survey:
-    """A launch that lists the columns of norms of one kind, prepared for parameters at these addresses."""
+    """A launch that lists the columns of norms of one kind, prepared for parameters at these addresses.
 
-    def __init__(self, norms: list[tuple[Norm, list[int]]]):
-        self.norms, first = norms, norms[0][0]
-        self.home, self.sizes = TorchHome(first.device), [norm.n2 for norm, _ in norms]
-        asked = [Asked(norm.n2, at[0], at[-1], norm.spread.data_ptr()) for norm, at in norms]
+    made: by the latest launch that was waited for.
+    """
+
+    def __init__(self, norms: list[Norm]):
+        self.norms, first = norms, norms[0]
+        self.home, self.stream = TorchHome(first.device), torch.cuda.current_stream(first.device)
+        asked = [Asked(norm.n2, norm.at[0], norm.at[-1], norm.spread.data_ptr()) for norm in norms]
         table, memory, spreads = tabulate(asked, first.dtype, first.eps.dtype, self.home.index)
         self.table = self.home.operand(torch.from_numpy(table).to(first.device), table.shape)  # kept for the launches
+        self.slots, self.starts = int(table[:, 0].sum()), table[:, -1].tolist()
+        self.memory = [(part, _address(part())) for norm in norms for part in norm.storages]
         weights, biases = (memory if has else None for has in first.kind[-2:])
         columns, counts = (self.home.empty((1,), np.dtype(name)) for name in ("int32", "int64"))
-        columns, counts = columns._replace(shape=(sum(self.sizes),)), counts._replace(shape=(len(norms),))
+        columns, counts = columns._replace(shape=(self.slots,)), counts._replace(shape=(len(norms),))
         self.launch = launch_survey(
-            prepare, self.table, max(self.sizes), weights, biases, spreads, first.limits, columns, counts
+            prepare, self.table, int(table[:, 0].max()), weights, biases, spreads, first.limits, columns, counts
         )
         self.launch.patches = tuple((slot, result, 0) for result, slot in enumerate(self.launch.slots[-2:]))
+        self.made: Made | None = None
+        for number, norm in enumerate(norms):
+            norm.place = self, number
 
-    def __call__(self) -> tuple[Sequence[Tensor], Tensor]:
-        """Queue the launch; return what it writes: the columns of each norm, n2 slots, and counts in pinned memory."""
+    def stands(self) -> bool:
+        """Return whether all parameters lie where they lay when this was made."""
+        return all(_address(part()) == address for part, address in self.memory)
+
+    def __call__(self) -> Made:
+        """Queue the launch; return what is read once the GPU has been waited for."""
+        step, versions = _Steps.count, [[one._version for one in norm.counters] for norm in self.norms]
         device = self.home.device
-        columns = torch.empty(sum(self.sizes), dtype=torch.int32, device=device)
-        counts = torch.empty(len(self.sizes), dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
-        self.launch(TorchHome(device).stream, [columns.data_ptr(), counts.data_ptr()])
-        return columns.split(self.sizes), counts
+        columns = torch.empty(self.slots, dtype=torch.int32, device=device)
+        counts = torch.empty(len(self.norms), dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
+        self.launch(self.home.stream, [columns.data_ptr(), counts.data_ptr()])
+        return Made(step, versions, columns, self.starts, counts.numpy().data)
+
+
+def _address(storage: Any) -> int:
+    """Return where a storage lies; 0 if it is gone, or its memory is."""
+    return 0 if storage is None else storage.data_ptr()
 
 
 def _listed_in_graph(norm: Norm | None, invvar: Tensor, owners: Owners) -> Tensor:
     """Let a CUDA graph list the columns in each replay, in slots that its capture makes."""
-    if norm is None or norm.seen is None:
+    if norm is None or not norm.seen:
         raise RuntimeError(
             'memory_efficient="exact" has to count the columns at risk of new parameters, which a CUDA graph cannot '
             "wait for: run the norm once before the capture"

@@ -60,7 +60,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(
         exact, "takes", lambda output, owners: all(one is None or one.is_contiguous() for one in owners)
     )
-    for name, empty in {"_known": weakref.WeakSet(), "_surveys": {}, "_captured": []}.items():  # of this fake GPU
+    for name, empty in {"_known": weakref.WeakSet(), "_plans": {}, "_captured": []}.items():  # of this fake GPU
         monkeypatch.setattr(exact, name, empty)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: library.capture.active)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
