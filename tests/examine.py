@@ -201,9 +201,10 @@ def examine_survey(
         found_counts[row] = len(found)
         slot += n2
     weights, biases = (memory if there else None for there in given_parameters)
+    world = "gpu" if engine.use_gpu() else "simulator"
     for schedule in ("forward", "reverse"):
         listed, told = columns.copy(), counts.copy()
-        with engine.using("auto", schedule):
+        with engine.using(world, schedule):
             launch_survey(engine.launch, table, max(sizes), weights, biases, spreads, bounds, listed, told)
         np.testing.assert_array_equal(told, found_counts)
         np.testing.assert_array_equal(listed, want)

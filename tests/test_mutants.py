@@ -376,6 +376,7 @@ def imported_afresh(mutation: Mutation | None, folder: Path, monkeypatch):
         )
         hypothesis.settings.load_profile("mutants")
         monkeypatch.setattr(SourceFileLoader, "get_code", code_of)
+        monkeypatch.setenv("NORMLAB_CACHE_DIR", str(folder))  # a mutant's kernels are nobody else's
         monkeypatch.setattr(arguments, "LADDERS", importlib.import_module("normlab.kernels").LADDERS)
         for face, room, name in EXACT:
             monkeypatch.setattr(face, name, getattr(importlib.import_module(f"normlab.kernels.exact.{room}"), name))

@@ -137,7 +137,7 @@ ARCHITECTURES = {
     ),
     "ModernBert": Architecture(from_config("ModernBert", MODERN, {}), tokens),
     "T5": Architecture(from_config("T5", T5, TWIN), tokens),
-    "Bart": Architecture(from_config("Bart", BART, TWIN), tokens),
+    "Bart": Architecture(from_config("Bart", BART, TWIN), tokens, one_graph=False),  # layerdrop, in some versions
     "Wav2Vec2": Architecture(from_config("Wav2Vec2", WAV2VEC2, {}), sound, one_graph=False),  # a norm of channels, too
     "timm swin": Architecture(from_timm("swin_tiny_patch4_window7_224", **SWIN), image(16)),
     "timm vit": Architecture(from_timm("test_vit4", img_size=32, depth=1), image(32)),  # RmsNorm

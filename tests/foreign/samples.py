@@ -57,8 +57,11 @@ def wide(given):
     return given.detach().double().requires_grad_(given.requires_grad)
 
 
-def close(got, theirs, truth) -> None:
-    """Assert that tensors have torch's dtypes, NaN where it has, and are about as near to the truth as torch's are."""
+def close(got, theirs, truth, amplification: float = 1.0) -> None:
+    """Assert that tensors have torch's dtypes, NaN where it has, and are about as near to the truth as torch's are.
+
+    amplification: of a rounding, by what is computed from it.
+    """
     for one, other, true in zip(got, theirs, truth, strict=True):
         if other is None:
             assert one is None
@@ -69,5 +72,6 @@ def close(got, theirs, truth) -> None:
             continue
         largest = float(true.abs().nan_to_num().max()) if true.numel() else 0.0
         off = float((other.double() - true).abs().nan_to_num(0, 0, 0).max()) if true.numel() else 0.0
-        allowed = ROUNDINGS[one.dtype] * torch.finfo(one.dtype).eps * max(1.0, largest) + 2 * off
+        rounding = torch.finfo(one.dtype).eps * max(1.0, largest)
+        allowed = ROUNDINGS[one.dtype] * amplification * rounding + 2 * off
         torch.testing.assert_close(one.cpu().double(), true, rtol=0, atol=allowed, equal_nan=True)

@@ -62,9 +62,18 @@ def results(function, sample):
     return [*differentiated(output, leaves), *(one for one in tensors if not one.requires_grad)]
 
 
-def hold(got, operator, sample):
+def hold(got, operator, sample, amplification=1.0):
     """Assert that results are as near to torch's of float64 as torch's are."""
-    close(got, results(operator.op, sample), results(operator.op, sample.transform(wide)))
+    close(got, results(operator.op, sample), results(operator.op, sample.transform(wide)), amplification)
+
+
+def of_the_recomputed(output, sample) -> float:
+    """Return how many times larger the output's rounding is in x̂ = (y - beta) / gamma than x̂'s own would be."""
+    _, weight, *_ = [*sample.args, None, None]
+    weight = sample.kwargs.get("weight", weight)
+    if weight is None or not output.numel():
+        return 1.0
+    return max(1.0, float((output.double() / weight.detach().double()).abs().nan_to_num(0, 0, 0).max()))
 
 
 def shapes(sample):
@@ -74,7 +83,8 @@ def shapes(sample):
 
 
 def test_the_samples_were_found():
-    assert {operator.name for operator in OPERATORS} == set(ROWS | FAMILY)
+    missing = set(ROWS | FAMILY) - {operator.name for operator in OPERATORS}
+    assert missing <= {"native_group_norm"}, "of which torch 2.11 has no samples"
 
 
 @pytest.mark.parametrize("memory_efficient", MODES)
@@ -87,7 +97,8 @@ def test_layer_and_rms_norms_give_torch_s_values_and_gradients(operator, dtype, 
     count = 0
     for sample in operator.reference_inputs("cpu", dtype, requires_grad=True):
         count += 1
-        hold(results(ours, sample), operator, sample)
+        got = results(ours, sample)
+        hold(got, operator, sample, of_the_recomputed(got[0], sample) if memory_efficient is True else 1.0)
     assert count >= 6
 
 

@@ -13,11 +13,14 @@ import normlab
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
 
-def launch(script: Path, *arguments: str) -> None:
-    """Run a script of ranks, which can import normlab and what tests have; assert that it ends well."""
+def launch(script: Path, *arguments: str, **more: str) -> None:
+    """Run a script of ranks, which can import normlab and what tests have; assert that it ends well.
+
+    more: variables of its environment.
+    """
     folders = Path(normlab.__file__).parent.parent, Path(__file__).parent.parent, os.environ.get("PYTHONPATH", "")
     paths = os.pathsep.join(map(str, folders))
-    environment = os.environ | {"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | more
     command = [sys.executable, str(script), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
