@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from normlab.keeping import keep_columns
-    from normlab.norm_linear import layer_norm_linear_backward, layer_norm_linear_forward
-    from normlab.ops import (
+    from normlab.host.exact import keep_columns
+    from normlab.host.matmul import sgemm
+    from normlab.host.norm_linear import layer_norm_linear_backward, layer_norm_linear_forward
+    from normlab.host.norms import (
         layer_norm_backward,
         layer_norm_forward,
         rms_norm_backward,
         rms_norm_forward,
     )
-    from normlab.products import sgemm
 
 __all__ = [
     "keep_columns",
@@ -32,22 +32,24 @@ __all__ = [
 ]
 
 
-_ELSEWHERE = {  # all others are in normlab.ops
-    "keep_columns": "normlab.keeping",
-    "layer_norm_linear_backward": "normlab.norm_linear",
-    "layer_norm_linear_forward": "normlab.norm_linear",
-    "sgemm": "normlab.products",
+_ELSEWHERE = {  # all others are in normlab.host.norms
+    "keep_columns": "normlab.host.exact",
+    "layer_norm_linear_backward": "normlab.host.norm_linear",
+    "layer_norm_linear_forward": "normlab.host.norm_linear",
+    "sgemm": "normlab.host.matmul",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import a public function the first time somebody uses it."""
     if name in __all__:
-        module = import_module(_ELSEWHERE.get(name, "normlab.ops"))
+        module = import_module(_ELSEWHERE.get(name, "normlab.host.norms"))
         function = globals()[name] = getattr(module, name)  # the second time it is found at once
         return function
     if name == "family":  # batch, instance and group norm: a module
-        return import_module("normlab.family")
+        return import_module("normlab.host.family")
+    if name in ("nn", "oracle", "sim", "stages"):
+        return import_module(f"normlab.{name}")
     raise AttributeError(f"module 'normlab' has no attribute {name!r}")
 
 

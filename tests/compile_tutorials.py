@@ -12,8 +12,9 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 
-from normlab import engine, tutorials
+from normlab import engine
 from normlab.engine import compile_ptx
+from normlab.learn import tutorials
 
 simulated = engine.launch
 seen: set = set()

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from draws import DTYPES, Case
 
-from normlab import engine, ops, oracle
-from normlab.keeping import Kept, keep_columns
+from normlab import engine, oracle
+from normlab.host import norms
+from normlab.host.exact import Kept, keep_columns
 from normlab.kernels.exact import chains
 from normlab.kernels.exact.risk import Limits, limits
 from normlab.kernels.exact.spread import LARGE, SMALL
@@ -68,9 +69,9 @@ def with_repairs(how: oracle.Arithmetic, n1: int, capacity: int) -> oracle.Arith
 def forward(case: Case, step) -> tuple:
     """(output, mean or None, invvar) of a step."""
     if case.rms:
-        output, invvar = ops.rms_norm_forward(case.x, case.n2, case.weight, case.eps, step=step.name)
+        output, invvar = norms.rms_norm_forward(case.x, case.n2, case.weight, case.eps, step=step.name)
         return output, None, invvar
-    return ops.layer_norm_forward(case.x, case.n2, case.weight, case.bias, case.eps, step=step.name)
+    return norms.layer_norm_forward(case.x, case.n2, case.weight, case.bias, case.eps, step=step.name)
 
 
 def keep(case: Case, mean, invvar, columns=None) -> Kept:
@@ -83,8 +84,8 @@ def backward(case: Case, step, saved, mean, invvar, memory_efficient: bool | str
     rest = {"eps": case.eps, "memory_efficient": memory_efficient, "kept": kept, "step": step.name}
     rest["input_dtype"] = case.x.dtype.name
     if case.rms:
-        return *ops.rms_norm_backward(case.grad_output, saved, invvar, case.n2, case.weight, **rest), None
-    return ops.layer_norm_backward(case.grad_output, saved, mean, invvar, case.n2, case.weight, case.bias, **rest)
+        return *norms.rms_norm_backward(case.grad_output, saved, invvar, case.n2, case.weight, **rest), None
+    return norms.layer_norm_backward(case.grad_output, saved, mean, invvar, case.n2, case.weight, case.bias, **rest)
 
 
 def statistics(case: Case) -> tuple:

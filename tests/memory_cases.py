@@ -1,8 +1,8 @@
-"""For the tests of normlab.memory: a model with set parameters, and a batch for it."""
+"""For the tests of normlab.studies.memory: a model with set parameters, and a batch for it."""
 
 import torch
 
-from normlab.memory.model import Decoder, Shape
+from normlab.studies.memory.model import Decoder, Shape
 
 
 def decoder(shape: Shape) -> Decoder:

@@ -16,11 +16,12 @@ import pytest
 from typer.testing import CliRunner
 
 import normlab
-from normlab import compare, engine
+from normlab import engine
 from normlab.bench import record
 from normlab.cli import app
-from normlab.compare import passes, plan
-from normlab.compare.numbers import scientific, size
+from normlab.studies import compare
+from normlab.studies.compare import passes, plan
+from normlab.studies.compare.numbers import scientific, size
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 

@@ -17,37 +17,21 @@ FLOORS = {
     "engine": 0,
     "stages": 1,
     "kernels": 2,
-    "arrays": 3,
-    "arguments": 3,
-    "replay": 3,
-    "keeping": 3,
-    "ops": 3,
-    "family": 3,
-    "index_sets": 3,
+    "host": 3,
     "nn": 4,
-    "products": 3,
-    "model": 3,
-    "norm_linear": 4,
-    "compare": 5,
-    "xray": 5,
+    "studies": 5,
+    "learn": 5,
     "bench": 5,
-    "memory": 5,
     "run": 5,
-    "tutorials": 5,
-    "lesson": 5,
     "course": 5,
-    "cli": 5,
+    "cli": 6,
 }
-# Rooms of one floor that may import each other: the host face is cut into several, the command is what compares, and
-# README's tables have the numbers as compare prints them.
-HOST_FACE = {("arguments", "arrays"), ("replay", "arrays"), ("ops", "keeping")}
-HOST_FACE |= {(face, room) for face in ("ops", "keeping", "family") for room in ("arguments", "arrays", "replay")}
-HOST_FACE |= {("family", "ops"), ("family", "index_sets")}
-HOST_FACE |= {("products", room) for room in ("arguments", "arrays")}
-SIDEWAYS = HOST_FACE | {("cli", room) for room in ("bench", "compare", "course", "memory", "run", "xray")}
-SIDEWAYS |= {("cli", "tutorials"), ("lesson", "bench")}  # a tutorial's timer is the benchmark's
-SIDEWAYS |= {("memory", "bench")}  # a record begins with the machine, whatever was measured
-SIDEWAYS |= {("bench", "compare")}  # the README's table of paths
+# Rooms of one floor that import each other.
+SIDEWAYS = {
+    ("learn", "bench"),  # a tutorial's timer is the benchmark's
+    ("studies", "bench"),  # a record begins with the machine, whatever was measured
+    ("bench", "studies"),  # README's table of paths has the numbers as compare prints them
+}
 
 
 @functools.cache
@@ -106,7 +90,7 @@ def test_import_normlab_is_light():
 
 def test_the_host_functions_are_at_the_top_level():
     for name in normlab.__all__:
-        modules = "normlab.ops", "normlab.keeping", "normlab.products", "normlab.norm_linear"
+        modules = "normlab.host.norms", "normlab.host.exact", "normlab.host.matmul", "normlab.host.norm_linear"
         assert getattr(normlab, name).__module__ in modules
         assert name in dir(normlab)
     with pytest.raises(AttributeError, match="module 'normlab' has no attribute 'layernorm'"):

@@ -33,8 +33,8 @@ from examine import (
 )
 from family.examples import example, few_blocks
 
-from normlab import arguments, family, keeping, ops
 from normlab.engine import use_gpu, using
+from normlab.host import checks, exact, family, norms
 from normlab.kernels import BackwardProblem
 from normlab.sim import SimulationError, simulate
 
@@ -221,7 +221,7 @@ def examined_cases() -> list[Case]:
 
 def check_step(ladder: str, name: str, path: str = "saved"):
     """Hold a step to its bounds on all examined cases, in a schedule each: these reject every mutant."""
-    step = arguments.step_of(ladder, name)
+    step = checks.step_of(ladder, name)
     memory_efficient = {"saved": False, "recompute": True, "exact": "exact"}[path]
     for case, schedule in zip(examined_cases(), ("reverse", 1, "reverse", "forward"), strict=True):
         if path == "exact" and case.bias is not None:  # which an output hides its x̂ behind
@@ -241,7 +241,7 @@ def check_columns(name: str):
     rng = np.random.default_rng(0)
     grad, x = rng.normal(size=(2, 530, 1)).astype(np.float32)
     case = Case(x, np.ones(1, np.float32), np.ones(1, np.float32), grad, 1e-5, False)
-    step = arguments.step_of("backward", name)
+    step = checks.step_of("backward", name)
     bound, truth = backward_bound(case, arithmetic(case, None, step), False), backward_truth(case)
     for schedule in SCHEDULES:
         grad_weight, grad_bias = np.full((2, 1), np.nan, np.float32)
@@ -287,12 +287,12 @@ def check_family(what: str, monkeypatch):
 
 def pipelined_rows(patch):
     """What `test_many_rows_a_block_are_right` takes, for the pipelined backward with a lag."""
-    return arguments.step_of("backward", "pipelined"), 18, 198, BFLOAT16, False, patch
+    return checks.step_of("backward", "pipelined"), 18, 198, BFLOAT16, False, patch
 
 
 def pipelined_without_lag(patch):
     """What `test_nothing_is_found_in_many_rows_a_block` takes, for the pipelined backward without a lag."""
-    return arguments.step_of("backward", "pipelined"), 5, 201, np.float32, False, patch
+    return checks.step_of("backward", "pipelined"), 5, 201, np.float32, False, patch
 
 
 # What tests take that are not called without arguments, given a monkeypatch.
@@ -311,7 +311,7 @@ ARGUMENTS = {
     "test_rows_in_a_ring_of_one_stage_are_right_and_nothing_is_found": lambda patch: (False, patch),
     "test_a_block_a_row_gathered_is_right_and_nothing_is_found": lambda patch: (False, patch),
     "test_the_only_rows_of_a_cluster_are_right_and_nothing_is_found": lambda patch: (False, 0, patch),
-    "test_sums_of_several_blocks_are_right": lambda patch: (arguments.step_of("backward", "pipelined"), 2, patch),
+    "test_sums_of_several_blocks_are_right": lambda patch: (checks.step_of("backward", "pipelined"), 2, patch),
     "test_whole_vectors_of_eight_are_right": lambda patch: (BFLOAT16, 1),
     "test_every_part_of_a_warp_gets_its_own_sum": lambda patch: (8,),
     "test_large_gammas_are_within_the_bounds": lambda patch: (False,),
@@ -324,11 +324,11 @@ ARGUMENTS = {
 
 # What the host functions take of the exact mode's kernels.
 EXACT = (
-    (keeping, "choose", "launch_choice"),
-    (keeping, "spread", "launch_spread"),
-    (keeping, "keep", "launch_keeping"),
-    (ops, "correct", "launch_correction"),
-    (ops, "repair", "launch_repair"),
+    (exact, "choose", "launch_choice"),
+    (exact, "spread", "launch_spread"),
+    (exact, "keep", "launch_keeping"),
+    (norms, "correct", "launch_correction"),
+    (norms, "repair", "launch_repair"),
 )
 
 
@@ -377,7 +377,7 @@ def imported_afresh(mutation: Mutation | None, folder: Path, monkeypatch):
         hypothesis.settings.load_profile("mutants")
         monkeypatch.setattr(SourceFileLoader, "get_code", code_of)
         monkeypatch.setenv("NORMLAB_CACHE_DIR", str(folder))  # a mutant's kernels are nobody else's
-        monkeypatch.setattr(arguments, "LADDERS", importlib.import_module("normlab.kernels").LADDERS)
+        monkeypatch.setattr(checks, "LADDERS", importlib.import_module("normlab.kernels").LADDERS)
         for face, room, name in EXACT:
             monkeypatch.setattr(face, name, getattr(importlib.import_module(f"normlab.kernels.exact.{room}"), name))
         yield

@@ -22,8 +22,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from normlab import layer_norm_backward, layer_norm_forward, oracle
-from normlab.arguments import step_of
 from normlab.engine import gpu_available, use_gpu, using
+from normlab.host.checks import step_of
 from normlab.kernels import LADDERS
 
 FORWARD = pytest.mark.parametrize("step", LADDERS["forward"], ids=lambda step: step.name)

@@ -23,8 +23,9 @@ if "google.colab" in sys.modules:
 import matplotlib.pyplot as plt
 import numpy as np
 
-from normlab import lesson, oracle
+from normlab import oracle
 from normlab.engine import cast, cuda, float32, launch, load, store, use_gpu
+from normlab.learn import lesson
 from normlab.stages import welford_step
 
 lesson.begin()

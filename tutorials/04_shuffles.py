@@ -23,8 +23,8 @@ if "google.colab" in sys.modules:
 import matplotlib.pyplot as plt
 import numpy as np
 
-from normlab import lesson
 from normlab.engine import cast, cuda, launch, load, store, use_gpu
+from normlab.learn import lesson
 from normlab.sim import sanitize, trace
 from normlab.stages import warp_moments, warp_sum, warp_sum_butterfly, welford_step
 

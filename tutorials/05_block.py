@@ -23,8 +23,8 @@ if "google.colab" in sys.modules:
 import matplotlib.pyplot as plt
 import numpy as np
 
-from normlab import lesson
 from normlab.engine import cuda, float32, launch, use_gpu
+from normlab.learn import lesson
 from normlab.sim import sanitize, simulate, trace
 from normlab.stages import block_sum, warp_sum_butterfly
 

@@ -25,9 +25,10 @@ import math
 import matplotlib.pyplot as plt
 import numpy as np
 
-from normlab import lesson, oracle
+from normlab import oracle
 from normlab.engine import cuda, float32, launch, load, store, use_gpu
 from normlab.kernels import LADDERS
+from normlab.learn import lesson
 from normlab.sim import sanitize, trace
 from normlab.stages import row_moments
 from normlab.stages.recompute import affine, element, normalised_from_input

@@ -23,8 +23,9 @@ if "google.colab" in sys.modules:
 import matplotlib.pyplot as plt
 import numpy as np
 
-from normlab import lesson, oracle
+from normlab import oracle
 from normlab.engine import cast, cuda, float32, launch, store, use_gpu
+from normlab.learn import lesson
 from normlab.sim import sanitize, trace
 from normlab.stages import block_sums, warp_sum_butterfly
 from normlab.stages.gradient import input_gradient, row_terms

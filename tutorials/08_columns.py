@@ -24,9 +24,10 @@ if "google.colab" in sys.modules:
 import matplotlib.pyplot as plt
 import numpy as np
 
-from normlab import lesson, oracle
+from normlab import oracle
 from normlab.engine import cast, cuda, float32, launch, load, store, use_gpu, using
 from normlab.kernels.backward import step_0_global_atomics, step_1_apex
+from normlab.learn import lesson
 from normlab.sim import trace
 from normlab.stages.strided import COLUMNS, ROWS, TILE_STRIDE, column_terms, load_write_strided
 

@@ -28,8 +28,9 @@ import ml_dtypes
 import numpy as np
 
 import normlab
-from normlab import lesson, oracle
+from normlab import oracle
 from normlab.engine import use_gpu
+from normlab.learn import lesson
 from normlab.stages import clamp_by_magnitude, normalised_from_output
 
 lesson.begin()

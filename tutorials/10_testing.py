@@ -24,8 +24,9 @@ import math
 import matplotlib.pyplot as plt
 import numpy as np
 
-from normlab import lesson, oracle
+from normlab import oracle
 from normlab.engine import cast, cuda, float32, launch, load, store, using
+from normlab.learn import lesson
 from normlab.sim import sanitize, simulate
 from normlab.stages import block_sum, chan_merge, warp_sum_butterfly, welford_step
 

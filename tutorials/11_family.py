@@ -23,12 +23,13 @@ if "google.colab" in sys.modules:
 import numpy as np
 
 import normlab
-from normlab import family, lesson, oracle
+from normlab import family, oracle
 from normlab.engine import float32, launch, use_gpu
 from normlab.kernels import LADDERS
 from normlab.kernels.forward import step_4_column_blocks
+from normlab.learn import lesson
+from normlab.learn.xray import NormProblem
 from normlab.sim import trace
-from normlab.xray import NormProblem
 
 lesson.begin()
 f32 = np.float32

@@ -24,7 +24,6 @@ if "google.colab" in sys.modules:
 import matplotlib.pyplot as plt
 import numpy as np
 
-from normlab import lesson, model
 from normlab.bench import records
 from normlab.engine import (
     cluster_arrive,
@@ -39,10 +38,11 @@ from normlab.engine import (
     store_vector_from,
     use_gpu,
 )
-from normlab.kernels import BEST, LADDERS
+from normlab.kernels import BEST, LADDERS, roofline
+from normlab.learn import lesson
+from normlab.learn.xray import NormProblem
 from normlab.sim import trace
 from normlab.sim.tracing.pictures import draw_banks
-from normlab.xray import NormProblem
 
 lesson.begin()
 f32 = np.float32
@@ -59,7 +59,7 @@ f32 = np.float32
 # operations on floats a second):
 
 # %%
-gpu = model.H200
+gpu = roofline.H200
 print(f"float32 arithmetic: {gpu.peak / 1e12:.0f} TFLOP/s, memory: {gpu.bandwidth / 1e12:.1f} TB/s")
 print(f"so memory binds below {gpu.ridge:.0f} operations for each byte")
 
@@ -209,7 +209,7 @@ plt.show()
 # %%
 per_thread = np.arange(16, 256, 8)
 figure, ax = plt.subplots(figsize=(8, 3))
-ax.step(per_thread, [model.residency(int(r), 0, 128).occupancy.fraction for r in per_thread], where="post")
+ax.step(per_thread, [roofline.residency(int(r), 0, 128).occupancy.fraction for r in per_thread], where="post")
 ax.set(
     xlabel="registers a thread",
     ylabel="occupancy",
@@ -263,7 +263,7 @@ plt.show()
 
 # %%
 for blocks in (264, 265, 330, 528, 10_000):
-    wave = model.waves(blocks, at_once=264)
+    wave = roofline.waves(blocks, at_once=264)
     print(f"{blocks:6,} blocks, 264 at a time: {wave.rounds:3} rounds, busy {wave.busy:.0%} of the time")
 
 # %%

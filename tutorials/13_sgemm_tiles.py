@@ -24,11 +24,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import normlab
-from normlab import lesson, model, oracle
+from normlab import oracle
 from normlab.bench import records
 from normlab.engine import launch, use_gpu
-from normlab.kernels import SGEMM, Product
+from normlab.kernels import SGEMM, Product, roofline
 from normlab.kernels.sgemm import step_0_naive, step_1_coalesced, step_2_shared_tile
+from normlab.learn import lesson
 from normlab.sim import sanitize, trace
 from normlab.sim.tracing.pictures import draw_banks
 
@@ -51,11 +52,11 @@ f32 = np.float32
 
 # %%
 n = 2 ** np.arange(3, 14)
-intensity = [model.product_operations(m, m, m) / model.product_bytes(m, m, m) for m in n.tolist()]
+intensity = [roofline.product_operations(m, m, m) / roofline.product_bytes(m, m, m) for m in n.tolist()]
 figure, ax = plt.subplots()
 ax.loglog(n, intensity, "o-", label="matrix product, n x n")
 ax.axhline(1, color="#c8401a", linestyle="--", label="LayerNorm, about")
-ax.axhline(model.H200.ridge, color="black", linewidth=0.8, label="H200: above, arithmetic binds")
+ax.axhline(roofline.H200.ridge, color="black", linewidth=0.8, label="H200: above, arithmetic binds")
 ax.set(xlabel="n", ylabel="operations a byte", title="How much work there is for each byte (computed)")
 ax.legend()
 plt.show()
@@ -201,9 +202,9 @@ plt.show()
 # %%
 side = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256])
 figure, ax = plt.subplots()
-ax.loglog(side, [model.tile_intensity(int(t), int(t)) for t in side], "o-")
-ax.axhline(model.H200.ridge, color="black", linewidth=0.8)
-ax.text(1, model.H200.ridge * 1.15, "H200's memory needs this much")
+ax.loglog(side, [roofline.tile_intensity(int(t), int(t)) for t in side], "o-")
+ax.axhline(roofline.H200.ridge, color="black", linewidth=0.8)
+ax.text(1, roofline.H200.ridge * 1.15, "H200's memory needs this much")
 for t, text, place, side_of_it in (
     (1, "no tile", (20, -3), "left"),
     (32, "this step's block", (20, -20), "left"),
@@ -283,7 +284,7 @@ size = 4096 if use_gpu() else 32
 a, b, output = lesson.on_device(*(np.ones((size, size), f32) for _ in range(3)))
 for step in SGEMM[:3]:
     took = lesson.timed(lambda step=step: step.run(launch, Product(f32(1), a, b, f32(0), None, output)))
-    speed = f", {model.product_operations(size, size, size) / took.seconds / 1e12:.1f} TFLOP/s" if use_gpu() else ""
+    speed = f", {roofline.product_operations(size, size, size) / took.seconds / 1e12:.1f} TFLOP/s" if use_gpu() else ""
     print(f"{step.name:12} {took}{speed}")
 
 # %% [markdown]

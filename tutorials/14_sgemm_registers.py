@@ -23,11 +23,11 @@ if "google.colab" in sys.modules:
 import matplotlib.pyplot as plt
 import numpy as np
 
-from normlab import lesson, model
 from normlab.bench import records
 from normlab.engine import cuda, launch, use_gpu
-from normlab.kernels import SGEMM, Product
+from normlab.kernels import SGEMM, Product, roofline
 from normlab.kernels.sgemm import step_4_outer_product, tiling
+from normlab.learn import lesson
 from normlab.sim import trace
 from normlab.stages import lanes, thread_tile
 
@@ -337,7 +337,7 @@ for name in ("outer_product", "padded", "double_buffer", "pipelined"):
     told = sys.modules[f"normlab.kernels.sgemm.step_{SGEMM.index(steps[name])}_{name}"].__doc__
     registers, size, unit = re.search(r"Takes: (\d+) registers,[^;]*?([\d,]+) (KB|bytes)", told).groups()
     shared_bytes = int(size.replace(",", "")) * (1024 if unit == "KB" else 1)
-    found = model.residency(int(registers), shared_bytes, 256)
+    found = roofline.residency(int(registers), shared_bytes, 256)
     print(
         f"{name:14} {registers} registers, {shared_bytes:6,} shared bytes: {found.occupancy.blocks} blocks a multiprocessor, "
         f"occupancy {found.occupancy.fraction:.0%}, bound by {found.bound_by}"
@@ -362,7 +362,7 @@ for ax, (name, place) in zip(
     wave = np.zeros((64, 64))
     for block in range(264):
         wave[tuple(int(value) for value in place.py_func(block, 64, 64))] = 1
-    hit = model.l2_hit(128, 128, 64, 64, 264, place.py_func)
+    hit = roofline.l2_hit(128, 128, 64, 64, 264, place.py_func)
     ax.imshow(wave, cmap="Blues", vmax=1.5)
     ax.set(title=f"{name}: L2 gives {hit:.0%} again", xlabel="blocks of C, 8192 x 8192")
 figure.suptitle("The first 264 blocks (computed)")
@@ -396,7 +396,7 @@ a, b, output = lesson.on_device(*(np.ones((size, size), f32) for _ in range(3)))
 chosen = SGEMM if use_gpu() else SGEMM[:3]  # a tile of 128 x 128 takes the simulator seconds
 for step in chosen:
     took = lesson.timed(lambda step=step: step.run(launch, Product(f32(1), a, b, f32(0), None, output)))
-    speed = f", {model.product_operations(size, size, size) / took.seconds / 1e12:.1f} TFLOP/s" if use_gpu() else ""
+    speed = f", {roofline.product_operations(size, size, size) / took.seconds / 1e12:.1f} TFLOP/s" if use_gpu() else ""
     print(f"{step.name:14} {took}{speed}")
 
 # %% [markdown]

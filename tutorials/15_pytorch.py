@@ -28,10 +28,11 @@ import numpy as np
 import torch
 
 import normlab
-from normlab import lesson, nn
-from normlab.memory import measure, prediction
-from normlab.memory.model import Shape
-from normlab.memory.saved import counting
+from normlab import nn
+from normlab.learn import lesson
+from normlab.studies.memory import measure, prediction
+from normlab.studies.memory.model import Shape
+from normlab.studies.memory.saved import counting
 
 lesson.begin()
 torch.manual_seed(0)
@@ -110,7 +111,7 @@ print("gradcheck:", torch.autograd.gradcheck(SavesInput.apply, doubles))
 # %% [markdown]
 # ## Who keeps what: count it
 #
-# PyTorch has hooks that are called for every tensor that is saved for a backward. `normlab.memory.saved.counting` uses
+# PyTorch has hooks that are called for every tensor that is saved for a backward. `normlab.studies.memory.saved.counting` uses
 # them and counts bytes, each piece of memory once. Take the beginning of a block: norm, then a linear layer, then an
 # addition to the residual stream.
 
@@ -207,7 +208,7 @@ print("same output:", torch.equal(compiled(x), model(x)))
 #
 # ## A LLaMA-shaped stack
 #
-# `normlab.memory.model` is a decoder with LLaMA's blocks: RMSNorm, attention, RMSNorm, and an MLP (SwiGLU, one with three
+# `normlab.studies.memory.model` is a decoder with LLaMA's blocks: RMSNorm, attention, RMSNorm, and an MLP (SwiGLU, one with three
 # matrices). Train it for some steps with each of four kinds of norm: PyTorch's own, and normlab's with
 # `memory_efficient` False, True and "exact". Count what autograd keeps; and *predict* it from the shapes alone.
 

@@ -30,7 +30,7 @@ SCREENS = [  # to be looked at: a page, and what stands at the top of the screen
     ("tutorials/04_shuffles.html", "img"),
     ("tutorials/07_backward.html", "menclose"),
     ("tutorials/08_columns.html", "div > table"),
-    ("reference/normlab.html", "[id='normlab.ops.layer_norm_forward']"),
+    ("reference/normlab.html", "[id='normlab.host.norms.layer_norm_forward']"),
     ("reference/normlab.kernels.forward.html", "[id='normlab.kernels.forward.step_3_apex']"),
 ]
 CHECKS = {  # what should not be on a page, and a script that finds it

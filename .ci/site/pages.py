@@ -13,7 +13,7 @@ from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from normlab import tutorials
+from normlab.learn import tutorials
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -5,8 +5,8 @@ Lists come as typer hands them over: an option given several times, each time wi
 
 import re
 
-from normlab.arrays import FLOATS
 from normlab.bench.peers import ON_REQUEST, PEERS
+from normlab.host.arrays import FLOATS
 
 DTYPES = tuple(FLOATS)
 DEFAULT_DTYPES = ("bfloat16", "float16", "float32")

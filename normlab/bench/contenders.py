@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from normlab import ops, oracle
-from normlab.arguments import statistics_dtype, step_of
+from normlab import oracle
 from normlab.bench.peers import PEERS
 from normlab.bench.problem import DIRECTIONS, EPS, Data, Problem
+from normlab.host import norms
+from normlab.host.checks import statistics_dtype, step_of
 
 OURS = "normlab"
 RECOMPUTED = "normlab-me"  # apex's memory_efficient: the backward from the saved output
@@ -54,8 +55,8 @@ class Ours:
     def forward(self, data: Data) -> Call:  # noqa: D102
         x, shape = data.x, data.shape
         if data.bias is None:
-            return lambda: _with_mean(ops.rms_norm_forward(x, shape, data.weight, EPS, step=self.step))
-        return lambda: ops.layer_norm_forward(x, shape, data.weight, data.bias, EPS, step=self.step)
+            return lambda: _with_mean(norms.rms_norm_forward(x, shape, data.weight, EPS, step=self.step))
+        return lambda: norms.layer_norm_forward(x, shape, data.weight, data.bias, EPS, step=self.step)
 
     def backward(self, data: Data) -> Call:  # noqa: D102
         output, mean, invvar = Ours().forward(data)()
@@ -63,8 +64,8 @@ class Ours:
         rest: dict[str, Any] = {"eps": EPS, "memory_efficient": self.memory_efficient, "step": self.step}
         dy, shape = data.grad_output, data.shape
         if data.bias is None:
-            return lambda: (*ops.rms_norm_backward(dy, saved, invvar, shape, data.weight, **rest), None)
-        return lambda: ops.layer_norm_backward(dy, saved, mean, invvar, shape, data.weight, data.bias, **rest)
+            return lambda: (*norms.rms_norm_backward(dy, saved, invvar, shape, data.weight, **rest), None)
+        return lambda: norms.layer_norm_backward(dy, saved, mean, invvar, shape, data.weight, data.bias, **rest)
 
     def arithmetic(self, problem: Problem) -> oracle.Arithmetic:
         """How its steps round, from which its error bound follows."""

@@ -14,9 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from normlab import family, oracle
-from normlab.arguments import statistics_dtype
-from normlab.arrays import FLOATS
+from normlab import oracle
 from normlab.bench import check as rows
 from normlab.bench import contenders
 from normlab.bench.check import PEER_ROUNDINGS, RESULTS, to_numpy
@@ -25,6 +23,9 @@ from normlab.bench.norm import attempted, copy_time, enter, until_interrupted
 from normlab.bench.peers import ByAutograd
 from normlab.bench.problem import DIRECTIONS, EPS, Data, Problem
 from normlab.bench.timing import Timer
+from normlab.host import family
+from normlab.host.arrays import FLOATS
+from normlab.host.checks import statistics_dtype
 from normlab.oracle.family import IndexSets, batch_sets, family_norm, family_norm_backward, group_sets, instance_sets
 from normlab.oracle.family_bounds import family_norm_backward_bound, family_norm_bound, stored
 

@@ -9,13 +9,13 @@ from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
-from normlab.arguments import statistics_dtype
-from normlab.arrays import FLOATS, home_of
 from normlab.bench.check import Check
 from normlab.bench.contenders import Ours
 from normlab.bench.norm import attempted, copy_time, enter, failure, free_memory
 from normlab.bench.problem import EPS, Data, Problem
 from normlab.bench.timing import Timer
+from normlab.host.arrays import FLOATS, home_of
+from normlab.host.checks import statistics_dtype
 from normlab.kernels import LADDERS, BackwardProblem, Step
 
 

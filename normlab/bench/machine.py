@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from normlab import __version__, engine, model
+from normlab import __version__, engine
+from normlab.kernels import roofline
 
 PACKAGES = ("torch", "triton", "numba", "numba-cuda", "numpy", "liger-kernel", "quack-kernels", "apex")
 INSTEAD = "Without one, `normlab trace {}` shows what each kernel asks of memory, line by line."
@@ -66,7 +67,7 @@ def peak() -> float | None:
         return None
     found = torch.cuda.get_device_properties(0)
     try:
-        return model.peak(found.multi_processor_count, 1e6 * int(megahertz), (found.major, found.minor))
+        return roofline.peak(found.multi_processor_count, 1e6 * int(megahertz), (found.major, found.minor))
     except ValueError:
         return None
 

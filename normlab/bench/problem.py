@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from normlab.arrays import FLOATS
+from normlab.host.arrays import FLOATS
 
 NORMS = ("layer", "rms")
 DIRECTIONS = ("forward", "backward")

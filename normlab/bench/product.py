@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from normlab import model, oracle, products
-from normlab.arrays import home_of
+from normlab import oracle
 from normlab.bench.ladder import Launch, Occupancy
 from normlab.bench.norm import failure, free_memory
 from normlab.bench.timing import CALLS, Timer
-from normlab.kernels import SGEMM, Product, ProductStep
+from normlab.host import matmul
+from normlab.host.arrays import home_of
+from normlab.kernels import SGEMM, Product, ProductStep, roofline
 from normlab.oracle.floats import Extended, float_format, gamma_k
 
 METHOD = (
@@ -35,7 +36,7 @@ class Size:
     @property
     def operations(self) -> int:
         """Multiplications and additions."""
-        return model.product_operations(self.m, self.n, self.k)
+        return roofline.product_operations(self.m, self.n, self.k)
 
     def draw(self, device: str) -> tuple[Any, Any]:
         """A and B, standard normal, the same every time."""
@@ -99,7 +100,7 @@ def _climb(
     advance()
     steps = []
     for step in SGEMM:
-        entry = enter(lambda step=step: products.sgemm(a, b, step=step.name), size, check, timer)  # type: ignore[misc]
+        entry = enter(lambda step=step: matmul.sgemm(a, b, step=step.name), size, check, timer)  # type: ignore[misc]
         if entry["status"] == "ok":
             entry |= _occupied(step, a, b, occupancy)
         steps.append({"step": step.name, "summary": step.summary, **entry})
@@ -142,9 +143,9 @@ def launched(step: ProductStep, a: Any, b: Any) -> Launch:
     def launch(kernel: Any, grid: Any, block: Any, *arguments: Any, **options: Any) -> None:
         found.append(Launch(kernel, grid, block, arguments, options))
 
-    one, nothing = products.FLOAT32.type(1), products.FLOAT32.type(0)
+    one, nothing = matmul.FLOAT32.type(1), matmul.FLOAT32.type(0)
     (m, k), n = a.shape, b.shape[1]
-    output = home.empty((m, n), products.FLOAT32)
+    output = home.empty((m, n), matmul.FLOAT32)
     step.run(launch, Product(one, home.operand(a, (m, k)), home.operand(b, (k, n)), nothing, None, output))
     return found[0]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from normlab.bench import record
 from normlab.bench.report import markdown
-from normlab.compare.numbers import scientific, size
+from normlab.studies.compare.numbers import scientific, size
 
 GLOBAL = "l1tex__t_{}_pipe_lsu_mem_global_op_{}.sum"
 SHARED = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"

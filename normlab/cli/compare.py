@@ -44,8 +44,8 @@ def compare(
 
     Exit code: 0, or 1 when an error exceeds its bound, or 2 when the arguments or the file cannot be used.
     """
-    from normlab.compare import PASSES, activations, plan, report, run
-    from normlab.compare.workers import WorkerLostError
+    from normlab.studies.compare import PASSES, activations, plan, report, run
+    from normlab.studies.compare.workers import WorkerLostError
 
     try:
         chosen = plan.choose(norm.value, dtype.value, engine.value, step)

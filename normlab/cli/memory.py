@@ -47,7 +47,7 @@ def memory(
     try:
         from normlab.bench import plots as bench_plots
         from normlab.bench import records
-        from normlab.memory import measure, plots, tables
+        from normlab.studies.memory import measure, plots, tables
 
         if plot is not None:
             bench_plots.check_suffix(plot)
@@ -97,8 +97,8 @@ def train(
     try:
         from normlab.bench import choices, records
         from normlab.bench import plots as bench_plots
-        from normlab.memory import measure, plots, tables, text
-        from normlab.memory import train as training
+        from normlab.studies.memory import measure, plots, tables, text
+        from normlab.studies.memory import train as training
 
         chosen = choices.some("--dtype", dtype, training.DTYPES, training.DEFAULT_DTYPES)
         if not math.isfinite(norm_weight):

@@ -43,7 +43,7 @@ def trace_ladder(
     """
     from rich.console import Console
 
-    from normlab import xray
+    from normlab.learn import xray
 
     try:
         ladder, steps = xray.steps_of(name)

@@ -23,7 +23,7 @@ def list_or_open(
 
     Exit code: 0; 1 when --check or --build found something wrong; 2 when the arguments cannot be used.
     """
-    from normlab.tutorials import TutorialError, chosen
+    from normlab.learn.tutorials import TutorialError, chosen
 
     try:
         found = chosen(numbers or [])
@@ -55,7 +55,7 @@ def _need(*modules: str) -> None:
 def _executed(found: list, write: bool) -> int:
     """Execute tutorials, say how long each took, and return the exit code."""
     from normlab.engine import gpu_available
-    from normlab.tutorials import LONGEST, TutorialError, build, differences, execute
+    from normlab.learn.tutorials import LONGEST, TutorialError, build, differences, execute
 
     wrong = 0
     for tutorial in found:

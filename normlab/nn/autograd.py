@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from normlab.keeping import Kept
+from normlab.host.exact import Kept
+from normlab.host.replay import Recording
 from normlab.nn import engines, gradients, launched
 from normlab.nn.private import direct_apply, onlooker
 from normlab.nn.shapes import MemoryEfficient, Owners, Parameter, Shape
-from normlab.replay import Recording
 
 How: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Owners]
 """normalized_shape, eps, rms, memory_efficient, and the parameters as the caller has them."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normlab.keeping import Kept
+from normlab.host.exact import Kept
 from normlab.nn import engines, gradients, vectorised
 from normlab.nn.gradients import How, Saved
 from normlab.nn.private import onlooker
@@ -78,7 +78,7 @@ def exact_norm(
     own_weight: Tensor | None,
     own_bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(output, invvar, columns, values): the last two are x̂ of the columns at risk, as `normlab.keeping.Kept`."""
+    """(output, invvar, columns, values): the last two are x̂ of the columns at risk, as `normlab.host.exact.Kept`."""
     output, invvar, kept = _exact(x, normalized_shape, weight, bias, eps, rms, (own_weight, own_bias))
     return output, invvar, kept.columns.clone(), kept.values  # other forwards have the same list of columns
 
@@ -108,7 +108,7 @@ def exact_norm_held(
     own_weight: Tensor | None,
     own_bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(output, invvar, handle): of the handle hangs x̂ of the columns at risk, a `normlab.keeping.Kept`."""
+    """(output, invvar, handle): of the handle hangs x̂ of the columns at risk, a `normlab.host.exact.Kept`."""
     output, invvar, kept = _exact(x, normalized_shape, weight, bias, eps, rms, (own_weight, own_bias))
     handle: Any = torch.empty(1, device="cpu")  # on the host: what touches it is not put into a CUDA graph
     handle.untyped_storage().kept = kept

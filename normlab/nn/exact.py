@@ -31,9 +31,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from normlab import arguments
-from normlab.arrays import FLOATS, TorchHome
 from normlab.engine import DeviceArray, Launch, prepare
+from normlab.host import checks
+from normlab.host.arrays import FLOATS, TorchHome
 from normlab.kernels.exact.choose import launch_choice
 from normlab.kernels.exact.risk import limits
 from normlab.kernels.exact.spread import launch_spread
@@ -71,7 +71,7 @@ class Norm:
         self.ids = [id(one) for one in given]
         self.n2, self.device = given[0].numel(), given[0].device
         self.dtype = FLOATS[str(given[0].dtype).removeprefix("torch.")]
-        self.eps = arguments.rounded_eps(eps, statistics)
+        self.eps = checks.rounded_eps(eps, statistics)
         self.limits = limits(self.eps, output_dtype)
         self.kind = self.dtype, self.limits, *[one is not None for one in owners]  # one launch serves all of a kind
         # Without a bias, a small spread puts columns at risk only where outputs become subnormal.

@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 from torch.overrides import has_torch_function_variadic
 
-from normlab import ops, replay
+from normlab.host import norms, replay
+from normlab.host.replay import Recording
 from normlab.nn import autograd, checks, custom, dtypes, engines, vectorised
 from normlab.nn.dtypes import Rule
 from normlab.nn.overrides import overridden
 from normlab.nn.private import PLAIN, any_autocast, in_a_graph, transformed, unwatched
 from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
-from normlab.replay import Recording
 
 NormalizedShape: TypeAlias = int | Sequence[int]
 LEFT_TO_PYTORCH = ("DTensor", "MaskedTensor")
@@ -245,7 +245,7 @@ def _recorded(
     """
     if not unwatched() or not engines.by_kernels(x) or type(eps) is not float or any_autocast() or in_a_graph(x):
         return None, []
-    key, pointers = ops.forward_signature(x, shape, weight, bias, eps, rms)
+    key, pointers = norms.forward_signature(x, shape, weight, bias, eps, rms)
     return replay.find(key), pointers
 
 

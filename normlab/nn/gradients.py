@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from normlab.keeping import Kept
+from normlab.host.exact import Kept
 from normlab.nn import vectorised
 from normlab.nn.shapes import Gradients, MemoryEfficient, Parameter, Shape
 

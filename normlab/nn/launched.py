@@ -1,4 +1,4 @@
-"""A norm by normlab's kernels, through `normlab.ops`: CUDA tensors on their GPU, CPU tensors in the simulator.
+"""A norm by normlab's kernels, through `normlab.host.norms`: CUDA tensors on their GPU, CPU tensors in the simulator.
 
 The same functions as `normlab.nn.vectorised`, which documents them. Statistics have the input's leading dimensions.
 """
@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, dtype
 
-from normlab import engine, ops, replay
-from normlab.keeping import Kept, find_columns, keep_columns
+from normlab import engine
+from normlab.host import norms, replay
+from normlab.host.exact import Kept, find_columns, keep_columns
 from normlab.nn import exact, vectorised
 from normlab.nn.shapes import Gradients, MemoryEfficient, Owners, Parameter, Shape, Statistic
 
@@ -29,9 +30,9 @@ def forward(
         return vectorised.forward(x, shape, weight, bias, eps, rms)
     with world(x):
         if rms:
-            output, invvar = ops.rms_norm_forward(x, shape, weight, eps)
+            output, invvar = norms.rms_norm_forward(x, shape, weight, eps)
             return output, None, invvar
-        return ops.layer_norm_forward(x, shape, weight, bias, eps)
+        return norms.layer_norm_forward(x, shape, weight, bias, eps)
 
 
 def columns_at_risk(
@@ -84,7 +85,7 @@ def backward(
         return vectorised.backward(
             grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, kept, input_dtype
         )
-    key, pointers = ops.backward_signature(
+    key, pointers = norms.backward_signature(
         grad_output, saved, mean, invvar, shape, weight, bias, eps, memory_efficient, kept, input_dtype, rms
     )
     recording = replay.find(key)
@@ -93,10 +94,10 @@ def backward(
     how = memory_efficient, kept
     with world(saved):
         if rms:
-            gradients = ops.rms_norm_backward(
+            gradients = norms.rms_norm_backward(
                 grad_output, saved, invvar, shape, weight, eps, *how, input_dtype=input_dtype
             )
             return *gradients, None
-        return ops.layer_norm_backward(
+        return norms.layer_norm_backward(
             grad_output, saved, mean, invvar, shape, weight, bias, eps, *how, input_dtype=input_dtype
         )

@@ -17,7 +17,7 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from normlab.keeping import Kept
+from normlab.host.exact import Kept
 from normlab.kernels.exact.risk import RATIO
 from normlab.kernels.exact.spread import LARGE, SMALL
 from normlab.nn.private import in_a_graph, onlooker

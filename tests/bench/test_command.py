@@ -12,7 +12,7 @@ from normlab import engine
 from normlab.bench import commands, host, machine, norm, readme
 from normlab.bench.timing import Spread
 from normlab.cli import app
-from normlab.xray import steps_of
+from normlab.learn.xray import steps_of
 
 
 def run(*arguments):

@@ -7,11 +7,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from normlab import family as host
 from normlab.bench import tables
 from normlab.bench.family import DTYPES, LAYOUTS, NORMS, SHAPES, FamilyProblem, compete, problems
 from normlab.bench.norm import ahead, own
 from normlab.bench.problem import DIRECTIONS
+from normlab.host import family as host
 
 SMALL = (3, 4, 2, 3)
 

@@ -2,7 +2,8 @@
 
 import torch
 
-from normlab import arrays, keeping, ops, replay
+from normlab.host import arrays, norms, replay
+from normlab.host import exact as host_exact
 from normlab.nn import exact
 
 
@@ -12,7 +13,7 @@ def fake_home(monkeypatch):
     for module in (arrays, replay):
         monkeypatch.setattr(module, "stream_getter", lambda: lambda index: current["stream"])
     monkeypatch.setattr(replay, "quick_memory", lambda: (lambda: -1, None))  # which a machine with a GPU has there
-    real = ops.home_of
+    real = norms.home_of
 
     class Home(arrays.TorchHome):
         def __init__(self, device):
@@ -23,7 +24,7 @@ def fake_home(monkeypatch):
         first = next(iter(required.values()))
         return Home(first.device) if isinstance(first, torch.Tensor) else home
 
-    for module in (ops, keeping):
+    for module in (norms, host_exact):
         monkeypatch.setattr(module, "home_of", home_of)
     monkeypatch.setattr(exact, "TorchHome", Home)
     monkeypatch.setattr(replay, "_recordings", {})

@@ -7,7 +7,8 @@ import numpy as np
 from draws import DTYPES
 from examine import hold
 
-from normlab import family, oracle
+from normlab import oracle
+from normlab.host import family
 from normlab.oracle import family as truth
 from normlab.oracle import family_bounds as bounds
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from normlab import arrays, family, layer_norm_forward, oracle
+from normlab import layer_norm_forward, oracle
 from normlab.engine import launch, using
+from normlab.host import arrays, family
 from normlab.kernels.family import merge, walk
 from normlab.oracle import family as truth
 from normlab.oracle import family_bounds as bounds

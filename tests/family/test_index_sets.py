@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from normlab import index_sets
-from normlab.family import plot_index_sets
+from normlab.host import index_sets
+from normlab.host.family import plot_index_sets
 from normlab.oracle import family
 
 SHAPE = (index_sets.N, index_sets.C, index_sets.L)
@@ -43,5 +43,5 @@ def test_every_panel_colours_two_sets():
 
 
 def test_the_family_imports_no_matplotlib():
-    code = "import normlab, sys; normlab.family.batch_norm; print('matplotlib' in sys.modules)"
+    code = "import normlab, sys; normlab.host.family.batch_norm; print('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

@@ -13,8 +13,8 @@ from engine.late import Late
 from family.examples import example, few_blocks
 from sim.sanitizing.test_ladders import Memory, launcher
 
-from normlab import family, ops, replay
 from normlab.engine import launch, using
+from normlab.host import family, norms, replay
 from normlab.kernels import family as kernels
 from normlab.kernels.family import merge
 from normlab.kernels.family.sets import Pieces
@@ -125,7 +125,7 @@ def gpu(monkeypatch):
     """A fake GPU 0, where CPU tensors lie. Memory that nothing has written is NaN."""
     library = fake_driver(monkeypatch)
     library.torch = fake_home(monkeypatch)
-    monkeypatch.setattr(family, "home_of", ops.home_of)
+    monkeypatch.setattr(family, "home_of", norms.home_of)
     with using("simulator"):
         yield library
 
@@ -234,7 +234,7 @@ def test_what_cannot_be_hashed_is_an_error_of_the_same_text_for_tensors_and_for_
     x = like(np.ones((2, 4), np.float32))
     text = "Expected input_dtype to be float32 (as saved, which is the input), but got ['float32']"
     with pytest.raises(TypeError, match=f"^{re.escape(text)}$"):
-        ops.layer_norm_backward(x, x, rows, rows, 4, input_dtype=["float32"])
+        norms.layer_norm_backward(x, x, rows, rows, 4, input_dtype=["float32"])
 
 
 @pytest.mark.parametrize("groups", [torch.tensor(2), np.array(2)])

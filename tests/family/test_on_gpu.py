@@ -5,8 +5,8 @@ import pytest
 import torch
 from family.examples import NORMS, example
 
-from normlab import family
 from normlab.engine import gpu_available, using
+from normlab.host import family
 
 pytestmark = pytest.mark.skipif(not gpu_available(), reason="needs an NVIDIA GPU")
 

@@ -10,7 +10,8 @@ from nn.family.faces import vectorised_arithmetic
 from nn.norms import array, tensor
 from numpy.lib.stride_tricks import as_strided
 
-from normlab import family, nn
+from normlab import nn
+from normlab.host import family
 from normlab.oracle.running import running_statistics, running_statistics_bound
 
 

@@ -13,8 +13,8 @@ from nn.family.faces import like_memory_of
 from nn.norms import array, tensor
 from sim.sanitizing.test_ladders import Memory, launcher
 
-from normlab import family
 from normlab.engine import compute_capability, gpu_available, using
+from normlab.host import family
 from normlab.kernels import family as kernels
 from normlab.kernels.family import together
 from normlab.kernels.family.sets import Sets

@@ -5,7 +5,7 @@ import pytest
 from draws import DTYPES
 from family.examples import channels_last
 
-from normlab import family
+from normlab.host import family
 from normlab.kernels import family as kernels
 from normlab.sim import trace
 

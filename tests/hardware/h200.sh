@@ -44,7 +44,7 @@ case $1 in
     python3 -m hardware.sgemm_plans | tee "$out/sgemm_plans.txt" | tail -30
     for size in 4096 8192 2048 4000x4100x3000; do record "ladder_sgemm_${size}_h200" ladder sgemm --size $size; done ;;
   nn)
-    python3 -m pytest -q -n 4 tests/nn/test_on_gpu.py tests/memory/test_gpu.py 2>&1 | tail -15
+    python3 -m pytest -q -n 4 tests/nn/test_on_gpu.py tests/studies/memory/test_gpu.py 2>&1 | tail -15
     python3 -m hardware.modules "$out/modules.json"
     python3 -m hardware.llama "$out/llama.json" ;;
   counters) python3 tests/hardware/counters.py "$out/counters_h200.json" | tail -40 ;;

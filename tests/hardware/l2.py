@@ -1,7 +1,7 @@
 """What L2 gives again of the matrices that SGEMM's blocks read, by ncu: PYTHONPATH=tests python -m hardware.l2 OUT.json
 
-Beside it what `normlab.model` expects: the share of a wave's reads that another of its blocks has asked for, the waves
-of the grid, and the blocks that a multiprocessor holds. Clocks are left as they are.
+Beside it what `normlab.kernels.roofline` expects: the share of a wave's reads that another of its blocks has asked for,
+the waves of the grid, and the blocks that a multiprocessor holds. Clocks are left as they are.
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hardware import counters, machine
 from normlab.kernels import SGEMM
-from normlab.model import l2_hit, waves
+from normlab.kernels.roofline import l2_hit, waves
 from normlab.stages.lanes import blocks_in_bands, blocks_in_rows
 
 SECONDS = 200

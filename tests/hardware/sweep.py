@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normlab.arrays import FLOATS
 from normlab.bench.problem import EPS, Data, Problem
 from normlab.engine import block_shared_bytes, cubins
+from normlab.host.arrays import FLOATS
 from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import step_3_pipelined
 from normlab.kernels.backward.kind import Kind
@@ -158,21 +158,21 @@ def compile_ahead(task: Task) -> None:
 
 def calls(task: Task, data: Data) -> Any:
     """The call to time, and its results."""
-    from normlab import ops
+    from normlab.host import norms
 
     x, n2, weight, bias, eps = data.x, task.n2, data.weight, data.bias, EPS
     if task.direction == "forward":
         if task.norm == "rms":
-            return lambda: ops.rms_norm_forward(x, n2, weight, eps, step="clusters")
-        return lambda: ops.layer_norm_forward(x, n2, weight, bias, eps, step="clusters")
+            return lambda: norms.rms_norm_forward(x, n2, weight, eps, step="clusters")
+        return lambda: norms.layer_norm_forward(x, n2, weight, bias, eps, step="clusters")
     me, dy = task.memory_efficient, data.grad_output
     if task.norm == "rms":
-        output, invvar = ops.rms_norm_forward(x, n2, weight, eps)
+        output, invvar = norms.rms_norm_forward(x, n2, weight, eps)
         saved = output if me else x
-        return lambda: ops.rms_norm_backward(dy, saved, invvar, n2, weight, eps, me, step="pipelined")
-    output, mean, invvar = ops.layer_norm_forward(x, n2, weight, bias, eps)
+        return lambda: norms.rms_norm_backward(dy, saved, invvar, n2, weight, eps, me, step="pipelined")
+    output, mean, invvar = norms.layer_norm_forward(x, n2, weight, bias, eps)
     saved = output if me else x
-    return lambda: ops.layer_norm_backward(dy, saved, mean, invvar, n2, weight, bias, eps, me, step="pipelined")
+    return lambda: norms.layer_norm_backward(dy, saved, mean, invvar, n2, weight, bias, eps, me, step="pipelined")
 
 
 def same(results: tuple, others: tuple) -> bool:
@@ -185,8 +185,8 @@ def time_all(wanted: list[Task]) -> None:
     """Print, for each problem, its layouts, the fastest first."""
     import torch
 
-    from normlab import replay
     from normlab.bench.timing import EventTimer
+    from normlab.host import replay
 
     timer = EventTimer()
     for n2, group in itertools.groupby(wanted, lambda task: task.n2):

@@ -7,8 +7,8 @@ import pytest
 
 from hardware.profile import KERNELS, matched, problems
 from hardware.sweep import Scratch, Task
-from normlab.arrays import FLOATS
 from normlab.bench.problem import EPS
+from normlab.host.arrays import FLOATS
 from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import step_3_pipelined
 from normlab.kernels.forward import step_7_clusters

@@ -5,7 +5,7 @@ from draws import WIDTHS, cases
 from examine import examine_backward
 from hypothesis import given, settings
 
-from normlab.arguments import step_of
+from normlab.host.checks import step_of
 from normlab.kernels import LADDERS
 
 STEPS = pytest.mark.parametrize("step", LADDERS["backward"], ids=lambda step: step.name)

@@ -24,14 +24,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normlab import engine, layer_norm_backward, oracle
-from normlab.arguments import step_of
-from normlab.compare.activations import bundled
 from normlab.engine import use_gpu
-from normlab.keeping import keep_columns
+from normlab.host.checks import step_of
+from normlab.host.exact import keep_columns
 from normlab.kernels.exact.choose import launch_choice
 from normlab.kernels.exact.risk import RATIO, limits
 from normlab.kernels.exact.spread import LARGE, SMALL, launch_spread
 from normlab.kernels.exact.survey import launch_survey
+from normlab.studies.compare.activations import bundled
 
 APEX, BEST = step_of("forward", "apex"), step_of("backward", "pipelined")
 rng = np.random.default_rng(3)

@@ -8,9 +8,9 @@ import pytest
 from draws import Case
 from examine import backward, examine_backward, examine_forward, forward, statistics
 
-from normlab.arguments import step_of
-from normlab.arrays import HostHome
 from normlab.engine import use_gpu, using
+from normlab.host.arrays import HostHome
+from normlab.host.checks import step_of
 from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import final_sums, layouts, step_2_fused, step_3_pipelined
 from normlab.kernels.backward.ring import Layout

@@ -8,8 +8,8 @@ from draws import Case
 from examine import arithmetic, backward_bound, backward_truth, forward_bound, forward_truth
 
 from normlab import layer_norm_backward, layer_norm_forward, oracle
-from normlab.arguments import step_of
 from normlab.engine import gpu_available
+from normlab.host.checks import step_of
 from normlab.kernels import BEST
 
 GIB = 2**30

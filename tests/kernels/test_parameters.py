@@ -8,7 +8,7 @@ import pytest
 from draws import Case
 from examine import arithmetic, backward_bound, examine_backward
 
-from normlab.arguments import step_of
+from normlab.host.checks import step_of
 from normlab.kernels.backward.kind import kind_of
 from normlab.kernels.backward.layouts import RECOMPUTED_FLOAT16_WITH_BIAS, table_for
 

@@ -14,8 +14,8 @@ from kernels.test_invariance import (
 )
 from kernels.test_plans import Form, launches
 
-from normlab.arguments import step_of
 from normlab.engine import resources, use_gpu, using
+from normlab.host.checks import step_of
 from normlab.kernels import split
 from normlab.kernels.backward import step_2_fused, step_3_pipelined
 from normlab.kernels.forward import step_7_clusters

@@ -15,8 +15,9 @@ from examine import (
     statistics,
 )
 
-from normlab import arguments, nn, oracle
-from normlab.keeping import Kept
+from normlab import nn, oracle
+from normlab.host import checks
+from normlab.host.exact import Kept
 from normlab.kernels.exact.risk import limits
 
 MODES = (False, True, "exact")
@@ -74,7 +75,7 @@ def at_risk(case: Case) -> np.ndarray:
     """The numbers of the columns at risk."""
     if (case.weight is None and case.bias is None) or not len(case.x):
         return np.arange(0)
-    eps = arguments.rounded_eps(case.eps, arguments.statistics_dtype(case.x.dtype.name))
+    eps = checks.rounded_eps(case.eps, checks.statistics_dtype(case.x.dtype.name))
     spread = spread_of(statistics(case)[2], float(eps))
     return columns_at_risk(case.weight, case.bias, limits(eps, case.grad_output.dtype.name), spread)
 

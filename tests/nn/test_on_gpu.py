@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nn.norms import MODES, array, hold_to_bounds, tensor
 
-from normlab import arrays, layer_norm_forward, nn, ops, replay
+from normlab import layer_norm_forward, nn
+from normlab.host import arrays, norms, replay
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU and a torch built for CUDA")
 NORMS = [nn.FusedLayerNorm, nn.FusedRMSNorm]
@@ -240,7 +241,7 @@ def test_saving_the_output_frees_the_input(memory_efficient):
 def test_replays_allocate_by_what_this_torch_has_that_is_quick():
     x = torch.randn(64, 256, device="cuda")
     want = layer_norm_forward(x, 256)
-    key, pointers = ops.forward_signature(x, 256, None, None, 1e-5, False)
+    key, pointers = norms.forward_signature(x, 256, None, None, 1e-5, False)
     recording = replay.find(key)
     assert recording._device() == recording._index
     assert all(make.func is arrays.quick_memory()[1] for make in recording._here)

@@ -12,7 +12,8 @@ from torch._dynamo import compiled_autograd
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from normlab import nn, replay
+from normlab import nn
+from normlab.host import replay
 from normlab.nn import checks, functional
 
 SHAPE = 3, 36

@@ -8,8 +8,9 @@ from engine.fake_driver import fake_driver
 from engine.fake_torch import fake_home
 from nn.norms import MODES
 
-from normlab import nn, replay
+from normlab import nn
 from normlab.engine import using
+from normlab.host import replay
 from normlab.nn import exact
 
 

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from normlab import nn
-from normlab.compare.activations import bundled
 from normlab.nn import vectorised
+from normlab.studies.compare.activations import bundled
 
 
 @settings(max_examples=150)

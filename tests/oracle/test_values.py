@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normlab.arguments import shape_of
+from normlab.host.checks import shape_of
 from normlab.oracle import (
     Arithmetic,
     layer_norm,

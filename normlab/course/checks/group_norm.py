@@ -1,4 +1,4 @@
-"""Exercise: group norm from row moments. The whole family is `normlab.family`."""
+"""Exercise: group norm from row moments. The whole family is `normlab.host.family`."""
 
 import numpy as np
 

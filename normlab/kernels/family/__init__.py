@@ -5,7 +5,7 @@ Backward: sums of dy and dy x̂ over the same pieces, merged twice: times gamma 
 are over each channel, for grad_weight and grad_bias; at once where the sets are the channels. A forward whose sets fit
 in a block is one kernel (`rows`), and so is each pass of a batch norm that all multiprocessors hold (`together`). The
 second and third kernels begin before the one ahead has ended.
-`normlab.family` calls them; layer norm has ladders of its own.
+`normlab.host.family` calls them; layer norm has ladders of its own.
 """
 
 from normlab.kernels.family.columns import Columns

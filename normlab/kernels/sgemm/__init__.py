@@ -1,8 +1,8 @@
 """The SGEMM ladder: C = alpha A B + beta C, row-major float32.
 
 2 M N K operations on at least 4 (M K + K N + M N) bytes: for 4096 x 4096 x 4096 that is 683 operations a byte, where an
-H200 pays for 14 (`normlab.model`). A product is bound by arithmetic, and each step takes away something that keeps the
-multipliers waiting.
+H200 pays for 14 (`normlab.kernels.roofline`). A product is bound by arithmetic, and each step takes away something that
+keeps the multipliers waiting.
 
 What the steps' files count in: a multiprocessor begins four instructions of a warp a clock, all of which may be
 fused multiply-adds (FMA), and gets from shared memory or L1 one wavefront a clock, up to 128 bytes for a warp.

@@ -1,11 +1,12 @@
-"""The family by normlab's kernels, through `normlab.family`: CUDA tensors on their GPU, CPU tensors in the simulator.
+"""The family by normlab's kernels, through `normlab.host.family`: CUDA tensors on their GPU, CPU tensors in the
+simulator.
 
 The same two functions as `normlab.nn.family.vectorised`, which documents them.
 """
 
 from torch import Tensor
 
-from normlab import family
+from normlab.host import family
 from normlab.nn.family.norms import Given, Norm
 from normlab.nn.launched import world
 from normlab.nn.shapes import Gradients, Parameter

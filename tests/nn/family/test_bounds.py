@@ -7,7 +7,8 @@ from family.examples import NORMS, example
 from nn.family.faces import hold_to_bounds, through_torch, vectorised_arithmetic
 from nn.norms import array, tensor
 
-from normlab import family, nn
+from normlab import nn
+from normlab.host import family
 from normlab.oracle import family as truth
 
 SHAPES = [(8, 6), (4, 6, 5), (2, 6, 3, 5), (2, 6, 2, 3, 2)]

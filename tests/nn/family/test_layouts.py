@@ -8,7 +8,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
-from normlab import family, nn
+from normlab import nn
+from normlab.host import family
 
 SIZES = (3, 4, 5, 6, 2)
 NORMS = ["batch", "batch evaluation", "instance", "instance evaluation", "instance tracked", "group"]

@@ -1,0 +1,179 @@
+"""Checks of what a caller hands to the host functions: before anything runs, in the caller's words, both sides named.
+
+Used by `normlab.host.norms`, `normlab.host.exact`, `normlab.host.matmul` and `normlab.host.norm_linear`.
+"""
+
+import math
+import numbers
+import operator
+from collections.abc import Sequence
+from math import prod
+from typing import Any, TypeVar
+
+import numpy as np
+
+from normlab.host.arrays import FLOATS, dtype_name
+from normlab.kernels import BEST, LADDERS, SGEMM, ProductStep, Step
+
+HALVES = ("float16", "bfloat16")
+Rung = TypeVar("Rung", Step, ProductStep)
+
+
+def shape_of(normalized_shape: Any) -> tuple[int, ...]:
+    """`normalized_shape` as a tuple of positive ints.
+
+    Raises:
+        TypeError: neither an int nor a sequence of ints.
+        ValueError: no dimension, or one that is not positive.
+    """
+    entries = normalized_shape if isinstance(normalized_shape, (Sequence, np.ndarray)) else (normalized_shape,)
+    try:
+        shape = tuple(operator.index(entry) for entry in entries)
+    except TypeError:
+        raise TypeError(f"normalized_shape must be an int or a tuple of ints, got {normalized_shape!r}") from None
+    if not shape:
+        raise ValueError("Expected normalized_shape to be at least 1-dimensional, got normalized_shape=()")
+    if min(shape) < 1:
+        raise ValueError(f"every dimension of normalized_shape must be at least 1, got normalized_shape={shape}")
+    return shape
+
+
+def rows_and_columns(name: str, array: Any, normalized_shape: tuple[int, ...]) -> tuple[int, int]:
+    """(n1, n2): how many rows an array has, and how many elements a row.
+
+    Raises:
+        ValueError: its trailing dimensions are not normalized_shape.
+    """
+    shape = tuple(array.shape)
+    if shape[-len(normalized_shape) :] != normalized_shape:
+        expected = ", ".join(["*", *map(str, normalized_shape)])
+        raise ValueError(
+            f"Given normalized_shape={list(normalized_shape)}, expected {name} with shape [{expected}], "
+            f"but got {name} of shape {list(shape)}"
+        )
+    return prod(shape[: -len(normalized_shape)]), prod(normalized_shape)
+
+
+def check_shape(name: str, array: Any, shape: tuple[int, ...], because: str) -> None:
+    """Raise ValueError unless an array has this shape; `because` says where the shape comes from."""
+    if array is not None and tuple(array.shape) != shape:
+        raise ValueError(f"Expected {name} to be of shape {list(shape)} ({because}), but got {list(array.shape)}")
+
+
+def check_matrix(name: str, array: Any) -> None:
+    """Raise ValueError unless an array has two dimensions."""
+    if len(array.shape) != 2:
+        raise ValueError(f"{name} must be a matrix, got {len(array.shape)}-D of shape {list(array.shape)}")
+
+
+def check_float32(arrays: dict[str, Any]) -> None:
+    """Raise TypeError unless what there is of a product's arrays, by name, is float32."""
+    for name, array in arrays.items():
+        check_dtype(name, array, "float32", "the one dtype of the SGEMM ladder")
+
+
+def check_dtype(name: str, array: Any, dtype: str, because: str) -> None:
+    """Raise TypeError unless an array has this dtype; `because` says where the dtype comes from."""
+    if array is not None and dtype_name(array) != dtype:
+        raise TypeError(f"Expected {name} to be {dtype} ({because}), but got {dtype_name(array)}")
+
+
+def parameter_dtype(name: str, array: Any, weight: Any, bias: Any) -> str:
+    """The dtype of weight, bias and the output: apex's V, given the dtype of the input (or saved output) `array`.
+
+    Raises:
+        TypeError: a dtype that no kernel has, or a mix that none has.
+    """
+    given = {"weight": weight, "bias": bias}
+    for label, operand in {name: array, **given}.items():
+        if operand is not None and dtype_name(operand) not in FLOATS:
+            raise TypeError(f"{label} must be one of {', '.join(FLOATS)}, but got {dtype_name(operand)}")
+    dtype = dtype_name(array)
+    for label, parameter in given.items():
+        if parameter is None:
+            continue
+        kind = dtype_name(parameter)
+        if kind != dtype and (dtype, kind) not in MIXED:
+            mixes = ", ".join(f"{a} with {b}" for a, b in MIXED)
+            raise TypeError(
+                f"{name} is {dtype} and {label} is {kind}: they must have one dtype, or mix {mixes} parameters"
+            )
+    if weight is not None:
+        check_dtype("bias", bias, dtype_name(weight), "as weight")
+    parameter = bias if weight is None else weight
+    return dtype if parameter is None else dtype_name(parameter)
+
+
+def input_dtype(given: Any, saved: Any, memory_efficient: Any) -> str:
+    """The dtype of the forward's input and of its gradient: as given, or for None that of `saved`.
+
+    Raises:
+        TypeError: it is not the one of `saved`, which is the input, or there is no norm with such an output.
+    """
+    dtype = dtype_name(saved)
+    wanted = dtype if given is None else str(given).removeprefix("torch.")
+    if wanted == dtype or (memory_efficient and (wanted, dtype) in MIXED):
+        return wanted
+    if not memory_efficient:
+        raise TypeError(f"Expected input_dtype to be {dtype} (as saved, which is the input), but got {wanted}")
+    mixes = ", ".join(f"{a} with {b}" for a, b in MIXED)
+    raise TypeError(f"input_dtype is {wanted} and saved is {dtype}: they must be one dtype, or mix {mixes} outputs")
+
+
+MIXED = tuple(("float32", half) for half in HALVES) + tuple((half, "float32") for half in HALVES)
+
+
+def statistics_dtype(dtype: str) -> str:
+    """The dtype that statistics are kept and sums are done in: apex's U."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+def check_parameters(weight: Any, bias: Any, shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless what there is of weight and bias has the normalized shape."""
+    check_shape("weight", weight, shape, "normalized_shape")
+    check_shape("bias", bias, shape, "normalized_shape")
+
+
+def check_statistics(statistics: dict[str, Any], leading: tuple[int, ...], dtype: str, of: str) -> None:
+    """Raise unless what there is of a norm's statistics has the leading shape of the array `of`, and U's dtype."""
+    for name, array in statistics.items():
+        check_shape(name, array, leading, f"the leading dimensions of {of}")
+        check_dtype(name, array, dtype, "statistics are kept in accumulator precision")
+
+
+def rounded_eps(eps: Any, dtype: str) -> Any:
+    """eps in accumulator precision; what is too large for it is infinite there. TypeError if it is no number."""
+    with np.errstate(over="ignore"):
+        return FLOATS[dtype].type(number(eps))
+
+
+def number(value: Any, name: str = "eps") -> float:
+    """A real number as a float, or TypeError."""
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a real number, got {value!r}")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf  # type: ignore[operator]  # numbers.Real declares no order
+
+
+def step_of(direction: str, name: str | None) -> Step:
+    """The step of a norm's ladder that has this name; the best one for None.
+
+    Raises:
+        ValueError: no such step; the message lists those there are.
+    """
+    return _named(LADDERS[direction], direction, name)
+
+
+def product_step(name: str | None) -> ProductStep:
+    """The step of the SGEMM ladder that has this name, as `step_of`."""
+    return _named(SGEMM, "sgemm", name)
+
+
+def _named(steps: tuple[Rung, ...], ladder: str, name: str | None) -> Rung:
+    wanted = BEST[ladder] if name is None else name
+    for step in steps:
+        if step.name == wanted:
+            return step
+    raise ValueError(f"unknown step {name!r} of the {ladder} ladder; known: {', '.join(step.name for step in steps)}")

@@ -1,0 +1,125 @@
+"""The exact mode's forward side: find the columns that an output does not give back, and keep their x̂.
+
+    output, mean, invvar = layer_norm_forward(x, n2, weight, bias, eps)
+    kept = keep_columns(x, mean, invvar, n2, weight, bias, eps)       # from here on x is not needed any more
+    layer_norm_backward(grad_output, output, None, invvar, n2, weight, bias, eps, "exact", kept)
+
+Which columns: `normlab.kernels.exact.risk`.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple, SupportsIndex
+
+import numpy as np
+
+from normlab.host import checks, replay
+from normlab.host.arrays import FLOATS, Home, dtype_name, home_of
+from normlab.kernels.exact.choose import launch_choice
+from normlab.kernels.exact.keep import launch_keeping
+from normlab.kernels.exact.risk import limits
+from normlab.kernels.exact.spread import launch_spread
+
+
+class Kept(NamedTuple):
+    """x̂ of the columns at risk.
+
+    columns: (capacity,), int32: their numbers, ascending; slots without a column, if any, follow and hold -1. values:
+    (n1, capacity), the output's dtype; what stands in slots without a column is not determined.
+    """
+
+    columns: Any
+    values: Any
+
+
+def keep_columns(
+    x: Any,
+    mean: Any,
+    invvar: Any,
+    normalized_shape: SupportsIndex | Sequence[SupportsIndex],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    *,
+    columns: Any = None,
+) -> Kept:
+    """Keep x̂ of the columns at risk, for a backward with memory_efficient="exact".
+
+    Args:
+        x, normalized_shape, weight, bias, eps: the forward's.
+        mean, invvar: what the forward returned; mean is None for RMSNorm.
+        columns: (capacity,), int32: the columns to keep, if they are known already, as in `Kept`. None: they are found,
+            which waits for the GPU to count them.
+
+    The gradients are right for every weight as long as the output is finite: of a value that was too large for its
+    dtype nothing can be recomputed.
+
+    Raises:
+        ValueError: shapes that do not fit. TypeError: as the forward.
+    """
+    key: tuple | None = None
+    pointers: list[int] = []
+    if columns is not None:
+        given = x, mean, invvar, weight, bias, columns
+        key, pointers = replay.signature(given, normalized_shape, eps, "keep")
+        recording = replay.find(key)
+        if recording:
+            return Kept(columns, *recording(pointers))
+
+    home = home_of({"x": x, "invvar": invvar}, {"mean": mean, "weight": weight, "bias": bias, "columns": columns})
+    home = replay.recorded(home, key, pointers)
+    shape = checks.shape_of(normalized_shape)
+    n1, n2 = checks.rows_and_columns("x", x, shape)
+    output_dtype = checks.parameter_dtype("x", x, weight, bias)
+    checks.check_parameters(weight, bias, shape)
+    leading = tuple(x.shape[: -len(shape)])
+    statistics = checks.statistics_dtype(dtype_name(x))
+    checks.check_statistics({"mean": mean, "invvar": invvar}, leading, statistics, "x")
+    if columns is not None:
+        checks.check_dtype("columns", columns, "int32", "column numbers")
+        checks.check_shape("columns", columns, tuple(columns.shape[:1]), "column numbers")
+    eps = checks.rounded_eps(eps, statistics)
+
+    rows = home.operand(x, (n1, n2)), home.operand(mean, (n1,)), home.operand(invvar, (n1,))
+    parameters = home.operand(weight, (n2,)), home.operand(bias, (n2,))
+    if columns is None:
+        wanted = _columns_at_risk(home, n2, *parameters, rows[2], eps, output_dtype)
+    else:
+        wanted = home.operand(columns, tuple(columns.shape))
+    values = home.empty((n1, wanted.shape[0]), FLOATS[output_dtype])
+    if n1 and wanted.shape[0]:
+        launch_keeping(home.launch, *rows, wanted, values)
+    if columns is None:
+        columns = home.give_back(wanted, wanted.shape)
+    kept = Kept(columns, home.give_back(values, values.shape))
+    replay.keep(home)
+    return kept
+
+
+def find_columns(invvar: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float, output: Any) -> Any:
+    """Return the numbers of the columns at risk, (count,), int32. Waits for the GPU.
+
+    Args: as of `keep_columns`; output: the forward's.
+    """
+    home = home_of({"invvar": invvar}, {"weight": weight, "bias": bias})
+    _, n2 = checks.rows_and_columns("output", output, checks.shape_of(normalized_shape))
+    parameters = home.operand(weight, (n2,)), home.operand(bias, (n2,))
+    eps = checks.rounded_eps(eps, dtype_name(invvar))
+    rows = home.operand(invvar, (prod(invvar.shape),))
+    found = _columns_at_risk(home, n2, *parameters, rows, eps, dtype_name(output))
+    return home.give_back(found, found.shape)
+
+
+def _columns_at_risk(home: Home, n2: int, weight: Any, bias: Any, invvar: Any, eps: Any, output_dtype: str) -> Any:
+    """Return the numbers of the columns at risk, (count,), int32. Waits for the GPU."""
+    int32, int64 = np.dtype(np.int32), np.dtype(np.int64)
+    if (weight is None and bias is None) or not invvar.shape[0]:
+        return home.empty((0,), int32)
+    spread, counts = home.empty((1,), eps.dtype), home.zeros((3,), int64)
+    launch_spread(home.launch, invvar, eps, spread)
+    bounds = limits(eps, output_dtype)
+    launch_choice(home.launch, n2, weight, bias, spread, bounds, home.empty((0,), int32), counts)  # counts alone
+    columns = home.empty((home.numbers(counts)[0],), int32)
+    if columns.shape[0]:
+        launch_choice(home.launch, n2, weight, bias, spread, bounds, columns, counts)
+    return columns

@@ -1,0 +1,88 @@
+"""The matrix product's host function: check the arguments, choose a step of the SGEMM ladder, launch it.
+
+Arrays of all kinds as in `normlab.host.norms`, its sibling: they come back as what they came in as. float32 alone.
+"""
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from normlab import engine
+from normlab.host import checks
+from normlab.host.arrays import FLOATS, Home, HostHome, home_of
+from normlab.kernels import Product, ProductStep
+
+PATIENCE = 60.0  # seconds of simulation before a warning
+FLOAT32 = FLOATS["float32"]
+
+
+def sgemm(a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 0.0, *, step: str | None = None) -> Any:
+    """Alpha A B + beta C, in float32 throughout: no tensor cores, no TF32. None of the three is changed.
+
+    As in BLAS, A and B are not read where alpha is 0, nor is C where beta is 0: their NaNs and infinities stay out. A
+    product over no columns (K = 0) is 0. Every step adds along K in the same order, so that all of them give the same
+    bits, whatever the size of the GPU.
+
+    Args:
+        a: (M, K), float32; any strides, a transposed view among them. A view is copied first.
+        b: (K, N), likewise.
+        c: (M, N), likewise; may be None where beta is 0.
+        alpha, beta: rounded to float32.
+        step: a step of the SGEMM ladder by name; None: the best one.
+
+    Returns:
+        (M, N), float32, C-contiguous, of a's kind and on its device. It belongs to no autograd graph.
+
+    Raises:
+        ValueError: shapes that do not fit, c missing, arrays on different devices, an unknown step.
+        TypeError: something that is no array, another dtype, alpha or beta that is no real number.
+
+    >>> import numpy as np
+    >>> a, b = np.float32([[1, 2], [3, 4]]), np.float32([[1, 0], [1, 1]])
+    >>> sgemm(a, b, np.eye(2, dtype=np.float32), alpha=2, beta=10, step="naive")
+    array([[16.,  4.],
+           [14., 18.]], dtype=float32)
+    """
+    home = home_of({"a": a, "b": b}, {"c": c})
+    checks.check_float32({"a": a, "b": b, "c": c})
+    m, n, k = _sizes(a, b)
+    checks.check_shape("c", c, (m, n), "rows of a and columns of b")
+    with np.errstate(over="ignore"):
+        factor = np.float32(checks.number(alpha, "alpha"))
+        addend_factor = np.float32(checks.number(beta, "beta"))
+    if addend_factor == 0:
+        c = None
+    elif c is None:
+        raise ValueError(f"c is needed where beta is not 0, got c=None and beta={beta}")
+    chosen = checks.product_step(step)
+
+    output = home.empty((m, n), FLOAT32)
+    if m and n:
+        if factor == 0 or k == 0:  # then memory without elements stands for A and B
+            factor, k = np.float32(1), 0
+        _warn_if_slow(chosen, m, n, k, home)
+        left = home.operand(a, (m, k)) if k else home.empty((m, 0), FLOAT32)
+        right = home.operand(b, (k, n)) if k else home.empty((0, n), FLOAT32)
+        chosen.run(home.launch, Product(factor, left, right, addend_factor, home.operand(c, (m, n)), output))
+    return home.give_back(output, (m, n))
+
+
+def _sizes(a: Any, b: Any) -> tuple[int, int, int]:
+    """M, N and K; ValueError for shapes that have no product."""
+    checks.check_matrix("a", a)
+    checks.check_matrix("b", b)
+    (m, k), (rows, n) = a.shape, b.shape
+    if k != rows:
+        raise ValueError(f"a and b shapes cannot be multiplied ({m}x{k} and {rows}x{n})")
+    return m, n, k
+
+
+def _warn_if_slow(chosen: ProductStep, m: int, n: int, k: int, home: Home) -> None:
+    seconds = chosen.simulated_seconds(m, n, k)
+    if seconds > PATIENCE and isinstance(home, HostHome) and not engine.use_gpu():
+        warnings.warn(
+            f"the simulator takes about {seconds / 60:.0f} minutes for step {chosen.name!r} on {m} x {n} x {k}; "
+            "smaller matrices are faster, and a GPU takes milliseconds",
+            stacklevel=3,
+        )

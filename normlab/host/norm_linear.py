@@ -1,0 +1,113 @@
+"""LayerNorm and the linear layer behind it, forward and backward, with one array kept for both.
+
+The linear layer keeps its input for its weight's gradient, whatever the norm does: and that input is the norm's output.
+A norm that recomputes from its output (apex's memory_efficient) therefore keeps next to nothing of its own, where one
+that recomputes from its input keeps a second array of that size. Channels that the output does not give back, those of
+a gamma near 0, are kept beside it (`keep_columns`). Made of `normlab.host.norms`, `normlab.host.exact` and
+`normlab.host.matmul`.
+"""
+
+from typing import Any, NamedTuple
+
+from normlab.host import checks, exact, matmul, norms
+from normlab.host.arrays import home_of
+
+
+class Kept(NamedTuple):
+    """What the backward needs beside the parameters.
+
+    normalised: (M, K), the norm's output. invvar: (M,). columns, values: (R,), (M, R), the channels at risk and their
+    normalised values, as in `normlab.host.exact.Kept`; without them all are recomputed.
+    """
+
+    normalised: Any
+    invvar: Any
+    columns: Any = None
+    values: Any = None
+
+
+class Gradients(NamedTuple):
+    """Each of the shape of what it is the gradient of: x (M, K), gamma and beta (K,) or None, weight (N, K)."""
+
+    x: Any
+    gamma: Any
+    beta: Any
+    weight: Any
+
+
+def layer_norm_linear_forward(
+    x: Any, gamma: Any, beta: Any, weight: Any, eps: float = 1e-5, *, step: str | None = None
+) -> tuple[Any, Kept]:
+    """layer_norm(x) Wᵀ, as torch.nn.LayerNorm(K) and torch.nn.Linear(K, N, bias=False) one after the other.
+
+    Args:
+        x: (M, K), float32.
+        gamma, beta: (K,), float32, the norm's weight and bias; each may be None.
+        weight: (N, K), float32, W.
+        eps: added to the variance.
+        step: a step of the SGEMM ladder by name; None: the best one.
+
+    Returns:
+        ((M, N), what the backward needs). To know how much that is, the host waits for the GPU to count the channels
+        at risk.
+
+    Raises:
+        ValueError: shapes that do not fit, arrays on different devices, an unknown step. Nothing is launched.
+        TypeError: something that is no array, another dtype, eps that is no real number. Likewise.
+    """
+    _check({"x": x}, gamma, beta, weight, eps, step)
+    normalised, mean, invvar = norms.layer_norm_forward(x, x.shape[-1], gamma, beta, eps)
+    at_risk = exact.keep_columns(x, mean, invvar, x.shape[-1], gamma, beta, eps)
+    return matmul.sgemm(normalised, weight.T, step=step), Kept(normalised, invvar, *at_risk)
+
+
+def layer_norm_linear_backward(
+    grad_output: Any, kept: Kept, gamma: Any, beta: Any, weight: Any, eps: float = 1e-5, *, step: str | None = None
+) -> Gradients:
+    """Gradients of `layer_norm_linear_forward`; grad_output: (M, N). They are right for every gamma, 0 included.
+
+    Raises:
+        ValueError, TypeError: as the forward.
+    """
+    if not isinstance(kept, Kept):
+        kind = f"{type(kept).__module__}.{type(kept).__qualname__}"
+        raise TypeError(f"kept must be the Kept that layer_norm_linear_forward returned, got {kind}")
+    saved = {"kept.normalised": kept.normalised, "kept.invvar": kept.invvar}
+    _check(saved | {"grad_output": grad_output}, gamma, beta, weight, eps, step)
+    rows, columns = kept.normalised.shape
+    checks.check_shape("kept.invvar", kept.invvar, (rows,), "rows of kept.normalised")
+    of_output = rows, weight.shape[0]
+    checks.check_shape("grad_output", grad_output, of_output, "rows of kept.normalised and of weight")
+    mode, at_risk = _recomputing(kept)
+    grad_weight = matmul.sgemm(grad_output.T, kept.normalised, step=step)
+    grad_normalised = matmul.sgemm(grad_output, weight, step=step)
+    of_norm = norms.layer_norm_backward(
+        grad_normalised, kept.normalised, None, kept.invvar, columns, gamma, beta, eps, mode, at_risk
+    )
+    return Gradients(*of_norm, grad_weight)
+
+
+def _recomputing(kept: Kept) -> tuple[Any, exact.Kept | None]:
+    """memory_efficient and kept, as `layer_norm_backward` takes them."""
+    if kept.columns is None or kept.values is None:
+        return True, None
+    expected = kept.normalised.shape[0], kept.columns.shape[0]
+    checks.check_shape("kept.values", kept.values, expected, "rows of kept.normalised and kept.columns")
+    return "exact", exact.Kept(kept.columns, kept.values)
+
+
+def _check(given: dict[str, Any], gamma: Any, beta: Any, weight: Any, eps: Any, step: str | None) -> None:
+    """Raise unless a norm of the first given array's rows and a product with weight can be taken, before either is."""
+    home_of(given | {"weight": weight}, {"gamma": gamma, "beta": beta})
+    checks.check_float32(given | {"weight": weight, "gamma": gamma, "beta": beta})
+    (name, matrix), *_ = given.items()
+    checks.check_matrix(name, matrix)
+    checks.check_matrix("weight", weight)
+    columns = matrix.shape[1]
+    if not columns:
+        raise ValueError(f"{name} must have at least one column, got shape {list(matrix.shape)}")
+    checks.check_shape("weight", weight, (weight.shape[0], columns), f"a column for each of {name}")
+    for label, parameter in {"gamma": gamma, "beta": beta}.items():
+        checks.check_shape(label, parameter, (columns,), f"an element for each column of {name}")
+    checks.number(eps)
+    checks.product_step(step)

@@ -1,0 +1,323 @@
+"""The host functions: check the arguments, choose a step of the ladder, launch it. NumPy and GPU arrays alike.
+
+An array comes back as what it came in as: NumPy arrays and torch CPU tensors are computed by the simulator, or, where
+there is a GPU, on it and copied back (`normlab.engine.using` chooses); torch CUDA tensors and arrays with
+`__cuda_array_interface__` stay on their device, and the work is queued on their current stream.
+
+dtypes, in apex's letters: input T, accumulator U (float64 for float64, else float32), parameters and output V. V is T,
+or half parameters with a float32 input, or float32 parameters with a half input; half is float16 or bfloat16.
+Everything is computed in U and rounded once.
+"""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal, SupportsIndex
+
+from normlab import engine
+from normlab.host import checks, replay
+from normlab.host.arrays import FLOATS, Home, HostHome, dtype_name, home_of
+from normlab.host.exact import Kept
+from normlab.kernels import BEST, LADDERS, BackwardProblem, Step
+from normlab.kernels.exact.correct import launch_correction
+from normlab.kernels.exact.repair import launch_repair
+
+PATIENCE = 60.0  # seconds of simulation before a warning
+
+
+def layer_norm_forward(
+    x: Any,
+    normalized_shape: SupportsIndex | Sequence[SupportsIndex],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    *,
+    step: str | None = None,
+) -> tuple[Any, Any, Any]:
+    """LayerNorm over the trailing dimensions: output = (x - mean) invvar weight + bias, invvar = 1 / sqrt(var + eps).
+
+    Args:
+        x: (*leading, *normalized_shape), float16, bfloat16, float32 or float64; any strides.
+        normalized_shape: the trailing dimensions to normalise over, or the last one as an int.
+        weight, bias: normalized_shape, each may be None.
+        eps: added to the biased variance. Where their sum is negative, the row is NaN.
+        step: a step of the forward ladder by name; None: the best one.
+
+    Returns:
+        (output, mean, invvar): output has x's shape and the parameters' dtype; mean and invvar have the leading
+        dimensions' shape and are float32 (float64 for float64).
+
+    Raises:
+        ValueError: shapes that do not fit, arrays on different devices, an unknown step.
+        TypeError: something that is no array, a dtype or a mix of dtypes without kernels.
+
+    >>> import numpy as np
+    >>> x = np.array([[1.0, 2.0, 3.0, 6.0]], np.float32)
+    >>> output, mean, invvar = layer_norm_forward(x, 4, eps=0.5)
+    >>> mean, invvar
+    (array([3.], dtype=float32), array([0.5], dtype=float32))
+    >>> output
+    array([[-1. , -0.5,  0. ,  1.5]], dtype=float32)
+    """
+    return _forward(x, normalized_shape, weight, bias, eps, step, rms=False)
+
+
+def rms_norm_forward(
+    x: Any,
+    normalized_shape: SupportsIndex | Sequence[SupportsIndex],
+    weight: Any = None,
+    eps: float = 1e-5,
+    *,
+    step: str | None = None,
+) -> tuple[Any, Any]:
+    """RMSNorm: output = x invvar weight, invvar = 1 / sqrt(mean(x²) + eps). Otherwise as `layer_norm_forward`.
+
+    Returns:
+        (output, invvar).
+    """
+    output, _, invvar = _forward(x, normalized_shape, weight, None, eps, step, rms=True)
+    return output, invvar
+
+
+def layer_norm_backward(
+    grad_output: Any,
+    saved: Any,
+    mean: Any,
+    invvar: Any,
+    normalized_shape: SupportsIndex | Sequence[SupportsIndex],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    memory_efficient: bool | Literal["exact"] = False,
+    kept: Kept | None = None,
+    *,
+    input_dtype: Any = None,
+    step: str | None = None,
+) -> tuple[Any, Any, Any]:
+    """Gradients of `layer_norm_forward`.
+
+    Args:
+        grad_output: (*leading, *normalized_shape), the output's dtype; any strides.
+        saved: the forward's input, or with memory_efficient its output.
+        mean, invvar: the forward's. mean is not read, and may be None, with memory_efficient.
+        normalized_shape, weight, bias, eps: the forward's. Weight and bias must be given where the forward had them.
+        memory_efficient: recompute the normalised value from the output, gamma clamped away from (-eps, eps) as in
+            apex. The gradients then carry the error that `normlab.oracle.recompute_error` bounds. "exact": the same,
+            but in the columns where that is too much take the normalised value from `kept`.
+        kept: with "exact", what `keep_columns` returned.
+        input_dtype: the forward's input's, of NumPy, of torch or by name, where `saved` is the output and has another.
+        step: a step of the backward ladder by name; None: the best one.
+
+    Returns:
+        (grad_input, grad_weight, grad_bias): grad_input has the shape of `saved` and the forward's input's dtype; the
+        gradients of absent parameters are None.
+
+    Raises:
+        ValueError, TypeError: as `layer_norm_forward`.
+    """
+    if mean is None and not memory_efficient:
+        raise ValueError("mean is needed when saved is the input (memory_efficient=False), got None")
+    how = memory_efficient, kept, input_dtype, step
+    return _backward(grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, *how, rms=False)
+
+
+def rms_norm_backward(
+    grad_output: Any,
+    saved: Any,
+    invvar: Any,
+    normalized_shape: SupportsIndex | Sequence[SupportsIndex],
+    weight: Any = None,
+    eps: float = 1e-5,
+    memory_efficient: bool | Literal["exact"] = False,
+    kept: Kept | None = None,
+    *,
+    input_dtype: Any = None,
+    step: str | None = None,
+) -> tuple[Any, Any]:
+    """Gradients of `rms_norm_forward`. Otherwise as `layer_norm_backward`.
+
+    Returns:
+        (grad_input, grad_weight).
+    """
+    how = memory_efficient, kept, input_dtype, step
+    return _backward(grad_output, saved, None, invvar, normalized_shape, weight, None, eps, *how, rms=True)[:2]
+
+
+def forward_signature(
+    x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any, rms: bool, step: str | None = None
+) -> tuple[tuple | None, list[int]]:
+    """What a forward's recording is found by, and the addresses that it is called with: `replay.signature`."""
+    wanted = BEST["forward"] if step is None else step
+    return replay.signature((x, weight, bias), normalized_shape, eps, wanted, "forward", rms)
+
+
+def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
+    key, pointers = forward_signature(x, normalized_shape, weight, bias, eps, rms, step)
+    recording = replay.find(key)
+    if recording:
+        return recording(pointers)
+
+    home = replay.recorded(home_of({"x": x}, {"weight": weight, "bias": bias}), key, pointers)
+    shape = checks.shape_of(normalized_shape)
+    n1, n2 = checks.rows_and_columns("x", x, shape)
+    output_dtype = FLOATS[checks.parameter_dtype("x", x, weight, bias)]
+    checks.check_parameters(weight, bias, shape)
+    statistics = FLOATS[checks.statistics_dtype(dtype_name(x))]
+    eps = checks.rounded_eps(eps, statistics.name)
+    chosen: Any = checks.step_of("forward", step)  # a ForwardStep
+
+    output = home.empty((n1, n2), output_dtype)
+    mean = None if rms else home.empty((n1,), statistics)
+    invvar = home.empty((n1,), statistics)
+    if n1:
+        _warn_if_slow(chosen, "forward", n1, n2, home)
+        scratch = {"memory": home} if chosen.scratch else {}
+        chosen.run(
+            home.launch,
+            home.operand(x, (n1, n2)),
+            home.operand(weight, (n2,)),
+            home.operand(bias, (n2,)),
+            eps,
+            output,
+            mean,
+            invvar,
+            **scratch,
+        )
+    leading = tuple(x.shape[: -len(shape)])
+    results = home.give_back(output, tuple(x.shape)), home.give_back(mean, leading), home.give_back(invvar, leading)
+    replay.keep(home)
+    return results
+
+
+def backward_signature(
+    grad_output: Any,
+    saved: Any,
+    mean: Any,
+    invvar: Any,
+    normalized_shape: Any,
+    weight: Any,
+    bias: Any,
+    eps: Any,
+    memory_efficient: Any,
+    kept: Kept | None,
+    input_dtype: Any,
+    rms: bool,
+    step: str | None = None,
+) -> tuple[tuple | None, list[int]]:
+    """What a backward's recording is found by, and the addresses that it is called with: `replay.signature`."""
+    columns, values = _kept(memory_efficient, kept, weight, bias)
+    wanted = BEST["backward"] if step is None else step
+    given = grad_output, saved, invvar, weight, bias, columns, values, mean  # which is last, for it may not be read
+    how = "backward", rms, bool(memory_efficient), input_dtype
+    return replay.signature(given, normalized_shape, eps, wanted, *how)
+
+
+def _backward(
+    grad_output,
+    saved,
+    mean,
+    invvar,
+    normalized_shape,
+    weight,
+    bias,
+    eps,
+    memory_efficient,
+    kept,
+    input_dtype,
+    step,
+    *,
+    rms,
+):
+    given = grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, memory_efficient, kept, input_dtype
+    key, pointers = backward_signature(*given, rms, step)
+    recording = replay.find(key)
+    if recording:
+        return recording(pointers)
+
+    columns, values = _kept(memory_efficient, kept, weight, bias)
+    optional = {"mean": mean, "weight": weight, "bias": bias, "kept.columns": columns, "kept.values": values}
+    home = home_of({"saved": saved, "grad_output": grad_output, "invvar": invvar}, optional)
+    home = replay.recorded(home, key, pointers)
+    shape = checks.shape_of(normalized_shape)
+    n1, n2 = checks.rows_and_columns("saved", saved, shape)
+    output_dtype = checks.parameter_dtype("saved", saved, weight, bias)
+    checks.check_parameters(weight, bias, shape)
+    checks.check_dtype("grad_output", grad_output, output_dtype, "the output's dtype")
+    checks.check_shape("grad_output", grad_output, tuple(saved.shape), "as saved")
+    if memory_efficient:
+        checks.check_dtype("saved", saved, output_dtype, "with memory_efficient it is the output, as the parameters")
+    input_dtype = checks.input_dtype(input_dtype, saved, memory_efficient)
+    statistics = checks.statistics_dtype(dtype_name(saved))
+    leading = tuple(saved.shape[: -len(shape)])
+    checks.check_statistics({"mean": mean, "invvar": invvar}, leading, statistics, "saved")
+    if columns is not None:
+        capacity = columns.shape[0]
+        checks.check_dtype("kept.columns", columns, "int32", "column numbers")
+        checks.check_shape("kept.columns", columns, (capacity,), "column numbers")
+        checks.check_shape("kept.values", values, (n1, capacity), "rows of saved, columns kept")
+        checks.check_dtype("kept.values", values, output_dtype, "the output's dtype")
+    eps = checks.rounded_eps(eps, statistics)
+    chosen = checks.step_of("backward", step)
+
+    parameter_memory = home.empty if n1 else home.zeros  # a sum over no rows is 0
+    grad_weight = None if weight is None else parameter_memory((n2,), FLOATS[output_dtype])
+    grad_bias = None if bias is None else parameter_memory((n2,), FLOATS[output_dtype])
+    grad_input = home.empty((n1, n2), FLOATS[input_dtype])
+    if n1:
+        _warn_if_slow(chosen, "backward", n1, n2, home)
+        problem = BackwardProblem(
+            grad_output=home.operand(grad_output, (n1, n2)),
+            saved=home.operand(saved, (n1, n2)),
+            invvar=home.operand(invvar, (n1,)),
+            weight=home.operand(weight, (n2,)),
+            bias=home.operand(bias, (n2,)),
+            mean=None if memory_efficient else home.operand(mean, (n1,)),
+            eps=eps,
+            rms=rms,
+            memory_efficient=bool(memory_efficient),
+            grad_input=grad_input,
+            grad_weight=grad_weight,
+            grad_bias=grad_bias,
+            row_sums=None if columns is None else home.empty((3, n1), FLOATS[statistics]),
+        )
+        if columns is None:
+            chosen.run(home.launch, home, problem)
+        else:
+            repaired = home.operand(columns, (capacity,)), home.operand(values, (n1, capacity))
+            launch_correction(home.launch, problem, *repaired)
+            chosen.run(home.launch, home, problem)
+            launch_repair(home.launch, home, problem, *repaired)
+    results = (
+        home.give_back(grad_input, tuple(saved.shape)),
+        home.give_back(grad_weight, shape),
+        home.give_back(grad_bias, shape),
+    )
+    replay.keep(home)
+    return results
+
+
+def _kept(memory_efficient: Any, kept: Kept | None, weight: Any, bias: Any) -> tuple[Any, Any]:
+    """(columns, values) of what was kept, if there is something: a norm without parameters has nothing at risk."""
+    if isinstance(memory_efficient, str) and memory_efficient != "exact":
+        raise ValueError(f"memory_efficient must be True, False or 'exact', got {memory_efficient!r}")
+    if memory_efficient != "exact":
+        return None, None
+    if kept is None and (weight is not None or bias is not None):
+        raise ValueError("memory_efficient='exact' needs kept, which normlab.keep_columns makes in the forward")
+    return (None, None) if kept is None or not kept.columns.shape[0] else kept
+
+
+def _warn_if_slow(chosen: Step, direction: str, n1: int, n2: int, home: Home) -> None:
+    """Say how long the simulator will take, where that is longer than somebody waits without a word."""
+    seconds = chosen.simulated_seconds(n1, n2)
+    if seconds > PATIENCE and isinstance(home, HostHome) and not engine.use_gpu():
+        quickest = min(LADDERS[direction], key=lambda step: step.simulated_seconds(n1, n2))
+        faster = f"step={quickest.name!r} takes about {_duration(quickest.simulated_seconds(n1, n2))}, "
+        warnings.warn(
+            f"the simulator takes about {_duration(seconds)} for step {chosen.name!r} on {n1:,} x {n2:,} elements; "
+            f"{'' if quickest is chosen else faster}fewer rows are faster, and a GPU takes milliseconds",
+            stacklevel=4,
+        )
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"

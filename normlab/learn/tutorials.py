@@ -1,0 +1,144 @@
+"""The notebooks in tutorials/: what there is, and how they are executed. Called by `normlab tutorials` and the tests.
+
+Each is kept twice. `NN_name.py`, in jupytext's py:percent form, is what people write and review; `NN_name.ipynb` is
+made from it, with its outputs, for people who read. A tutorial's first cell says what it is for, what comes before and
+how long it takes; the list is made from these cells.
+"""
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parents[2] / "tutorials"
+REPOSITORY = "normlab/normlab"  # on GitHub: where Colab gets a notebook from
+LONGEST = 90.0  # seconds that a notebook may take in the simulator, on two cores
+HEADER = re.compile(
+    r"# (?P<number>\d+)\. (?P<title>.+?)\n.*?"
+    r"\*\*Aim\.\*\* (?P<aim>.+?)\n\n"
+    r"\*\*Before\.\*\* (?P<before>.+?)\n\n"
+    r"\*\*Time\.\*\* (?P<minutes>\d+) minutes\.",
+    re.DOTALL,
+)
+EMPTY_METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+
+class TutorialError(Exception):
+    """A tutorial is not there, is not what it should be, or fails; the message says which and why."""
+
+
+@dataclass(frozen=True)
+class Tutorial:
+    """One of them. `source`: its .py file; `minutes`: for a reader."""
+
+    number: int
+    title: str
+    aim: str
+    before: str
+    minutes: int
+    source: Path
+
+    @property
+    def notebook(self) -> Path:
+        """The .ipynb file."""
+        return self.source.with_suffix(".ipynb")
+
+
+def header(source: Path) -> Tutorial:
+    """Read a tutorial's first cell. Raises TutorialError where it lacks something."""
+    cells = re.split(r"(?m)^# %%.*\n", source.read_text(encoding="utf-8"))
+    found = HEADER.search(re.sub(r"(?m)^# ?", "", cells[1] if len(cells) > 1 else ""))
+    if found is None:
+        raise TutorialError(f"{source.name}: the first cell needs a title '# N. …', Aim, Before and Time")
+    told = {name: " ".join(value.split()) for name, value in found.groupdict().items()}
+    return Tutorial(int(told["number"]), told["title"], told["aim"], told["before"], int(told["minutes"]), source)
+
+
+def every(folder: Path = FOLDER) -> list[Tutorial]:
+    """All tutorials, in order. Raises TutorialError where there are none: an installed wheel has them not."""
+    found = sorted(folder.glob("[0-9][0-9]_*.py"))
+    if not found:
+        raise TutorialError(f"no tutorials in {folder}: they come with a clone of the repository, not with a wheel")
+    return [header(source) for source in found]
+
+
+def chosen(numbers: list[int], folder: Path = FOLDER) -> list[Tutorial]:
+    """The tutorials of these numbers, or all. Raises TutorialError for a number that there is not."""
+    there = {tutorial.number: tutorial for tutorial in every(folder)}
+    for number in numbers:
+        if number not in there:
+            raise TutorialError(f"no tutorial {number}: there are {', '.join(map(str, there))}")
+    return [there[number] for number in numbers] if numbers else list(there.values())
+
+
+def read(source: Path) -> Any:
+    """The notebook that a .py file describes, without outputs."""
+    import jupytext
+
+    notebook = jupytext.read(source)
+    notebook.metadata = EMPTY_METADATA
+    for number, cell in enumerate(notebook.cells):
+        cell["id"] = f"cell-{number}"
+    return notebook
+
+
+def execute(tutorial: Tutorial) -> tuple[Any, float]:
+    """Run a tutorial from top to bottom in a new kernel. Returns the notebook with outputs, and seconds.
+
+    Raises TutorialError with the traceback of the first cell that fails.
+    """
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    notebook = read(tutorial.source)
+    began = time.perf_counter()
+    try:
+        NotebookClient(notebook, timeout=int(2 * LONGEST), kernel_name="python3", coalesce_streams=True).execute(
+            cwd=str(FOLDER)
+        )
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        raise TutorialError(f"{tutorial.source.name} fails:\n{error}") from None
+    seconds = time.perf_counter() - began
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)  # when each cell ran
+        for output in cell.get("outputs", []):
+            if output.output_type == "stream":  # a report's file names, without where this clone happens to lie
+                output.text = output.text.replace(f"{FOLDER.parent}/", "")
+    notebook.metadata = EMPTY_METADATA
+    return notebook, seconds
+
+
+def build(tutorial: Tutorial) -> float:
+    """Execute a tutorial, write its .ipynb, and return the seconds that it took."""
+    import nbformat
+
+    notebook, seconds = execute(tutorial)
+    nbformat.write(notebook, tutorial.notebook)
+    return seconds
+
+
+def differences(tutorial: Tutorial) -> list[str]:
+    """Say where .py and .ipynb do not agree, or the latter was not run from top to bottom; empty if all is well."""
+    import nbformat
+
+    if not tutorial.notebook.exists():
+        return [f"{tutorial.notebook.name} is missing"]
+    made, kept = read(tutorial.source), nbformat.read(tutorial.notebook, as_version=4)
+    if len(made.cells) != len(kept.cells):
+        return [f"{tutorial.source.name} has {len(made.cells)} cells, {tutorial.notebook.name} {len(kept.cells)}"]
+    found = []
+    run = 0
+    for number, (one, other) in enumerate(zip(made.cells, kept.cells, strict=True), start=1):
+        if (one.cell_type, one.source) != (other.cell_type, other.source):
+            found.append(f"cell {number} differs: {tutorial.source.name} and {tutorial.notebook.name}")
+        if other.cell_type == "code":
+            run += 1
+            if other.execution_count != run:
+                found.append(f"cell {number} of {tutorial.notebook.name} was not run in its turn")
+            if any(output.output_type == "error" for output in other.outputs):
+                found.append(f"cell {number} of {tutorial.notebook.name} ended with an error")
+    return found

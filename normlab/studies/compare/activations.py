@@ -1,0 +1,135 @@
+"""Activations to compare on: three bundled layers, or a .npy or .npz of the user's, read and checked.
+
+Nothing that could run code is loaded, and whatever is wrong is an `InputError` of one line.
+`normlab.studies.compare.traffic` makes layers of what is found here.
+"""
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ARRAYS = ("input", "weight", "bias", "grad_output", "eps")
+
+
+class InputError(Exception):
+    """Something is wrong with what the user gave; the message is one line, for the user."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One layer as it was found, unchecked: `arrays` has "input" and whichever others of ARRAYS there are."""
+
+    name: str
+    arrays: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n1, n2): rows, and elements a row, which is the last dimension."""
+        *leading, n2 = np.shape(self.arrays["input"])
+        return prod(leading), n2
+
+
+def bundled() -> list[Source]:
+    """Three layers of all-MiniLM-L6-v2, from `normlab/data` (its README says more)."""
+    with (files("normlab") / "data" / "minilm_layernorm.npz").open("rb") as file:
+        data = dict(np.load(file, allow_pickle=False))
+    names = [key.removesuffix("_input") for key in data if key.endswith("_input") and not key.endswith("_grad_input")]
+    return [
+        Source(name, {"eps": data["eps"]} | {key: data[f"{name}_{key}"] for key in ARRAYS if key != "eps"})
+        for name in names
+    ]
+
+
+def read(path: Path) -> Source:
+    """A layer from a .npy (the input alone) or a .npz (ARRAYS). Nothing that could run code is loaded.
+
+    Raises:
+        InputError: no such file, none that NumPy reads without pickle, no input in it, or shapes that do not fit.
+    """
+    shown = str(path).encode("utf-8", "replace").decode()
+    if path.is_dir():
+        raise InputError(f"{shown} is a directory; give a .npy or .npz file")
+    if not path.exists():
+        raise InputError(f"{shown}: no such file")
+    if not path.is_file():
+        raise InputError(f"{shown} is not a regular file, which NumPy needs")
+    with _reading(shown):
+        with path.open("rb") as file:
+            start = file.read(8)
+        if start.startswith(b"\x93NUMPY"):
+            arrays: dict[str, Any] = {"input": _load_npy(path)}
+        elif start.startswith(b"PK"):
+            with np.load(path, allow_pickle=False) as archive:
+                arrays = {key: archive[key] if key in ARRAYS else None for key in archive.files}
+        else:
+            raise InputError(f"{shown} {_what_else(start)}; give a .npy or .npz file")
+    others = ", ".join(sorted(key for key in arrays if key not in ARRAYS))
+    if "input" not in arrays:
+        raise InputError(f"{shown} has no array named 'input'; it has {others or 'none at all'}")
+    notes = (f"not read from the file: {others}",) if others else ()
+    name = path.stem.encode("utf-8", "replace").decode()
+    source = Source(name, {key: array for key, array in arrays.items() if key in ARRAYS}, notes)
+    check(source)
+    return source
+
+
+@contextmanager
+def _reading(shown: str) -> Iterator[None]:
+    """Everything that NumPy raises on a broken file, as one InputError."""
+    try:
+        yield
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        if "object" in str(error).lower():
+            raise InputError(f"{shown} holds Python objects (a pickle), not numbers; they are not loaded") from None
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{shown} cannot be read: {reason}") from None
+
+
+def _load_npy(path: Path) -> Any:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)  # only the rows that are taken are read from disk
+    except ValueError:  # what cannot be mapped, such as an array without elements
+        return np.load(path, allow_pickle=False)
+
+
+def _what_else(start: bytes) -> str:
+    if not start:
+        return "is an empty file"
+    return "is a pickle, which may run code and is not loaded" if start[0] == 0x80 else "is not a NumPy file"
+
+
+def check(source: Source) -> None:
+    """InputError unless a source's arrays hold real numbers, and their shapes fit."""
+    arrays = source.arrays
+    for key in ARRAYS:
+        if key in arrays:
+            _check_numbers(key, arrays[key])
+    shape = np.shape(arrays["input"])
+    if not shape:
+        raise InputError("input is a single number; it needs rows: (n1, n2), the last dimension is normalised")
+    if not prod(shape):
+        raise InputError(f"input of shape {shape} is empty")
+    expected = {"weight": shape[-1:], "bias": shape[-1:], "grad_output": shape}
+    for key, needed in expected.items():
+        if key in arrays and np.shape(arrays[key]) != needed:
+            raise InputError(f"{key} has shape {np.shape(arrays[key])}, but input of shape {shape} needs {needed}")
+    if "eps" in arrays and (np.size(arrays["eps"]) != 1 or not 0 <= np.reshape(arrays["eps"], -1)[0] < np.inf):
+        raise InputError("eps must be one finite number, not below 0")
+
+
+def _check_numbers(key: str, array: Any) -> None:
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{key} is not a NumPy array")
+    if array.dtype.kind == "V" and array.dtype.itemsize == 2 and array.dtype.names is None:
+        raise InputError(f"{key} has raw 2-byte values: save bfloat16 as float32, and compare with --dtype bfloat16")
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"{key} holds {array.dtype} values; real numbers are needed")

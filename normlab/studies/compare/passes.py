@@ -1,0 +1,148 @@
+"""The passes over one layer, each measured: the forward, and the backward on three paths.
+
+A path is what the host functions call memory_efficient: False, from the saved input; True, recomputed from the output;
+"exact", recomputed but for the columns that were kept. Called by `normlab.studies.compare`, in the process of a worker
+or its own. The kernels run through `normlab.host.norms`; every result is held against `normlab.oracle`: the float64
+truth on the same rounded inputs, and the a-priori bound.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from normlab import engine, oracle
+from normlab.host import norms
+from normlab.host.exact import Kept, keep_columns
+from normlab.studies.compare.measure import Error, measure
+from normlab.studies.compare.plan import Plan
+from normlab.studies.compare.traffic import Layer
+
+Path = bool | Literal["exact"]
+PATHS: tuple[Path, ...] = (False, True, "exact")
+GRADIENTS = ("grad_input", "grad_weight", "grad_bias")
+
+
+@dataclass(frozen=True)
+class Backward:
+    """One path's gradients. `grad_bias` is None for RMSNorm.
+
+    `bytes_kept`: what the norm alone keeps from the forward for this backward. `bytes_kept_with_output`: the same,
+    counting the output too where the backward reads it, which costs nothing if the next layer keeps it anyway.
+    """
+
+    grad_input: Error
+    grad_weight: Error
+    grad_bias: Error | None
+    bytes_kept: int
+    bytes_kept_with_output: int
+
+    @property
+    def gradients(self) -> dict[str, Error]:
+        """The gradients there are, by name."""
+        return {name: getattr(self, name) for name in GRADIENTS if getattr(self, name) is not None}
+
+
+class Forward(NamedTuple):
+    """What the forward left for the backward, and how far it is off."""
+
+    output: np.ndarray  # (n1, n2)
+    mean: np.ndarray | None  # (n1,); None for RMSNorm
+    invvar: np.ndarray  # (n1,)
+    kept: Kept  # for the exact backward
+    bound: oracle.NormResult
+    error: Error
+
+
+class Pass(NamedTuple):
+    """One backward: its numbers, and the largest grad_input bound of each column, (n2,)."""
+
+    backward: Backward
+    column_bounds: np.ndarray
+
+
+@contextmanager
+def _world(plan: Plan) -> Iterator[None]:
+    """The plan's engine, without the warning that the simulator is slow: `Job.seconds` has said so already."""
+    with engine.using(plan.engine), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="the simulator takes about", category=UserWarning)
+        yield
+
+
+def run_forward(layer: Layer, plan: Plan) -> Forward:
+    """The forward through the kernels, measured."""
+    x, n2, weight, bias, eps = layer.input, layer.input.shape[1], layer.weight, layer.bias, layer.eps
+    arithmetic = plan.arithmetic("forward", *x.shape)
+    mean = None
+    with _world(plan):
+        if plan.rms:
+            output, invvar = norms.rms_norm_forward(x, n2, weight, eps, step=plan.forward)
+        else:
+            output, mean, invvar = norms.layer_norm_forward(x, n2, weight, bias, eps, step=plan.forward)
+        kept = keep_columns(x, mean, invvar, n2, weight, bias, eps)
+    if plan.rms:
+        want = oracle.rms_norm(x, n2, weight, eps)
+        bound = oracle.rms_norm_bound(x, n2, weight, eps, arithmetic)
+    else:
+        want = oracle.layer_norm(x, n2, weight, bias, eps)
+        bound = oracle.layer_norm_bound(x, n2, weight, bias, eps, arithmetic)
+    return Forward(output, mean, invvar, kept, bound, measure(output, want.output, bound.output))
+
+
+def run_backward(layer: Layer, plan: Plan, forward: Forward, path: Path) -> Pass | None:
+    """One backward through the kernels, from what the forward left for this path, measured.
+
+    None: no column was kept, and so the exact path is the recomputed one, launch by launch.
+    """
+    kept = forward.kept if path == "exact" else None
+    if kept is not None and not kept.columns.size:
+        return None
+    saved = forward.output if path else layer.input
+    got = _gradients(layer, plan, forward, saved, path, kept)
+    want, bound = _truth(layer, plan, forward, path, kept)
+    grad_input, grad_weight, grad_bias = (
+        None if array is None or allowed is None or truth is None else measure(array, truth, allowed)
+        for array, truth, allowed in zip(got, want, bound, strict=True)
+    )
+    assert grad_input is not None
+    assert grad_weight is not None  # the weight is always given
+    beside = [forward.invvar, *(kept or ())]  # besides what was saved
+    if forward.mean is not None and not path:
+        beside.append(forward.mean)
+    bytes_beside = sum(array.nbytes for array in beside)
+    bytes_in_all = bytes_beside + saved.nbytes
+    backward = Backward(grad_input, grad_weight, grad_bias, bytes_beside if path else bytes_in_all, bytes_in_all)
+    return Pass(backward, bound.grad_input.max(axis=0))
+
+
+def _gradients(
+    layer: Layer, plan: Plan, forward: Forward, saved: np.ndarray, path: Path, kept: Kept | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    dy, n2, weight, bias, eps = layer.grad_output, saved.shape[1], layer.weight, layer.bias, layer.eps
+    mean, invvar, step = forward.mean, forward.invvar, plan.backward
+    with _world(plan):
+        if plan.rms:
+            return *norms.rms_norm_backward(dy, saved, invvar, n2, weight, eps, path, kept, step=step), None
+        return norms.layer_norm_backward(dy, saved, mean, invvar, n2, weight, bias, eps, path, kept, step=step)
+
+
+def _truth(
+    layer: Layer, plan: Plan, forward: Forward, path: Path, kept: Kept | None
+) -> tuple[oracle.NormGradients, oracle.NormGradients]:
+    """The float64 gradients, and the bounds of a kernel that was handed this forward's statistics and output."""
+    dy, x, (n1, n2) = layer.grad_output, layer.input, layer.input.shape
+    weight, bias, eps = layer.weight, layer.bias, layer.eps
+    columns = None if kept is None else kept.columns
+    arithmetic = plan.arithmetic("backward", n1, n2, 0 if columns is None else columns.size)
+    if plan.rms:
+        return oracle.rms_norm_backward(dy, x, n2, weight, eps), oracle.rms_norm_backward_bound(
+            dy, x, n2, weight, eps, arithmetic, memory_efficient=bool(path), kept=columns,
+            invvar_error=forward.bound.invvar, output_error=forward.bound.output,
+        )  # fmt: skip
+    return oracle.layer_norm_backward(dy, x, n2, weight, bias, eps), oracle.layer_norm_backward_bound(
+        dy, x, n2, weight, bias, eps, arithmetic, memory_efficient=bool(path), kept=columns,
+        mean_error=forward.bound.mean, invvar_error=forward.bound.invvar, output_error=forward.bound.output,
+    )  # fmt: skip

@@ -1,0 +1,139 @@
+"""How to compare: where, by which steps, on how many rows, in how many processes; and about how long that takes.
+
+Called by `normlab.cli` before anything runs. It asks `normlab.engine` for a GPU and `normlab.kernels` for the steps.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from normlab import engine, oracle
+from normlab.kernels import BEST, LADDERS
+from normlab.kernels.exact.chains import with_repairs
+from normlab.studies.compare.activations import InputError, Source
+from normlab.studies.compare.traffic import Layer, layer_of
+
+SIMULATOR_STEPS = {"forward": "thread_per_row", "backward": "global_atomics"}  # its quickest
+ORACLE = 2e-6  # seconds an element, value and bound of one pass
+BUDGET = 15.0  # seconds that a run without --rows may take by this reckoning; the rest of the 20 is reserve
+WORTH_PROCESSES = 3.0  # seconds of work below which a second process (0.7 s to start) does not pay
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which norm, in which dtype, where ("gpu" or "simulator"), by which steps of the two ladders."""
+
+    norm: str
+    dtype: str
+    engine: str
+    forward: str
+    backward: str
+
+    @property
+    def rms(self) -> bool:
+        """RMSNorm, which has no mean and no bias."""
+        return self.norm == "rms"
+
+    @property
+    def statistics(self) -> str:
+        """The dtype that kernels compute in and keep mean and invvar in."""
+        return "float64" if self.dtype == "float64" else "float32"
+
+    def arithmetic(self, ladder: str, n1: int, n2: int, kept: int = 0) -> oracle.Arithmetic:
+        """How the step of a ladder rounds, with so many columns kept: its formats, and the length of its sums."""
+        forward, backward = _step("forward", self.forward), _step("backward", self.backward)
+        rows = (forward if ladder == "forward" else backward).row_chains(n2)
+        columns = backward.column_chains(n1, n2)
+        if kept:
+            rows, columns = with_repairs(rows, columns, n1, kept)
+        return oracle.Arithmetic(
+            input=self.dtype,
+            output=self.dtype,
+            parameter=self.dtype,
+            accumulator=self.statistics,
+            row_terms=rows.terms,
+            row_merges=rows.merges,
+            column_terms=columns.terms,
+            column_merges=columns.merges,
+            statistics=forward.statistics,
+        )
+
+    def seconds(self, shapes: list[tuple[int, int]], cores: int = 1) -> float:
+        """About how long the passes over layers of these (n1, n2) take: all forwards side by side, then all backwards.
+
+        On a GPU only the oracle takes time. The exact backward is reckoned as one more, which it is with few columns
+        kept; with none it is not run at all, with all of them it takes twice as long.
+        """
+        oracle_seconds, forward, backward = (
+            sum(cost(*shape) for shape in shapes)
+            for cost in (lambda n1, n2: ORACLE * n1 * n2, self._simulated("forward"), self._simulated("backward"))
+        )
+        return (oracle_seconds + forward) / min(cores, len(shapes)) + 3 * (oracle_seconds + backward) / cores
+
+    def _simulated(self, ladder: str) -> Callable[[int, int], float]:
+        """The seconds that the simulator takes for the step of a ladder; none on a GPU."""
+        step = _step(ladder, self.forward if ladder == "forward" else self.backward)
+        return step.simulated_seconds if self.engine == "simulator" else lambda n1, n2: 0.0
+
+
+def _step(ladder: str, name: str) -> Any:
+    return next(step for step in LADDERS[ladder] if step.name == name)
+
+
+def choose(norm: str = "layer", dtype: str = "float32", world: str = "auto", step: str | None = None) -> Plan:
+    """Choose engine and steps: `step` on ladders that have it; else on a GPU the best, in the simulator the quickest.
+
+    Raises:
+        InputError: a step that no ladder has, or "gpu" where there is none.
+    """
+    try:
+        with engine.using(world):
+            chosen = "gpu" if engine.use_gpu() else "simulator"
+    except RuntimeError as error:
+        raise InputError(str(error)) from None
+    names = {ladder: [known.name for known in LADDERS[ladder]] for ladder in ("forward", "backward")}
+    if step is not None and not any(step in known for known in names.values()):
+        known = "; ".join(f"{ladder}: {', '.join(known)}" for ladder, known in names.items())
+        raise InputError(f"unknown step {step!r}; known are, {known}")
+    default = SIMULATOR_STEPS if chosen == "simulator" else BEST
+    steps = {ladder: step if step in known else default[ladder] for ladder, known in names.items()}
+    return Plan(norm, dtype, chosen, str(steps["forward"]), str(steps["backward"]))
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything chosen and read, nothing run. `processes` to run it in, and about how many `seconds` that takes."""
+
+    layers: list[Layer]
+    plan: Plan
+    processes: int
+    seconds: float
+
+
+def prepare(sources: list[Source], plan: Plan, rows: int | None = None) -> Job:
+    """Take the first `rows` of every source, or as many as fit into the time, and round them to the plan's dtype.
+
+    Raises:
+        InputError: NaN or infinity in the data, or values too large for the dtype.
+    """
+    cores = 1 if plan.engine == "gpu" else min(processors(), 2)  # a layer has two backwards at least
+    limit = _rows_within(BUDGET, sources, plan, cores) if rows is None else rows
+    layers = [layer_of(source, plan.norm, plan.dtype, limit) for source in sources]
+    if rows is None:
+        note = f"only the first {limit:,} rows, to stay within 20 s; --rows N takes N"
+        layers = [replace(layer, notes=(*layer.notes, note)) if limit < layer.rows_total else layer for layer in layers]
+    shapes = [layer.input.shape for layer in layers]
+    processes = cores if plan.seconds(shapes) > WORTH_PROCESSES else 1
+    return Job(layers, plan, processes, plan.seconds(shapes, processes))
+
+
+def _rows_within(seconds: float, sources: list[Source], plan: Plan, cores: int) -> int:
+    """How many rows of each source fit into that time, one at least; the time grows linearly with them."""
+    none, one = (plan.seconds([(rows, source.shape[1]) for source in sources], cores) for rows in (0, 1))
+    return max(1, int((seconds - none) / (one - none)))
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

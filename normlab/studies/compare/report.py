@@ -1,0 +1,138 @@
+"""The answer of `normlab compare` for a reader: one table, what its columns mean, a sentence a layer; or JSON.
+
+Called by `normlab.cli`; takes a `compare.Report`. The text is ASCII but for names, because not every pipe takes more.
+"""
+
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from normlab import __version__
+from normlab.studies.compare import AT_RISK, LayerReport, Report
+from normlab.studies.compare.measure import Error
+from normlab.studies.compare.numbers import scientific, size
+
+NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
+RULE = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)  # one line below the header
+SMALLEST_WIDTH = 80  # columns; below, numbers would be cut
+
+
+def show(report: Report, console: Console) -> None:
+    """Print everything, without the blanks with which rich fills each line: a pipe keeps them."""
+    console.width = max(console.width, SMALLEST_WIDTH)
+    with console.capture() as captured:
+        console.print(Group(heading(report), Text(), table(report), Text(), legend(report), Text(), verdicts(report)))
+    print(*(line.rstrip() for line in captured.get().splitlines()), sep="\n", file=console.file)
+
+
+def heading(report: Report) -> RenderableType:
+    """What ran, on what, by which kernels, and what is to be known about all layers."""
+    plan = report.plan
+    engine = "the GPU" if plan.engine == "gpu" else "normlab's simulator"
+    lines = [
+        f"{NORMS[plan.norm]} in {plan.dtype}, on {engine}, in {report.seconds:.1f} s",
+        f"forward step {plan.forward}, backward step {plan.backward}",
+        *_notes(report)[0],
+    ]
+    return Text("\n".join(lines))
+
+
+def _notes(report: Report) -> tuple[list[str], list[list[str]]]:
+    """The notes that all layers share, and each layer's own."""
+    every = [
+        [f"{layer.rows:,} of {layer.rows_total:,} rows, {layer.columns:,} columns, eps {layer.eps:.2g}", *layer.notes]
+        for layer in report.layers
+    ]
+    shared = [note for note in every[0] if all(note in notes for notes in every)]
+    return shared, [[note for note in notes if note not in shared] for notes in every]
+
+
+def table(report: Report) -> Table:
+    """Up to nine rows a layer; two columns for each of the three paths."""
+    grid = Table(box=RULE, padding=0, show_edge=False)
+    grid.add_column("", min_width=20, max_width=20, overflow="fold")
+    for path, color in (("saved input", "cyan"), ("recomputed", "magenta"), ("exact", "green")):
+        for header, width in ((f"{path}\nerror", 11), ("\n/bound", 7)):
+            grid.add_column(Text(header, justify="right", style=color), justify="right", no_wrap=True, min_width=width)
+    for layer in report.layers:
+        _add_layer(grid, layer)
+    return grid
+
+
+def _add_layer(grid: Table, layer: LayerReport) -> None:
+    paths = layer.saved_input, layer.recomputed, layer.exact
+    grid.add_row(Text(layer.name, style="bold"))
+    grid.add_row("  output", *_cells(layer.output), "same", "", "same", "")
+    for name in layer.saved_input.gradients:
+        grid.add_row(f"  {name}", *(cell for path in paths for cell in _cells(path.gradients[name])))
+    for name, cells in {
+        "kept by the norm": [size(path.bytes_kept) for path in paths],
+        "kept, with output": [size(path.bytes_kept_with_output) for path in paths],
+        "smallest |gamma|": ["", scientific(layer.smallest_gamma), ""],
+        "channels at risk": ["", f"{layer.channels_at_risk}/{layer.columns}", ""],
+        "kept columns": ["", "", f"{layer.kept_columns}/{layer.columns}"],
+    }.items():
+        grid.add_row(f"  {name}", *(text for cell in cells for text in (cell, "")))
+    grid.add_section()
+
+
+def _cells(error: Error) -> tuple[Text, Text]:
+    bad = "bold red" if error.not_finite else ""
+    ratio = Text(bound_ratio(error), style="" if error.bound_ratio <= 1 else "bold red")
+    return Text(scientific(error.relative), style=bad), ratio
+
+
+def bound_ratio(error: Error) -> str:
+    """Error over bound; "none" where no value has a finite bound."""
+    if error.unbounded == error.size:
+        return "none"
+    return f"{error.bound_ratio:.3f}" if error.bound_ratio < 100 else scientific(error.bound_ratio)
+
+
+def legend(report: Report) -> RenderableType:
+    """What the columns and rows mean."""
+    meanings = {
+        "error": "norm of (kernel - truth) over norm of truth, over the whole array; the truth is float64, "
+        f"from the same {report.plan.dtype} inputs",
+        "/bound": "the largest |kernel - truth| over its a-priori bound; a right kernel stays within 1",
+        "exact": "recomputing, but for the kept columns: their normalised values are kept beside the output. Where no "
+        "column needs it, this is recomputing, and not run twice",
+        "kept": "bytes that the backward needs from the forward. Recomputing reads the output, which the next layer "
+        "mostly keeps anyway; the norm itself then keeps no more than its statistics",
+        "at risk": f"channels whose recomputed grad_input has a bound over {AT_RISK:g} times that from the saved input",
+    }
+    grid = Table.grid(padding=(0, 2))
+    for name, meaning in meanings.items():
+        grid.add_row(Text(name, style="dim"), Text(meaning, style="dim"))
+    return grid
+
+
+def verdicts(report: Report) -> RenderableType:
+    """A sentence a layer, and what else is to be known about that layer."""
+    parts: list[RenderableType] = []
+    for layer, notes in zip(report.layers, _notes(report)[1], strict=True):
+        style = "green" if layer.verdict.kind == "as_good" else "bold red"
+        parts.append(Text.assemble((f"{layer.name}: ", "bold"), (layer.verdict.sentence, style)))
+        parts += [Padding(Text(note, style="dim"), (0, 0, 0, 2)) for note in notes]
+    return Group(*parts)
+
+
+def as_json(report: Report) -> str:
+    """Everything, machine-readable; NaN and infinity, which JSON does not have, are null."""
+    whole = {"normlab": __version__, **asdict(report), "within_bounds": report.within_bounds}
+    return json.dumps(_finite(whole), indent=2, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,85 @@
+"""A norm's traffic, ready for the kernels: some rows of a `Source`, in one dtype, with what it lacked filled in.
+
+`normlab.studies.compare.plan` says how many rows; `normlab.studies.compare.passes` runs the kernels on it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from normlab.host.arrays import FLOATS
+from normlab.studies.compare.activations import InputError, Source
+
+SEED = 160706450  # not 0: whoever drew their input with seed 0 would get it back as the gradient
+DEFAULT_EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One norm's traffic, checked, in the dtype that is compared: the first `rows` of `rows_total`."""
+
+    name: str
+    input: np.ndarray  # (rows, n2)
+    grad_output: np.ndarray  # (rows, n2)
+    weight: np.ndarray  # (n2,)
+    bias: np.ndarray | None  # (n2,); None for RMSNorm
+    eps: float
+    rows_total: int
+    notes: tuple[str, ...] = ()
+
+
+def layer_of(source: Source, norm: str, dtype: str, rows: int) -> Layer:
+    """The first `rows` of a source (or as many as it has) for "layer" or "rms" norm, rounded to a dtype.
+
+    Raises:
+        InputError: NaN or infinity in the data, or values too large for the dtype.
+    """
+    total, n2 = source.shape
+    arrays, notes = dict(source.arrays), list(source.notes)
+    rows = min(rows, total)
+    for key in ("input", "grad_output"):
+        if key in arrays:
+            arrays[key] = arrays[key].reshape(total, n2)[:rows]
+    missing = _filled_in(rows, n2)
+    if norm == "rms":
+        del missing["bias"]
+        if arrays.pop("bias", None) is not None:
+            notes.append("bias: not used, RMSNorm has none")
+    for key, (fill, said) in missing.items():
+        if key not in arrays:
+            arrays[key] = fill()
+            notes.append(f"{key}: {said}")
+    eps = float(np.reshape(arrays.pop("eps"), -1)[0])
+    if arrays["input"].dtype != FLOATS[dtype]:
+        notes.append(f"input: {arrays['input'].dtype}, rounded to {dtype} (--dtype)")
+    rounded = {key: _rounded(key, array, dtype) for key, array in arrays.items()}
+    return Layer(source.name, bias=rounded.pop("bias", None), eps=eps, rows_total=total, notes=tuple(notes), **rounded)
+
+
+def _filled_in(rows: int, n2: int) -> dict[str, tuple[Callable[[], Any], str]]:
+    """What stands in for an array that is not given, and how that is said."""
+    return {
+        "weight": (lambda: np.ones(n2), "none given, 1 taken"),
+        "bias": (lambda: np.zeros(n2), "none given, 0 taken"),
+        "grad_output": (
+            lambda: np.random.default_rng(SEED).standard_normal((rows, n2)),
+            f"none given, drawn at random (standard normal, seed {SEED})",
+        ),
+        "eps": (lambda: DEFAULT_EPS, f"none given, {DEFAULT_EPS:g} taken"),
+    }
+
+
+def _rounded(key: str, array: np.ndarray, dtype: str) -> np.ndarray:
+    """A contiguous copy in a dtype. An error cannot be measured against NaN or infinity, so neither may be in it."""
+    odd = ~np.isfinite(array)
+    if odd.any():
+        first = tuple(int(i) for i in np.argwhere(odd)[0])
+        raise InputError(f"{key} has {odd.sum():,} NaN or infinite values, the first at {first}; compare needs numbers")
+    with np.errstate(over="ignore"):
+        rounded = np.ascontiguousarray(array).astype(FLOATS[dtype])
+    lost = int((~np.isfinite(rounded.astype(np.float64))).sum())
+    if lost:
+        raise InputError(f"{key} has {lost:,} values too large for {dtype}; choose a wider --dtype")
+    return rounded

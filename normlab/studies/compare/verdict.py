@@ -1,0 +1,119 @@
+"""The verdict on a layer: is recomputing worse, why, what does exact do, and is anything beyond its bound?
+
+Called by `normlab.studies.compare`, on the numbers that `normlab.studies.compare.passes` measured.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from normlab.studies.compare.measure import Error
+from normlab.studies.compare.numbers import scientific, size
+from normlab.studies.compare.passes import Backward
+from normlab.studies.compare.traffic import Layer
+
+AS_GOOD = 2.0  # recomputing is "as good" up to this factor of the saved input's error
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`kind`: "as_good", "worse", "not_finite" or "bound_exceeded"; `sentence` says it in words and numbers."""
+
+    kind: str
+    sentence: str
+
+
+def reason(layer: Layer, at_risk: np.ndarray, dtype: str) -> str:
+    """Why recomputing from this layer's output may be worse, by its channels at risk. at_risk: (n2,), bool."""
+    gamma = np.abs(layer.weight.astype(np.float64))
+    bias = np.zeros_like(gamma) if layer.bias is None else np.abs(layer.bias.astype(np.float64))
+    clamped = at_risk & (gamma < layer.eps)  # the kernel divides by eps instead
+    drowned = at_risk & ~clamped & (gamma < bias)  # what the output holds beside the bias is mostly rounding
+    small = clamped | drowned
+    why = []
+    if small.any():
+        largest = gamma[small].max()
+        details = [f"|gamma| up to {scientific(largest)}" if largest else "gamma = 0"]
+        details += [f"{clamped.sum()} below eps"] * bool(largest and clamped.any())
+        details += [f"{drowned.sum()} below the bias"] * bool(drowned.any())
+        larger = gamma[gamma > largest]
+        following = f"; the next is {scientific(larger.min())}" if larger.size else ""
+        why.append(
+            f"{small.sum()} of {gamma.size} weights are too small to divide by ({', '.join(details)}{following})"
+        )
+    if (at_risk & ~small).any():
+        why.append(f"{dtype} rounds the output of {(at_risk & ~small).sum()} of {gamma.size} channels too coarsely")
+    return ", and ".join(why) or f"no single weight is to blame, but the output's rounding to {dtype}"
+
+
+def judge(
+    output: Error, saved: Backward, recomputed: Backward, exact: Backward, roundoff: float, reason: str
+) -> Verdict:
+    """Weigh recomputing against saving, and everything against its bound.
+
+    Args:
+        output: the forward's error.
+        saved, recomputed, exact: the three backwards'.
+        roundoff: unit roundoff of the dtype; errors below it are not told apart.
+        reason: why recomputing may be worse, to be quoted if it is.
+    """
+    weighed = _not_finite(saved, recomputed, exact) or _weigh(saved, recomputed, exact, roundoff, reason)
+    broken = [
+        f"{name} ({path}) is off by {error.bound_ratio:.3g} times its bound"
+        for path, errors in (
+            ("forward", {"output": output}),
+            ("saved input", saved.gradients),
+            ("recomputed", recomputed.gradients),
+            ("exact", exact.gradients),
+        )
+        for name, error in errors.items()
+        if not error.bound_ratio <= 1
+    ]
+    if broken:
+        return Verdict(
+            "bound_exceeded",
+            f"BOUND EXCEEDED: {'; '.join(broken)}. A kernel or a bound is wrong. Besides, {weighed.sentence}",
+        )
+    return weighed
+
+
+def _not_finite(saved: Backward, recomputed: Backward, exact: Backward) -> Verdict | None:
+    found = [
+        f"{path} gives NaN or infinity in {error.not_finite:,} of {error.size:,} values of {name}"
+        for path, backward in (("recomputing", recomputed), ("saving the input", saved), ("exact", exact))
+        for name, error in backward.gradients.items()
+        if error.not_finite
+    ]
+    lost = [name for name, error in recomputed.gradients.items() if error.not_finite]
+    if lost and not exact.gradients[lost[0]].not_finite:
+        off = scientific(exact.gradients[lost[0]].relative)
+        found.append(f"exact is off by {off} in {lost[0]} and {_price(exact, recomputed)}")
+    return Verdict("not_finite", "; ".join(found)) if found else None
+
+
+def _weigh(saved: Backward, recomputed: Backward, exact: Backward, roundoff: float, reason: str) -> Verdict:
+    factors = {name: _factor(recomputed.gradients[name], error, roundoff) for name, error in saved.gradients.items()}
+    worst = max(factors, key=lambda name: factors[name])
+    if factors[worst] <= AS_GOOD:
+        return Verdict("as_good", "recomputing is as good as saving")
+    errors = [backward.gradients[worst] for backward in (recomputed, saved, exact)]
+    if np.isinf(errors[0].relative):
+        here, there, instead = (scientific(error.largest) for error in errors)
+        found = (
+            f"where 0 is right, recomputing gives {here} in {worst}, saving {there}: {reason}; exact gives {instead}"
+        )
+    else:
+        here, there, instead = (scientific(error.relative) for error in errors)
+        found = f"recomputing is off by {here} in {worst}, saving by {there}: {reason}; exact is off by {instead}"
+    return Verdict("worse", f"{found} and {_price(exact, recomputed)}")
+
+
+def _price(exact: Backward, recomputed: Backward) -> str:
+    return f"keeps {size(exact.bytes_kept - recomputed.bytes_kept)} more"
+
+
+def _factor(recomputed: Error, saved: Error, roundoff: float) -> float:
+    """How many times worse; by the largest error where the truth is 0 and both are wrong."""
+    if np.isinf(saved.relative):
+        return recomputed.largest / saved.largest
+    return recomputed.relative / max(saved.relative, roundoff)

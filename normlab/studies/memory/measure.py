@@ -1,0 +1,191 @@
+"""`normlab memory`: bytes and time of a model's training steps, with each of the four variants of its norms.
+
+One model serves all of them, on the same batch: its parameters are set anew for each, and its norms exchanged. First
+each variant trains alone, so that its peak is its own; then the variants take turns, a step each, so that a machine
+that drifts drifts for all.
+"""
+
+import gc
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normlab import engine
+from normlab.bench.machine import provenance
+from normlab.bench.timing import spread
+from normlab.studies.memory import prediction, text
+from normlab.studies.memory.model import Decoder, Shape
+from normlab.studies.memory.saved import counting
+from normlab.studies.memory.threads import threads
+from normlab.studies.memory.variants import TORCH, VARIANTS, Switch
+
+SMALL = Shape(layers=4, hidden=256, batch=2, sequence=256, norm="rms", dtype="bfloat16")
+SEED = 0
+RATE = 10.0  # of SGD, over the model's hidden: wider models take shorter steps
+BASE = "False"  # what times are compared with
+ADVANCES = len(VARIANTS) + 1  # alone, and in turns
+METHOD = (
+    "One model and one batch for all variants; SGD, parameters in the dtype named. Saved: storages that autograd keeps "
+    "for the backward, parameters and batch excluded. Peak: torch.cuda.max_memory_allocated over the steps after the "
+    "first. Time of a step (forward, backward, SGD): variants take turns, a round to warm up; median and quartiles; "
+    "by CUDA events on a GPU, by the clock on a CPU."
+)
+
+
+class NoRoomError(ValueError):
+    """The model does not fit into this machine's memory."""
+
+
+def device() -> str:
+    """Where models run: "cuda" if there is a GPU that both PyTorch and normlab can use, else "cpu"."""
+    return "cuda" if torch.cuda.is_available() and engine.gpu_available() else "cpu"
+
+
+def shape(device: str, norm: str, dtype: str, **sizes: int | None) -> Shape:
+    """A model by its layers, hidden, batch and sequence; None for what is usual on the device.
+
+    Raises:
+        ValueError: an odd hidden.
+    """
+    usual = prediction.LLAMA if device == "cuda" else SMALL
+    given = {name: size for name, size in sizes.items() if size is not None}
+    chosen = usual._replace(norm=norm, dtype=dtype, **given)
+    chosen.check()
+    return chosen
+
+
+def seconds(shape: Shape, steps: int, device: str) -> float:
+    """About how long `run` takes on a CPU; 0 for a GPU, where it is short."""
+    return shape.seconds * len(VARIANTS) * (2 * steps + 1) if device == "cpu" else 0.0
+
+
+class Bench:
+    """A model, its batch, and a step of training."""
+
+    def __init__(self, shape: Shape, device: str) -> None:
+        self.shape, self.device = shape, device
+        self.model = Decoder(shape, device)
+        self.switch = Switch(self.model)
+        self.batch = text.read(None).batch(shape.batch, shape.sequence, device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE / shape.hidden)
+
+    def step(self) -> Tensor:
+        """The loss before the step."""
+        self.optimizer.zero_grad()
+        loss = self.model(*self.batch)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def alone(self, variant: str, steps: int) -> dict[str, Any]:
+        """Bytes saved, peak, and losses of `steps` steps from the start, at least 2."""
+        self.switch(variant)
+        self.model.reset(SEED)
+        with counting([*self.model.parameters(), *self.batch]) as saved:
+            loss = self.model(*self.batch)
+        losses = [loss.detach()]
+        loss.backward()
+        self.optimizer.step()
+        del loss
+        gc.collect()
+        if self.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        losses += [self.step() for _ in range(steps - 1)]
+        peak = torch.cuda.max_memory_allocated() if self.device == "cuda" else None
+        return {
+            "saved_bytes": sum(saved.values()),
+            "predicted_bytes": prediction.total(self.shape, variant, self.device),
+            "peak_bytes": peak,
+            "losses": [loss.item() for loss in losses],
+        }
+
+    def timed(self, variant: str) -> float:
+        """Seconds of a step."""
+        self.switch(variant)
+        if self.device == "cuda":
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            self.step()
+            end.record()
+            end.synchronize()
+            return 1e-3 * begin.elapsed_time(end)
+        began = time.perf_counter()
+        self.step()
+        return time.perf_counter() - began
+
+
+def run(shape: Shape, steps: int, device: str, advance: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """The record of `normlab memory`; `advance` is called ADVANCES times.
+
+    Raises:
+        NoRoomError: the model does not fit.
+    """
+    try:
+        with threads(shape):
+            used = torch.get_num_threads()
+            rows, rounds = _rows(shape, steps, device, advance)
+    except torch.cuda.OutOfMemoryError as error:
+        raise NoRoomError(f"{error}".splitlines()[0]) from None
+    for row in rows:
+        times = [one[row["variant"]] for one in rounds]
+        against = spread([one[row["variant"]] / one[BASE] for one in rounds]).median
+        row |= {"step": spread(times).as_dict(), "step_against_saved_input": round(against, 4)}
+    return {
+        "what": "memory",
+        **provenance(),
+        "device": device,
+        "threads": used,
+        "method": METHOD,
+        **shape._asdict(),
+        "heads": shape.heads,
+        "inner": shape.inner,
+        "parameters": shape.parameters,
+        "steps": steps,
+        "text": text.read(None).described(),
+        "rows": rows,
+        "predicted": predicted(shape),
+    }
+
+
+def predicted(like: Shape) -> dict[str, Any]:
+    """What LLaMA-7B's blocks save on a GPU, by role, with the norm and in the dtype of `like`."""
+    large = prediction.LLAMA._replace(norm=like.norm, dtype=like.dtype)
+    rows = [{"variant": variant, **prediction.saved(large, variant, "cuda")} for variant in VARIANTS]
+    return {**large._asdict(), "rows": rows}
+
+
+def check_room(shape: Shape, device: str) -> None:
+    """Raise NoRoomError for a model that is larger than the memory there is."""
+    if device == "cuda":
+        there = torch.cuda.mem_get_info()[0]
+    else:
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    needed = prediction.peak(shape, device)
+    if needed > there:
+        raise NoRoomError(
+            f"needs {needed / 1e9:,.1f} GB at least, and {device} has {there / 1e9:,.1f} GB: "
+            "give a smaller --layers, --hidden, --batch or --sequence"
+        )
+
+
+def _rows(
+    shape: Shape, steps: int, device: str, advance: Callable[[], None]
+) -> tuple[list[dict[str, Any]], list[dict[str, float]]]:
+    """What each variant does alone, and rounds of seconds by variant."""
+    bench, rows = Bench(shape, device), []
+    for variant in VARIANTS:
+        rows.append({"variant": variant, **bench.alone(variant, steps)})
+        advance()
+    reference = next(row for row in rows if row["variant"] == TORCH)["losses"]
+    for row in rows:
+        row["largest_difference"] = max(abs(a - b) for a, b in zip(row["losses"], reference, strict=True))
+    rounds = []
+    for number in range(steps + 1):
+        order = VARIANTS if number % 2 else VARIANTS[::-1]
+        rounds.append({variant: bench.timed(variant) for variant in order})
+    advance()
+    return rows, rounds[1:]

@@ -1,0 +1,166 @@
+"""A decoder with LLaMA's blocks over bytes: what `normlab memory` measures and `normlab train` trains.
+
+A block is pre-norm, and adds to the residual stream twice: attention (q, k, v from one norm, rotary positions) and a
+SwiGLU MLP (gate and up from the other). An addition keeps nothing for its backward, and a linear layer its input, which
+here is a norm's output. So nobody needs a norm's input but the norm itself.
+
+Its norms are torch.nn's; `normlab.studies.memory.variants` exchanges them.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Embedding, LayerNorm, Linear, Module, ModuleList, RMSNorm
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention, silu
+
+NORMS: dict[str, type[Module]] = {"layer": LayerNorm, "rms": RMSNorm}
+EPS = 1e-5
+VOCABULARY = 256  # a token is a byte
+HEAD = 128  # LLaMA's columns a head
+SPREAD = 0.02  # standard deviation of every initial weight
+CPU_SPEED = 5e10  # additions and multiplications a second, roughly
+LONGEST_WAVE = 10_000.0  # base of the rotary angles
+
+
+class Shape(NamedTuple):
+    """How large a model is, and what it is fed: (batch, sequence) bytes at a time."""
+
+    layers: int
+    hidden: int
+    batch: int
+    sequence: int
+    norm: str
+    dtype: str
+
+    @property
+    def heads(self) -> int:
+        """Attention heads: of HEAD columns, or one of all the columns where that does not go."""
+        return 1 if self.hidden % HEAD else self.hidden // HEAD
+
+    @property
+    def inner(self) -> int:
+        """Columns inside the MLP: 8/3 of hidden, up to a multiple of 256, as LLaMA has it."""
+        return -(-8 * self.hidden // (3 * 256)) * 256
+
+    @property
+    def tokens(self) -> int:
+        """In a batch."""
+        return self.batch * self.sequence
+
+    @property
+    def norms(self) -> int:
+        """Two a block, and the last."""
+        return 2 * self.layers + 1
+
+    @property
+    def parameters(self) -> int:
+        """Numbers that are trained."""
+        block = 4 * self.hidden**2 + 3 * self.hidden * self.inner
+        norm = self.hidden * (2 if self.norm == "layer" else 1)
+        return self.layers * block + self.norms * norm + 2 * VOCABULARY * self.hidden
+
+    @property
+    def seconds(self) -> float:
+        """About how long a step takes on a CPU."""
+        return 6 * self.parameters * self.tokens / CPU_SPEED
+
+    def check(self) -> None:
+        """Raise ValueError for an odd hidden: positions turn pairs of columns."""
+        if self.hidden % 2:
+            raise ValueError(f"--hidden {self.hidden}: an even number is needed, for rotary positions")
+
+
+class Attention(Module):
+    """Causal attention with rotary positions: (batch, sequence, hidden) to the same."""
+
+    def __init__(self, shape: Shape, **like: Any) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        self.q, self.k, self.v, self.o = (Linear(shape.hidden, shape.hidden, bias=False, **like) for _ in range(4))
+
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+        """x: a norm's output; rotary: as of `rotary_tables`."""
+        q, k, v = (linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for linear in (self.q, self.k, self.v))
+        # (batch, heads, sequence, columns of a head)
+        attended = scaled_dot_product_attention(rotated(q, rotary), rotated(k, rotary), v, is_causal=True)
+        return self.o(attended.transpose(1, 2).flatten(-2))
+
+
+class SwiGLU(Module):
+    """down(silu(gate) up): (…, hidden) to the same."""
+
+    def __init__(self, shape: Shape, **like: Any) -> None:
+        super().__init__()
+        self.gate, self.up = (Linear(shape.hidden, shape.inner, bias=False, **like) for _ in range(2))
+        self.down = Linear(shape.inner, shape.hidden, bias=False, **like)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: a norm's output."""
+        return self.down(silu(self.gate(x)) * self.up(x))
+
+
+class Block(Module):
+    """Two norms, and what each of them feeds."""
+
+    def __init__(self, shape: Shape, **like: Any) -> None:
+        super().__init__()
+        self.attention_norm, self.mlp_norm = (NORMS[shape.norm](shape.hidden, eps=EPS, **like) for _ in range(2))
+        self.attention, self.mlp = Attention(shape, **like), SwiGLU(shape, **like)
+
+    def forward(self, stream: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+        """stream: (batch, sequence, hidden)."""
+        stream = stream + self.attention(self.attention_norm(stream), rotary)
+        return stream + self.mlp(self.mlp_norm(stream))
+
+
+class Decoder(Module):
+    """forward(inputs, targets), both (batch, sequence) int64, is the mean cross entropy, a float32 scalar.
+
+    The parameters are not set: see `reset`.
+    """
+
+    def __init__(self, shape: Shape, device: str) -> None:
+        super().__init__()
+        like = {"device": "meta", "dtype": getattr(torch, shape.dtype)}  # nothing is drawn that `reset` would overwrite
+        self.head_columns = shape.hidden // shape.heads
+        self.embedding = Embedding(VOCABULARY, shape.hidden, **like)
+        self.blocks = ModuleList(Block(shape, **like) for _ in range(shape.layers))
+        self.norm = NORMS[shape.norm](shape.hidden, eps=EPS, **like)
+        self.head = Linear(shape.hidden, VOCABULARY, bias=False, **like)
+        self.to_empty(device=device)
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss."""
+        stream = self.embedding(inputs)
+        rotary = rotary_tables(inputs.shape[1], self.head_columns, stream)
+        for block in self.blocks:
+            stream = block(stream, rotary)
+        logits = self.head(self.norm(stream))
+        return cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    @torch.no_grad()
+    def reset(self, seed: int, norm_weight: float = 1.0) -> None:
+        """Set all parameters: the same for the same seed, whatever they were. The norms' weights to one number."""
+        random = torch.Generator(self.head.weight.device).manual_seed(seed)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, SPREAD, generator=random)
+            else:
+                parameter.fill_(norm_weight if name.endswith("weight") else 0.0)
+            parameter.grad = None
+
+
+def rotary_tables(sequence: int, columns: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """(cos, sin) of the angle of each position and column: (sequence, columns) each, in the dtype of `like`."""
+    wide: dict[str, Any] = {"dtype": torch.float32, "device": like.device}
+    waves = LONGEST_WAVE ** -(torch.arange(0, columns, 2, **wide) / columns)
+    angles = torch.outer(torch.arange(sequence, **wide), waves).repeat(1, 2)
+    return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
+
+
+def rotated(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    """Each column and the one half a head further, as a point in the plane, turned: (…, sequence, columns)."""
+    cos, sin = rotary
+    left, right = x.chunk(2, -1)
+    return x * cos + torch.cat((-right, left), -1) * sin

@@ -1,0 +1,55 @@
+"""What autograd keeps of a forward of `normlab.studies.memory.model`, in bytes, said without running it.
+
+By role, each a storage or several that `normlab.studies.memory.saved` counts; tests hold the two against each other on
+the CPU. On a GPU attention keeps some bytes more, its seeds, and in float64, which has no fused kernel there, much
+more.
+"""
+
+from normlab.studies.memory.model import VOCABULARY, Shape
+from normlab.studies.memory.variants import TORCH
+
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+STATISTICS = {"rms": 1, "layer": 2}  # a row: invvar; and a mean
+LLAMA = Shape(layers=32, hidden=4096, batch=2, sequence=2048, norm="rms", dtype="bfloat16")
+"""LLaMA-7B's shape, but for its vocabulary, on a batch of 4,096 tokens."""
+
+
+def saved(shape: Shape, variant: str, device: str) -> dict[str, int]:
+    """Bytes by role.
+
+    The norms' inputs are kept by nobody but the norms; their outputs by the linear layers, whatever the norms keep. No
+    column is at risk (the norms' weights are about 1), so that "exact" keeps what True keeps.
+    """
+    item, tokens = ITEM_BYTES[shape.dtype], shape.tokens
+    wide = max(4, item)  # bytes of an accumulator
+    stream = tokens * shape.hidden  # elements of the residual stream
+    inputs, statistics = stream * item, tokens * STATISTICS[shape.norm] * wide
+    if variant in ("True", "exact"):
+        inputs, statistics = 0, tokens * wide
+    elif variant == TORCH and device == "cpu":
+        if shape.norm == "rms":  # composed of a square, a mean, …: input and x̂ in accumulator precision
+            inputs = 2 * stream * wide
+        else:  # statistics in the input's dtype
+            statistics = tokens * STATISTICS[shape.norm] * item
+    attention = 4 * stream * item + tokens * shape.heads * wide  # q, k, v, what comes out, and a number a row of it
+    mlp = 4 * tokens * shape.inner * item  # gate, up, silu(gate), and the product
+    rotary = 2 * shape.sequence * (shape.hidden // shape.heads) * item  # cos, sin
+    loss = 4 * (tokens * VOCABULARY + 1)  # float32: log-probabilities, and what they are divided by
+    return {
+        "norm inputs": shape.norms * inputs,
+        "norm outputs": shape.norms * stream * item,
+        "statistics": shape.norms * statistics,
+        "attention": shape.layers * attention,
+        "mlp": shape.layers * mlp,
+        "rest": rotary + loss,
+    }
+
+
+def total(shape: Shape, variant: str, device: str) -> int:
+    """Bytes that `saved` counts."""
+    return sum(saved(shape, variant, device).values())
+
+
+def peak(shape: Shape, device: str) -> int:
+    """About how many bytes a step needs at least: parameters, their gradients, and what is saved with saved inputs."""
+    return 2 * shape.parameters * ITEM_BYTES[shape.dtype] + total(shape, TORCH, device)

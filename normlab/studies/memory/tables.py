@@ -1,0 +1,166 @@
+"""The records of `normlab memory` and `normlab train` as tables for a terminal, and what they say in a sentence."""
+
+import math
+from typing import Any
+
+from normlab.bench.tables import NORMS, Grid, show_grids
+from normlab.studies.memory.measure import BASE
+from normlab.studies.memory.variants import TORCH
+
+REAL = "LLaMA-7B's blocks on a GPU, predicted"
+
+
+def show(record: dict[str, Any]) -> None:
+    """Print a record."""
+    if record["what"] == "memory":
+        show_grids([measured(record), predicted(record)], [*memory_sentences(record), record["method"]])
+    else:
+        grids = [trained(record, dtype) for dtype in dtypes(record)]
+        show_grids(grids, [*train_sentences(record), record["method"]])
+
+
+def measured(record: dict[str, Any]) -> Grid:
+    """A row for each variant: bytes, time, losses."""
+    base = variant(record["rows"], BASE)
+    head = ["who", "saved MB", "predicted", "less than False", "peak MB", "less than False", "step ms (quartiles)",
+            "/ False", "loss, first to last", "off torch.nn"]  # fmt: skip
+    rows = []
+    for row in record["rows"]:
+        step = row["step"]
+        median, lower, upper = (f"{1e-3 * step[name]:.1f}" for name in ("median_us", "lower_us", "upper_us"))
+        peak = ["", ""]
+        if row["peak_bytes"] is not None:
+            peak = [megabytes(row["peak_bytes"]), megabytes(base["peak_bytes"] - row["peak_bytes"])]
+        rows.append([
+            row["variant"],
+            megabytes(row["saved_bytes"]),
+            megabytes(row["predicted_bytes"]),
+            megabytes(base["saved_bytes"] - row["saved_bytes"]),
+            *peak,
+            f"{median} ({lower} to {upper})",
+            f"{row['step_against_saved_input']:.3f}",
+            f"{row['losses'][0]:.4f} to {row['losses'][-1]:.4f}",
+            f"{row['largest_difference']:.1e}",
+        ])  # fmt: skip
+    return Grid(f"{described(record)}, measured on {where(record)}", head, rows)
+
+
+def predicted(record: dict[str, Any]) -> Grid:
+    """What the large model saves, by role."""
+    saved = predicted_totals(record)
+    rows = record["predicted"]["rows"]
+    roles = [name for name in rows[0] if name != "variant"]
+    head = ["who", "saved MB", "less than False", *roles]
+    body = [
+        [
+            row["variant"],
+            megabytes(saved[row["variant"]]),
+            megabytes(saved[BASE] - saved[row["variant"]]),
+            *(megabytes(row[role]) for role in roles),
+        ]
+        for row in rows
+    ]
+    return Grid(f"{REAL}: {described(record['predicted'])}", head, body)
+
+
+def predicted_totals(record: dict[str, Any]) -> dict[str, int]:
+    """Bytes that the large model saves, by variant."""
+    return {
+        row["variant"]: sum(count for role, count in row.items() if role != "variant")
+        for row in record["predicted"]["rows"]
+    }
+
+
+def trained(record: dict[str, Any], dtype: str) -> Grid:
+    """How far each variant's losses are from torch.nn's, in one dtype."""
+    rounding = by_rounding(record, dtype)
+    head = ["who", "first loss", "last loss", "difference", "over rounding's"]
+    body = []
+    for row in of_dtype(record, dtype):
+        if row["turned"]:
+            continue
+        reference = row["variant"] == TORCH
+        body.append([
+            row["variant"],
+            f"{row['losses'][0]:.4f}",
+            f"{row['losses'][-1]:.4f}",
+            "" if reference else f"{row['difference']:.1e}",
+            "" if reference else times(row["difference"], rounding),
+        ])  # fmt: skip
+    return Grid(f"{described({**record, 'dtype': dtype})}, {record['steps']} steps", head, body)
+
+
+def memory_sentences(record: dict[str, Any]) -> list[str]:
+    """What the model's norms no longer keep."""
+    base = variant(record["rows"], BASE)
+    sentences = []
+    for name in ("True", "exact"):
+        row = variant(record["rows"], name)
+        less = base["saved_bytes"] - row["saved_bytes"]
+        sentence = f"{name} saves {megabytes(less)} MB less than False, {less / base['saved_bytes']:.0%}"
+        if row["peak_bytes"] is not None:
+            sentence += f", and the peak is {megabytes(base['peak_bytes'] - row['peak_bytes'])} MB lower"
+        sentences.append(f"{sentence}.")
+    if base["peak_bytes"] is None:
+        sentences.append("No peak: only a GPU's allocator counts.")
+    return sentences
+
+
+def train_sentences(record: dict[str, Any]) -> list[str]:
+    """How far rounding takes torch.nn from itself, and how far the variants are."""
+    sentences = []
+    for dtype in dtypes(record):
+        rows = [row for row in of_dtype(record, dtype) if row["variant"] != TORCH]
+        furthest = max(rows, key=lambda row: math.inf if math.isnan(row["difference"]) else row["difference"])
+        sentences.append(
+            f"{dtype}: rounding alone takes torch.nn {by_rounding(record, dtype):.1e} from itself; normlab's norms are "
+            f"off by up to {furthest['difference']:.1e} ({furthest['variant']})."
+        )
+    return sentences
+
+
+def described(record: dict[str, Any]) -> str:
+    """Model and batch in a line."""
+    return (
+        f"{record['layers']} blocks of hidden {record['hidden']}, {NORMS[record['norm']]}, {record['dtype']}, "
+        f"{record['batch']} x {record['sequence']} bytes"
+    )
+
+
+def where(record: dict[str, Any]) -> str:
+    """The machine in a word."""
+    return "the CPU" if record["device"] == "cpu" else record["gpu"]
+
+
+def variant(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """A variant's row."""
+    return next(row for row in rows if row["variant"] == name)
+
+
+def dtypes(record: dict[str, Any]) -> list[str]:
+    """Those that a record of `normlab train` has."""
+    return list(dict.fromkeys(row["dtype"] for row in record["rows"]))
+
+
+def of_dtype(record: dict[str, Any], dtype: str) -> list[dict[str, Any]]:
+    """A record's runs in one dtype."""
+    return [row for row in record["rows"] if row["dtype"] == dtype]
+
+
+def by_rounding(record: dict[str, Any], dtype: str) -> float:
+    """The largest difference of torch.nn's losses from its own in another order."""
+    return max(row["difference"] for row in of_dtype(record, dtype) if row["turned"])
+
+
+def megabytes(count: int) -> str:
+    """Millions of bytes.
+
+    >>> megabytes(2_181_038_080)
+    '2,181.0'
+    """
+    return f"{count / 1e6:,.1f}"
+
+
+def times(value: float, unit: float) -> str:
+    """How often one goes into the other; nothing where there is nothing to divide by."""
+    return f"{value / unit:.1f}" if unit else ""

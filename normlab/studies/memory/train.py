@@ -1,0 +1,121 @@
+"""`normlab train`: a small decoder that learns a text, with each of the four variants of its norms.
+
+The variants read the same batches from the same initial parameters, so that their losses differ by rounding, or because
+a gradient is wrong. How far rounding alone takes two runs apart, torch.nn says itself: it trains again with the
+passages of every batch in another order, which changes no sum but the order it is added in.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from normlab.bench.machine import provenance
+from normlab.studies.memory.model import Decoder, Shape
+from normlab.studies.memory.text import Text
+from normlab.studies.memory.threads import threads
+from normlab.studies.memory.variants import TORCH, VARIANTS, Switch
+
+SEED = 0
+RATE = 3e-3  # of AdamW
+WINDOW = 20  # steps that a smoothed loss is the mean of
+OTHER_ORDERS = 7  # of each batch, for torch.nn's further runs: turned round by 1, 2, … places
+DEFAULT_DTYPES = ("float32", "bfloat16")
+DTYPES = (*DEFAULT_DTYPES, "float64")  # in float16 alone, without a scaled loss, AdamW divides by 0
+METHOD = (
+    "The same initial parameters and the same batches for all; AdamW, parameters in the dtype named. Difference: the "
+    f"largest between two losses, each the mean of {WINDOW} steps, or of all if they are fewer. By rounding alone: "
+    "that between torch.nn and torch.nn with the passages of every batch in another order, the largest of all the "
+    "orders tried."
+)
+
+
+class Lesson(NamedTuple):
+    """What is trained, on what, for how long; norm_weight: the norms' initial weight."""
+
+    shape: Shape
+    text: Text
+    steps: int
+    norm_weight: float
+    device: str
+
+    @property
+    def runs(self) -> list[tuple[str, int]]:
+        """(variant, places by which each batch is turned round), in one dtype; torch.nn as it is comes first."""
+        others = range(1, min(self.shape.batch, 1 + OTHER_ORDERS))
+        return [*((variant, 0) for variant in VARIANTS), *((TORCH, places) for places in others)]
+
+    @property
+    def seconds(self) -> float:
+        """About how long all runs in one dtype take on a CPU; 0 for a GPU, where they are short."""
+        return len(self.runs) * self.steps * self.shape.seconds if self.device == "cpu" else 0.0
+
+
+def losses(lesson: Lesson, variant: str, turned: int = 0) -> list[float]:
+    """The loss of every step, with the passages of every batch turned round by so many places."""
+    shape, random = lesson.shape, torch.Generator().manual_seed(SEED)
+    model = Decoder(shape, lesson.device)
+    Switch(model)(variant)
+    model.reset(SEED, lesson.norm_weight)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+    found = []
+    for _ in range(lesson.steps):
+        batch = lesson.text.batch(shape.batch, shape.sequence, lesson.device, random)
+        optimizer.zero_grad()
+        loss = model(*(tokens.roll(turned, 0) for tokens in batch))
+        loss.backward()
+        optimizer.step()
+        found.append(loss.detach())
+    return [round(loss.item(), 6) for loss in found]
+
+
+def smoothed(curve: list[float]) -> np.ndarray:
+    """Means of WINDOW steps, or of all if there are fewer.
+
+    >>> smoothed([float(step) for step in range(22)]).tolist()
+    [9.5, 10.5, 11.5]
+    """
+    return np.lib.stride_tricks.sliding_window_view(curve, min(WINDOW, len(curve))).mean(-1)
+
+
+def difference(curve: list[float], other: list[float]) -> float:
+    """The largest between two smoothed curves; NaN where one has a NaN."""
+    return float(np.abs(smoothed(curve) - smoothed(other)).max())
+
+
+def run(lesson: Lesson, dtypes: list[str], advance: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """The record of `normlab train`; `advance` is called for each run in each dtype."""
+    with threads(lesson.shape):
+        rows = [row for dtype in dtypes for row in _rows(_in(lesson, dtype), advance)]
+    shape = lesson.shape._asdict()
+    del shape["dtype"]
+    return {
+        "what": "train",
+        **provenance(),
+        "device": lesson.device,
+        "method": METHOD,
+        **shape,
+        "parameters": lesson.shape.parameters,
+        "steps": lesson.steps,
+        "norm_weight": lesson.norm_weight,
+        "text": lesson.text.described(),
+        "rows": rows,
+    }
+
+
+def _in(lesson: Lesson, dtype: str) -> Lesson:
+    return lesson._replace(shape=lesson.shape._replace(dtype=dtype))
+
+
+def _rows(lesson: Lesson, advance: Callable[[], None]) -> list[dict[str, Any]]:
+    """An entry for each run in one dtype, torch.nn's first."""
+    rows: list[dict[str, Any]] = []
+    for variant, turned in lesson.runs:
+        curve = losses(lesson, variant, turned)
+        off = difference(curve, rows[0]["losses"]) if rows else 0.0
+        rows.append(
+            {"dtype": lesson.shape.dtype, "variant": variant, "turned": turned, "difference": off, "losses": curve}
+        )
+        advance()
+    return rows

@@ -1,0 +1,180 @@
+"""The tutorials: .py and .ipynb agree, each says what it is for; the list, and what executing one notices.
+
+That they run from top to bottom is for .ci/run (`normlab tutorials --check`): here it would take minutes.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from normlab.bench import records
+from normlab.cli import app
+from normlab.engine import cuda, launch
+from normlab.kernels import LADDERS
+from normlab.learn import lesson, tutorials
+
+HERE = Path(__file__).parents[2]
+ALL = tutorials.every()
+HEADER = """# %% [markdown]
+# # 7. A title
+#
+# **Aim.** To
+# learn.
+#
+# **Before.** Nothing.
+#
+# **Time.** 15 minutes.
+
+# %%
+"""
+
+
+def named(tutorial):
+    return tutorial.source.stem
+
+
+def test_they_are_numbered_without_a_gap_and_take_15_to_40_minutes():
+    assert [tutorial.number for tutorial in ALL] == list(range(1, len(ALL) + 1))
+    assert all(tutorial.source.name.startswith(f"{tutorial.number:02}_") for tutorial in ALL)
+    assert all(15 <= tutorial.minutes <= 40 for tutorial in ALL)
+
+
+@pytest.mark.parametrize("tutorial", ALL, ids=named)
+def test_the_notebook_is_its_source_executed_from_top_to_bottom(tutorial):
+    pytest.importorskip("jupytext", reason="jupytext reads py:percent; normlab[test] has it")
+    assert tutorials.differences(tutorial) == []
+
+
+@pytest.mark.parametrize("tutorial", ALL, ids=named)
+def test_a_tutorial_says_where_it_runs_opens_in_colab_asks_and_ends_with_an_exercise(tutorial):
+    text = tutorial.source.read_text()
+    notebook = f"{tutorials.REPOSITORY}/blob/main/tutorials/{tutorial.notebook.name}"
+    assert f"https://colab.research.google.com/github/{notebook}" in text
+    assert f"git+https://github.com/{tutorials.REPOSITORY}" in text
+    assert "lesson.begin()" in text
+    assert text.count("<details><summary><b>Question.") >= 2
+    assert text.count("<details>") == text.count("</details>")
+    exercise = re.sub(r"(?m)^# ?", "", text.rpartition("## Exercise")[2])
+    assert "normlab course check" in " ".join(exercise.split())
+
+
+def test_links_between_tutorials_lead_somewhere():
+    for one, following in pairwise(ALL):
+        assert f"]({following.notebook.name})" in one.source.read_text()
+    linked = {name for one in ALL for name in re.findall(r"\]\((\d\d_\w+\.ipynb)\)", one.source.read_text())}
+    assert linked <= {one.notebook.name for one in ALL}
+
+
+def test_all_notebooks_together_are_small():
+    assert sum(one.notebook.stat().st_size for one in ALL) < 5e6
+
+
+def test_the_command_lists_them_with_their_aims():
+    listed = CliRunner().invoke(app, ["tutorials"]).output
+    for tutorial in ALL:
+        assert tutorial.title in listed
+        assert tutorial.aim in listed
+    wrong = CliRunner().invoke(app, ["tutorials", "99"])
+    assert wrong.exit_code == 2
+    assert "no tutorial 99: there are 1, 2" in wrong.output
+
+
+def written(folder, code):
+    folder.joinpath("07_title.py").write_text(HEADER + code)
+    return tutorials.every(folder)[0]
+
+
+def test_a_header_is_read_and_one_without_an_aim_refused(tmp_path):
+    found = written(tmp_path, "x = 1\n")
+    assert (found.number, found.title, found.aim, found.minutes) == (7, "A title", "To learn.", 15)
+    found.source.write_text("# %% [markdown]\n# # 7. A title\n")
+    with pytest.raises(tutorials.TutorialError, match=r"07_title\.py: the first cell needs a title '# N\. …', Aim"):
+        tutorials.every(tmp_path)
+    with pytest.raises(tutorials.TutorialError, match=r"no tutorials in .*: they come with a clone"):
+        tutorials.every(tmp_path / "elsewhere")
+
+
+@pytest.fixture
+def tools():
+    for module in ("jupytext", "nbclient", "ipykernel"):
+        pytest.importorskip(module, reason="executes notebooks; normlab[test] has it")
+
+
+@pytest.mark.usefixtures("tools")
+def test_a_cell_that_fails_fails_the_tutorial(tmp_path):
+    with pytest.raises(tutorials.TutorialError, match=r"(?s)07_title\.py fails:.*ZeroDivisionError"):
+        tutorials.execute(written(tmp_path, "x = 1\n\n# %%\nx / 0\n"))
+
+
+@pytest.mark.usefixtures("tools")
+def test_a_changed_source_or_an_error_kept_in_a_notebook_is_seen(tmp_path):
+    tutorial = written(tmp_path, "x = 1\n\n# %%\nprint(x)\n")
+    assert tutorials.differences(tutorial) == ["07_title.ipynb is missing"]
+    tutorials.build(tutorial)
+    assert tutorials.differences(tutorial) == []
+    assert json.loads(tutorial.notebook.read_text())["cells"][2]["outputs"][0]["text"] == ["1\n"]
+    tutorial.source.write_text(HEADER + "x = 2\n\n# %%\nprint(x)\n")
+    assert tutorials.differences(tutorial) == ["cell 2 differs: 07_title.py and 07_title.ipynb"]
+    kept = json.loads(tutorial.notebook.read_text())
+    kept["cells"][1]["execution_count"] = 5
+    kept["cells"][2]["outputs"] = [{"output_type": "error", "ename": "E", "evalue": "", "traceback": []}]
+    tutorial.notebook.write_text(json.dumps(kept))
+    assert tutorials.differences(tutorial)[1:] == [
+        "cell 2 of 07_title.ipynb was not run in its turn",
+        "cell 3 of 07_title.ipynb ended with an error",
+    ]
+
+
+def test_jupyter_is_asked_for_where_it_is_missing(monkeypatch):
+    monkeypatch.setattr("normlab.cli.tutorials.find_spec", lambda name: None)
+    asked = CliRunner().invoke(app, ["tutorials", "1"])
+    assert asked.exit_code == 2
+    assert 'needs jupyterlab; pip install "normlab[tutorials]" gets them' in asked.output
+
+
+def test_jupyter_is_started_on_the_one_asked_for(monkeypatch):
+    started = []
+
+    def run(command):
+        started.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr("normlab.cli.tutorials.find_spec", lambda name: name)
+    monkeypatch.setattr("normlab.cli.tutorials.subprocess.run", run)
+    assert CliRunner().invoke(app, ["tutorials", "1"]).exit_code == 0
+    assert started == [[sys.executable, "-m", "jupyterlab", str(ALL[0].notebook)]]
+
+
+@cuda.jit
+def one_more(x):
+    x[cuda.grid(1)] += 1
+
+
+def test_a_lesson_times_a_call_and_says_on_what(monkeypatch):
+    monkeypatch.setattr("normlab.learn.lesson.engine.use_gpu", lambda: False)
+    assert "no measure of a GPU" in str(lesson.timed(lambda: launch(one_more, 1, 32, np.zeros(32))))
+    assert "simulator" in lesson.where()
+    assert str(lesson.Timing(2.5e-5, "on it")) == "25 µs on it"
+    assert str(lesson.Timing(3.0, "on it")) == "3 s on it"
+
+
+def test_a_lesson_finds_a_line():
+    with pytest.raises(ValueError, match=r"no line of 'one_more' contains 'y\['"):
+        lesson.line(one_more, "y[")
+    assert Path(__file__).read_text().splitlines()[lesson.line(one_more, "+= 1") - 1] == "    x[cuda.grid(1)] += 1"
+
+
+def test_a_lesson_knows_what_a_step_reached_from_its_file_or_from_the_record():
+    forward = {step.name: lesson.measured(step) for step in LADDERS["forward"]}
+    assert forward["thread_per_row"] == (0.04, 0.08)
+    assert forward["vectors"] is None
+    rows = records.load(["norm_float32_h200"])[0]["rows"]
+    (best,) = (row for row in rows if (row["norm"], row["direction"], row["n2"]) == ("layer", "forward", 4096))
+    assert forward["clusters"][1] == best["contenders"]["normlab"]["of_copy"]
