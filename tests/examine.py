@@ -69,14 +69,14 @@ def with_repairs(how: oracle.Arithmetic, n1: int, capacity: int) -> oracle.Arith
 def forward(case: Case, step) -> tuple:
     """(output, mean or None, invvar) of a step."""
     if case.rms:
-        output, invvar = norms.rms_norm_forward(case.x, case.n2, case.weight, case.eps, step=step.name)
+        output, invvar = norms.rms_norm_forward(case.x, case.n2, case.weight, eps=case.eps, step=step.name)
         return output, None, invvar
-    return norms.layer_norm_forward(case.x, case.n2, case.weight, case.bias, case.eps, step=step.name)
+    return norms.layer_norm_forward(case.x, case.n2, case.weight, case.bias, eps=case.eps, step=step.name)
 
 
 def keep(case: Case, mean, invvar, columns=None) -> Kept:
     """x̂ of the columns at risk, or of these columns."""
-    return keep_columns(case.x, mean, invvar, case.n2, case.weight, case.bias, case.eps, columns=columns)
+    return keep_columns(case.x, mean, invvar, case.n2, case.weight, case.bias, eps=case.eps, columns=columns)
 
 
 def backward(case: Case, step, saved, mean, invvar, memory_efficient: bool | str, kept: Kept | None = None) -> tuple:

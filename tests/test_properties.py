@@ -129,11 +129,11 @@ def test_a_recomputed_normalised_value_equals_the_saved_one_within_the_law(case)
     if case.weight is None:
         case = replace(case, weight=np.ones(case.n2, case.grad_output.dtype), bias=None)
     output, mean, invvar = forward(case, APEX)
-    from_input = layer_norm_backward(case.grad_output, case.x, mean, invvar, case.n2, case.weight, case.bias, case.eps)[
-        1
-    ]
+    from_input = layer_norm_backward(
+        case.grad_output, case.x, mean, invvar, case.n2, case.weight, case.bias, eps=case.eps
+    )[1]
     from_output = layer_norm_backward(
-        case.grad_output, output, None, invvar, case.n2, case.weight, case.bias, case.eps, memory_efficient=True
+        case.grad_output, output, None, invvar, case.n2, case.weight, case.bias, eps=case.eps, memory_efficient=True
     )[1]
     xhat = from_input.astype(np.float64)
     gamma = case.weight.astype(np.float64)

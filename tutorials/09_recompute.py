@@ -190,8 +190,8 @@ def errors(layer, dtype=np.float32):
     names = ("input", "grad_output", "weight", "bias")
     x, dy, weight, bias = (data[f"{layer}_{name}"].astype(dtype) for name in names)
     x, dy, n2 = x[:ROWS], dy[:ROWS], x.shape[1]
-    output, mean, invvar = normlab.layer_norm_forward(x, n2, weight, bias, eps)
-    kept = normlab.keep_columns(x, mean, invvar, n2, weight, bias, eps)
+    output, mean, invvar = normlab.layer_norm_forward(x, n2, weight, bias, eps=eps)
+    kept = normlab.keep_columns(x, mean, invvar, n2, weight, bias, eps=eps)
     paths = (
         (x, mean, {}),
         (output, None, {"memory_efficient": True}),
@@ -201,7 +201,7 @@ def errors(layer, dtype=np.float32):
     found = []
     for saved, mean_or_none, how in paths:
         got = normlab.layer_norm_backward(
-            dy, saved, mean_or_none, invvar, n2, weight, bias, eps, step="global_atomics", **how
+            dy, saved, mean_or_none, invvar, n2, weight, bias, eps=eps, step="global_atomics", **how
         )[0]
         found.append(np.linalg.norm(got.astype(np.float64) - truth) / np.linalg.norm(truth))
     return found, kept, truth, got
@@ -219,9 +219,9 @@ for layer in layers:
 # %%
 x, dy, weight, bias = (data[f"block5_output_{name}"] for name in ("input", "grad_output", "weight", "bias"))
 x, dy = x[:ROWS], dy[:ROWS]
-output, _, invvar = normlab.layer_norm_forward(x, 384, weight, bias, eps)
+output, _, invvar = normlab.layer_norm_forward(x, 384, weight, bias, eps=eps)
 recomputed = normlab.layer_norm_backward(
-    dy, output, None, invvar, 384, weight, bias, eps, memory_efficient=True, step="global_atomics"
+    dy, output, None, invvar, 384, weight, bias, eps=eps, memory_efficient=True, step="global_atomics"
 )
 truth = oracle.layer_norm_backward(dy, x, 384, weight, bias, eps)
 of_columns = np.linalg.norm(recomputed[0] - truth.grad_input, axis=0)

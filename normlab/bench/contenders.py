@@ -55,8 +55,8 @@ class Ours:
     def forward(self, data: Data) -> Call:  # noqa: D102
         x, shape = data.x, data.shape
         if data.bias is None:
-            return lambda: _with_mean(norms.rms_norm_forward(x, shape, data.weight, EPS, step=self.step))
-        return lambda: norms.layer_norm_forward(x, shape, data.weight, data.bias, EPS, step=self.step)
+            return lambda: _with_mean(norms.rms_norm_forward(x, shape, data.weight, eps=EPS, step=self.step))
+        return lambda: norms.layer_norm_forward(x, shape, data.weight, data.bias, eps=EPS, step=self.step)
 
     def backward(self, data: Data) -> Call:  # noqa: D102
         output, mean, invvar = Ours().forward(data)()

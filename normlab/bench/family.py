@@ -111,9 +111,9 @@ class Ours:
     def forward(self, data: Data) -> Callable[[], tuple]:  # noqa: D102
         affine = data.weight, data.bias
         if self.problem.norm == "layer":
-            return lambda: family.layer_norm(data.x, data.shape, *affine, EPS)
+            return lambda: family.layer_norm(data.x, data.shape, *affine, eps=EPS)
         if self.problem.norm == "group":
-            return lambda: family.group_norm(data.x, self.problem.groups or 1, *affine, EPS)
+            return lambda: family.group_norm(data.x, self.problem.groups or 1, *affine, eps=EPS)
         function = family.batch_norm if self.problem.norm == "batch" else family.instance_norm
         return lambda: function(data.x, None, None, *affine, eps=EPS)
 

@@ -3,10 +3,13 @@
 Used by `normlab.host.norms`, `normlab.host.exact`, `normlab.host.matmul` and `normlab.host.norm_linear`.
 """
 
+import inspect
 import math
 import numbers
 import operator
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from functools import wraps
 from math import prod
 from typing import Any, TypeVar
 
@@ -17,6 +20,38 @@ from normlab.kernels import BEST, LADDERS, SGEMM, ProductStep, Step
 
 HALVES = ("float16", "bfloat16")
 Rung = TypeVar("Rung", Step, ProductStep)
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def positional(*names: str) -> Callable[[Function], Function]:
+    """Let a function take these keyword-only arguments by position, too, with a DeprecationWarning.
+
+    names: in the order in which they followed the last positional argument up to normlab 0.1. Goes with 0.3.
+    """
+
+    def allow(function: Function) -> Function:
+        parameters = inspect.signature(function).parameters.values()
+        count = sum(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
+
+        @wraps(function)
+        def call(*args: Any, **keywords: Any) -> Any:
+            late = args[count:]
+            if not late or len(late) > len(names):  # too many are the function's own error
+                return function(*args, **keywords)
+            given = dict(zip(names, late, strict=False))
+            twice = sorted(given.keys() & keywords.keys())
+            if twice:
+                raise TypeError(f"{function.__name__}() got multiple values for argument {twice[0]!r}")
+            warnings.warn(
+                f"{function.__name__}() will take {', '.join(given)} by keyword only: write {next(iter(given))}=...",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return function(*args[:count], **given, **keywords)
+
+        return call  # type: ignore[return-value]
+
+    return allow
 
 
 def shape_of(normalized_shape: Any) -> tuple[int, ...]:

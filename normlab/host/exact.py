@@ -32,6 +32,7 @@ class Kept(NamedTuple):
     values: Any
 
 
+@checks.positional("eps")
 def keep_columns(
     x: Any,
     mean: Any,
@@ -39,8 +40,8 @@ def keep_columns(
     normalized_shape: SupportsIndex | Sequence[SupportsIndex],
     weight: Any = None,
     bias: Any = None,
-    eps: float = 1e-5,
     *,
+    eps: float = 1e-5,
     columns: Any = None,
 ) -> Kept:
     """Keep x̂ of the columns at risk, for a backward with memory_efficient="exact".

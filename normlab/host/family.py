@@ -38,12 +38,14 @@ __all__ = [
 ]
 
 
+@checks.positional("training", "momentum", "eps")
 def batch_norm(
     x: Any,
     running_mean: Any = None,
     running_var: Any = None,
     weight: Any = None,
     bias: Any = None,
+    *,
     training: bool = True,
     momentum: float = 0.1,
     eps: float = 1e-5,
@@ -76,12 +78,14 @@ def batch_norm(
     return _forward("batch", x, running_mean, running_var, weight, bias, training, momentum, eps)
 
 
+@checks.positional("use_input_stats", "momentum", "eps")
 def instance_norm(
     x: Any,
     running_mean: Any = None,
     running_var: Any = None,
     weight: Any = None,
     bias: Any = None,
+    *,
     use_input_stats: bool = True,
     momentum: float = 0.1,
     eps: float = 1e-5,
@@ -99,8 +103,9 @@ def instance_norm(
     return _forward("instance", x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
 
 
+@checks.positional("eps")
 def group_norm(
-    x: Any, num_groups: SupportsIndex, weight: Any = None, bias: Any = None, eps: float = 1e-5
+    x: Any, num_groups: SupportsIndex, weight: Any = None, bias: Any = None, *, eps: float = 1e-5
 ) -> tuple[Any, Any, Any]:
     """Group norm: a set is a sample's group of C / num_groups neighbouring channels. Otherwise as `batch_norm`.
 
@@ -110,15 +115,17 @@ def group_norm(
     return _forward("group", x, None, None, weight, bias, True, 0.0, eps, num_groups)
 
 
+@checks.positional("eps")
 def layer_norm(
-    x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+    x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5
 ) -> tuple[Any, Any, Any]:
     """Layer norm: a set is a sample. It is `normlab.layer_norm_forward`, dtypes and memory layout as there."""
-    return norms.layer_norm_forward(x, normalized_shape, weight, bias, eps)
+    return norms.layer_norm_forward(x, normalized_shape, weight, bias, eps=eps)
 
 
+@checks.positional("training")
 def batch_norm_backward(
-    grad_output: Any, x: Any, mean: Any, invvar: Any, weight: Any = None, bias: Any = None, training: bool = True
+    grad_output: Any, x: Any, mean: Any, invvar: Any, weight: Any = None, bias: Any = None, *, training: bool = True
 ) -> tuple[Any, Any, Any]:
     """Gradients of `batch_norm`.
 
@@ -134,8 +141,16 @@ def batch_norm_backward(
     return _backward("batch", grad_output, x, mean, invvar, weight, bias, training)
 
 
+@checks.positional("use_input_stats")
 def instance_norm_backward(
-    grad_output: Any, x: Any, mean: Any, invvar: Any, weight: Any = None, bias: Any = None, use_input_stats: bool = True
+    grad_output: Any,
+    x: Any,
+    mean: Any,
+    invvar: Any,
+    weight: Any = None,
+    bias: Any = None,
+    *,
+    use_input_stats: bool = True,
 ) -> tuple[Any, Any, Any]:
     """Gradients of `instance_norm`, as `batch_norm_backward`."""
     return _backward("instance", grad_output, x, mean, invvar, weight, bias, use_input_stats)

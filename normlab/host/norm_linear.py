@@ -35,8 +35,9 @@ class Gradients(NamedTuple):
     weight: Any
 
 
+@checks.positional("eps")
 def layer_norm_linear_forward(
-    x: Any, gamma: Any, beta: Any, weight: Any, eps: float = 1e-5, *, step: str | None = None
+    x: Any, gamma: Any, beta: Any, weight: Any, *, eps: float = 1e-5, step: str | None = None
 ) -> tuple[Any, Kept]:
     """layer_norm(x) Wᵀ, as torch.nn.LayerNorm(K) and torch.nn.Linear(K, N, bias=False) one after the other.
 
@@ -56,13 +57,14 @@ def layer_norm_linear_forward(
         TypeError: something that is no array, another dtype, eps that is no real number. Likewise.
     """
     _check({"x": x}, gamma, beta, weight, eps, step)
-    normalised, mean, invvar = norms.layer_norm_forward(x, x.shape[-1], gamma, beta, eps)
-    at_risk = exact.keep_columns(x, mean, invvar, x.shape[-1], gamma, beta, eps)
+    normalised, mean, invvar = norms.layer_norm_forward(x, x.shape[-1], gamma, beta, eps=eps)
+    at_risk = exact.keep_columns(x, mean, invvar, x.shape[-1], gamma, beta, eps=eps)
     return matmul.sgemm(normalised, weight.T, step=step), Kept(normalised, invvar, *at_risk)
 
 
+@checks.positional("eps")
 def layer_norm_linear_backward(
-    grad_output: Any, kept: Kept, gamma: Any, beta: Any, weight: Any, eps: float = 1e-5, *, step: str | None = None
+    grad_output: Any, kept: Kept, gamma: Any, beta: Any, weight: Any, *, eps: float = 1e-5, step: str | None = None
 ) -> Gradients:
     """Gradients of `layer_norm_linear_forward`; grad_output: (M, N). They are right for every gamma, 0 included.
 
@@ -82,7 +84,16 @@ def layer_norm_linear_backward(
     grad_weight = matmul.sgemm(grad_output.T, kept.normalised, step=step)
     grad_normalised = matmul.sgemm(grad_output, weight, step=step)
     of_norm = norms.layer_norm_backward(
-        grad_normalised, kept.normalised, None, kept.invvar, columns, gamma, beta, eps, mode, at_risk
+        grad_normalised,
+        kept.normalised,
+        None,
+        kept.invvar,
+        columns,
+        gamma,
+        beta,
+        eps=eps,
+        memory_efficient=mode,
+        kept=at_risk,
     )
     return Gradients(*of_norm, grad_weight)
 

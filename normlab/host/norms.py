@@ -24,13 +24,14 @@ from normlab.kernels.exact.repair import launch_repair
 PATIENCE = 60.0  # seconds of simulation before a warning
 
 
+@checks.positional("eps")
 def layer_norm_forward(
     x: Any,
     normalized_shape: SupportsIndex | Sequence[SupportsIndex],
     weight: Any = None,
     bias: Any = None,
-    eps: float = 1e-5,
     *,
+    eps: float = 1e-5,
     step: str | None = None,
 ) -> tuple[Any, Any, Any]:
     """LayerNorm over the trailing dimensions: output = (x - mean) invvar weight + bias, invvar = 1 / sqrt(var + eps).
@@ -61,12 +62,13 @@ def layer_norm_forward(
     return _forward(x, normalized_shape, weight, bias, eps, step, rms=False)
 
 
+@checks.positional("eps")
 def rms_norm_forward(
     x: Any,
     normalized_shape: SupportsIndex | Sequence[SupportsIndex],
     weight: Any = None,
-    eps: float = 1e-5,
     *,
+    eps: float = 1e-5,
     step: str | None = None,
 ) -> tuple[Any, Any]:
     """RMSNorm: output = x invvar weight, invvar = 1 / sqrt(mean(x²) + eps). Otherwise as `layer_norm_forward`.
@@ -78,6 +80,7 @@ def rms_norm_forward(
     return output, invvar
 
 
+@checks.positional("eps", "memory_efficient", "kept")
 def layer_norm_backward(
     grad_output: Any,
     saved: Any,
@@ -86,10 +89,10 @@ def layer_norm_backward(
     normalized_shape: SupportsIndex | Sequence[SupportsIndex],
     weight: Any = None,
     bias: Any = None,
+    *,
     eps: float = 1e-5,
     memory_efficient: bool | Literal["exact"] = False,
     kept: Kept | None = None,
-    *,
     input_dtype: Any = None,
     step: str | None = None,
 ) -> tuple[Any, Any, Any]:
@@ -120,16 +123,17 @@ def layer_norm_backward(
     return _backward(grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, *how, rms=False)
 
 
+@checks.positional("eps", "memory_efficient", "kept")
 def rms_norm_backward(
     grad_output: Any,
     saved: Any,
     invvar: Any,
     normalized_shape: SupportsIndex | Sequence[SupportsIndex],
     weight: Any = None,
+    *,
     eps: float = 1e-5,
     memory_efficient: bool | Literal["exact"] = False,
     kept: Kept | None = None,
-    *,
     input_dtype: Any = None,
     step: str | None = None,
 ) -> tuple[Any, Any]:

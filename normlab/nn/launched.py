@@ -4,6 +4,7 @@ The same functions as `normlab.nn.vectorised`, which documents them. Statistics 
 """
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, dtype
@@ -30,9 +31,9 @@ def forward(
         return vectorised.forward(x, shape, weight, bias, eps, rms)
     with world(x):
         if rms:
-            output, invvar = norms.rms_norm_forward(x, shape, weight, eps)
+            output, invvar = norms.rms_norm_forward(x, shape, weight, eps=eps)
             return output, None, invvar
-        return norms.layer_norm_forward(x, shape, weight, bias, eps)
+        return norms.layer_norm_forward(x, shape, weight, bias, eps=eps)
 
 
 def columns_at_risk(
@@ -63,7 +64,7 @@ def keep(
     if 0 in shape:
         return vectorised.keep(x, mean, invvar, shape, weight, bias, eps, columns)
     with world(x):
-        return keep_columns(x, mean, invvar, shape, weight, bias, eps, columns=columns).values
+        return keep_columns(x, mean, invvar, shape, weight, bias, eps=eps, columns=columns).values
 
 
 def backward(
@@ -91,13 +92,9 @@ def backward(
     recording = replay.find(key)
     if recording is not None:  # to find it here spares the way through three functions
         return recording(pointers)
-    how = memory_efficient, kept
+    how: dict[str, Any] = {"memory_efficient": memory_efficient, "kept": kept, "input_dtype": input_dtype}
     with world(saved):
         if rms:
-            gradients = norms.rms_norm_backward(
-                grad_output, saved, invvar, shape, weight, eps, *how, input_dtype=input_dtype
-            )
+            gradients = norms.rms_norm_backward(grad_output, saved, invvar, shape, weight, eps=eps, **how)
             return *gradients, None
-        return norms.layer_norm_backward(
-            grad_output, saved, mean, invvar, shape, weight, bias, eps, *how, input_dtype=input_dtype
-        )
+        return norms.layer_norm_backward(grad_output, saved, mean, invvar, shape, weight, bias, eps=eps, **how)

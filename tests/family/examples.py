@@ -71,7 +71,7 @@ class Example:
     def forward(self) -> tuple:
         rest = self.weight, self.bias
         if self.norm == "group":
-            return family.group_norm(self.x, self.groups, *rest, self.eps)
+            return family.group_norm(self.x, self.groups, *rest, eps=self.eps)
         function = {"batch": family.batch_norm, "instance": family.instance_norm}[self.norm]
         return function(self.x, None, None, *rest, eps=self.eps)
 

@@ -203,8 +203,8 @@ def test_evaluation_is_within_its_bounds(dtype, last):
     one = example("batch", (3, 4, 5), dtype, "float32", last=last)
     running = np.float32([0.5, -1, 0, 2]), np.float32([1, 0.25, 3, 1e-3])
     kept = [array.copy() for array in running]
-    results = family.batch_norm(one.x, *running, one.weight, one.bias, False, eps=one.eps)
-    gradients = family.batch_norm_backward(one.grad_output, one.x, *results[1:], one.weight, one.bias, False)
+    results = family.batch_norm(one.x, *running, one.weight, one.bias, training=False, eps=one.eps)
+    gradients = family.batch_norm_backward(one.grad_output, one.x, *results[1:], one.weight, one.bias, training=False)
     assert_bits(running, kept)
     affine = one.weight, one.bias, one.eps
     pairs = (

@@ -163,16 +163,20 @@ def calls(task: Task, data: Data) -> Any:
     x, n2, weight, bias, eps = data.x, task.n2, data.weight, data.bias, EPS
     if task.direction == "forward":
         if task.norm == "rms":
-            return lambda: norms.rms_norm_forward(x, n2, weight, eps, step="clusters")
-        return lambda: norms.layer_norm_forward(x, n2, weight, bias, eps, step="clusters")
+            return lambda: norms.rms_norm_forward(x, n2, weight, eps=eps, step="clusters")
+        return lambda: norms.layer_norm_forward(x, n2, weight, bias, eps=eps, step="clusters")
     me, dy = task.memory_efficient, data.grad_output
     if task.norm == "rms":
-        output, invvar = norms.rms_norm_forward(x, n2, weight, eps)
+        output, invvar = norms.rms_norm_forward(x, n2, weight, eps=eps)
         saved = output if me else x
-        return lambda: norms.rms_norm_backward(dy, saved, invvar, n2, weight, eps, me, step="pipelined")
-    output, mean, invvar = norms.layer_norm_forward(x, n2, weight, bias, eps)
+        return lambda: norms.rms_norm_backward(
+            dy, saved, invvar, n2, weight, eps=eps, memory_efficient=me, step="pipelined"
+        )
+    output, mean, invvar = norms.layer_norm_forward(x, n2, weight, bias, eps=eps)
     saved = output if me else x
-    return lambda: norms.layer_norm_backward(dy, saved, mean, invvar, n2, weight, bias, eps, me, step="pipelined")
+    return lambda: norms.layer_norm_backward(
+        dy, saved, mean, invvar, n2, weight, bias, eps=eps, memory_efficient=me, step="pipelined"
+    )
 
 
 def same(results: tuple, others: tuple) -> bool:

@@ -372,3 +372,27 @@ def test_a_long_simulation_is_announced(monkeypatch):
     text = rf"about 0 s for step '{best}' on 2 x 512 elements; step='thread_per_row' takes about 0 s, fewer rows"
     with pytest.warns(UserWarning, match=text):
         layer_norm_forward(draw(2, 512), 512)
+
+
+# ---- keyword-only, after one release -----------------------------------------------------------------------------------
+
+
+def test_what_was_positional_still_is_and_says_what_to_write():
+    x = np.float32([[1, 2, 3, 6]])
+    want = layer_norm_forward(x, 4, eps=0.5)
+    with pytest.warns(
+        DeprecationWarning, match=r"layer_norm_forward\(\) will take eps by keyword only: write eps=\.\.\."
+    ):
+        got = layer_norm_forward(x, 4, None, None, 0.5)
+    np.testing.assert_array_equal(got[0], want[0])
+    _, mean, invvar = want
+    with pytest.warns(DeprecationWarning, match="eps, memory_efficient by keyword only: write eps="):
+        layer_norm_backward(x, x, mean, invvar, 4, None, None, 0.5, False)
+
+
+def test_what_is_too_much_or_given_twice_is_an_error():
+    x = np.float32([[1, 2, 3, 6]])
+    with pytest.raises(TypeError, match="takes from 2 to 4 positional arguments but 6 were given"):
+        layer_norm_forward(x, 4, None, None, 0.5, "apex")
+    with pytest.raises(TypeError, match=r"layer_norm_forward\(\) got multiple values for argument 'eps'"):
+        layer_norm_forward(x, 4, None, None, 0.5, eps=0.5)

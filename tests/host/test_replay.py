@@ -98,14 +98,18 @@ def test_backward_replays_on_other_tensors(gpu, step, affine, memory_efficient):
     assert len(replay._recordings) == 2
 
 
+def recomputed(grad, saved, invvar, weight, **how):
+    return rms_norm_backward(grad, saved, invvar, COLUMNS, weight, **how)
+
+
 def test_a_gradient_of_another_dtype_than_what_was_saved_is_a_recording_of_its_own(gpu):
     grad, saved, invvar, weight = draw(ROWS, COLUMNS), draw(ROWS, COLUMNS), draw(ROWS).abs(), draw(COLUMNS)
     for _ in range(2):
         for dtype in (torch.float16, torch.float32):
-            call = lambda g, s, v, w: rms_norm_backward(g, s, v, COLUMNS, w, 1e-5, True, input_dtype=dtype)  # noqa: B023, E731
-            got = call(grad, saved, invvar, weight)
+            how = {"memory_efficient": True, "input_dtype": dtype}
+            got = recomputed(grad, saved, invvar, weight, **how)
             assert got[0].dtype == dtype
-            assert_same(got, (grad, saved, invvar, weight), call)
+            assert_same(got, (grad, saved, invvar, weight), recomputed, **how)
     assert len(replay._recordings) == 2
 
 
@@ -139,7 +143,7 @@ def test_a_replay_compiles_checks_and_plans_nothing(idle, monkeypatch):
     for _ in range(2):
         statistics = layer_norm_forward(x, COLUMNS, weight)[1:]
         layer_norm_backward(x, x, *statistics, COLUMNS, weight)
-    monkeypatch.setattr(norms, "arguments", None)
+    monkeypatch.setattr(norms, "checks", None)
     monkeypatch.setattr(norms, "home_of", None)
     before = len(launches(idle))
     assert not layer_norm_forward(x, COLUMNS, weight)[0].requires_grad

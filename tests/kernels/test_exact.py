@@ -41,7 +41,7 @@ def kept_columns(weight, bias, eps=1e-5, **options):
     """What `keep_columns` returns for rows of ones."""
     n2 = len(bias if weight is None else weight)
     x, ones = np.ones((2, n2), (bias if weight is None else weight).dtype), np.ones(2, np.float32)
-    return keep_columns(x, ones, ones, n2, weight, bias, eps, **options)
+    return keep_columns(x, ones, ones, n2, weight, bias, eps=eps, **options)
 
 
 # ---- which columns ---------------------------------------------------------------------------------------------------
@@ -215,7 +215,10 @@ def test_zero_weights_learn():
 
 def test_mistakes_are_named():
     x, ones, rows = np.ones((2, 8), np.float32), np.ones(8, np.float32), np.ones(2, np.float32)
-    backward = lambda mode, kept=None: layer_norm_backward(x, x, None, rows, 8, ones, ones, 1e-5, mode, kept)  # noqa: E731
+
+    def backward(mode, kept=None):
+        return layer_norm_backward(x, x, None, rows, 8, ones, ones, memory_efficient=mode, kept=kept)
+
     with pytest.raises(ValueError, match="memory_efficient must be True, False or 'exact', got 'exactly'"):
         backward("exactly")
     with pytest.raises(ValueError, match=r"memory_efficient='exact' needs kept, which normlab.keep_columns makes"):

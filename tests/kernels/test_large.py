@@ -65,7 +65,7 @@ def test_five_thousand_million_elements_are_right(torch, n1, n2):
     weight, bias = (
         torch.empty(n2, device="cuda", dtype=torch.bfloat16).normal_(1, 0.1, generator=generator) for _ in range(2)
     )
-    output, mean, invvar = layer_norm_forward(x, n2, weight, bias, EPS)
+    output, mean, invvar = layer_norm_forward(x, n2, weight, bias, eps=EPS)
     rows = rows_to_check(n1, n2)
     case = Case(on_host(x[rows]), on_host(weight), on_host(bias), on_host(grad_output[rows]), EPS, rms=False)
     steps = step_of("forward", BEST["forward"]), step_of("backward", BEST["backward"])
@@ -78,7 +78,7 @@ def test_five_thousand_million_elements_are_right(torch, n1, n2):
     for memory_efficient in (True, False):
         saved, saved_mean = (output, None) if memory_efficient else (x, mean)
         grad_input, grad_weight, grad_bias = layer_norm_backward(
-            grad_output, saved, saved_mean, invvar, n2, weight, bias, EPS, memory_efficient
+            grad_output, saved, saved_mean, invvar, n2, weight, bias, eps=EPS, memory_efficient=memory_efficient
         )
         limit = backward_bound(case, how, memory_efficient).grad_input
         oracle.assert_within(on_host(grad_input[rows]), backward_truth(case).grad_input, limit, "grad_input")

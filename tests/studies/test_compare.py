@@ -119,7 +119,7 @@ def test_what_is_not_run_twice_would_give_the_same_again():
     given = layer.grad_output, forward.output, None, forward.invvar, 384, layer.weight, layer.bias, layer.eps
     with engine.using("simulator"):
         recomputed, exact = (
-            layer_norm_backward(*given, memory_efficient, forward.kept, step=plan.backward)
+            layer_norm_backward(*given, memory_efficient=memory_efficient, kept=forward.kept, step=plan.backward)
             for memory_efficient in (True, "exact")
         )
     for one, other in zip(recomputed, exact, strict=True):
@@ -127,10 +127,12 @@ def test_what_is_not_run_twice_would_give_the_same_again():
 
 
 def test_a_backward_that_does_not_use_what_was_kept_exceeds_its_bound(monkeypatch):
-    real = passes.ops.layer_norm_backward
-    monkeypatch.setattr(
-        passes.ops, "layer_norm_backward", lambda *args, **rest: real(*args[:8], bool(args[8]), None, **rest)
-    )
+    real = passes.norms.layer_norm_backward
+
+    def without_kept(*args, memory_efficient, kept, **rest):
+        return real(*args, memory_efficient=bool(memory_efficient), **rest)
+
+    monkeypatch.setattr(passes.norms, "layer_norm_backward", without_kept)
     verdict = compared(bundled()[2], rows=3).verdict
     assert verdict.kind == "bound_exceeded"
     assert "BOUND EXCEEDED: grad_input (exact) is off by " in verdict.sentence

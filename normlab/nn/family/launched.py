@@ -18,9 +18,11 @@ def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
     x = norm.laid(x)
     with world(x):
         if norm.groups is not None:
-            return family.group_norm(x, norm.groups, weight, bias, eps)
-        function = family.batch_norm if norm.kind == "batch" else family.instance_norm
-        return function(x, running_mean, running_var, weight, bias, norm.own, momentum, eps)
+            return family.group_norm(x, norm.groups, weight, bias, eps=eps)
+        arrays = x, running_mean, running_var, weight, bias
+        if norm.kind == "batch":
+            return family.batch_norm(*arrays, training=norm.own, momentum=momentum, eps=eps)
+        return family.instance_norm(*arrays, use_input_stats=norm.own, momentum=momentum, eps=eps)
 
 
 def backward(
@@ -31,5 +33,7 @@ def backward(
     with world(x):
         if norm.groups is not None:
             return family.group_norm_backward(grad_output, x, mean, invvar, norm.groups, weight, bias)
-        function = family.batch_norm_backward if norm.kind == "batch" else family.instance_norm_backward
-        return function(grad_output, x, mean, invvar, weight, bias, norm.own)
+        arrays = grad_output, x, mean, invvar, weight, bias
+        if norm.kind == "batch":
+            return family.batch_norm_backward(*arrays, training=norm.own)
+        return family.instance_norm_backward(*arrays, use_input_stats=norm.own)

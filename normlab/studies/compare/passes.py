@@ -79,10 +79,10 @@ def run_forward(layer: Layer, plan: Plan) -> Forward:
     mean = None
     with _world(plan):
         if plan.rms:
-            output, invvar = norms.rms_norm_forward(x, n2, weight, eps, step=plan.forward)
+            output, invvar = norms.rms_norm_forward(x, n2, weight, eps=eps, step=plan.forward)
         else:
-            output, mean, invvar = norms.layer_norm_forward(x, n2, weight, bias, eps, step=plan.forward)
-        kept = keep_columns(x, mean, invvar, n2, weight, bias, eps)
+            output, mean, invvar = norms.layer_norm_forward(x, n2, weight, bias, eps=eps, step=plan.forward)
+        kept = keep_columns(x, mean, invvar, n2, weight, bias, eps=eps)
     if plan.rms:
         want = oracle.rms_norm(x, n2, weight, eps)
         bound = oracle.rms_norm_bound(x, n2, weight, eps, arithmetic)
@@ -125,8 +125,12 @@ def _gradients(
     mean, invvar, step = forward.mean, forward.invvar, plan.backward
     with _world(plan):
         if plan.rms:
-            return *norms.rms_norm_backward(dy, saved, invvar, n2, weight, eps, path, kept, step=step), None
-        return norms.layer_norm_backward(dy, saved, mean, invvar, n2, weight, bias, eps, path, kept, step=step)
+            return *norms.rms_norm_backward(
+                dy, saved, invvar, n2, weight, eps=eps, memory_efficient=path, kept=kept, step=step
+            ), None
+        return norms.layer_norm_backward(
+            dy, saved, mean, invvar, n2, weight, bias, eps=eps, memory_efficient=path, kept=kept, step=step
+        )
 
 
 def _truth(
