@@ -14,7 +14,7 @@ import hypothesis
 import pytest
 import typer.testing
 
-from normlab.engine import offline
+from normlab.engine.compile import offline
 
 # Two workers on two cores: PyTorch's threads would wait for each other, many times longer than they compute.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -6,7 +6,33 @@ runs unchanged in three worlds: compiled on a GPU, interpreted by `normlab.sim`,
 
 from numba import cuda, float32, float64, uint16, uint32, uint64
 
-from normlab.engine.arrays import (
+from normlab.engine.compile.offline import compile_ptx
+from normlab.engine.compile.resources import Occupancy, Resources, block_shared_bytes, occupancy, resources
+from normlab.engine.compile.signatures import accumulator
+from normlab.engine.device.asynchronous import commit_copies, copy_async, wait_copies
+from normlab.engine.device.clusters import (
+    cluster_arrive,
+    cluster_arrive_shared,
+    cluster_rank,
+    cluster_sync,
+    cluster_wait,
+    load_from_block,
+    store_to_block,
+)
+from normlab.engine.device.dependent import grid_dependency_sync, launch_dependents
+from normlab.engine.device.grid import grid_sync
+from normlab.engine.device.intrinsics import cast, flat, load, store
+from normlab.engine.device.reciprocals import reciprocal, reciprocal_of_normal
+from normlab.engine.device.teams import team_sync
+from normlab.engine.device.vectors import (
+    load_bits_into,
+    load_vector,
+    load_vector_evict_last,
+    load_vector_into,
+    store_vector,
+    store_vector_from,
+)
+from normlab.engine.launching.arrays import (
     DeviceArray,
     compute_capability,
     device_empty,
@@ -18,34 +44,8 @@ from normlab.engine.arrays import (
     to_device,
     to_host,
 )
-from normlab.engine.asynchronous import commit_copies, copy_async, wait_copies
-from normlab.engine.clusters import (
-    cluster_arrive,
-    cluster_arrive_shared,
-    cluster_rank,
-    cluster_sync,
-    cluster_wait,
-    load_from_block,
-    store_to_block,
-)
-from normlab.engine.dependent import grid_dependency_sync, launch_dependents
-from normlab.engine.grid import grid_sync
-from normlab.engine.intrinsics import cast, flat, load, store
-from normlab.engine.launching import Launch, launch, prepare, resident_clusters
-from normlab.engine.offline import compile_ptx
-from normlab.engine.reciprocals import reciprocal, reciprocal_of_normal
-from normlab.engine.resources import Occupancy, Resources, block_shared_bytes, occupancy, resources
-from normlab.engine.signatures import accumulator
-from normlab.engine.teams import team_sync
-from normlab.engine.vectors import (
-    load_bits_into,
-    load_vector,
-    load_vector_evict_last,
-    load_vector_into,
-    store_vector,
-    store_vector_from,
-)
-from normlab.engine.worlds import gpu_available, use_gpu, using
+from normlab.engine.launching.launch import Launch, launch, prepare, resident_clusters
+from normlab.engine.launching.worlds import gpu_available, use_gpu, using
 
 __all__ = [
     "DeviceArray",

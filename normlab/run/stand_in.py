@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 from normlab import engine
+from normlab.engine.launching import worlds
 from normlab.run import allocate, device, elementwise, memory, numba_host, rowwise
 from normlab.run.decorator import jit
 from normlab.run.kernel import Kernel
@@ -134,7 +135,7 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
             "is_cuda_ndarray": allocate.is_cuda_ndarray,
         }.items():
             alter(arrays, name, value)
-        for where in (engine, engine.worlds):  # for a program that also calls normlab itself
+        for where in (engine, worlds):  # for a program that also calls normlab itself
             alter(where, "gpu_available", lambda: False)
         alter(cuda.dispatcher, "CUDADispatcher", Kernel)
         alter(

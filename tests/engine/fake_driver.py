@@ -12,8 +12,8 @@ from math import prod
 
 import numpy as np
 
-from normlab.engine import cubins
-from normlab.engine.driver import CLUSTER_DIMENSION, COMPUTE_CAPABILITY, MULTIPROCESSORS, Driver
+from normlab.engine.compile import cubins
+from normlab.engine.launching.driver import CLUSTER_DIMENSION, COMPUTE_CAPABILITY, MULTIPROCESSORS, Driver
 from normlab.sim import simulate
 
 INVALID_VALUE, INVALID_CONTEXT = 1, 201
@@ -163,7 +163,7 @@ def arguments(kinds, addresses):
 
 def fake_driver(monkeypatch, **options):
     """Put a driver on a new FakeLibrary in the engine's place, with a "compiler" for it; returns the library."""
-    from normlab.engine import arrays, functions, launching
+    from normlab.engine.launching import arrays, functions, launch
 
     library = FakeLibrary(**options)
     compiled = []
@@ -176,7 +176,7 @@ def fake_driver(monkeypatch, **options):
 
     driver = Driver(library)
     library.compiled = compiled
-    for module in (arrays, launching):
+    for module in (arrays, launch):
         monkeypatch.setattr(module, "driver", lambda: driver)
     monkeypatch.setattr(cubins, "cubin", compile_nothing)
     monkeypatch.setattr(functions, "_functions", {})

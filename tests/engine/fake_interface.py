@@ -5,7 +5,8 @@ from math import prod
 import numpy as np
 
 from normlab import engine
-from normlab.engine import DeviceArray, arrays
+from normlab.engine import DeviceArray
+from normlab.engine.launching import arrays
 
 
 class Interface:

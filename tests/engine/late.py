@@ -3,7 +3,7 @@
 import numpy as np
 
 from normlab.engine import grid_dependency_sync, launch
-from normlab.engine.dependent import begins_early
+from normlab.engine.device.dependent import begins_early
 from normlab.sim import rewrite
 
 

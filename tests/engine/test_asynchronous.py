@@ -9,7 +9,7 @@ from numba import cuda, float32, uint32
 from numba.core.errors import TypingError
 
 from normlab.engine import compile_ptx, gpu_available, launch, resources
-from normlab.engine.asynchronous import commit_copies, copy_async, wait_copies
+from normlab.engine.device.asynchronous import commit_copies, copy_async, wait_copies
 
 needs_compiler = pytest.mark.skipif(
     not find_spec("numba_cuda"), reason="PTX is made by numba-cuda, which has no wheels for this platform"

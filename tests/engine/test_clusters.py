@@ -8,7 +8,8 @@ from numba import cuda, float32, float64
 from numba.core import errors
 
 from normlab.engine import compile_ptx, gpu_available, launch, resources, use_gpu
-from normlab.engine.clusters import (
+from normlab.engine.compile.compiler import TypingError
+from normlab.engine.device.clusters import (
     cluster_arrive,
     cluster_arrive_shared,
     cluster_rank,
@@ -17,7 +18,6 @@ from normlab.engine.clusters import (
     load_from_block,
     store_to_block,
 )
-from normlab.engine.compiler import TypingError
 
 needs_compiler = pytest.mark.skipif(
     not find_spec("numba_cuda"), reason="PTX is made by numba-cuda, which has no wheels for this platform"

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normlab.engine import cubins, cuda, float32, float64, offline
+from normlab.engine import cuda, float32, float64
+from normlab.engine.compile import cubins, offline
 from normlab.kernels.forward import step_2_warp_shuffle, step_4_column_blocks
 
 CC = (9, 0)
@@ -224,7 +225,8 @@ def test_without_a_home_nothing_is_kept(compiled, monkeypatch):
 IN_A_NEW_PROCESS = """
 import sys
 import numpy as np
-from normlab.engine import cubins, float32, offline
+from normlab.engine import float32
+from normlab.engine.compile import cubins, offline
 from normlab.kernels.forward import step_0_thread_per_row
 if sys.argv[1] == "warm":
     offline.compile_cubin = None

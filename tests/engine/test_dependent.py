@@ -6,8 +6,8 @@ from engine.fake_driver import fake_driver
 from engine.test_launching import on_device
 
 from normlab.engine import compile_ptx, cuda, grid_dependency_sync, launch, launch_dependents, using
-from normlab.engine.dependent import begins_early
-from normlab.engine.driver import PROGRAMMATIC_STREAM_SERIALIZATION
+from normlab.engine.device.dependent import begins_early
+from normlab.engine.launching.driver import PROGRAMMATIC_STREAM_SERIALIZATION
 
 
 @cuda.jit

@@ -5,8 +5,8 @@ import ctypes
 import pytest
 from engine.fake_driver import FakeLibrary
 
-from normlab.engine import driver as ours
-from normlab.engine.driver import Driver, DriverError
+from normlab.engine.launching import driver as ours
+from normlab.engine.launching.driver import Driver, DriverError
 
 theirs = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings has no wheels for this platform")
 

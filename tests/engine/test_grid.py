@@ -10,8 +10,8 @@ from engine.test_launching import on_device
 from numba.core.errors import TypingError
 
 from normlab.engine import compile_ptx, cuda, gpu_available, grid_sync, launch, using
-from normlab.engine.driver import COOPERATIVE
-from normlab.engine.grid import meets_all
+from normlab.engine.device.grid import meets_all
+from normlab.engine.launching.driver import COOPERATIVE
 from normlab.sim import SimulationError, sanitize, simulate
 
 needs_compiler = pytest.mark.skipif(

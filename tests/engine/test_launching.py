@@ -10,9 +10,10 @@ import pytest
 from engine.fake_driver import fake_driver
 from engine.fake_interface import fake_memory
 
-from normlab.engine import DeviceArray, arrays, compute_capability, cuda, device_zeros, launch, multiprocessors, prepare
-from normlab.engine.arrays import SIMULATED_MULTIPROCESSORS
-from normlab.engine.driver import MAX_DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTER_SIZE, RELAXED
+from normlab.engine import DeviceArray, compute_capability, cuda, device_zeros, launch, multiprocessors, prepare
+from normlab.engine.launching import arrays
+from normlab.engine.launching.arrays import SIMULATED_MULTIPROCESSORS
+from normlab.engine.launching.driver import MAX_DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTER_SIZE, RELAXED
 
 
 @pytest.fixture
@@ -199,7 +200,7 @@ def test_two_threads_in_one_prepared_launch_keep_their_addresses_apart(library):
 
 
 def test_many_threads_that_meet_a_new_kernel_compile_it_once(library, monkeypatch):
-    from normlab.engine import cubins
+    from normlab.engine.compile import cubins
 
     compile_at_once = cubins.cubin
 

@@ -6,8 +6,9 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from normlab.engine import Occupancy, compile_ptx, cuda, float32, occupancy, offline, resources
-from normlab.engine.signatures import kinds_of_types
+from normlab.engine import Occupancy, compile_ptx, cuda, float32, occupancy, resources
+from normlab.engine.compile import offline
+from normlab.engine.compile.signatures import kinds_of_types
 
 pytestmark = pytest.mark.skipif(
     not find_spec("numba_cuda"), reason="kernels are compiled by numba-cuda, which has no wheels for this platform"

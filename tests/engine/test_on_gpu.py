@@ -27,9 +27,9 @@ from normlab.engine import (
     to_device,
     to_host,
 )
-from normlab.engine.driver import driver
-from normlab.engine.functions import function
-from normlab.engine.signatures import kinds_of_types
+from normlab.engine.compile.signatures import kinds_of_types
+from normlab.engine.launching.driver import driver
+from normlab.engine.launching.functions import function
 from normlab.kernels import LADDERS
 
 pytestmark = pytest.mark.skipif(not gpu_available(), reason="needs a GPU")
@@ -117,7 +117,7 @@ FIRST_CALLS = """
 import sys, time
 import torch
 from normlab import layer_norm_backward, layer_norm_forward
-from normlab.engine import offline
+from normlab.engine.compile import offline
 if sys.argv[1] == "warm":
     offline.compile_cubin = None
 x, grad, weight, bias = (torch.randn(*shape, device="cuda") for shape in ((7, 1000), (7, 1000), (1000,), (1000,)))

@@ -9,8 +9,8 @@ from numba import cuda, float32
 from numba.core.errors import TypingError
 
 from normlab.engine import compile_ptx, gpu_available, launch, resources, team_sync
-from normlab.engine.offline import compile_cubin
-from normlab.engine.signatures import kinds_of_types
+from normlab.engine.compile.offline import compile_cubin
+from normlab.engine.compile.signatures import kinds_of_types
 
 needs_compiler = pytest.mark.skipif(
     not find_spec("numba_cuda"), reason="PTX is made by numba-cuda, which has no wheels for this platform"

@@ -20,7 +20,7 @@ from normlab.engine import (
     store_vector_from,
     using,
 )
-from normlab.engine.compiler import TypingError
+from normlab.engine.compile.compiler import TypingError
 from normlab.sim import SimulationError, trace
 
 BFLOAT16 = ml_dtypes.bfloat16

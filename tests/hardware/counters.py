@@ -222,7 +222,8 @@ def _cell(found: dict[str, float]) -> str:
 
 def memory_instructions(launch: Launch, seed: int) -> list[str]:
     """The compiled kernel's loads and stores in machine code, for a reader who asks why counts differ."""
-    from normlab.engine import compute_capability, cubins, signatures
+    from normlab.engine import compute_capability
+    from normlab.engine.compile import cubins, signatures
 
     try:
         views = _on_the_gpu(launch, seed)

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.bench.problem import EPS, Data, Problem
-from normlab.engine import block_shared_bytes, cubins
+from normlab.engine import block_shared_bytes
+from normlab.engine.compile import cubins
 from normlab.host.arrays import FLOATS
 from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import step_3_pipelined

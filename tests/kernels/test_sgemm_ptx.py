@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from products import operands, run
 
-from normlab.engine import compile_ptx, cubins, occupancy, resources
-from normlab.engine.signatures import kinds_of_types
+from normlab.engine import compile_ptx, occupancy, resources
+from normlab.engine.compile import cubins
+from normlab.engine.compile.signatures import kinds_of_types
 from normlab.kernels import SGEMM
 from normlab.kernels.sgemm import step_11_pipelined
 from normlab.kernels.sgemm.product import Widths

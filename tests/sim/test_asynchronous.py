@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32, uint32
 
-from normlab.engine.asynchronous import commit_copies, copy_async, wait_copies
+from normlab.engine.device.asynchronous import commit_copies, copy_async, wait_copies
 from normlab.sim import SimulationError, sanitize, simulate, trace
 
 SCHEDULES = ("forward", "reverse", 3)

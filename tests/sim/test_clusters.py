@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32, float64
 
-from normlab.engine.clusters import (
+from normlab.engine.device.clusters import (
     cluster_arrive,
     cluster_arrive_shared,
     cluster_rank,

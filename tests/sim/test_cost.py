@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
-from normlab.engine.asynchronous import commit_copies, copy_async, wait_copies
+from normlab.engine.device.asynchronous import commit_copies, copy_async, wait_copies
 from normlab.kernels import LADDERS
 from normlab.sim import sanitize, simulate, trace
 

@@ -2,7 +2,7 @@
 
 from numba import cuda, float32
 
-from normlab.engine.asynchronous import commit_copies, copy_async, wait_copies
+from normlab.engine.device.asynchronous import commit_copies, copy_async, wait_copies
 
 from .collection import SIZE, Planted, floats, zeros
 

@@ -2,7 +2,7 @@
 
 from numba import cuda, float32
 
-from normlab.engine.clusters import cluster_rank, cluster_sync, load_from_block, store_to_block
+from normlab.engine.device.clusters import cluster_rank, cluster_sync, load_from_block, store_to_block
 
 from .collection import SIZE, Planted, floats, zeros
 

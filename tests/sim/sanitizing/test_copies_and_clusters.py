@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import cuda, float32
 
-from normlab.engine.asynchronous import commit_copies, copy_async, wait_copies
-from normlab.engine.clusters import cluster_arrive, cluster_sync, cluster_wait, load_from_block, store_to_block
+from normlab.engine.device.asynchronous import commit_copies, copy_async, wait_copies
+from normlab.engine.device.clusters import cluster_arrive, cluster_sync, cluster_wait, load_from_block, store_to_block
 from normlab.sim import sanitize
 
 NOTHING, READ, WRITE, REMOTE_READ, REMOTE_WRITE, COPY, WAIT = range(7)

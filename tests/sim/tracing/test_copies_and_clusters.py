@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
-from normlab.engine.asynchronous import commit_copies, copy_async, wait_copies
-from normlab.engine.clusters import cluster_rank, cluster_sync, load_from_block, store_to_block
+from normlab.engine.device.asynchronous import commit_copies, copy_async, wait_copies
+from normlab.engine.device.clusters import cluster_rank, cluster_sync, load_from_block, store_to_block
 from normlab.sim import METRICS, read_vector, trace, write_vector
 
 COPY = {

@@ -1,29 +1,16 @@
 """Arrays in GPU memory, whoever allocated it, and what the host has to know about them."""
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import cuda
 
-from normlab.engine.driver import DriverError, driver
-from normlab.engine.worlds import use_gpu
+from normlab.engine.compile.signatures import DeviceArray
+from normlab.engine.launching.driver import DriverError, driver
+from normlab.engine.launching.worlds import use_gpu
 
 SIMULATED_MULTIPROCESSORS = 132  # an H200's
-
-
-class DeviceArray(NamedTuple):
-    """A C-contiguous (or, with `strides`, any) array in GPU memory, whoever allocated it.
-
-    `owner` keeps the memory alive. `dtype` is a NumPy dtype; bfloat16 is `ml_dtypes.bfloat16`.
-    """
-
-    pointer: int
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    device: int
-    owner: Any
-    strides: tuple[int, ...] | None = None  # bytes; None: C-contiguous
 
 
 def device_empty(shape: tuple[int, ...], dtype: Any, device: int = 0) -> DeviceArray:

@@ -6,10 +6,10 @@ import numpy as np
 from llvmlite import ir
 from numba.cuda.extending import intrinsic
 
-from normlab.engine.asynchronous import GLOBAL, address
-from normlab.engine.caching import evict_last
-from normlab.engine.compiler import BFLOAT16, TypingError, cgutils, types
-from normlab.engine.intrinsics import convert, element_pointer, widen
+from normlab.engine.compile.compiler import BFLOAT16, TypingError, cgutils, types
+from normlab.engine.device.asynchronous import GLOBAL, address
+from normlab.engine.device.caching import evict_last
+from normlab.engine.device.intrinsics import convert, element_pointer, widen
 from normlab.sim import read_vector, read_vector_into, register_twin, write_vector, write_vector_from
 
 WORD, WORD_BYTES = ir.IntType(32), 4

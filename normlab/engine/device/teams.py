@@ -6,8 +6,8 @@ Its Python twin is in `normlab.sim.teams`. Source: PTX ISA, `barrier` (`barrier.
 from llvmlite import ir
 from numba.cuda.extending import intrinsic
 
-from normlab.engine.asynchronous import MEMORY
-from normlab.engine.compiler import types
+from normlab.engine.compile.compiler import types
+from normlab.engine.device.asynchronous import MEMORY
 from normlab.sim import register_twin, teams
 
 WORD = ir.IntType(32)

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from normlab.engine import offline
-from normlab.engine.compiler import types
+from normlab.engine.compile import offline
+from normlab.engine.compile.compiler import types
 
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[2]
 SOURCES = ("engine", "stages", "kernels")  # folders of the package with functions that run on a GPU
 COMPILERS = ("numba", "numba-cuda", "cuda-bindings", "nvidia-nvvm", "nvidia-nvjitlink", "llvmlite")
 _warned: set[Path] = set()

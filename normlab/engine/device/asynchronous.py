@@ -10,8 +10,8 @@ Source: PTX ISA, "Data movement and conversion instructions: non-bulk copy".
 from llvmlite import ir
 from numba.cuda.extending import intrinsic
 
-from normlab.engine.compiler import TypingError, types
-from normlab.engine.intrinsics import element_pointer
+from normlab.engine.compile.compiler import TypingError, types
+from normlab.engine.device.intrinsics import element_pointer
 from normlab.sim import asynchronous, register_twin
 
 GLOBAL, SHARED = 1, 3  # the address spaces of NVVM

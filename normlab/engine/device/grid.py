@@ -12,9 +12,9 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda.extending import intrinsic
 
-from normlab.engine.asynchronous import GLOBAL, MEMORY, address
-from normlab.engine.compiler import TypingError, types
-from normlab.engine.intrinsics import element_pointer
+from normlab.engine.compile.compiler import TypingError, types
+from normlab.engine.device.asynchronous import GLOBAL, MEMORY, address
+from normlab.engine.device.intrinsics import element_pointer
 from normlab.sim import grid, register_twin
 
 # The block's barrier before hands what its threads have done to its first thread, which hands it on; the one behind

@@ -11,9 +11,9 @@ guide, "Distributed shared memory".
 from llvmlite import ir
 from numba.cuda.extending import intrinsic
 
-from normlab.engine.asynchronous import MEMORY, SHARED, address
-from normlab.engine.compiler import TypingError, types
-from normlab.engine.intrinsics import convert, element_pointer
+from normlab.engine.compile.compiler import TypingError, types
+from normlab.engine.device.asynchronous import MEMORY, SHARED, address
+from normlab.engine.device.intrinsics import convert, element_pointer
 from normlab.sim import clusters, register_twin
 
 try:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from normlab.engine.arrays import SIMULATED_MULTIPROCESSORS, DeviceArray, to_device, to_host
-from normlab.engine.driver import (
+from normlab.engine.compile.signatures import DATA, dimensions, kind_of, parameters
+from normlab.engine.launching.arrays import SIMULATED_MULTIPROCESSORS, DeviceArray, to_device, to_host
+from normlab.engine.launching.driver import (
     CLUSTER_DIMENSION,
     COOPERATIVE,
     PROGRAMMATIC_STREAM_SERIALIZATION,
@@ -21,9 +22,8 @@ from normlab.engine.driver import (
     LaunchConfig,
     driver,
 )
-from normlab.engine.functions import Function, function
-from normlab.engine.signatures import DATA, dimensions, kind_of, parameters
-from normlab.engine.worlds import schedule, use_gpu
+from normlab.engine.launching.functions import Function, function
+from normlab.engine.launching.worlds import schedule, use_gpu
 from normlab.sim import simulate
 
 

@@ -3,10 +3,10 @@
 from threading import RLock
 from typing import Any
 
-from normlab.engine import cubins
-from normlab.engine.dependent import NEEDED, begins_early
-from normlab.engine.driver import MAX_DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTER_SIZE, Driver
-from normlab.engine.grid import meets_all
+from normlab.engine.compile import cubins
+from normlab.engine.device.dependent import NEEDED, begins_early
+from normlab.engine.device.grid import meets_all
+from normlab.engine.launching.driver import MAX_DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTER_SIZE, Driver
 
 PORTABLE_CLUSTER = 8  # blocks; more exist on some GPUs, for kernels that have asked for them
 CLUSTER_CAPABILITY = (9, 0)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from numba import cuda
 from numba.cuda import dispatcher as _dispatcher
 
-from normlab.engine.signatures import kinds_of_types, numba_type
+from normlab.engine.compile.signatures import kinds_of_types, numba_type
 
 _COMPILING = RLock()
 

@@ -3,8 +3,8 @@
 import re
 from typing import Any, NamedTuple
 
-from normlab.engine.offline import compile_cubin
-from normlab.engine.signatures import kinds_of_types
+from normlab.engine.compile.offline import compile_cubin
+from normlab.engine.compile.signatures import kinds_of_types
 
 
 class Resources(NamedTuple):

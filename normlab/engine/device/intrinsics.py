@@ -6,7 +6,7 @@ import numpy as np
 from llvmlite import ir
 from numba.cuda.extending import intrinsic
 
-from normlab.engine.compiler import BFLOAT16, TypingError, cgutils, types
+from normlab.engine.compile.compiler import BFLOAT16, TypingError, cgutils, types
 from normlab.sim import register_twin
 
 

@@ -15,9 +15,9 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda.extending import intrinsic
 
-from normlab.engine.asynchronous import MEMORY
-from normlab.engine.clusters import NEEDED, ConfigStack
-from normlab.engine.compiler import types
+from normlab.engine.compile.compiler import types
+from normlab.engine.device.asynchronous import MEMORY
+from normlab.engine.device.clusters import NEEDED, ConfigStack
 from normlab.sim import register_twin
 
 

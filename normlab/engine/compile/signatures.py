@@ -2,15 +2,28 @@
 
 import sys
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import float32, float64
 
-from normlab.engine.arrays import DeviceArray
-from normlab.engine.compiler import from_dtype, types
+from normlab.engine.compile.compiler import from_dtype, types
 
 DATA = 4  # which of an array's parameters is the pointer to its elements
+
+
+class DeviceArray(NamedTuple):
+    """A C-contiguous (or, with `strides`, any) array in GPU memory, whoever allocated it.
+
+    `owner` keeps the memory alive. `dtype` is a NumPy dtype; bfloat16 is `ml_dtypes.bfloat16`.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    device: int
+    owner: Any
+    strides: tuple[int, ...] | None = None  # bytes; None: C-contiguous
 
 
 def accumulator(statistics: Any) -> Any:
