@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from normlab.host.exact import Kept
-from normlab.nn import engines, gradients, vectorised
+from normlab.nn import engines, formulas, gradients
 from normlab.nn.gradients import How, Saved
 from normlab.nn.private import onlooker
 from normlab.nn.shapes import MemoryEfficient, Owners, Parameter, Shape
@@ -180,8 +180,8 @@ def exact_norm_held_backward(
 
 def _fake(x: Tensor, shape: list[int], weight: Parameter, bias: Parameter) -> tuple[Tensor, Tensor]:
     """Output and invvar."""
-    output = x.new_empty(x.shape, dtype=vectorised.output_dtype(x, weight, bias))
-    return output, x.new_empty(x.shape[: x.dim() - len(shape)], dtype=vectorised.accumulator(x.dtype))
+    output = x.new_empty(x.shape, dtype=formulas.output_dtype(x, weight, bias))
+    return output, x.new_empty(x.shape[: x.dim() - len(shape)], dtype=formulas.accumulator(x.dtype))
 
 
 @layer_norm.register_fake

@@ -25,7 +25,7 @@ from torch.overrides import has_torch_function_variadic
 
 from normlab.host import norms, replay
 from normlab.host.replay import Recording
-from normlab.nn import autograd, checks, custom, dtypes, engines, vectorised
+from normlab.nn import autograd, checks, custom, dtypes, engines, formulas, vectorised
 from normlab.nn.dtypes import Rule
 from normlab.nn.overrides import overridden
 from normlab.nn.private import PLAIN, any_autocast, in_a_graph, transformed, unwatched
@@ -187,7 +187,7 @@ def _computed(
         raise checks.not_a_tensor(function, "input", x)
     shape = checks.shape_of(function, normalized_shape)
     if eps is None and rms:
-        eps = torch.finfo(vectorised.accumulator(x.dtype)).eps
+        eps = torch.finfo(formulas.accumulator(x.dtype)).eps
     owners = weight, bias
     if rule not in dtypes.OF_PARAMETERS and x.dtype is torch.float32:
         weight, bias = dtypes.widened(weight), dtypes.widened(bias)  # so that the output is not rounded
@@ -270,9 +270,9 @@ def _exportable(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps
     """A norm for tracers and ONNX: ATen's layer_norm; its rms_norm ONNX's exporter does not know in parts."""
     if rms:
         return vectorised.composed(x, shape, weight, bias, eps, rms)
-    dtype = vectorised.output_dtype(x, weight, bias)
+    dtype = formulas.output_dtype(x, weight, bias)
     if x.dtype != dtype:  # ATen's takes half parameters only beside a half input, and gives the input's dtype
-        wide = vectorised.accumulator(x.dtype)
-        x, weight, bias = x.to(wide), vectorised.to(weight, wide), vectorised.to(bias, wide)
+        wide = formulas.accumulator(x.dtype)
+        x, weight, bias = x.to(wide), formulas.to(weight, wide), formulas.to(bias, wide)
     # Also where it is there already: a trace that runs under autocast gets float32 from ATen's.
     return torch.nn.functional.layer_norm(x, shape, weight, bias, eps).to(dtype)

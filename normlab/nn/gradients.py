@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from normlab.host.exact import Kept
-from normlab.nn import vectorised
+from normlab.nn import formulas, vectorised
 from normlab.nn.shapes import Gradients, MemoryEfficient, Parameter, Shape
 
 
@@ -54,7 +54,7 @@ def composed(
     dtype, shape, eps, rms, memory_efficient = how
     mean, invvar = saved.mean, saved.invvar
     if not memory_efficient:  # so that the gradient knows how they depend on x
-        mean, invvar = vectorised.statistics(saved.tensor.to(invvar.dtype), shape, eps, rms)
+        mean, invvar = formulas.statistics(saved.tensor.to(invvar.dtype), shape, eps, rms)
     result: tuple[Parameter, Parameter, Parameter] = None, None, None
     if grad_output is not None:
         result = vectorised.backward(
@@ -84,16 +84,16 @@ def _through_saved(grad_invvar: Tensor | None, grad_values: Tensor | None, saved
     """
     _, shape, eps, rms, _ = how
     output, wide, kept = saved.tensor, saved.invvar.dtype, saved.kept
-    gamma, beta = vectorised.to(saved.weight, wide), vectorised.to(saved.bias, wide)
-    xhat, _ = vectorised.normalised_from_output(output.to(wide), gamma, beta, eps, shape, kept)
-    column = vectorised.column(saved.invvar, output, shape)
+    gamma, beta = formulas.to(saved.weight, wide), formulas.to(saved.bias, wide)
+    xhat, _ = formulas.normalised_from_output(output.to(wide), gamma, beta, eps, shape, kept)
+    column = formulas.column(saved.invvar, output, shape)
     result = torch.zeros_like(xhat)
     if grad_invvar is not None:
         size = xhat.numel() // max(1, saved.invvar.numel())
-        result = result - vectorised.column(grad_invvar, output, shape) * column.square() * xhat / size
+        result = result - formulas.column(grad_invvar, output, shape) * column.square() * xhat / size
     if grad_values is not None and kept is not None:
         columns, _ = kept
         there = columns >= 0
-        g = vectorised.replaced(torch.zeros_like(xhat), columns[there].long(), grad_values[:, there])
-        result = result + vectorised.projected(g, None if rms else g, g * xhat, xhat, column, shape)
+        g = formulas.replaced(torch.zeros_like(xhat), columns[there].long(), grad_values[:, there])
+        result = result + formulas.projected(g, None if rms else g, g * xhat, xhat, column, shape)
     return result

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from normlab import nn
-from normlab.nn import vectorised
+from normlab.nn import blocks, vectorised
 from normlab.studies.compare.activations import bundled
 
 
@@ -28,7 +28,7 @@ def test_output_and_gradients_are_within_the_bounds(case, memory_efficient):
 @given(case=cases(), memory_efficient=st.sampled_from(MODES), elements=st.sampled_from([1, 40, 300]))
 def test_in_blocks_of_few_rows_they_are_too(case, memory_efficient, elements):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vectorised, "BLOCK", elements)
+        patch.setattr(blocks, "BLOCK", elements)
         hold_to_bounds(case, memory_efficient, *through_torch(case, memory_efficient))
 
 
@@ -47,7 +47,7 @@ def test_many_rows_far_from_0_are_within_the_bounds(memory_efficient, dtype, mea
         eps=1e-5,
         rms=False,
     )
-    assert x.size > vectorised.BLOCK
+    assert x.size > blocks.BLOCK
     hold_to_bounds(case, memory_efficient, *through_torch(case, memory_efficient))
 
 

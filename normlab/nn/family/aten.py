@@ -17,8 +17,8 @@ from torch import Tensor
 from normlab.nn.checks import HALVES
 from normlab.nn.family import vectorised
 from normlab.nn.family.norms import Given, Norm
+from normlab.nn.formulas import accumulator
 from normlab.nn.shapes import Gradients, Parameter
-from normlab.nn.vectorised import accumulator
 
 # |mean| / sqrt(variance + eps) up to which PyTorch's kernels are taken. Its group norm of channels last computes the
 # variance as E[x²] - mean²: at 30, (8, 6, 30, 30), float32, the output is off by 2.3e-4 (centred by 1e-7), at 1000 by

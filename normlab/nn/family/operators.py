@@ -12,7 +12,7 @@ from torch import Tensor
 
 from normlab.nn.family.autograd import by_operator, chosen, gradients
 from normlab.nn.family.norms import Given, Norm
-from normlab.nn.vectorised import accumulator
+from normlab.nn.formulas import accumulator
 
 
 def apply(norm: Norm, given: Given) -> Tensor:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from normlab.nn.family.norms import Given, Norm
+from normlab.nn.formulas import accumulator
 from normlab.nn.private import batched
 from normlab.nn.shapes import Gradients, Parameter
-from normlab.nn.vectorised import accumulator
 
 
 def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:

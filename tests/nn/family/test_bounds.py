@@ -103,7 +103,7 @@ def test_kernels_run_forward_and_backward_where_the_forward_was(norm, monkeypatc
     called = []
     for name in (f"{norm}_norm", f"{norm}_norm_backward"):
         function = getattr(family, name)
-        monkeypatch.setattr(family, name, lambda *a, f=function, n=name: called.append(n) or f(*a))
+        monkeypatch.setattr(family, name, lambda *a, f=function, n=name, **k: called.append(n) or f(*a, **k))
     given = {"batch": (None, None, None, None, True), "instance": (), "group": (2,)}[norm]
     x = torch.randn(2, 4, 3, requires_grad=True)
     with nn.engine("simulator"):

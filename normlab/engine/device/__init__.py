@@ -1,0 +1,1 @@
+"""What kernels call: intrinsics, each with a Python twin for the simulator."""

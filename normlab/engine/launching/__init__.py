@@ -1,0 +1,1 @@
+"""The driver, arrays in GPU memory, and launches, on a GPU or in the simulator."""

@@ -1,0 +1,152 @@
+"""The formulas of a norm by PyTorch's operations, over whole tensors: all of them are differentiable.
+
+They are those of `normlab.stages.recompute` and `normlab.stages.gradient`, in accumulator precision: float64 for
+float64, else float32. Statistics broadcast against the rows.
+"""
+
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from normlab.host.exact import Kept
+from normlab.nn.shapes import Gradients, MemoryEfficient, Parameter, Shape, Statistic
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """What sums are done in, and statistics kept in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def output_dtype(x: Tensor, weight: Parameter, bias: Parameter) -> torch.dtype:
+    """The parameters' dtype, x's where there are none."""
+    parameter = bias if weight is None else weight
+    return x.dtype if parameter is None else parameter.dtype
+
+
+def inner(shape: Shape) -> tuple[int, ...]:
+    """The dimensions that are normalised over, counted from the last."""
+    return tuple(range(-len(shape), 0))
+
+
+def outer(tensor: Tensor, shape: Shape) -> tuple[int, ...]:
+    """The dimensions of the rows."""
+    return tuple(range(tensor.dim() - len(shape)))
+
+
+@overload
+def to(tensor: Tensor, dtype: torch.dtype) -> Tensor: ...
+@overload
+def to(tensor: None, dtype: torch.dtype) -> None: ...
+def to(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """tensor.to(dtype), at a tenth of its price where there is nothing to do: a call asks for a dozen. None stays."""
+    return tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype)
+
+
+@overload
+def column(statistic: Tensor, like: Tensor, shape: Shape) -> Tensor: ...
+@overload
+def column(statistic: None, like: Tensor, shape: Shape) -> None: ...
+def column(statistic: Tensor | None, like: Tensor, shape: Shape) -> Tensor | None:
+    """A statistic so that it broadcasts against the rows of `like`; None stays."""
+    if statistic is None or statistic.dim() == like.dim():
+        return statistic
+    return statistic.reshape(statistic.shape + (1,) * len(shape))
+
+
+def summed(tensor: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """The sum over some dimensions, which may be none: for PyTorch that would mean all. A tensor of its own."""
+    return tensor.sum(dims) if dims else tensor.clone()
+
+
+def statistics(x: Tensor, shape: Shape, eps: float, rms: bool) -> tuple[Statistic, Tensor]:
+    """(mean, invvar) of the rows of x, which is in accumulator precision."""
+    dims = inner(shape)
+    if rms:
+        return None, (x.square().mean(dims, keepdim=True) + eps).rsqrt()
+    mean = x.mean(dims, keepdim=True)
+    return mean, ((x - mean).square().mean(dims, keepdim=True) + eps).rsqrt()
+
+
+def clamp_by_magnitude(gamma: Tensor, eps: float) -> Tensor:
+    """gamma, but at least eps away from 0, on the side it was; NaN stays."""
+    return torch.where(gamma >= 0, gamma.clamp(min=eps), gamma.clamp(max=-eps))
+
+
+def normalised_from_input(x: Tensor, mean: Statistic, invvar: Tensor) -> Tensor:
+    """x̂ = (x - mean) invvar."""
+    return (x if mean is None else x - mean) * invvar
+
+
+def normalised_from_output(
+    output: Tensor, gamma: Parameter, beta: Parameter, eps: float, shape: Shape, kept: Kept | None
+) -> tuple[Tensor, Tensor]:
+    """(x̂, y - beta), with x̂ = (y - beta) / gamma: gamma clamped, or, with kept columns, as it is and they as kept.
+
+    output, gamma, beta: in accumulator precision.
+    """
+    shifted = output if beta is None else output - beta
+    if kept is None:
+        return shifted if gamma is None else shifted / clamp_by_magnitude(gamma, eps), shifted
+    columns, values = kept
+    size = values.numel()
+    if type(size) is int and not size:  # no column, or no row; of a graph, that is known when it runs
+        return shifted if gamma is None else shifted / gamma, shifted
+    there = columns >= 0
+    at = columns[there].long()
+    xhat = shifted
+    if gamma is not None:
+        # what is replaced below must not be an infinity: its derivative would be one, too, and 0 times it NaN
+        xhat = shifted / gamma.flatten().index_fill(0, at, 1).reshape(shape)
+    return replaced(xhat, at, values[:, there]), shifted
+
+
+def replaced(tensor: Tensor, columns: Tensor, values: Tensor) -> Tensor:
+    """A tensor with other values (n1, columns) in some of its columns."""
+    n1 = values.shape[0]
+    rows = tensor.reshape(n1, tensor.numel() // max(1, n1))
+    return rows.index_copy(1, columns, values.to(rows.dtype)).reshape(tensor.shape)
+
+
+def projected(
+    g: Tensor, mean_of: Tensor | None, products: Tensor, xhat: Tensor, invvar: Tensor, shape: Shape
+) -> Tensor:
+    """(g - mean(mean_of) - x̂ mean(products)) invvar: what a gradient at x̂ is at x. mean_of is None for RMSNorm."""
+    dims = inner(shape)
+    result = g - xhat * products.mean(dims, keepdim=True)
+    if mean_of is not None:
+        result = result - mean_of.mean(dims, keepdim=True)
+    return result * invvar
+
+
+def composed_gradients(
+    grad_output: Tensor,
+    saved: Tensor,
+    mean: Statistic,
+    invvar: Tensor,
+    shape: Shape,
+    gamma: Parameter,
+    beta: Parameter,
+    eps: float,
+    rms: bool,
+    memory_efficient: MemoryEfficient,
+    kept: Kept | None,
+) -> Gradients:
+    """The gradients in accumulator precision, by operations that have gradients themselves."""
+    wide = invvar.dtype
+    dy, values = to(grad_output, wide), to(saved, wide)
+    invvar = column(invvar, dy, shape)
+    if not memory_efficient:
+        xhat = normalised_from_input(values, column(mean, dy, shape), invvar)
+    else:
+        xhat, shifted = normalised_from_output(values, gamma, beta, eps, shape, kept)
+    g = mean_of = dy if gamma is None else dy * gamma
+    products = g * xhat
+    if memory_efficient and kept is None:  # apex's way: g has the clamped gamma, its mean the gamma as it is
+        products = dy * shifted  # dy gamma x̂: the division by gamma cancels
+        if gamma is not None:
+            g = dy * clamp_by_magnitude(gamma, eps)
+    grad_input = projected(g, None if rms else mean_of, products, xhat, invvar, shape)
+    rows = outer(dy, shape)
+    grad_weight = None if gamma is None else summed(dy * xhat, rows)
+    return grad_input, grad_weight, None if beta is None else summed(dy, rows)
