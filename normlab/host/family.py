@@ -14,12 +14,11 @@ output has the parameters' dtype, half ones with a float32 x too, and lies row a
 
 from math import prod
 from numbers import Real
-from operator import index
 from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 
-from normlab.host import checks, norms, replay
+from normlab.host import checks, family_checks, norms, replay
 from normlab.host.arrays import FLOATS, Home, HostHome, dtype_name, home_of, is_dense, is_torch
 from normlab.host.index_sets import plot_index_sets
 from normlab.kernels import family as kernels
@@ -246,12 +245,12 @@ def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, ep
 
     running = {"running_mean": running_mean, "running_var": running_var}
     home = home_of({"x": x}, {"weight": weight, "bias": bias, **running})
-    groups = _groups(norm, x, num_groups, own)
+    groups = family_checks.groups_of(norm, x, num_groups, own)
     n, c, *_ = view.shape
     for name, array in {"weight": weight, "bias": bias, **running}.items():
-        _check_parameter(norm, name, array, x)
-    _check_pair("weight", weight, "bias", bias)
-    _check_pair("running_mean", running_mean, "running_var", running_var)
+        family_checks.check_parameter(norm, name, array, x)
+    family_checks.check_pair("weight", weight, "bias", bias)
+    family_checks.check_pair("running_mean", running_mean, "running_var", running_var)
     if (running_mean is None) != (running_var is None):
         raise ValueError("running_mean and running_var must either both be None or neither be None")
     statistics = FLOATS[checks.statistics_dtype(dtype_name(x))]
@@ -270,7 +269,7 @@ def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, ep
     tracked = home.operand(running_mean, (c,)), home.operand(running_var, (c,))
     if own:
         for (name, array), operand in zip(running.items(), tracked, strict=True):
-            _check_updatable(name, array, operand)
+            family_checks.check_updatable(name, array, operand)
         if running_mean is not None and c and _address(running_mean) == _address(running_var):
             raise ValueError("running_mean and running_var must be two arrays, because both are updated in place")
     output = home.empty(sets.shape, FLOATS[dtype_name(x)])
@@ -307,13 +306,13 @@ def _backward(norm, grad_output, x, mean, invvar, weight, bias, own, num_groups=
 
     required = {"x": x, "grad_output": grad_output, "mean": mean, "invvar": invvar}
     home = home_of(required, {"weight": weight, "bias": bias})
-    groups = _groups(norm, x, num_groups, own)
+    groups = family_checks.groups_of(norm, x, num_groups, own)
     n, c, *_ = view.shape
     checks.check_shape("grad_output", grad_output, view.shape, "as x")
     checks.check_dtype("grad_output", grad_output, dtype_name(x), "as x")
     for name, array in {"weight": weight, "bias": bias}.items():
-        _check_parameter(norm, name, array, x)
-    _check_pair("weight", weight, "bias", bias)
+        family_checks.check_parameter(norm, name, array, x)
+    family_checks.check_pair("weight", weight, "bias", bias)
     of_sets = (c,) if norm == "batch" else (n, groups)
     statistics = checks.statistics_dtype(dtype_name(x))
     for name, array in {"mean": mean, "invvar": invvar}.items():
@@ -344,70 +343,6 @@ def _recorded(home: Home, key: tuple | None, pointers: list[int], num_groups: An
     """`replay.recorded`, unless the key does not tell how many groups: a tensor's hash says nothing of its value."""
     plain = num_groups is None or isinstance(num_groups, (int, np.integer))
     return replay.recorded(home, key, pointers) if plain else home
-
-
-def _groups(norm: str, x: Any, num_groups: Any, own: bool) -> int:
-    """Raise unless a norm can be taken of x; else say how many groups its channels form."""
-    shape = tuple(x.shape)
-    if len(shape) < 2:
-        raise ValueError(f"Expected at least 2 dimensions for input tensor but received {len(shape)}")
-    n, c, *spatial = shape
-    groups = c
-    if norm == "group":
-        if not isinstance(num_groups, SupportsIndex):
-            raise TypeError(f"num_groups must be an int, got {num_groups!r}")
-        groups = index(num_groups)
-        if groups <= 0:
-            raise ValueError(f"Expected num groups to be greater than 0, got {groups}")
-        if c % groups:
-            raise ValueError(
-                "Expected number of channels in input to be divisible by num_groups, "
-                f"but got input of shape {list(shape)} and num_groups={groups}"
-            )
-    # of a set; for group norm torch counts all samples' values, and so do we
-    values = prod(spatial) * {"batch": n, "instance": 1, "group": n * (c // max(groups, 1))}[norm]
-    if own and values == 1:
-        what = "spatial element" if norm == "instance" else "value per channel"
-        raise ValueError(f"Expected more than 1 {what} when training, got input size {list(shape)}")
-    if dtype_name(x) not in FLOATS:
-        raise TypeError(f"x must be one of {', '.join(FLOATS)}, but got {dtype_name(x)}")
-    return groups
-
-
-def _check_parameter(norm: str, name: str, array: Any, x: Any) -> None:
-    """Raise unless there is nothing, or an element for every channel, in x's dtype or float32 beside a half."""
-    if array is None:
-        return
-    channels = x.shape[1]
-    if tuple(array.shape) != (channels,):
-        if norm == "group":
-            raise ValueError(
-                f"Expected {name} to be a vector of size equal to the number of channels in input, "
-                f"but got {name} of shape {list(array.shape)} and input of shape {list(x.shape)}"
-            )
-        raise ValueError(f"{name} should contain {channels} elements not {prod(array.shape)}")
-    dtype, kind = dtype_name(x), dtype_name(array)
-    if kind != dtype and not (dtype in checks.HALVES and kind == "float32"):
-        raise TypeError(f"x is {dtype} and {name} is {kind}: {name} must be {dtype}, or float32 if x is half")
-
-
-def _check_pair(name: str, array: Any, other_name: str, other: Any) -> None:
-    if array is not None:
-        checks.check_dtype(other_name, other, dtype_name(array), f"as {name}")
-
-
-def _check_updatable(name: str, array: Any, operand: Any) -> None:
-    """Raise before anything is launched if a running statistic cannot be written to, so that neither is."""
-    if array is None:
-        return
-    if is_torch(array) or isinstance(array, np.ndarray):
-        (stride,) = array.stride() if is_torch(array) else array.strides
-        if stride == 0 and array.shape[0] > 1:
-            raise ValueError(f"{name} must have a place for every element, because it is updated in place")
-        if not is_torch(array) and not array.flags.writeable:
-            raise ValueError(f"{name} must be writable, because it is updated in place")
-    elif operand.pointer != array.__cuda_array_interface__["data"][0]:
-        raise ValueError(f"{name} must be contiguous, because it is updated in place")
 
 
 def _address(array: Any) -> int:
