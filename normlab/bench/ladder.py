@@ -14,7 +14,7 @@ from normlab.bench.contenders import Ours
 from normlab.bench.norm import attempted, copy_time, enter, failure, free_memory
 from normlab.bench.problem import EPS, Data, Problem
 from normlab.bench.timing import Timer
-from normlab.host.arrays import FLOATS, home_of
+from normlab.host.arrays import FLOATS, backend_of
 from normlab.host.checks import statistics_dtype
 from normlab.kernels import LADDERS, BackwardProblem, Step
 
@@ -89,7 +89,7 @@ def one_by_one(
 
 def kernels(step: Step, problem: Problem, data: Data, timer: Timer, occupancy: Occupancy) -> list[dict[str, Any]]:
     """A step's launches in order: name, grid, block, time, and what `occupancy` says of them."""
-    run = home_of({"x": data.x}, {}).launch
+    run = backend_of({"x": data.x}, {}).launch
     entries = []
     for one in launches(step, problem, data):
         timed = timer(partial(run, one.kernel, one.grid, one.block, *one.arguments, **one.options))
@@ -107,37 +107,41 @@ def kernels(step: Step, problem: Problem, data: Data, timer: Timer, occupancy: O
 
 def launches(step: Step, problem: Problem, data: Data) -> list[Launch]:
     """What a step launches for a problem, in order; it is run once for that."""
-    home = home_of({"x": data.x}, {})
+    backend = backend_of({"x": data.x}, {})
     recorded: list[Launch] = []
 
     def launch(kernel: Any, grid: Any, block: Any, *arguments: Any, **options: Any) -> None:
         recorded.append(Launch(kernel, grid, block, arguments, options))
-        home.launch(kernel, grid, block, *arguments, **options)
+        backend.launch(kernel, grid, block, *arguments, **options)
 
     rows, columns, rms = (problem.n1, problem.n2), (problem.n2,), problem.norm == "rms"
     dtype, statistics = FLOATS[problem.dtype], FLOATS[statistics_dtype(problem.dtype)]
-    x, weight, bias = home.operand(data.x, rows), home.operand(data.weight, columns), home.operand(data.bias, columns)
-    eps, result = statistics.type(EPS), home.empty(rows, dtype)
+    x, weight, bias = (
+        backend.operand(data.x, rows),
+        backend.operand(data.weight, columns),
+        backend.operand(data.bias, columns),
+    )
+    eps, result = statistics.type(EPS), backend.empty(rows, dtype)
     if problem.direction == "forward":
-        mean, invvar = None if rms else home.empty(rows[:1], statistics), home.empty(rows[:1], statistics)
+        mean, invvar = None if rms else backend.empty(rows[:1], statistics), backend.empty(rows[:1], statistics)
         step.run(launch, x, weight, bias, eps, result, mean, invvar)
         return recorded
     _, mean, invvar = Ours().forward(data)()
     backward = BackwardProblem(
-        grad_output=home.operand(data.grad_output, rows),
+        grad_output=backend.operand(data.grad_output, rows),
         saved=x,
-        mean=home.operand(mean, rows[:1]),
-        invvar=home.operand(invvar, rows[:1]),
+        mean=backend.operand(mean, rows[:1]),
+        invvar=backend.operand(invvar, rows[:1]),
         weight=weight,
         bias=bias,
         eps=eps,
         rms=rms,
         memory_efficient=False,
         grad_input=result,
-        grad_weight=home.empty(columns, dtype),
-        grad_bias=None if rms else home.empty(columns, dtype),
+        grad_weight=backend.empty(columns, dtype),
+        grad_bias=None if rms else backend.empty(columns, dtype),
     )
-    step.run(launch, home, backward)
+    step.run(launch, backend, backward)
     return recorded
 
 

@@ -14,7 +14,7 @@ from normlab.bench.ladder import Launch, Occupancy
 from normlab.bench.norm import failure, free_memory
 from normlab.bench.timing import CALLS, Timer
 from normlab.host import matmul
-from normlab.host.arrays import home_of
+from normlab.host.arrays import backend_of
 from normlab.kernels import SGEMM, Product, ProductStep, roofline
 from normlab.oracle.floats import Extended, float_format, gamma_k
 
@@ -137,7 +137,7 @@ def enter(call: Callable[[], Any], size: Size, check: Check, timer: Timer) -> di
 
 def launched(step: ProductStep, a: Any, b: Any) -> Launch:
     """The one launch of a step, which is not made."""
-    home = home_of({"a": a, "b": b}, {})
+    backend = backend_of({"a": a, "b": b}, {})
     found: list[Launch] = []
 
     def launch(kernel: Any, grid: Any, block: Any, *arguments: Any, **options: Any) -> None:
@@ -145,8 +145,8 @@ def launched(step: ProductStep, a: Any, b: Any) -> Launch:
 
     one, nothing = matmul.FLOAT32.type(1), matmul.FLOAT32.type(0)
     (m, k), n = a.shape, b.shape[1]
-    output = home.empty((m, n), matmul.FLOAT32)
-    step.run(launch, Product(one, home.operand(a, (m, k)), home.operand(b, (k, n)), nothing, None, output))
+    output = backend.empty((m, n), matmul.FLOAT32)
+    step.run(launch, Product(one, backend.operand(a, (m, k)), backend.operand(b, (k, n)), nothing, None, output))
     return found[0]
 
 

@@ -1,7 +1,7 @@
 """Where a caller's arrays live, and how a kernel gets at them: NumPy, torch, or anything with
 `__cuda_array_interface__`.
 
-Used by `normlab.host.norms`, `normlab.host.exact` and `normlab.host.matmul`. A home turns arrays of one kind into
+Used by `normlab.host.norms`, `normlab.host.exact` and `normlab.host.matmul`. A backend turns arrays of one kind into
 kernel operands (NumPy arrays or `engine.DeviceArray`s, always C-contiguous), allocates results, and gives them back in
 the caller's kind.
 """
@@ -74,7 +74,7 @@ def quick_memory() -> tuple[Callable[[], int], Callable[[tuple, tuple, Any], Any
     return (lambda: -1, None) if empty is None or device is None else (device, empty)
 
 
-class Home(Protocol):
+class Backend(Protocol):
     """What the host functions ask of a kind of array."""
 
     def operand(self, array: Any, shape: tuple[int, ...]) -> Any:
@@ -87,7 +87,7 @@ class Home(Protocol):
         """An operand of zeros."""
 
     def launch(self, *args: Any, **options: Any) -> None:
-        """`engine.launch` on the home's stream; options without `stream`."""
+        """`engine.launch` on the backend's stream; options without `stream`."""
 
     def numbers(self, operand: Any) -> list:
         """The numbers in an operand that `empty` or `zeros` made, once the work queued so far is done."""
@@ -96,7 +96,7 @@ class Home(Protocol):
         """An operand (or None) that `empty` or `zeros` made, as an array of the caller's kind."""
 
 
-class HostHome:
+class HostBackend:
     """NumPy arrays and torch CPU tensors: computed in place by the simulator, or copied to a GPU and back."""
 
     def __init__(self, like: Any):
@@ -128,7 +128,7 @@ class HostHome:
         return _tensor_of_numpy(array.reshape(shape)) if self.torch else array.reshape(shape)
 
 
-class TorchHome:
+class TorchBackend:
     """torch tensors on a GPU, on torch's current stream."""
 
     def __init__(self, device: Any):
@@ -159,7 +159,7 @@ class TorchHome:
         engine.launch(*args, stream=self.stream, **options)
 
 
-class InterfaceHome:
+class InterfaceBackend:
     """Arrays with `__cuda_array_interface__` (CuPy's, Numba's, ...), on the stream that the first one names.
 
     CuPy arrays come back as CuPy arrays, all others as Numba device arrays.
@@ -213,8 +213,8 @@ class InterfaceHome:
         return self.cupy.asarray(array) if self.cupy else array
 
 
-def home_of(required: dict[str, Any], optional: dict[str, Any]) -> Home:
-    """The one home of all arrays of a call, keyed by the names the caller knows them by; the first decides the kind.
+def backend_of(required: dict[str, Any], optional: dict[str, Any]) -> Backend:
+    """The one backend of all arrays of a call, keyed by the names the caller knows them by; the first decides the kind.
 
     Those in `optional` may be None.
 
@@ -239,7 +239,7 @@ def home_of(required: dict[str, Any], optional: dict[str, Any]) -> Home:
                 f"but {first_name} is on {device} and {name} is on {device_name(array)}"
             )
     if device == "cpu":
-        return HostHome(first)
+        return HostBackend(first)
     for name, array in arrays.items():
         if is_torch(array) != is_torch(first):
             raise TypeError(
@@ -248,7 +248,7 @@ def home_of(required: dict[str, Any], optional: dict[str, Any]) -> Home:
             )
     if not device.startswith("cuda"):
         raise ValueError(f"{first_name} is on {device}; normlab has kernels for 'cpu' and 'cuda' devices")
-    return TorchHome(first.device) if is_torch(first) else InterfaceHome(first)
+    return TorchBackend(first.device) if is_torch(first) else InterfaceBackend(first)
 
 
 def is_dense(array: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 
 from normlab.host import checks, replay
-from normlab.host.arrays import FLOATS, Home, dtype_name, home_of
+from normlab.host.arrays import FLOATS, Backend, backend_of, dtype_name
 from normlab.kernels.exact.choose import launch_choice
 from normlab.kernels.exact.keep import launch_keeping
 from normlab.kernels.exact.risk import limits
@@ -67,8 +67,8 @@ def keep_columns(
         if recording:
             return Kept(columns, *recording(pointers))
 
-    home = home_of({"x": x, "invvar": invvar}, {"mean": mean, "weight": weight, "bias": bias, "columns": columns})
-    home = replay.recorded(home, key, pointers)
+    backend = backend_of({"x": x, "invvar": invvar}, {"mean": mean, "weight": weight, "bias": bias, "columns": columns})
+    backend = replay.recorded(backend, key, pointers)
     shape = checks.shape_of(normalized_shape)
     n1, n2 = checks.rows_and_columns("x", x, shape)
     output_dtype = checks.parameter_dtype("x", x, weight, bias)
@@ -81,19 +81,19 @@ def keep_columns(
         checks.check_shape("columns", columns, tuple(columns.shape[:1]), "column numbers")
     eps = checks.rounded_eps(eps, statistics)
 
-    rows = home.operand(x, (n1, n2)), home.operand(mean, (n1,)), home.operand(invvar, (n1,))
-    parameters = home.operand(weight, (n2,)), home.operand(bias, (n2,))
+    rows = backend.operand(x, (n1, n2)), backend.operand(mean, (n1,)), backend.operand(invvar, (n1,))
+    parameters = backend.operand(weight, (n2,)), backend.operand(bias, (n2,))
     if columns is None:
-        wanted = _columns_at_risk(home, n2, *parameters, rows[2], eps, output_dtype)
+        wanted = _columns_at_risk(backend, n2, *parameters, rows[2], eps, output_dtype)
     else:
-        wanted = home.operand(columns, tuple(columns.shape))
-    values = home.empty((n1, wanted.shape[0]), FLOATS[output_dtype])
+        wanted = backend.operand(columns, tuple(columns.shape))
+    values = backend.empty((n1, wanted.shape[0]), FLOATS[output_dtype])
     if n1 and wanted.shape[0]:
-        launch_keeping(home.launch, *rows, wanted, values)
+        launch_keeping(backend.launch, *rows, wanted, values)
     if columns is None:
-        columns = home.give_back(wanted, wanted.shape)
-    kept = Kept(columns, home.give_back(values, values.shape))
-    replay.keep(home)
+        columns = backend.give_back(wanted, wanted.shape)
+    kept = Kept(columns, backend.give_back(values, values.shape))
+    replay.keep(backend)
     return kept
 
 
@@ -102,25 +102,27 @@ def find_columns(invvar: Any, normalized_shape: Any, weight: Any, bias: Any, eps
 
     Args: as of `keep_columns`; output: the forward's.
     """
-    home = home_of({"invvar": invvar}, {"weight": weight, "bias": bias})
+    backend = backend_of({"invvar": invvar}, {"weight": weight, "bias": bias})
     _, n2 = checks.rows_and_columns("output", output, checks.shape_of(normalized_shape))
-    parameters = home.operand(weight, (n2,)), home.operand(bias, (n2,))
+    parameters = backend.operand(weight, (n2,)), backend.operand(bias, (n2,))
     eps = checks.rounded_eps(eps, dtype_name(invvar))
-    rows = home.operand(invvar, (prod(invvar.shape),))
-    found = _columns_at_risk(home, n2, *parameters, rows, eps, dtype_name(output))
-    return home.give_back(found, found.shape)
+    rows = backend.operand(invvar, (prod(invvar.shape),))
+    found = _columns_at_risk(backend, n2, *parameters, rows, eps, dtype_name(output))
+    return backend.give_back(found, found.shape)
 
 
-def _columns_at_risk(home: Home, n2: int, weight: Any, bias: Any, invvar: Any, eps: Any, output_dtype: str) -> Any:
+def _columns_at_risk(
+    backend: Backend, n2: int, weight: Any, bias: Any, invvar: Any, eps: Any, output_dtype: str
+) -> Any:
     """Return the numbers of the columns at risk, (count,), int32. Waits for the GPU."""
     int32, int64 = np.dtype(np.int32), np.dtype(np.int64)
     if (weight is None and bias is None) or not invvar.shape[0]:
-        return home.empty((0,), int32)
-    spread, counts = home.empty((1,), eps.dtype), home.zeros((3,), int64)
-    launch_spread(home.launch, invvar, eps, spread)
+        return backend.empty((0,), int32)
+    spread, counts = backend.empty((1,), eps.dtype), backend.zeros((3,), int64)
+    launch_spread(backend.launch, invvar, eps, spread)
     bounds = limits(eps, output_dtype)
-    launch_choice(home.launch, n2, weight, bias, spread, bounds, home.empty((0,), int32), counts)  # counts alone
-    columns = home.empty((home.numbers(counts)[0],), int32)
+    launch_choice(backend.launch, n2, weight, bias, spread, bounds, backend.empty((0,), int32), counts)  # counts alone
+    columns = backend.empty((backend.numbers(counts)[0],), int32)
     if columns.shape[0]:
-        launch_choice(home.launch, n2, weight, bias, spread, bounds, columns, counts)
+        launch_choice(backend.launch, n2, weight, bias, spread, bounds, columns, counts)
     return columns

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import numpy as np
 
 from normlab.host import checks, family_checks, norms, replay
-from normlab.host.arrays import FLOATS, Home, HostHome, dtype_name, home_of, is_dense, is_torch
+from normlab.host.arrays import FLOATS, Backend, HostBackend, backend_of, dtype_name, is_dense, is_torch
 from normlab.host.index_sets import plot_index_sets
 from normlab.kernels import family as kernels
 from normlab.kernels.step import Chains
@@ -230,7 +230,7 @@ def chains(norm: str, x: Any, num_groups: int | None = None) -> tuple[Chains, Ch
     """The longest chains of additions over a set, and over a channel: for `oracle.Arithmetic`, statistics "merged"."""
     view = view_of(x)
     sets = view.sets(norm, num_groups or x.shape[1])
-    return kernels.chains(kernels.walk(sets, home_of({"x": x}, {}).operand(view.laid(x), sets.shape)))
+    return kernels.chains(kernels.walk(sets, backend_of({"x": x}, {}).operand(view.laid(x), sets.shape)))
 
 
 def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, eps, num_groups=None):
@@ -244,7 +244,7 @@ def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, ep
         return view.back(output), mean, invvar
 
     running = {"running_mean": running_mean, "running_var": running_var}
-    home = home_of({"x": x}, {"weight": weight, "bias": bias, **running})
+    backend = backend_of({"x": x}, {"weight": weight, "bias": bias, **running})
     groups = family_checks.groups_of(norm, x, num_groups, own)
     n, c, *_ = view.shape
     for name, array in {"weight": weight, "bias": bias, **running}.items():
@@ -262,34 +262,42 @@ def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, ep
         raise ValueError(f"batch_norm eps must be positive during training, but got {given_eps}")
     if norm == "batch" and given_eps < 0:
         raise ValueError(f"batch_norm eps must be non-negative, but got {given_eps}")
-    home = _recorded(home, key, pointers, num_groups)
+    backend = _recorded(backend, key, pointers, num_groups)
 
     sets = view.sets(norm, groups)
-    held, gamma, beta = home.operand(given[0], sets.shape), home.operand(weight, (c,)), home.operand(bias, (c,))
-    tracked = home.operand(running_mean, (c,)), home.operand(running_var, (c,))
+    held, gamma, beta = (
+        backend.operand(given[0], sets.shape),
+        backend.operand(weight, (c,)),
+        backend.operand(bias, (c,)),
+    )
+    tracked = backend.operand(running_mean, (c,)), backend.operand(running_var, (c,))
     if own:
         for (name, array), operand in zip(running.items(), tracked, strict=True):
             family_checks.check_updatable(name, array, operand)
         if running_mean is not None and c and _address(running_mean) == _address(running_var):
             raise ValueError("running_mean and running_var must be two arrays, because both are updated in place")
-    output = home.empty(sets.shape, FLOATS[dtype_name(x)])
-    make = home.empty if prod(view.shape) else home.zeros  # nothing has no statistics
+    output = backend.empty(sets.shape, FLOATS[dtype_name(x)])
+    make = backend.empty if prod(view.shape) else backend.zeros  # nothing has no statistics
     mean, invvar = (make((sets.total,), statistics) for _ in range(2))
     if prod(view.shape):
         walked = kernels.walk(sets, held, output)
         if own:
-            variance = None if running_mean is None else home.empty((sets.total,), statistics)
-            kernels.forward(home.launch, home, walked, held, gamma, beta, eps, mean, variance, invvar, output)
+            variance = None if running_mean is None else backend.empty((sets.total,), statistics)
+            kernels.forward(backend.launch, backend, walked, held, gamma, beta, eps, mean, variance, invvar, output)
             if variance is not None:
-                kernels.launch_update(home.launch, mean, variance, sets.batches, momentum, *tracked)
+                kernels.launch_update(backend.launch, mean, variance, sets.batches, momentum, *tracked)
                 for array, operand in zip(running.values(), tracked, strict=True):
-                    _write_back(home, array, operand)
+                    _write_back(backend, array, operand)
         else:
-            kernels.launch_use(home.launch, *tracked, eps, mean, invvar)
-            walked.launch_output(home.launch, held, mean, invvar, gamma, beta, output)
+            kernels.launch_use(backend.launch, *tracked, eps, mean, invvar)
+            walked.launch_output(backend.launch, held, mean, invvar, gamma, beta, output)
     of_sets = (c,) if norm == "batch" else (n, groups)
-    results = home.give_back(output, view.memory), home.give_back(mean, of_sets), home.give_back(invvar, of_sets)
-    replay.keep(home)
+    results = (
+        backend.give_back(output, view.memory),
+        backend.give_back(mean, of_sets),
+        backend.give_back(invvar, of_sets),
+    )
+    replay.keep(backend)
     return view.back(results[0]), *results[1:]
 
 
@@ -305,7 +313,7 @@ def _backward(norm, grad_output, x, mean, invvar, weight, bias, own, num_groups=
         return view.back(grad_input), grad_weight, grad_bias
 
     required = {"x": x, "grad_output": grad_output, "mean": mean, "invvar": invvar}
-    home = home_of(required, {"weight": weight, "bias": bias})
+    backend = backend_of(required, {"weight": weight, "bias": bias})
     groups = family_checks.groups_of(norm, x, num_groups, own)
     n, c, *_ = view.shape
     checks.check_shape("grad_output", grad_output, view.shape, "as x")
@@ -318,31 +326,31 @@ def _backward(norm, grad_output, x, mean, invvar, weight, bias, own, num_groups=
     for name, array in {"mean": mean, "invvar": invvar}.items():
         checks.check_shape(name, array, of_sets, "a number for every set")
         checks.check_dtype(name, array, statistics, "statistics are kept in accumulator precision")
-    home = _recorded(home, key, pointers, num_groups)
+    backend = _recorded(backend, key, pointers, num_groups)
 
     sets = view.sets(norm, groups)
-    held = home.operand(given[0], sets.shape), home.operand(given[1], sets.shape)
-    moments = home.operand(mean, (sets.total,)), home.operand(invvar, (sets.total,))
-    gamma = home.operand(weight, (c,))
-    make = home.empty if prod(view.shape) else home.zeros  # a sum over no values is 0
+    held = backend.operand(given[0], sets.shape), backend.operand(given[1], sets.shape)
+    moments = backend.operand(mean, (sets.total,)), backend.operand(invvar, (sets.total,))
+    gamma = backend.operand(weight, (c,))
+    make = backend.empty if prod(view.shape) else backend.zeros  # a sum over no values is 0
     grad_weight, grad_bias = (
         None if parameter is None else make((c,), FLOATS[dtype_name(parameter)]) for parameter in (weight, bias)
     )
-    grad_input = home.empty(sets.shape, FLOATS[dtype_name(x)])
+    grad_input = backend.empty(sets.shape, FLOATS[dtype_name(x)])
     if prod(view.shape):
         walked = kernels.walk(sets, *held, grad_input)
         wanted = grad_input, grad_weight, grad_bias
-        kernels.gradients(home.launch, home, walked, *held, *moments, gamma, bool(own), *wanted)
-    results = [home.give_back(grad_input, view.memory)]
-    results += [home.give_back(gradient, (c,)) for gradient in (grad_weight, grad_bias)]
-    replay.keep(home)
+        kernels.gradients(backend.launch, backend, walked, *held, *moments, gamma, bool(own), *wanted)
+    results = [backend.give_back(grad_input, view.memory)]
+    results += [backend.give_back(gradient, (c,)) for gradient in (grad_weight, grad_bias)]
+    replay.keep(backend)
     return view.back(results[0]), *results[1:]
 
 
-def _recorded(home: Home, key: tuple | None, pointers: list[int], num_groups: Any) -> Home:
+def _recorded(backend: Backend, key: tuple | None, pointers: list[int], num_groups: Any) -> Backend:
     """`replay.recorded`, unless the key does not tell how many groups: a tensor's hash says nothing of its value."""
     plain = num_groups is None or isinstance(num_groups, (int, np.integer))
-    return replay.recorded(home, key, pointers) if plain else home
+    return replay.recorded(backend, key, pointers) if plain else backend
 
 
 def _address(array: Any) -> int:
@@ -352,10 +360,10 @@ def _address(array: Any) -> int:
     return array.ctypes.data if isinstance(array, np.ndarray) else array.__cuda_array_interface__["data"][0]
 
 
-def _write_back(home: Home, array: Any, operand: Any) -> None:
+def _write_back(backend: Backend, array: Any, operand: Any) -> None:
     """Bring what a kernel has written to the caller's array, where the operand is a copy of it."""
-    if isinstance(home, HostHome):
-        new = home.give_back(operand, tuple(array.shape))
+    if isinstance(backend, HostBackend):
+        new = backend.give_back(operand, tuple(array.shape))
         if is_torch(array):
             array.detach().copy_(new)
         else:

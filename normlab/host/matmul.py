@@ -10,7 +10,7 @@ import numpy as np
 
 from normlab import engine
 from normlab.host import checks
-from normlab.host.arrays import FLOATS, Home, HostHome, home_of
+from normlab.host.arrays import FLOATS, Backend, HostBackend, backend_of
 from normlab.kernels import Product, ProductStep
 
 PATIENCE = 60.0  # seconds of simulation before a warning
@@ -44,7 +44,7 @@ def sgemm(a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 0.0, 
     array([[16.,  4.],
            [14., 18.]], dtype=float32)
     """
-    home = home_of({"a": a, "b": b}, {"c": c})
+    backend = backend_of({"a": a, "b": b}, {"c": c})
     checks.check_float32({"a": a, "b": b, "c": c})
     m, n, k = _sizes(a, b)
     checks.check_shape("c", c, (m, n), "rows of a and columns of b")
@@ -57,15 +57,15 @@ def sgemm(a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 0.0, 
         raise ValueError(f"c is needed where beta is not 0, got c=None and beta={beta}")
     chosen = checks.product_step(step)
 
-    output = home.empty((m, n), FLOAT32)
+    output = backend.empty((m, n), FLOAT32)
     if m and n:
         if factor == 0 or k == 0:  # then memory without elements stands for A and B
             factor, k = np.float32(1), 0
-        _warn_if_slow(chosen, m, n, k, home)
-        left = home.operand(a, (m, k)) if k else home.empty((m, 0), FLOAT32)
-        right = home.operand(b, (k, n)) if k else home.empty((0, n), FLOAT32)
-        chosen.run(home.launch, Product(factor, left, right, addend_factor, home.operand(c, (m, n)), output))
-    return home.give_back(output, (m, n))
+        _warn_if_slow(chosen, m, n, k, backend)
+        left = backend.operand(a, (m, k)) if k else backend.empty((m, 0), FLOAT32)
+        right = backend.operand(b, (k, n)) if k else backend.empty((0, n), FLOAT32)
+        chosen.run(backend.launch, Product(factor, left, right, addend_factor, backend.operand(c, (m, n)), output))
+    return backend.give_back(output, (m, n))
 
 
 def _sizes(a: Any, b: Any) -> tuple[int, int, int]:
@@ -78,9 +78,9 @@ def _sizes(a: Any, b: Any) -> tuple[int, int, int]:
     return m, n, k
 
 
-def _warn_if_slow(chosen: ProductStep, m: int, n: int, k: int, home: Home) -> None:
+def _warn_if_slow(chosen: ProductStep, m: int, n: int, k: int, backend: Backend) -> None:
     seconds = chosen.simulated_seconds(m, n, k)
-    if seconds > PATIENCE and isinstance(home, HostHome) and not engine.use_gpu():
+    if seconds > PATIENCE and isinstance(backend, HostBackend) and not engine.use_gpu():
         warnings.warn(
             f"the simulator takes about {seconds / 60:.0f} minutes for step {chosen.name!r} on {m} x {n} x {k}; "
             "smaller matrices are faster, and a GPU takes milliseconds",

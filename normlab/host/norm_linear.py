@@ -10,7 +10,7 @@ a gamma near 0, are kept beside it (`keep_columns`). Made of `normlab.host.norms
 from typing import Any, NamedTuple
 
 from normlab.host import checks, exact, matmul, norms
-from normlab.host.arrays import home_of
+from normlab.host.arrays import backend_of
 
 
 class Kept(NamedTuple):
@@ -109,7 +109,7 @@ def _recomputing(kept: Kept) -> tuple[Any, exact.Kept | None]:
 
 def _check(given: dict[str, Any], gamma: Any, beta: Any, weight: Any, eps: Any, step: str | None) -> None:
     """Raise unless a norm of the first given array's rows and a product with weight can be taken, before either is."""
-    home_of(given | {"weight": weight}, {"gamma": gamma, "beta": beta})
+    backend_of(given | {"weight": weight}, {"gamma": gamma, "beta": beta})
     checks.check_float32(given | {"weight": weight, "gamma": gamma, "beta": beta})
     (name, matrix), *_ = given.items()
     checks.check_matrix(name, matrix)

@@ -15,7 +15,7 @@ from typing import Any, Literal, SupportsIndex
 
 from normlab import engine
 from normlab.host import checks, replay
-from normlab.host.arrays import FLOATS, Home, HostHome, dtype_name, home_of
+from normlab.host.arrays import FLOATS, Backend, HostBackend, backend_of, dtype_name
 from normlab.host.exact import Kept
 from normlab.kernels import BEST, LADDERS, BackwardProblem, Step
 from normlab.kernels.exact.correct import launch_correction
@@ -160,7 +160,7 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
     if recording:
         return recording(pointers)
 
-    home = replay.recorded(home_of({"x": x}, {"weight": weight, "bias": bias}), key, pointers)
+    backend = replay.recorded(backend_of({"x": x}, {"weight": weight, "bias": bias}), key, pointers)
     shape = checks.shape_of(normalized_shape)
     n1, n2 = checks.rows_and_columns("x", x, shape)
     output_dtype = FLOATS[checks.parameter_dtype("x", x, weight, bias)]
@@ -169,17 +169,17 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
     eps = checks.rounded_eps(eps, statistics.name)
     chosen: Any = checks.step_of("forward", step)  # a ForwardStep
 
-    output = home.empty((n1, n2), output_dtype)
-    mean = None if rms else home.empty((n1,), statistics)
-    invvar = home.empty((n1,), statistics)
+    output = backend.empty((n1, n2), output_dtype)
+    mean = None if rms else backend.empty((n1,), statistics)
+    invvar = backend.empty((n1,), statistics)
     if n1:
-        _warn_if_slow(chosen, "forward", n1, n2, home)
-        scratch = {"memory": home} if chosen.scratch else {}
+        _warn_if_slow(chosen, "forward", n1, n2, backend)
+        scratch = {"memory": backend} if chosen.scratch else {}
         chosen.run(
-            home.launch,
-            home.operand(x, (n1, n2)),
-            home.operand(weight, (n2,)),
-            home.operand(bias, (n2,)),
+            backend.launch,
+            backend.operand(x, (n1, n2)),
+            backend.operand(weight, (n2,)),
+            backend.operand(bias, (n2,)),
             eps,
             output,
             mean,
@@ -187,8 +187,12 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
             **scratch,
         )
     leading = tuple(x.shape[: -len(shape)])
-    results = home.give_back(output, tuple(x.shape)), home.give_back(mean, leading), home.give_back(invvar, leading)
-    replay.keep(home)
+    results = (
+        backend.give_back(output, tuple(x.shape)),
+        backend.give_back(mean, leading),
+        backend.give_back(invvar, leading),
+    )
+    replay.keep(backend)
     return results
 
 
@@ -239,8 +243,8 @@ def _backward(
 
     columns, values = _kept(memory_efficient, kept, weight, bias)
     optional = {"mean": mean, "weight": weight, "bias": bias, "kept.columns": columns, "kept.values": values}
-    home = home_of({"saved": saved, "grad_output": grad_output, "invvar": invvar}, optional)
-    home = replay.recorded(home, key, pointers)
+    backend = backend_of({"saved": saved, "grad_output": grad_output, "invvar": invvar}, optional)
+    backend = replay.recorded(backend, key, pointers)
     shape = checks.shape_of(normalized_shape)
     n1, n2 = checks.rows_and_columns("saved", saved, shape)
     output_dtype = checks.parameter_dtype("saved", saved, weight, bias)
@@ -262,40 +266,40 @@ def _backward(
     eps = checks.rounded_eps(eps, statistics)
     chosen = checks.step_of("backward", step)
 
-    parameter_memory = home.empty if n1 else home.zeros  # a sum over no rows is 0
+    parameter_memory = backend.empty if n1 else backend.zeros  # a sum over no rows is 0
     grad_weight = None if weight is None else parameter_memory((n2,), FLOATS[output_dtype])
     grad_bias = None if bias is None else parameter_memory((n2,), FLOATS[output_dtype])
-    grad_input = home.empty((n1, n2), FLOATS[input_dtype])
+    grad_input = backend.empty((n1, n2), FLOATS[input_dtype])
     if n1:
-        _warn_if_slow(chosen, "backward", n1, n2, home)
+        _warn_if_slow(chosen, "backward", n1, n2, backend)
         problem = BackwardProblem(
-            grad_output=home.operand(grad_output, (n1, n2)),
-            saved=home.operand(saved, (n1, n2)),
-            invvar=home.operand(invvar, (n1,)),
-            weight=home.operand(weight, (n2,)),
-            bias=home.operand(bias, (n2,)),
-            mean=None if memory_efficient else home.operand(mean, (n1,)),
+            grad_output=backend.operand(grad_output, (n1, n2)),
+            saved=backend.operand(saved, (n1, n2)),
+            invvar=backend.operand(invvar, (n1,)),
+            weight=backend.operand(weight, (n2,)),
+            bias=backend.operand(bias, (n2,)),
+            mean=None if memory_efficient else backend.operand(mean, (n1,)),
             eps=eps,
             rms=rms,
             memory_efficient=bool(memory_efficient),
             grad_input=grad_input,
             grad_weight=grad_weight,
             grad_bias=grad_bias,
-            row_sums=None if columns is None else home.empty((3, n1), FLOATS[statistics]),
+            row_sums=None if columns is None else backend.empty((3, n1), FLOATS[statistics]),
         )
         if columns is None:
-            chosen.run(home.launch, home, problem)
+            chosen.run(backend.launch, backend, problem)
         else:
-            repaired = home.operand(columns, (capacity,)), home.operand(values, (n1, capacity))
-            launch_correction(home.launch, problem, *repaired)
-            chosen.run(home.launch, home, problem)
-            launch_repair(home.launch, home, problem, *repaired)
+            repaired = backend.operand(columns, (capacity,)), backend.operand(values, (n1, capacity))
+            launch_correction(backend.launch, problem, *repaired)
+            chosen.run(backend.launch, backend, problem)
+            launch_repair(backend.launch, backend, problem, *repaired)
     results = (
-        home.give_back(grad_input, tuple(saved.shape)),
-        home.give_back(grad_weight, shape),
-        home.give_back(grad_bias, shape),
+        backend.give_back(grad_input, tuple(saved.shape)),
+        backend.give_back(grad_weight, shape),
+        backend.give_back(grad_bias, shape),
     )
-    replay.keep(home)
+    replay.keep(backend)
     return results
 
 
@@ -310,10 +314,10 @@ def _kept(memory_efficient: Any, kept: Kept | None, weight: Any, bias: Any) -> t
     return (None, None) if kept is None or not kept.columns.shape[0] else kept
 
 
-def _warn_if_slow(chosen: Step, direction: str, n1: int, n2: int, home: Home) -> None:
+def _warn_if_slow(chosen: Step, direction: str, n1: int, n2: int, backend: Backend) -> None:
     """Say how long the simulator will take, where that is longer than somebody waits without a word."""
     seconds = chosen.simulated_seconds(n1, n2)
-    if seconds > PATIENCE and isinstance(home, HostHome) and not engine.use_gpu():
+    if seconds > PATIENCE and isinstance(backend, HostBackend) and not engine.use_gpu():
         quickest = min(LADDERS[direction], key=lambda step: step.simulated_seconds(n1, n2))
         faster = f"step={quickest.name!r} takes about {_duration(quickest.simulated_seconds(n1, n2))}, "
         warnings.warn(

@@ -2,8 +2,8 @@
 
 Checking arguments, choosing a plan and packing parameters takes about 150 µs, a replay 8 (2.5 GHz; the driver's own
 time comes on top). All that work depends on the signature alone: shapes, dtypes, devices, the addresses modulo 16
-bytes, which tensors are given, and the options. So the first call of a signature writes down what it asked of its home:
-memory, and launches with whose address goes where. A replay allocates that memory, tells the launches the new
+bytes, which tensors are given, and the options. So the first call of a signature writes down what it asked of its
+backend: memory, and launches with whose address goes where. A replay allocates that memory, tells the launches the new
 addresses, and queues them on torch's current stream. Memory that is not handed out is one piece in a replay. The steps
 of the ladders know nothing of it. It covers contiguous torch tensors on a GPU; everything else goes the normal way.
 
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab import engine
-from normlab.host.arrays import Home, TorchHome, quick_memory, stream_getter
+from normlab.host.arrays import Backend, TorchBackend, quick_memory, stream_getter
 
 LIMIT = 4096  # recordings, of a few KB each: programs whose shapes never repeat must not fill the memory
 APART = 256  # bytes: the parts of a replay's scratch begin at multiples, as what cudaMalloc gives
@@ -133,25 +133,25 @@ def _put(key: tuple, value: Recording) -> None:
         _recordings[key] = value
 
 
-def recorded(home: Home, key: tuple | None, pointers: list[int]) -> Home:
-    """The home of a call, recording if it can be."""
-    return Recorder(home, key, pointers) if key is not None and isinstance(home, TorchHome) else home
+def recorded(backend: Backend, key: tuple | None, pointers: list[int]) -> Backend:
+    """The backend of a call, recording if it can be."""
+    return Recorder(backend, key, pointers) if key is not None and isinstance(backend, TorchBackend) else backend
 
 
-def keep(home: Home) -> None:
-    """Keep what a home has recorded; to be called when all results are given back."""
-    if isinstance(home, Recorder) and home.complete:
-        _put(home.key, home.recording())
+def keep(backend: Backend) -> None:
+    """Keep what a backend has recorded; to be called when all results are given back."""
+    if isinstance(backend, Recorder) and backend.complete:
+        _put(backend.key, backend.recording())
 
 
 class Recorder:
-    """A home that writes down what it is asked for, and otherwise is the TorchHome that it is made of.
+    """A backend that writes down what it is asked for, and otherwise is the TorchBackend that it is made of.
 
     Tensors are known by the order in which `operand` is asked for them, for two of them may be the same one.
     """
 
-    def __init__(self, home: TorchHome, key: tuple, pointers: list[int]):
-        self.home = home
+    def __init__(self, backend: TorchBackend, key: tuple, pointers: list[int]):
+        self.backend = backend
         self.key = key
         self.complete = True
         self._pointers = pointers
@@ -162,7 +162,7 @@ class Recorder:
         self._results: list[int | None] = []
 
     def operand(self, array: Any, shape: tuple[int, ...]) -> Any:  # noqa: D102
-        operand = self.home.operand(array, shape)
+        operand = self.backend.operand(array, shape)
         if operand is not None:
             position = len(self._given)
             self.complete &= position < len(self._pointers) and operand.pointer == self._pointers[position]
@@ -170,10 +170,10 @@ class Recorder:
         return operand
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:  # noqa: D102
-        return self._record(self.home.empty(shape, dtype), zero=False)
+        return self._record(self.backend.empty(shape, dtype), zero=False)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:  # noqa: D102
-        return self._record(self.home.zeros(shape, dtype), zero=True)
+        return self._record(self.backend.zeros(shape, dtype), zero=True)
 
     def _record(self, operand: engine.DeviceArray, zero: bool) -> engine.DeviceArray:
         self._made.append(operand)
@@ -182,7 +182,7 @@ class Recorder:
 
     def launch(self, *args: Any, **options: Any) -> None:  # noqa: D102
         launch = engine.prepare(*args, **options)
-        launch(self.home.stream)
+        launch(self.backend.stream)
         arrays = [arg for arg in args if isinstance(arg, engine.DeviceArray)]
         patches = [self._patch(slot, array) for slot, array in zip(launch.slots, arrays, strict=True)]
         launch.patches = tuple(patch for patch in patches if patch is not None)
@@ -191,7 +191,7 @@ class Recorder:
 
     def numbers(self, operand: engine.DeviceArray) -> list:  # noqa: D102
         self.complete = False  # what comes may depend on them
-        return self.home.numbers(operand)
+        return self.backend.numbers(operand)
 
     def _patch(self, slot: int, array: engine.DeviceArray) -> tuple[int, int, int] | None:
         """Where an argument's address comes from: a tensor, or memory made here, and how far into it."""
@@ -202,7 +202,7 @@ class Recorder:
         return None
 
     def give_back(self, operand: Any, shape: tuple[int, ...]) -> Any:  # noqa: D102
-        result = self.home.give_back(operand, shape)
+        result = self.backend.give_back(operand, shape)
         if operand is None:
             self._results.append(None)
             return None
@@ -226,7 +226,7 @@ class Recorder:
                 size += -(-tensor.nbytes // APART) * APART
         if scratch:
             sources.update(dict.fromkeys(scratch, given + len(made)))
-            one = self.home.empty((1,), np.dtype(np.uint8)).owner  # tells dtype and device; scratch may be gigabytes
+            one = self.backend.empty((1,), np.dtype(np.uint8)).owner  # tells dtype and device; scratch may be gigabytes
             made.append(Made((size,), (1,), one.dtype, one.device, zero=False))
         for launch in self._launches:
             launch.patches = tuple(
@@ -234,7 +234,7 @@ class Recorder:
                 for slot, source, offset in launch.patches
             )
         results = [None if position is None else sources[given + position] - given for position in self._results]
-        return Recording(self.home.index, made, self._launches, results)
+        return Recording(self.backend.index, made, self._launches, results)
 
 
 def _chooser(positions: list[int | None]) -> Callable[[list], tuple]:

@@ -33,7 +33,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from normlab.engine import DeviceArray, Launch, prepare
 from normlab.host import checks
-from normlab.host.arrays import FLOATS, TorchHome
+from normlab.host.arrays import FLOATS, TorchBackend
 from normlab.kernels.exact.choose import launch_choice
 from normlab.kernels.exact.risk import limits
 from normlab.kernels.exact.spread import launch_spread
@@ -86,7 +86,7 @@ class Norm:
         self.place: tuple[_Survey, int] | None = None  # what counts it, and which of its norms this one is
         self.measured, self.told = -1, 0
         self.measuring: tuple[int, Launch] | None = None  # for so many rows
-        self.stream = TorchHome(self.device).stream
+        self.stream = TorchBackend(self.device).stream
 
     def addresses(self) -> list[int]:
         """Return where the parameters lie; [] if their memory is gone, or given away for a while as FSDP does."""
@@ -116,12 +116,14 @@ class Norm:
 
     def measure(self, invvar: Tensor) -> None:
         """Queue the launch that measures the spread; it is prepared once for each number of rows."""
-        home, rows, measuring = TorchHome(self.device), invvar.numel(), self.measuring
+        backend, rows, measuring = TorchBackend(self.device), invvar.numel(), self.measuring
         if measuring is None or measuring[0] != rows:
-            launch = launch_spread(prepare, home.operand(invvar, (rows,)), self.eps, home.operand(self.spread, (1,)))
+            launch = launch_spread(
+                prepare, backend.operand(invvar, (rows,)), self.eps, backend.operand(self.spread, (1,))
+            )
             launch.patches = ((launch.slots[0], 0, 0),)  # each call has an invvar of its own
             self.measuring = measuring = rows, launch
-        measuring[1](home.stream, [invvar.data_ptr()])
+        measuring[1](backend.stream, [invvar.data_ptr()])
 
     def warn(self, name: str | None = None) -> None:
         """Warn of columns that found no slot in a CUDA graph since the last warning."""
@@ -159,7 +161,7 @@ def columns_at_risk(invvar: Tensor, output_dtype: torch.dtype, eps: float, owner
     norm = _norm_of(owners, output_dtype, invvar.dtype, eps)
     if norm is None or torch.cuda.is_current_stream_capturing():
         return _listed_in_graph(norm, invvar, owners)
-    stream = TorchHome(norm.device).stream
+    stream = TorchBackend(norm.device).stream
     if norm.needs_spread and norm.measured != _Steps.count:
         norm.measure(invvar)
         norm.measured = _Steps.count
@@ -286,14 +288,16 @@ class _Survey:
 
     def __init__(self, norms: list[Norm]):
         self.norms, first = norms, norms[0]
-        self.home, self.stream = TorchHome(first.device), torch.cuda.current_stream(first.device)
+        self.backend, self.stream = TorchBackend(first.device), torch.cuda.current_stream(first.device)
         asked = [Asked(norm.n2, norm.at[0], norm.at[-1], norm.spread.data_ptr()) for norm in norms]
-        table, memory, spreads = tabulate(asked, first.dtype, first.eps.dtype, self.home.index)
-        self.table = self.home.operand(torch.from_numpy(table).to(first.device), table.shape)  # kept for the launches
+        table, memory, spreads = tabulate(asked, first.dtype, first.eps.dtype, self.backend.index)
+        self.table = self.backend.operand(
+            torch.from_numpy(table).to(first.device), table.shape
+        )  # kept for the launches
         self.slots, self.starts = int(table[:, 0].sum()), table[:, -1].tolist()
         self.memory = [(part, _address(part())) for norm in norms for part in norm.storages]
         weights, biases = (memory if has else None for has in first.kind[-2:])
-        columns, counts = (self.home.empty((1,), np.dtype(name)) for name in ("int32", "int64"))
+        columns, counts = (self.backend.empty((1,), np.dtype(name)) for name in ("int32", "int64"))
         columns, counts = columns._replace(shape=(self.slots,)), counts._replace(shape=(len(norms),))
         self.launch = launch_survey(
             prepare, self.table, int(table[:, 0].max()), weights, biases, spreads, first.limits, columns, counts
@@ -310,10 +314,10 @@ class _Survey:
     def __call__(self) -> Made:
         """Queue the launch; return what is read once the GPU has been waited for."""
         step, versions = _Steps.count, [[one._version for one in norm.counters] for norm in self.norms]
-        device = self.home.device
+        device = self.backend.device
         columns = torch.empty(self.slots, dtype=torch.int32, device=device)
         counts = torch.empty(len(self.norms), dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
-        self.launch(self.home.stream, [columns.data_ptr(), counts.data_ptr()])
+        self.launch(self.backend.stream, [columns.data_ptr(), counts.data_ptr()])
         return Made(step, versions, columns, self.starts, counts.numpy().data)
 
 
@@ -331,15 +335,15 @@ def _listed_in_graph(norm: Norm | None, invvar: Tensor, owners: Owners) -> Tenso
         )
     norm.captured = True
     _captured.append(norm)
-    home, slots = TorchHome(norm.device), max(1, -(-HEADROOM * len(norm.columns) // GRAIN)) * GRAIN
+    backend, slots = TorchBackend(norm.device), max(1, -(-HEADROOM * len(norm.columns) // GRAIN)) * GRAIN
     columns = torch.empty(slots, dtype=torch.int32, device=norm.device)
     if 2 * slots > norm.n2:
         return columns  # so many that the input is saved
-    weight, bias = (home.operand(one, (norm.n2,)) for one in owners)
-    tally = DeviceArray(norm.tally.data_ptr(), (3,), np.dtype(np.int64), home.index, norm.tally)  # in pinned memory
-    spread, listed = home.operand(norm.spread, (1,)), home.operand(columns, (slots,))
-    launch_spread(home.launch, home.operand(invvar, (invvar.numel(),)), norm.eps, spread)
-    launch_choice(home.launch, norm.n2, weight, bias, spread, norm.limits, listed, tally)
+    weight, bias = (backend.operand(one, (norm.n2,)) for one in owners)
+    tally = DeviceArray(norm.tally.data_ptr(), (3,), np.dtype(np.int64), backend.index, norm.tally)  # in pinned memory
+    spread, listed = backend.operand(norm.spread, (1,)), backend.operand(columns, (slots,))
+    launch_spread(backend.launch, backend.operand(invvar, (invvar.numel(),)), norm.eps, spread)
+    launch_choice(backend.launch, norm.n2, weight, bias, spread, norm.limits, listed, tally)
     return columns
 
 

@@ -315,7 +315,7 @@ FIVE, FOUR = torch.ones(5), torch.ones(4)
     ],
 )
 def test_errors_have_torch_s_words_and_nothing_is_launched(name, arguments, monkeypatch):
-    monkeypatch.setattr(arrays.HostHome, "launch", None)
+    monkeypatch.setattr(arrays.HostBackend, "launch", None)
     with pytest.raises((ValueError, RuntimeError)) as theirs:
         getattr(functional, name)(*arguments)
     with pytest.raises(ValueError) as mine:  # noqa: PT011  # the text is compared below
@@ -357,7 +357,7 @@ STAT = np.zeros(5, np.float32)
     ],
 )  # fmt: skip
 def test_other_errors_name_what_was_given_and_what_is_needed_and_nothing_is_launched(call, kind, text, monkeypatch):
-    monkeypatch.setattr(arrays.HostHome, "launch", None)
+    monkeypatch.setattr(arrays.HostBackend, "launch", None)
     with pytest.raises(kind) as found:
         call()
     assert text in str(found.value)

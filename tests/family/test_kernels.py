@@ -8,7 +8,7 @@ import torch
 from draws import DTYPES
 from engine.fake_driver import fake_driver
 from engine.fake_interface import Interface, fake_memory
-from engine.fake_torch import fake_home
+from engine.fake_torch import fake_backend
 from engine.late import Late
 from family.examples import example, few_blocks
 from sim.sanitizing.test_ladders import Memory, launcher
@@ -124,8 +124,8 @@ def test_pieces_are_merged_by_few_lanes_a_warp_or_a_block(outer):
 def gpu(monkeypatch):
     """A fake GPU 0, where CPU tensors lie. Memory that nothing has written is NaN."""
     library = fake_driver(monkeypatch)
-    library.torch = fake_home(monkeypatch)
-    monkeypatch.setattr(family, "home_of", norms.home_of)
+    library.torch = fake_backend(monkeypatch)
+    monkeypatch.setattr(family, "backend_of", norms.backend_of)
     with using("simulator"):
         yield library
 

@@ -110,7 +110,7 @@ def test_a_product_over_nothing_is_0_and_only_c_remains(step):
 
 @pytest.mark.parametrize(("m", "n"), [(0, 4), (4, 0), (0, 0)])
 def test_no_rows_or_columns_give_an_empty_product_without_a_launch(m, n, monkeypatch):
-    monkeypatch.setattr(arrays.HostHome, "launch", None)
+    monkeypatch.setattr(arrays.HostBackend, "launch", None)
     got = sgemm(draw(m, 3), draw(3, n), draw(m, n), 1.0, 1.0)
     assert (got.shape, got.dtype) == ((m, n), np.float32)
 
@@ -173,7 +173,7 @@ A, B, C = draw(2, 3), draw(3, 4), draw(2, 4)
     ],
 )  # fmt: skip
 def test_what_cannot_be_multiplied_is_named_and_nothing_is_launched(given, error, text, monkeypatch):
-    monkeypatch.setattr(arrays.HostHome, "launch", None)
+    monkeypatch.setattr(arrays.HostBackend, "launch", None)
     with pytest.raises(error, match=f"^{re.escape(text)}$"):
         sgemm(*given)
 

@@ -167,7 +167,7 @@ BACKWARD = [
 @pytest.fixture
 def nothing_launched(monkeypatch):
     """Every launch fails; and a right call shows that it would."""
-    monkeypatch.setattr(arrays.HostHome, "launch", None)
+    monkeypatch.setattr(arrays.HostBackend, "launch", None)
     x, gamma, beta, weight, grad = (tensor.numpy() for tensor in problem())
     forward = {"x": x, "gamma": gamma, "beta": beta, "weight": weight}
     backward = {**forward, "grad_output": grad, "kept": Kept(NORMALISED, INVVAR)}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from engine.fake_driver import fake_driver
-from engine.fake_torch import fake_home
+from engine.fake_torch import fake_backend
 
 from normlab import layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward
 from normlab.engine import cuda, using
@@ -22,7 +22,7 @@ ROWS, COLUMNS = 3, 36
 def gpu(monkeypatch):
     """A fake GPU 0, where CPU tensors lie. Memory that nothing has written is NaN."""
     library = fake_driver(monkeypatch)
-    library.torch = fake_home(monkeypatch)
+    library.torch = fake_backend(monkeypatch)
     torch.use_deterministic_algorithms(True)
     with using("simulator"):  # what is on the host is computed there, where there is a real GPU, too
         yield library
@@ -144,7 +144,7 @@ def test_a_replay_compiles_checks_and_plans_nothing(idle, monkeypatch):
         statistics = layer_norm_forward(x, COLUMNS, weight)[1:]
         layer_norm_backward(x, x, *statistics, COLUMNS, weight)
     monkeypatch.setattr(norms, "checks", None)
-    monkeypatch.setattr(norms, "home_of", None)
+    monkeypatch.setattr(norms, "backend_of", None)
     before = len(launches(idle))
     assert not layer_norm_forward(x, COLUMNS, weight)[0].requires_grad
     layer_norm_backward(x, x, *statistics, COLUMNS, weight)

@@ -9,7 +9,7 @@ from draws import Case
 from examine import backward, examine_backward, examine_forward, forward, statistics
 
 from normlab.engine import use_gpu, using
-from normlab.host.arrays import HostHome
+from normlab.host.arrays import HostBackend
 from normlab.host.checks import step_of
 from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import final_sums, layouts, step_2_fused, step_3_pipelined
@@ -191,7 +191,7 @@ def few_stay(monkeypatch, number=1):
     monkeypatch.setattr(step_2_fused, "blocks_for", lambda deal, n1, processors: number)
     monkeypatch.setattr(step_3_pipelined, "gathers", lambda *args: False)
     # new memory may hold what was right a moment ago
-    monkeypatch.setattr(HostHome, "empty", lambda home, shape, dtype: np.full(shape, np.nan, dtype))
+    monkeypatch.setattr(HostBackend, "empty", lambda backend, shape, dtype: np.full(shape, np.nan, dtype))
 
 
 WITHOUT_LAG = 201  # columns of float32

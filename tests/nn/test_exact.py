@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from engine.fake_driver import fake_driver
-from engine.fake_torch import fake_home
+from engine.fake_torch import fake_backend
 from torch.utils.checkpoint import checkpoint
 
 from normlab import nn
@@ -47,7 +47,7 @@ class Capture:
 def gpu(monkeypatch):
     """A fake GPU, where CPU tensors lie. `gpu.waits`: of how many norms each count took in; `gpu.capture`."""
     library = fake_driver(monkeypatch)
-    library.torch = fake_home(monkeypatch)
+    library.torch = fake_backend(monkeypatch)
     library.capture = Capture(library)
     library.waits = []
     launch = exact._Survey.__call__

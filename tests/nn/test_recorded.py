@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from engine.fake_driver import fake_driver
-from engine.fake_torch import fake_home
+from engine.fake_torch import fake_backend
 from torch._dynamo import compiled_autograd
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -30,7 +30,7 @@ def calls_of(module, name, monkeypatch):
 def straight(monkeypatch):
     """A fake GPU 0, where CPU tensors lie; a function that says how many norms were checked since the last time."""
     fake_driver(monkeypatch)
-    fake_home(monkeypatch)
+    fake_backend(monkeypatch)
     count = calls_of(checks, "check", monkeypatch)
 
     def checked():

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from engine.fake_driver import fake_driver
-from engine.fake_torch import fake_home
+from engine.fake_torch import fake_backend
 from nn.norms import MODES
 
 from normlab import nn
@@ -18,7 +18,7 @@ from normlab.nn import exact
 def gpu(monkeypatch):
     """A fake GPU 0, where CPU tensors lie, and where the exact mode counts as on a real one."""
     library = fake_driver(monkeypatch)
-    library.torch = fake_home(monkeypatch)
+    library.torch = fake_backend(monkeypatch)
     monkeypatch.setattr(exact, "takes", lambda *given: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: None))
