@@ -63,12 +63,12 @@ def keep_columns(
     if columns is not None:
         given = x, mean, invvar, weight, bias, columns
         key, pointers = replay.signature(given, normalized_shape, eps, "keep")
-        recording = replay.find(key)
-        if recording:
-            return Kept(columns, *recording(pointers))
+        cached = replay.find(key)
+        if cached:
+            return Kept(columns, *cached(pointers))
 
     backend = backend_of({"x": x, "invvar": invvar}, {"mean": mean, "weight": weight, "bias": bias, "columns": columns})
-    backend = replay.recorded(backend, key, pointers)
+    backend = replay.caching(backend, key, pointers)
     shape = checks.shape_of(normalized_shape)
     n1, n2 = checks.rows_and_columns("x", x, shape)
     output_dtype = checks.parameter_dtype("x", x, weight, bias)

@@ -238,9 +238,9 @@ def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, ep
     given = view.laid(x), weight, bias, running_mean, running_var
     options = "forward", view.channels_last, bool(own), momentum, num_groups, type(num_groups)
     key, pointers = replay.signature(given, (), eps, norm, *options)
-    recording = replay.find(key)
-    if recording:
-        output, mean, invvar = recording(pointers)
+    cached = replay.find(key)
+    if cached:
+        output, mean, invvar = cached(pointers)
         return view.back(output), mean, invvar
 
     running = {"running_mean": running_mean, "running_var": running_var}
@@ -262,7 +262,7 @@ def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, ep
         raise ValueError(f"batch_norm eps must be positive during training, but got {given_eps}")
     if norm == "batch" and given_eps < 0:
         raise ValueError(f"batch_norm eps must be non-negative, but got {given_eps}")
-    backend = _recorded(backend, key, pointers, num_groups)
+    backend = _caching(backend, key, pointers, num_groups)
 
     sets = view.sets(norm, groups)
     held, gamma, beta = (
@@ -307,9 +307,9 @@ def _backward(norm, grad_output, x, mean, invvar, weight, bias, own, num_groups=
     like_bias = None if bias is None else (getattr(bias, "dtype", None), getattr(bias, "shape", None))
     options = "backward", view.channels_last, bool(own), num_groups, type(num_groups), like_bias
     key, pointers = replay.signature(given, (), 0.0, norm, *options)
-    recording = replay.find(key)
-    if recording:
-        grad_input, grad_weight, grad_bias = recording(pointers)
+    cached = replay.find(key)
+    if cached:
+        grad_input, grad_weight, grad_bias = cached(pointers)
         return view.back(grad_input), grad_weight, grad_bias
 
     required = {"x": x, "grad_output": grad_output, "mean": mean, "invvar": invvar}
@@ -326,7 +326,7 @@ def _backward(norm, grad_output, x, mean, invvar, weight, bias, own, num_groups=
     for name, array in {"mean": mean, "invvar": invvar}.items():
         checks.check_shape(name, array, of_sets, "a number for every set")
         checks.check_dtype(name, array, statistics, "statistics are kept in accumulator precision")
-    backend = _recorded(backend, key, pointers, num_groups)
+    backend = _caching(backend, key, pointers, num_groups)
 
     sets = view.sets(norm, groups)
     held = backend.operand(given[0], sets.shape), backend.operand(given[1], sets.shape)
@@ -347,10 +347,10 @@ def _backward(norm, grad_output, x, mean, invvar, weight, bias, own, num_groups=
     return view.back(results[0]), *results[1:]
 
 
-def _recorded(backend: Backend, key: tuple | None, pointers: list[int], num_groups: Any) -> Backend:
-    """`replay.recorded`, unless the key does not tell how many groups: a tensor's hash says nothing of its value."""
+def _caching(backend: Backend, key: tuple | None, pointers: list[int], num_groups: Any) -> Backend:
+    """`replay.caching`, unless the key does not tell how many groups: a tensor's hash says nothing of its value."""
     plain = num_groups is None or isinstance(num_groups, (int, np.integer))
-    return replay.recorded(backend, key, pointers) if plain else backend
+    return replay.caching(backend, key, pointers) if plain else backend
 
 
 def _address(array: Any) -> int:

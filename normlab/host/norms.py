@@ -149,18 +149,18 @@ def rms_norm_backward(
 def forward_signature(
     x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any, rms: bool, step: str | None = None
 ) -> tuple[tuple | None, list[int]]:
-    """What a forward's recording is found by, and the addresses that it is called with: `replay.signature`."""
+    """Return the key that a forward is cached under, and its tensors' addresses: see `replay.signature`."""
     wanted = BEST["forward"] if step is None else step
     return replay.signature((x, weight, bias), normalized_shape, eps, wanted, "forward", rms)
 
 
 def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
     key, pointers = forward_signature(x, normalized_shape, weight, bias, eps, rms, step)
-    recording = replay.find(key)
-    if recording:
-        return recording(pointers)
+    cached = replay.find(key)
+    if cached:
+        return cached(pointers)
 
-    backend = replay.recorded(backend_of({"x": x}, {"weight": weight, "bias": bias}), key, pointers)
+    backend = replay.caching(backend_of({"x": x}, {"weight": weight, "bias": bias}), key, pointers)
     shape = checks.shape_of(normalized_shape)
     n1, n2 = checks.rows_and_columns("x", x, shape)
     output_dtype = FLOATS[checks.parameter_dtype("x", x, weight, bias)]
@@ -211,7 +211,7 @@ def backward_signature(
     rms: bool,
     step: str | None = None,
 ) -> tuple[tuple | None, list[int]]:
-    """What a backward's recording is found by, and the addresses that it is called with: `replay.signature`."""
+    """Return the key that a backward is cached under, and its tensors' addresses: see `replay.signature`."""
     columns, values = _kept(memory_efficient, kept, weight, bias)
     wanted = BEST["backward"] if step is None else step
     given = grad_output, saved, invvar, weight, bias, columns, values, mean  # which is last, for it may not be read
@@ -237,14 +237,14 @@ def _backward(
 ):
     given = grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, memory_efficient, kept, input_dtype
     key, pointers = backward_signature(*given, rms, step)
-    recording = replay.find(key)
-    if recording:
-        return recording(pointers)
+    cached = replay.find(key)
+    if cached:
+        return cached(pointers)
 
     columns, values = _kept(memory_efficient, kept, weight, bias)
     optional = {"mean": mean, "weight": weight, "bias": bias, "kept.columns": columns, "kept.values": values}
     backend = backend_of({"saved": saved, "grad_output": grad_output, "invvar": invvar}, optional)
-    backend = replay.recorded(backend, key, pointers)
+    backend = replay.caching(backend, key, pointers)
     shape = checks.shape_of(normalized_shape)
     n1, n2 = checks.rows_and_columns("saved", saved, shape)
     output_dtype = checks.parameter_dtype("saved", saved, weight, bias)

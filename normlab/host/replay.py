@@ -1,13 +1,15 @@
-"""Calls that repeat: the first of its kind is recorded, the others are replayed.
+"""Calls that repeat: the first call of its kind is cached with its launches, later ones replay them.
 
-Checking arguments, choosing a plan and packing parameters takes about 150 µs, a replay 8 (2.5 GHz; the driver's own
-time comes on top). All that work depends on the signature alone: shapes, dtypes, devices, the addresses modulo 16
-bytes, which tensors are given, and the options. So the first call of a signature writes down what it asked of its
-backend: memory, and launches with whose address goes where. A replay allocates that memory, tells the launches the new
-addresses, and queues them on torch's current stream. Memory that is not handed out is one piece in a replay. The steps
-of the ladders know nothing of it. It covers contiguous torch tensors on a GPU; everything else goes the normal way.
+Checking arguments, choosing a plan and packing parameters takes about 150 µs. A replay takes 8 µs (2.5 GHz; without the
+driver's own time). All of that work depends on the call's signature alone: shapes, dtypes, devices, the addresses
+modulo 16 bytes, which tensors are given, and the options. So the first call of a signature notes what it asks of its
+array backend: which memory it allocates, and which launch takes whose address. A replay allocates the same memory,
+writes the new addresses into the packed arguments, and queues the launches on torch's current stream. Memory that is
+not returned to the caller is one piece in a replay.
 
-Used by `normlab.host.norms`, `normlab.host.exact` and `normlab.nn`.
+Only calls with contiguous torch tensors on a GPU are cached. The steps of the ladders know nothing of the cache.
+
+Used by `normlab.host.norms`, `normlab.host.exact`, `normlab.host.family` and `normlab.nn`.
 """
 
 import sys
@@ -22,17 +24,17 @@ import numpy as np
 from normlab import engine
 from normlab.host.arrays import Backend, TorchBackend, quick_memory, stream_getter
 
-LIMIT = 4096  # recordings, of a few KB each: programs whose shapes never repeat must not fill the memory
-APART = 256  # bytes: the parts of a replay's scratch begin at multiples, as what cudaMalloc gives
+LIMIT = 4096  # cached launches, of a few KB each: programs whose shapes never repeat must not fill the memory
+APART = 256  # bytes: the parts of a replay's scratch begin at multiples of it, as cudaMalloc's allocations do
 ALIGNMENT = 16  # bytes: the widest access that a plan may choose by an address
 
-_recordings: dict[tuple, "Recording"] = {}
+_cached: dict[tuple, "CachedLaunch"] = {}
 _lock = Lock()
 _tensors: tuple[type, ...] = ()
 
 
 class Made(NamedTuple):
-    """How a tensor that a call makes lies in memory, and whether it begins as zeros."""
+    """The layout of a tensor that a call allocates. zero: it is filled with zeros."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -41,15 +43,15 @@ class Made(NamedTuple):
     zero: bool
 
 
-class Recording:
-    """What a call does, for any tensors of its signature; called with their addresses, it returns the results.
+class CachedLaunch:
+    """The launches of a call, for any tensors of its signature: call it with their addresses to get the results.
 
     Attributes:
-        checked: whether `normlab.nn`, too, has nothing to say against arguments of this signature.
+        checked: True once `normlab.nn` has checked arguments of this signature, too.
     """
 
     def __init__(self, index: int, made: list[Made], launches: list, results: list[int | None]):
-        """made: of the tensors that a call makes."""
+        """index: the GPU's number. made: the tensors that a call allocates. results: which of them it returns."""
         self._index = index
         self._device, empty = quick_memory()
         self._here = [_maker(one, empty) for one in made]
@@ -60,11 +62,11 @@ class Recording:
         self.checked = False
 
     def __call__(self, pointers: list[int]) -> tuple:
-        """The results; `pointers` as `signature` returns them."""
+        """Allocate, queue the launches, and return the results. pointers: as `signature` returns them."""
         made = [make() for make in (self._here if self._device() == self._index else self._anywhere)]
         pointers += [tensor.data_ptr() for tensor in made]
         self._queue(pointers)
-        made.append(None)  # for results that there are none of
+        made.append(None)  # the result in place of an absent parameter's gradient
         return self._results(made)
 
     def _queue(self, pointers: Sequence[int]) -> None:
@@ -76,12 +78,12 @@ class Recording:
 def signature(
     tensors: Sequence[Any], normalized_shape: Any, eps: Any, step: Any, *options: Any
 ) -> tuple[tuple | None, list[int]]:
-    """What a call's work depends on, and the addresses of the tensors; None for a call that is not recorded.
+    """Return the key that a call is cached under, and its tensors' addresses. The key is None for calls not cached.
 
     Args:
-        tensors: what was given for the arrays, None among them.
+        tensors: the arguments that may be arrays; absent ones are None.
         normalized_shape, eps, step: as given. Equal values of other types mean other things: 4 is right, 4.0 an error.
-        options: other hashable things.
+        options: other hashable values.
     """
     if type(normalized_shape) is not int:
         if not isinstance(normalized_shape, (tuple, list)):
@@ -104,13 +106,13 @@ def signature(
                 key += tensor.shape, tensor.dtype, tensor.device, pointer % ALIGNMENT
             else:
                 return None, []
-    except RuntimeError:  # sparse or nested: the normal way says so
+    except RuntimeError:  # a sparse or nested tensor: the call without the cache raises an error that says so
         return None, []
     return tuple(key), pointers
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Is this a tensor of torch's own? Asked until one is: torch is not imported for it."""
+    """Return True for a tensor of torch's own class. Does not import torch."""
     global _tensors
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -118,46 +120,48 @@ def _is_plain(tensor: Any) -> bool:
     return type(tensor) in _tensors
 
 
-def find(key: tuple | None) -> Recording | None:
-    """The recording of a signature; none of one that cannot be hashed, as with a list for a number."""
+def find(key: tuple | None) -> CachedLaunch | None:
+    """Return what is cached under a key; None if nothing is, or if the key cannot be hashed (a list as an option)."""
     try:
-        return _recordings.get(key)  # type: ignore[arg-type]  # None is no key, and never found
+        return _cached.get(key)  # type: ignore[arg-type]  # None is no key, and never found
     except TypeError:
         return None
 
 
-def _put(key: tuple, value: Recording) -> None:
+def _put(key: tuple, value: CachedLaunch) -> None:
     with _lock:
-        while len(_recordings) >= LIMIT:
-            del _recordings[next(iter(_recordings))]  # the oldest
-        _recordings[key] = value
+        while len(_cached) >= LIMIT:
+            del _cached[next(iter(_cached))]  # the oldest
+        _cached[key] = value
 
 
-def recorded(backend: Backend, key: tuple | None, pointers: list[int]) -> Backend:
-    """The backend of a call, recording if it can be."""
-    return Recorder(backend, key, pointers) if key is not None and isinstance(backend, TorchBackend) else backend
+def caching(backend: Backend, key: tuple | None, pointers: list[int]) -> Backend:
+    """Return the backend for a call: one that notes what it is asked for, if the call can be cached."""
+    if key is not None and isinstance(backend, TorchBackend):
+        return CachingBackend(backend, key, pointers)
+    return backend
 
 
 def keep(backend: Backend) -> None:
-    """Keep what a backend has recorded; to be called when all results are given back."""
-    if isinstance(backend, Recorder) and backend.complete:
-        _put(backend.key, backend.recording())
+    """Cache a call. Call it once all results have been given back by its backend."""
+    if isinstance(backend, CachingBackend) and backend.complete:
+        _put(backend.key, backend.cached_launch())
 
 
-class Recorder:
-    """A backend that writes down what it is asked for, and otherwise is the TorchBackend that it is made of.
+class CachingBackend:
+    """An array backend that notes what it is asked for, and lets a TorchBackend do it.
 
-    Tensors are known by the order in which `operand` is asked for them, for two of them may be the same one.
+    It tells operands apart by the order in which they are asked for, because two of them may be the same tensor.
     """
 
     def __init__(self, backend: TorchBackend, key: tuple, pointers: list[int]):
         self.backend = backend
         self.key = key
-        self.complete = True
+        self.complete = True  # False once something was asked for that a replay could not repeat
         self._pointers = pointers
         self._given: list[engine.DeviceArray] = []
         self._made: list[engine.DeviceArray] = []
-        self._tensors: list[tuple[Any, bool]] = []  # those made: as they are given back, and whether of zeros
+        self._tensors: list[tuple[Any, bool]] = []  # those allocated, as they are given back; True: filled with zeros
         self._launches: list[engine.Launch] = []
         self._results: list[int | None] = []
 
@@ -170,12 +174,12 @@ class Recorder:
         return operand
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:  # noqa: D102
-        return self._record(self.backend.empty(shape, dtype), zero=False)
+        return self._note(self.backend.empty(shape, dtype), zero=False)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:  # noqa: D102
-        return self._record(self.backend.zeros(shape, dtype), zero=True)
+        return self._note(self.backend.zeros(shape, dtype), zero=True)
 
-    def _record(self, operand: engine.DeviceArray, zero: bool) -> engine.DeviceArray:
+    def _note(self, operand: engine.DeviceArray, zero: bool) -> engine.DeviceArray:
         self._made.append(operand)
         self._tensors.append((operand.owner, zero))
         return operand
@@ -190,11 +194,11 @@ class Recorder:
         self._launches.append(launch)
 
     def numbers(self, operand: engine.DeviceArray) -> list:  # noqa: D102
-        self.complete = False  # what comes may depend on them
+        self.complete = False  # later launches may depend on these numbers
         return self.backend.numbers(operand)
 
     def _patch(self, slot: int, array: engine.DeviceArray) -> tuple[int, int, int] | None:
-        """Where an argument's address comes from: a tensor, or memory made here, and how far into it."""
+        """Return (slot, source, offset) for `Launch.patches`: the argument or allocation that an array lies in."""
         for first, known in ((0, self._given), (len(self._pointers), self._made)):
             for position, operand in enumerate(known):
                 if operand.owner is array.owner:
@@ -211,11 +215,11 @@ class Recorder:
         self._results.append(position)
         return result
 
-    def recording(self) -> Recording:
-        """What was written down. What is neither given back nor of zeros has its place in one tensor of bytes."""
+    def cached_launch(self) -> CachedLaunch:
+        """Return the call's launches. Scratch that need not be zero becomes parts of one tensor of bytes."""
         made: list[Made] = []
-        scratch: dict[int, int] = {}  # source of an address -> how far into that tensor
-        sources: dict[int, int] = {}  # as the recorder counted them -> as a replay does
+        scratch: dict[int, int] = {}  # source of an address -> its offset in the tensor of bytes
+        sources: dict[int, int] = {}  # source as noted here -> source in a replay
         size, given = 0, len(self._pointers)
         for position, (tensor, zero) in enumerate(self._tensors):
             if zero or position in self._results:
@@ -226,7 +230,8 @@ class Recorder:
                 size += -(-tensor.nbytes // APART) * APART
         if scratch:
             sources.update(dict.fromkeys(scratch, given + len(made)))
-            one = self.backend.empty((1,), np.dtype(np.uint8)).owner  # tells dtype and device; scratch may be gigabytes
+            # One element tells dtype and device. The scratch may be gigabytes, and the call still holds its own.
+            one = self.backend.empty((1,), np.dtype(np.uint8)).owner
             made.append(Made((size,), (1,), one.dtype, one.device, zero=False))
         for launch in self._launches:
             launch.patches = tuple(
@@ -234,11 +239,11 @@ class Recorder:
                 for slot, source, offset in launch.patches
             )
         results = [None if position is None else sources[given + position] - given for position in self._results]
-        return Recording(self.backend.index, made, self._launches, results)
+        return CachedLaunch(self.backend.index, made, self._launches, results)
 
 
 def _chooser(positions: list[int | None]) -> Callable[[list], tuple]:
-    """What makes a tuple of some elements of a list; of the last one for None."""
+    """Return a function that takes some elements of a list as a tuple; the last element in place of None."""
     chosen = [-1 if position is None else position for position in positions]
     if len(chosen) > 1:
         return itemgetter(*chosen)
@@ -246,9 +251,9 @@ def _chooser(positions: list[int | None]) -> Callable[[list], tuple]:
 
 
 def _maker(like: Made, empty: Any = None) -> Callable[[], Any]:
-    """Return what allocates such a tensor, by `quick_memory`'s `empty` if that is given.
+    """Return a function that allocates such a tensor: by `quick_memory`'s `empty` if given, else by `empty_strided`.
 
-    Otherwise by `empty_strided`, which takes half of the time of `empty`.
+    `empty_strided` takes half of the time of `empty`.
     """
     torch = sys.modules["torch"]
     shape, strides, dtype, device, zero = like

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from normlab.host.exact import Kept
-from normlab.host.replay import Recording
+from normlab.host.replay import CachedLaunch
 from normlab.nn import engines, gradients, launched
 from normlab.nn.private import direct_apply, onlooker
 from normlab.nn.shapes import MemoryEfficient, Owners, Parameter, Shape
@@ -23,9 +23,9 @@ How: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Owners]
 
 
 class Norm(torch.autograd.Function):
-    """apply(x, weight, bias, how, recording, pointers) -> (output, what else is saved as an output, ...).
+    """apply(x, weight, bias, how, cached, pointers) -> (output, what else is saved as an output, ...).
 
-    recording: of such a forward, to be called with `pointers`; None: the forward goes the normal way.
+    cached: the cached launch of such a forward, to be called with `pointers`; None: the forward runs without one.
     """
 
     @staticmethod
@@ -35,17 +35,17 @@ class Norm(torch.autograd.Function):
         weight: Parameter,
         bias: Parameter,
         how: How,
-        recording: Recording | None,
+        cached: CachedLaunch | None,
         pointers: list[int],
     ) -> tuple[Tensor, ...]:
         """Return the output and, where that is saved, what else is saved with it."""
         shape, eps, rms, memory_efficient, owners = how
-        if recording is None:
+        if cached is None:
             run = engines.chosen(x)
             output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
         else:
             run = launched
-            output, mean, invvar = recording(pointers)
+            output, mean, invvar = cached(pointers)
         ctx.set_materialize_grads(False)
         columns = values = None
         if memory_efficient == "exact":

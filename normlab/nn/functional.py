@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.overrides import has_torch_function_variadic
 
 from normlab.host import norms, replay
-from normlab.host.replay import Recording
+from normlab.host.replay import CachedLaunch
 from normlab.nn import autograd, checks, custom, dtypes, engines, formulas, vectorised
 from normlab.nn.dtypes import Rule
 from normlab.nn.overrides import overridden
@@ -201,11 +201,11 @@ def _computed(
     checks.check_mode(memory_efficient)
     if memory_efficient and dtypes.input_is_smaller(x, weight, bias, rule):
         memory_efficient = False
-    recording, pointers = _recorded(x, shape, weight, bias, eps, rms)
-    if recording is not None and recording.checked:
+    cached, pointers = _cached_launch(x, shape, weight, bias, eps, rms)
+    if cached is not None and cached.checked:
         if not _differentiated(x, weight, bias):
-            return recording(pointers)[0]
-        return autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owners), recording, pointers)[0]
+            return cached(pointers)[0]
+        return autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owners), cached, pointers)[0]
     checks.check(function, x, shape, weight, bias, eps)
     if x.is_meta:
         memory_efficient = memory_efficient is not False  # no column is at risk of what is not there
@@ -223,8 +223,8 @@ def _computed(
         if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
             return _exportable(x, shape, weight, bias, eps, rms)
         return custom.norm(x, shape, weight, bias, eps, rms, memory_efficient, owners)
-    if recording is not None:
-        recording.checked = True
+    if cached is not None:
+        cached.checked = True
     if not _differentiated(x, weight, bias):
         return engines.chosen(x).forward(x, shape, weight, bias, eps, rms)[0]
     return autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owners), None, [])[0]
@@ -236,10 +236,10 @@ def _differentiated(x: Tensor, weight: Parameter, bias: Parameter) -> bool:
     return (wanted or (bias is not None and bias.requires_grad)) and torch.is_grad_enabled()
 
 
-def _recorded(
+def _cached_launch(
     x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: Any, rms: bool
-) -> tuple[Recording | None, list[int]]:
-    """Return the recording of such a forward, and what it is called with; None for a call that goes another way.
+) -> tuple[CachedLaunch | None, list[int]]:
+    """Return the cached launch of such a forward, and the addresses to call it with; None for other calls.
 
     Once the checks have passed it, nothing of what they look at is any different: that saves a tenth of a small call.
     """

@@ -89,9 +89,9 @@ def backward(
     key, pointers = norms.backward_signature(
         grad_output, saved, mean, invvar, shape, weight, bias, eps, memory_efficient, kept, input_dtype, rms
     )
-    recording = replay.find(key)
-    if recording is not None:  # to find it here spares the way through three functions
-        return recording(pointers)
+    cached = replay.find(key)
+    if cached is not None:  # to find it here spares the way through three functions
+        return cached(pointers)
     how: dict[str, Any] = {"memory_efficient": memory_efficient, "kept": kept, "input_dtype": input_dtype}
     with world(saved):
         if rms:

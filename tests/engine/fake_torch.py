@@ -27,5 +27,5 @@ def fake_backend(monkeypatch):
     for module in (norms, host_exact):
         monkeypatch.setattr(module, "backend_of", backend_of)
     monkeypatch.setattr(exact, "TorchBackend", Backend)
-    monkeypatch.setattr(replay, "_recordings", {})
+    monkeypatch.setattr(replay, "_cached", {})
     return current

@@ -132,7 +132,7 @@ def gpu(monkeypatch):
 
 @pytest.mark.parametrize(("norm", "last"), [("batch", True), ("instance", False), ("group", True), ("group", False)])
 def test_calls_on_a_gpu_are_recorded_and_replayed_on_other_tensors(gpu, norm, last):
-    before = len(replay._recordings)
+    before = len(replay._cached)
     for seed in range(2):
         one = example(norm, (2, 4, 3, 2), groups=2, last=last, seed=seed)
         x, dy, weight, bias = map(torch.from_numpy, (one.x, one.grad_output, one.weight, one.bias))
@@ -150,12 +150,12 @@ def test_calls_on_a_gpu_are_recorded_and_replayed_on_other_tensors(gpu, norm, la
             np.testing.assert_array_equal(got.numpy(), want)
         for got, want in zip(running, kept, strict=True):
             np.testing.assert_array_equal(got.numpy(), want)
-    assert len(replay._recordings) == before + 2
+    assert len(replay._cached) == before + 2
 
 
 def test_each_replay_of_blocks_that_meet_has_a_new_counter(monkeypatch, gpu):
     few_blocks(monkeypatch)
-    before = len(replay._recordings)
+    before = len(replay._cached)
     for seed in range(3):
         one = example("batch", (2, 40, 5, 5), last=True, seed=seed)
         x, dy, weight, bias = map(torch.from_numpy, (one.x, one.grad_output, one.weight, one.bias))
@@ -165,7 +165,7 @@ def test_each_replay_of_blocks_that_meet_has_a_new_counter(monkeypatch, gpu):
         for got, want in zip(results, (*wanted, *one.backward(*wanted[1:])), strict=True):
             np.testing.assert_array_equal(got.numpy(), want)
     assert [name for name, _ in gpu.compiled] == ["family_column_forward", "family_column_backward"]
-    assert len(replay._recordings) == before + 2
+    assert len(replay._cached) == before + 2
 
 
 @pytest.mark.parametrize("stream", [None, 99])
@@ -200,7 +200,7 @@ def test_what_is_replayed_depends_on_everything_that_a_call_depends_on(gpu, last
             gradients = family.batch_norm_backward(dy, x, *results[1:], weight, bias)
             assert [one is None for one in gradients] == [False, weight is None, bias is None]
         calls += 2
-        assert len(replay._recordings) == calls
+        assert len(replay._cached) == calls
 
 
 def test_a_wrong_kind_of_number_is_an_error_after_a_right_call_too(gpu):

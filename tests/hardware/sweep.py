@@ -202,13 +202,13 @@ def time_all(wanted: list[Task]) -> None:
         copy = timer(partial(torch.empty_like(data.x).copy_, data.x)).median
         ideal = copy * problem.bytes / (2 * problem.array_bytes)
         take(None)
-        replay._recordings.clear()
+        replay._cached.clear()
         call = calls(first, data)
         want = call()
         found = [(ideal / timer(call).median, "the step's own", True)]
         for task in some:
             take(task.layout)
-            replay._recordings.clear()
+            replay._cached.clear()
             try:
                 right = same(call(), want)
                 found.append((ideal / timer(call).median, task.layout, right))

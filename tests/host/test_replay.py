@@ -72,7 +72,7 @@ def test_forward_replays_on_other_tensors(gpu, step, affine):
         assert_same(output, (x, weight, bias), host)
         output = rms_norm_forward(x, COLUMNS, weight, step=step)
         assert_same(output, (x, weight), lambda x, weight: rms_norm_forward(x, COLUMNS, weight, step=step))
-    assert len(replay._recordings) == 2
+    assert len(replay._cached) == 2
 
 
 @pytest.mark.parametrize("memory_efficient", [False, True])
@@ -95,7 +95,7 @@ def test_backward_replays_on_other_tensors(gpu, step, affine, memory_efficient):
         assert_same(layer(*tensors), tensors, layer)
         tensors = grad, saved, invvar, weight
         assert_same(rms(*tensors), tensors, rms)
-    assert len(replay._recordings) == 2
+    assert len(replay._cached) == 2
 
 
 def recomputed(grad, saved, invvar, weight, **how):
@@ -110,7 +110,7 @@ def test_a_gradient_of_another_dtype_than_what_was_saved_is_a_recording_of_its_o
             got = recomputed(grad, saved, invvar, weight, **how)
             assert got[0].dtype == dtype
             assert_same(got, (grad, saved, invvar, weight), recomputed, **how)
-    assert len(replay._recordings) == 2
+    assert len(replay._cached) == 2
 
 
 def test_tensors_that_were_one_at_first_may_be_two_later(gpu):
@@ -123,7 +123,7 @@ def test_tensors_that_were_one_at_first_may_be_two_later(gpu):
         assert_same(call(*tensors), tensors, call)
         forward = lambda x, w, b: layer_norm_forward(x, COLUMNS, w, b)  # noqa: E731
         assert_same(forward(saved, weight, bias), (saved, weight, bias), forward)
-    assert len(replay._recordings) == 2
+    assert len(replay._cached) == 2
 
 
 def test_leading_dimensions_come_back_and_no_rows_are_no_launch(gpu):
@@ -135,7 +135,7 @@ def test_leading_dimensions_come_back_and_no_rows_are_no_launch(gpu):
         backward = lambda g, s, m, v, w, b: layer_norm_backward(g, s, m, v, [4, 5], w, b)  # noqa: E731
         tensors = output, x, mean, invvar, weight, bias
         assert_same(backward(*tensors), tensors, backward)
-    assert len(replay._recordings) == 4
+    assert len(replay._cached) == 4
 
 
 def test_a_replay_compiles_checks_and_plans_nothing(idle, monkeypatch):
@@ -181,8 +181,8 @@ def test_other_signatures_are_other_recordings(idle):
     for _ in range(2):
         for number, call in enumerate(calls, start=1):
             call()
-            assert len(replay._recordings) >= number
-    assert len(replay._recordings) == len(calls)
+            assert len(replay._cached) >= number
+    assert len(replay._cached) == len(calls)
 
 
 def test_what_is_not_recorded_goes_the_normal_way(gpu):
@@ -194,7 +194,7 @@ def test_what_is_not_recorded_goes_the_normal_way(gpu):
         layer_norm_forward(x.numpy(), COLUMNS)
         layer_norm_forward(x.contiguous(), np.int64(COLUMNS))
         layer_norm_forward(x.contiguous(), COLUMNS, eps=0)
-    assert len(replay._recordings) == 1  # of the first call
+    assert len(replay._cached) == 1  # of the first call
 
 
 @cuda.jit
@@ -238,7 +238,7 @@ def test_a_step_with_an_array_of_its_own_is_not_recorded(gpu, monkeypatch):
         x, table = draw(ROWS, COLUMNS), TABLE.clone()
         output = layer_norm_forward(x, COLUMNS, step="added")[0]
         np.testing.assert_array_equal(output, x + table)
-    assert not replay._recordings
+    assert not replay._cached
 
 
 def test_parts_of_operands_move_with_them_and_zeros_are_zeros_each_time(gpu, monkeypatch):
@@ -249,14 +249,14 @@ def test_parts_of_operands_move_with_them_and_zeros_are_zeros_each_time(gpu, mon
         grad_input = layer_norm_backward(x, x, statistics, statistics, COLUMNS, step="added")[0]
         np.testing.assert_array_equal(grad_input[:3], x[:3])
         np.testing.assert_array_equal(grad_input[3:], x[3:] + 1)
-    assert len(replay._recordings) == 1
+    assert len(replay._cached) == 1
 
 
 def backward_recording():
     """That of the only backward so far, of LayerNorm with both parameters, and what it was called with."""
     tensors = [draw(ROWS, COLUMNS), draw(ROWS, COLUMNS), draw(ROWS), draw(ROWS).abs(), draw(COLUMNS), draw(COLUMNS)]
     layer_norm_backward(*tensors[:4], COLUMNS, *tensors[4:])
-    (recording,) = replay._recordings.values()
+    (recording,) = replay._cached.values()
     return recording, tensors
 
 
@@ -331,7 +331,7 @@ def test_the_oldest_recordings_make_room(gpu, monkeypatch):
         x = draw(rows, COLUMNS)
         forward = lambda x: layer_norm_forward(x, COLUMNS)  # noqa: E731
         assert_same(forward(x), (x,), forward)
-        assert len(replay._recordings) <= 3
+        assert len(replay._cached) <= 3
 
 
 def test_threads_replay_side_by_side(gpu):
@@ -355,7 +355,7 @@ def test_python_s_part_of_a_replay_is_short(idle):
     """About 7 µs on an idle core at 2.5 GHz; the bound leaves room for busy ones."""
     x, weight, bias = draw(8, 4096), draw(4096), draw(4096)
     layer_norm_forward(x, 4096, weight, bias)
-    (recording,) = replay._recordings.values()
+    (recording,) = replay._cached.values()
     for launch in recording._launches:
         launch._launch = lambda *args: 0
     best = float("inf")

@@ -73,7 +73,7 @@ def test_from_the_third_call_on_nothing_is_checked_and_bits_are_the_same(straigh
     others = [torch.randn_like(one) for one in (x, *parameters)]
     replayed = run(norm(memory_efficient), *others)
     assert straight() == 0
-    replay._recordings.clear()
+    replay._cached.clear()
     for one, other in zip(replayed, run(norm(memory_efficient), *others), strict=True):
         assert torch.equal(one, other)
 
@@ -171,7 +171,7 @@ def test_what_looks_on_is_noticed_after_right_calls_too(straight):
     assert layer(False)(x.requires_grad_(), weight, bias).requires_grad
     with torch.no_grad():
         assert not layer(False)(x, weight, bias).requires_grad
-    assert functional._recorded(x, (SHAPE[1],), weight, bias, 1e-5, False)[0] is not None  # it was there to be taken
+    assert functional._cached_launch(x, (SHAPE[1],), weight, bias, 1e-5, False)[0] is not None  # it was there to be taken
 
 
 @pytest.mark.parametrize("memory_efficient", [False, True])
