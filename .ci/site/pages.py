@@ -31,10 +31,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         contents |= tutorial_pages(tutorial)
     contents["tutorials/INSTRUCTORS.md"] = (tutorials.FOLDER / "INSTRUCTORS.md").read_text(encoding="utf-8")
     contents |= reference_pages()
+    for file in ("architecture.md", "house.svg"):
+        contents[f"docs/{file}"] = (ROOT / "docs" / file).read_bytes()
     for name in ("style.css", "iframe-worker.js"):
         contents[name] = (HERE / name).read_text(encoding="utf-8")
     pages = [path for path in contents if path.endswith(".md")]
-    config.nav = ["index.md"]
+    config.nav = ["index.md", {"Architecture": "docs/architecture.md"}]
     for title in ("Tutorials", "Reference"):
         config.nav.append({title: [path for path in pages if path.startswith(title.lower())]})
     theme = [file for file in files if file.src_dir != config.docs_dir]
