@@ -1,9 +1,11 @@
-"""What a rewriting must not move: python -m hardware.frozen write|compare FILE [PROCESSES]
+"""Freeze what a rewriting must not move: python -m hardware.frozen write|compare FILE [PROCESSES]
 
-`write` stores the result bits of every ladder step in the simulator, and what the assembler makes of every plan that the
-tests compile offline (NORMLAB_ALL_PLANS=1: of all plans). `compare` makes both again and exits with 1 where a bit
-differs, where a kernel takes over two registers more or less, or another size of shared memory, spills, or uses float64
-where it did not. FILE is JSON, of one machine and one set of compiler versions: it is not committed.
+`write` stores the result bits of every ladder step in the simulator, and what the assembler says of every plan that the
+tests compile offline; with NORMLAB_ALL_PLANS=1 these are all plans. `compare` makes both again. It exits with 1 where a
+bit differs, or where a kernel takes over two registers more or less, other shared memory, spills, or another number of
+float64 instructions. FILE is JSON, for one machine and one set of compiler versions: it is not committed.
+
+From the repository's root: PYTHONPATH=.:tests OMP_NUM_THREADS=1 python -m hardware.frozen write /tmp/frozen.json
 """
 
 import hashlib
