@@ -45,14 +45,14 @@ def group_size(deal: Deal, blocks: int) -> Any:
 
 @cache
 def group_merger(deal: Deal, blocks: int, spread: int = 1) -> Any:
-    """Return the device function `merge(board, phase, row, n2, factor, mean) -> (mean, squares)`, for every lane.
+    """Return the device function `merge(exchange, phase, row, n2, factor, mean) -> (mean, squares)`, for every lane.
 
     Above FEW warps per row the block gathers the other blocks' sums; all threads of the block then call `merge`
     together.
 
     spread: the number of smaller blocks that one block's warps are distributed over, each with its own exchange buffer.
     The result's bits do not depend on it.
-    board: the exchange buffer, as in `team`, with s_w at which = 0 and q_w at which = 1. factor: 1 / n2, rounded.
+    exchange: the exchange buffer, as in `team`, with s_w at which = 0 and q_w at which = 1. factor: 1 / n2, rounded.
     mean: None for RMSNorm, where q_w and the result are squares of the values, not of deviations.
     """
     members = deal.warps * blocks
@@ -64,21 +64,21 @@ def group_merger(deal: Deal, blocks: int, spread: int = 1) -> Any:
     size = group_size(deal, blocks)
 
     @cuda.jit(device=True)
-    def merge(board, phase, row, n2, factor, mean):
-        sums = cuda.local.array(turns, board.dtype)
-        squares = cuda.local.array(turns, board.dtype)
-        fetch(squares, 0, board, phase, row, 1)
+    def merge(exchange, phase, row, n2, factor, mean):
+        sums = cuda.local.array(turns, exchange.dtype)
+        squares = cuda.local.array(turns, exchange.dtype)
+        fetch(squares, 0, exchange, phase, row, 1)
         if mean is None:
-            return cast(0, board), add_up(squares, 0)
-        fetch(sums, 0, board, phase, row, 0)
+            return cast(0, exchange), add_up(squares, 0)
+        fetch(sums, 0, exchange, phase, row, 0)
         center = add_up(sums, 0) * factor
         # Squares between the groups: each lane corrects its own members, then all lanes add up.
         for k in range(turns):
             member = (lane_index() & (seats - 1)) + seats * k
             values = size(n2, member)
             if member < members and values > 0:  # a warp past the row's end would divide 0 by 0
-                deviation = sums[k] / cast(values, board) - center
-                squares[k] += cast(values, board) * (deviation * deviation)
+                deviation = sums[k] / cast(values, exchange) - center
+                squares[k] += cast(values, exchange) * (deviation * deviation)
         return center, add_up(squares, 0)
 
     if not many:
@@ -86,9 +86,9 @@ def group_merger(deal: Deal, blocks: int, spread: int = 1) -> Any:
     gather = gatherer(*team)
 
     @cuda.jit(device=True)
-    def merge_gathered(board, phase, row, n2, factor, mean):
-        gathered = cuda.shared.array((1, 1, 2, members), board.dtype)
-        gather(gathered, board, phase, row, mean)
+    def merge_gathered(exchange, phase, row, n2, factor, mean):
+        gathered = cuda.shared.array((1, 1, 2, members), exchange.dtype)
+        gather(gathered, exchange, phase, row, mean)
         return merge(gathered, 0, 0, n2, factor, mean)
 
     return merge_gathered

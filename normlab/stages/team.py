@@ -5,7 +5,7 @@ round. Here each warp writes its sum to its own block's exchange buffer. After a
 sums, from the other blocks too, and adds them up with a butterfly over its lanes. All warps add in the same order and
 so get the same bits.
 
-The exchange buffer, `board`, is shared memory of shape (phases, rows, sums, warps per block); every block of the
+The exchange buffer, `exchange`, is shared memory of shape (phases, rows, sums, warps per block); every block of the
 cluster declares the same array. `phase`, `row` and `which` are indices into it. A slot may be written again after two
 barriers, so a loop with one barrier per turn alternates between two phases. Row groups within a block have rows of
 their own in the buffer and therefore a barrier of their own (`team_sync`).
@@ -24,35 +24,35 @@ from normlab.stages.warp import ALL_LANES, lane_index
 
 
 @cuda.jit(device=True)
-def leave(board, phase, row, which, warp, value):
+def leave(exchange, phase, row, which, warp, value):
     """Write a warp's value to its block's exchange buffer, for all warps of the row group.
 
     warp: the calling warp's index among its row's warps in this block. value: the same in all lanes. A barrier of the
     row group must follow before a warp collects.
     """
     if lane_index() == 0:  # all lanes hold the same value: one store is enough
-        board[phase, row, which, warp] = value
+        exchange[phase, row, which, warp] = value
 
 
 @cache
 def reader(warps: int, blocks: int) -> Any:
-    """Return the device function `read(board, phase, row, which, member)`: the value that warp `member` has written.
+    """Return the device function `read(exchange, phase, row, which, member)`: the value that warp `member` has written.
 
     Warps are numbered through the blocks of the cluster: `member` is block * warps + warp.
     """
 
     @cuda.jit(device=True)
-    def read(board, phase, row, which, member):
+    def read(exchange, phase, row, which, member):
         if blocks > 1:  # distributed shared memory; a row group within one block reads its own
-            return load_from_block(board, (phase, row, which, member % warps), member // warps)
-        return board[phase, row, which, member]
+            return load_from_block(exchange, (phase, row, which, member % warps), member // warps)
+        return exchange[phase, row, which, member]
 
     return read
 
 
 @cache
 def gatherer(warps: int, blocks: int) -> Any:
-    """Return the device function `gather(gathered, board, phase, row, mean)`: copy all blocks' sums into this block.
+    """Return the device function `gather(gathered, exchange, phase, row, mean)`: copy all blocks' sums into this block.
 
     With `read` each warp loads every sum of the row group from the other blocks. With `gather` each thread loads at
     most one sum, and after a barrier of the block all warps find all sums in their own shared memory. A barrier of the
@@ -75,14 +75,16 @@ def gatherer(warps: int, blocks: int) -> Any:
     members = warps * blocks
 
     @cuda.jit(device=True)
-    def gather(gathered, board, phase, row, mean):
+    def gather(gathered, exchange, phase, row, mean):
         # 2 warps * blocks sums for 32 warps threads: one per thread, because a cluster has at most 16 blocks
         which = cuda.threadIdx.x // members
         member = cuda.threadIdx.x % members
         if mean is None:
             which += 1
         if which < 2:
-            gathered[0, 0, which, member] = load_from_block(board, (phase, row, which, member % warps), member // warps)
+            gathered[0, 0, which, member] = load_from_block(
+                exchange, (phase, row, which, member % warps), member // warps
+            )
         cuda.syncthreads()  # all sums are in this block's shared memory before a warp reads them
 
     return gather
@@ -92,7 +94,7 @@ def gatherer(warps: int, blocks: int) -> Any:
 def collector(warps: int, blocks: int) -> tuple[int, Any, Any]:
     """Return (turns, fetch, add_up), with which a warp adds up the sums of all `warps * blocks` members.
 
-    `fetch(parts, at, board, phase, row, which)` loads the sums of this lane's members into parts[at], parts[at + 1],
+    `fetch(parts, at, exchange, phase, row, which)` loads the sums of this lane's members into parts[at], parts[at + 1],
     …: `turns` values. Lane l takes the members l % seats, l % seats + seats, …, where `seats` is the smallest power of
     two that the members fill, at most 32.
     `add_up(parts, at)` returns the sum over all members, in every lane.
@@ -109,13 +111,13 @@ def collector(warps: int, blocks: int) -> tuple[int, Any, Any]:
     read = reader(warps, blocks)
 
     @cuda.jit(device=True)
-    def fetch(parts, at, board, phase, row, which):
+    def fetch(parts, at, exchange, phase, row, which):
         seat = lane_index() & (seats - 1)
         for k in range(turns):
             if seat + seats * k < members:
-                parts[at + k] = read(board, phase, row, which, seat + seats * k)
+                parts[at + k] = read(exchange, phase, row, which, seat + seats * k)
             else:  # a lane without a member: adding 0 changes no bit of the sum
-                parts[at + k] = cast(0, board)
+                parts[at + k] = cast(0, exchange)
 
     @cuda.jit(device=True)
     def add_up(parts, at):

@@ -79,7 +79,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
         grad_input, grad_weight, grad_bias, part_weight, part_bias,
     ):  # fmt: skip
         # Prologue: empty sums, and which columns of which rows this thread has.
-        board = cuda.shared.array((2, rows, 2, warps), dtype)  # two phases: see `stages.team`
+        exchange = cuda.shared.array((2, rows, 2, warps), dtype)  # two phases: see `stages.team`
         saved_ring = cuda.shared.array(0, saved_bits, alignment=16)
         grad_ring = cuda.shared.array(0, grad_bits, alignment=16)
         parameters = cuda.shared.array(0, parameter_bits, alignment=16)
@@ -87,11 +87,11 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
         sums_weight = cuda.local.array(weight_sums, dtype)
         sums_bias = cuda.local.array(bias_sums, dtype)
         for k in range(weight_sums):
-            sums_weight[k] = cast(0, board)
+            sums_weight[k] = cast(0, exchange)
         for k in range(bias_sums):
-            sums_bias[k] = cast(0, board)
+            sums_bias[k] = cast(0, exchange)
         for k in range(collected):
-            parts[k] = cast(0, board)
+            parts[k] = cast(0, exchange)
         n1, n2 = saved.shape
         thread = cuda.threadIdx.x
         team = cuda.threadIdx.y
@@ -119,8 +119,8 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
             if ahead < n1:
                 fetch(saved_ring, grad_ring, saved, grad_output, ahead, (slot * rows + team) * columns + place, first)
             commit_copies()
-        center = cast(0, board)
-        scale = cast(0, board)
+        center = cast(0, exchange)
+        scale = cast(0, exchange)
         if row < n1:
             scale = load(invvar, row)
             if mean is not None:
@@ -133,8 +133,8 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
         slot = 0
         phase = 0
         last_row, last_at, last_center, last_scale = n1, 0, center, scale  # with a lag, the second pass's row
-        sum_gx = cast(0, board)
-        sum_g = cast(0, board)
+        sum_gx = cast(0, exchange)
+        sum_g = cast(0, exchange)
         while top < n1 + lag * stride:
             at = (slot * rows + team) * columns + place
             if lag == 0:  # fetch ahead: the stage of the previous row is free
@@ -148,24 +148,24 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
             elif alone:
                 parts[0], parts[turns] = sum_gx, sum_g
             elif last_row < n1:  # not in the first turn, before which no sums were written
-                fetch_sums(parts, 0, board, phase, team, 0)
+                fetch_sums(parts, 0, exchange, phase, team, 0)
                 if not rms:
-                    fetch_sums(parts, turns, board, phase, team, 1)
+                    fetch_sums(parts, turns, exchange, phase, team, 1)
             # Load the next row's statistics a turn ahead: a load takes most of a microsecond.
-            next_center = cast(0, board)
-            next_scale = cast(0, board)
+            next_center = cast(0, exchange)
+            next_scale = cast(0, exchange)
             if row + stride < n1:
                 next_scale = load(invvar, row + stride)
                 if mean is not None:
                     next_center = load(mean, row + stride)
-            lacking = cast(0, board)  # the correction for the row whose second pass comes next
+            lacking = cast(0, exchange)  # the correction for the row whose second pass comes next
             if row_sums is not None and (last_row if lag == 1 else row) < n1:
                 lacking = load(row_sums, (0, last_row if lag == 1 else row))
 
             # First pass: the row's two sums, and its terms of the columns' sums.
             wait_copies(in_flight)  # no barrier: each thread reads only its own copies
-            sum_gx = cast(0, board)
-            sum_g = cast(0, board)
+            sum_gx = cast(0, exchange)
+            sum_g = cast(0, exchange)
             if row < n1:
                 sum_gx, sum_g = pass_1(
                     saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
@@ -180,9 +180,9 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
             if lag == 1:
                 mean_gx, mean_g = means(parts, lacking, mean_factor)
             if not alone:
-                leave(board, phase, team, 0, warp, sum_gx)
+                leave(exchange, phase, team, 0, warp, sum_gx)
                 if not rms:
-                    leave(board, phase, team, 1, warp, sum_g)
+                    leave(exchange, phase, team, 1, warp, sum_g)
                 if blocks > 1:
                     cluster_arrive_shared()
                 elif lag == 0:
@@ -193,9 +193,9 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
                 if not alone:
                     if blocks > 1:
                         cluster_wait()  # all blocks' sums are written before a warp reads them
-                    fetch_sums(parts, 0, board, phase, team, 0)
+                    fetch_sums(parts, 0, exchange, phase, team, 0)
                     if not rms:
-                        fetch_sums(parts, turns, board, phase, team, 1)
+                        fetch_sums(parts, turns, exchange, phase, team, 1)
                 else:
                     parts[0], parts[turns] = sum_gx, sum_g
                 mean_gx, mean_g = means(parts, lacking, mean_factor)

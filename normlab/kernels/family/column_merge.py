@@ -13,22 +13,22 @@ from normlab.stages.moments import chan_merge_share
 
 @cache
 def moments_merger(width, across):
-    """Return the device function `merge_moments(means, m2s, count, boards, counts)`, which returns the merged count.
+    """Return the device function `merge_moments(means, m2s, count, exchange, counts)`, which returns the merged count.
 
-    means, m2s: local, (width,). count: values per channel, the same for all channels of a thread. boards: the exchange
-    buffer, shared, (2, width, threads / 2). counts: shared, (down / 2,). All have the accumulator's dtype.
+    means, m2s: local, (width,). count: values per channel, the same for all channels of a thread. exchange: shared,
+    (2, width, threads / 2). counts: shared, (down / 2,). All have the accumulator's dtype.
     """
 
     @cuda.jit(device=True)
-    def merge_moments(means, m2s, count, boards, counts):
+    def merge_moments(means, m2s, count, exchange, counts):
         y = cuda.threadIdx.y
         thread = y * across + cuda.threadIdx.x
         half = cuda.blockDim.y >> 1
         while half > 0:
             if half <= y < 2 * half:
                 for k in range(width):
-                    boards[0, k, thread - half * across] = means[k]
-                    boards[1, k, thread - half * across] = m2s[k]
+                    exchange[0, k, thread - half * across] = means[k]
+                    exchange[1, k, thread - half * across] = m2s[k]
                 if cuda.threadIdx.x == 0:
                     counts[y - half] = count
             cuda.syncthreads()  # this round's moments are in shared memory before they are read
@@ -37,7 +37,7 @@ def moments_merger(width, across):
                 share = other / max(count + other, float32(1))  # max: both may be empty
                 for k in range(width):
                     means[k], m2s[k] = chan_merge_share(
-                        means[k], m2s[k], count, boards[0, k, thread], boards[1, k, thread], share
+                        means[k], m2s[k], count, exchange[0, k, thread], exchange[1, k, thread], share
                     )
                 count += other
             cuda.syncthreads()  # the lower half has read them before the next round overwrites them
@@ -49,23 +49,23 @@ def moments_merger(width, across):
 
 @cache
 def sums_merger(width, across):
-    """Return the device function `merge_sums(sums, products, boards)`, with arrays as for `moments_merger`."""
+    """Return the device function `merge_sums(sums, products, exchange)`, with arrays as for `moments_merger`."""
 
     @cuda.jit(device=True)
-    def merge_sums(sums, products, boards):
+    def merge_sums(sums, products, exchange):
         y = cuda.threadIdx.y
         thread = y * across + cuda.threadIdx.x
         half = cuda.blockDim.y >> 1
         while half > 0:
             if half <= y < 2 * half:
                 for k in range(width):
-                    boards[0, k, thread - half * across] = sums[k]
-                    boards[1, k, thread - half * across] = products[k]
+                    exchange[0, k, thread - half * across] = sums[k]
+                    exchange[1, k, thread - half * across] = products[k]
             cuda.syncthreads()  # this round's sums are in shared memory before they are read
             if y < half:
                 for k in range(width):
-                    sums[k] += boards[0, k, thread]
-                    products[k] += boards[1, k, thread]
+                    sums[k] += exchange[0, k, thread]
+                    products[k] += exchange[1, k, thread]
             cuda.syncthreads()  # the lower half has read them before the next round overwrites them
             half >>= 1
 
@@ -74,7 +74,7 @@ def sums_merger(width, across):
 
 @cache
 def moments_of_all(width, across, down):
-    """Return the device function `merge_parts(pieces, outer, turns, channels, channel, means, m2s, boards, counts)`.
+    """Return the device function `merge_parts(pieces, outer, turns, channels, channel, means, m2s, exchange, counts)`.
 
     It merges the parts' moments of a thread's channels over all `outer` rows; threads with y = 0 get the result.
     pieces: (2, parts · channels): means, sums of squared deviations. A part has `turns` bundles of `down` rows, and its
@@ -83,7 +83,7 @@ def moments_of_all(width, across, down):
     merge_moments = moments_merger(width, across)
 
     @cuda.jit(device=True)
-    def merge_parts(pieces, outer, turns, channels, channel, means, m2s, boards, counts):
+    def merge_parts(pieces, outer, turns, channels, channel, means, m2s, exchange, counts):
         part_means = cuda.local.array(width, float32)
         part_m2s = cuda.local.array(width, float32)
         count = float32(0)
@@ -103,21 +103,21 @@ def moments_of_all(width, across, down):
                 means[k], m2s[k] = chan_merge_share(means[k], m2s[k], count, part_means[k], part_m2s[k], share)
             count += size
             part += down
-        merge_moments(means, m2s, count, boards, counts)
+        merge_moments(means, m2s, count, exchange, counts)
 
     return merge_parts
 
 
 @cache
 def sums_of_all(width, across, down):
-    """Return the device function `merge_parts(pieces, channels, channel, sums, products, boards)`.
+    """Return the device function `merge_parts(pieces, channels, channel, sums, products, exchange)`.
 
     It adds up the parts' sums; arguments are as for `moments_of_all`.
     """
     merge_sums = sums_merger(width, across)
 
     @cuda.jit(device=True)
-    def merge_parts(pieces, channels, channel, sums, products, boards):
+    def merge_parts(pieces, channels, channel, sums, products, exchange):
         part_sums = cuda.local.array(width, float32)
         part_products = cuda.local.array(width, float32)
         for k in range(width):
@@ -131,6 +131,6 @@ def sums_of_all(width, across, down):
                 sums[k] += part_sums[k]
                 products[k] += part_products[k]
             part += down
-        merge_sums(sums, products, boards)
+        merge_sums(sums, products, exchange)
 
     return merge_parts

@@ -29,7 +29,7 @@ def build_moments(dtype, itemsize, width, across):
     def family_column_moments(x, parts, pieces):
         launch_dependents()  # the merging kernel may start early; it waits for this one's results
         ring = cuda.shared.array(size, kind, alignment=16)
-        boards = cuda.shared.array((2, width, half_block), dtype)
+        exchange = cuda.shared.array((2, width, half_block), dtype)
         counts = cuda.shared.array(half_down, dtype)
         means = cuda.local.array(width, dtype)
         m2s = cuda.local.array(width, dtype)
@@ -43,7 +43,7 @@ def build_moments(dtype, itemsize, width, across):
         at, apart = (batch * end + row) * channels + channel, stride * channels
         # First pass: this thread's rows, then the block's threads of a channel.
         count = walk_moments(ring, place, flat(x), at, row, end, stride, apart, means, m2s)
-        count = merge_moments(means, m2s, count, boards, counts)
+        count = merge_moments(means, m2s, count, exchange, counts)
 
         # Epilogue: one piece per block and channel.
         if y == 0 and channel < channels:
@@ -71,7 +71,7 @@ def build_sums(dtype, itemsize, width, across):
         launch_dependents()
         grad_ring = cuda.shared.array(size, kind, alignment=16)
         ring = cuda.shared.array(size, kind, alignment=16)
-        boards = cuda.shared.array((2, width, half_block), dtype)
+        exchange = cuda.shared.array((2, width, half_block), dtype)
         centers = cuda.local.array(width, dtype)
         scales = cuda.local.array(width, dtype)
         sums = cuda.local.array(width, dtype)
@@ -89,7 +89,7 @@ def build_sums(dtype, itemsize, width, across):
         # First pass: this thread's rows, then the block's threads of a channel.
         memory = flat(grad_output), flat(x)
         walk_sums(grad_ring, place, ring, place, *memory, at, row, end, stride, apart, centers, sums, products)
-        merge_sums(sums, products, boards)
+        merge_sums(sums, products, exchange)
         if y == 0 and channel < channels:
             for k in range(width):
                 piece = cuda.blockIdx.x * channels + channel + k

@@ -65,7 +65,7 @@ def build_forward(itemsize, width, across, down, slots, kept):
     def family_column_forward(x, weight, bias, eps, turns, pieces, arrivals, mean, variance, invvar, output):
         # Prologue: the thread's channels and rows.
         ring = cuda.shared.array(0, kind, alignment=16)
-        boards = cuda.shared.array((2, width, half_block), float32)
+        exchange = cuda.shared.array((2, width, half_block), float32)
         counts = cuda.shared.array(half_down, float32)
         values = cuda.local.array(width, float32)
         means = cuda.local.array(width, float32)
@@ -81,7 +81,7 @@ def build_forward(itemsize, width, across, down, slots, kept):
 
         # First pass, down the rows: this block's moments, which it writes to `pieces`.
         count = walk_moments(ring, place, flat(x), at, first, end, stride, apart, means, m2s)
-        merge_moments(means, m2s, count, boards, counts)
+        merge_moments(means, m2s, count, exchange, counts)
         if live:
             if y == 0:
                 piece = cuda.blockIdx.x * channels + channel
@@ -95,27 +95,27 @@ def build_forward(itemsize, width, across, down, slots, kept):
 
         # Exchange: all blocks have written their moments before a block reads them.
         grid_sync(arrivals, 0)
-        merge_parts(pieces, end, turns, channels, channel, means, m2s, boards, counts)
+        merge_parts(pieces, end, turns, channels, channel, means, m2s, exchange, counts)
         if y == 0:
             for k in range(width):
-                boards[0, k, column] = means[k]
-                boards[1, k, column] = m2s[k]
+                exchange[0, k, column] = means[k]
+                exchange[1, k, column] = m2s[k]
         cuda.syncthreads()  # the moments are in shared memory before the threads read them, one channel each
         k, count = y, float32(end)
         while live and k < width:
-            m2 = boards[1, k, column]
+            m2 = exchange[1, k, column]
             scale = float32(1) / math.sqrt(m2 / count + eps)
-            boards[1, k, column] = scale
+            exchange[1, k, column] = scale
             if cuda.blockIdx.x == 0:
-                store(mean, channel + k, boards[0, k, column])
+                store(mean, channel + k, exchange[0, k, column])
                 store(invvar, channel + k, scale)
                 if variance is not None:
                     store(variance, channel + k, m2 / (count - float32(1)))
             k += down
         cuda.syncthreads()  # every channel's scale is there before all threads read it
         for k in range(width):
-            means[k] = boards[0, k, column]
-            m2s[k] = boards[1, k, column]
+            means[k] = exchange[0, k, column]
+            m2s[k] = exchange[1, k, column]
 
         # Second pass, up the rows: normalise and store.
         row = rows_of(turns, first, stride, end)
@@ -156,7 +156,7 @@ def build_backward(itemsize, width, across, down, slots, kept):
     ):
         # Prologue: the thread's channels and rows.
         ring = cuda.shared.array(0, kind, alignment=16)
-        boards = cuda.shared.array((2, width, half_block), float32)
+        exchange = cuda.shared.array((2, width, half_block), float32)
         grads = cuda.local.array(width, float32)
         values = cuda.local.array(width, float32)
         centers = cuda.local.array(width, float32)
@@ -177,7 +177,7 @@ def build_backward(itemsize, width, across, down, slots, kept):
         # First pass, down the rows: this block's sums, which it writes to `pieces`.
         memory = flat(grad_output), flat(x)
         walk_sums(ring, grad_place, ring, place, *memory, at, first, end, stride, apart, centers, sums, products)
-        merge_sums(sums, products, boards)
+        merge_sums(sums, products, exchange)
         if live:
             if y == 0:
                 piece = cuda.blockIdx.x * channels + channel
@@ -191,23 +191,23 @@ def build_backward(itemsize, width, across, down, slots, kept):
 
         # Exchange: all blocks have written their sums before a block reads them.
         grid_sync(arrivals, 0)
-        merge_parts(pieces, channels, channel, sums, products, boards)
+        merge_parts(pieces, channels, channel, sums, products, exchange)
         if y == 0:
             for k in range(width):
-                boards[0, k, column] = sums[k]
-                boards[1, k, column] = products[k]
+                exchange[0, k, column] = sums[k]
+                exchange[1, k, column] = products[k]
         cuda.syncthreads()  # the sums are in shared memory before all threads read them
         if live and cuda.blockIdx.x == 0:
             for k in range(y, width, down):
                 if grad_bias is not None:
-                    store(grad_bias, channel + k, boards[0, k, column])
+                    store(grad_bias, channel + k, exchange[0, k, column])
                 if grad_weight is not None:
-                    store(grad_weight, channel + k, boards[1, k, column])
+                    store(grad_weight, channel + k, exchange[1, k, column])
         if live:
             for k in range(width):  # from here on `sums` and `products` are the means of g and g x̂
                 gamma = None if weight is None else gammas[k]
-                sums[k] = affine(boards[0, k, column], gamma, None) / float32(end)
-                products[k] = affine(boards[1, k, column], gamma, None) / float32(end)
+                sums[k] = affine(exchange[0, k, column], gamma, None) / float32(end)
+                products[k] = affine(exchange[1, k, column], gamma, None) / float32(end)
 
         # Second pass, up the rows: grad_input.
         row = rows_of(turns, first, stride, end)

@@ -129,7 +129,7 @@ def build(dtype, plan: Plan):
     @cuda.jit(launch_bounds=(deal.threads * rows, resident))
     def forward_one_barrier(x, weight, bias, eps, factor, output, mean, invvar):
         # Prologue: a block has `rows` rows of threads, one per row of x.
-        board = cuda.shared.array((1, rows, 2, warps), dtype)
+        exchange = cuda.shared.array((1, rows, 2, warps), dtype)
         values = cuda.local.array(elements, dtype)
         gammas = cuda.local.array(width, dtype)
         betas = cuda.local.array(width, dtype)
@@ -142,19 +142,19 @@ def build(dtype, plan: Plan):
 
         # Fetch: the whole row goes to registers, with all loads in flight at once.
         for k in range(elements):
-            values[k] = cast(0, board)
+            values[k] = cast(0, exchange)
         if live:
             load_row(values, x, row, first)
 
         # First pass, over registers: the mean and then the squares of this warp's own values.
-        center = cast(0, board)
+        center = cast(0, exchange)
         if mean is not None:
-            total = cast(0, board)
+            total = cast(0, exchange)
             for k in range(elements):
                 total += values[k]
             total = sum_of_lanes(total)
-            center = total / cast(max(size(n2, warp), 1), board)  # the warp's mean; max: it may have no values
-        square_sum = cast(0, board)
+            center = total / cast(max(size(n2, warp), 1), exchange)  # the warp's mean; max: it may have no values
+        square_sum = cast(0, exchange)
         for v in range(vectors):
             if mean is None or whole or first + v * span < n2:  # RMSNorm: a 0 past the end adds nothing
                 for k in range(width):
@@ -165,10 +165,10 @@ def build(dtype, plan: Plan):
         # Exchange: one barrier for both sums.
         if warps > 1:  # else the warp's moments are the row's
             if mean is not None:
-                leave(board, 0, team, 0, warp, total)
-            leave(board, 0, team, 1, warp, square_sum)
+                leave(exchange, 0, team, 0, warp, total)
+            leave(exchange, 0, team, 1, warp, square_sum)
             cuda.syncthreads()  # all warps of a row have written their sums before a warp reads them
-            center, square_sum = merge(board, 0, team, n2, factor, mean)
+            center, square_sum = merge(exchange, 0, team, n2, factor, mean)
         scale = cuda.libdevice.rsqrtf(square_sum * factor + eps)  # factor: 1 / n2
 
         # Second pass, over registers: normalise and store.

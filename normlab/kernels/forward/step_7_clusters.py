@@ -60,7 +60,7 @@ SLICES = {8: ((512, 4), (512, 8), (1024, 8)), 4: ((256, 8), (512, 8), (1024, 8))
 NARROW = ((512, 8),)  # for narrower vectors: 64 registers, with 1024 threads, do not hold the addresses of eight
 MAX_CLUSTER = 16
 CLUSTERS_FROM = (9, 0)  # compute capability
-STATIC_BYTES = 2304  # of shared memory, at most: the board, and what is gathered from others
+STATIC_BYTES = 2304  # shared memory, at most: the exchange buffer, and what is gathered from other blocks
 SPLIT_FROM = 2**15  # columns: a block's registers hold as many, of whatever alignment
 LONGEST = 2**18  # columns: a cluster might hold more, but is alone on its multiprocessors (see `split_rows`)
 KEPT = 2048  # vectors of a slice, at most, that registers hold for all passes
@@ -243,7 +243,7 @@ def build(dtype, plan: Plan):
     @cuda.jit(launch_bounds=(plan.threads, plan.resident))
     def forward_clusters(x, weight, bias, eps, factor, output, mean, invvar):
         # Prologue: which columns of which rows this thread has.
-        board = cuda.shared.array((2, 1, 2, warps), dtype)  # two phases: see `stages.team`
+        exchange = cuda.shared.array((2, 1, 2, warps), dtype)  # two phases: see `stages.team`
         held = cuda.shared.array(0, bits, alignment=16)  # the block's part of the row
         parameters = cuda.shared.array(0, parameter_bits, alignment=16)  # the same memory, in the parameters' bits
         values = cuda.local.array(elements, dtype)
@@ -286,25 +286,25 @@ def build(dtype, plan: Plan):
                 fetch_row(held, place, x, following, first)
 
             # First pass: the mean and then the squares of this warp's own values.
-            center = cast(0, board)
+            center = cast(0, exchange)
             if mean is not None:
-                total = cast(0, board)
+                total = cast(0, exchange)
                 for v in range(vectors):
                     if whole or first + v * span < n2:
                         take(values, held, place + v * stretch, x)
                         for k in range(width):
                             total += values[v * hop + k]
                 total = warp_sum_butterfly(total)
-                center = total / cast(max(size(n2, rank * warps + warp), 1), board)  # max: a warp past the row's end
-                leave(board, phase, 0, 0, warp, total)
-            square_sum = cast(0, board)
+                center = total / cast(max(size(n2, rank * warps + warp), 1), exchange)  # max: a warp past the row's end
+                leave(exchange, phase, 0, 0, warp, total)
+            square_sum = cast(0, exchange)
             for v in range(vectors):
                 if whole or first + v * span < n2:
                     take(values, held, place + v * stretch, x)
                     for k in range(width):
                         deviation = values[v * hop + k] - center
                         square_sum += deviation * deviation
-            leave(board, phase, 0, 1, warp, warp_sum_butterfly(square_sum))
+            leave(exchange, phase, 0, 1, warp, warp_sum_butterfly(square_sum))
 
             # Exchange: one barrier for both sums.
             if cluster > 1:
@@ -312,7 +312,7 @@ def build(dtype, plan: Plan):
                 cluster_wait()  # all warps of the cluster have written their sums before a warp reads them
             else:
                 cuda.syncthreads()  # all warps of the block have written their sums before a warp reads them
-            center, square_sum = merge(board, phase, 0, n2, factor, mean)
+            center, square_sum = merge(exchange, phase, 0, n2, factor, mean)
             phase = 1 - phase  # other warps may still read these sums: the next row's go to the other half
 
             # Second pass: normalise and store.
