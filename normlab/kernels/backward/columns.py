@@ -39,7 +39,7 @@ def finisher(layout: Layout, kind: Kind, dtype: Any, divide: bool, gathered: boo
     leave_sums = leaver(gathered_at(layout, number), width) if gathered else writer(width, kind.together)
 
     @cuda.jit(device=True)
-    def finish(sums, mine, parameters, weight, eps, gradient, parts, cluster, team, thread, place, first):
+    def finish(sums, mine, parameters, weight, eps, gradient, parts, cluster, team, thread, offset, first):
         totals = cuda.local.array(width, dtype)
         gammas = cuda.local.array(width, dtype)
         if rows > 1 or gathered:
@@ -61,7 +61,7 @@ def finisher(layout: Layout, kind: Kind, dtype: Any, divide: bool, gathered: boo
                 column = first + v * span
                 if whole or column < gradient.shape[0]:
                     if divide:
-                        load_clamped(gammas, parameters, v, place, weight, eps)
+                        load_clamped(gammas, parameters, v, offset, weight, eps)
                     for k in range(width):
                         totals[k] = mine[v * width + k] / gammas[k] if divide else mine[v * width + k]
                     leave_sums(totals, sums, gradient, parts, cluster, column)

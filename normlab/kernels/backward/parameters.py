@@ -20,8 +20,8 @@ from normlab.kernels.backward.ring import Layout
 def keepers(layout: Layout, kind: Kind, dtype: Any) -> tuple[Any, Any]:
     """Return the two device functions with which the first row group loads the parameters for its block.
 
-        fetch_parameters(parameters, weight, bias, team, place, first, n2)               before the first rows' copies
-        keep_parameters(parameters, weight, bias, eps, team, place, first, n2) -> rare   after these have been started
+        fetch_parameters(parameters, weight, bias, team, offset, first, n2)               before the first rows' copies
+        keep_parameters(parameters, weight, bias, eps, team, offset, first, n2) -> rare   after these have been started
 
     rare: True if one of the thread's gammas was clamped, or needs a division instead of the fast reciprocal.
     """
@@ -33,9 +33,9 @@ def keepers(layout: Layout, kind: Kind, dtype: Any) -> tuple[Any, Any]:
 def readers(layout: Layout, kind: Kind) -> tuple[Any, Any, Any, Any]:
     """Return the device functions that load a thread's vector v of the parameters as float32.
 
-    load_gammas(gammas, parameters, v, place, weight)    not clamped if narrow; clamped if widened and recomputing
-    load_clamped(gammas, parameters, v, place, weight, eps)
-    load_inverses(gammas, inverses, parameters, v, place, weight, eps, rare)    clamped gammas and 1 / gamma
-    load_betas(betas, parameters, v, place, bias)
+    load_gammas(gammas, parameters, v, offset, weight)    not clamped if narrow; clamped if widened and recomputing
+    load_clamped(gammas, parameters, v, offset, weight, eps)
+    load_inverses(gammas, inverses, parameters, v, offset, weight, eps, rare)    clamped gammas and 1 / gamma
+    load_betas(betas, parameters, v, offset, bias)
     """
     return (narrow.readers if kind.narrow else wide.readers)(layout, kind)

@@ -51,7 +51,7 @@ def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
     @cuda.jit(device=True)
     def pass_1(
         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-        at, place, first, center, scale, rare, sums_weight, sums_bias,
+        at, offset, first, center, scale, rare, sums_weight, sums_bias,
     ):  # fmt: skip
         values = cuda.local.array(width, dtype)
         grads = cuda.local.array(width, dtype)
@@ -65,9 +65,9 @@ def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
                 load_bits_into(values, 0, saved_ring, at + v * span, width, saved)
                 load_bits_into(grads, 0, grad_ring, grads_at + at + v * span, width, grad_output)
                 if weight is not None and not (memory_efficient and rms):
-                    load_gammas(gammas, parameters, v, place, weight)
+                    load_gammas(gammas, parameters, v, offset, weight)
                 if memory_efficient and bias is not None:
-                    load_betas(betas, parameters, v, place, bias)
+                    load_betas(betas, parameters, v, offset, bias)
                 for k in range(width):
                     grad = grads[k]
                     value = values[k]
@@ -115,7 +115,7 @@ def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
 def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
     """Return the device function `pass_2(…)`, which stores grad_input of the thread's share of a row.
 
-    grad_input = g invvar - (x̂ steepness + offset)        steepness = mean(g x̂) invvar, offset = mean(g) invvar
+    grad_input = g invvar - (x̂ steepness + shift)        steepness = mean(g x̂) invvar, shift = mean(g) invvar
     """
     deal, grads_at = layout.deal, layout.grads_at
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
@@ -125,7 +125,7 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
     @cuda.jit(device=True)
     def one_vector(
         v, saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-        at, place, first, center, scale, steepness, offset, grad_input, row, eps, rare,
+        at, offset, first, center, scale, steepness, shift, grad_input, row, eps, rare,
     ):  # fmt: skip
         values = cuda.local.array(width, dtype)
         grads = cuda.local.array(width, dtype)
@@ -137,11 +137,11 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
             load_bits_into(grads, 0, grad_ring, grads_at + at + v * span, width, grad_output)
             if weight is not None:
                 if memory_efficient:
-                    load_inverses(gammas, inverses, parameters, v, place, weight, eps, rare)
+                    load_inverses(gammas, inverses, parameters, v, offset, weight, eps, rare)
                 else:
-                    load_gammas(gammas, parameters, v, place, weight)
+                    load_gammas(gammas, parameters, v, offset, weight)
             if memory_efficient and bias is not None:
-                load_betas(betas, parameters, v, place, bias)
+                load_betas(betas, parameters, v, offset, bias)
             for k in range(width):
                 value = values[k]
                 if mean is not None:
@@ -155,7 +155,7 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
                     gradient *= gammas[k]
                 away = value * steepness
                 if not rms:
-                    away += offset
+                    away += shift
                 grads[k] = gradient * scale - away
             store_vector_from(grad_input, (row, first + v * span), grads, 0, width)
 
@@ -168,17 +168,17 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
     @cuda.jit(device=True)
     def pass_2(
         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-        at, place, first, center, scale, mean_gx, mean_g, grad_input, row, eps, rare,
+        at, offset, first, center, scale, mean_gx, mean_g, grad_input, row, eps, rare,
     ):  # fmt: skip
-        # grad_input = g invvar - (x̂ steepness + offset): two fused operations per element
+        # grad_input = g invvar - (x̂ steepness + shift): two fused operations per element
         steepness = mean_gx * scale
         if not memory_efficient:  # x̂ is (x - mean) invvar
             steepness *= scale
-        offset = mean_g * scale
+        shift = mean_g * scale
         for v in range(0, vectors, at_once):
             several_vectors(
                 v, saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-                at, place, first, center, scale, steepness, offset, grad_input, row, eps, rare,
+                at, offset, first, center, scale, steepness, shift, grad_input, row, eps, rare,
             )  # fmt: skip
 
     return pass_2

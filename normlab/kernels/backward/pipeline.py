@@ -106,18 +106,18 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
         if apart:  # both clusters read all rows
             cluster = 0
             clusters = 1
-        place = thread * width
-        first = start + place
+        offset = thread * width
+        first = start + offset
         stride = clusters * rows
 
         # Fetch the first rows and the parameters. `top` is the block's first row, the same for all its row groups.
         top = cluster * rows
         row = top + team
-        fetch_parameters(parameters, weight, bias, team, place, first, n2)
+        fetch_parameters(parameters, weight, bias, team, offset, first, n2)
         for slot in range(fetched):
             ahead = row + slot * stride
             if ahead < n1:
-                fetch(saved_ring, grad_ring, saved, grad_output, ahead, (slot * rows + team) * columns + place, first)
+                fetch(saved_ring, grad_ring, saved, grad_output, ahead, (slot * rows + team) * columns + offset, first)
             commit_copies()
         center = cast(0, exchange)
         scale = cast(0, exchange)
@@ -125,7 +125,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
             scale = load(invvar, row)
             if mean is not None:
                 center = load(mean, row)
-        rare = keep_parameters(parameters, weight, bias, eps, team, place, first, n2)
+        rare = keep_parameters(parameters, weight, bias, eps, team, offset, first, n2)
         cuda.syncthreads()  # the parameters are in shared memory before other row groups read them
 
         # Each turn: first pass over a row, exchange, second pass. With a lag of 1 the second pass is over the previous
@@ -136,13 +136,13 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
         sum_gx = cast(0, exchange)
         sum_g = cast(0, exchange)
         while top < n1 + lag * stride:
-            at = (slot * rows + team) * columns + place
+            at = (slot * rows + team) * columns + offset
             if lag == 0:  # fetch ahead: the stage of the previous row is free
                 free = stages - 1 if slot == 0 else slot - 1
                 ahead = row + fetched * stride
                 if ahead < n1:
                     fetch(
-                        saved_ring, grad_ring, saved, grad_output, ahead, (free * rows + team) * columns + place, first
+                        saved_ring, grad_ring, saved, grad_output, ahead, (free * rows + team) * columns + offset, first
                     )
                 commit_copies()
             elif alone:
@@ -169,7 +169,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
             if row < n1:
                 sum_gx, sum_g = pass_1(
                     saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-                    at, place, first, center, scale, rare, sums_weight, sums_bias,
+                    at, offset, first, center, scale, rare, sums_weight, sums_bias,
                 )  # fmt: skip
             sum_gx = sum_of_lanes(sum_gx)
             if not rms:
@@ -204,7 +204,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
                         leave_means(row_sums, row, mean_g, mean_gx)
                     pass_2(
                         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-                        at, place, first, center, scale, mean_gx, mean_g, grad_input, row, eps, rare,
+                        at, offset, first, center, scale, mean_gx, mean_g, grad_input, row, eps, rare,
                     )  # fmt: skip
             else:
                 if for_rows() and last_row < n1:
@@ -212,7 +212,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
                         leave_means(row_sums, last_row, mean_g, mean_gx)
                     pass_2(
                         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-                        last_at, place, first, last_center, last_scale, mean_gx, mean_g, grad_input, last_row,
+                        last_at, offset, first, last_center, last_scale, mean_gx, mean_g, grad_input, last_row,
                         eps, rare,
                     )  # fmt: skip
                     # Fetch ahead into the stage that this thread has just read for the last time.
@@ -243,12 +243,12 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
         if weighted and for_columns():
             finish_weight(
                 sums, sums_weight, parameters, weight, eps, grad_weight, part_weight,
-                cluster, team, thread, place, first,
+                cluster, team, thread, offset, first,
             )  # fmt: skip
         if biased and for_columns():
             finish_bias(
                 sums, sums_bias, parameters, weight, eps, grad_bias, part_bias,
-                cluster, team, thread, place, first,
+                cluster, team, thread, offset, first,
             )  # fmt: skip
         if gathered:
             cluster_arrive_shared()

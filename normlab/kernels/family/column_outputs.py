@@ -54,13 +54,13 @@ def build_output(dtype, itemsize, width):
         betas = cuda.local.array(width, dtype)
         batch, first, row, channel = share_of(x, parts, turns, width)
         down = cuda.blockDim.y
-        place = (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
+        offset = (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
         if channel < x.shape[2] and first < x.shape[1]:
             # Fetch the first rows before the previous kernel has ended: it does not write x.
             ahead = row
             for slot in range(IN_FLIGHT):
                 if ahead >= first:
-                    fetch(ring, slot * step + place, x, (batch, ahead, channel))
+                    fetch(ring, slot * step + offset, x, (batch, ahead, channel))
                 commit_copies()
                 ahead -= down
             grid_dependency_sync()  # the previous kernel's statistics are there
@@ -75,10 +75,10 @@ def build_output(dtype, itemsize, width):
             free = IN_FLIGHT
             while row >= first:
                 if ahead >= first:
-                    fetch(ring, free * step + place, x, (batch, ahead, channel))
+                    fetch(ring, free * step + offset, x, (batch, ahead, channel))
                 commit_copies()
                 wait_copies(IN_FLIGHT)
-                take(values, ring, slot * step + place, x)
+                take(values, ring, slot * step + offset, x)
                 for k in range(width):
                     gamma = None if weight is None else gammas[k]
                     beta = None if bias is None else betas[k]
@@ -117,15 +117,15 @@ def build_gradient(dtype, itemsize, width):
             grid_dependency_sync()
         batch, first, row, channel = share_of(x, parts, turns, width)
         down = cuda.blockDim.y
-        place = (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
+        offset = (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
         if channel < x.shape[2] and first < x.shape[1]:
             # Fetch the first rows before the previous kernel has ended: it writes neither x nor dy.
             ahead = row
             for slot in range(IN_FLIGHT_OF_TWO):
                 if ahead >= first:
-                    fetch(grad_ring, slot * step + place, grad_output, (batch, ahead, channel))
+                    fetch(grad_ring, slot * step + offset, grad_output, (batch, ahead, channel))
                     if mean_g is not None:
-                        fetch(ring, slot * step + place, x, (batch, ahead, channel))
+                        fetch(ring, slot * step + offset, x, (batch, ahead, channel))
                 commit_copies()
                 ahead -= down
             grid_dependency_sync()  # the previous kernel's means are there
@@ -140,14 +140,14 @@ def build_gradient(dtype, itemsize, width):
             free = IN_FLIGHT_OF_TWO
             while row >= first:
                 if ahead >= first:
-                    fetch(grad_ring, free * step + place, grad_output, (batch, ahead, channel))
+                    fetch(grad_ring, free * step + offset, grad_output, (batch, ahead, channel))
                     if mean_g is not None:
-                        fetch(ring, free * step + place, x, (batch, ahead, channel))
+                        fetch(ring, free * step + offset, x, (batch, ahead, channel))
                 commit_copies()
                 wait_copies(IN_FLIGHT_OF_TWO)
-                take(grads, grad_ring, slot * step + place, grad_output)
+                take(grads, grad_ring, slot * step + offset, grad_output)
                 if mean_g is not None:
-                    take(values, ring, slot * step + place, x)
+                    take(values, ring, slot * step + offset, x)
                 for k in range(width):
                     gradient = affine(grads[k], None if weight is None else gammas[k], None)
                     if mean_g is not None:

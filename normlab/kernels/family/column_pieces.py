@@ -35,14 +35,14 @@ def build_moments(dtype, itemsize, width, across):
         m2s = cuda.local.array(width, dtype)
         channel = (cuda.blockIdx.y * across + cuda.threadIdx.x) * width
         y = cuda.threadIdx.y
-        place = (y * across + cuda.threadIdx.x) * width
+        offset = (y * across + cuda.threadIdx.x) * width
         batch, row, stride = rows_of(x, parts, y, down)
         _, end, channels = x.shape
         if channel >= channels:
             row = end  # a thread without channels has no rows, but must reach the barriers
         at, apart = (batch * end + row) * channels + channel, stride * channels
         # First pass: this thread's rows, then the block's threads of a channel.
-        count = walk_moments(ring, place, flat(x), at, row, end, stride, apart, means, m2s)
+        count = walk_moments(ring, offset, flat(x), at, row, end, stride, apart, means, m2s)
         count = merge_moments(means, m2s, count, exchange, counts)
 
         # Epilogue: one piece per block and channel.
@@ -78,7 +78,7 @@ def build_sums(dtype, itemsize, width, across):
         products = cuda.local.array(width, dtype)
         channel = (cuda.blockIdx.y * across + cuda.threadIdx.x) * width
         y = cuda.threadIdx.y
-        place = (y * across + cuda.threadIdx.x) * width
+        offset = (y * across + cuda.threadIdx.x) * width
         batch, row, stride = rows_of(x, parts, y, down)
         _, end, channels = x.shape
         if channel >= channels:
@@ -88,7 +88,7 @@ def build_sums(dtype, itemsize, width, across):
             load_statistics(centers, scales, mean, invvar, batch, channel, channels, sets)
         # First pass: this thread's rows, then the block's threads of a channel.
         memory = flat(grad_output), flat(x)
-        walk_sums(grad_ring, place, ring, place, *memory, at, row, end, stride, apart, centers, sums, products)
+        walk_sums(grad_ring, offset, ring, offset, *memory, at, row, end, stride, apart, centers, sums, products)
         merge_sums(sums, products, exchange)
         if y == 0 and channel < channels:
             for k in range(width):

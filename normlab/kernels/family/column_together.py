@@ -77,10 +77,10 @@ def build_forward(itemsize, width, across, down, slots, kept):
         channel = (cuda.blockIdx.y * across + column) * width
         live = channel < channels
         first = cuda.blockIdx.x * down + y if live else end  # without channels: no rows, only the barriers
-        at, apart, place = first * channels + channel, stride * channels, (y * across + column) * width
+        at, apart, offset = first * channels + channel, stride * channels, (y * across + column) * width
 
         # First pass, down the rows: this block's moments, which it writes to `pieces`.
-        count = walk_moments(ring, place, flat(x), at, first, end, stride, apart, means, m2s)
+        count = walk_moments(ring, offset, flat(x), at, first, end, stride, apart, means, m2s)
         merge_moments(means, m2s, count, exchange, counts)
         if live:
             if y == 0:
@@ -126,14 +126,14 @@ def build_forward(itemsize, width, across, down, slots, kept):
             at -= apart
             slot = slot_of(row, slot, kept, slots)
             wait_copies(all_but_one)  # the oldest copy is this row's
-            take(values, ring, slot * step + place, x)
+            take(values, ring, slot * step + offset, x)
             for k in range(width):
                 gamma = None if weight is None else gammas[k]
                 beta = None if bias is None else betas[k]
                 values[k] = affine(normalised_from_input(values[k], means[k], m2s[k]), gamma, beta)
             store_vector_from(flat(output), at, values, 0, width)
             if row >= slots:  # the slot is free: fetch the row that it held on the way down
-                fetch(ring, slot * step + place, flat(x), at - ring_apart)
+                fetch(ring, slot * step + offset, flat(x), at - ring_apart)
             commit_copies()
 
     return family_column_forward
@@ -169,14 +169,14 @@ def build_backward(itemsize, width, across, down, slots, kept):
         channel = (cuda.blockIdx.y * across + column) * width
         live = channel < channels
         first = cuda.blockIdx.x * down + y if live else end
-        at, apart, grad_place = first * channels + channel, stride * channels, (y * across + column) * width
-        place = other_half + grad_place
+        at, apart, grad_offset = first * channels + channel, stride * channels, (y * across + column) * width
+        offset = other_half + grad_offset
         if live:
             load_statistics(centers, scales, mean, invvar, 0, channel, channels, channels)
 
         # First pass, down the rows: this block's sums, which it writes to `pieces`.
         memory = flat(grad_output), flat(x)
-        walk_sums(ring, grad_place, ring, place, *memory, at, first, end, stride, apart, centers, sums, products)
+        walk_sums(ring, grad_offset, ring, offset, *memory, at, first, end, stride, apart, centers, sums, products)
         merge_sums(sums, products, exchange)
         if live:
             if y == 0:
@@ -218,16 +218,16 @@ def build_backward(itemsize, width, across, down, slots, kept):
             at -= apart
             slot = slot_of(row, slot, kept, slots)
             wait_copies(all_but_one)  # the oldest copies are this row's
-            take(grads, ring, slot * step + grad_place, grad_output)
-            take(values, ring, slot * step + place, x)
+            take(grads, ring, slot * step + grad_offset, grad_output)
+            take(values, ring, slot * step + offset, x)
             for k in range(width):
                 gradient = affine(grads[k], None if weight is None else gammas[k], None)
                 xhat = normalised_from_input(values[k], centers[k], scales[k])
                 grads[k] = (gradient - sums[k] - xhat * products[k]) * scales[k]
             store_vector_from(flat(grad_input), at, grads, 0, width)
             if row >= slots:
-                fetch(ring, slot * step + grad_place, flat(grad_output), at - ring_apart)
-                fetch(ring, slot * step + place, flat(x), at - ring_apart)
+                fetch(ring, slot * step + grad_offset, flat(grad_output), at - ring_apart)
+                fetch(ring, slot * step + offset, flat(x), at - ring_apart)
             commit_copies()
 
     return family_column_backward

@@ -15,9 +15,9 @@ from normlab.stages.moments import chan_merge_value
 
 @cache
 def moments_walker(dtype, itemsize, width, step, slots, kept=0):
-    """Return the device function `walk_moments(ring, place, x, at, row, end, stride, apart, means, m2s)`.
+    """Return the device function `walk_moments(ring, offset, x, at, row, end, stride, apart, means, m2s)`.
 
-    It returns the number of rows in the accumulator's dtype. ring: shared, slots of `step` elements. place: the
+    It returns the number of rows in the accumulator's dtype. ring: shared, slots of `step` elements. offset: the
     thread's offset in each slot. x: flat. The first row has the index `row` and begins at element `at`; the next ones
     follow after `stride` rows, which are `apart` elements, up to row `end`. means, m2s: local, (width,).
     """
@@ -25,7 +25,7 @@ def moments_walker(dtype, itemsize, width, step, slots, kept=0):
     in_flight = slots - kept - 1
 
     @cuda.jit(device=True)
-    def walk_moments(ring, place, x, at, row, end, stride, apart, means, m2s):
+    def walk_moments(ring, offset, x, at, row, end, stride, apart, means, m2s):
         values = cuda.local.array(width, dtype)
         count = cast(0, means)
         for k in range(width):
@@ -35,7 +35,7 @@ def moments_walker(dtype, itemsize, width, step, slots, kept=0):
         ahead = row
         for slot in range(in_flight):
             if ahead < end:
-                fetch(ring, slot * step + place, x, at)
+                fetch(ring, slot * step + offset, x, at)
             commit_copies()
             ahead += stride
             at += apart
@@ -43,10 +43,10 @@ def moments_walker(dtype, itemsize, width, step, slots, kept=0):
         free = uint32(in_flight)
         while row < end:
             if ahead < end:
-                fetch(ring, free * step + place, x, at)
+                fetch(ring, free * step + offset, x, at)
             commit_copies()
             wait_copies(in_flight)  # no barrier: each thread reads only its own copies
-            take(values, ring, slot * step + place, x)
+            take(values, ring, slot * step + offset, x)
             share = float32(1) / (count + float32(1))  # one division per row for all of the thread's channels
             for k in range(width):
                 means[k], m2s[k] = chan_merge_value(means[k], m2s[k], count, values[k], share)
@@ -63,7 +63,7 @@ def moments_walker(dtype, itemsize, width, step, slots, kept=0):
 
 @cache
 def sums_walker(dtype, itemsize, width, step, slots, kept=0):
-    """Return the device function `walk_sums(grad_ring, grad_place, ring, place, grad_output, x, …, sums, products)`.
+    """Return the device function `walk_sums(grad_ring, grad_offset, ring, offset, grad_output, x, …, sums, products)`.
 
     It adds up dy and dy (x - center) per channel; the caller multiplies the second sum by invvar. centers, sums,
     products: local, (width,). The other arguments are as for `moments_walker`.
@@ -73,7 +73,7 @@ def sums_walker(dtype, itemsize, width, step, slots, kept=0):
 
     @cuda.jit(device=True)
     def walk_sums(
-        grad_ring, grad_place, ring, place, grad_output, x, at, row, end, stride, apart, centers, sums, products
+        grad_ring, grad_offset, ring, offset, grad_output, x, at, row, end, stride, apart, centers, sums, products
     ):
         grads = cuda.local.array(width, dtype)
         values = cuda.local.array(width, dtype)
@@ -84,8 +84,8 @@ def sums_walker(dtype, itemsize, width, step, slots, kept=0):
         ahead = row
         for slot in range(in_flight):
             if ahead < end:
-                fetch(grad_ring, slot * step + grad_place, grad_output, at)
-                fetch(ring, slot * step + place, x, at)
+                fetch(grad_ring, slot * step + grad_offset, grad_output, at)
+                fetch(ring, slot * step + offset, x, at)
             commit_copies()
             ahead += stride
             at += apart
@@ -93,12 +93,12 @@ def sums_walker(dtype, itemsize, width, step, slots, kept=0):
         free = uint32(in_flight)
         while row < end:
             if ahead < end:
-                fetch(grad_ring, free * step + grad_place, grad_output, at)
-                fetch(ring, free * step + place, x, at)
+                fetch(grad_ring, free * step + grad_offset, grad_output, at)
+                fetch(ring, free * step + offset, x, at)
             commit_copies()
             wait_copies(in_flight)  # no barrier: each thread reads only its own copies
-            take(grads, grad_ring, slot * step + grad_place, grad_output)
-            take(values, ring, slot * step + place, x)
+            take(grads, grad_ring, slot * step + grad_offset, grad_output)
+            take(values, ring, slot * step + offset, x)
             for k in range(width):
                 sums[k] += grads[k]
                 products[k] += grads[k] * (values[k] - centers[k])

@@ -206,12 +206,12 @@ def build(dtype, plan: Plan):
     size, merge = group_size(deal, blocks), group_merger(deal, blocks, spread)
 
     @cuda.jit(device=True)
-    def fetch_row(held, place, x, row, first):
+    def fetch_row(held, offset, x, row, first):
         """Start to copy the thread's part of a row, as one group of copies; after the last row the group is empty."""
         if row < x.shape[0]:
             for v in range(vectors):
                 if whole or first + v * span < x.shape[1]:
-                    copy_async(held, place + v * stretch, x, (row, first + v * span), width)
+                    copy_async(held, offset + v * stretch, x, (row, first + v * span), width)
         commit_copies()
 
     @cuda.jit(device=True)
@@ -257,15 +257,15 @@ def build(dtype, plan: Plan):
         row = cuda.blockIdx.x // (cluster * readers)
         stride = cuda.gridDim.x // (cluster * readers)
         warp = cuda.threadIdx.x >> 5
-        place = cuda.threadIdx.x * width  # the offset of the thread's first vector in shared memory
-        first = rank // spread * columns + rank % spread * stretch + place  # and its column in the row
-        gammas_at = behind_row + place
+        offset = cuda.threadIdx.x * width  # the offset of the thread's first vector in shared memory
+        first = rank // spread * columns + rank % spread * stretch + offset  # and its column in the row
+        gammas_at = behind_row + offset
         betas_at = gammas_at
         if weight is not None:
             betas_at += held_columns
 
         # Fetch the first row, then the parameters: the first pass needs only the row.
-        fetch_row(held, place, x, row, first)
+        fetch_row(held, offset, x, row, first)
         if beside:
             for v in range(vectors):
                 if writes(reader, v) and (whole or first + v * span < n2):
@@ -282,8 +282,8 @@ def build(dtype, plan: Plan):
             if kept:  # to registers, once for three passes; its slots are then free for the next row
                 for v in range(vectors):
                     if whole or first + v * span < n2:
-                        load_bits_into(values, v * width, held, place + v * stretch, width, x)
-                fetch_row(held, place, x, following, first)
+                        load_bits_into(values, v * width, held, offset + v * stretch, width, x)
+                fetch_row(held, offset, x, following, first)
 
             # First pass: the mean and then the squares of this warp's own values.
             center = cast(0, exchange)
@@ -291,7 +291,7 @@ def build(dtype, plan: Plan):
                 total = cast(0, exchange)
                 for v in range(vectors):
                     if whole or first + v * span < n2:
-                        take(values, held, place + v * stretch, x)
+                        take(values, held, offset + v * stretch, x)
                         for k in range(width):
                             total += values[v * hop + k]
                 total = warp_sum_butterfly(total)
@@ -300,7 +300,7 @@ def build(dtype, plan: Plan):
             square_sum = cast(0, exchange)
             for v in range(vectors):
                 if whole or first + v * span < n2:
-                    take(values, held, place + v * stretch, x)
+                    take(values, held, offset + v * stretch, x)
                     for k in range(width):
                         deviation = values[v * hop + k] - center
                         square_sum += deviation * deviation
@@ -322,9 +322,9 @@ def build(dtype, plan: Plan):
             for v in range(vectors):
                 column = first + v * span
                 if whole or column < n2:
-                    take(values, held, place + v * stretch, x)
+                    take(values, held, offset + v * stretch, x)
                     if not kept and following < x.shape[0]:  # last use of this slot: fetch the next row's vector
-                        copy_async(held, place + v * stretch, x, (following, column), width)
+                        copy_async(held, offset + v * stretch, x, (following, column), width)
                     if writes(reader, v):
                         load_parameter(gammas, parameters, gammas_at + v * stretch, weight, column)
                         load_parameter(betas, parameters, betas_at + v * stretch, bias, column)
