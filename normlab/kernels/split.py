@@ -1,41 +1,41 @@
-"""How rows that no block holds, and no cluster well, are cut up, forward and backward: into pieces, one for a block.
+"""Cut rows that no block holds, and no cluster holds well, into pieces, forward and backward.
 
-A thread of a piece has some vectors; where every element is then worked on by itself, a thread has a vector of one row
-after another, so that parameters stay in its registers.
+For a row's sums each block takes one piece, and each of its threads VECTORS vectors. For the elementwise second reading
+each thread takes one vector of columns, row after row, so that its parameters stay in registers.
 """
 
 from normlab.kernels.step import Chains
 from normlab.stages.vector import BYTES, WARP
 
-THREADS = 256  # of a piece
-VECTORS = 4  # of a thread
+THREADS = 256  # per piece
+VECTORS = 4  # per thread of a piece
 WARPS = THREADS // WARP
-ROW_THREADS = 128  # which add up a row's pieces
+ROW_THREADS = 128  # per block that adds up a row's pieces
 ROW_WARPS = ROW_THREADS // WARP
 COLUMN_THREADS = 128
-AT_ONCE = 4  # rows of which a thread fetches its columns before it works on the first
-RESIDENT_THREADS = 1024  # of a multiprocessor: so many have work before blocks stand above each other
-MOST_ROWS = 64  # of a thread, so that sums over rows stay short
-GRID_LIMIT = 65535  # of the second dimension
+AT_ONCE = 4  # rows that a thread fetches before it works on the first
+RESIDENT_THREADS = 1024  # per multiprocessor: with fewer, rows are divided among groups of blocks
+MOST_ROWS = 64  # per thread at most, so that sums over rows stay short
+GRID_LIMIT = 65535  # blocks of a grid's second dimension
 
 
 def pieces_for(n2: int, width: int) -> int:
-    """Pieces of a row."""
+    """Return the number of pieces per row."""
     return -(-n2 // (THREADS * VECTORS * width))
 
 
 def groups_for(n1: int, n2: int, width: int, processors: int) -> int:
-    """Blocks above each other on the same columns: enough to keep a GPU busy, each with AT_ONCE to MOST_ROWS rows."""
+    """Return the number of groups of rows: enough to keep a GPU busy, with AT_ONCE to MOST_ROWS rows each."""
     busy = -(-processors * RESIDENT_THREADS * width // n2)
     return min(max(busy, -(-n1 // MOST_ROWS)), -(-n1 // AT_ONCE), GRID_LIMIT)
 
 
 def widths_of(n2: int) -> list[int]:
-    """The vectors that rows of some dtype and alignment come in."""
+    """Return the vector widths that some dtype and alignment can lead to for rows of n2."""
     return [width for width in (1, 2, 4, BYTES // 2) if n2 % width == 0]
 
 
 def row_chains(n2: int) -> Chains:
-    """Of sums along a row, for the widest vectors and the most pieces that there may be."""
+    """Return the chains of sums along a row, for the widest vectors and the most pieces that there may be."""
     pieces = pieces_for(n2, min(widths_of(n2)))
     return Chains(VECTORS * max(widths_of(n2)) + -(-pieces // ROW_THREADS), 15)

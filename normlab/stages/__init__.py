@@ -1,11 +1,12 @@
-"""Stages: device functions with one idea each. Kernels (`normlab.kernels`) are composed of them.
+"""Provide stages: device functions with one idea each, of which `normlab.kernels` are composed.
 
-A stage takes and returns values; memory that threads share is handed in. Its dtypes are those of its arguments:
-constants are written `float32(1)`, which float32 and float64 arguments both absorb, while a bare `1.0` would turn
-float32 into float64.
+A stage takes and returns values; the kernel passes in the memory that its threads share. A stage computes in the dtype
+of its arguments: its constants are written `float32(1)`, which a float64 argument turns into float64, while a bare
+`1.0` would turn float32 into float64.
 
-Stages whose loops depend on how a row is dealt out (`vector`, `team`, `grouped`, `ahead`), or a tile of a matrix
-(`tile`, `thread_tile`, `lanes`, `unroll`), are built for it: their functions return device functions.
+Some stages have loops whose lengths depend on the thread map of a row (`vector`, `team`, `grouped`, `ahead`) or on the
+tile of a matrix (`tile`, `thread_tile`, `lanes`, `unroll`). Their functions take these lengths, which the compiler
+must know, and return device functions.
 """
 
 from normlab.stages.block import block_moments, block_sum, block_sums

@@ -1,8 +1,8 @@
-"""Values fetched ahead: a thread's own ring of vectors in shared memory, filled while it works on earlier ones.
+"""Prefetch vectors into shared memory: each thread fills its own pipeline stages while it works on earlier vectors.
 
-A thread that loads a vector into registers and uses it waits for memory once a vector, and to have several on their way
-costs registers, of which a wide thread has none to spare. An asynchronous copy takes none. Nobody else reads a thread's
-places, so that no barrier is needed: it waits for its own copies.
+A thread that loads a vector into registers and uses it at once waits for memory once per vector. Several loads in
+flight need registers for each of them. An asynchronous copy to shared memory needs none. Each thread reads only the
+slots that it filled itself, so it waits for its own copies and needs no barrier.
 """
 
 from functools import cache
@@ -10,21 +10,23 @@ from typing import Any
 
 from normlab.engine import copy_async, cuda, load, load_bits_into, uint16, uint32, uint64
 
-BITS = {2: uint16, 4: uint32, 8: uint64}  # bytes an element -> the integers that hold its bits
-NARROWEST = 4  # bytes of an asynchronous copy
+BITS = {2: uint16, 4: uint32, 8: uint64}  # bytes per element -> the integer dtype that holds its bits
+NARROWEST = 4  # bytes that an asynchronous copy moves at least
 
 
 @cache
 def fetcher(dtype: Any, itemsize: int, width: int) -> tuple[Any, Any, Any]:
-    """How vectors of `width` elements go to a ring and come out of it: (kind, fetch, take).
+    """Return (kind, fetch, take), which move vectors of `width` elements into pipeline stages and out of them.
 
-    kind: the ring's dtype, for `cuda.shared.array`. `fetch(ring, at, array, index)`: start to bring the vector at
-    `array[index]` to `ring[at]`, …; it is there after `wait_copies`. `take(values, ring, at, like)`: bring it to
-    `values[0]`, … in accumulator precision; `like` has the array's dtype.
+    kind: the dtype of the stages' memory, for `cuda.shared.array`.
+    `fetch(ring, at, array, index)` starts to copy the vector at `array[index]` to `ring[at]`, …; it has arrived after
+    `wait_copies`.
+    `take(values, ring, at, like)` converts it to the accumulator's dtype and writes it to `values[0]`, …; `like` has
+    the array's dtype.
 
-    dtype: the accumulator's. What is too narrow for an asynchronous copy is loaded at once, as an accumulator.
+    dtype: the accumulator's. A vector narrower than an asynchronous copy is loaded and converted at once.
     """
-    if itemsize * width < NARROWEST:
+    if itemsize * width < NARROWEST:  # one element of 2 bytes: the thread waits for it here
 
         @cuda.jit(device=True)
         def fetch(ring, at, array, index):
@@ -36,6 +38,7 @@ def fetcher(dtype: Any, itemsize: int, width: int) -> tuple[Any, Any, Any]:
 
         return dtype, fetch, take
 
+    # The copy moves bits, not values, so the dtype is an integer's and `take` converts.
     @cuda.jit(device=True)
     def fetch_vector(ring, at, array, index):
         copy_async(ring, at, array, index, width)

@@ -1,11 +1,11 @@
-"""Warps to a block, through shared memory. Each stage must be reached by every thread of the block together.
+"""Reduce the warps' values to the block's through shared memory. All threads of the block call a stage together.
 
-By halving, as apex does it: the upper half of the warps writes, the lower half reads and merges, until one warp is
-left, whose result is then handed to all threads. The values that count are those of each warp's lane 0. Block sizes: a
-multiple of 32, any number of warps.
+The stages halve the warps as apex does: the upper half of the warps writes, the lower half reads and merges, until one
+warp is left. That warp writes the result and all threads read it. Each warp contributes the value of its lane 0. The
+block size is a multiple of 32, with any number of warps.
 
-`buffer` is shared memory, at least (rows, warps) of the accumulator's dtype. A stage starts with a barrier of its own
-where an earlier reader of `buffer` might still be reading, so a kernel may call it in a loop with the same buffer.
+`buffer` is shared memory of the accumulator's dtype, at least (rows, warps). A stage begins with a barrier, because a
+thread may still read the previous result from `buffer`; a kernel may therefore call it in a loop with one buffer.
 """
 
 from normlab.engine import cuda
@@ -15,15 +15,15 @@ from normlab.stages.warp import lane_index, thread_index, warp_count, warp_index
 
 @cuda.jit(device=True)
 def block_moments(mean, m2, count, buffer):
-    """Moments of the whole block from those of its warps (apex: the inter-warp reduction of cuWelfordMuSigma2).
+    """Merge the moments of the block's warps (apex: the inter-warp reduction of cuWelfordMuSigma2).
 
-    Args: mean, m2, count: of the caller's warp, in its lane 0. buffer: shared, (3, warps). Returns: (mean, m2, count)
-    of the block, in every thread.
+    Args: mean, m2, count: the warp's moments, in its lane 0. buffer: shared, (3, warps). Returns: the block's
+    (mean, m2, count), in every thread.
     """
     lane = lane_index()
     warp = warp_index()
     active = warp_count()
-    cuda.syncthreads()  # every reader of an earlier result is done with the buffer
+    cuda.syncthreads()  # all threads have read the previous result from the buffer
     while active > 1:
         half = (active + 1) >> 1
         if lane == 0 and half <= warp < active:
@@ -45,17 +45,17 @@ def block_moments(mean, m2, count, buffer):
 
 @cuda.jit(device=True)
 def block_sums(first, second, buffer):
-    """Two sums over the block from those of its warps (apex: the inter-warp reduction of cuComputeGradInput).
+    """Add up two sums over the block's warps (apex: the inter-warp reduction of cuComputeGradInput).
 
-    Two at once, because a barrier costs the same for one.
+    The stage adds up two sums together, because each barrier costs the same for two sums as for one.
 
-    Args: first, second: the sums of the caller's warp, in its lane 0. buffer: shared, (2, warps). Returns: both sums
-    over the block, in every thread.
+    Args: first, second: the warp's sums, in its lane 0. buffer: shared, (2, warps). Returns: the block's two sums, in
+    every thread.
     """
     lane = lane_index()
     warp = warp_index()
     active = warp_count()
-    cuda.syncthreads()  # every reader of an earlier result is done with the buffer
+    cuda.syncthreads()  # all threads have read the previous result from the buffer
     while active > 1:
         half = (active + 1) >> 1
         if lane == 0 and half <= warp < active:
@@ -76,22 +76,21 @@ def block_sums(first, second, buffer):
 
 @cuda.jit(device=True)
 def block_sum(value, buffer):
-    """One sum over the block from those of its warps: `block_sums` where the second sum only rides along.
+    """Add up one sum over the block's warps: `block_sums`, whose second result is dropped.
 
-    Args: value: the sum of the caller's warp, in its lane 0. buffer: shared, (2, warps). Returns: the sum, in every
-    thread.
+    Args: value: the warp's sum, in its lane 0. buffer: shared, (2, warps). Returns: the block's sum, in every thread.
     """
     return block_sums(value, value, buffer)[0]
 
 
 @cuda.jit(device=True)
 def block_tree_sum(value, buffer):
-    """One sum over the block by a tree in shared memory alone, before shuffles are known. Threads: a power of two.
+    """Add up one value per thread by a tree in shared memory, without shuffles. The thread count is a power of two.
 
-    Args: value: of each thread. buffer: shared, (threads,). Returns: the sum, in every thread.
+    Args: value: the thread's. buffer: shared, (threads,). Returns: the block's sum, in every thread.
     """
     thread = thread_index()
-    cuda.syncthreads()  # every reader of an earlier result is done with the buffer
+    cuda.syncthreads()  # all threads have read the previous result from the buffer
     buffer[thread] = value
     half = (cuda.blockDim.x * cuda.blockDim.y) >> 1
     while half > 0:

@@ -1,9 +1,9 @@
-"""One element of the backward pass: what it adds to its row's two sums, and its own gradient when they are known.
+"""Compute the backward pass of one element: its terms of the row's two sums and, given these sums, its gradient.
 
     grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar        g = dy gamma
 
-Called by every grad_input kernel (apex: both loops of cuComputeGradInput). Arguments as `normalised`; grad_output:
-(n1, n2).
+Every grad_input kernel calls these stages (apex: both loops of cuComputeGradInput). Arguments are as for `normalised`;
+grad_output: (n1, n2).
 """
 
 from normlab.engine import cuda, load, store
@@ -19,26 +19,27 @@ from normlab.stages.recompute import (
 
 @cuda.jit(device=True)
 def row_terms(grad_output, saved, row, column, mean, invvar, weight, bias, memory_efficient):
-    """(g, g x̂) of one element. From a saved output g x̂ = dy (y - beta): the division by gamma cancels."""
+    """Return (g, g x̂) of one element."""
     grad = load(grad_output, (row, column))
     value = load(saved, (row, column))
     gamma = element(weight, column)
     weighted = affine(grad, gamma, None)
     if memory_efficient:
+        # g x̂ = dy gamma (y - beta) / gamma: gamma cancels, so a tiny gamma costs no accuracy here
         return weighted, grad * without_bias(value, element(bias, column))
     return weighted, weighted * normalised_from_input(value, element(mean, row), load(invvar, row))
 
 
 @cuda.jit(device=True)
 def gradient_gamma(weight, column, eps, memory_efficient):
-    """The gamma in g = dy gamma, or None: as it is, but clamped when recomputing, as apex does.
+    """Return the gamma in g = dy gamma, clamped if x̂ is recomputed from the output; None without a weight.
 
-    apex clamps it when the input was saved, too, and so gets a gradient for gamma = 0 that should be 0; we do not.
+    apex clamps gamma also when the input was saved. Its gradient for gamma = 0 is then not 0, as it should be.
     """
     if weight is None:
         return None
     gamma = element(weight, column)
-    if memory_efficient:
+    if memory_efficient:  # the same clamped gamma as in x̂, as in apex
         return clamp_by_magnitude(gamma, eps)
     return gamma
 
@@ -47,7 +48,7 @@ def gradient_gamma(weight, column, eps, memory_efficient):
 def input_gradient(
     grad_output, saved, row, column, mean, invvar, weight, bias, eps, memory_efficient, mean_g, mean_g_normalised
 ):
-    """grad_input at (row, column), given mean(g) (0 for RMSNorm) and mean(g x̂) of the row."""
+    """Return grad_input at (row, column), given the row's mean(g), which is 0 for RMSNorm, and mean(g x̂)."""
     gamma = gradient_gamma(weight, column, eps, memory_efficient)
     weighted = affine(load(grad_output, (row, column)), gamma, None)
     xhat = normalised(saved, row, column, mean, invvar, weight, bias, eps, memory_efficient)
@@ -56,7 +57,10 @@ def input_gradient(
 
 @cuda.jit(device=True)
 def corrected(sum_gx, row_sums, row):
-    """A row's sum of g x̂, with what the columns at risk lack in it: the exact mode's, in row_sums[0]; or None."""
+    """Return a row's sum of g x̂, corrected in the exact mode by row_sums[0].
+
+    row_sums: (3, n1), or None outside the exact mode. row_sums[0] holds what the columns at risk lack in the sum.
+    """
     if row_sums is not None:
         return sum_gx + load(row_sums, (0, row))
     return sum_gx
@@ -64,7 +68,7 @@ def corrected(sum_gx, row_sums, row):
 
 @cuda.jit(device=True)
 def leave_means(row_sums, row, mean_g, mean_gx):
-    """Leave a row's mean(g) and mean(g x̂) to the exact mode, in row_sums[1] and [2]. By one thread of the row."""
-    if row_sums is not None:
+    """Write a row's mean(g) and mean(g x̂) to row_sums[1] and [2] for the exact mode. One thread per row calls it."""
+    if row_sums is not None:  # the exact mode's repair kernel reads both means
         store(row_sums, (1, row), mean_g)
         store(row_sums, (2, row), mean_gx)

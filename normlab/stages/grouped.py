@@ -1,11 +1,11 @@
-"""Mean and variance of a row with one barrier: squares within groups, and squares between them.
+"""Compute a row's mean and variance with one barrier: each warp's squares first, then the squares between warps.
 
-Each warp of the row's team takes two passes over its own values: their sum s_w, and then the squares q_w of their
-deviations from the warp's mean. No other warp is needed for that. What they leave for each other is enough for all:
+Each warp of the row makes two passes over its own n_w values, without the other warps: their sum s_w, then the sum q_w
+of their squared deviations from the warp's mean. The warps exchange s_w and q_w. Each warp then computes
 
-    mean = sum of s_w / n        variance = (sum of q_w + n_w (s_w / n_w - mean)²) / n
+    mean = (sum of s_w) / n        variance = (sum of q_w + n_w (s_w / n_w - mean)²) / n
 
-Chan, Golub and LeVeque 1983: their merge of two groups, for all groups at once.
+This is the merge of two groups by Chan, Golub and LeVeque (1983), for all groups at once.
 """
 
 from functools import cache
@@ -16,27 +16,28 @@ from normlab.stages.team import collector, gatherer
 from normlab.stages.vector import Deal
 from normlab.stages.warp import lane_index
 
-FEW = 64  # warps, at most, each of which fetches all the others' sums itself: see `team.gatherer`
+FEW = 64  # warps per row up to which each warp reads all sums itself; above it the block gathers: `team.gatherer`
 
 
 @cache
 def group_size(deal: Deal, blocks: int) -> Any:
-    """The device function `size(n2, member)`: how many of a row's n2 values warp number `member` of the team has.
+    """Return the device function `size(n2, member)`: the number of a row's n2 values that warp `member` holds.
 
-    A team that is some of a warp's lanes is number 0.
+    A row that has only some lanes of a warp has one member, number 0.
     """
     vectors, span, whole = deal.vectors, deal.span, deal.whole
     warps, columns, stretch = deal.warps, deal.columns, deal.lanes * deal.width
 
     @cuda.jit(device=True)
     def size(n2, member):
-        if whole:
+        if whole:  # a constant: every warp holds as many values
             return vectors * stretch
         first = member % warps * stretch
         if blocks > 1:
             first += member // warps * columns
-        left = max(n2 - first, 0)
-        turns = min(left // span, vectors)  # each merging thread asks for several members: no loop over the vectors
+        left = max(n2 - first, 0)  # 0: the row ends before this warp's first column
+        # Each merging lane asks for several members, so the number of full vectors is a division, not a loop.
+        turns = min(left // span, vectors)
         return min(turns * stretch + min(left - turns * span, stretch), vectors * stretch)
 
     return size
@@ -44,35 +45,40 @@ def group_size(deal: Deal, blocks: int) -> Any:
 
 @cache
 def group_merger(deal: Deal, blocks: int, spread: int = 1) -> Any:
-    """The device function `merge(board, phase, row, n2, factor, mean) -> (mean, squares)`, the same in every lane.
+    """Return the device function `merge(exchange, phase, row, n2, factor, mean) -> (mean, squares)`, for every lane.
 
-    spread: so many smaller blocks have the warps of one, in turn, each on a board of its own. The same bits.
-    A team of more than FEW warps gathers what the other blocks have left: all of a block's threads call it together.
-    board: as in `team`, with the warps' s_w at which = 0 and q_w at which = 1. factor: 1 / n2, rounded. mean: None for
-    RMSNorm: then the q_w are of deviations from 0, and so are the squares.
+    Above FEW warps per row the block gathers the other blocks' sums; all threads of the block then call `merge`
+    together.
+
+    spread: the number of smaller blocks that one block's warps are distributed over, each with its own exchange buffer.
+    The result's bits do not depend on it.
+    exchange: the exchange buffer, as in `team`, with s_w at which = 0 and q_w at which = 1. factor: 1 / n2, rounded.
+    mean: None for RMSNorm, where q_w and the result are squares of the values, not of deviations.
     """
     members = deal.warps * blocks
     team = deal.warps // spread, blocks * spread
     many = members > FEW
+    # after gathering, all members' sums lie in this block, as if the row had one block with all warps
     turns, fetch, add_up = collector(*((members, 1) if many else team))
     seats = min(32, 1 << (members - 1).bit_length())
     size = group_size(deal, blocks)
 
     @cuda.jit(device=True)
-    def merge(board, phase, row, n2, factor, mean):
-        sums = cuda.local.array(turns, board.dtype)
-        squares = cuda.local.array(turns, board.dtype)
-        fetch(squares, 0, board, phase, row, 1)
+    def merge(exchange, phase, row, n2, factor, mean):
+        sums = cuda.local.array(turns, exchange.dtype)
+        squares = cuda.local.array(turns, exchange.dtype)
+        fetch(squares, 0, exchange, phase, row, 1)
         if mean is None:
-            return cast(0, board), add_up(squares, 0)
-        fetch(sums, 0, board, phase, row, 0)
+            return cast(0, exchange), add_up(squares, 0)
+        fetch(sums, 0, exchange, phase, row, 0)
         center = add_up(sums, 0) * factor
+        # Squares between the groups: each lane corrects its own members, then all lanes add up.
         for k in range(turns):
             member = (lane_index() & (seats - 1)) + seats * k
             values = size(n2, member)
-            if member < members and values > 0:
-                deviation = sums[k] / cast(values, board) - center
-                squares[k] += cast(values, board) * (deviation * deviation)
+            if member < members and values > 0:  # a warp past the row's end would divide 0 by 0
+                deviation = sums[k] / cast(values, exchange) - center
+                squares[k] += cast(values, exchange) * (deviation * deviation)
         return center, add_up(squares, 0)
 
     if not many:
@@ -80,9 +86,9 @@ def group_merger(deal: Deal, blocks: int, spread: int = 1) -> Any:
     gather = gatherer(*team)
 
     @cuda.jit(device=True)
-    def merge_gathered(board, phase, row, n2, factor, mean):
-        gathered = cuda.shared.array((1, 1, 2, members), board.dtype)
-        gather(gathered, board, phase, row, mean)
+    def merge_gathered(exchange, phase, row, n2, factor, mean):
+        gathered = cuda.shared.array((1, 1, 2, members), exchange.dtype)
+        gather(gathered, exchange, phase, row, mean)
         return merge(gathered, 0, 0, n2, factor, mean)
 
     return merge_gathered

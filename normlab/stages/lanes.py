@@ -1,7 +1,7 @@
-"""How the 32 lanes of a warp stand in a rectangle of C, and how the blocks of a grid do.
+"""Map the lanes of a warp, the threads of a block and the blocks of a grid to rectangles of the product's C.
 
-What lanes stand beside each other decides how much of a warp's shared loads is the same address, which the memory gives
-once; what blocks run at the same time decides how much of A and B they share in L2.
+Lanes that lie in one row of C read the same elements of A, and shared memory answers equal addresses once. Blocks that
+run at the same time and lie near each other in C read the same parts of A and B, which L2 then holds once.
 """
 
 from functools import cache
@@ -12,7 +12,7 @@ from normlab.engine import cuda
 
 @cache
 def lanes_in_rows(down: int) -> Any:
-    """The device function `place(lane) -> (row, column)`: rows of 32 / down lanes, `down` of them."""
+    """Return the device function `place(lane) -> (row, column)` for `down` rows of 32 / down lanes."""
     across = 32 // down
 
     @cuda.jit(device=True)
@@ -24,10 +24,11 @@ def lanes_in_rows(down: int) -> Any:
 
 @cuda.jit(device=True)
 def lanes_in_z_order(lane):
-    """(row, column) of a lane in 4 x 8 of them: its bits go to column and row in turn, column first.
+    """Return (row, column) of a lane in a rectangle of 4 x 8 lanes: Z-order.
 
-    Of any four neighbouring lanes two share a row of C and two a column, and so on for the next larger groups.
+    Of four neighbouring lanes two share a row of C and two a column; the same holds for groups of 16.
     """
+    # the lane's bits go to column and row in turn, column first: bits 0, 2, 4 and bits 1, 3
     column = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4)
     row = (lane >> 1 & 1) | (lane >> 2 & 2)
     return row, column
@@ -35,23 +36,23 @@ def lanes_in_z_order(lane):
 
 @cuda.jit(device=True)
 def blocks_in_rows(block, down, across):
-    """(row, column) of a block in a grid of down x across: one row of blocks after another."""
+    """Return (row, column) of a block in a grid of down x across, one row of blocks after another."""
     return block // across, block % across
 
 
 @cache
 def blocks_in_bands(height: int) -> Any:
-    """The device function `place(block, down, across) -> (row, column)`: in bands of so many rows of blocks.
+    """Return the device function `place(block, down, across) -> (row, column)` for bands of `height` rows of blocks.
 
-    Within a band the blocks go down a column, then on to the next, so that those that run at the same time stand in
-    something like a square. The last band may be lower.
+    Within a band the blocks go down one column and then down the next. Blocks that run at the same time then fill a
+    rectangle that is nearly a square, and a square has the fewest rows of A and columns of B for its area.
     """
 
     @cuda.jit(device=True)
     def place(block, down, across):
         band = block // (height * across)
         within = block - band * height * across
-        rows = min(height, down - band * height)
+        rows = min(height, down - band * height)  # the last band may have fewer rows
         return band * height + within % rows, within // rows
 
     return place
@@ -59,7 +60,10 @@ def blocks_in_bands(height: int) -> Any:
 
 @cache
 def threads_in_rows(across: int, side: int) -> Any:
-    """The device function `place(thread) -> (row, column)`: rows of `across` threads, side x side elements each."""
+    """Return the device function `place(thread) -> (row, column)` for rows of `across` threads.
+
+    Each thread has side x side elements of C; row and column are those of its first element.
+    """
 
     @cuda.jit(device=True)
     def place(thread):
@@ -70,15 +74,15 @@ def threads_in_rows(across: int, side: int) -> Any:
 
 @cache
 def warps_in_rows(across: int, rows: int, columns: int, side: int, lane_place: Any) -> Any:
-    """The device function `place(thread) -> (row, column)`: rows of `across` warps, each with rows x columns elements.
+    """Return the device function `place(thread) -> (row, column)` for rows of `across` warps.
 
-    Within a warp, `lane_place` says where a lane stands among the others; the first elements of neighbours are `side`
-    apart.
+    Each warp has rows x columns elements of C. Within a warp, `lane_place(lane)` returns the lane's row and column of
+    lanes; the first elements of neighbouring lanes are `side` apart.
     """
 
     @cuda.jit(device=True)
     def place(thread):
-        warp = thread // 32
+        warp = thread // 32  # the warp's rectangle first, then the lane's elements within it
         row, column = lane_place(thread % 32)
         return warp // across * rows + row * side, warp % across * columns + column * side
 

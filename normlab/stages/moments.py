@@ -1,8 +1,7 @@
-"""Mean and spread of values seen one at a time, and of two groups merged: what one thread knows.
+"""Accumulate mean and variance: one thread adds a value to a group, or merges two groups.
 
-The moments of a group are (mean, m2, count): m2 is the sum of squared deviations from the mean, so variance = m2 /
-count. RMSNorm needs only the sum of squares. Called by `row` (one thread over its elements) and by `warp` and `block`
-(merging).
+The moments of a group are (mean, m2, count). m2 is the sum of squared deviations from the mean, so variance = m2 /
+count. RMSNorm needs only the sum of squares. `row` adds each thread's elements; `warp` and `block` merge groups.
 """
 
 from normlab.engine import cuda, float32
@@ -14,30 +13,31 @@ def welford_step(value, mean, m2, count):
 
         mean' = mean + (value - mean) / count'        m2' = m2 + (value - mean) (value - mean')
 
-    Subtracting the running mean first is what keeps digits: E[x²] - E[x]² subtracts two numbers near mean², and has
-    lost every digit of the variance once mean² / variance exceeds 2²⁴.
+    It subtracts the running mean from the value first, and that keeps digits. E[x²] - E[x]² subtracts two numbers near
+    mean²: in float32 it has lost every digit of the variance once mean² / variance exceeds 2²⁴.
 
     Args: value, mean, m2, count: float32 or float64. Returns: the new (mean, m2, count).
     """
     count = count + float32(1)
     delta = value - mean
     mean = mean + delta / count
+    # the old deviation times the new one: delta² would count the value's own pull on the mean as spread
     return mean, m2 + delta * (value - mean), count
 
 
 @cuda.jit(device=True)
 def chan_merge(mean_a, m2_a, count_a, mean_b, m2_b, count_b):
-    """Moments of two groups together (Chan, Golub, LeVeque 1983; apex: cuChanOnlineSum).
+    """Merge the moments of two groups (Chan, Golub, LeVeque 1983; apex: cuChanOnlineSum).
 
         mean = mean_a + delta n_b / n        m2 = m2_a + m2_b + delta² n_a n_b / n        delta = mean_b - mean_a
 
-    Written as a correction of mean_a, not as apex's weighted average, so that two groups with equal means merge to
-    exactly that mean: a constant row then has variance 0 and not some rounding's worth. Two empty groups give zeros.
+    The mean is mean_a plus a correction; apex takes a weighted average. With a correction two groups of equal means
+    merge to exactly that mean, so a constant row has variance 0 without a rounding error. Two empty groups give zeros.
 
     Args: (mean, m2, count) of a and of b: float32 or float64. Returns: merged (mean, m2, count).
     """
     count = count_a + count_b
-    if count > 0:
+    if count > 0:  # two empty groups would divide 0 by 0
         delta = mean_b - mean_a
         share_b = count_b / count
         mean = mean_a + delta * share_b
@@ -50,7 +50,7 @@ def chan_merge(mean_a, m2_a, count_a, mean_b, m2_b, count_b):
 
 @cuda.jit(device=True)
 def chan_merge_share(mean_a, m2_a, count_a, mean_b, m2_b, share_b):
-    """`chan_merge` for who knows b's share n_b / n: a division that many pairs of groups may have in common.
+    """Merge the moments of two groups, given b's share n_b / n: one division may serve many pairs of groups.
 
     Returns: merged (mean, m2).
     """
@@ -60,7 +60,7 @@ def chan_merge_share(mean_a, m2_a, count_a, mean_b, m2_b, share_b):
 
 @cuda.jit(device=True)
 def chan_merge_value(mean, m2, count, value, share):
-    """`chan_merge_share` with a group of one value, whose share is 1 / (count + 1).
+    """Add one value to the moments of a group, given the value's share 1 / (count + 1).
 
     Returns: the new (mean, m2).
     """
@@ -76,5 +76,5 @@ def rms_step(value, square_sum):
 
 @cuda.jit(device=True)
 def rms_merge(square_sum_a, square_sum_b):
-    """Sum of squares of two groups together (apex: cuChanRMSOnlineSum)."""
+    """Merge the sums of squares of two groups (apex: cuChanRMSOnlineSum)."""
     return square_sum_a + square_sum_b

@@ -1,7 +1,8 @@
-"""A few lanes a sum: 2 to 32 neighbouring lanes share something short, several such teams share a warp.
+"""Reduce over groups of 1 to 32 neighbouring lanes, so that one warp can work on several short sets at once.
 
-`warp` reduces over all 32 lanes; what is shorter than that would leave most of them idle. Butterflies, so every lane of
-a team gets the same bits. All lanes of the warp must come.
+`warp` reduces over all 32 lanes. A set of eight items would leave 24 of them idle; here four sets share a warp, with
+eight lanes each. The stages are butterflies, which give every lane of a group the same bits. All 32 lanes of the warp
+call them together.
 """
 
 from functools import cache
@@ -11,39 +12,41 @@ from normlab.engine import cuda
 from normlab.stages.moments import chan_merge
 from normlab.stages.warp import ALL_LANES
 
-MOST = 5  # levels: a whole warp
+MOST = 5  # levels of a butterfly over 2^5 lanes, a whole warp
 
 
 def levels_for(items: int) -> int:
-    """Levels of the smallest team that has a lane for each item, or of a whole warp."""
+    """Return log2 of the smallest group that has one lane per item, at most 5: a whole warp."""
     return min(MOST, (items - 1).bit_length())
 
 
 @cache
 def seats_sum(levels: int) -> Any:
-    """The device function `team_sum(value)` over 2**levels lanes."""
+    """Return the device function `group_sum(value)`, which adds up over 2**levels neighbouring lanes."""
 
     @cuda.jit(device=True)
-    def team_sum(value):
+    def group_sum(value):
+        # The distances 1, 2, 4, … never leave a group, so one shuffle of the warp serves all its groups.
         for level in range(levels):
             value += cuda.shfl_xor_sync(ALL_LANES, value, 1 << level)
         return value
 
-    return team_sum
+    return group_sum
 
 
 @cache
 def seats_moments(levels: int) -> Any:
-    """The device function `team_moments(mean, m2, count)` over 2**levels lanes; the lower lanes' group is always `a`.
+    """Return the device function `group_moments(mean, m2, count)`, which merges over 2**levels neighbouring lanes.
 
-    Lanes that are dealt items in turn, the lower ones first, so have no fewer on the left of any merge.
+    The lower lane's moments are always `a` in `chan_merge`, so both lanes of a pair get the same bits. Items go to
+    lanes in turn, beginning with the lowest lane; so `a` never has fewer items than `b`.
     """
     most = 1 << levels >> 1
 
     @cuda.jit(device=True)
-    def team_moments(mean, m2, count):
+    def group_moments(mean, m2, count):
         for level in range(levels):
-            distance = most >> level
+            distance = most >> level  # the largest distance first: `a` is always from the lower half
             mean_b = cuda.shfl_xor_sync(ALL_LANES, mean, distance)
             m2_b = cuda.shfl_xor_sync(ALL_LANES, m2, distance)
             count_b = cuda.shfl_xor_sync(ALL_LANES, count, distance)
@@ -53,4 +56,4 @@ def seats_moments(levels: int) -> Any:
                 mean, m2, count = chan_merge(mean, m2, count, mean_b, m2_b, count_b)
         return mean, m2, count
 
-    return team_moments
+    return group_moments

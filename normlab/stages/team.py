@@ -1,18 +1,19 @@
-"""The team of a row: the warps that share it, in one block or in all blocks of a cluster, and their sums.
+"""Exchange the warps' partial sums of a row with one barrier, within a block or between the blocks of a cluster.
 
-`block_sums` halves the warps round by round, with two barriers each. Here every warp leaves its sum in its own block's
-shared memory, and after a single barrier each warp fetches all of them, from the other blocks too, and adds them up by
-itself: they are few, and a butterfly over lanes does it. All warps add in the same order and so get the same bits.
+The row group is the set of warps that share a row. `block_sums` halves the warps round by round, with two barriers per
+round. Here each warp writes its sum to its own block's exchange buffer. After a single barrier each warp reads all
+sums, from the other blocks too, and adds them up with a butterfly over its lanes. All warps add in the same order and
+so get the same bits.
 
-The `board` where sums are left is shared memory, (phases, rows, sums, warps of a block): the same array in every block
-of the team; `phase`, `row` and `which` say where on it. A place may be written again after two barriers, so a loop with
-one barrier a turn needs two phases in turn. A team within a block needs no barrier of the whole block: each has rows of
-its own on the board, so `team_sync` does.
+The exchange buffer, `exchange`, is shared memory of shape (phases, rows, sums, warps per block); every block of the
+cluster declares the same array. `phase`, `row` and `which` are indices into it. A slot may be written again after two
+barriers, so a loop with one barrier per turn alternates between two phases. Row groups within a block have rows of
+their own in the buffer and therefore a barrier of their own (`team_sync`).
 
-Sums sent to the other blocks would be at hand behind the barrier, but the barrier would have to wait for all stores
-before it, the rows of output among them. For stores to the block's own shared memory it need not
-(`cluster_arrive_shared`). That warps have read a place before they come to the next barrier needs no word: they have
-added up what they read.
+A warp reads the other blocks' sums after the barrier. If the warps wrote their sums to the other blocks instead, the
+barrier would have to wait for all earlier stores, also for the rows of output. With stores to the block's own shared
+memory it does not have to (`cluster_arrive_shared`). No extra barrier is needed before the next row: each warp has
+added its values into its sum before it can reach the next barrier.
 """
 
 from functools import cache
@@ -23,69 +24,85 @@ from normlab.stages.warp import ALL_LANES, lane_index
 
 
 @cuda.jit(device=True)
-def leave(board, phase, row, which, warp, value):
-    """A warp's value for the whole team.
+def leave(exchange, phase, row, which, warp, value):
+    """Write a warp's value to its block's exchange buffer, for all warps of the row group.
 
-    warp: the caller's, among those of its row in this block. value: the same in all lanes. A barrier of the team must
-    follow before anybody collects.
+    warp: the calling warp's index among its row's warps in this block. value: the same in all lanes. A barrier of the
+    row group must follow before a warp collects.
     """
-    if lane_index() == 0:
-        board[phase, row, which, warp] = value
+    if lane_index() == 0:  # all lanes hold the same value: one store is enough
+        exchange[phase, row, which, warp] = value
 
 
 @cache
 def reader(warps: int, blocks: int) -> Any:
-    """The device function `read(board, phase, row, which, member)`: what warp number `member` of the team has left."""
+    """Return the device function `read(exchange, phase, row, which, member)`: the value that warp `member` has written.
+
+    Warps are numbered through the blocks of the cluster: `member` is block * warps + warp.
+    """
 
     @cuda.jit(device=True)
-    def read(board, phase, row, which, member):
-        if blocks > 1:
-            return load_from_block(board, (phase, row, which, member % warps), member // warps)
-        return board[phase, row, which, member]
+    def read(exchange, phase, row, which, member):
+        if blocks > 1:  # distributed shared memory; a row group within one block reads its own
+            return load_from_block(exchange, (phase, row, which, member % warps), member // warps)
+        return exchange[phase, row, which, member]
 
     return read
 
 
 @cache
 def gatherer(warps: int, blocks: int) -> Any:
-    """The device function `gather(gathered, board, phase, row, mean)`: what all blocks have left, in the own block.
+    """Return the device function `gather(gathered, exchange, phase, row, mean)`: copy all blocks' sums into this block.
 
-    All warps want to know all that was left, and with `read` each of them asks the other blocks for every word. Here a
-    block's threads ask for one each, two a warp of the team at most (a cluster has no more than 16 blocks), and behind
-    a barrier of the block all find all. Before the next gathering there must be a barrier of the team. Measured on an
-    H200, microseconds, without and with: 512 rows of 262,144, 256 warps a team, LayerNorm bfloat16 268 and 193, float32
-    368 and 297, RMSNorm 156 and 140, 305 and 287; one such row 8.6 and 6.6, 10.1 and 8.1, 7.2 and 6.3, 8.2 and 7.0. The
-    barrier costs more than it saves where the team is small: 2,048 rows of 65,536, 64 warps, RMSNorm bfloat16 138.5 and
-    142.6, 132 of them 14.1 and 14.8.
+    With `read` each warp loads every sum of the row group from the other blocks. With `gather` each thread loads at
+    most one sum, and after a barrier of the block all warps find all sums in their own shared memory. A barrier of the
+    row group must come before the next `gather`. Microseconds on an H200:
 
-    gathered: shared memory, (1, 1, 2, members), as if it were the board of a team in one block. mean: None for RMSNorm,
-    whose sums at which = 0 nobody has left.
+        rows x columns    warps per row  norm                 read   gather
+        512 x 262,144     256            LayerNorm bfloat16   268    193
+        512 x 262,144     256            LayerNorm float32    368    297
+        512 x 262,144     256            RMSNorm bfloat16     156    140
+        512 x 262,144     256            RMSNorm float32      305    287
+        1 x 262,144       256            LayerNorm bfloat16   8.6    6.6
+        2,048 x 65,536    64             RMSNorm bfloat16     138.5  142.6
+        132 x 65,536      64             RMSNorm bfloat16     14.1   14.8
+
+    With 64 warps per row the block's barrier costs more than the loads it saves.
+
+    gathered: shared memory, (1, 1, 2, members): the exchange buffer of a row group within one block. mean: None for
+    RMSNorm, which writes no sums at which = 0.
     """
     members = warps * blocks
 
     @cuda.jit(device=True)
-    def gather(gathered, board, phase, row, mean):
+    def gather(gathered, exchange, phase, row, mean):
+        # 2 warps * blocks sums for 32 warps threads: one per thread, because a cluster has at most 16 blocks
         which = cuda.threadIdx.x // members
         member = cuda.threadIdx.x % members
         if mean is None:
             which += 1
         if which < 2:
-            gathered[0, 0, which, member] = load_from_block(board, (phase, row, which, member % warps), member // warps)
-        cuda.syncthreads()
+            gathered[0, 0, which, member] = load_from_block(
+                exchange, (phase, row, which, member % warps), member // warps
+            )
+        cuda.syncthreads()  # all sums are in this block's shared memory before a warp reads them
 
     return gather
 
 
 @cache
 def collector(warps: int, blocks: int) -> tuple[int, Any, Any]:
-    """How a warp collects what all members have left: (turns, fetch, add_up), the latter two device functions.
+    """Return (turns, fetch, add_up), with which a warp adds up the sums of all `warps * blocks` members.
 
-    `fetch(parts, at, board, phase, row, which)` puts what a lane's members have left into parts[at], parts[at + 1], …,
-    `turns` of them, zeros where there is no member: lane l sits at seat l % seats and takes the members seat,
-    seat + seats, …. From another block that takes a microsecond, as long as a pass over a row, so there is something to
-    be done before `add_up(parts, at)`: their sum, in every lane, by a butterfly over the seats.
+    `fetch(parts, at, exchange, phase, row, which)` loads the sums of this lane's members into parts[at], parts[at + 1],
+    …: `turns` values. Lane l takes the members l % seats, l % seats + seats, …, where `seats` is the smallest power of
+    two that the members fill, at most 32.
+    `add_up(parts, at)` returns the sum over all members, in every lane.
 
-    warps: of the row in each of the team's blocks. parts: local, accumulator dtype.
+    A load from another block takes a microsecond, as long as a pass over a row. A kernel therefore does other work
+    between `fetch` and `add_up`.
+
+    warps: warps per row and block. parts: local memory for the partial sums, accumulator dtype.
     """
     members = warps * blocks
     levels = min(5, (members - 1).bit_length())
@@ -94,20 +111,20 @@ def collector(warps: int, blocks: int) -> tuple[int, Any, Any]:
     read = reader(warps, blocks)
 
     @cuda.jit(device=True)
-    def fetch(parts, at, board, phase, row, which):
+    def fetch(parts, at, exchange, phase, row, which):
         seat = lane_index() & (seats - 1)
         for k in range(turns):
             if seat + seats * k < members:
-                parts[at + k] = read(board, phase, row, which, seat + seats * k)
-            else:
-                parts[at + k] = cast(0, board)
+                parts[at + k] = read(exchange, phase, row, which, seat + seats * k)
+            else:  # a lane without a member: adding 0 changes no bit of the sum
+                parts[at + k] = cast(0, exchange)
 
     @cuda.jit(device=True)
     def add_up(parts, at):
         value = parts[at]
         for k in range(turns - 1):
             value += parts[at + 1 + k]
-        for level in range(levels):
+        for level in range(levels):  # the same order in every warp: the same bits
             value += cuda.shfl_xor_sync(ALL_LANES, value, 1 << level)
         return value
 

@@ -1,8 +1,8 @@
-"""What one thread does of a product: its share of a tile of C, in registers.
+"""Compute one thread's share of a tile of C in registers.
 
-A share is rows and columns in runs of four, which one instruction of 16 bytes moves; the runs lie `span` apart, because
-other threads have theirs in between. With x rows and y columns a thread reads x + y elements from shared memory for
-each k and multiplies x y times: the larger its share, the less it has to read.
+A share has x rows and y columns, in runs of four, because one instruction moves 16 bytes. The runs lie `span` apart,
+with the runs of other threads in between. For each k a thread reads x + y elements from shared memory and multiplies
+x y times: the larger its share, the fewer loads per multiplication.
 """
 
 from functools import cache
@@ -10,36 +10,36 @@ from typing import Any, NamedTuple
 
 from normlab.engine import cuda, float32, load, load_vector_into, store_vector_from
 
-RUN = 4  # float32 in 16 bytes
+RUN = 4  # float32 values in the 16 bytes of one load
 
 
 class Share(NamedTuple):
-    """A thread's rows, or its columns: `runs` of four, each beginning `span` behind the one before."""
+    """A thread's rows, or its columns: `runs` runs of four, whose beginnings lie `span` apart."""
 
     runs: int
     span: int
 
     @property
     def elements(self) -> int:
-        """How many rows, or columns."""
+        """Return the number of rows, or of columns."""
         return RUN * self.runs
 
 
 @cuda.jit(device=True)
 def scaled_sum(total, alpha, beta, c, row, column):
-    """Alpha total + beta C[row, column], float32; `c` is None where beta is 0: C is then not read."""
+    """Return alpha total + beta C[row, column] as float32; c is None where beta is 0."""
     value = alpha * total
-    if c is not None:
+    if c is not None:  # BLAS: with beta = 0 C is not read, it may hold NaN
         value += beta * load(c, (row, column))
     return value
 
 
 @cache
 def part_loader(share: Share) -> Any:
-    """The device function `load_part(part, start, tile, first)`: a thread's rows of A, or columns of B, for one k.
+    """Return the device function `load_part(part, start, tile, first)`: load a thread's elements of A or B for one k.
 
-    part: local, float32, filled from `start` on; tile: shared, 1-D; first: where in there the thread's first run of
-    that k begins, a multiple of four.
+    part: local, float32, filled from `start` on. tile: shared, 1-D. first: the index in it at which the thread's first
+    run for this k begins, a multiple of four.
     """
     runs, span = share
 
@@ -53,16 +53,16 @@ def part_loader(share: Share) -> Any:
 
 @cache
 def outer_product(rows: int, columns: int) -> Any:
-    """The device function `multiply(sums, a_part, b_part, start)`: sums[i, j] += a[i] b[j], one fused operation each.
+    """Return the device function `multiply(sums, a_part, b_part, start)`, which adds a[i] b[j] to each sums[i, j].
 
-    sums: local, (rows * columns,), float32, as a whole; a_part, b_part: local. `start`: 0, or 1 for the second halves
-    of parts that hold two k's.
+    sums: local, (rows * columns,), float32. a_part, b_part: local; they may hold the elements of two k's, and `start`
+    is 0 for the first k and 1 for the second.
     """
 
     @cuda.jit(device=True)
     def multiply(sums, a_part, b_part, start):
         for i in range(rows):
-            for j in range(columns):
+            for j in range(columns):  # one fused multiply-add each: both factors are in registers
                 sums[i * columns + j] += a_part[start * rows + i] * b_part[start * columns + j]
 
     return multiply
@@ -70,10 +70,10 @@ def outer_product(rows: int, columns: int) -> Any:
 
 @cache
 def share_storer(rows: Share, columns: Share, width: int) -> Any:
-    """The device function `store_share(output, sums, alpha, beta, c, top, left)`: alpha sums + beta C, where C exists.
+    """Return the device function `store_share(output, sums, alpha, beta, c, top, left)`: store alpha sums + beta C.
 
-    output, c: (M, N); c may be None, as in `scaled_sum`. top, left: of the thread's first run in C. width: elements
-    that one instruction may move in both, a divisor of N.
+    output, c: (M, N); c may be None, as in `scaled_sum`. top, left: row and column of the thread's first run in C.
+    width: elements per instruction in output and c, a divisor of N.
     """
     row_runs, row_span = rows
     column_runs, column_span = columns
@@ -85,7 +85,7 @@ def share_storer(rows: Share, columns: Share, width: int) -> Any:
         others = cuda.local.array(width, float32)
         for i in range(RUN * row_runs):
             row = top + i // RUN * row_span + i % RUN
-            if row < output.shape[0]:
+            if row < output.shape[0]:  # the last tiles reach past the matrix
                 for j in range(0, RUN * column_runs, width):
                     column = left + j // RUN * column_span + j % RUN
                     if column < output.shape[1]:

@@ -1,7 +1,8 @@
-"""Tiles of A and B on their way from global into shared memory, for the kernels of `normlab.kernels.sgemm`.
+"""Copy tiles of A and B from global into shared memory, for the kernels of `normlab.kernels.sgemm`.
 
-A tile is (down, across) elements of a matrix, dealt to the threads of a block vector by vector along its rows, so that
-neighbouring threads read neighbours. What lies outside of the matrix counts as zeros, which add nothing to a product.
+A tile has (down, across) elements of a matrix. The threads of a block take its vectors in turn along its rows, so
+neighbouring threads read neighbouring vectors. Elements outside of the matrix count as 0, which adds nothing to a
+product.
 """
 
 from functools import cache
@@ -12,7 +13,7 @@ from normlab.engine import cuda, float32, load, load_vector_into, store, store_v
 
 @cuda.jit(device=True)
 def element_or_zero(array, row, column):
-    """array[row, column], float32; 0 outside of the matrix."""
+    """Return array[row, column] as float32, or 0 outside of the matrix."""
     value = float32(0)
     if row < array.shape[0] and column < array.shape[1]:
         value = load(array, (row, column))
@@ -21,14 +22,15 @@ def element_or_zero(array, row, column):
 
 @cache
 def tile_loader(down: int, across: int, threads: int) -> Any:
-    """The device function `load_tile(tile, array, top, left, thread)`: element by element into shared memory.
+    """Return the device function `load_tile(tile, array, top, left, thread)`, which copies element by element.
 
-    tile: shared, (down, across), float32; array: the matrix, of which the tile begins at (top, left).
+    tile: shared, (down, across), float32. array: the matrix, in which the tile begins at (top, left).
     """
     elements = down * across // threads
 
     @cuda.jit(device=True)
     def load_tile(tile, array, top, left, thread):
+        # element v of all threads is one stretch of rows: a warp reads 32 neighbours
         for v in range(elements):
             row = (v * threads + thread) // across
             column = (v * threads + thread) % across
@@ -39,10 +41,10 @@ def tile_loader(down: int, across: int, threads: int) -> Any:
 
 @cache
 def tile_fetcher(down: int, across: int, width: int, threads: int) -> Any:
-    """The device function `fetch(values, array, top, left, thread)`: this thread's vectors of a tile, into registers.
+    """Return the device function `fetch(values, array, top, left, thread)`, which loads a thread's vectors of a tile.
 
-    values: local, (down * across / threads,), float32. array: as in `load_tile`; `width` divides its row length, and
-    its address a vector's bytes.
+    values: local, (down * across / threads,), float32. array: as in `load_tile`; its row length is a multiple of
+    `width`, and its address a multiple of a vector's bytes.
     """
     vectors, vectors_across = down * across // (width * threads), across // width
 
@@ -53,7 +55,7 @@ def tile_fetcher(down: int, across: int, width: int, threads: int) -> Any:
             column = left + (v * threads + thread) % vectors_across * width
             if row < array.shape[0] and column < array.shape[1]:
                 load_vector_into(values, v * width, array, (row, column), width)
-            else:
+            else:  # rows are multiples of `width`: a vector lies inside or outside of the matrix as a whole
                 for q in range(width):
                     values[v * width + q] = float32(0)
 
@@ -62,9 +64,9 @@ def tile_fetcher(down: int, across: int, width: int, threads: int) -> Any:
 
 @cache
 def tile_putter(down: int, across: int, width: int, threads: int) -> Any:
-    """The device function `put(tile, first, values, thread)`: what `fetch` has fetched, into shared memory, in C order.
+    """Return the device function `put(tile, first, values, thread)`, which stores `fetch`'s vectors in C order.
 
-    tile: shared, 1-D, float32; `first`: where in there the tile begins.
+    tile: shared, 1-D, float32. first: the index in it at which the tile begins.
     """
     vectors, vectors_across = down * across // (width * threads), across // width
 
@@ -80,10 +82,10 @@ def tile_putter(down: int, across: int, width: int, threads: int) -> Any:
 
 @cache
 def transposed_putter(down: int, across: int, width: int, threads: int, stride: int) -> Any:
-    """The device function `put(tile, first, values, thread)`, as `tile_putter`'s, but the tile's columns become rows.
+    """Return the device function `put(tile, first, values, thread)`, which stores `fetch`'s vectors transposed.
 
-    stride: elements from one of those to the next, at least `down`. Neighbours along a row of the matrix then lie that
-    far apart: four stores for a vector of four.
+    The tile's columns become rows in shared memory, `stride` >= `down` elements apart. tile, first: as in
+    `tile_putter`.
     """
     vectors, vectors_across = down * across // (width * threads), across // width
 
@@ -92,7 +94,7 @@ def transposed_putter(down: int, across: int, width: int, threads: int, stride: 
         for v in range(vectors):
             row = (v * threads + thread) // vectors_across
             column = (v * threads + thread) % vectors_across * width
-            for q in range(width):
+            for q in range(width):  # neighbours of a row lie `stride` apart: one store per element, not per vector
                 store(tile, first + (column + q) * stride + row, values[v * width + q])
 
     return put

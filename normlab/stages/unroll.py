@@ -1,8 +1,8 @@
-"""A step that is made for k, k + 1, … in straight-line code, where the compiler would unroll no loop as long as that.
+"""Repeat a step for k, k + 1, … in straight-line code, for loops that are too long for the compiler to unroll.
 
-Without it every k of a product's tile, or every vector of a row, pays for a counter, a comparison and an address, and
-no load of the next can be moved before the arithmetic of this one. It takes registers: whoever calls it sees to it that
-there are enough.
+A loop that stays a loop costs a counter, a comparison and an address per step. It also keeps the compiler from moving
+the next step's loads before this step's arithmetic. Straight-line code needs more registers instead; the calling kernel
+must have them.
 """
 
 from functools import cache
@@ -13,12 +13,13 @@ from normlab.engine import cuda
 
 @cache
 def repeated(step: Any, count: int) -> Any:
-    """The device function `steps(k, *rest)`: `step(k, *rest)`, `step(k + 1, *rest)`, …, `count` times.
+    """Return the device function `steps(k, *rest)`, which calls `step(k, *rest)`, `step(k + 1, *rest)`, ….
 
-    It is made of two halves, these of halves in turn, and each k is a constant where the first one is.
+    It calls `step` `count` times. If the first k is a constant, every k is one.
     """
     if count == 1:
         return step
+    # Each function calls two of half the length: the nesting is log2(count) deep, and the compiler inlines all of it.
     half = count // 2
     first_half, second_half = repeated(step, half), repeated(step, count - half)
 

@@ -48,7 +48,7 @@ def statistics(deal, blocks):
 
     @cuda.jit
     def kernel(x, factor, mean, results):
-        board = cuda.shared.array((1, 1, 2, warps), float32)
+        exchange = cuda.shared.array((1, 1, 2, warps), float32)
         n2 = x.shape[1]
         rank = 0
         row = cuda.blockIdx.x
@@ -57,29 +57,29 @@ def statistics(deal, blocks):
             row //= blocks
         warp = cuda.threadIdx.x >> 5
         first = rank * columns + cuda.threadIdx.x * width
-        center = cast(0, board)
+        center = cast(0, exchange)
         if mean is not None:
-            total = cast(0, board)
+            total = cast(0, exchange)
             for v in range(vectors):
                 for k in range(width):
                     if first + v * span + k < n2:
                         total += load(x, (row, first + v * span + k))
             total = warp_sum_butterfly(total)
-            center = total / cast(max(size(n2, rank * warps + warp), 1), board)
-            leave(board, 0, 0, 0, warp, total)
-        squares = cast(0, board)
+            center = total / cast(max(size(n2, rank * warps + warp), 1), exchange)
+            leave(exchange, 0, 0, 0, warp, total)
+        squares = cast(0, exchange)
         for v in range(vectors):
             for k in range(width):
                 if first + v * span + k < n2:
                     deviation = load(x, (row, first + v * span + k)) - center
                     squares += deviation * deviation
-        leave(board, 0, 0, 1, warp, warp_sum_butterfly(squares))
+        leave(exchange, 0, 0, 1, warp, warp_sum_butterfly(squares))
         if blocks > 1:
             cluster_arrive_shared()
             cluster_wait()
         else:
             cuda.syncthreads()
-        center, squares = merge(board, 0, 0, n2, factor, mean)
+        center, squares = merge(exchange, 0, 0, n2, factor, mean)
         results[row, 0, rank, cuda.threadIdx.x] = center
         results[row, 1, rank, cuda.threadIdx.x] = squares
         if blocks > 1:

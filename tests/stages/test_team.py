@@ -39,7 +39,7 @@ def exchange(warps, blocks, turns=3):
     @cuda.jit
     def kernel(values, results):
         """values: (turns, 2, clusters, members); results: (turns, 2, grid, threads)."""
-        board = cuda.shared.array((2, 1, 2, warps), float32)
+        exchange = cuda.shared.array((2, 1, 2, warps), float32)
         parts = cuda.local.array(places, float32)
         warp = cuda.threadIdx.x >> 5
         rank = 0
@@ -50,19 +50,19 @@ def exchange(warps, blocks, turns=3):
         phase = 0
         for turn in range(turns):
             for which in range(2):
-                leave(board, phase, 0, which, warp, values[turn, which, cluster, rank * warps + warp])
+                leave(exchange, phase, 0, which, warp, values[turn, which, cluster, rank * warps + warp])
             if blocks > 1:
                 cluster_arrive_shared()
                 cluster_wait()
             else:
                 cuda.syncthreads()
             for which in range(2):
-                fetch(parts, which * steps, board, phase, 0, which)
+                fetch(parts, which * steps, exchange, phase, 0, which)
             for which in range(2):
                 results[turn, which, cuda.blockIdx.x, cuda.threadIdx.x] = add_up(parts, which * steps)
             phase = 1 - phase
         if blocks > 1:
-            cluster_sync()  # no block ends while others read from its board
+            cluster_sync()  # no block ends while others read from its exchange buffer
 
     return kernel
 

@@ -1,11 +1,11 @@
-"""The columns' sums at the end of the pipelined backward: a block's teams add up theirs, and few blocks theirs.
+"""Add up the columns' sums at the end of the pipelined backward.
 
-    finish    the teams' sums, one after another. Those of a single cluster are the gradient; of several, each has its
-              row of partial sums; gathered, each block leaves them in its shared memory
-    gather    gathered: each block adds up some columns of all blocks, read from their shared memory
+Each block adds up its row groups' partial sums (`finish`). A launch of one cluster has the gradient then; with several
+clusters each writes a row of partial sums, which a second kernel adds up. A launch of one eight-block cluster with rows
+in each block adds up its blocks through distributed shared memory (`gather`): each block reads some columns of all.
 
-The ring has been used when the sums are made, and they lie where it was: first those of all teams but one, then, where
-they are gathered, the block's for either gradient.
+The sums lie in the memory of the pipeline stages, which are no longer used: first the sums of all row groups except
+the first, then, for `gather`, the block's sums for either gradient.
 """
 
 from functools import cache
@@ -16,17 +16,20 @@ from normlab.kernels.backward.kind import Kind
 from normlab.kernels.backward.parameters import readers
 from normlab.kernels.backward.ring import Layout
 
-GATHERED = 8  # blocks: as many as a cluster may have on every GPU that knows clusters
+GATHERED = 8  # blocks: a cluster may have as many on every GPU that has clusters
 
 
 def gathered_at(layout: Layout, number: int) -> int:
-    """Where a block's sums for gradient `number` (0 or 1) lie, in accumulators."""
+    """Return the offset of a block's sums for gradient `number` (0 or 1) in shared memory, in accumulators."""
     return (layout.rows - 1 + number) * layout.deal.columns
 
 
 @cache
 def finisher(layout: Layout, kind: Kind, dtype: Any, divide: bool, gathered: bool, number: int) -> Any:
-    """The device function `finish(…)` for gradient `number`. divide: by gamma, clamped."""
+    """Return the device function `finish(…)`, which adds up the block's sums for gradient `number`.
+
+    divide: divide the sums by the clamped gamma, which the first pass left out. gathered: leave them for `gather`.
+    """
     deal, rows = layout.deal, layout.rows
     elements, columns, span, width, vectors, whole = (
         deal.elements, deal.columns, deal.span, deal.width, deal.vectors, deal.whole,
@@ -36,28 +39,29 @@ def finisher(layout: Layout, kind: Kind, dtype: Any, divide: bool, gathered: boo
     leave_sums = leaver(gathered_at(layout, number), width) if gathered else writer(width, kind.together)
 
     @cuda.jit(device=True)
-    def finish(sums, mine, parameters, weight, eps, gradient, parts, cluster, team, thread, place, first):
+    def finish(sums, mine, parameters, weight, eps, gradient, parts, cluster, team, thread, offset, first):
         totals = cuda.local.array(width, dtype)
         gammas = cuda.local.array(width, dtype)
         if rows > 1 or gathered:
-            cuda.syncthreads()  # what lies there has been read: the ring, or the sums for the other gradient
+            cuda.syncthreads()  # all threads have read this memory: pipeline stages, or the other gradient's sums
         if rows > 1:
             if team > 0:
                 for k in range(elements):
                     sums[(team - 1) * columns + k * threads + thread] = mine[k]
-            cuda.syncthreads()  # all teams' sums are in shared memory before the first team adds them up
+            cuda.syncthreads()  # all row groups' sums are in shared memory before the first one adds them up
         if team == 0:
-            # A small loop, however many teams there are. Inside of the loop over vectors it was too much to be unrolled
-            # with that: mine[v * width + k] lay in local memory from the first row on (192 bytes of a thread at 384
-            # bfloat16), or all its loads came first (255 registers at 768, which takes 142).
+            # A loop of its own. Inside the loop over vectors it kept the compiler from unrolling that: `mine` lay in
+            # local memory from the first row on (192 bytes per thread at n2 = 384 in bfloat16), or all loads came
+            # first (255 registers at n2 = 768, which now takes 142).
             for other in range(rows - 1):
                 for k in range(elements):
                     mine[k] += sums[other * columns + k * threads + thread]
+            # Round once and store, vector by vector.
             for v in range(vectors):
                 column = first + v * span
                 if whole or column < gradient.shape[0]:
                     if divide:
-                        load_clamped(gammas, parameters, v, place, weight, eps)
+                        load_clamped(gammas, parameters, v, offset, weight, eps)
                     for k in range(width):
                         totals[k] = mine[v * width + k] / gammas[k] if divide else mine[v * width + k]
                     leave_sums(totals, sums, gradient, parts, cluster, column)
@@ -67,7 +71,7 @@ def finisher(layout: Layout, kind: Kind, dtype: Any, divide: bool, gathered: boo
 
 @cache
 def leaver(start: int, width: int) -> Any:
-    """The device function `leave_sums(…)`: a vector of a block's sums, for all blocks of the cluster to read."""
+    """Return the device function `leave_sums(…)`: store a vector of the block's sums where other blocks read them."""
 
     @cuda.jit(device=True)
     def leave_sums(totals, sums, gradient, parts, cluster, column):
@@ -78,13 +82,16 @@ def leaver(start: int, width: int) -> Any:
 
 @cache
 def writer(width: int, together: int) -> Any:
-    """The device function `write_sums(…)`: a vector of a cluster's sums into its row of `parts`, or as the gradient."""
+    """Return the device function `write_sums(…)`, which stores a vector of a cluster's sums.
+
+    They go to the cluster's row of partial sums, `parts`, or are the gradient if there is one cluster.
+    """
 
     @cuda.jit(device=True)
     def write_sums(totals, sums, gradient, parts, cluster, column):
         if parts.shape[0] > 1:
             store_vector_from(parts, (cluster, column), totals, 0, width)
-        else:
+        else:  # the gradient may allow narrower stores than the rows: `together` elements
             for k in range(0, width, together):
                 store_vector_from(gradient, column + k, totals, k, together)
 
@@ -93,7 +100,7 @@ def writer(width: int, together: int) -> Any:
 
 @cache
 def gatherer(layout: Layout, dtype: Any, number: int) -> Any:
-    """The device function `gather(sums, gradient)`: this block's columns of a gradient, of all blocks' sums in turn."""
+    """Return the device function `gather(sums, gradient)`: add up this block's columns over all blocks, and store."""
     threads, start = layout.threads, gathered_at(layout, number)
 
     @cuda.jit(device=True)
@@ -101,8 +108,9 @@ def gatherer(layout: Layout, dtype: Any, number: int) -> Any:
         values = cuda.local.array(GATHERED, dtype)
         column = cuda.blockIdx.x * threads + cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
         while column < gradient.shape[0]:
-            for rank in range(GATHERED):  # all on their way before the first is added
+            for rank in range(GATHERED):  # all eight loads are in flight before the first addition waits
                 values[rank] = load_from_block(sums, start + column, rank)
+            # blocks are added in the order of their rank: the same bits whichever block adds
             total = values[0]
             for rank in range(1, GATHERED):
                 total += values[rank]

@@ -1,12 +1,12 @@
-"""Gamma and beta in shared memory: brought there once by a block of the pipelined backward, read with every row.
+"""Keep gamma and beta in shared memory: each block of the pipelined backward loads them once and reads them per row.
 
-    widened    in float32, so that no pass has to widen them again; recomputing, gamma clamped and 1 / gamma beside it
-    narrow     16 bits, as they are: widened, clamped and inverted where they are used
+    widened    float32, so that no pass has to widen them; when recomputing, clamped gamma and 1 / gamma beside it
+    narrow     the 16 bits of the parameter: each pass widens, clamps and inverts them
 
-Both passes of a recomputing LayerNorm take 8 bytes of y and dy a column from shared memory, and widened 20 of the
-parameters, for which long rows wait. Narrow these are 8, and the instructions that widen and invert cost less than the
-wait (n2 = 65536, bfloat16: 0.83 of a copy for 0.76). Where nothing waits, as in rows of one warp, they cost what they
-cost (768: 0.93 for 0.94).
+Both passes of a recomputing LayerNorm together read 8 bytes of y and dy per column from shared memory. Widened
+parameters add 20 bytes and long rows wait for them; narrow ones add 8 bytes, and their instructions cost less than the
+wait: 0.83 of a copy instead of 0.76 at n2 = 65536 in bfloat16 on an H200. Rows of one warp do not wait for shared
+memory and lose a little: 0.93 instead of 0.94 at n2 = 768.
 """
 
 from typing import Any
@@ -18,13 +18,12 @@ from normlab.kernels.backward.ring import Layout
 
 
 def keepers(layout: Layout, kind: Kind, dtype: Any) -> tuple[Any, Any]:
-    """The device functions that bring a thread's share of the parameters into shared memory; the first team's threads
-    do it for all.
+    """Return the two device functions with which the first row group loads the parameters for its block.
 
-        fetch_parameters(parameters, weight, bias, team, place, first, n2)               before the first rows
-        keep_parameters(parameters, weight, bias, eps, team, place, first, n2) -> rare   after these are on their way
+        fetch_parameters(parameters, weight, bias, team, offset, first, n2)               before the first rows' copies
+        keep_parameters(parameters, weight, bias, eps, team, offset, first, n2) -> rare   after these have been started
 
-    rare: has one of the thread's gammas been clamped, or must it be inverted with care?
+    rare: True if one of the thread's gammas was clamped, or needs a division instead of the fast reciprocal.
     """
     if kind.narrow:
         return narrow.fetcher(layout, kind), narrow.keeper(layout, kind, dtype)
@@ -32,11 +31,11 @@ def keepers(layout: Layout, kind: Kind, dtype: Any) -> tuple[Any, Any]:
 
 
 def readers(layout: Layout, kind: Kind) -> tuple[Any, Any, Any, Any]:
-    """The device functions that read a thread's vector v of the parameters, in float32.
+    """Return the device functions that load a thread's vector v of the parameters as float32.
 
-    load_gammas(gammas, parameters, v, place, weight)    narrow, as they are; widened and recomputing, clamped
-    load_clamped(gammas, parameters, v, place, weight, eps)
-    load_inverses(gammas, inverses, parameters, v, place, weight, eps, rare)    clamped ones, and 1 over these
-    load_betas(betas, parameters, v, place, bias)
+    load_gammas(gammas, parameters, v, offset, weight)    not clamped if narrow; clamped if widened and recomputing
+    load_clamped(gammas, parameters, v, offset, weight, eps)
+    load_inverses(gammas, inverses, parameters, v, offset, weight, eps, rare)    clamped gammas and 1 / gamma
+    load_betas(betas, parameters, v, offset, bias)
     """
     return (narrow.readers if kind.narrow else wide.readers)(layout, kind)

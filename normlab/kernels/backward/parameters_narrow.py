@@ -1,4 +1,4 @@
-"""Parameters in shared memory as they are, in 16 bits: `parameters` says why."""
+"""Keep the parameters in shared memory in their own 16 bits; `parameters` says why."""
 
 from functools import cache
 from typing import Any
@@ -17,47 +17,49 @@ from normlab.kernels.backward.kind import NARROW_BYTES, Kind
 from normlab.kernels.backward.ring import ACCUMULATOR_BYTES, Layout
 from normlab.stages.recompute import clamp_by_magnitude
 
-LEAST, MOST = 2.0**-126, 2.0**126  # normal, and so are their reciprocals
+LEAST, MOST = 2.0**-126, 2.0**126  # between these, a float32 and its reciprocal are normal numbers
 
 
-def places(layout: Layout, kind: Kind) -> tuple[int, int]:
-    """Where gamma and beta begin in the block's shared memory, in elements."""
+def offsets(layout: Layout, kind: Kind) -> tuple[int, int]:
+    """Return the offsets of gamma and beta in the block's shared memory, in elements of a parameter."""
     start = layout.parameters_at * ACCUMULATOR_BYTES // NARROW_BYTES
     return start, start + kind.weighted * layout.deal.columns
 
 
 @cache
 def fetcher(layout: Layout, kind: Kind) -> Any:
-    """`fetch_parameters`: by asynchronous copies, a group of their own."""
+    """Return `fetch_parameters`, which starts asynchronous copies as a group of their own."""
     deal = layout.deal
-    gamma_at, beta_at = places(layout, kind)
+    gamma_at, beta_at = offsets(layout, kind)
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     memory_efficient = kind.memory_efficient
 
     @cuda.jit(device=True)
-    def fetch_parameters(parameters, weight, bias, team, place, first, n2):
-        if team == 0:
+    def fetch_parameters(parameters, weight, bias, team, offset, first, n2):
+        if team == 0:  # once per block: all rows have the same parameters
             for v in range(vectors):
                 column = first + v * span
                 if whole or column < n2:
                     if weight is not None:
-                        copy_async(parameters, gamma_at + v * span + place, weight, column, width)
+                        copy_async(parameters, gamma_at + v * span + offset, weight, column, width)
                     if memory_efficient and bias is not None:
-                        copy_async(parameters, beta_at + v * span + place, bias, column, width)
-        commit_copies()
+                        copy_async(parameters, beta_at + v * span + offset, bias, column, width)
+        commit_copies()  # the other row groups' group is empty: all wait for the same number of groups
 
     return fetch_parameters
 
 
 @cache
 def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
-    """`keep_parameters`: they have come when it returns, but for other teams."""
+    """Return `keep_parameters`, which waits until this thread's copies have arrived and looks for rare gammas."""
     deal, fetched = layout.deal, layout.fetched
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     memory_efficient = kind.memory_efficient
 
     @cuda.jit(device=True)
-    def keep_parameters(parameters, weight, bias, eps, team, place, first, n2):
+    def keep_parameters(parameters, weight, bias, eps, team, offset, first, n2):
+        # Ask once per kernel, not per row, whether any gamma needs the slow reciprocal: a gamma that is clamped, or
+        # whose reciprocal is not normal.
         gammas = cuda.local.array(width, dtype)
         rare = False
         if memory_efficient and weight is not None:
@@ -67,7 +69,7 @@ def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
                     for k in range(width):
                         kept = clamp_by_magnitude(gammas[k], eps)
                         rare = rare or kept != gammas[k] or not LEAST <= abs(kept) <= MOST
-        wait_copies(fetched)
+        wait_copies(fetched)  # the rows' copies, which were started later, may still be in flight
         return rare
 
     return keep_parameters
@@ -75,32 +77,32 @@ def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
 
 @cache
 def readers(layout: Layout, kind: Kind) -> tuple[Any, Any, Any, Any]:
-    """The readers of parameters in 16 bits."""
+    """Return the device functions that load parameters of 16 bits."""
     span, width = layout.deal.span, layout.deal.width
-    gamma_at, beta_at = places(layout, kind)
+    gamma_at, beta_at = offsets(layout, kind)
 
     @cuda.jit(device=True)
-    def load_gammas(gammas, parameters, v, place, weight):
-        load_bits_into(gammas, 0, parameters, gamma_at + v * span + place, width, weight)
+    def load_gammas(gammas, parameters, v, offset, weight):
+        load_bits_into(gammas, 0, parameters, gamma_at + v * span + offset, width, weight)
 
     @cuda.jit(device=True)
-    def load_betas(betas, parameters, v, place, bias):
-        load_bits_into(betas, 0, parameters, beta_at + v * span + place, width, bias)
+    def load_betas(betas, parameters, v, offset, bias):
+        load_bits_into(betas, 0, parameters, beta_at + v * span + offset, width, bias)
 
     @cuda.jit(device=True)
-    def load_clamped(gammas, parameters, v, place, weight, eps):
-        load_gammas(gammas, parameters, v, place, weight)
+    def load_clamped(gammas, parameters, v, offset, weight, eps):
+        load_gammas(gammas, parameters, v, offset, weight)
         for k in range(width):
             gammas[k] = clamp_by_magnitude(gammas[k], eps)
 
     @cuda.jit(device=True)
-    def load_inverses(gammas, inverses, parameters, v, place, weight, eps, rare):
-        if rare:
-            load_clamped(gammas, parameters, v, place, weight, eps)
+    def load_inverses(gammas, inverses, parameters, v, offset, weight, eps, rare):
+        if rare:  # decided once per thread, for all of its columns and rows
+            load_clamped(gammas, parameters, v, offset, weight, eps)
             for k in range(width):
                 inverses[k] = reciprocal(gammas[k])
         else:
-            load_gammas(gammas, parameters, v, place, weight)
+            load_gammas(gammas, parameters, v, offset, weight)
             for k in range(width):
                 inverses[k] = reciprocal_of_normal(gammas[k])
 

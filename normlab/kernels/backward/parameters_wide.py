@@ -1,4 +1,4 @@
-"""Parameters in shared memory in float32, and 1 / gamma beside them: `parameters` says why."""
+"""Keep the parameters in shared memory in float32, with 1 / gamma beside them; `parameters` says why."""
 
 from functools import cache
 from typing import Any
@@ -9,80 +9,82 @@ from normlab.kernels.backward.ring import Layout
 from normlab.stages.recompute import clamp_by_magnitude
 
 
-def places(layout: Layout, kind: Kind) -> tuple[int, int, int]:
-    """Where gamma, 1 / gamma and beta begin in the block's shared memory, in accumulators."""
+def offsets(layout: Layout, kind: Kind) -> tuple[int, int, int]:
+    """Return the offsets of gamma, 1 / gamma and beta in the block's shared memory, in accumulators."""
     start, columns = layout.parameters_at, kind.weighted * layout.deal.columns
     return start, start + columns, start + 2 * columns
 
 
 @cuda.jit(device=True)
-def fetch_nothing(parameters, weight, bias, team, place, first, n2):
-    """`fetch_parameters`: they go through registers, to be widened, once the first rows are on their way."""
+def fetch_nothing(parameters, weight, bias, team, offset, first, n2):
+    """Do nothing, as `fetch_parameters`: `keep_parameters` loads and widens them while the first rows are in flight."""
 
 
 @cache
 def placer(layout: Layout) -> Any:
-    """The device function `lie(start, v, number, place)`: where 16 bytes of the thread's vector v of parameters lie.
+    """Return the device function `lie(start, v, number, offset)`: the offset of 16 bytes of the thread's vector v.
 
-    Sixteen bytes are all that a lane moves at once without a bank conflict, and only if the lanes' sixteen bytes follow
-    each other: of a vector of eight accumulators, all threads' first halves come first, and then all second halves.
+    A lane moves at most 16 bytes at once, without bank conflicts only if the lanes' 16 bytes are adjacent. A vector of
+    eight accumulators therefore has two parts: the first halves of all threads come first, then the second halves.
     """
     _, parts, plane = layout.parameter_parts
     span = layout.deal.span
 
     @cuda.jit(device=True)
-    def lie(start, v, number, place):
-        return start + v * span + number * plane + (place >> (parts - 1))
+    def lie(start, v, number, offset):
+        # offset: the thread's first column; with two parts, half as many accumulators lie before it in a plane
+        return start + v * span + number * plane + (offset >> (parts - 1))
 
     return lie
 
 
 @cache
 def loader(layout: Layout) -> Any:
-    """The device function `load_parameters(target, parameters, start, v, place)`: those of the thread's vector v."""
+    """Return the device function `load_parameters(target, parameters, start, v, offset)`: load a thread's vector v."""
     part, parts, _ = layout.parameter_parts
     lie = placer(layout)
 
     @cuda.jit(device=True)
-    def load_parameters(target, parameters, start, v, place):
+    def load_parameters(target, parameters, start, v, offset):
         for number in range(parts):
-            load_vector_into(target, number * part, parameters, lie(start, v, number, place), part)
+            load_vector_into(target, number * part, parameters, lie(start, v, number, offset), part)
 
     return load_parameters
 
 
 @cache
 def storer(layout: Layout) -> Any:
-    """The device function `store_parameters(parameters, start, v, place, source, at)`: source[at], … of vector v."""
+    """Return the device function `store_parameters(parameters, start, v, offset, source, at)`.
+
+    It stores source[at], … as the thread's vector v.
+    """
     part, parts, _ = layout.parameter_parts
     lie = placer(layout)
 
     @cuda.jit(device=True)
-    def store_parameters(parameters, start, v, place, source, at):
+    def store_parameters(parameters, start, v, offset, source, at):
         for number in range(parts):
-            store_vector_from(parameters, lie(start, v, number, place), source, at + number * part, part)
+            store_vector_from(parameters, lie(start, v, number, offset), source, at + number * part, part)
 
     return store_parameters
 
 
 @cache
 def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
-    """`keep_parameters`, which rounds 1 / gamma once, correctly.
-
-    All loads come before the first store, which the compiler moves none of them across: one after another, 32 loads
-    took longer than a row.
-    """
+    """Return `keep_parameters`, which widens, clamps and inverts the parameters; 1 / gamma is correctly rounded."""
     deal, together = layout.deal, kind.together
-    gamma_at, inverse_at, beta_at = places(layout, kind)
+    gamma_at, inverse_at, beta_at = offsets(layout, kind)
     vectors, width, span, whole, elements = deal.vectors, deal.width, deal.span, deal.whole, deal.elements
     store_parameters = storer(layout)
     memory_efficient = kind.memory_efficient
 
     @cuda.jit(device=True)
-    def keep_parameters(parameters, weight, bias, eps, team, place, first, n2):
+    def keep_parameters(parameters, weight, bias, eps, team, offset, first, n2):
         gammas = cuda.local.array(elements, dtype)
         inverses = cuda.local.array(width, dtype)
         betas = cuda.local.array(elements, dtype)
+        # All loads before the first store, because the compiler moves no load across a store: one after another, 32
+        # loads took longer than a row.
         for v in range(vectors):
             if whole or first + v * span < n2:
                 for k in range(0, width, together):
@@ -90,6 +92,7 @@ def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
                         load_vector_into(gammas, v * width + k, weight, first + v * span + k, together)
                     if memory_efficient and bias is not None:
                         load_vector_into(betas, v * width + k, bias, first + v * span + k, together)
+        # Every row group computes `rare` for its own threads; the first one stores the parameters for all.
         rare = False
         for v in range(vectors):
             if whole or first + v * span < n2:
@@ -101,11 +104,11 @@ def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
                         gammas[v * width + k] = kept
                         inverses[k] = cast(1, parameters) / kept
                     if team == 0:
-                        store_parameters(parameters, inverse_at, v, place, inverses, 0)
+                        store_parameters(parameters, inverse_at, v, offset, inverses, 0)
                 if weight is not None and team == 0:
-                    store_parameters(parameters, gamma_at, v, place, gammas, v * width)
+                    store_parameters(parameters, gamma_at, v, offset, gammas, v * width)
                 if memory_efficient and bias is not None and team == 0:
-                    store_parameters(parameters, beta_at, v, place, betas, v * width)
+                    store_parameters(parameters, beta_at, v, offset, betas, v * width)
         return rare
 
     return keep_parameters
@@ -113,25 +116,25 @@ def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
 
 @cache
 def readers(layout: Layout, kind: Kind) -> tuple[Any, Any, Any, Any]:
-    """The readers of parameters in float32."""
-    gamma_at, inverse_at, beta_at = places(layout, kind)
+    """Return the device functions that load parameters of float32."""
+    gamma_at, inverse_at, beta_at = offsets(layout, kind)
     load_parameters = loader(layout)
 
     @cuda.jit(device=True)
-    def load_gammas(gammas, parameters, v, place, weight):
-        load_parameters(gammas, parameters, gamma_at, v, place)
+    def load_gammas(gammas, parameters, v, offset, weight):
+        load_parameters(gammas, parameters, gamma_at, v, offset)
 
     @cuda.jit(device=True)
-    def load_betas(betas, parameters, v, place, bias):
-        load_parameters(betas, parameters, beta_at, v, place)
+    def load_betas(betas, parameters, v, offset, bias):
+        load_parameters(betas, parameters, beta_at, v, offset)
 
     @cuda.jit(device=True)
-    def load_clamped(gammas, parameters, v, place, weight, eps):
-        load_parameters(gammas, parameters, gamma_at, v, place)
+    def load_clamped(gammas, parameters, v, offset, weight, eps):
+        load_parameters(gammas, parameters, gamma_at, v, offset)
 
     @cuda.jit(device=True)
-    def load_inverses(gammas, inverses, parameters, v, place, weight, eps, rare):
-        load_parameters(gammas, parameters, gamma_at, v, place)
-        load_parameters(inverses, parameters, inverse_at, v, place)
+    def load_inverses(gammas, inverses, parameters, v, offset, weight, eps, rare):
+        load_parameters(gammas, parameters, gamma_at, v, offset)
+        load_parameters(inverses, parameters, inverse_at, v, offset)
 
     return load_gammas, load_clamped, load_inverses, load_betas

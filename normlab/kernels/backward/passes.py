@@ -1,10 +1,10 @@
-"""The two passes over a row of the pipelined backward, and the fetching of a later one, for one thread's share.
+"""Do one thread's share of the pipelined backward: fetch a row, and make the two passes over it.
 
-    first pass    adds dy x̂ and dy to the columns' sums in registers, and g x̂ and g to the row's
+    first pass    adds dy x̂ and dy to the columns' sums in registers, and g x̂ and g to the row's sums
     second pass   grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar, once the row's sums are known
 
-Both read the row from shared memory, where `fetch` has had it copied: in between it takes no registers. Every thread
-reads what it fetched itself, so that waiting for its own copies is enough.
+Both passes read the row from shared memory, so it takes no registers in between. Every thread reads only the elements
+that it fetched itself: it waits for its own copies and needs no barrier.
 """
 
 from functools import cache
@@ -16,14 +16,15 @@ from normlab.kernels.backward.parameters import readers
 from normlab.kernels.backward.ring import Layout
 from normlab.stages.unroll import repeated
 
-MOST_UNROLLED = 384  # threads a block, which leave each the registers for all of its vectors; more leave them for two
+MOST_UNROLLED = 384  # threads per block up to which registers allow unrolling all vectors; above it, two
 
 
 @cache
 def fetcher(layout: Layout) -> Any:
-    """The device function `fetch(saved_ring, grad_ring, saved, grad_output, row, at, first)`: start a row's copies.
+    """Return the device function `fetch(saved_ring, grad_ring, saved, grad_output, row, at, first)`.
 
-    at: where the thread's share lies in the stage. first: its first column.
+    It starts the copies of the thread's share of a row. at: the share's offset in the pipeline stages. first: its first
+    column.
     """
     deal, grads_at = layout.deal, layout.grads_at
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
@@ -41,7 +42,7 @@ def fetcher(layout: Layout) -> Any:
 
 @cache
 def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
-    """The device function `pass_1(…) -> (sum of g x̂, sum of g)` over the thread's share of a row."""
+    """Return the device function `pass_1(…) -> (sum of g x̂, sum of g)` over the thread's share of a row."""
     deal, grads_at = layout.deal, layout.grads_at
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     load_gammas, _, _, load_betas = readers(layout, kind)
@@ -50,7 +51,7 @@ def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
     @cuda.jit(device=True)
     def pass_1(
         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-        at, place, first, center, scale, rare, sums_weight, sums_bias,
+        at, offset, first, center, scale, rare, sums_weight, sums_bias,
     ):  # fmt: skip
         values = cuda.local.array(width, dtype)
         grads = cuda.local.array(width, dtype)
@@ -58,18 +59,19 @@ def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
         betas = cuda.local.array(width, dtype)
         sum_gx = cast(0, values)
         sum_g = cast(0, values)
+        # Vector by vector: only the columns' sums stay in registers from row to row.
         for v in range(vectors):
             if whole or first + v * span < saved.shape[1]:
                 load_bits_into(values, 0, saved_ring, at + v * span, width, saved)
                 load_bits_into(grads, 0, grad_ring, grads_at + at + v * span, width, grad_output)
                 if weight is not None and not (memory_efficient and rms):
-                    load_gammas(gammas, parameters, v, place, weight)
+                    load_gammas(gammas, parameters, v, offset, weight)
                 if memory_efficient and bias is not None:
-                    load_betas(betas, parameters, v, place, bias)
+                    load_betas(betas, parameters, v, offset, bias)
                 for k in range(width):
                     grad = grads[k]
                     value = values[k]
-                    if memory_efficient:  # value = gamma x̂; the sum for grad_weight is divided by gamma in the end
+                    if memory_efficient:  # value = gamma x̂; `columns.finish` divides the sums for grad_weight by gamma
                         if bias is not None:
                             value -= betas[k]
                         product = grad * value
@@ -93,11 +95,13 @@ def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
                         else:
                             sum_g += grad
         if not memory_efficient:
-            sum_gx *= scale
-        elif weighted and not rms and not narrow and rare:  # mean(g) wants gamma as it is: once more, out of the way
+            sum_gx *= scale  # once per row: the products above are with x - mean
+        elif weighted and not rms and not narrow and rare:
+            # mean(g) needs the gamma that was not clamped, which is only in global memory. A while loop, because the
+            # compiler would unroll a for loop and give it the registers of all other phases.
             sum_g = cast(0, values)
             v = 0
-            while v < vectors and first + v * span < saved.shape[1]:  # in straight lines it takes all others' registers
+            while v < vectors and first + v * span < saved.shape[1]:
                 load_bits_into(grads, 0, grad_ring, grads_at + at + v * span, width, grad_output)
                 for k in range(width):
                     sum_g += grads[k] * load(weight, first + v * span + k)
@@ -109,9 +113,9 @@ def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
 
 @cache
 def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
-    """The device function `pass_2(…)`: grad_input of the thread's share of a row, whose means are known.
+    """Return the device function `pass_2(…)`, which stores grad_input of the thread's share of a row.
 
-    grad_input = g invvar - (x̂ steepness + offset)        steepness = mean(g x̂) invvar, offset = mean(g) invvar
+    grad_input = g invvar - (x̂ steepness + shift)        steepness = mean(g x̂) invvar, shift = mean(g) invvar
     """
     deal, grads_at = layout.deal, layout.grads_at
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
@@ -121,7 +125,7 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
     @cuda.jit(device=True)
     def one_vector(
         v, saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-        at, place, first, center, scale, steepness, offset, grad_input, row, eps, rare,
+        at, offset, first, center, scale, steepness, shift, grad_input, row, eps, rare,
     ):  # fmt: skip
         values = cuda.local.array(width, dtype)
         grads = cuda.local.array(width, dtype)
@@ -133,11 +137,11 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
             load_bits_into(grads, 0, grad_ring, grads_at + at + v * span, width, grad_output)
             if weight is not None:
                 if memory_efficient:
-                    load_inverses(gammas, inverses, parameters, v, place, weight, eps, rare)
+                    load_inverses(gammas, inverses, parameters, v, offset, weight, eps, rare)
                 else:
-                    load_gammas(gammas, parameters, v, place, weight)
+                    load_gammas(gammas, parameters, v, offset, weight)
             if memory_efficient and bias is not None:
-                load_betas(betas, parameters, v, place, bias)
+                load_betas(betas, parameters, v, offset, bias)
             for k in range(width):
                 value = values[k]
                 if mean is not None:
@@ -151,11 +155,11 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
                     gradient *= gammas[k]
                 away = value * steepness
                 if not rms:
-                    away += offset
+                    away += shift
                 grads[k] = gradient * scale - away
             store_vector_from(grad_input, (row, first + v * span), grads, 0, width)
 
-    # 16-bit rows take a fifth fewer instructions unrolled: 689 where a loop takes 788, at n2 = 4096.
+    # Unrolling saves 16-bit rows an eighth of the instructions: 689 instead of 788 at n2 = 4096.
     at_once = 1
     if layout.saved_bytes == 2:
         at_once = deal.vectors if layout.threads <= MOST_UNROLLED else 2 - deal.vectors % 2
@@ -164,16 +168,17 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
     @cuda.jit(device=True)
     def pass_2(
         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-        at, place, first, center, scale, mean_gx, mean_g, grad_input, row, eps, rare,
+        at, offset, first, center, scale, mean_gx, mean_g, grad_input, row, eps, rare,
     ):  # fmt: skip
+        # grad_input = g invvar - (x̂ steepness + shift): two fused operations per element
         steepness = mean_gx * scale
         if not memory_efficient:  # x̂ is (x - mean) invvar
             steepness *= scale
-        offset = mean_g * scale
+        shift = mean_g * scale
         for v in range(0, vectors, at_once):
             several_vectors(
                 v, saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-                at, place, first, center, scale, steepness, offset, grad_input, row, eps, rare,
+                at, offset, first, center, scale, steepness, shift, grad_input, row, eps, rare,
             )  # fmt: skip
 
     return pass_2

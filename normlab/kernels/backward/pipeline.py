@@ -1,8 +1,8 @@
-"""The pipelined backward kernel, built for a layout and a kind; `step_3_pipelined` says what it does and why.
+"""Build the pipelined backward kernel for a layout and a kind; `step_3_pipelined` says what it does and why.
 
-From the first row to the last, a team of one block waits for itself alone, at the barrier of its own number: ring and
-board have places for each team. The whole block meets before, for the parameters, and behind, for the columns' sums
-(`columns`).
+A row group ("team" in the code) is the threads that share a row. Each row group of a block has its own pipeline stages,
+its own part of the exchange buffer and a barrier of its own, so row groups do not wait for each other. The whole block
+meets only before the first row, for the parameters, and after the last one, for the columns' sums (`columns`).
 """
 
 from functools import cache
@@ -33,8 +33,10 @@ from normlab.stages.warp import lanes_sum
 
 @cache
 def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart: bool = False) -> Any:
-    """The kernel; dtype: the accumulator's. gathered: all blocks are one cluster, which leaves no partial sums. apart:
-    of two clusters with the same rows, one makes grad_input, the other one the parameters' gradients.
+    """Return the kernel for an accumulator dtype, a layout and a kind.
+
+    gathered: all blocks are one cluster, which adds up its columns' sums itself and writes no partial sums.
+    apart: two clusters read the same rows; one makes grad_input, the other one the parameters' gradients.
     """
     deal, rows, blocks, stages, lag, saved_bytes, grad_bytes = layout
     rms, memory_efficient, weighted, biased, narrow, *_ = kind
@@ -44,8 +46,8 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
     parameter_bits = BITS[NARROW_BYTES] if narrow else dtype
     in_flight, fetched = stages - 1 - lag, layout.fetched
     turns, fetch_sums, add_up = collector(warps, blocks)
-    collected = 2 * turns  # of both sums
-    alone = warps * blocks == 1  # a warp has its row to itself, or rows
+    collected = 2 * turns  # partial sums of both sums
+    alone = warps * blocks == 1  # one warp has the whole row, or several rows: no exchange
     sum_of_lanes = lanes_sum(deal.lanes)
     (fetch_parameters, keep_parameters), fetch = keepers(layout, kind, dtype), fetcher(layout)
     pass_1, pass_2 = first_pass(layout, kind, dtype), second_pass(layout, kind, dtype)
@@ -55,17 +57,20 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
 
     @cuda.jit(device=True)
     def means(parts, lacking, mean_factor):
+        """Return the row's mean(g x̂) and mean(g); lacking: the exact mode's correction of the first sum."""
         mean_gx = (add_up(parts, 0) + lacking) * mean_factor
         if rms:
             return mean_gx, cast(0, parts)
         return mean_gx, add_up(parts, turns) * mean_factor
 
     @cuda.jit(device=True)
-    def for_rows():  # asked where it matters, so that no register holds the answer
+    def for_rows():  # a function, called at each use, so that no register holds the answer meanwhile
+        """Return True if this block makes grad_input."""
         return not apart or cuda.blockIdx.x < blocks
 
     @cuda.jit(device=True)
     def for_columns():
+        """Return True if this block makes the parameters' gradients."""
         return not apart or cuda.blockIdx.x >= blocks
 
     @cuda.jit(launch_bounds=(layout.threads, 1))
@@ -73,7 +78,8 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
         grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, row_sums,
         grad_input, grad_weight, grad_bias, part_weight, part_bias,
     ):  # fmt: skip
-        board = cuda.shared.array((2, rows, 2, warps), dtype)
+        # Prologue: empty sums, and which columns of which rows this thread has.
+        exchange = cuda.shared.array((2, rows, 2, warps), dtype)  # two phases: see `stages.team`
         saved_ring = cuda.shared.array(0, saved_bits, alignment=16)
         grad_ring = cuda.shared.array(0, grad_bits, alignment=16)
         parameters = cuda.shared.array(0, parameter_bits, alignment=16)
@@ -81,114 +87,124 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
         sums_weight = cuda.local.array(weight_sums, dtype)
         sums_bias = cuda.local.array(bias_sums, dtype)
         for k in range(weight_sums):
-            sums_weight[k] = cast(0, board)
+            sums_weight[k] = cast(0, exchange)
         for k in range(bias_sums):
-            sums_bias[k] = cast(0, board)
+            sums_bias[k] = cast(0, exchange)
         for k in range(collected):
-            parts[k] = cast(0, board)
+            parts[k] = cast(0, exchange)
         n1, n2 = saved.shape
         thread = cuda.threadIdx.x
         team = cuda.threadIdx.y
         warp = thread >> 5
-        start = 0  # of the columns of this block
+        start = 0  # the first column of this block's slice
         cluster = cuda.blockIdx.x
         clusters = cuda.gridDim.x
         if blocks > 1:
             start = cluster_rank() * columns
             cluster //= blocks
             clusters //= blocks
-        if apart:
+        if apart:  # both clusters read all rows
             cluster = 0
             clusters = 1
-        place = thread * width
-        first = start + place
+        offset = thread * width
+        first = start + offset
         stride = clusters * rows
 
+        # Fetch the first rows and the parameters. `top` is the block's first row, the same for all its row groups.
         top = cluster * rows
         row = top + team
-        fetch_parameters(parameters, weight, bias, team, place, first, n2)
+        fetch_parameters(parameters, weight, bias, team, offset, first, n2)
         for slot in range(fetched):
             ahead = row + slot * stride
             if ahead < n1:
-                fetch(saved_ring, grad_ring, saved, grad_output, ahead, (slot * rows + team) * columns + place, first)
+                fetch(saved_ring, grad_ring, saved, grad_output, ahead, (slot * rows + team) * columns + offset, first)
             commit_copies()
-        center = cast(0, board)
-        scale = cast(0, board)
+        center = cast(0, exchange)
+        scale = cast(0, exchange)
         if row < n1:
             scale = load(invvar, row)
             if mean is not None:
                 center = load(mean, row)
-        rare = keep_parameters(parameters, weight, bias, eps, team, place, first, n2)
-        cuda.syncthreads()  # the parameters are in shared memory before other teams read them
+        rare = keep_parameters(parameters, weight, bias, eps, team, offset, first, n2)
+        cuda.syncthreads()  # the parameters are in shared memory before other row groups read them
 
+        # Each turn: first pass over a row, exchange, second pass. With a lag of 1 the second pass is over the previous
+        # row: the exchange has a whole pass of time, and the previous row stays in its pipeline stage meanwhile.
         slot = 0
         phase = 0
-        last_row, last_at, last_center, last_scale = n1, 0, center, scale  # with a lag: the row of the second pass
-        sum_gx = cast(0, board)
-        sum_g = cast(0, board)
+        last_row, last_at, last_center, last_scale = n1, 0, center, scale  # with a lag, the second pass's row
+        sum_gx = cast(0, exchange)
+        sum_g = cast(0, exchange)
         while top < n1 + lag * stride:
-            at = (slot * rows + team) * columns + place
-            if lag == 0:  # the stage of the row before is free
+            at = (slot * rows + team) * columns + offset
+            if lag == 0:  # fetch ahead: the stage of the previous row is free
                 free = stages - 1 if slot == 0 else slot - 1
                 ahead = row + fetched * stride
                 if ahead < n1:
                     fetch(
-                        saved_ring, grad_ring, saved, grad_output, ahead, (free * rows + team) * columns + place, first
+                        saved_ring, grad_ring, saved, grad_output, ahead, (free * rows + team) * columns + offset, first
                     )
                 commit_copies()
             elif alone:
                 parts[0], parts[turns] = sum_gx, sum_g
-            elif last_row < n1:  # in the first turn, nobody has left sums yet
-                fetch_sums(parts, 0, board, phase, team, 0)
+            elif last_row < n1:  # not in the first turn, before which no sums were written
+                fetch_sums(parts, 0, exchange, phase, team, 0)
                 if not rms:
-                    fetch_sums(parts, turns, board, phase, team, 1)
-            next_center = cast(0, board)
-            next_scale = cast(0, board)
+                    fetch_sums(parts, turns, exchange, phase, team, 1)
+            # Load the next row's statistics a turn ahead: a load takes most of a microsecond.
+            next_center = cast(0, exchange)
+            next_scale = cast(0, exchange)
             if row + stride < n1:
                 next_scale = load(invvar, row + stride)
                 if mean is not None:
                     next_center = load(mean, row + stride)
-            lacking = cast(0, board)  # in the sum of the row whose second pass comes next
+            lacking = cast(0, exchange)  # the correction for the row whose second pass comes next
             if row_sums is not None and (last_row if lag == 1 else row) < n1:
                 lacking = load(row_sums, (0, last_row if lag == 1 else row))
-            wait_copies(in_flight)
-            sum_gx = cast(0, board)
-            sum_g = cast(0, board)
+
+            # First pass: the row's two sums, and its terms of the columns' sums.
+            wait_copies(in_flight)  # no barrier: each thread reads only its own copies
+            sum_gx = cast(0, exchange)
+            sum_g = cast(0, exchange)
             if row < n1:
                 sum_gx, sum_g = pass_1(
                     saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-                    at, place, first, center, scale, rare, sums_weight, sums_bias,
+                    at, offset, first, center, scale, rare, sums_weight, sums_bias,
                 )  # fmt: skip
             sum_gx = sum_of_lanes(sum_gx)
             if not rms:
                 sum_g = sum_of_lanes(sum_g)
-            phase = 1 - phase
-            if lag == 1:  # the sums of the row before have come while this row's were made
+
+            # Exchange: write this row's sums. With a lag, read the previous row's, which arrived during the first pass.
+            phase = 1 - phase  # other warps may still read the previous row's sums
+            if lag == 1:
                 mean_gx, mean_g = means(parts, lacking, mean_factor)
             if not alone:
-                leave(board, phase, team, 0, warp, sum_gx)
+                leave(exchange, phase, team, 0, warp, sum_gx)
                 if not rms:
-                    leave(board, phase, team, 1, warp, sum_g)
+                    leave(exchange, phase, team, 1, warp, sum_g)
                 if blocks > 1:
                     cluster_arrive_shared()
                 elif lag == 0:
-                    team_sync(team + 1, threads)  # the team's sums are on the board; no team waits for another
+                    team_sync(team + 1, threads)  # this row group's sums are written; barrier 0 is the block's
+
+            # Second pass: grad_input.
             if lag == 0:
                 if not alone:
                     if blocks > 1:
-                        cluster_wait()
-                    fetch_sums(parts, 0, board, phase, team, 0)
+                        cluster_wait()  # all blocks' sums are written before a warp reads them
+                    fetch_sums(parts, 0, exchange, phase, team, 0)
                     if not rms:
-                        fetch_sums(parts, turns, board, phase, team, 1)
+                        fetch_sums(parts, turns, exchange, phase, team, 1)
                 else:
                     parts[0], parts[turns] = sum_gx, sum_g
                 mean_gx, mean_g = means(parts, lacking, mean_factor)
                 if for_rows() and row < n1:
-                    if first == 0:  # before the second pass, which does without them: so they take no registers in it
+                    if first == 0:  # before the second pass, in which row_sums then takes no registers
                         leave_means(row_sums, row, mean_g, mean_gx)
                     pass_2(
                         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-                        at, place, first, center, scale, mean_gx, mean_g, grad_input, row, eps, rare,
+                        at, offset, first, center, scale, mean_gx, mean_g, grad_input, row, eps, rare,
                     )  # fmt: skip
             else:
                 if for_rows() and last_row < n1:
@@ -196,15 +212,16 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
                         leave_means(row_sums, last_row, mean_g, mean_gx)
                     pass_2(
                         saved_ring, grad_ring, parameters, saved, grad_output, weight, bias, mean,
-                        last_at, place, first, last_center, last_scale, mean_gx, mean_g, grad_input, last_row,
+                        last_at, offset, first, last_center, last_scale, mean_gx, mean_g, grad_input, last_row,
                         eps, rare,
                     )  # fmt: skip
+                    # Fetch ahead into the stage that this thread has just read for the last time.
                     ahead = last_row + fetched * stride
                     if ahead < n1:
                         fetch(saved_ring, grad_ring, saved, grad_output, ahead, last_at, first)
                     commit_copies()
                 if not alone:
-                    if blocks > 1:
+                    if blocks > 1:  # this row's sums are written before the next turn reads them
                         cluster_wait()
                     else:
                         team_sync(team + 1, threads)
@@ -217,31 +234,32 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
             if slot == stages:
                 slot = 0
 
+        # Epilogue: the columns' sums, in the memory of the pipeline stages.
         if blocks > 1 and lag == 0:
-            cluster_arrive_shared()  # with the last row's sums read; a lag leaves a turn, and its barrier, behind that
-        launch_dependents()  # the final sums may come in as blocks end
-        wait_copies(0)
+            cluster_arrive_shared()  # this block has read the last row's sums; with a lag the last turn's barrier did
+        launch_dependents()  # the final sums' blocks may start on multiprocessors that this kernel leaves
+        wait_copies(0)  # no copy may still write to this memory
         sums = cuda.shared.array(0, dtype, alignment=16)
         if weighted and for_columns():
             finish_weight(
                 sums, sums_weight, parameters, weight, eps, grad_weight, part_weight,
-                cluster, team, thread, place, first,
+                cluster, team, thread, offset, first,
             )  # fmt: skip
         if biased and for_columns():
             finish_bias(
                 sums, sums_bias, parameters, weight, eps, grad_bias, part_bias,
-                cluster, team, thread, place, first,
+                cluster, team, thread, offset, first,
             )  # fmt: skip
         if gathered:
             cluster_arrive_shared()
-            cluster_wait()  # all blocks' sums are in shared memory before others read them
+            cluster_wait()  # all blocks' sums are in shared memory before a block reads them
             if weighted:
                 gather_weight(sums, grad_weight)
             if biased:
                 gather_bias(sums, grad_bias)
             cluster_arrive_shared()
-            cluster_wait()  # no block ends while others read its sums
+            cluster_wait()  # a block's shared memory must live until the other blocks have read its sums
         if blocks > 1 and lag == 0:
-            cluster_wait()  # no block ends while others read from its board
+            cluster_wait()  # the same for the row sums in the exchange buffer
 
     return backward_pipelined

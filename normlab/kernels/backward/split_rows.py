@@ -1,15 +1,15 @@
-"""Rows that neither a block nor a cluster holds: each is cut into pieces (`kernels.split`), and read twice.
+"""Cut rows that neither a block nor a cluster holds into pieces (`kernels.split`), and read them twice.
 
-    sums        a block a piece of a row: what it adds to the row's two sums
-    means       a block a row: the sums of its pieces, added up
-    gradients   a thread a few columns of one row after another: grad_input, and on the way the columns' sums
+    sums        one block per piece of a row: the piece's terms of the row's two sums
+    means       one block per row: adds up the sums of its pieces
+    gradients   one thread per few columns, row after row: grad_input and the columns' sums
 
-So a few rows of millions of columns keep all multiprocessors busy, which a block a row does not. A thread fetches
-several rows' values before it works on the first. Where there are many rows, several blocks stand above each other,
-and `final_sums` adds up what their columns have.
-Moves: dy and the saved array twice, grad_input once: 5 where 3 would do.
-Bound by: memory. On an H200 32 rows of 802,816 values took 0.54 of a copy in float32 and 0.41 in bfloat16, 8 rows of
-3,211,264 took 0.54 and 0.46; the second readings allow 0.60.
+Idea: pieces keep all multiprocessors busy with a few rows of millions of columns; one block per row would not. With
+many rows several blocks share the same columns, and `final_sums` adds up their columns' sums.
+Moves: dy and the saved array twice, grad_input once: 5 arrays where 3 would do.
+Bound by: memory.
+Measured: on an H200 32 rows of 802,816 columns took 0.54 of a copy in float32 and 0.41 in bfloat16, 8 rows of 3,211,264
+took 0.54 and 0.46. Reading twice allows 0.60.
 """
 
 from functools import cache
@@ -42,12 +42,12 @@ from normlab.stages.warp import warp_sum_butterfly
 
 @cache
 def build_sums(dtype: Any, width: int, rms: bool, memory_efficient: bool) -> Any:
-    """Grid (pieces, rows), block THREADS."""
+    """Return the kernel `backward_split_sums`. Grid (pieces, rows), block THREADS."""
     span, elements = THREADS * width, VECTORS * width
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def backward_split_sums(grad_output, saved, mean, invvar, weight, bias, eps, sums):
-        """sums: (2 n1, pieces), those of g, then those of g x̂."""
+        """Write each piece's sums of g and of g x̂ to sums, (2 n1, pieces): first n1 rows of g, then n1 of g x̂."""
         buffer = cuda.shared.array((2, WARPS), dtype)
         values = cuda.local.array(elements, dtype)
         grads = cuda.local.array(elements, dtype)
@@ -57,6 +57,7 @@ def build_sums(dtype: Any, width: int, rms: bool, memory_efficient: bool) -> Any
         first = cuda.blockIdx.x * VECTORS * span + cuda.threadIdx.x * width
         row = cuda.blockIdx.y
         while row < n1:
+            # Fetch: all loads of the piece are in flight before the first value is used.
             for v in range(VECTORS):
                 if first + v * span < n2:
                     load_vector_into(values, v * width, saved, (row, first + v * span), width)
@@ -65,6 +66,7 @@ def build_sums(dtype: Any, width: int, rms: bool, memory_efficient: bool) -> Any
             center = None if mean is None else load(mean, row)
             sum_g = cast(0, invvar)
             sum_gx = cast(0, invvar)
+            # This thread's terms of both sums.
             for v in range(VECTORS):
                 if first + v * span < n2:
                     if weight is not None:
@@ -74,28 +76,29 @@ def build_sums(dtype: Any, width: int, rms: bool, memory_efficient: bool) -> Any
                     for k in range(width):
                         grad = grads[v * width + k]
                         g = affine(grad, None if weight is None else gammas[k], None)
-                        if memory_efficient:
+                        if memory_efficient:  # g x̂ = dy (y - beta): gamma cancels
                             sum_gx += grad * without_bias(values[v * width + k], None if bias is None else betas[k])
                         else:
                             sum_gx += g * normalised_from_input(values[v * width + k], center, scale)
                         if not rms:
                             sum_g += g
+            # Exchange within the block.
             sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
             if cuda.threadIdx.x == 0:
                 store(sums, (row, cuda.blockIdx.x), sum_g)
                 store(sums, (n1 + row, cuda.blockIdx.x), sum_gx)
-            row += cuda.gridDim.y
+            row += cuda.gridDim.y  # a grid has at most 65,535 blocks in y
 
     return backward_split_sums
 
 
 @cache
 def build_means(dtype: Any) -> Any:
-    """Grid rows, block ROW_THREADS."""
+    """Return the kernel `backward_split_means`. Grid rows, block ROW_THREADS."""
 
     @cuda.jit(launch_bounds=(ROW_THREADS, 1))
     def backward_split_means(sums, factor, row_sums, means):
-        """sums: as above. factor: 1 / n2. means: (2, n1), mean(g) and mean(g x̂)."""
+        """Add up each row's pieces; write mean(g) and mean(g x̂) to means, (2, n1). sums: as above. factor: 1 / n2."""
         buffer = cuda.shared.array((2, ROW_WARPS), dtype)
         row = cuda.blockIdx.x
         sum_g = cast(0, sums)
@@ -118,14 +121,20 @@ def build_means(dtype: Any) -> Any:
 
 @cache
 def build_gradients(dtype: Any, width: int, memory_efficient: bool, final: bool) -> Any:
-    """Grid (columns / (COLUMN_THREADS width), groups of rows), block COLUMN_THREADS. final: there is one group."""
+    """Return the kernel `backward_split_gradients`.
+
+    Grid (columns / (COLUMN_THREADS width), groups of rows), block COLUMN_THREADS. final: there is one group.
+    """
     elements = AT_ONCE * width
 
     @cuda.jit(launch_bounds=(COLUMN_THREADS, 1))
     def backward_split_gradients(
         grad_output, saved, mean, invvar, weight, bias, eps, means, grad_input, part_weight, part_bias
     ):
-        """part_…: (groups, n2), accumulator dtype; if final, the gradient itself, (n2,); or None."""
+        """Write grad_input and the groups' sums of the columns.
+
+        part_weight, part_bias: (groups, n2), accumulator dtype; if final, the gradient itself, (n2,); or None.
+        """
         values = cuda.local.array(elements, dtype)
         grads = cuda.local.array(elements, dtype)
         sums_weight = cuda.local.array(width, dtype)
@@ -135,6 +144,7 @@ def build_gradients(dtype: Any, width: int, memory_efficient: bool, final: bool)
         n1, n2 = saved.shape
         column = (cuda.blockIdx.x * COLUMN_THREADS + cuda.threadIdx.x) * width
         if column < n2:
+            # Prologue: parameters stay in registers for all rows.
             if weight is not None:
                 load_vector_into(gammas, 0, weight, column, width)
             if bias is not None:
@@ -147,11 +157,13 @@ def build_gradients(dtype: Any, width: int, memory_efficient: bool, final: bool)
             top = cuda.blockIdx.y
             stride = cuda.gridDim.y
             while top < n1:
+                # Fetch AT_ONCE rows: their loads are in flight together.
                 for ahead in range(AT_ONCE):
                     row = top + ahead * stride
                     if row < n1:
                         load_vector_into(values, ahead * width, saved, (row, column), width)
                         load_vector_into(grads, ahead * width, grad_output, (row, column), width)
+                # grad_input of these rows, and their terms of the columns' sums.
                 for ahead in range(AT_ONCE):
                     row = top + ahead * stride
                     if row < n1:
@@ -175,6 +187,7 @@ def build_gradients(dtype: Any, width: int, memory_efficient: bool, final: bool)
                             grads[ahead * width + k] = (affine(grad, gamma, None) - mean_g - xhat * mean_gx) * scale
                         store_vector_from(grad_input, (row, column), grads, ahead * width, width)
                 top += AT_ONCE * stride
+            # Epilogue: this group's sums of its columns.
             mine = column if final else (cuda.blockIdx.y, column)
             if part_weight is not None:
                 store_vector_from(part_weight, mine, sums_weight, 0, width)
@@ -185,7 +198,7 @@ def build_gradients(dtype: Any, width: int, memory_efficient: bool, final: bool)
 
 
 def run(launch: Any, memory: Any, problem: BackwardProblem) -> None:
-    """Queue the kernels; float32 accumulators. Arguments as a `BackwardStep`'s `run`."""
+    """Queue the three kernels, for float32 accumulators. Arguments are those of a `BackwardStep`'s `run`."""
     n1, n2 = problem.saved.shape
     gradients = problem.grad_weight, problem.grad_bias
     width = widest(n2, *problem.matrices, problem.weight, problem.bias, *gradients)
@@ -205,6 +218,6 @@ def run(launch: Any, memory: Any, problem: BackwardProblem) -> None:
 
 
 def column_chains(n1: int, n2: int) -> Chains:
-    """As a step's."""
+    """Return the chains of the columns' sums, as a step's `column_chains` does."""
     numbers = [groups_for(n1, n2, width, final_sums.PROCESSORS) for width in widths_of(n2)]
     return Chains(max(-(-n1 // number) + final_sums.terms(number) for number in numbers), 2)

@@ -1,26 +1,24 @@
-"""Rows fetched ahead into shared memory, and a row's second pass made while the next row's sums travel.
+"""Fetch rows ahead into shared memory, and make a row's second pass while the next row's sums travel.
 
-Persistent as step 2. Each block has a ring of rows in shared memory, filled by asynchronous copies that take no
-registers: while one row is worked on, the next ones arrive. A row takes two passes: one for its two sums (and for the
-columns' sums), one for grad_input. With a lag of one, the first pass over a row comes before the second pass over the
-row before it, so that nobody waits for sums on their way. Several teams of threads work on a row each, and where
-they have it to themselves, none waits for another one before all rows are done: each has a barrier of its own. A short
-row's team is some of a warp's lanes, which need none. Rows longer than a block's share are dealt to the blocks of a
-cluster, whose barrier comes in two halves: arrive, do the second pass, wait. The parameters lie in shared memory
-(`parameters`). When recomputing, the sums for grad_weight are divided by gamma once, in the end. No second
-kernel follows where there are so few rows that one block does them; or eight blocks, a cluster, which add up their
-columns' sums through each other's shared memory; or, of long rows, one cluster, beside which another one makes the
-parameters' gradients (`apart`). Rows that no cluster holds, or none whose copies are as wide as they have to be, are
-cut into pieces (`split_rows`).
+Idea: asynchronous copies, which need no registers, bring the next rows while a persistent block works on this one. The
+first pass makes a row's two sums and the columns' sums, the second pass makes grad_input. With a lag of one row, the
+first pass over a row comes before the second pass over the previous one, so no warp waits for sums on their way.
 Moves: dy and the saved array once (twice where two clusters share the work), grad_input once.
-Bound by: memory; long 16-bit rows of LayerNorm by instructions and by waiting for shared memory, for the columns' sums
-leave registers for no more than 16 warps. Recomputing takes a tenth more instructions (profile_h200, bfloat16 65536:
-1.28e8 for 1.16e8; 65 % of the issue slots busy, 74 % of the memory) and as long. In float16 it takes 5 % longer there,
-for widening is an instruction (HADD2.F32) for the pipe that the sums go through, too: 40 % busy, the memory 72 %.
-Tried in float16 at 65536, where saving the input gives 0.85 and recomputing 0.81: two rows by 256 threads in eight
-blocks 0.79, with a lag 0.77, parameters widened beforehand, or 1 / gamma alone, no better either, and a team that the
-compiler knows 0.79.
-Measured: see the README and `layouts`.
+Bound by: memory. Long 16-bit rows of LayerNorm are bound by instructions and by waits for shared memory: the columns'
+sums leave registers for 16 warps at most.
+Measured: see the README and `layouts`. Recomputing at n2 = 65536 in bfloat16 on an H200 takes a tenth more instructions
+(1.28e8 instead of 1.16e8) and the same time; in float16 it takes 5 % longer, because each widening is an instruction
+(HADD2.F32) of the pipe that also does the sums. Tried there in float16, where recomputing reaches 0.81 of a copy and
+saving the input 0.85: two rows by 256 threads in eight blocks 0.79, the same with a lag 0.77.
+
+What changed since step 2:
+- Several row groups share a block, each with its own row, pipeline stages and barrier; short rows share a warp.
+- Long rows are divided among the blocks of a cluster, whose barrier has two halves: arrive, second pass, wait.
+- The parameters lie in shared memory (`parameters`). When recomputing, the sums for grad_weight are divided by gamma
+  once, at the end.
+- Few rows need no second kernel: one block adds up its own columns' sums, a cluster of eight blocks through distributed
+  shared memory (`gathers`), and for one long row a second cluster makes the parameters' gradients (`apart`).
+- Rows that no cluster holds, or whose copies are too narrow, are cut into pieces (`split_rows`).
 """
 
 import numpy as np
@@ -65,7 +63,7 @@ def _run(launch, memory, problem: BackwardProblem):
         problem.grad_bias,
     )
     if gathers(layout, kind, n1, compute_capability(problem.saved)):
-        how["cluster"] = GATHERED  # those without rows still add up columns
+        how["cluster"] = GATHERED  # blocks without rows still add up columns
         launch(build(dtype, layout, kind, gathered=True), GATHERED, block, *args, None, None, **how)
         return
     no_parts = final_sums.like_parts(problem)
@@ -86,27 +84,27 @@ def _run(launch, memory, problem: BackwardProblem):
 
 
 def gathers(layout: Layout, kind: Kind, n1: int, capability: tuple[int, int]) -> bool:
-    """Are so few rows done by one cluster of blocks, which add up their columns' sums among themselves?
+    """Return True if one cluster of blocks does so few rows and adds up their columns' sums itself.
 
-    A launch and the memory for partial sums less, which an eager call of few rows waits for on the host.
+    It saves a launch and the memory for partial sums, for both of which an eager call of few rows waits on the host.
     """
     few = layout.rows < n1 <= GATHERED * layout.rows
     return few and layout.blocks == 1 and (kind.weighted or kind.biased) and capability >= CLUSTERS_FROM
 
 
 def apart(layout: Layout, kind: Kind, n1: int) -> bool:
-    """Is there one turn of a cluster's rows, for which the parameters' gradients are left to a second cluster?
+    """Return True if one turn of one cluster does all rows, so that a second cluster makes the parameters' gradients.
 
-    A cluster's blocks lie in one part of the GPU (a GPC), through which no more goes than its share of the bandwidth:
-    one row of 262,144 float32 took 1.45 us for every 1e6 bytes, and LayerNorm's backward 16.0 us on an H200; with the
-    second cluster, though both read dy and the saved array, 14.7 (RMSNorm 13.2 and 12.2).
+    A cluster's blocks lie in one part of the GPU (a GPC), which has only its share of the bandwidth. On an H200 one row
+    of 262,144 float32 took 16.0 us in LayerNorm's backward with one cluster. With two it took 14.7 us, although both
+    read dy and the saved array. RMSNorm took 13.2 and 12.2 us.
     """
     long = layout.blocks > 1 and layout.blocks * layout.deal.columns >= APART_FROM
     return long and n1 <= layout.rows and (kind.weighted or kind.biased)
 
 
 def _layouts(n2: int) -> list[Layout]:
-    """Those of all dtypes and alignments, for bounds that hold for all."""
+    """Return every layout that some dtype or alignment can lead to at this n2; the error bound must cover the worst."""
     found = []
     for sizes in ((2, 2, 2), (4, 4, 4), (2, 4, 2), (4, 2, 4), (2, 2, 4), (4, 4, 2)):
         for width in (1, 2, 4, 8):
@@ -126,7 +124,7 @@ def _row_chains(n2: int) -> Chains:
 
 
 def _may_be_split(n2: int) -> bool:
-    """Are rows of n2, of some dtype and alignment, too long for step 2, to which all goes that is not done here?"""
+    """Return True if rows of n2 of some dtype and alignment are too long for step 2, this step's fallback."""
     return step_2_fused.deal_for(n2, 1) is None
 
 

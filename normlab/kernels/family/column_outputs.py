@@ -1,4 +1,4 @@
-"""The last kernels of `columns`: every element on its own, the output's and grad_input's."""
+"""Build the last kernels of `columns`, which compute the output or grad_input element by element."""
 
 from functools import cache
 
@@ -19,10 +19,11 @@ from normlab.stages.recompute import affine, normalised_from_input
 
 @cuda.jit(device=True)
 def share_of(x, parts, turns, width):
-    """(batch, first row, last row, channel) of a thread of the last kernel, whose first block takes the end of memory.
+    """Return (batch, first row, last row, channel) of a thread.
 
-    Blocks beside each other in memory follow each other; each has the next `turns` rows for each of its threads.
+    Each block has the next `turns` rows for each of its threads.
     """
+    # The first block takes the end of memory, which the previous kernel read last and L2 still holds.
     across, down = cuda.blockDim.x * width, cuda.blockDim.y
     number = cuda.gridDim.x - 1 - cuda.blockIdx.x
     stacks = (x.shape[2] + across - 1) // across
@@ -35,7 +36,10 @@ def share_of(x, parts, turns, width):
 
 @cache
 def build_output(dtype, itemsize, width):
-    """Block (across, down): `across` vectors of channels, rows dealt to `down` threads, the last ones first."""
+    """Return the kernel `family_column_output`.
+
+    Block (across, down): `across` vectors of channels; `down` threads take the rows in turn, the last ones first.
+    """
     step, size = THREADS * width, SLOTS * THREADS * width
     kind, fetch, take = fetcher(dtype, itemsize, width)
     load_statistics = statistics_loader(width)
@@ -50,29 +54,31 @@ def build_output(dtype, itemsize, width):
         betas = cuda.local.array(width, dtype)
         batch, first, row, channel = share_of(x, parts, turns, width)
         down = cuda.blockDim.y
-        place = (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
+        offset = (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
         if channel < x.shape[2] and first < x.shape[1]:
+            # Fetch the first rows before the previous kernel has ended: it does not write x.
             ahead = row
             for slot in range(IN_FLIGHT):
                 if ahead >= first:
-                    fetch(ring, slot * step + place, x, (batch, ahead, channel))
+                    fetch(ring, slot * step + offset, x, (batch, ahead, channel))
                 commit_copies()
                 ahead -= down
-            grid_dependency_sync()  # x was there before
+            grid_dependency_sync()  # the previous kernel's statistics are there
             load_statistics(centers, scales, mean, invvar, batch, channel, x.shape[2], sets)
             for k in range(width):
                 if weight is not None:
                     gammas[k] = load(weight, channel + k)
                 if bias is not None:
                     betas[k] = load(bias, channel + k)
+            # Row by row: fetch ahead, normalise, store.
             slot = 0
             free = IN_FLIGHT
             while row >= first:
                 if ahead >= first:
-                    fetch(ring, free * step + place, x, (batch, ahead, channel))
+                    fetch(ring, free * step + offset, x, (batch, ahead, channel))
                 commit_copies()
                 wait_copies(IN_FLIGHT)
-                take(values, ring, slot * step + place, x)
+                take(values, ring, slot * step + offset, x)
                 for k in range(width):
                     gamma = None if weight is None else gammas[k]
                     beta = None if bias is None else betas[k]
@@ -88,7 +94,10 @@ def build_output(dtype, itemsize, width):
 
 @cache
 def build_gradient(dtype, itemsize, width):
-    """As `build_output`: grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar, g = dy gamma."""
+    """Return the kernel `family_column_gradient`: grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar, g = dy gamma.
+
+    Its blocks are those of `build_output`.
+    """
     step, size = THREADS * width, SLOTS_OF_TWO * THREADS * width
     kind, fetch, take = fetcher(dtype, itemsize, width)
     load_statistics = statistics_loader(width)
@@ -104,39 +113,41 @@ def build_gradient(dtype, itemsize, width):
         firsts = cuda.local.array(width, dtype)
         seconds = cuda.local.array(width, dtype)
         gammas = cuda.local.array(width, dtype)
-        if mean_g is None:  # then this is the first kernel of its operation
+        if mean_g is None:  # the first kernel of its operation: another operation's kernel wrote dy
             grid_dependency_sync()
         batch, first, row, channel = share_of(x, parts, turns, width)
         down = cuda.blockDim.y
-        place = (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
+        offset = (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
         if channel < x.shape[2] and first < x.shape[1]:
+            # Fetch the first rows before the previous kernel has ended: it writes neither x nor dy.
             ahead = row
             for slot in range(IN_FLIGHT_OF_TWO):
                 if ahead >= first:
-                    fetch(grad_ring, slot * step + place, grad_output, (batch, ahead, channel))
+                    fetch(grad_ring, slot * step + offset, grad_output, (batch, ahead, channel))
                     if mean_g is not None:
-                        fetch(ring, slot * step + place, x, (batch, ahead, channel))
+                        fetch(ring, slot * step + offset, x, (batch, ahead, channel))
                 commit_copies()
                 ahead -= down
-            grid_dependency_sync()  # x was there before
+            grid_dependency_sync()  # the previous kernel's means are there
             load_statistics(centers, scales, mean, invvar, batch, channel, x.shape[2], sets)
             if mean_g is not None:
                 load_statistics(firsts, seconds, mean_g, mean_gx, batch, channel, x.shape[2], sets)
             if weight is not None:
                 for k in range(width):
                     gammas[k] = load(weight, channel + k)
+            # Row by row: fetch ahead, compute, store.
             slot = 0
             free = IN_FLIGHT_OF_TWO
             while row >= first:
                 if ahead >= first:
-                    fetch(grad_ring, free * step + place, grad_output, (batch, ahead, channel))
+                    fetch(grad_ring, free * step + offset, grad_output, (batch, ahead, channel))
                     if mean_g is not None:
-                        fetch(ring, free * step + place, x, (batch, ahead, channel))
+                        fetch(ring, free * step + offset, x, (batch, ahead, channel))
                 commit_copies()
                 wait_copies(IN_FLIGHT_OF_TWO)
-                take(grads, grad_ring, slot * step + place, grad_output)
+                take(grads, grad_ring, slot * step + offset, grad_output)
                 if mean_g is not None:
-                    take(values, ring, slot * step + place, x)
+                    take(values, ring, slot * step + offset, x)
                 for k in range(width):
                     gradient = affine(grads[k], None if weight is None else gammas[k], None)
                     if mean_g is not None:

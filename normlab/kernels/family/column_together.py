@@ -1,14 +1,16 @@
-"""Batch norm of channels last in one kernel a pass: blocks that meet, and keep the rows that they have read last.
+"""Compute batch norm of channels last in one kernel per pass, whose blocks wait for each other between two readings.
 
-Each block walks down its rows (`column_walks`) and keeps the first ones in shared memory; the others go through a ring
-there. Then all blocks meet, and each merges what all have found of its channels: in the same order, so that all know
-the same. It walks back up, to rows that are in the ring, then in L2, then in DRAM, and last the kept ones: had it kept
-the last ones, L2 would hold these, too, and fewer others. The first blocks of the channels leave their statistics, and
-in the backward their sums.
+Idea: each block walks down its rows (`column_walks`) for the statistics, and all blocks meet (`grid_sync`). Each block
+then merges all blocks' statistics of its channels in the same order, and walks back up its rows for the output.
+Moves: x, and in the backward dy, twice, less what shared memory and L2 hold; the output once.
+Bound by: memory.
 
-Grid (parts, stacks), all of it on the GPU at once, block (across, down). A block of a part takes bundles of `down`
-rows in turn, of the channels of a stack.
-Moves: x, and in the backward dy, twice, less what shared memory and L2 hold; the output once. Bound by: memory.
+A block keeps its first rows in shared memory; the other rows go through pipeline stages there. On the way back up it
+finds the last rows in the stages, the next ones in L2, the next ones in DRAM, and the first ones kept. The last rows
+read are still in L2, so keeping them too would waste shared memory on data that is already cached.
+
+Grid (parts, stacks), with all blocks on the GPU at once; block (across, down). A block takes bundles of `down` rows in
+turn, of the channels of its stack. The first block of each stack stores the statistics or, in the backward, the sums.
 """
 
 import math
@@ -35,7 +37,7 @@ from normlab.stages.recompute import affine, normalised_from_input
 
 @cuda.jit(device=True)
 def rows_of(turns, first, stride, end):
-    """How many rows a thread has: `turns` or one more, or none."""
+    """Return the number of rows of a thread: `turns` or one more; 0 for a thread without channels."""
     if first >= end:
         return uint32(0)
     return uint32(turns + 1) if first + turns * stride < end else uint32(turns)
@@ -43,15 +45,15 @@ def rows_of(turns, first, stride, end):
 
 @cuda.jit(device=True)
 def slot_of(row, slot, kept, slots):
-    """Where a thread's row lies, if the one behind it lies in `slot`."""
-    if row < kept:
+    """Return the slot of a thread's row, if the row after it lies in `slot`."""
+    if row < kept:  # kept rows lie in the slot of their own number
         return row
     return uint32(slot - 1) if slot > kept else uint32(slots - 1)
 
 
 @cache
 def build_forward(itemsize, width, across, down, slots, kept):
-    """The kernel for so many slots, in dynamic shared memory, the first ones for rows that are kept."""
+    """Return the forward kernel for `slots` rows per thread in dynamic shared memory, of which `kept` stay there."""
     threads, step = across * down, across * down * width
     half_block, half_down, ring_slots = threads // 2, down // 2, slots - kept
     kind, fetch, take = fetcher(float32, itemsize, width)
@@ -61,8 +63,9 @@ def build_forward(itemsize, width, across, down, slots, kept):
 
     @cuda.jit(launch_bounds=(threads, 1))
     def family_column_forward(x, weight, bias, eps, turns, pieces, arrivals, mean, variance, invvar, output):
+        # Prologue: the thread's channels and rows.
         ring = cuda.shared.array(0, kind, alignment=16)
-        boards = cuda.shared.array((2, width, half_block), float32)
+        exchange = cuda.shared.array((2, width, half_block), float32)
         counts = cuda.shared.array(half_down, float32)
         values = cuda.local.array(width, float32)
         means = cuda.local.array(width, float32)
@@ -73,10 +76,12 @@ def build_forward(itemsize, width, across, down, slots, kept):
         column, y, stride = cuda.threadIdx.x, cuda.threadIdx.y, cuda.gridDim.x * down
         channel = (cuda.blockIdx.y * across + column) * width
         live = channel < channels
-        first = cuda.blockIdx.x * down + y if live else end  # then there is nothing to do but to come to the barriers
-        at, apart, place = first * channels + channel, stride * channels, (y * across + column) * width
-        count = walk_moments(ring, place, flat(x), at, first, end, stride, apart, means, m2s)
-        merge_moments(means, m2s, count, boards, counts)
+        first = cuda.blockIdx.x * down + y if live else end  # without channels: no rows, only the barriers
+        at, apart, offset = first * channels + channel, stride * channels, (y * across + column) * width
+
+        # First pass, down the rows: this block's moments, which it writes to `pieces`.
+        count = walk_moments(ring, offset, flat(x), at, first, end, stride, apart, means, m2s)
+        merge_moments(means, m2s, count, exchange, counts)
         if live:
             if y == 0:
                 piece = cuda.blockIdx.x * channels + channel
@@ -87,44 +92,48 @@ def build_forward(itemsize, width, across, down, slots, kept):
                     gammas[k] = load(weight, channel + k)
                 if bias is not None:
                     betas[k] = load(bias, channel + k)
+
+        # Exchange: all blocks have written their moments before a block reads them.
         grid_sync(arrivals, 0)
-        merge_parts(pieces, end, turns, channels, channel, means, m2s, boards, counts)
+        merge_parts(pieces, end, turns, channels, channel, means, m2s, exchange, counts)
         if y == 0:
             for k in range(width):
-                boards[0, k, column] = means[k]
-                boards[1, k, column] = m2s[k]
-        cuda.syncthreads()  # the moments are in shared memory before several threads take them, a channel each
+                exchange[0, k, column] = means[k]
+                exchange[1, k, column] = m2s[k]
+        cuda.syncthreads()  # the moments are in shared memory before the threads read them, one channel each
         k, count = y, float32(end)
         while live and k < width:
-            m2 = boards[1, k, column]
+            m2 = exchange[1, k, column]
             scale = float32(1) / math.sqrt(m2 / count + eps)
-            boards[1, k, column] = scale
+            exchange[1, k, column] = scale
             if cuda.blockIdx.x == 0:
-                store(mean, channel + k, boards[0, k, column])
+                store(mean, channel + k, exchange[0, k, column])
                 store(invvar, channel + k, scale)
                 if variance is not None:
                     store(variance, channel + k, m2 / (count - float32(1)))
             k += down
         cuda.syncthreads()  # every channel's scale is there before all threads read it
         for k in range(width):
-            means[k] = boards[0, k, column]
-            m2s[k] = boards[1, k, column]
+            means[k] = exchange[0, k, column]
+            m2s[k] = exchange[1, k, column]
+
+        # Second pass, up the rows: normalise and store.
         row = rows_of(turns, first, stride, end)
         at, ring_apart = (first + row * stride) * channels + channel, ring_slots * apart
-        slot = uint32(kept + (row - kept) % ring_slots)  # of the row behind the last one
+        slot = uint32(kept + (row - kept) % ring_slots)  # of the row after the last one
         while row > 0:
             row = uint32(row - 1)
             at -= apart
             slot = slot_of(row, slot, kept, slots)
-            wait_copies(all_but_one)
-            take(values, ring, slot * step + place, x)
+            wait_copies(all_but_one)  # the oldest copy is this row's
+            take(values, ring, slot * step + offset, x)
             for k in range(width):
                 gamma = None if weight is None else gammas[k]
                 beta = None if bias is None else betas[k]
                 values[k] = affine(normalised_from_input(values[k], means[k], m2s[k]), gamma, beta)
             store_vector_from(flat(output), at, values, 0, width)
-            if row >= slots:  # the row that was here before it comes back
-                fetch(ring, slot * step + place, flat(x), at - ring_apart)
+            if row >= slots:  # the slot is free: fetch the row that it held on the way down
+                fetch(ring, slot * step + offset, flat(x), at - ring_apart)
             commit_copies()
 
     return family_column_forward
@@ -132,7 +141,7 @@ def build_forward(itemsize, width, across, down, slots, kept):
 
 @cache
 def build_backward(itemsize, width, across, down, slots, kept):
-    """As `build_forward`; dy has the first half of the ring's memory, x the other."""
+    """Return the backward kernel, as `build_forward` does; dy has the first half of the slots' memory, x the second."""
     threads, step = across * down, across * down * width
     half_block, ring_slots, other_half = threads // 2, slots - kept, slots * across * down * width
     kind, fetch, take = fetcher(float32, itemsize, width)
@@ -145,8 +154,9 @@ def build_backward(itemsize, width, across, down, slots, kept):
     def family_column_backward(
         grad_output, x, mean, invvar, weight, turns, pieces, arrivals, grad_input, grad_weight, grad_bias
     ):
+        # Prologue: the thread's channels and rows.
         ring = cuda.shared.array(0, kind, alignment=16)
-        boards = cuda.shared.array((2, width, half_block), float32)
+        exchange = cuda.shared.array((2, width, half_block), float32)
         grads = cuda.local.array(width, float32)
         values = cuda.local.array(width, float32)
         centers = cuda.local.array(width, float32)
@@ -159,13 +169,15 @@ def build_backward(itemsize, width, across, down, slots, kept):
         channel = (cuda.blockIdx.y * across + column) * width
         live = channel < channels
         first = cuda.blockIdx.x * down + y if live else end
-        at, apart, grad_place = first * channels + channel, stride * channels, (y * across + column) * width
-        place = other_half + grad_place
+        at, apart, grad_offset = first * channels + channel, stride * channels, (y * across + column) * width
+        offset = other_half + grad_offset
         if live:
             load_statistics(centers, scales, mean, invvar, 0, channel, channels, channels)
+
+        # First pass, down the rows: this block's sums, which it writes to `pieces`.
         memory = flat(grad_output), flat(x)
-        walk_sums(ring, grad_place, ring, place, *memory, at, first, end, stride, apart, centers, sums, products)
-        merge_sums(sums, products, boards)
+        walk_sums(ring, grad_offset, ring, offset, *memory, at, first, end, stride, apart, centers, sums, products)
+        merge_sums(sums, products, exchange)
         if live:
             if y == 0:
                 piece = cuda.blockIdx.x * channels + channel
@@ -176,24 +188,28 @@ def build_backward(itemsize, width, across, down, slots, kept):
             if weight is not None:
                 for k in range(width):
                     gammas[k] = load(weight, channel + k)
+
+        # Exchange: all blocks have written their sums before a block reads them.
         grid_sync(arrivals, 0)
-        merge_parts(pieces, channels, channel, sums, products, boards)
+        merge_parts(pieces, channels, channel, sums, products, exchange)
         if y == 0:
             for k in range(width):
-                boards[0, k, column] = sums[k]
-                boards[1, k, column] = products[k]
+                exchange[0, k, column] = sums[k]
+                exchange[1, k, column] = products[k]
         cuda.syncthreads()  # the sums are in shared memory before all threads read them
         if live and cuda.blockIdx.x == 0:
             for k in range(y, width, down):
                 if grad_bias is not None:
-                    store(grad_bias, channel + k, boards[0, k, column])
+                    store(grad_bias, channel + k, exchange[0, k, column])
                 if grad_weight is not None:
-                    store(grad_weight, channel + k, boards[1, k, column])
+                    store(grad_weight, channel + k, exchange[1, k, column])
         if live:
-            for k in range(width):  # from here on the means of g and g x̂
+            for k in range(width):  # from here on `sums` and `products` are the means of g and g x̂
                 gamma = None if weight is None else gammas[k]
-                sums[k] = affine(boards[0, k, column], gamma, None) / float32(end)
-                products[k] = affine(boards[1, k, column], gamma, None) / float32(end)
+                sums[k] = affine(exchange[0, k, column], gamma, None) / float32(end)
+                products[k] = affine(exchange[1, k, column], gamma, None) / float32(end)
+
+        # Second pass, up the rows: grad_input.
         row = rows_of(turns, first, stride, end)
         at, ring_apart = (first + row * stride) * channels + channel, ring_slots * apart
         slot = uint32(kept + (row - kept) % ring_slots)
@@ -201,17 +217,17 @@ def build_backward(itemsize, width, across, down, slots, kept):
             row = uint32(row - 1)
             at -= apart
             slot = slot_of(row, slot, kept, slots)
-            wait_copies(all_but_one)
-            take(grads, ring, slot * step + grad_place, grad_output)
-            take(values, ring, slot * step + place, x)
+            wait_copies(all_but_one)  # the oldest copies are this row's
+            take(grads, ring, slot * step + grad_offset, grad_output)
+            take(values, ring, slot * step + offset, x)
             for k in range(width):
                 gradient = affine(grads[k], None if weight is None else gammas[k], None)
                 xhat = normalised_from_input(values[k], centers[k], scales[k])
                 grads[k] = (gradient - sums[k] - xhat * products[k]) * scales[k]
             store_vector_from(flat(grad_input), at, grads, 0, width)
             if row >= slots:
-                fetch(ring, slot * step + grad_place, flat(grad_output), at - ring_apart)
-                fetch(ring, slot * step + place, flat(x), at - ring_apart)
+                fetch(ring, slot * step + grad_offset, flat(grad_output), at - ring_apart)
+                fetch(ring, slot * step + offset, flat(x), at - ring_apart)
             commit_copies()
 
     return family_column_backward

@@ -1,7 +1,8 @@
-"""A thread's way down the rows of its channels, through its ring: the moments, or both sums, of what it reads.
+"""Walk down the rows of a thread's channels and accumulate their moments, or both sums of the backward.
 
-For the kernels of `columns` that find statistics. The first slots may be for rows that stay there, `kept` of them: row
-t lies in slot t. All others go through the rest of the slots, a ring, in which the last of them stay.
+The kernels of `columns` that find statistics call these. Each thread has `slots` slots in shared memory. The first
+`kept` of them hold the thread's first rows to the end: row t stays in slot t. All later rows go through the other
+slots, which form a ring; the last rows stay in it.
 """
 
 from functools import cache
@@ -14,26 +15,27 @@ from normlab.stages.moments import chan_merge_value
 
 @cache
 def moments_walker(dtype, itemsize, width, step, slots, kept=0):
-    """The device function `walk_moments(ring, place, x, at, row, end, stride, apart, means, m2s)`.
+    """Return the device function `walk_moments(ring, offset, x, at, row, end, stride, apart, means, m2s)`.
 
-    It returns how many rows there were, as a float of the accumulator's dtype. ring: shared, slots of `step` elements;
-    place: the thread's in each. x: flat. The first row begins at `at` and has the number `row`; further ones are
-    `stride` rows, `apart` elements, away, up to `end`. means, m2s: local, (width,).
+    It returns the number of rows in the accumulator's dtype. ring: shared, slots of `step` elements. offset: the
+    thread's offset in each slot. x: flat. The first row has the index `row` and begins at element `at`; the next ones
+    follow after `stride` rows, which are `apart` elements, up to row `end`. means, m2s: local, (width,).
     """
     _, fetch, take = fetcher(dtype, itemsize, width)
     in_flight = slots - kept - 1
 
     @cuda.jit(device=True)
-    def walk_moments(ring, place, x, at, row, end, stride, apart, means, m2s):
+    def walk_moments(ring, offset, x, at, row, end, stride, apart, means, m2s):
         values = cuda.local.array(width, dtype)
         count = cast(0, means)
         for k in range(width):
             means[k] = cast(0, means)
             m2s[k] = cast(0, means)
+        # Prologue: the first rows are on their way. Past the last row a group of copies is empty.
         ahead = row
         for slot in range(in_flight):
             if ahead < end:
-                fetch(ring, slot * step + place, x, at)
+                fetch(ring, slot * step + offset, x, at)
             commit_copies()
             ahead += stride
             at += apart
@@ -41,11 +43,11 @@ def moments_walker(dtype, itemsize, width, step, slots, kept=0):
         free = uint32(in_flight)
         while row < end:
             if ahead < end:
-                fetch(ring, free * step + place, x, at)
+                fetch(ring, free * step + offset, x, at)
             commit_copies()
-            wait_copies(in_flight)
-            take(values, ring, slot * step + place, x)
-            share = float32(1) / (count + float32(1))
+            wait_copies(in_flight)  # no barrier: each thread reads only its own copies
+            take(values, ring, slot * step + offset, x)
+            share = float32(1) / (count + float32(1))  # one division per row for all of the thread's channels
             for k in range(width):
                 means[k], m2s[k] = chan_merge_value(means[k], m2s[k], count, values[k], share)
             count += float32(1)
@@ -61,27 +63,29 @@ def moments_walker(dtype, itemsize, width, step, slots, kept=0):
 
 @cache
 def sums_walker(dtype, itemsize, width, step, slots, kept=0):
-    """As `moments_walker`: `walk_sums(grad_ring, grad_place, ring, place, grad_output, x, at, …, sums, products)`.
+    """Return the device function `walk_sums(grad_ring, grad_offset, ring, offset, grad_output, x, …, sums, products)`.
 
-    The sums of dy and of dy (x - center) of the channels. centers, sums, products: local, (width,).
+    It adds up dy and dy (x - center) per channel; the caller multiplies the second sum by invvar. centers, sums,
+    products: local, (width,). The other arguments are as for `moments_walker`.
     """
     _, fetch, take = fetcher(dtype, itemsize, width)
     in_flight = slots - kept - 1
 
     @cuda.jit(device=True)
     def walk_sums(
-        grad_ring, grad_place, ring, place, grad_output, x, at, row, end, stride, apart, centers, sums, products
+        grad_ring, grad_offset, ring, offset, grad_output, x, at, row, end, stride, apart, centers, sums, products
     ):
         grads = cuda.local.array(width, dtype)
         values = cuda.local.array(width, dtype)
         for k in range(width):
             sums[k] = cast(0, sums)
             products[k] = cast(0, sums)
+        # Prologue: the first rows are on their way.
         ahead = row
         for slot in range(in_flight):
             if ahead < end:
-                fetch(grad_ring, slot * step + grad_place, grad_output, at)
-                fetch(ring, slot * step + place, x, at)
+                fetch(grad_ring, slot * step + grad_offset, grad_output, at)
+                fetch(ring, slot * step + offset, x, at)
             commit_copies()
             ahead += stride
             at += apart
@@ -89,12 +93,12 @@ def sums_walker(dtype, itemsize, width, step, slots, kept=0):
         free = uint32(in_flight)
         while row < end:
             if ahead < end:
-                fetch(grad_ring, free * step + grad_place, grad_output, at)
-                fetch(ring, free * step + place, x, at)
+                fetch(grad_ring, free * step + grad_offset, grad_output, at)
+                fetch(ring, free * step + offset, x, at)
             commit_copies()
-            wait_copies(in_flight)
-            take(grads, grad_ring, slot * step + grad_place, grad_output)
-            take(values, ring, slot * step + place, x)
+            wait_copies(in_flight)  # no barrier: each thread reads only its own copies
+            take(grads, grad_ring, slot * step + grad_offset, grad_output)
+            take(values, ring, slot * step + offset, x)
             for k in range(width):
                 sums[k] += grads[k]
                 products[k] += grads[k] * (values[k] - centers[k])

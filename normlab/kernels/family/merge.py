@@ -1,11 +1,12 @@
-"""Pieces to sets: the second kernel of each pass, the same for all norms and both walks.
+"""Merge the pieces of each set: the second kernel of each pass, the same for all norms and for planes and columns.
 
-Moments are merged by Chan's formula, in an order that depends on the shape alone, so that the result is the same bit
-for bit. Nothing here knows whether the pieces are parts of an image, images of a batch or batches of several
-machines: distributed batch norm merges (mean, m2, count) like this. A team takes a set: a lane for each piece, so a few
-lanes, or a warp, or, where there are many pieces, a block.
+Idea: a team of lanes takes a set, with one lane per piece: a few lanes, a warp or a whole block. It merges the moments
+by Chan's formula in an order that depends on the shape alone, so the bits do not change from run to run.
+Moves: 12 bytes per piece of up to 1024 values.
+Bound by: latency.
 
-Moves: 12 bytes a piece of up to 1024 values. Bound by: latency.
+The pieces may be parts of an image, images of a batch or batches of several machines: distributed batch norm merges
+(mean, m2, count) with the same kernel.
 """
 
 import math
@@ -20,13 +21,13 @@ from normlab.stages.moments import chan_merge
 from normlab.stages.recompute import affine, element
 from normlab.stages.seats import levels_for, seats_moments, seats_sum
 
-THREADS = 128  # of a block with several teams
-MAX_SEATS = 1024  # of a team; up to then each piece has a lane: to wait for a second one takes longer than a barrier
+THREADS = 128  # per block with several teams
+MAX_SEATS = 1024  # lanes per team; one lane per piece up to it, because a second load takes longer than a barrier
 
 
 @cache
 def build_moments(dtype, seats):
-    """The kernel for teams of so many lanes, a power of two."""
+    """Return the kernel `family_merge_moments` for teams of `seats` lanes, a power of two."""
     threads, warps, shift = threads_for(seats), max(1, seats // 32), seats.bit_length() - 1
     team_moments = seats_moments(levels_for(seats))
 
@@ -40,8 +41,10 @@ def build_moments(dtype, seats):
         m2 = cast(0, mean)
         count = cast(0, mean)
         item = cuda.threadIdx.x & (seats - 1)
-        launch_dependents()
-        grid_dependency_sync()
+        launch_dependents()  # the last kernel may start early and fetch x
+        grid_dependency_sync()  # the first kernel's pieces are there
+
+        # Each lane merges its own pieces in turn, then the lanes of a team, then the warps of a block.
         while live and item < outer * inner:
             at = ((batch * outer + item // inner) * sets + index % sets) * inner + item % inner
             center, m2, count = chan_merge(
@@ -54,7 +57,7 @@ def build_moments(dtype, seats):
         if live and cuda.threadIdx.x & (seats - 1) == 0:
             store(mean, index, center)
             store(invvar, index, float32(1) / math.sqrt(m2 / count + eps))
-            if variance is not None:
+            if variance is not None:  # unbiased, for the running statistics
                 store(variance, index, m2 / (count - float32(1)))
 
     return family_merge_moments
@@ -62,7 +65,7 @@ def build_moments(dtype, seats):
 
 @cache
 def build_sums(dtype, seats):
-    """The kernel for teams of so many lanes, a power of two."""
+    """Return the kernel `family_merge_sums` for teams of `seats` lanes, a power of two."""
     threads, warps, shift = threads_for(seats), max(1, seats // 32), seats.bit_length() - 1
     team_sum = seats_sum(levels_for(seats))
 
@@ -77,8 +80,10 @@ def build_sums(dtype, seats):
         sum_first = cast(0, pieces)
         sum_second = cast(0, pieces)
         item = cuda.threadIdx.x & (seats - 1)
-        launch_dependents()
-        grid_dependency_sync()
+        launch_dependents()  # the last kernel may start early and fetch x
+        grid_dependency_sync()  # the first kernel's pieces are there
+
+        # Each lane merges its own pieces in turn, then the lanes of a team, then the warps of a block.
         while live and item < outer * inner:
             at = ((batch * outer + item // inner) * sets + index % sets) * inner + item % inner
             gamma = element(weight, (index % sets) * (inner // parts) + item % inner // parts)
@@ -104,7 +109,7 @@ def build_sums(dtype, seats):
 
 
 def launch_moments(launch, pieces, shape: Pieces, eps, mean, variance, invvar):
-    """Moments of every set.
+    """Queue the kernel that merges the moments of every set.
 
     pieces: (3, shape.size): means, sums of squared deviations, counts. eps: a NumPy scalar. mean, invvar, and variance
     (unbiased; or None): (sets,), accumulator dtype.
@@ -115,11 +120,10 @@ def launch_moments(launch, pieces, shape: Pieces, eps, mean, variance, invvar):
 
 
 def launch_sums(launch, pieces, shape: Pieces, weight, divisor: int, first, second, totals=None):
-    """Both sums of every set, over `divisor`.
+    """Queue the kernel that adds up both sums of every set and divides them by `divisor`.
 
-    pieces: (2, shape.size). weight: what each piece is multiplied by, for its channel, or None. first, second: (sets,),
-    any floating dtype; one may be None. totals: where sets are channels, two arrays of that kind, for the sums as they
-    are: neither multiplied nor divided.
+    pieces: (2, shape.size). weight: the channels' factors of the pieces, or None. first, second: (sets,), any floating
+    dtype; one may be None. totals: where sets are channels, two such arrays for the sums without weight and divisor.
     """
     count = np.int64(shape.batches * shape.sets)
     view = (np.int64(shape.outer), np.int64(shape.sets), np.int64(shape.inner), np.int64(shape.parts))
@@ -129,23 +133,23 @@ def launch_sums(launch, pieces, shape: Pieces, weight, divisor: int, first, seco
 
 
 def seats_for(shape: Pieces) -> int:
-    """Lanes of a team: a power of two, one for each piece."""
+    """Return the number of lanes per team: a power of two with one lane per piece, at most MAX_SEATS."""
     return min(MAX_SEATS, 1 << (shape.items - 1).bit_length())
 
 
 def threads_for(seats: int) -> int:
-    """Of a block: a team of several warps has it for itself."""
+    """Return the number of threads per block; a team of several warps has a block to itself."""
     return seats if seats > 32 else THREADS
 
 
 def _blocks(shape: Pieces) -> tuple[int, int]:
-    """Grid and block."""
+    """Return grid and block."""
     seats = seats_for(shape)
     threads = threads_for(seats)
     return -(-(shape.batches * shape.sets * seats) // threads), threads
 
 
 def merges(shape: Pieces) -> int:
-    """Merges that a piece goes through: in its lane one after another, then between lanes and warps."""
+    """Return the number of merges that a piece goes through: in its lane, then between lanes and warps."""
     seats = seats_for(shape)
     return -(-shape.items // seats) - 1 + (seats - 1).bit_length()

@@ -1,10 +1,10 @@
-"""Runs of neighbouring values of one channel: N C *spatial, as it is. Lanes take neighbouring values.
+"""Normalise planes, runs of neighbouring values of one channel, as in N C *spatial. Lanes take neighbouring values.
 
-A piece is what a team of lanes holds in registers: a channel's plane or a part of it, or, where planes are short and a
-set has several, the same part of a few planes. The team finds the mean and then the squared deviations, and leaves
-them to `merge`. No shared memory, no barrier. The last kernel of a pass reads everything again, the last pieces first:
-they still lie in L2.
-Moves: x twice and the output once; backward: both arrays twice and grad_input once. Bound by: memory.
+Idea: a group of lanes (`Team`) holds a piece in registers: a channel's plane or a part of it, or the same part of a few
+short planes. It computes the piece's mean and then its squared deviations; `merge` merges the pieces of a set.
+Moves: x twice and the output once; backward: both arrays twice and grad_input once. The last kernel of a pass begins
+with the last pieces, which are still in L2.
+Bound by: memory. There is no shared memory and no barrier.
 
 Arrays are (batches · outer, parameters, run); statistics (batches · sets,); parameters (sets · channels,) or None.
 """
@@ -30,18 +30,18 @@ from normlab.stages.recompute import affine, element, normalised_from_input
 from normlab.stages.seats import MOST, seats_sum
 from normlab.stages.vector import widest
 
-THREADS = 128  # of a block that finds pieces
-HELD = 32  # values that a lane holds at most
-IN_FLIGHT = 64  # bytes of each array that a lane waits for at a time, for the sums: it holds none of them
-APPLY_THREADS = 256
-APPLIED = 32  # values that a thread of the last kernel takes at most, forward
-APPLIED_OF_TWO = 16  # and backward, of each array
+THREADS = 128  # per block of the first kernels
+HELD = 32  # values per lane that registers hold at most
+IN_FLIGHT = 64  # bytes of each array that a lane of the sums' kernel loads before it adds them up and drops them
+APPLY_THREADS = 256  # per block of the last kernels
+APPLIED = 32  # values per thread of the last kernel at most, forward
+APPLIED_OF_TWO = 16  # and backward, of each of the two arrays
 
 
 class Team(NamedTuple):
-    """How a plane is dealt: `seats` threads, a power of two, take `turns` vectors each of `lines` planes.
+    """The thread map of a plane: `seats` threads, a power of two, take `turns` vectors each from `lines` planes.
 
-    A plane is cut into `parts` of `length` vectors, the last of which may be shorter.
+    A plane has `parts` parts of `length` vectors; the last part may be shorter.
     """
 
     seats: int
@@ -52,12 +52,12 @@ class Team(NamedTuple):
 
     @property
     def units(self) -> int:
-        """Vectors of a thread."""
+        """Return the number of vectors per thread."""
         return self.turns * self.lines
 
 
 def team_for(sets: Sets, vectors: int, most_seats: int, most_units: int) -> Team:
-    """The team for planes of so many vectors, with no more seats than that and no more units."""
+    """Return the team for planes of `vectors` vectors, with at most `most_seats` threads of `most_units` vectors."""
     parts = -(-vectors // (most_seats * most_units))
     length = -(-vectors // parts)
     seats = min(most_seats, 1 << (length - 1).bit_length())
@@ -78,37 +78,40 @@ class Planes:
 
     @property
     def pieces(self) -> Pieces:
-        """What the first kernels leave."""
+        """Return the shape of the pieces that the first kernels write."""
         batches, outer, sets, channels, _ = self.sets
         team = self.finding
         terms, levels = team.units * self.width, (team.seats - 1).bit_length()
         return Pieces(batches, -(-outer // team.lines), sets, channels * team.parts, team.parts, terms, levels)
 
     def launch_moments(self, launch, x, pieces):
-        """Moments of all pieces; pieces: (3, self.pieces.size)."""
+        """Queue the kernel for the moments of all pieces; pieces: (3, self.pieces.size)."""
         kernel = build_moments(accumulator(pieces), self.width, self.finding)
         launch(kernel, *self._blocks(self.finding, THREADS), x, np.int64(self.sets.outer), pieces)
 
     def launch_sums(self, launch, grad_output, x, mean, invvar, pieces):
-        """Sums of dy and dy x̂ over all pieces; pieces: (2, self.pieces.size)."""
+        """Queue the kernel for the sums of dy and dy x̂ of all pieces; pieces: (2, self.pieces.size)."""
         once = max(1, IN_FLIGHT // (self.width * x.dtype.itemsize))
         kernel = build_sums(accumulator(pieces), self.width, self.finding, once)
         launch(kernel, *self._blocks(self.finding, THREADS), grad_output, x, mean, invvar, *self._view, pieces)
 
     def launch_output(self, launch, x, mean, invvar, weight, bias, output):
-        """output = x̂ weight + bias."""
+        """Queue the kernel for output = x̂ weight + bias."""
         kernel = build_output(accumulator(invvar), self.width, self.forward)
         blocks = self._blocks(self.forward, APPLY_THREADS)
         launch(kernel, *blocks, x, mean, invvar, weight, bias, *self._view, output)
 
     def launch_gradient(self, launch, grad_output, x, mean, invvar, weight, mean_g, mean_gx, grad_input):
-        """grad_input; mean_g, mean_gx: (batches · sets,), or None where the statistics do not depend on x."""
+        """Queue the kernel for grad_input.
+
+        mean_g, mean_gx: (batches · sets,), or None where the statistics do not depend on x.
+        """
         kernel = build_gradient(accumulator(invvar), self.width, self.backward)
         blocks = self._blocks(self.backward, APPLY_THREADS)
         launch(kernel, *blocks, grad_output, x, mean, invvar, weight, mean_g, mean_gx, *self._view, grad_input)
 
     def _blocks(self, team: Team, threads: int) -> tuple:
-        """One block after another along x: parts of some channels, then the next channels, then the next lines."""
+        """Return grid and block. Blocks go through memory in order: parts, then channels, then lines."""
         batches, outer, *_ = self.sets
         bundles = -(-self.sets.parameters // (threads // team.seats))
         return batches * -(-outer // team.lines) * bundles * team.parts, (team.seats, threads // team.seats)
@@ -120,10 +123,10 @@ class Planes:
 
 @cache
 def finder(width, team, teams):
-    """The device function `find(number, x, outer)`: what the team in block number `number` of the grid works on.
+    """Return the device function `find(number, x, outer)`, which says what a team in block `number` works on.
 
-    Returns (group of lines, first line, line behind the last, channel, part, the thread's first vector, the vector
-    behind the team's last). There are no lines for a channel that does not exist.
+    It returns (group of lines, first line, line after the last, channel, part, the thread's first vector, the vector
+    after the team's last). A channel that does not exist has no lines.
     """
     lines, length, parts = team.lines, team.length, team.parts
 
@@ -154,7 +157,7 @@ def finder(width, team, teams):
 
 @cache
 def build_moments(dtype, width, team):
-    """Block (seats, THREADS / seats): a piece a team."""
+    """Return the kernel `family_plane_moments`. Block (seats, THREADS / seats), one piece per team."""
     seats, turns, _, length, parts = team
     units = team.units
     elements, team_sum = units * width, seats_sum((seats - 1).bit_length())
@@ -162,21 +165,24 @@ def build_moments(dtype, width, team):
 
     @cuda.jit
     def family_plane_moments(x, outer, pieces):
-        launch_dependents()
+        launch_dependents()  # the merging kernel may start early; it waits for this one's results
         values = cuda.local.array(elements, dtype)
         group, line, last, channel, part, start, end = find(cuda.blockIdx.x, x, outer)
-        for u in range(units):  # all loads before the first value is used
+        # Fetch: all loads are in flight before the first value is used.
+        for u in range(units):
             at = start + u % turns * seats
             if line + u // turns < last and at < end:
                 load_vector_into(values, u * width, x, (line + u // turns, channel, at * width), width)
             else:
                 for k in range(width):
                     values[u * width + k] = cast(0, pieces)
+        # First pass, over registers: the piece's mean. Absent values are 0 and not counted.
         total = cast(0, pieces)
         for k in range(elements):
             total += values[k]
         count = cast(max(last - line, 1) * (end - part * length) * width, pieces)
         center = team_sum(total) / count
+        # Second pass, over registers: the squared deviations of the values that exist.
         m2 = cast(0, pieces)
         for u in range(units):
             if line + u // turns < last and start + u % turns * seats < end:
@@ -195,7 +201,7 @@ def build_moments(dtype, width, team):
 
 @cache
 def build_sums(dtype, width, team, once):
-    """As `build_moments`: the sums of dy and dy x̂, from so many units at once."""
+    """Return the kernel `family_plane_sums`, for the sums of dy and dy x̂; it loads `once` vectors at a time."""
     seats, turns, _, _, parts = team
     units = team.units
     once = min(once, units)
@@ -217,6 +223,7 @@ def build_sums(dtype, width, team, once):
         sum_grad = cast(0, pieces)
         sum_product = cast(0, pieces)
         for first in range(0, units, once):
+            # Fetch `once` vectors of both arrays, add them up, drop them.
             for j in range(once):
                 u = first + j
                 at = start + u % turns * seats
@@ -226,7 +233,7 @@ def build_sums(dtype, width, team, once):
                 else:
                     for k in range(width):
                         grads[j * width + k] = cast(0, pieces)
-                        values[j * width + k] = center
+                        values[j * width + k] = center  # x̂ = 0
             for k in range(elements):
                 sum_grad += grads[k]
                 sum_product += grads[k] * normalised_from_input(values[k], center, scale)
@@ -242,7 +249,10 @@ def build_sums(dtype, width, team, once):
 
 @cache
 def build_output(dtype, width, team):
-    """Block (seats, APPLY_THREADS / seats); the first block takes what comes last in memory."""
+    """Return the kernel `family_plane_output`.
+
+    Block (seats, APPLY_THREADS / seats). The first block takes the end of memory, which L2 still holds.
+    """
     seats, turns = team.seats, team.turns
     units = team.units
     elements = units * width
@@ -253,16 +263,18 @@ def build_output(dtype, width, team):
         values = cuda.local.array(elements, dtype)
         _, line, last, channel, _, start, end = find(cuda.gridDim.x - 1 - cuda.blockIdx.x, x, outer)
         if line < last:
-            for u in range(units):  # all loads before the first store, behind which the compiler keeps them
+            # Fetch: all loads before the first store, because the compiler moves no load across a store.
+            for u in range(units):
                 at = start + u % turns * seats
                 if line + u // turns < last and at < end:
                     load_vector_into(values, u * width, x, (line + u // turns, channel, at * width), width)
-            grid_dependency_sync()  # x was there before
+            grid_dependency_sync()  # the previous kernel's statistics are there; it does not write x
             index = line // outer * sets + channel // (x.shape[1] // sets)
             center = load(mean, index)
             scale = load(invvar, index)
             gamma = element(weight, channel)
             beta = element(bias, channel)
+            # Normalise and store.
             for u in range(units):
                 at = start + u % turns * seats
                 if line + u // turns < last and at < end:
@@ -276,7 +288,10 @@ def build_output(dtype, width, team):
 
 @cache
 def build_gradient(dtype, width, team):
-    """As `build_output`: grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar, g = dy gamma."""
+    """Return the kernel `family_plane_gradient`: grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar, g = dy gamma.
+
+    Its blocks are those of `build_output`.
+    """
     seats, turns = team.seats, team.turns
     units = team.units
     elements = units * width
@@ -286,23 +301,25 @@ def build_gradient(dtype, width, team):
     def family_plane_gradient(grad_output, x, mean, invvar, weight, mean_g, mean_gx, outer, sets, grad_input):
         grads = cuda.local.array(elements, dtype)
         values = cuda.local.array(elements, dtype)
-        if mean_g is None:  # then this is the first kernel of its operation
+        if mean_g is None:  # the first kernel of its operation: another operation's kernel wrote dy
             grid_dependency_sync()
         _, line, last, channel, _, start, end = find(cuda.gridDim.x - 1 - cuda.blockIdx.x, x, outer)
         if line < last:
+            # Fetch: all loads before the first store.
             for u in range(units):
                 at = start + u % turns * seats
                 if line + u // turns < last and at < end:
                     load_vector_into(grads, u * width, grad_output, (line + u // turns, channel, at * width), width)
                     if mean_g is not None:
                         load_vector_into(values, u * width, x, (line + u // turns, channel, at * width), width)
-            grid_dependency_sync()  # x was there before
+            grid_dependency_sync()  # the previous kernel's means are there; it writes neither x nor dy
             index = line // outer * sets + channel // (x.shape[1] // sets)
             center = load(mean, index)
             scale = load(invvar, index)
             first = element(mean_g, index)
             second = element(mean_gx, index)
             gamma = element(weight, channel)
+            # Compute and store.
             for u in range(units):
                 at = start + u % turns * seats
                 if line + u // turns < last and at < end:

@@ -1,9 +1,10 @@
-"""Sets that are rows of memory and that a block can hold: instance and group norm, channels first, in one kernel.
+"""Normalise sets that are rows of memory in one kernel: instance and group norm with channels first.
 
-A set of up to 32768 values lies in one piece, and a block's registers hold it: it is read once, where pieces are read
-twice. Two passes over the registers, so two barriered sums; a set of one warp has none, and shares its block. The
-parameters' element is that of the value's channel.
-Moves: x once, the output once. Measured: see the README.
+Idea: a set of up to 32768 values is contiguous, and a block's registers hold it for two passes. A set of one warp needs
+no barrier and shares its block with others.
+Moves: x once, the output once; `planes` reads x twice.
+Bound by: memory.
+Measured: see the README.
 """
 
 import math
@@ -19,15 +20,15 @@ from normlab.stages.recompute import affine, element, normalised_from_input
 from normlab.stages.vector import Deal, dealt, row_loader, whole_warps, widest
 from normlab.stages.warp import warp_sum_butterfly
 
-ELEMENTS = 16  # of a thread, if the block has room for so many threads
-MOST_ELEMENTS = 32
+ELEMENTS = 16  # per thread, unless that takes more than MAX_THREADS
+MOST_ELEMENTS = 32  # per thread, with MAX_THREADS
 MAX_THREADS = 1024
-SHARED_BLOCK = 4  # sets of one warp in a block
+SHARED_BLOCK = 4  # sets per block, if a set has one warp
 GRID_LIMIT = 2**31 - 1
 
 
 def deal_for(sets: Sets, width: int) -> Deal | None:
-    """How a set is dealt to its block; None: it is not a row, or too long."""
+    """Return the thread map of a set; None if it is not contiguous or too long."""
     if sets.run == 1 or sets.outer > 1:
         return None
     deal = dealt(sets.values, width, min(MAX_THREADS, whole_warps(-(-sets.values // ELEMENTS))))
@@ -36,7 +37,7 @@ def deal_for(sets: Sets, width: int) -> Deal | None:
 
 @cache
 def build(dtype, deal: Deal, rows: int):
-    """Block (deal.threads, rows); rows is 1 where a set has several warps."""
+    """Return the kernel `family_rows`. Block (deal.threads, rows); rows is 1 where a set has several warps."""
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     elements, warps = deal.elements, deal.warps
     load_row = row_loader(deal)
@@ -48,11 +49,15 @@ def build(dtype, deal: Deal, rows: int):
         n2 = x.shape[1]
         first = cuda.threadIdx.x * width
         row = cuda.blockIdx.x * rows + cuda.threadIdx.y
-        live = row < x.shape[0]  # the last block's sets may not exist, but come to the shuffles
+        live = row < x.shape[0]  # false in the last block's spare warps, which must still reach the shuffles
+
+        # Fetch: the whole set goes to registers.
         for k in range(elements):
             values[k] = cast(0, buffer)
         if live:
             load_row(values, x, row, first)
+
+        # First pass, over registers: the mean. Absent values are 0.
         total = cast(0, buffer)
         for k in range(elements):
             total += values[k]
@@ -60,9 +65,11 @@ def build(dtype, deal: Deal, rows: int):
         if warps > 1:
             total = block_sum(total, buffer)
         center = total / cast(n2, buffer)
+
+        # Second pass, over registers: the squared deviations.
         square_sum = cast(0, buffer)
         for v in range(vectors):
-            if whole or first + v * span < n2:  # what lies past the end must not count as (0 - mean)²
+            if whole or first + v * span < n2:  # an absent value must not count as (0 - mean)²
                 for k in range(width):
                     deviation = values[v * width + k] - center
                     square_sum += deviation * deviation
@@ -70,10 +77,13 @@ def build(dtype, deal: Deal, rows: int):
         if warps > 1:
             square_sum = block_sum(square_sum, buffer)
         scale = float32(1) / math.sqrt(square_sum / cast(n2, buffer) + eps)
+
+        # Epilogue: normalise and store.
         if live:
             for v in range(vectors):
                 column = first + v * span
                 if whole or column < n2:
+                    # one element of weight and bias per vector: a vector lies within one channel's run
                     channel = row % groups * (n2 // run) + column // run
                     gamma = element(weight, channel)
                     beta = element(bias, channel)
@@ -89,7 +99,7 @@ def build(dtype, deal: Deal, rows: int):
 
 
 def launch_rows(launch, sets: Sets, x, weight, bias, eps, mean, invvar, output) -> bool:
-    """Queue the kernel if a block can hold a set, else say so. x, output: `sets.shape`."""
+    """Queue the kernel and return True if a block can hold a set, else return False. x, output: `sets.shape`."""
     deal = deal_for(sets, widest(sets.run, x, output))
     if deal is None or invvar.dtype.itemsize != 4:
         return False
@@ -105,10 +115,10 @@ def launch_rows(launch, sets: Sets, x, weight, bias, eps, mean, invvar, output) 
 
 
 def _reshaped(array, shape):
-    """The same memory."""
+    """Return an array of this shape on the same memory."""
     return array._replace(shape=shape) if isinstance(array, DeviceArray) else array.reshape(shape)
 
 
 def chains(deal: Deal) -> Chains:
-    """The longest chain of additions over a set."""
+    """Return the longest chain of additions over a set."""
     return Chains(deal.elements, 5 + (deal.warps - 1).bit_length())

@@ -1,4 +1,4 @@
-"""Running statistics: what a training batch adds to them, and what an evaluation takes. A thread a channel."""
+"""Update the running statistics after a training batch, and use them in an evaluation. One thread per channel."""
 
 import math
 
@@ -11,7 +11,7 @@ THREADS = 128
 
 @cuda.jit
 def family_update_running(mean, variance, batches, momentum, running_mean, running_var):
-    """running = (1 - momentum) running + momentum new, where new is the batches' average.
+    """Set running = (1 - momentum) running + momentum new, where new is the batches' average.
 
     mean, variance (unbiased): (batches · C,); running_mean, running_var: (C,), any floating dtype.
     """
@@ -23,6 +23,7 @@ def family_update_running(mean, variance, batches, momentum, running_mean, runni
         for batch in range(batches):
             new_mean += load(mean, batch * channels + channel)
             new_var += load(variance, batch * channels + channel)
+        # instance norm has statistics per batch: their average counts
         keep = float32(1) - momentum
         share = momentum / cast(batches, mean)
         store(running_mean, channel, keep * load(running_mean, channel) + share * new_mean)
@@ -31,7 +32,7 @@ def family_update_running(mean, variance, batches, momentum, running_mean, runni
 
 @cuda.jit
 def family_use_running(running_mean, running_var, eps, mean, invvar):
-    """The running statistics as every set's own; mean, invvar: (batches · C,)."""
+    """Write the running statistics as those of every set; mean, invvar: (batches · C,)."""
     index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
     if index < mean.shape[0]:
         channel = index % running_mean.shape[0]

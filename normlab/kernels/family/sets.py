@@ -1,4 +1,4 @@
-"""The index sets of the family, as they lie in memory.
+"""Describe the index sets of the family as they lie in memory.
 
 Every norm sees its input as (batches, outer, sets, channels, run), where a set (b, s) is all of x[b, :, s, :, :], and a
 parameter has an element for each (s, channel), that is, for each channel of x:
@@ -11,16 +11,16 @@ parameter has an element for each (s, channel), that is, for each channel of x:
     instance        N        L      C      1        1        channels last
     group           N        L      G     C/G       1        channels last
 
-Two walks cover them all: where a run is long, lanes take neighbouring values of it (`planes`); where it is 1, they take
-neighbouring channels (`columns`). Both leave the moments, or the sums, of pieces of single channels; `merge` puts
-together those of a set. What makes the norm is only which pieces that is.
+Two walks cover them all. Where a run is long, lanes take neighbouring values of it (`planes`); where it is 1, they take
+neighbouring channels (`columns`). Both walks write the moments, or the sums, of pieces of single channels, and `merge`
+merges the pieces of each set. The norms differ only in which pieces a set has.
 """
 
 from typing import NamedTuple
 
 
 class Sets(NamedTuple):
-    """How x is seen: (batches, outer, sets, channels, run)."""
+    """The view of x as (batches, outer, sets, channels, run)."""
 
     batches: int
     outer: int
@@ -30,32 +30,32 @@ class Sets(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many sets there are."""
+        """Return the number of sets."""
         return self.batches * self.sets
 
     @property
     def values(self) -> int:
-        """How many values a set has."""
+        """Return the number of values per set."""
         return self.outer * self.channels * self.run
 
     @property
     def parameters(self) -> int:
-        """How many elements a parameter has: x's channels."""
+        """Return the number of elements of a parameter: x's channels."""
         return self.sets * self.channels
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of x, and of all arrays like it, as kernels take them: the walk's three dimensions."""
+        """Return the three dimensions in which kernels take x and all arrays like it."""
         if self.run == 1:
             return self.batches, self.outer, self.parameters
         return self.batches * self.outer, self.parameters, self.run
 
 
 class Pieces(NamedTuple):
-    """What the first kernel of a pass leaves, as `merge` finds it: an array (…, batches, outer, sets x inner).
+    """The shape of the pieces that the first kernel of a pass writes for `merge`: (…, batches, outer, sets x inner).
 
-    outer: pieces of a channel in a batch, one after another by `sets * inner`. parts: pieces of a channel that lie
-    side by side. inner: those of a set that lie side by side: its channels' parts. terms, levels: the additions that a
+    outer: pieces per channel and batch that lie `sets * inner` apart. parts: pieces per channel that lie side by side.
+    inner: pieces per set that lie side by side, which are its channels' parts. terms, levels: the additions that a
     piece's sums have gone through.
     """
 
@@ -69,15 +69,15 @@ class Pieces(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Return the number of pieces."""
         return self.batches * self.outer * self.sets * self.inner
 
     @property
     def items(self) -> int:
-        """How many a set has."""
+        """Return the number of pieces per set."""
         return self.outer * self.inner
 
     def by_channel(self) -> "Pieces":
-        """The same pieces, for sums over all values of a channel: batch norm's index sets."""
+        """Return the same pieces for sums over all values of a channel, which are batch norm's index sets."""
         channels = self.sets * self.inner // self.parts
         return self._replace(batches=1, outer=self.batches * self.outer, sets=channels, inner=self.parts)

@@ -1,13 +1,15 @@
-"""Rows that no block holds, and no cluster well: each is cut into pieces (`kernels.split`), and read twice.
+"""Cut rows that no block holds, and no cluster holds well, into pieces (`kernels.split`), and read them twice.
 
-    pieces       a block a piece of a row: its sum, and that of its squared deviations from its own mean
-    statistics   a block a row: those of all pieces, put together as warps' are in step 6 (`stages.grouped`)
-    output       a thread a few columns of one row after another
+    pieces       one block per piece of a row: its sum, and the sum of its squared deviations from its own mean
+    statistics   one block per row: merges the pieces as step 6 merges warps (`stages.grouped`)
+    output       one thread per few columns, row after row
 
-Moves: x twice, the output once: 3 where 2 would do.
-Bound by: memory. On an H200 32 rows of 802,816 values took 0.57 of a copy in float32 and 0.52 in bfloat16, 8 rows of
-3,211,264 took 0.59 and 0.55; the second reading allows 0.67. A cluster took 0.21 for 32 rows of 802,816 in bfloat16: it
-is alone on its multiprocessors, and the next row of a block has to wait for this one.
+Idea: pieces keep all multiprocessors busy with a few rows of millions of columns.
+Moves: x twice, the output once: 3 arrays where 2 would do.
+Bound by: memory.
+Measured: on an H200 32 rows of 802,816 columns took 0.57 of a copy in float32 and 0.52 in bfloat16, 8 rows of 3,211,264
+took 0.59 and 0.55. Reading twice allows 0.67. A cluster took 0.21 for 32 rows of 802,816 in bfloat16: its blocks are
+alone on their multiprocessors, and a block's next row has to wait for this one.
 """
 
 from functools import cache
@@ -36,12 +38,12 @@ from normlab.stages.warp import warp_sum_butterfly
 
 @cache
 def build_pieces(dtype: Any, width: int, rms: bool) -> Any:
-    """Grid (pieces, rows), block THREADS."""
+    """Return the kernel `forward_split_pieces`. Grid (pieces, rows), block THREADS."""
     span, elements = THREADS * width, VECTORS * width
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def forward_split_pieces(x, sums):
-        """sums: (2 n1, pieces), those of the values, then those of the squared deviations."""
+        """Write the pieces' sums to sums, (2 n1, pieces): first the values', then the squared deviations'."""
         buffer = cuda.shared.array((2, WARPS), dtype)
         values = cuda.local.array(elements, dtype)
         n1, n2 = x.shape
@@ -50,9 +52,11 @@ def build_pieces(dtype: Any, width: int, rms: bool) -> Any:
         size = min(VECTORS * span, n2 - start)
         row = cuda.blockIdx.y
         while row < n1:
+            # Fetch: the piece goes to registers, for both passes over it.
             for v in range(VECTORS):
                 if first + v * span < n2:
                     load_vector_into(values, v * width, x, (row, first + v * span), width)
+            # First pass: the piece's sum and mean.
             center = cast(0, sums)
             if not rms:
                 total = cast(0, sums)
@@ -64,6 +68,7 @@ def build_pieces(dtype: Any, width: int, rms: bool) -> Any:
                 center = total / cast(size, sums)
                 if cuda.threadIdx.x == 0:
                     store(sums, (row, cuda.blockIdx.x), total)
+            # Second pass: squared deviations from the piece's own mean; the next kernel adds those between pieces.
             square_sum = cast(0, sums)
             for v in range(VECTORS):
                 if first + v * span < n2:
@@ -73,22 +78,23 @@ def build_pieces(dtype: Any, width: int, rms: bool) -> Any:
             square_sum = block_sum(warp_sum_butterfly(square_sum), buffer)
             if cuda.threadIdx.x == 0:
                 store(sums, (n1 + row, cuda.blockIdx.x), square_sum)
-            row += cuda.gridDim.y
+            row += cuda.gridDim.y  # a grid has at most 65,535 blocks in y
 
     return forward_split_pieces
 
 
 @cache
 def build_statistics(dtype: Any, width: int) -> Any:
-    """Grid rows, block ROW_THREADS."""
+    """Return the kernel `forward_split_statistics`. Grid rows, block ROW_THREADS."""
     span = THREADS * VECTORS * width
 
     @cuda.jit(launch_bounds=(ROW_THREADS, 1))
     def forward_split_statistics(x, sums, eps, factor, mean, invvar):
-        """sums: as above. factor: 1 / n2."""
+        """Merge each row's pieces; write its mean and invvar. sums: as above. factor: 1 / n2."""
         buffer = cuda.shared.array((2, ROW_WARPS), dtype)
         n1, n2 = x.shape
         row = cuda.blockIdx.x
+        # The row's mean, from the pieces' sums.
         center = cast(0, sums)
         if mean is not None:
             total = cast(0, sums)
@@ -97,6 +103,7 @@ def build_statistics(dtype: Any, width: int) -> Any:
                 total += load(sums, (row, piece))
                 piece += ROW_THREADS
             center = block_sum(warp_sum_butterfly(total), buffer) * factor
+        # The squares within the pieces and, for LayerNorm, between them: see `stages.grouped`.
         square_sum = cast(0, sums)
         piece = cuda.threadIdx.x
         while piece < sums.shape[1]:
@@ -117,7 +124,10 @@ def build_statistics(dtype: Any, width: int) -> Any:
 
 @cache
 def build_output(dtype: Any, width: int) -> Any:
-    """Grid (columns / (COLUMN_THREADS width), groups of rows), block COLUMN_THREADS."""
+    """Return the kernel `forward_split_output`.
+
+    Grid (columns / (COLUMN_THREADS width), groups of rows), block COLUMN_THREADS.
+    """
     elements = AT_ONCE * width
 
     @cuda.jit(launch_bounds=(COLUMN_THREADS, 1))
@@ -128,6 +138,7 @@ def build_output(dtype: Any, width: int) -> Any:
         n1, n2 = x.shape
         column = (cuda.blockIdx.x * COLUMN_THREADS + cuda.threadIdx.x) * width
         if column < n2:
+            # Prologue: parameters stay in registers for all rows.
             if weight is not None:
                 load_vector_into(gammas, 0, weight, column, width)
             if bias is not None:
@@ -135,10 +146,12 @@ def build_output(dtype: Any, width: int) -> Any:
             top = cuda.blockIdx.y
             stride = cuda.gridDim.y
             while top < n1:
+                # Fetch AT_ONCE rows: their loads are in flight together.
                 for ahead in range(AT_ONCE):
                     row = top + ahead * stride
                     if row < n1:
                         load_vector_into(values, ahead * width, x, (row, column), width)
+                # Normalise and store these rows.
                 for ahead in range(AT_ONCE):
                     row = top + ahead * stride
                     if row < n1:
@@ -158,8 +171,9 @@ def build_output(dtype: Any, width: int) -> Any:
 def run(
     launch: Any, memory: Any, x: Any, weight: Any, bias: Any, eps: Any, output: Any, mean: Any, invvar: Any
 ) -> None:
-    """Queue the kernels; float32 accumulators. memory: for scratch, as a `BackwardStep` has it; the rest as a
-    `ForwardStep`'s `run`.
+    """Queue the three kernels, for float32 accumulators.
+
+    memory: allocates scratch, as for a `BackwardStep`. The other arguments are those of a `ForwardStep`'s `run`.
     """
     n1, n2 = x.shape
     width = widest(n2, x, weight, bias, output)

@@ -1,16 +1,13 @@
-"""Several rows a block, each with a team of its own; one barrier for both sums.
+"""Normalise several rows per block, each by its own warps, with one barrier for both sums.
 
-Every warp finds the moments of its own part of the row, and one barrier later every warp merges all of them
-(`stages.grouped`). A row of one warp needs no barrier at all, and short rows share a warp: each has some of its lanes,
-whose sums take fewer shuffles. Small teams with a few vectors each, and several of them in a block, keep loads in
-flight while others wait.
+Idea: each warp computes the moments of its own part of a row, and after one barrier each warp merges all of them
+(`stages.grouped`). A row of one warp needs no barrier; several short rows share a warp.
 Moves: x once, the output once.
-Bound by: memory. A multiprocessor has 32 to 96 KB on their way at a time.
-Measured: see the README; 0.97 to 1.03 of a copy for rows of up to 32 or 64 KB, 1 to 4 hundredths of which are the hint
-to L2 that reads have (`engine.caching`). Tried: parameters loaded before the reduction, stores behind all of their
-loads, other hints, blocks that stay and take row after row, x read again for the output instead of held: no better, or
-worse (0.93 the blocks that stay, 0.98 the second reading). Leaving out the statistics gains 1 to 3 hundredths at 768
-and 1024, nothing from 4096 on.
+Bound by: memory. Each multiprocessor has 32 to 96 KB in flight.
+Measured: 0.97 to 1.03 of a copy for rows of up to 32 or 64 KB on an H200 (README). The L2 hint of the loads gives 0.01
+to 0.04 of that (`engine.caching`); a kernel without statistics would gain 0.01 to 0.03 at n2 = 768 and 1024 and nothing
+from 4096 on. Tried without gain: parameters loaded before the reduction, stores after all of their loads, other hints.
+Worse: persistent blocks (0.93), x read again instead of held in registers (0.98).
 Next: rows that no block can hold.
 """
 
@@ -122,7 +119,7 @@ def plan_for(n2: int, width: int, itemsize: int, rms: bool) -> Plan | None:
 
 @cache
 def build(dtype, plan: Plan):
-    """The kernel for an accumulator dtype and a plan."""
+    """Return the kernel for an accumulator dtype and a plan."""
     deal, rows, resident = plan
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     elements, warps = deal.elements, deal.warps
@@ -131,7 +128,8 @@ def build(dtype, plan: Plan):
 
     @cuda.jit(launch_bounds=(deal.threads * rows, resident))
     def forward_one_barrier(x, weight, bias, eps, factor, output, mean, invvar):
-        board = cuda.shared.array((1, rows, 2, warps), dtype)
+        # Prologue: a block has `rows` rows of threads, one per row of x.
+        exchange = cuda.shared.array((1, rows, 2, warps), dtype)
         values = cuda.local.array(elements, dtype)
         gammas = cuda.local.array(width, dtype)
         betas = cuda.local.array(width, dtype)
@@ -140,36 +138,45 @@ def build(dtype, plan: Plan):
         warp = cuda.threadIdx.x >> 5
         first = cuda.threadIdx.x * width
         row = cuda.blockIdx.x * rows + team
-        live = row < x.shape[0]  # the last block's teams may have none, but come to the barrier
+        live = row < x.shape[0]  # false in the last block's spare warps, which must still reach the barrier
+
+        # Fetch: the whole row goes to registers, with all loads in flight at once.
         for k in range(elements):
-            values[k] = cast(0, board)
+            values[k] = cast(0, exchange)
         if live:
             load_row(values, x, row, first)
-        center = cast(0, board)
+
+        # First pass, over registers: the mean and then the squares of this warp's own values.
+        center = cast(0, exchange)
         if mean is not None:
-            total = cast(0, board)
+            total = cast(0, exchange)
             for k in range(elements):
                 total += values[k]
             total = sum_of_lanes(total)
-            center = total / cast(max(size(n2, warp), 1), board)  # of the warp's own values, so far
-        square_sum = cast(0, board)
+            center = total / cast(max(size(n2, warp), 1), exchange)  # the warp's mean; max: it may have no values
+        square_sum = cast(0, exchange)
         for v in range(vectors):
-            if mean is None or whole or first + v * span < n2:  # absent values are 0: no deviations from 0
+            if mean is None or whole or first + v * span < n2:  # RMSNorm: a 0 past the end adds nothing
                 for k in range(width):
                     deviation = values[v * width + k] - center
                     square_sum += deviation * deviation
         square_sum = sum_of_lanes(square_sum)
-        if warps > 1:
+
+        # Exchange: one barrier for both sums.
+        if warps > 1:  # else the warp's moments are the row's
             if mean is not None:
-                leave(board, 0, team, 0, warp, total)
-            leave(board, 0, team, 1, warp, square_sum)
-            cuda.syncthreads()  # all warps of a team have left their sums before any of them collects
-            center, square_sum = merge(board, 0, team, n2, factor, mean)
-        scale = cuda.libdevice.rsqrtf(square_sum * factor + eps)
+                leave(exchange, 0, team, 0, warp, total)
+            leave(exchange, 0, team, 1, warp, square_sum)
+            cuda.syncthreads()  # all warps of a row have written their sums before a warp reads them
+            center, square_sum = merge(exchange, 0, team, n2, factor, mean)
+        scale = cuda.libdevice.rsqrtf(square_sum * factor + eps)  # factor: 1 / n2
+
+        # Second pass, over registers: normalise and store.
         if live:
             for v in range(vectors):
                 column = first + v * span
                 if whole or column < n2:
+                    # Parameters come from L1 or L2. Loading them before the exchange was no faster.
                     if weight is not None:
                         load_vector_into(gammas, 0, weight, column, width)
                     if bias is not None:
@@ -180,6 +187,8 @@ def build(dtype, plan: Plan):
                         value = normalised_from_input(values[v * width + k], center, scale)
                         values[v * width + k] = affine(value, gamma, beta)
                     store_vector_from(output, (row, column), values, v * width, width)
+
+            # Epilogue: one thread per row stores the statistics.
             if cuda.threadIdx.x == 0:
                 if mean is not None:
                     store(mean, row, center)

@@ -1,21 +1,21 @@
-"""Long rows, held in the shared memory of a cluster of blocks; short ones as in step 6.
+"""Hold a long row in the shared memory of a cluster of blocks; short rows are done as in step 6.
 
-A row of more than 32 KB does not fit the registers of a block that shares its multiprocessor with others. Here each
-block of a cluster keeps a slice of the row in shared memory, copied there without passing through registers, and the
-blocks exchange their sums through each other's shared memory, still with one barrier. Blocks stay: as soon as a vector
-is in registers its place is free, and the same vector of the next row is fetched into it. A thread with few enough
-takes all of its vectors at once, and the next row travels during the whole of this one; with more, it reads them again
-for every pass, for the last time when it writes the output. The slice's parameters lie beside it, for all rows. Where
-there is one parameter at most, three blocks find room on a multiprocessor: of many rows (that fill their slices, or
-these are of 256 threads) each cluster then takes one, and one block's row travels while others are at work on theirs.
+Idea: each block of a cluster keeps a slice of the row in shared memory, and the blocks exchange their sums through
+distributed shared memory, still with one barrier. The slice of the next row is fetched while this one is worked on.
+Moves: x once, the output once, the parameters once per cluster. With few rows, x once per reader.
+Bound by: the wait for the slowest block of a cluster, once per row.
+Measured: see the README, `plan_for` and `spread_out`.
+Next: rows of more than LONGEST columns, which are cut into pieces (`split_rows`).
 
-With few rows the latency of memory is most of the time. Then smaller blocks on more multiprocessors share a row. But a
-cluster's multiprocessors are neighbours, with one way to memory for all of them. So where others are idle, several
-clusters read the same row: each finds its mean and variance for itself, and then writes a part of the output.
-Rows of more than LONGEST columns, or that no cluster holds, are cut into pieces (`split_rows`).
-Moves: x once, the output once, the parameters once a cluster; of few rows x once for each of its readers.
-Bound by: the wait for the slowest block of a cluster, once a row.
-Measured: see the README, and `plan_for`.
+What changed since step 6:
+- Asynchronous copies bring the row to shared memory without registers: above 32 KB a row does not fit in the registers
+  of a block that shares its multiprocessor.
+- Blocks are persistent. A slot is free as soon as its vector is in registers; the next row's vector goes there.
+- The slice's parameters lie in shared memory beside the row, loaded once for all rows.
+- Many rows, at most one parameter (`one_row`): three blocks fit on a multiprocessor, and each cluster takes one row.
+- Few rows (`spread`): smaller blocks on more multiprocessors share a row, because latency is most of the time.
+- Few rows (`readers`): a cluster's multiprocessors share one path to memory, so several clusters read the same row.
+  Each computes the statistics and writes a part of the output.
 """
 
 from functools import cache
@@ -60,7 +60,7 @@ SLICES = {8: ((512, 4), (512, 8), (1024, 8)), 4: ((256, 8), (512, 8), (1024, 8))
 NARROW = ((512, 8),)  # for narrower vectors: 64 registers, with 1024 threads, do not hold the addresses of eight
 MAX_CLUSTER = 16
 CLUSTERS_FROM = (9, 0)  # compute capability
-STATIC_BYTES = 2304  # of shared memory, at most: the board, and what is gathered from others
+STATIC_BYTES = 2304  # shared memory, at most: the exchange buffer, and what is gathered from other blocks
 SPLIT_FROM = 2**15  # columns: a block's registers hold as many, of whatever alignment
 LONGEST = 2**18  # columns: a cluster might hold more, but is alone on its multiprocessors (see `split_rows`)
 KEPT = 2048  # vectors of a slice, at most, that registers hold for all passes
@@ -190,7 +190,7 @@ def spread_out(plan: Plan, n1: int, parameter_bytes: int, processors: int, capab
 
 @cache
 def build(dtype, plan: Plan):
-    """The kernel for an accumulator dtype and a plan."""
+    """Return the kernel for an accumulator dtype and a plan."""
     deal, blocks, itemsize, spread, parameter_bytes, _, readers, _ = plan
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     cluster, columns = plan.cluster, deal.columns
@@ -198,40 +198,42 @@ def build(dtype, plan: Plan):
     beside = parameter_bytes > 0  # the parameters lie beside the row
     bits, parameter_bits = BITS[itemsize], BITS[parameter_bytes or itemsize]
     held_columns = columns // spread
-    behind_row = held_columns * itemsize // (parameter_bytes or itemsize)  # where the parameters begin
+    behind_row = held_columns * itemsize // (parameter_bytes or itemsize)  # the parameters' offset, in their elements
     kept = plan.kept
-    elements, hop = (deal.elements, width) if kept else (width, 0)  # in registers; from one vector to the next there
-    later = int(beside)  # groups of copies behind the row's: the parameters'
-    next_row = int(kept)  # and behind those
+    elements, hop = (deal.elements, width) if kept else (width, 0)  # values in registers; their step per vector
+    later = int(beside)  # groups of copies that may be in flight when the row must be there: the parameters'
+    next_row = int(kept)  # and when the parameters must be there: the next row's
     size, merge = group_size(deal, blocks), group_merger(deal, blocks, spread)
 
     @cuda.jit(device=True)
-    def fetch_row(held, place, x, row, first):
-        """A group of copies: of the thread's part of the row, or of nothing behind the last row."""
+    def fetch_row(held, offset, x, row, first):
+        """Start to copy the thread's part of a row, as one group of copies; after the last row the group is empty."""
         if row < x.shape[0]:
             for v in range(vectors):
                 if whole or first + v * span < x.shape[1]:
-                    copy_async(held, place + v * stretch, x, (row, first + v * span), width)
+                    copy_async(held, offset + v * stretch, x, (row, first + v * span), width)
         commit_copies()
 
     @cuda.jit(device=True)
     def take(values, held, at, x):
-        """A vector for one pass, if registers do not hold it."""
+        """Load a vector from shared memory, if registers do not hold the row."""
         if not kept:
             load_bits_into(values, 0, held, at, width, x)
 
     @cuda.jit(device=True)
     def writes(reader, v):
-        """Whether it is this one of the row's readers that writes a thread's vector number v."""
+        """Return True if this reader of the row writes the thread's vector v."""
         return readers == 1 or v % readers == reader
 
     @cuda.jit(device=True)
     def fetch(parameters, at, array, column):
+        """Start to copy a vector of weight or bias to shared memory."""
         if array is not None:
             copy_async(parameters, at, array, column, width)
 
     @cuda.jit(device=True)
     def load_parameter(target, parameters, at, array, column):
+        """Load a vector of weight or bias from shared memory or, where it is not there, from global memory."""
         if array is not None:
             if beside:
                 load_bits_into(target, 0, parameters, at, width, array)
@@ -240,9 +242,10 @@ def build(dtype, plan: Plan):
 
     @cuda.jit(launch_bounds=(plan.threads, plan.resident))
     def forward_clusters(x, weight, bias, eps, factor, output, mean, invvar):
-        board = cuda.shared.array((2, 1, 2, warps), dtype)
+        # Prologue: which columns of which rows this thread has.
+        exchange = cuda.shared.array((2, 1, 2, warps), dtype)  # two phases: see `stages.team`
         held = cuda.shared.array(0, bits, alignment=16)  # the block's part of the row
-        parameters = cuda.shared.array(0, parameter_bits, alignment=16)  # the same memory, as they see it
+        parameters = cuda.shared.array(0, parameter_bits, alignment=16)  # the same memory, in the parameters' bits
         values = cuda.local.array(elements, dtype)
         gammas = cuda.local.array(width, dtype)
         betas = cuda.local.array(width, dtype)
@@ -254,64 +257,74 @@ def build(dtype, plan: Plan):
         row = cuda.blockIdx.x // (cluster * readers)
         stride = cuda.gridDim.x // (cluster * readers)
         warp = cuda.threadIdx.x >> 5
-        place = cuda.threadIdx.x * width  # of the thread's first vector in shared memory
-        first = rank // spread * columns + rank % spread * stretch + place  # and in the row
-        gammas_at = behind_row + place
+        offset = cuda.threadIdx.x * width  # the offset of the thread's first vector in shared memory
+        first = rank // spread * columns + rank % spread * stretch + offset  # and its column in the row
+        gammas_at = behind_row + offset
         betas_at = gammas_at
         if weight is not None:
             betas_at += held_columns
-        fetch_row(held, place, x, row, first)
+
+        # Fetch the first row, then the parameters: the first pass needs only the row.
+        fetch_row(held, offset, x, row, first)
         if beside:
             for v in range(vectors):
                 if writes(reader, v) and (whole or first + v * span < n2):
                     fetch(parameters, gammas_at + v * stretch, weight, first + v * span)
                     fetch(parameters, betas_at + v * stretch, bias, first + v * span)
+
         phase = 0
         while row < x.shape[0]:
+            # Wait for this row.
             following = row + stride
             if beside:
-                commit_copies()  # of the parameters in the first turn, of nothing later
-            wait_copies(later)  # for the thread's own copies: it reads no others
-            if kept:
+                commit_copies()  # the parameters' group in the first turn, an empty one later
+            wait_copies(later)  # no barrier: each thread reads only its own copies
+            if kept:  # to registers, once for three passes; its slots are then free for the next row
                 for v in range(vectors):
                     if whole or first + v * span < n2:
-                        load_bits_into(values, v * width, held, place + v * stretch, width, x)
-                fetch_row(held, place, x, following, first)  # to where this row lay
-            center = cast(0, board)
+                        load_bits_into(values, v * width, held, offset + v * stretch, width, x)
+                fetch_row(held, offset, x, following, first)
+
+            # First pass: the mean and then the squares of this warp's own values.
+            center = cast(0, exchange)
             if mean is not None:
-                total = cast(0, board)
+                total = cast(0, exchange)
                 for v in range(vectors):
                     if whole or first + v * span < n2:
-                        take(values, held, place + v * stretch, x)
+                        take(values, held, offset + v * stretch, x)
                         for k in range(width):
                             total += values[v * hop + k]
                 total = warp_sum_butterfly(total)
-                center = total / cast(max(size(n2, rank * warps + warp), 1), board)
-                leave(board, phase, 0, 0, warp, total)
-            square_sum = cast(0, board)
+                center = total / cast(max(size(n2, rank * warps + warp), 1), exchange)  # max: a warp past the row's end
+                leave(exchange, phase, 0, 0, warp, total)
+            square_sum = cast(0, exchange)
             for v in range(vectors):
                 if whole or first + v * span < n2:
-                    take(values, held, place + v * stretch, x)
+                    take(values, held, offset + v * stretch, x)
                     for k in range(width):
                         deviation = values[v * hop + k] - center
                         square_sum += deviation * deviation
-            leave(board, phase, 0, 1, warp, warp_sum_butterfly(square_sum))
+            leave(exchange, phase, 0, 1, warp, warp_sum_butterfly(square_sum))
+
+            # Exchange: one barrier for both sums.
             if cluster > 1:
-                cluster_arrive_shared()
-                cluster_wait()  # all warps of the cluster have left their sums
+                cluster_arrive_shared()  # orders stores to shared memory alone: the output's may still be in flight
+                cluster_wait()  # all warps of the cluster have written their sums before a warp reads them
             else:
-                cuda.syncthreads()  # all warps of the block have left their sums
-            center, square_sum = merge(board, phase, 0, n2, factor, mean)
-            phase = 1 - phase  # the next row's sums must not meet these, which others may still be reading
+                cuda.syncthreads()  # all warps of the block have written their sums before a warp reads them
+            center, square_sum = merge(exchange, phase, 0, n2, factor, mean)
+            phase = 1 - phase  # other warps may still read these sums: the next row's go to the other half
+
+            # Second pass: normalise and store.
             if beside:
-                wait_copies(next_row)  # for the parameters
+                wait_copies(next_row)  # for the parameters, in the first turn
             scale = cuda.libdevice.rsqrtf(square_sum * factor + eps)
             for v in range(vectors):
                 column = first + v * span
                 if whole or column < n2:
-                    take(values, held, place + v * stretch, x)
-                    if not kept and following < x.shape[0]:
-                        copy_async(held, place + v * stretch, x, (following, column), width)
+                    take(values, held, offset + v * stretch, x)
+                    if not kept and following < x.shape[0]:  # last use of this slot: fetch the next row's vector
+                        copy_async(held, offset + v * stretch, x, (following, column), width)
                     if writes(reader, v):
                         load_parameter(gammas, parameters, gammas_at + v * stretch, weight, column)
                         load_parameter(betas, parameters, betas_at + v * stretch, bias, column)
@@ -322,15 +335,17 @@ def build(dtype, plan: Plan):
                             values[v * hop + k] = affine(value, gamma, beta)
                         store_vector_from(output, (row, column), values, v * hop, width)
             if not kept:
-                commit_copies()
-            if cuda.threadIdx.x == 0 and rank == 0 and reader == 0:
+                commit_copies()  # the next row's group
+            if cuda.threadIdx.x == 0 and rank == 0 and reader == 0:  # one thread of all the row's blocks
                 if mean is not None:
                     store(mean, row, center)
                 store(invvar, row, scale)
             row = following
+
+        # Epilogue.
         if cluster > 1:
             cluster_arrive_shared()
-            cluster_wait()  # no block ends while others read from its board
+            cluster_wait()  # a block's shared memory must live until the other blocks have read its sums
 
     return forward_clusters
 
