@@ -28,12 +28,12 @@ What it does not do as a GPU does, although no error says so (`tests/sim/test_ag
 - Without readable source (a kernel from `exec`, a notebook cell with magics) ints and operators are Python's.
 """
 
-from normlab.sim.errors import BarrierError, DeadlockError, MaskError, ShuffleError, SimulationError
-from normlab.sim.launch import simulate
-from normlab.sim.rewrite import register_twin
+from normlab.sim.language.errors import BarrierError, DeadlockError, MaskError, ShuffleError, SimulationError
+from normlab.sim.language.rewrite import register_twin
+from normlab.sim.machine.launch import simulate
+from normlab.sim.machine.vector import read_vector, read_vector_into, write_vector, write_vector_from
 from normlab.sim.sanitizing import Act, Finding, Report, sanitize
 from normlab.sim.tracing import METRICS, Trace, trace
-from normlab.sim.vector import read_vector, read_vector_into, write_vector, write_vector_from
 
 __all__ = [
     "METRICS",

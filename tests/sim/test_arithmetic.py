@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from numba import cuda, float32, float64, int8, int16, int32, int64, types, uint8, uint16, uint32, uint64
 
 from normlab.sim import simulate
-from normlab.sim.arithmetic import Unsigned64, floor_divide, modulo
+from normlab.sim.language.arithmetic import floor_divide, modulo
+from normlab.sim.language.integers import Unsigned64
 
 bfloat16, float16 = cuda.types.bfloat16, types.float16
 
@@ -637,7 +638,7 @@ def test_tables_of_libdevice_and_fp16(expression, expected):
 
 
 def test_every_name_of_numbas_fp16_that_the_simulator_has_is_one_and_the_common_ones_are_there():
-    from normlab.sim.libdevice import FP16, LIBDEVICE
+    from normlab.sim.language.libdevice import FP16, LIBDEVICE
 
     known = {name for name in vars(FP16) if not name.startswith("_")}
     assert known - set(dir(cuda.fp16)) <= {name for name in known if f"__{name}" in dir(cuda.fp16)}

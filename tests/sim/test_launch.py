@@ -11,7 +11,7 @@ import torch
 from numba import cuda, njit
 
 from normlab.sim import SimulationError, simulate
-from normlab.sim.scheduler import Grid
+from normlab.sim.machine.scheduler import Grid
 
 
 @cuda.jit

@@ -1,6 +1,6 @@
 """Lines of source, as errors and reports name them."""
 
-from normlab.sim.source import Line, line_of
+from normlab.sim.language.source import Line, line_of
 
 
 def test_equal_code_in_two_files_has_lines_in_its_own():

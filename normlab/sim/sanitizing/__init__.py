@@ -35,9 +35,9 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.errors import BarrierError, DeadlockError
-from normlab.sim.launch import Launch, Launchable, _described, adopt_arguments
-from normlab.sim.memory import adopt
+from normlab.sim.language.arrays import adopt
+from normlab.sim.language.errors import BarrierError, DeadlockError
+from normlab.sim.machine.launch import Launch, Launchable, _described, adopt_arguments
 from normlab.sim.sanitizing.findings import KINDS, Act, Finding, Report
 from normlab.sim.sanitizing.inputs import arrays_in, inputs_of
 from normlab.sim.sanitizing.sanitizer import Sanitizer

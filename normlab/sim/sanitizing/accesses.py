@@ -5,15 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.asynchronous import Copy, Part, neighbours
-from normlab.sim.memory import as_kernel_array
-from normlab.sim.observe import kernel_frame
-from normlab.sim.observed import Buffer, ObservedArray, ObservedRecord
+from normlab.sim.language.arrays import as_kernel_array
+from normlab.sim.machine.observe import Copy, kernel_frame
+from normlab.sim.machine.observed import Buffer, ObservedArray, ObservedRecord
+from normlab.sim.machine.scheduler import TURN
+from normlab.sim.machine.vector import Part, neighbours
 from normlab.sim.sanitizing.bounds import address_of, poison, wrapped_address_of
 from normlab.sim.sanitizing.clocks import NOTHING, Access, CopyClock
 from normlab.sim.sanitizing.notes import Flight, Notes
 from normlab.sim.sanitizing.shadow import GARBAGE, NONE, UPDATED, WRITTEN, Region, together
-from normlab.sim.scheduler import TURN
 
 PATIENCE = 5040  # reads of what has been read, before others run: a multiple of those in one turn of any small loop
 AGAIN = 60  # the same for who has waited in vain

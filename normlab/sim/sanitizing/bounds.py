@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.memory import fresh
-from normlab.sim.observed import Buffer, ObservedArray
+from normlab.sim.machine.memory import fresh
+from normlab.sim.machine.observed import Buffer, ObservedArray
 
 
 def address_of(array: ObservedArray, key: Any) -> int | None:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
+from normlab.sim.language.source import Line, line_of
 from normlab.sim.sanitizing.clocks import Access, ThreadClock
 from normlab.sim.sanitizing.findings import Act, Finding, Report
-from normlab.sim.source import Line, line_of
 
 
 def act(operation: str, thread: ThreadClock, source: Line | None) -> Act:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from normlab.sim.source import Line
+from normlab.sim.language.source import Line
 
 PRINTED = 5  # findings of one kind on one array
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.source import parsing
+from normlab.sim.language.source import parsing
 
 EXTENT = {"dtype", "itemsize", "ndim", "shape", "size", "strides"}
 

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.memory import DYNAMIC_ADDRESS
-from normlab.sim.observe import Observer
-from normlab.sim.observed import Buffer, ObservedArray, allocation_of, pointer
-from normlab.sim.paths import KERNEL_MARK
+from normlab.sim.language.paths import KERNEL_MARK
+from normlab.sim.language.source import line_of
+from normlab.sim.machine.memory import DYNAMIC_ADDRESS
+from normlab.sim.machine.observe import Observer
+from normlab.sim.machine.observed import Buffer, ObservedArray, allocation_of, pointer
+from normlab.sim.machine.threads import WARP_SIZE
 from normlab.sim.sanitizing.advice import (
     BLOCK,
     CLUSTER,
@@ -28,8 +30,6 @@ from normlab.sim.sanitizing.findings import Finding
 from normlab.sim.sanitizing.loops import in_one_loop, loop_without_barrier
 from normlab.sim.sanitizing.places import Place
 from normlab.sim.sanitizing.shadow import GARBAGE, Region
-from normlab.sim.scheduler import WARP_SIZE
-from normlab.sim.source import line_of
 
 
 class BlockMemory:

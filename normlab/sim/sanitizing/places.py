@@ -3,8 +3,8 @@
 from types import CodeType, FrameType
 from typing import Any
 
-from normlab.sim.paths import KERNEL_MARK
-from normlab.sim.source import Line, line_of
+from normlab.sim.language.paths import KERNEL_MARK
+from normlab.sim.language.source import Line, line_of
 
 Place = tuple[tuple[CodeType, int], ...]  # the kernel's instruction, then those of the device functions it is inside of
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.observed import ObservedArray
+from normlab.sim.language.source import Line
+from normlab.sim.machine.observed import ObservedArray
+from normlab.sim.machine.waiting import wanted
 from normlab.sim.sanitizing.accesses import Accesses
 from normlab.sim.sanitizing.advice import BLOCK, CLUSTER, GRID, TEAM, WARP, against_beginning, against_end
 from normlab.sim.sanitizing.bounds import index_of, positions_of
@@ -25,8 +27,6 @@ from normlab.sim.sanitizing.findings import Act, Finding, Report
 from normlab.sim.sanitizing.notes import BlockMemory
 from normlab.sim.sanitizing.places import Place, line_at, parting_lines, place_of, same
 from normlab.sim.sanitizing.shadow import Region
-from normlab.sim.scheduler import wanted
-from normlab.sim.source import Line
 
 
 class Sanitizer(Accesses):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from normlab.sim.observed import Buffer
+from normlab.sim.machine.observed import Buffer
 from normlab.sim.sanitizing.clocks import Access, Left, ThreadClock, before
 
 THIN = 64  # reads or atomics of one unit, from which on only a few of every instruction are kept

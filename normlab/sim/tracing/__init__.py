@@ -12,7 +12,7 @@ split them further. Without readable source (a kernel from `exec`) turns of loop
 A trace takes 2 to 5 times as long as the simulation, up to 9 times for a loop that does nothing but load.
 """
 
-from normlab.sim.source import Line
+from normlab.sim.language.source import Line
 from normlab.sim.tracing.counts import METRICS, Counts
 from normlab.sim.tracing.request import Request
 from normlab.sim.tracing.trace import LineCounts, Trace, trace

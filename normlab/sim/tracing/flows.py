@@ -6,9 +6,9 @@ go on with the same count. Only the first block that runs is watched, and only i
 
 from typing import Any, NamedTuple
 
-from normlab.sim.observed import Buffer
-from normlab.sim.source import Line
-from normlab.sim.warp import SOURCES
+from normlab.sim.language.source import Line
+from normlab.sim.machine.observed import Buffer
+from normlab.sim.machine.shuffles import SOURCES
 
 LIMIT = 20_000
 

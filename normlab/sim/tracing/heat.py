@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from normlab.sim.observed import Buffer
+from normlab.sim.machine.observed import Buffer
 
 
 class Heat:

@@ -11,19 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.asynchronous import Copy, Part
-from normlab.sim.marks import LOAD, STORE
-from normlab.sim.observe import Observer, kernel_frame
-from normlab.sim.observed import Buffer, ObservedArray, ObservedRecord, elements, offset_of
-from normlab.sim.paths import KERNEL_MARK, PATHS, Paths, calls_of
-from normlab.sim.source import Line, line_of
+from normlab.sim.language.marks import LOAD, STORE
+from normlab.sim.language.paths import KERNEL_MARK, PATHS, Paths, calls_of
+from normlab.sim.language.source import Line, line_of
+from normlab.sim.machine.observe import Copy, Observer, kernel_frame
+from normlab.sim.machine.observed import Buffer, ObservedArray, ObservedRecord, elements, offset_of
+from normlab.sim.machine.shuffles import SOURCES
+from normlab.sim.machine.vector import Part, instructions
 from normlab.sim.tracing.flows import Flows
 from normlab.sim.tracing.heat import Heat
 from normlab.sim.tracing.log import Log
 from normlab.sim.tracing.sites import NOT_LOADED, RANK_SPACING, Site, Sites, TracedArray
 from normlab.sim.tracing.tally import Tally
-from normlab.sim.vector import instructions
-from normlab.sim.warp import SOURCES
 
 VOTES = ("all_sync", "any_sync", "eq_sync", "ballot_sync", "match_any_sync", "match_all_sync")
 LONG = 1 << 18  # accesses in the log: 8 MB

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from normlab.sim.source import Line
+from normlab.sim.language.source import Line
 from normlab.sim.tracing.model import BANKS, SECTOR, WORD, conflicts, sectors, wavefronts
 
 OPERATIONS = {"ld": "load", "st": "store", "atom": "atomic", "ldgsts": "asynchronous copy"}

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normlab.sim.observed import ObservedArray, ObservedRecord, elements
-from normlab.sim.source import Line
+from normlab.sim.language.source import Line
+from normlab.sim.machine.observed import ObservedArray, ObservedRecord, elements
 from normlab.sim.tracing.heat import Heat
 
 RANK_SPACING = 1 << 24  # bytes between the shared memories of a cluster's blocks, as `mapa` has them

@@ -9,7 +9,7 @@ from html import escape
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from normlab.sim.source import NO_SOURCE, file_name
+from normlab.sim.language.source import NO_SOURCE, file_name
 from normlab.sim.tracing.counts import METRICS
 
 if TYPE_CHECKING:

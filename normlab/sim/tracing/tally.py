@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from normlab.sim.source import Line
+from normlab.sim.language.source import Line
 from normlab.sim.tracing.counts import Counts
 from normlab.sim.tracing.heat import Touched
 from normlab.sim.tracing.log import Groups, grouped, sectors_of, wavefronts_of

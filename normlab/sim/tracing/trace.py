@@ -7,8 +7,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normlab.sim.launch import Launch, Launchable
-from normlab.sim.source import NO_SOURCE, Line
+from normlab.sim.language.source import NO_SOURCE, Line
+from normlab.sim.machine.launch import Launch, Launchable
 from normlab.sim.tracing import tables
 from normlab.sim.tracing.comparison import Comparison
 from normlab.sim.tracing.counts import METRICS, Counts

@@ -10,7 +10,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from normlab.sim.source import NO_SOURCE, Line, file_name
+from normlab.sim.language.source import NO_SOURCE, Line, file_name
 from normlab.sim.tracing.counts import METRICS
 from normlab.sim.tracing.pictures.arrows import tree
 from normlab.sim.tracing.pictures.grid import heat_grid

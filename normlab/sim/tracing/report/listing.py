@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from normlab.sim.source import NO_SOURCE, Line, file_name, parsing
+from normlab.sim.language.source import NO_SOURCE, Line, file_name, parsing
 from normlab.sim.tracing.trace import Trace
 
 

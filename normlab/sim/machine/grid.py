@@ -1,14 +1,12 @@
 """A barrier for all threads of a launch: the twin of an engine's `grid_sync`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from normlab.sim.errors import SimulationError
-
-if TYPE_CHECKING:
-    from normlab.sim.api import Cuda
+from normlab.sim.language.errors import SimulationError
+from normlab.sim.protocols import Cuda
 
 
-def grid_sync(cuda: "Cuda", arrivals: Any, index: Any) -> None:
+def grid_sync(cuda: Cuda, arrivals: Any, index: Any) -> None:
     """Count the block in `arrivals[index]`, and wait for all threads of the grid.
 
     Raises SimulationError if the element has not begun at 0: blocks would go on before the last one has come.

@@ -1,14 +1,13 @@
 """Arrays that report every access to an observer (observe.py), and where they lie on the device that we imagine."""
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-if TYPE_CHECKING:
-    from normlab.sim.observe import Observer
+from normlab.sim.protocols import Observer
 
 
 class Buffer:
@@ -35,7 +34,7 @@ class ObservedArray:
 
     __slots__ = ("address", "buffer", "dtype", "fields", "itemsize", "observer", "raw", "shape", "strides")
 
-    def __init__(self, raw: np.ndarray, buffer: Buffer, observer: "Observer", address: int):
+    def __init__(self, raw: np.ndarray, buffer: Buffer, observer: Observer, address: int):
         """Stand for `raw`, all or a view of `buffer`, beginning at `address` of the imagined device."""
         self.raw, self.buffer, self.observer, self.address = raw, buffer, observer, address
         self.shape, self.strides, self.itemsize, self.dtype = raw.shape, raw.strides, raw.itemsize, raw.dtype

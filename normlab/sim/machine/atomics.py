@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.arithmetic import INTEGER_CASTS
+from normlab.sim.language.integers import INTEGER_CASTS
+from normlab.sim.protocols import Cuda
 
 
 @cache
@@ -27,7 +28,7 @@ def _in_type_of(array: np.ndarray, value: Any) -> Any:
 class Atomics:
     """`cuda.atomic`: every method returns the value that it found. An index is an int or a tuple of ints."""
 
-    def __init__(self, cuda: Any):
+    def __init__(self, cuda: Cuda):
         """Belong to the launch of `cuda`."""
         self._cuda = cuda
 

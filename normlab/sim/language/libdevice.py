@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.arithmetic import BUILTINS, INTEGER_CASTS, is_unsigned
-from normlab.sim.functions import MATH, Namespace, brev, clz, ffs, popc
-from normlab.sim.fused import fma64, narrow_fma
+from normlab.sim.language.arithmetic import BUILTINS
+from normlab.sim.language.functions import MATH, Namespace, brev, clz, ffs, popc
+from normlab.sim.language.fused import fma64, narrow_fma
+from normlab.sim.language.integers import INTEGER_CASTS, is_unsigned
 
 Function = Callable[..., Any]
 

@@ -5,14 +5,11 @@ an engine's `cluster_rank`, `cluster_sync`, `cluster_arrive`, `cluster_arrive_sh
 `store_to_block` and `load_from_block`.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from normlab.sim.errors import SimulationError
-from normlab.sim.memory import fresh
-
-if TYPE_CHECKING:
-    from normlab.sim.api import Cuda
-    from normlab.sim.scheduler import Block, Thread
+from normlab.sim.language.errors import SimulationError
+from normlab.sim.machine.memory import fresh
+from normlab.sim.protocols import Cuda, Thread
 
 MAX_CLUSTER = 16  # blocks, on an H200; more than 8 only for kernels that ask for it
 
@@ -28,12 +25,12 @@ class Cluster:
 
     def __init__(self) -> None:
         """Start without blocks."""
-        self.blocks: list[Block] = []
+        self.blocks: list[Any] = []  # of Block
         self.meetings = 0  # how often the barrier has been passed
         self.arrived: set[Thread] = set()  # since then, of the threads that have not returned
 
     @property
-    def live(self) -> "list[Block]":
+    def live(self) -> list[Any]:
         """The blocks that have not ended."""
         return [block for block in self.blocks if block.live_count]
 
@@ -61,25 +58,25 @@ class Cluster:
         grid.progress += 1
 
 
-def cluster_rank(cuda: "Cuda") -> int:
+def cluster_rank(cuda: Cuda) -> int:
     """Return the number of the running thread's block in its cluster."""
     block = cuda.current.block
     return block.cluster.blocks.index(block)
 
 
-def cluster_sync(cuda: "Cuda") -> None:
+def cluster_sync(cuda: Cuda) -> None:
     """Arrive at the cluster's barrier and wait there."""
     cluster_arrive(cuda)
     _wait(cuda, "cluster_sync")
 
 
-def cluster_arrive(cuda: "Cuda") -> None:
+def cluster_arrive(cuda: Cuda) -> None:
     """Arrive at the cluster's barrier, and go on; raises SimulationError for a second arrival without a wait."""
     cuda.current.stored_remotely = False
     _arrive(cuda)
 
 
-def cluster_arrive_shared(cuda: "Cuda") -> None:
+def cluster_arrive_shared(cuda: Cuda) -> None:
     """Arrive at the cluster's barrier with stores to the own block's shared memory, and go on.
 
     Stores to other memory are ordered here, too, as they are not on a GPU; raises SimulationError after one to another
@@ -92,7 +89,7 @@ def cluster_arrive_shared(cuda: "Cuda") -> None:
     _arrive(cuda)
 
 
-def _arrive(cuda: "Cuda") -> None:
+def _arrive(cuda: Cuda) -> None:
     thread = cuda.current
     if thread.arrival is not None:
         raise SimulationError("cluster_arrive comes a second time, without a cluster_wait behind the first one")
@@ -104,12 +101,12 @@ def _arrive(cuda: "Cuda") -> None:
         cuda.observer.cluster_arrive(thread)
 
 
-def cluster_wait(cuda: "Cuda") -> None:
+def cluster_wait(cuda: Cuda) -> None:
     """Wait until all threads of the cluster that have not returned have arrived at its barrier."""
     _wait(cuda, "cluster_wait")
 
 
-def _wait(cuda: "Cuda", operation: str) -> None:
+def _wait(cuda: Cuda, operation: str) -> None:
     thread = cuda.current
     if thread.arrival is None:
         raise SimulationError("cluster_wait comes without a cluster_arrive before it")
@@ -121,7 +118,7 @@ def _wait(cuda: "Cuda", operation: str) -> None:
         cuda.observer.cluster_wait(thread)
 
 
-def store_to_block(cuda: "Cuda", array: Any, index: Any, value: Any, rank: Any) -> None:
+def store_to_block(cuda: Cuda, array: Any, index: Any, value: Any, rank: Any) -> None:
     """Do `array[index] = value` in the block `rank` of the cluster."""
     remote = _in_block(cuda, array, index, int(rank), "write")
     cuda.current.stored_remotely = True
@@ -129,13 +126,13 @@ def store_to_block(cuda: "Cuda", array: Any, index: Any, value: Any, rank: Any) 
         remote[index] = value
 
 
-def load_from_block(cuda: "Cuda", array: Any, index: Any, rank: Any) -> Any:
+def load_from_block(cuda: Cuda, array: Any, index: Any, rank: Any) -> Any:
     """Return `array[index]` of the block `rank` of the cluster."""
     remote = _in_block(cuda, array, index, int(rank), "read")
     return fresh((1,), array.dtype)[0] if remote is None else remote[index]
 
 
-def _in_block(cuda: "Cuda", array: Any, index: Any, rank: int, operation: str) -> Any:
+def _in_block(cuda: Cuda, array: Any, index: Any, rank: int, operation: str) -> Any:
     """Return what lies in block `rank` where `array` lies in the running thread's, None if it may not be used.
 
     Raises SimulationError for a block that is not in the cluster or has ended, and for an array that is not shared.

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.api import Cuda, IndexByName
-from normlab.sim.arithmetic import BUILTINS, INTEGER_CASTS, TYPES, adopt_scalar
-from normlab.sim.functions import MATH, Namespace
-from normlab.sim.memory import adopt
-from normlab.sim.operators import OPERATOR_GLOBALS, safe_code
+from normlab.sim.language.arithmetic import BUILTINS
+from normlab.sim.language.arrays import adopt
+from normlab.sim.language.functions import MATH, Namespace
+from normlab.sim.language.integers import INTEGER_CASTS, TYPES, adopt_scalar
+from normlab.sim.language.operators import OPERATOR_GLOBALS, safe_code
+from normlab.sim.protocols import Cuda
 
 CUDA_PACKAGES = ("numba.cuda", "numba_cuda.numba.cuda", "numba_cuda_mlir.cuda", "numba_cuda_mlir")
 SIMULATED_BUILTINS = vars(builtins) | BUILTINS
@@ -130,6 +131,18 @@ class Rewriter:
         for part in name.split("."):
             found = getattr(found, part)
         return found
+
+
+class IndexByName:
+    """`threadIdx` or `blockIdx` imported by name: one object for all threads, so it asks who is running."""
+
+    def __init__(self, cuda: Cuda, name: str):
+        """Stand for the index `name` of `cuda`."""
+        self._cuda, self._name = cuda, name
+
+    def __getattr__(self, axis: str) -> int:
+        """Return x, y or z of the running thread."""
+        return getattr(getattr(self._cuda, self._name), axis)
 
 
 class ModuleInKernel:

@@ -12,6 +12,8 @@ import sys
 from itertools import count
 from typing import Any
 
+from normlab.sim.protocols import Block, Cuda
+
 KERNEL_MARK = "_simulated_int64"  # a global of every kernel and device function (rewrite.py), and of nothing else
 PATHS = "_simulated_paths"  # the kernel's global that names the launch's Paths
 
@@ -43,12 +45,12 @@ class Paths:
     A path is the hash of the path before it and the step from there: 64 bits, so that two are hardly ever the same.
     """
 
-    def __init__(self, cuda: Any):
+    def __init__(self, cuda: Cuda):
         """Follow the threads of the launch of `cuda`."""
         self._cuda = cuda
         self.warps: list[tuple[tuple[int, int, int], int]] = []  # by number: index of the block, position in it
 
-    def begin(self, block: Any) -> None:
+    def begin(self, block: Block) -> None:
         """Put the threads of a block that has not run yet on paths of their warp."""
         for position, warp in enumerate(block.warps):
             number = len(self.warps)

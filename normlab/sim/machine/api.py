@@ -4,22 +4,20 @@ One object a launch. `threadIdx` and `current` (the running thread) are plain at
 before it lets a thread run; everything else finds its thread through `current`.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from normlab.sim.arithmetic import TYPES
-from normlab.sim.atomics import Atomics
-from normlab.sim.functions import MATH, Namespace, brev, clz, ffs, fma, popc
-from normlab.sim.libdevice import FP16, LIBDEVICE
-from normlab.sim.memory import ConstantMemory, LocalMemory, SharedMemory
-from normlab.sim.observe import Observer
-from normlab.sim.observed import ObservedArray
-from normlab.sim.scheduler import WARP_SIZE, Dim3, Thread
-from normlab.sim.warp import WarpOperations
-
-if TYPE_CHECKING:
-    from normlab.sim.scheduler import Grid
+from normlab.sim.language.functions import MATH, Namespace, brev, clz, ffs, fma, popc
+from normlab.sim.language.integers import TYPES
+from normlab.sim.language.libdevice import FP16, LIBDEVICE
+from normlab.sim.machine.atomics import Atomics
+from normlab.sim.machine.memory import ConstantMemory, LocalMemory, SharedMemory
+from normlab.sim.machine.observe import Observer
+from normlab.sim.machine.observed import ObservedArray
+from normlab.sim.machine.shuffles import WarpOperations
+from normlab.sim.machine.threads import WARP_SIZE, Dim3, Thread
+from normlab.sim.protocols import Grid
 
 
 class GridGroup:
@@ -43,23 +41,11 @@ class GridGroup:
         return len(grid.block_indices) * len(grid.thread_indices)
 
 
-class IndexByName:
-    """`threadIdx` or `blockIdx` imported by name: one object for all threads, so it asks who is running."""
-
-    def __init__(self, cuda: "Cuda", name: str):
-        """Stand for the index `name` of `cuda`."""
-        self._cuda, self._name = cuda, name
-
-    def __getattr__(self, axis: str) -> int:
-        """Return x, y or z of the running thread."""
-        return getattr(getattr(self._cuda, self._name), axis)
-
-
 class Cuda(WarpOperations):
     """What `cuda` means inside a kernel."""
 
     warpsize = WARP_SIZE
-    grid_run: "Grid"  # set by the launch
+    grid_run: Grid  # set by the launch
     current: Thread  # set by the scheduler, as are the two indices
     observer: Observer | None = None  # set by the launch
     threadIdx: Dim3  # noqa: N815

@@ -4,18 +4,16 @@ The threads that wait stand in their block's `at_team`; `Block.release_teams` le
 """
 
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from normlab.sim.errors import SimulationError
-from normlab.sim.scheduler import WARP_SIZE
-
-if TYPE_CHECKING:
-    from normlab.sim.api import Cuda
+from normlab.sim.language.errors import SimulationError
+from normlab.sim.machine.threads import WARP_SIZE
+from normlab.sim.protocols import Cuda
 
 LAST = 15  # number of a barrier; 0 is the one of syncthreads
 
 
-def team_sync(cuda: "Cuda", number: Any, threads: Any) -> None:
+def team_sync(cuda: Cuda, number: Any, threads: Any) -> None:
     """Wait at the block's barrier `number` until `threads` threads have come to it.
 
     Raises SimulationError for a number or a count that no GPU takes, for one that is not that of the threads that wait

@@ -11,8 +11,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from normlab.sim.arithmetic import INTEGER_CASTS, NarrowInteger, power
-from normlab.sim.fused import fma64, narrow_fma
+from normlab.sim.language.arithmetic import power
+from normlab.sim.language.fused import fma64, narrow_fma
+from normlab.sim.language.integers import INTEGER_CASTS, NarrowInteger
 
 # --- math ------------------------------------------------------------------------------------------------------------
 

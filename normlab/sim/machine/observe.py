@@ -6,22 +6,31 @@ where threads meet. `trace` and `sanitize` are observers.
 """
 
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from normlab.sim.asynchronous import Copy, Part, neighbours
-from normlab.sim.observed import Buffer, ObservedArray, ObservedRecord, allocation_of, pointer
-from normlab.sim.paths import KERNEL_MARK
+from normlab.sim.language.paths import KERNEL_MARK
+from normlab.sim.machine.observed import Buffer, ObservedArray, ObservedRecord, allocation_of, pointer
+from normlab.sim.machine.vector import Part, neighbours
+from normlab.sim.protocols import Cuda
 
 ALIGNMENT = 512  # bytes to which a GPU's allocator aligns
+
+
+class Copy(NamedTuple):
+    """A copy on its way."""
+
+    target: np.ndarray  # the elements that it will write
+    values: np.ndarray  # what to
+    seen: Any = None  # the observer's own
 
 
 class Observer:
     """Hears of everything that a launch does. The methods here do what the kernel asks, and note nothing."""
 
     array_class: type[ObservedArray] = ObservedArray
-    cuda: Any  # of the launch
+    cuda: Cuda  # of the launch
     kernel_code: CodeType  # as it runs
     wants_marks = False  # whether functions report their turns and accesses (paths.py, marks.py)
 
@@ -30,7 +39,7 @@ class Observer:
         self._owners: dict[int, tuple[range, Any]] = {}  # an allocation's host address → its addresses on the device
         self._end = ALIGNMENT  # of the imagined device's memory in use
 
-    def attach(self, cuda: Any) -> None:
+    def attach(self, cuda: Cuda) -> None:
         """Watch the launch of `cuda`, which is about to begin."""
         self.cuda = cuda
 

@@ -22,12 +22,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from normlab.sim.arithmetic import OPERATORS, adopt_scalar
-from normlab.sim.functions import popc
-from normlab.sim.indices import boolean_names, index_names, is_boolean, is_index
-from normlab.sim.marks import AccessMarks
-from normlab.sim.paths import PathMarks
-from normlab.sim.source import parsing
+from normlab.sim.language.arithmetic import OPERATORS
+from normlab.sim.language.functions import popc
+from normlab.sim.language.indices import boolean_names, index_names, is_boolean, is_index
+from normlab.sim.language.integers import adopt_scalar
+from normlab.sim.language.marks import AccessMarks
+from normlab.sim.language.paths import PathMarks
+from normlab.sim.language.source import parsing
 
 PREFIX = "_simulated_"
 INT_MARK = "normlab.sim: an np.int64"  # a constant (INT_MARK, 5) in a syntax tree is np.int64(5) in the code

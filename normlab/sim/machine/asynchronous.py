@@ -5,27 +5,13 @@ arrives as late as it may: at the `wait_copies` that covers its group, and never
 target too early finds there what lay there before, in every schedule.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from normlab.sim.errors import SimulationError
-from normlab.sim.observed import ObservedArray, plain_array
-from normlab.sim.vector import WIDEST, vector_key
-
-if TYPE_CHECKING:
-    from normlab.sim.api import Cuda
-
-
-class Copy(NamedTuple):
-    """A copy on its way."""
-
-    target: np.ndarray  # the elements that it will write
-    values: np.ndarray  # what to
-    seen: Any = None  # the observer's own
-
-
-Part = tuple[ObservedArray, tuple[int, ...], int]  # so many neighbours in an array, from an index on
+from normlab.sim.language.errors import SimulationError
+from normlab.sim.machine.observe import Copy
+from normlab.sim.machine.observed import plain_array
+from normlab.sim.machine.vector import WIDEST, neighbours, vector_key
+from normlab.sim.protocols import Cuda
 
 
 class Copies:
@@ -39,7 +25,7 @@ class Copies:
         self.ungrouped: list[Copy] = []
 
 
-def copy_async(cuda: "Cuda", target: Any, target_index: Any, source: Any, source_index: Any, width: int) -> None:
+def copy_async(cuda: Cuda, target: Any, target_index: Any, source: Any, source_index: Any, width: int) -> None:
     """Start to copy, from global into shared memory, as many bytes as `width` neighbours in `target` have.
 
     Raises SimulationError where a GPU's compiler or the GPU would refuse: for a size or an address that no instruction
@@ -68,14 +54,14 @@ def copy_async(cuda: "Cuda", target: Any, target_index: Any, source: Any, source
         _copies_of(cuda).ungrouped.append(copy)
 
 
-def commit_copies(cuda: "Cuda") -> None:
+def commit_copies(cuda: Cuda) -> None:
     """Make a group of the copies that the running thread has started since the last one."""
     copies = _copies_of(cuda)
     copies.groups.append(copies.ungrouped)
     copies.ungrouped = []
 
 
-def wait_copies(cuda: "Cuda", pending: int) -> None:
+def wait_copies(cuda: Cuda, pending: int) -> None:
     """Let the running thread's groups arrive, all but the latest `pending`."""
     if pending < 0:
         raise SimulationError(f"wait_copies leaves 0 groups or more on their way, not {pending}")
@@ -87,19 +73,8 @@ def wait_copies(cuda: "Cuda", pending: int) -> None:
                 cuda.observer.end_copy(copy)
 
 
-def _copies_of(cuda: "Cuda") -> Copies:
+def _copies_of(cuda: Cuda) -> Copies:
     thread = cuda.current
     if thread.copies is None:
         thread.copies = Copies()
     return thread.copies
-
-
-def neighbours(array: np.ndarray, key: tuple[int, ...], width: int) -> np.ndarray:
-    """Return `width` elements from `key` on, along the last axis, as a view; raises IndexError outside."""
-    if min(key) < 0:
-        raise IndexError(f"index {key} is negative, which an instruction that moves several elements does not wrap")
-    plain: Any = np.asarray(array)
-    view = plain[(*key[:-1], slice(key[-1], key[-1] + width))]
-    if len(view) < width:
-        plain[(*key[:-1], key[-1] + width - 1)]  # raises, in NumPy's words
-    return view

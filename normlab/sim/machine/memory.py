@@ -1,9 +1,7 @@
-"""Memory: host arrays as a kernel sees them, and shared, local and constant arrays.
+"""Memory that a kernel makes for itself: shared, local and constant arrays.
 
-Float arrays stay plain NumPy arrays, because a norm kernel spends its time indexing them. Integer arrays become one
-of two subclasses that store with C's wrap-around and load narrow integers as 64-bit values, as Numba computes.
-`adopt` is the one door through which memory of the host enters a kernel and `fresh` the one through which new memory
-does. Under observation (observe.py) what they return is wrapped.
+`fresh` is where all new memory comes from: it holds what no kernel may rely on. Under observation (observe.py) the
+arrays returned here are wrapped.
 """
 
 import linecache
@@ -17,9 +15,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from normlab.sim.arithmetic import INTEGER_CASTS, WITH_LOADS_OF_THEIR_OWN, IntegerCast, adopt_scalar
-from normlab.sim.errors import SimulationError
-from normlab.sim.observed import ObservedArray, plain_array, pointer
+from normlab.sim.language.arrays import adopt, as_kernel_array, dtype_of, shape_of
+from normlab.sim.language.errors import SimulationError
+from normlab.sim.machine.observed import ObservedArray, plain_array, pointer
+from normlab.sim.protocols import Block, Cuda
 
 INTEGER_POISON = 0x5A  # every byte of a fresh integer: 0x5a5a5a5a is as good as garbage, and easy to recognise
 MAX_STATIC_SHARED = 48 * 1024  # bytes a block, for ptxas
@@ -27,92 +26,6 @@ MAX_SHARED = 227 * 1024  # bytes a block, on an H200
 SHARED_SPACING = 1 << 20  # bytes between the shared arrays of the imagined device: each begins at bank 0
 DYNAMIC_ADDRESS = 1 << 40  # of dynamic shared memory there
 DYNAMIC_POISON = 0xFF  # every byte of dynamic shared memory: NaN in any float type
-
-
-class WrappingArray(np.ndarray):
-    """An integer array whose stores wrap, as a device's do."""
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        """Store `value` modulo 2**bits; a float is truncated toward zero, as far as it does not saturate."""
-        if isinstance(value, (float, np.floating)):
-            value = INTEGER_CASTS[self.dtype.name](value)
-        try:
-            super().__setitem__(key, value)
-        except (OverflowError, ValueError):  # too large, or a NaN
-            if not isinstance(value, (int, float, np.number)):
-                raise
-            super().__setitem__(key, INTEGER_CASTS[self.dtype.name](value))
-
-
-class NarrowArray(WrappingArray):
-    """An integer array of fewer than 64 bits an element, or of uint64, whose loads meet others as Numba's do."""
-
-    def __getitem__(self, key: Any) -> Any:
-        """Return one element as a 64-bit integer that knows its width, or a view."""
-        value = super().__getitem__(key)
-        if isinstance(value, np.ndarray):
-            return value
-        return WITH_LOADS_OF_THEIR_OWN[self.dtype](value)
-
-
-def as_kernel_array(array: np.ndarray) -> np.ndarray:
-    """Return a view of `array` with the loads and stores of a device."""
-    if array.dtype in WITH_LOADS_OF_THEIR_OWN:
-        return array.view(NarrowArray)
-    if array.dtype.kind in "iu":
-        return array.view(WrappingArray)
-    if array.dtype.names:
-        return array.view(np.recarray)  # for fields by name: states[i].s0
-    return array.view()  # whose address is kept (observed.py), which the host's array need not know of
-
-
-def adopt(value: Any) -> Any:
-    """Return a host value (NumPy array, torch CPU tensor, scalar, tuple of these) as a kernel sees it, sharing its
-    memory.
-
-    Raises TypeError, in words that fit behind "argument 2 …", for anything that a kernel cannot take.
-    """
-    if isinstance(value, tuple):
-        return type(value)(*map(adopt, value)) if hasattr(value, "_fields") else tuple(map(adopt, value))
-    if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):
-        value = _array_of_tensor(value)
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind in "biufc" or value.dtype.names or value.dtype == ml_dtypes.bfloat16:
-            return as_kernel_array(value)
-        raise TypeError(f"is an array of {value.dtype}; kernels take arrays of numbers")
-    if value is None or isinstance(value, (bool, int, float, complex, np.number, np.bool_, ml_dtypes.bfloat16)):
-        return adopt_scalar(value)
-    kind = type(value).__name__
-    if hasattr(value, "__cuda_array_interface__"):
-        raise TypeError(
-            f"is a {kind} in a GPU's memory; the simulator takes host memory: copy it to a NumPy array first"
-        )
-    raise TypeError(f"is a {kind}; kernels take NumPy arrays, torch CPU tensors and numbers")
-
-
-def _array_of_tensor(tensor: Any) -> np.ndarray:
-    """Return a NumPy view of a torch CPU tensor; NumPy itself has no bfloat16, so that travels as int16."""
-    if tensor.device.type != "cpu":
-        raise TypeError(f"is a tensor on {tensor.device}; the simulator takes host memory: call .cpu() first")
-    torch = sys.modules["torch"]
-    if tensor.dtype == torch.bfloat16:
-        return tensor.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return tensor.detach().numpy()
-
-
-def dtype_of(kind: Any) -> np.dtype:
-    """Return the NumPy dtype that a kernel names: a cast, a NumPy or Numba type, a string."""
-    if isinstance(kind, IntegerCast):
-        return kind.dtype
-    return np.dtype(getattr(kind, "dtype", None) or kind) if not isinstance(kind, type) else np.dtype(kind)
-
-
-def shape_of(shape: Any) -> tuple[int, ...]:
-    """Return `shape` as a tuple; raises TypeError unless it is an int or a tuple of ints."""
-    extents = shape if isinstance(shape, tuple) else (shape,)
-    if not all(isinstance(extent, (int, np.integer)) for extent in extents):
-        raise TypeError(f"the shape of an array in a kernel must be an int or a tuple of ints, not {shape!r}")
-    return tuple(int(extent) for extent in extents)
 
 
 def fresh(shape: tuple[int, ...], dtype: np.dtype, alignment: int = 0) -> np.ndarray:
@@ -151,7 +64,7 @@ def name_given(frame: FrameType, otherwise: str) -> str:
 class SharedMemory:
     """`cuda.shared`."""
 
-    def __init__(self, cuda: Any, dynamic_bytes: int):
+    def __init__(self, cuda: Cuda, dynamic_bytes: int):
         """Belong to the launch of `cuda`."""
         self._cuda, self._dynamic_bytes = cuda, dynamic_bytes
 
@@ -173,7 +86,7 @@ class SharedMemory:
         return block.shared[site]
 
     def _make(
-        self, block: Any, site: Any, extents: tuple[int, ...], kind: np.dtype, alignment: int | None, name: str
+        self, block: Block, site: Any, extents: tuple[int, ...], kind: np.dtype, alignment: int | None, name: str
     ) -> None:
         """Give a block the array of a call."""
         array = self._dynamic(block, kind) if extents == (0,) else self._static(block, extents, kind, alignment)
@@ -196,7 +109,7 @@ class SharedMemory:
                 return site
         return None
 
-    def counterpart(self, array: Any, block: Any) -> Any:
+    def counterpart(self, array: Any, block: Block) -> Any:
         """Return what lies in the shared memory of `block` where `array` lies in the running thread's block.
 
         None for an array that is not in shared memory. A block that has not come to the call that makes the array has
@@ -220,7 +133,7 @@ class SharedMemory:
         view = as_kernel_array(np.ndarray(plain.shape, plain.dtype, memory, offset, plain.strides))
         return theirs.viewed(view) if isinstance(theirs, ObservedArray) else view
 
-    def _static(self, block: Any, shape: tuple[int, ...], dtype: np.dtype, alignment: int | None) -> np.ndarray:
+    def _static(self, block: Block, shape: tuple[int, ...], dtype: np.dtype, alignment: int | None) -> np.ndarray:
         """Return a new array; raises SimulationError where a block has no more room."""
         array = fresh(shape, dtype, alignment or dtype.alignment)
         block.static_bytes += array.nbytes
@@ -236,7 +149,7 @@ class SharedMemory:
             )
         return array
 
-    def _dynamic(self, block: Any, dtype: np.dtype) -> np.ndarray:
+    def _dynamic(self, block: Block, dtype: np.dtype) -> np.ndarray:
         """Return the block's dynamic shared memory as an array of as many `dtype` as fit."""
         if "dynamic" not in block.shared:
             block.shared["dynamic"] = np.full(self._dynamic_bytes, DYNAMIC_POISON, np.uint8)
@@ -247,7 +160,7 @@ class SharedMemory:
 class LocalMemory:
     """`cuda.local`."""
 
-    def __init__(self, cuda: Any):
+    def __init__(self, cuda: Cuda):
         """Belong to the launch of `cuda`."""
         self._cuda = cuda
 

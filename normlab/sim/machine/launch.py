@@ -6,13 +6,15 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from normlab.sim.api import Cuda
-from normlab.sim.clusters import MAX_CLUSTER
-from normlab.sim.errors import own_lines
-from normlab.sim.memory import MAX_SHARED, adopt
-from normlab.sim.observe import Observer
-from normlab.sim.rewrite import Rewriter, python_function
-from normlab.sim.scheduler import Dim3, Grid, schedule_order
+from normlab.sim.language.arrays import adopt
+from normlab.sim.language.errors import own_lines
+from normlab.sim.language.rewrite import Rewriter, python_function
+from normlab.sim.machine.api import Cuda
+from normlab.sim.machine.clusters import MAX_CLUSTER
+from normlab.sim.machine.memory import MAX_SHARED
+from normlab.sim.machine.observe import Observer
+from normlab.sim.machine.scheduler import Grid, schedule_order
+from normlab.sim.machine.threads import Dim3
 
 MAX_THREADS_PER_BLOCK = 1024
 MAX_BLOCK = (1024, 1024, 64)

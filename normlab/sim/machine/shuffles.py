@@ -1,7 +1,7 @@
 """Warp operations: what a lane says, and what the warp answers.
 
 `WarpOperations` is the part of the `cuda` namespace that a lane calls: it leaves mask and value with its thread and
-stops. Once all lanes named in the mask are there, `scheduler.Warp.answer` calls the operation's function in
+stops. Once all lanes named in the mask are there, `Warp.answer` (warp.py) calls the operation's function in
 `RESOLVERS`, which sees the whole group, lane number → thread, and gives each thread its result.
 
 Sources: PTX ISA, shfl.sync, vote.sync, match.sync; the signatures are those of numba-cuda, which has no `width`.
@@ -10,17 +10,15 @@ Sources: PTX ISA, shfl.sync, vote.sync, match.sync; the signatures are those of 
 import struct
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from normlab.sim.arithmetic import INTEGER_CASTS
-from normlab.sim.errors import MaskError, ShuffleError, place
+from normlab.sim.language.errors import MaskError, ShuffleError, place
+from normlab.sim.language.integers import INTEGER_CASTS
+from normlab.sim.protocols import Grid, Thread
 
-if TYPE_CHECKING:
-    from normlab.sim.scheduler import Grid, Thread
-
-Group = dict[int, "Thread"]
+Group = dict[int, Thread]
 
 _int32 = INTEGER_CASTS["int32"]
 
@@ -33,7 +31,7 @@ class WarpOperations:
     """The warp's part of the simulated `cuda` namespace."""
 
     current: Any
-    grid_run: "Grid"
+    grid_run: Grid
     observer: Any
 
     def _meet(self, operation: str, mask: Any, given: Any) -> Any:
@@ -149,7 +147,7 @@ def _shuffled(operation: str) -> Callable[[Group], None]:
     return resolve
 
 
-def _refuse(thread: "Thread", source: int, operation: str) -> None:
+def _refuse(thread: Thread, source: int, operation: str) -> None:
     """Raise in the lane that asked for a value nobody gave, so that the traceback ends at its line."""
     warp, observer = thread.warp, thread.block.grid.cuda.observer
     if source >= len(warp.threads):

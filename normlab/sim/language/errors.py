@@ -11,9 +11,9 @@ from itertools import islice
 from types import FrameType, TracebackType
 from typing import Any
 
-from normlab.sim.source import parsing
+from normlab.sim.language.source import parsing
 
-MACHINERY = __package__  # frames of this package are never the place a reader looks for
+MACHINERY = "normlab.sim"  # frames of the simulator are never the place a reader looks for
 
 
 class SimulationError(RuntimeError):

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.errors import SimulationError
-from normlab.sim.observed import ObservedArray, plain_array, pointer
+from normlab.sim.language.errors import SimulationError
+from normlab.sim.machine.observed import ObservedArray, plain_array, pointer
 
 WIDEST = 16  # bytes
+
+Part = tuple[ObservedArray, tuple[int, ...], int]  # so many neighbours in an array, from an index on
 
 
 def read_vector(array: Any, index: Any, width: int) -> tuple:
@@ -125,3 +127,14 @@ def vector_key(array: Any, index: Any, width: int) -> tuple[int, ...]:
             f"alignment={size}"
         )
     return key
+
+
+def neighbours(array: np.ndarray, key: tuple[int, ...], width: int) -> np.ndarray:
+    """Return `width` elements from `key` on, along the last axis, as a view; raises IndexError outside."""
+    if min(key) < 0:
+        raise IndexError(f"index {key} is negative, which an instruction that moves several elements does not wrap")
+    plain: Any = np.asarray(array)
+    view = plain[(*key[:-1], slice(key[-1], key[-1] + width))]
+    if len(view) < width:
+        plain[(*key[:-1], key[-1] + width - 1)]  # raises, in NumPy's words
+    return view
