@@ -14,7 +14,8 @@ A trace takes 2 to 5 times as long as the simulation, up to 9 times for a loop t
 
 from normlab.sim.language.source import Line
 from normlab.sim.tracing.counts import METRICS, Counts
+from normlab.sim.tracing.data import LineCounts
 from normlab.sim.tracing.request import Request
-from normlab.sim.tracing.trace import LineCounts, Trace, trace
+from normlab.sim.tracing.trace import Trace, trace
 
 __all__ = ["METRICS", "Counts", "Line", "LineCounts", "Request", "Trace", "trace"]
