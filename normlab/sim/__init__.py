@@ -4,23 +4,23 @@
 Four rooms, each of which imports only those before it; tracing and sanitizing do not import each other:
 
 - language/: what Python source means on the device. `rewrite` makes a kernel's function run here, `operators` compiles
-  it anew, `integers`, `arithmetic`, `functions`, `libdevice` and `arrays` are what it computes with. `paths` and `marks`
-  let a function report its calls, loops and accesses.
+  it anew, `integers`, `arithmetic`, `functions`, `libdevice` and `arrays` are what it computes with. `paths` and
+  `marks` let a function report its calls, loops and accesses.
 - machine/: the imagined GPU. `launch` checks configuration and arguments; `scheduler` runs `threads` in a `warp`, a
-  `block`, `clusters`; `api`, `shuffles`, `atomics` and `memory` are what the kernel calls. `vector`, `asynchronous`,
+  `block`, in `clusters`; `api`, `shuffles`, `atomics` and `memory` are what the kernel calls. `vector`, `asynchronous`,
   `teams`, `clusters` and `grid` have the twins of an engine's intrinsics: wide loads and stores, `cp.async`, barriers
   of a part of a block, distributed shared memory, a barrier of all blocks. `observe` and `observed` let others watch.
 - tracing/ and sanitizing/: the two that watch.
 
 `protocols.py` says what a file expects of one above it. The simulator imports nothing else of normlab, and no Numba.
 
-What it does not do as a GPU does, although no error says so (`tests/sim/test_against_gpu.py` holds it to one):
+What it does otherwise than a GPU without an error (`tests/sim/test_against_gpu.py` compares it with one):
 
 - A variable has the type of its value, not one that unites all its assignments: `s = x[0] if c else 1.0`, with x
   float32, is float32 where c is true.
-- An index (`language/indices.py`) and a literal given to a device function stay Python ints there, and so leave a float32 that
-  they meet alone, where Numba computes in float64. Elsewhere ints are int64. Names bound to comparisons by unpacking
-  add up as bools.
+- An index (`language/indices.py`) and a literal given to a device function stay Python ints there. A float32
+  that they meet stays float32, where Numba computes in float64. Elsewhere ints are int64. Names bound to comparisons
+  by unpacking add up as bools.
 - A product and a sum are rounded apart, where NVVM may make them one fused multiply-add.
 - Narrow integers in the fields of a record are NumPy's own, and so is a uint64 there.
 - Indices have 64 bits, not 32, for the bit functions.

@@ -95,7 +95,7 @@ MOST_MULTIPLICATIONS = 0x10000  # beyond that Numba calls pow
 
 
 def _integer_to_negative_power(a: Any, b: int) -> Any:
-    """Return an integer, as Numba does: 0 but for 1 and -1, and the smallest int64's bits for 0."""
+    """Return an integer, as Numba does: 0 except for 1 and -1, and the smallest int64's bits for 0."""
     kind = INTEGER_CASTS["uint64" if is_unsigned(a) else "int64"]
     if a == 0:
         return kind(1 << 63)

@@ -30,7 +30,7 @@ class WrappingArray(np.ndarray):
 
 
 class NarrowArray(WrappingArray):
-    """An integer array of fewer than 64 bits an element, or of uint64, whose loads meet others as Numba's do."""
+    """An integer array of uint64 or of elements narrower than 64 bits, whose loads compute with others as in Numba."""
 
     def __getitem__(self, key: Any) -> Any:
         """Return one element as a 64-bit integer that knows its width, or a view."""
@@ -48,14 +48,14 @@ def as_kernel_array(array: np.ndarray) -> np.ndarray:
         return array.view(WrappingArray)
     if array.dtype.names:
         return array.view(np.recarray)  # for fields by name: states[i].s0
-    return array.view()  # whose address is kept (observed.py), which the host's array need not know of
+    return array.view()  # a new object, because addresses are kept per object (observed.py)
 
 
 def adopt(value: Any) -> Any:
     """Return a host value (NumPy array, torch CPU tensor, scalar, tuple of these) as a kernel sees it, sharing its
     memory.
 
-    Raises TypeError, in words that fit behind "argument 2 …", for anything that a kernel cannot take.
+    Raises TypeError, in words that continue "argument 2 …", for anything that a kernel cannot take.
     """
     if isinstance(value, tuple):
         return type(value)(*map(adopt, value)) if hasattr(value, "_fields") else tuple(map(adopt, value))

@@ -1,7 +1,7 @@
 """The errors of the simulator itself, and how they name a place in the caller's source.
 
-An exception that a kernel raises keeps its own type; the classes here are for what a GPU would answer with a hang or
-with garbage. `scheduler.py` and `warp.py` raise them.
+An exception that a kernel raises keeps its own type. The machine raises the classes here where a GPU would hang or
+compute garbage.
 """
 
 import ast

@@ -1,8 +1,8 @@
 """Which variables of a kernel are indices: integers that stay Python's, because they are fast and cannot overflow.
 
 `operators.py` gives every other integer its 64 bits. An index is made of thread and block indices, extents, loop
-counters of `range` and literals, by operators that do not feed a variable back into itself (but to shrink it, as in
-`half //= 2`).
+counters of `range` and literals, by operators that do not feed a variable back into itself, except to shrink it as in
+`half //= 2`.
 """
 
 import ast

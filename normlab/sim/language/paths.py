@@ -1,10 +1,10 @@
 """Where a thread is in its run: which calls it is inside of, and in which turn of each loop.
 
 Lanes of a warp execute an instruction together when they reach it by the same calls in the same turns of the same
-loops; that is what the compiler's reconvergence points give on a GPU. A thread in the simulator runs alone, so it
-keeps a path, a number that two threads of a warp share exactly when all that agrees, but for the calls of functions
-without loops; those are read off the stack where they matter. `PathMarks` puts the reports of calls and turns into a
-function's syntax tree; `Paths` receives them.
+loops; on a GPU the compiler's reconvergence points see to that. A thread in the simulator runs alone, so it keeps a
+path: a number that two threads of a warp share exactly when their calls and turns agree. Calls of functions without
+loops are not part of the path; they are read off the stack where they matter. `PathMarks` puts reports of calls and
+turns into a function's syntax tree, and `Paths` receives them.
 """
 
 import ast
@@ -14,7 +14,7 @@ from typing import Any
 
 from normlab.sim.protocols import Block, Cuda
 
-KERNEL_MARK = "_simulated_int64"  # a global of every kernel and device function (rewrite.py), and of nothing else
+KERNEL_MARK = "_simulated_int64"  # only kernels and device functions have this global (rewrite.py)
 PATHS = "_simulated_paths"  # the kernel's global that names the launch's Paths
 
 
@@ -87,7 +87,7 @@ class Paths:
 
 _places: dict[tuple[int, int], int] = {}  # (code, instruction) → a number for its position in the source
 _positions: dict[tuple, int] = {}
-_numbers = count()  # not len(_positions), which is the same for two threads that add one
+_numbers = count()  # not len(_positions), which two threads of the host could read at once and both use
 
 
 def calls_of(frame: Any) -> list[int]:

@@ -36,7 +36,8 @@ def register_twin(original: Any, twin: Any, of_launch: bool = False) -> None:
     function, with the launch's `cuda` (api.py) before its arguments if it is one `of_launch`; if it is to use `cuda`
     as a kernel does, make it a device function (`cuda.jit(device=True)`).
     """
-    _twins[id(original)] = (original, twin, of_launch)  # the original is kept, so that its id stays its own
+    # Keeping the original alive keeps its id from being given to another object.
+    _twins[id(original)] = original, twin, of_launch
 
 
 def python_function(value: Any) -> FunctionType | None:
@@ -122,9 +123,8 @@ class Rewriter:
             return IndexByName(self._cuda, name)
         home = cuda_path(module) or ""
         found: Any = self._cuda
-        if (
-            home == "_internal.cuda_fp16"
-        ):  # where fp16's functions are defined, under the names of CUDA's header: __hadd
+        # numba-cuda defines fp16's functions in this module, under the names of CUDA's header such as __hadd.
+        if home == "_internal.cuda_fp16":
             found, name = self._cuda.fp16, name.removeprefix("__")
         elif home in ("cg", "fp16", "libdevice"):
             found = getattr(self._cuda, home)
@@ -134,7 +134,7 @@ class Rewriter:
 
 
 class IndexByName:
-    """`threadIdx` or `blockIdx` imported by name: one object for all threads, so it asks who is running."""
+    """`threadIdx` or `blockIdx` imported by name: one object for all threads, so it asks for the running one's."""
 
     def __init__(self, cuda: Cuda, name: str):
         """Stand for the index `name` of `cuda`."""

@@ -53,6 +53,6 @@ def line_of(code: CodeType, instruction: int) -> Line:
 
 @cache
 def _number(code: CodeType, instruction: int) -> int:
-    """Its number; of the same code in another file, too, for code objects are equal whatever their file's name."""
+    """Return the line's number. Equal code of another file shares the cache entry, but it has the same lines, too."""
     position = next(islice(code.co_positions(), instruction // 2, None), None)
     return (position[0] if position else None) or code.co_firstlineno

@@ -125,7 +125,7 @@ class Cuda(WarpOperations):
         return self._barrier("syncthreads_or", predicate)
 
     def _fence(self, scope: str) -> None:
-        """Count as one turn of a spin loop, no more: the simulated memory has one order for all."""
+        """Count as one turn of a spin loop; a fence needs nothing else, because all threads see memory in one order."""
         if self.observer is not None:
             self.observer.fence(self.current, scope)
         self.grid_run.turn(self.current)
@@ -157,7 +157,7 @@ class Cuda(WarpOperations):
     ldcg = ldcs = ldlu = ldca
 
     def ldcv(self, array: np.ndarray, index: Any) -> Any:
-        """Load `array[index]` afresh, as a loop does that waits for another thread's store."""
+        """Load `array[index]`, and count it as a turn of a loop that waits for another thread's store."""
         plain = array.raw if isinstance(array, ObservedArray) else array
         self.grid_run.spin(self.current, (plain.ctypes.data, index), plain[index])
         return array[index]

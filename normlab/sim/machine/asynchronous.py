@@ -1,8 +1,8 @@
 """Asynchronous copies: the twins of an engine's `copy_async`, `commit_copies` and `wait_copies`.
 
 On a GPU a copy arrives at any time between its start and the wait for it. Here it reads its source at its start and
-arrives as late as it may: at the `wait_copies` that covers its group, and never if there is none. So whoever reads the
-target too early finds there what lay there before, in every schedule.
+arrives as late as it may: at the `wait_copies` that covers its group, and never if there is none. So a thread that
+reads the target too early finds the old contents, in every schedule.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from normlab.sim.protocols import Cuda
 
 
 class Copies:
-    """What a thread has on its way: groups, the oldest first, and copies that are in none yet."""
+    """A thread's copies under way: in groups, the oldest first, and those not yet committed to a group."""
 
     __slots__ = ("groups", "ungrouped")
 
@@ -28,8 +28,8 @@ class Copies:
 def copy_async(cuda: Cuda, target: Any, target_index: Any, source: Any, source_index: Any, width: int) -> None:
     """Start to copy, from global into shared memory, as many bytes as `width` neighbours in `target` have.
 
-    Raises SimulationError where a GPU's compiler or the GPU would refuse: for a size or an address that no instruction
-    has, for other memory; IndexError outside of the arrays.
+    Raises SimulationError where a GPU's compiler or the GPU would refuse: a size or an alignment that no instruction
+    has, a target that is not shared, a source that is. Raises IndexError outside of the arrays.
     """
     plain, plain_source, width = plain_array(target), plain_array(source), int(width)
     size = width * plain.itemsize
@@ -62,7 +62,7 @@ def commit_copies(cuda: Cuda) -> None:
 
 
 def wait_copies(cuda: Cuda, pending: int) -> None:
-    """Let the running thread's groups arrive, all but the latest `pending`."""
+    """Let the running thread's groups arrive, except the latest `pending`."""
     if pending < 0:
         raise SimulationError(f"wait_copies leaves 0 groups or more on their way, not {pending}")
     groups = _copies_of(cuda).groups

@@ -17,15 +17,15 @@ class Block:
     """The threads of one block, its barrier and its shared memory."""
 
     def __init__(self, grid: Grid, index: Dim3, cluster: Cluster):
-        """Make the threads of the block; none has run yet."""
+        """Make the threads of the block; they begin to run with `run`."""
         self.grid, self.index, self.cluster = grid, index, cluster
-        self.seen: Any = None  # the observer's own
+        self.seen: Any = None  # belongs to the observer
         self.shared: dict[Any, np.ndarray] = {}  # filled by memory.py
-        self.shared_spans: list[tuple[int, int, Any]] = []  # of each: begin, end, key
-        self.static_bytes = 0  # of its arrays of fixed shape
-        self.arrived: list[Thread] = []  # at a block barrier
-        self.at_team: dict[int, list[Thread]] = {}  # at a team's barrier, by its number
-        self.at_cluster: list[Thread] = []  # at the cluster's barrier
+        self.shared_spans: list[tuple[int, int, Any]] = []  # begin, end and key of each array in `shared`
+        self.static_bytes = 0  # of the shared arrays with a fixed shape
+        self.arrived: list[Thread] = []  # the threads that wait at the block's barrier; below, at other meetings
+        self.at_team: dict[int, list[Thread]] = {}  # by the number of the team's barrier
+        self.at_cluster: list[Thread] = []
         self.at_grid_sync: list[Thread] = []
         self.warps: list[Warp] = []
         threads = grid.thread_indices
@@ -60,10 +60,13 @@ class Block:
             for warp in grid.order(self.warps):
                 if warp.ready or warp.spinning:
                     warp.run()
+            # Threads that have returned count as arrived, as on a GPU: `live_count` is without them.
             if self.arrived and len(self.arrived) == self.live_count:
                 self.release_barrier()
+            # A spinning thread may wait for a store by its own block: go on as long as anything changes.
             elif not self.release_teams() and (grid.progress == before or not self.spinning):
                 break
+        # Another block may free threads that spin, or that wait at the cluster's barrier or at a grid sync.
         waits_for_others = self.spinning or self.at_cluster or len(self.at_grid_sync) == self.live_count
         if self.live_count and not waits_for_others:
             if grid.cuda.observer is not None:
@@ -116,7 +119,7 @@ class Block:
         return bool(complete)
 
     def wake(self, threads: list[Thread]) -> None:
-        """Let all live threads go on, which have met somewhere."""
+        """Let all live threads of the block go on: `threads` are those that have met."""
         for thread in threads:
             thread.operation = None
         for warp in self.warps:

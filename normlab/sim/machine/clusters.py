@@ -11,14 +11,14 @@ from normlab.sim.language.errors import SimulationError
 from normlab.sim.machine.memory import fresh
 from normlab.sim.protocols import Cuda, Thread
 
-MAX_CLUSTER = 16  # blocks, on an H200; more than 8 only for kernels that ask for it
+MAX_CLUSTER = 16  # blocks, on an H200; a kernel has to ask for more than 8
 
 
 class Cluster:
     """Blocks that are resident together, neighbours along x, in the order of their ranks, with a barrier.
 
-    A thread arrives at the barrier, and waits there at once or later. When all threads that have not returned have
-    arrived, the barrier is passed: those who wait go on, and the next arrivals are for the next time.
+    A thread arrives at the barrier, and waits there at once or later. The barrier is passed when all threads that have
+    not returned have arrived: then the waiting threads go on, and later arrivals count for the next passing.
     """
 
     __slots__ = ("arrived", "blocks", "meetings")
@@ -27,7 +27,7 @@ class Cluster:
         """Start without blocks."""
         self.blocks: list[Any] = []  # of Block
         self.meetings = 0  # how often the barrier has been passed
-        self.arrived: set[Thread] = set()  # since then, of the threads that have not returned
+        self.arrived: set[Thread] = set()  # since then; threads that return are taken out
 
     @property
     def live(self) -> list[Any]:
@@ -40,7 +40,7 @@ class Cluster:
         return sum(block.live_count for block in self.blocks) - len(self.arrived)
 
     def meets(self) -> bool:
-        """Return whether threads wait at the barrier for nobody any more."""
+        """Return whether threads wait at the barrier and all others have arrived or returned."""
         return any(block.at_cluster for block in self.blocks) and not self.missing
 
     def release(self) -> None:
@@ -79,8 +79,8 @@ def cluster_arrive(cuda: Cuda) -> None:
 def cluster_arrive_shared(cuda: Cuda) -> None:
     """Arrive at the cluster's barrier with stores to the own block's shared memory, and go on.
 
-    Stores to other memory are ordered here, too, as they are not on a GPU; raises SimulationError after one to another
-    block, which nobody could read.
+    Stores to other memory are ordered here, too, although a GPU does not order them. Raises SimulationError after a
+    store to another block, because on a GPU no thread could rely on reading it.
     """
     if cuda.current.stored_remotely:
         raise SimulationError(

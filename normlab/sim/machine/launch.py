@@ -56,7 +56,7 @@ def _described(value: Any) -> str:
 
 
 class Launchable:
-    """A kernel that waits for its launch configuration."""
+    """A kernel that has no launch configuration yet."""
 
     def __init__(
         self, verb: str, kernel: Any, schedule: str | int, cluster: int, start: Callable[["Launch", tuple], Any]
@@ -129,7 +129,7 @@ class Launch:
         dynamic_shared_bytes: int,
         start: Callable[["Launch", tuple], Any],
     ):
-        """Keep all that a launch needs but its arguments."""
+        """Keep everything that a launch needs except its arguments."""
         self.function, self.grid, self.block, self.cluster = function, grid, block, cluster
         self._schedule, self._dynamic_shared_bytes, self._start = schedule, dynamic_shared_bytes, start
 
@@ -137,12 +137,12 @@ class Launch:
         """Launch on `arguments`."""
         try:
             return self._start(self, arguments)
-        except BaseException as error:  # a reader looks for the kernel's lines, not for the scheduler's
+        except BaseException as error:  # leave the kernel's lines in the traceback, without the simulator's
             error.__traceback__ = own_lines(error.__traceback__)
             raise
 
     def run(self, arguments: tuple, observer: Observer | None = None) -> None:
-        """Run the kernel to its end, in place on `arguments`, under the eyes of `observer`."""
+        """Run the kernel to its end, in place on `arguments`; `observer` hears of everything that it does."""
         function = self.function
         adopted = adopt_arguments(function, arguments)
         cuda = Cuda(self.grid, self.block, self._dynamic_shared_bytes)

@@ -21,10 +21,10 @@ from normlab.sim.machine.observed import ObservedArray, plain_array, pointer
 from normlab.sim.protocols import Block, Cuda
 
 INTEGER_POISON = 0x5A  # every byte of a fresh integer: 0x5a5a5a5a is as good as garbage, and easy to recognise
-MAX_STATIC_SHARED = 48 * 1024  # bytes a block, for ptxas
-MAX_SHARED = 227 * 1024  # bytes a block, on an H200
+MAX_STATIC_SHARED = 48 * 1024  # bytes per block that ptxas accepts
+MAX_SHARED = 227 * 1024  # bytes per block, on an H200
 SHARED_SPACING = 1 << 20  # bytes between the shared arrays of the imagined device: each begins at bank 0
-DYNAMIC_ADDRESS = 1 << 40  # of dynamic shared memory there
+DYNAMIC_ADDRESS = 1 << 40  # where dynamic shared memory begins on the imagined device
 DYNAMIC_POISON = 0xFF  # every byte of dynamic shared memory: NaN in any float type
 
 
@@ -51,7 +51,7 @@ def fresh(shape: tuple[int, ...], dtype: np.dtype, alignment: int = 0) -> np.nda
 
 @lru_cache(maxsize=64, typed=True)
 def _pattern(shape: Any, dtype: Any) -> np.ndarray:
-    """Return `fresh` memory of a kind, to be copied."""
+    """Return `fresh` memory of a shape and dtype; the caller copies it."""
     return fresh(shape_of(shape), dtype_of(dtype))
 
 
@@ -72,8 +72,8 @@ class SharedMemory:
         """Return the block's array of this call: every thread and every repetition gets the same one.
 
         Shape 0 stands for all of the launch's dynamic shared memory, which calls of every dtype share. Any other array
-        begins at a multiple of `alignment` bytes, or of those that its dtype needs, and of no more than these: where it
-        lies well for vectors on a GPU, although nobody asked for it, that is luck.
+        begins at a multiple of `alignment` bytes, or of those that its dtype needs, and not of twice as many. A kernel
+        whose vector access is aligned only by luck on a GPU thus fails here.
         """
         # The instruction of the call, not its line: two arrays made in one line are two. The globals are the calling
         # function's own (rewrite.py), and so tell apart two device functions that a closure made from one source.
@@ -134,7 +134,7 @@ class SharedMemory:
         return theirs.viewed(view) if isinstance(theirs, ObservedArray) else view
 
     def _static(self, block: Block, shape: tuple[int, ...], dtype: np.dtype, alignment: int | None) -> np.ndarray:
-        """Return a new array; raises SimulationError where a block has no more room."""
+        """Return a new array; raises SimulationError where a block's shared memory is full."""
         array = fresh(shape, dtype, alignment or dtype.alignment)
         block.static_bytes += array.nbytes
         if block.static_bytes > MAX_STATIC_SHARED:
@@ -166,9 +166,9 @@ class LocalMemory:
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> np.ndarray:
         """Return an array of the calling thread's own."""
-        try:
-            array = _pattern(shape, dtype).copy()  # a third of the time: kernels make the same ones all the time
-        except TypeError:  # an unhashable shape, whose error is the usual one
+        try:  # kernels make the same arrays all the time, and a copy takes a third of the time
+            array = _pattern(shape, dtype).copy()
+        except TypeError:  # the shape is unhashable: `shape_of` raises the usual error for it
             array = fresh(shape_of(shape), dtype_of(dtype))
         if self._cuda.observer is None:
             return array

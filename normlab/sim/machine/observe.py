@@ -1,4 +1,4 @@
-"""Watching a launch: the observer that hears of everything.
+"""The observer of a launch: the base class of `trace`'s and `sanitize`'s, whose methods the simulator calls.
 
 A launch without an observer runs on plain NumPy arrays. With one, every array that a kernel sees is an
 `ObservedArray` (observed.py), which asks the observer for each element, and scheduler, atomics and fences tell it
@@ -27,17 +27,17 @@ class Copy(NamedTuple):
 
 
 class Observer:
-    """Hears of everything that a launch does. The methods here do what the kernel asks, and note nothing."""
+    """Hears of everything that a launch does. The methods here do what the kernel asks and record nothing."""
 
     array_class: type[ObservedArray] = ObservedArray
     cuda: Cuda  # of the launch
     kernel_code: CodeType  # as it runs
-    wants_marks = False  # whether functions report their turns and accesses (paths.py, marks.py)
+    wants_marks = False  # whether functions report their loop turns and accesses (language/paths.py, marks.py)
 
     def __init__(self) -> None:
         """Know of no memory yet."""
-        self._owners: dict[int, tuple[range, Any]] = {}  # an allocation's host address → its addresses on the device
-        self._end = ALIGNMENT  # of the imagined device's memory in use
+        self._owners: dict[int, tuple[range, Any]] = {}  # by host address: device addresses and owner of an allocation
+        self._end = ALIGNMENT  # of the memory in use on the imagined device; 0 is no address
 
     def attach(self, cuda: Cuda) -> None:
         """Watch the launch of `cuda`, which is about to begin."""
@@ -65,7 +65,8 @@ class Observer:
         """Return where `array` begins on the imagined device, and the addresses of the allocation that it lies in."""
         start, size, owner = allocation_of(array)
         if start not in self._owners:
-            self._owners[start] = range(self._end, self._end + size), owner  # kept: no other array takes its place
+            # Keeping the owner alive keeps its address from being given to another array.
+            self._owners[start] = range(self._end, self._end + size), owner
             self._end += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
         allocation = self._owners[start][0]
         return allocation.start + pointer(array) - start, allocation
@@ -146,7 +147,7 @@ class Observer:
         """Hear that all live threads of a cluster have arrived; `blocks`: those that have not ended."""
 
     def cluster_wait(self, thread: Any) -> None:
-        """Hear that a thread goes on behind its cluster's barrier."""
+        """Hear that a thread goes on after its cluster's barrier."""
 
     def grid_sync(self, blocks: list[Any]) -> None:
         """Hear that all live threads of the grid stand at a grid sync and will go on."""
@@ -161,7 +162,7 @@ class Observer:
         """Hear that all threads of a block have returned."""
 
     def hangs(self, blocks: list[Any]) -> None:
-        """Hear that the threads of `blocks` wait for each other or for nobody, before a DeadlockError says so."""
+        """Hear that the threads of `blocks` can never go on, before a DeadlockError says so."""
 
     def refuse_mask(self, thread: Any, operation: str, mask: int) -> bool:
         """Hear of a lane that its own mask leaves out; True: let it go on as if the mask named it alone."""

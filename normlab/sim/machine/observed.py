@@ -57,7 +57,7 @@ class ObservedArray:
         return (self[index] for index in range(len(self.raw)))
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the array behind; a method that gives a view (reshape, T, view) gives one observed."""
+        """Return an attribute of `raw`; a view is observed, too, be it the attribute itself (T) or a result (reshape)."""
         value = getattr(self.raw, name)
         if isinstance(value, np.ndarray):
             return self.viewed(value)
@@ -118,18 +118,19 @@ class ObservedRecord:
 
 
 def plain_array(array: Any) -> np.ndarray:
-    """Return the NumPy array behind an array of a kernel, observed or not."""
+    """Return the NumPy array of a kernel's array, observed or not."""
     return array.raw if isinstance(array, ObservedArray) else array
 
 
-ADDRESSES = 256  # to be kept at a time
+ADDRESSES = 256  # kept at a time
 _addresses: dict[int, tuple[ref, int]] = {}
 
 
 def pointer(array: np.ndarray) -> int:
     """Return the host address of an array's first element.
 
-    NumPy takes a microsecond to tell, and vector accesses ask every time: so it is kept, as long as the array lives.
+    The address is kept as long as the array lives, because NumPy takes a microsecond to tell it and every vector access
+    asks for it.
     """
     kept = _addresses.get(id(array))
     if kept is not None and kept[0]() is array:

@@ -1,4 +1,4 @@
-"""A launch: its clusters in the order of the schedule, and who runs next.
+"""A launch: its clusters in the order of the schedule, and which thread runs next.
 
 A CUDA thread runs on a greenlet: a function call that can stop in the middle and go on later. A thread stops only
 where CUDA threads meet (a barrier, a warp operation, a grid sync) or where it spins on an atomic. When the thread
@@ -33,10 +33,10 @@ from normlab.sim.machine.observed import ObservedArray
 from normlab.sim.machine.threads import Dim3, Indices, Thread
 from normlab.sim.machine.waiting import describe_waiting, variables
 
-TURN = 64  # so many atomics without a stop may be a spin loop: let another thread run
-IDLE_ROUNDS = 8  # so many rounds over the whole grid in which all threads spin and nothing changes are a livelock
+TURN = 64  # after so many atomics without a stop a thread may be in a spin loop: let another thread run
+IDLE_ROUNDS = 8  # after so many rounds over the grid in which all threads spin and nothing changes: a livelock
 
-Order = Callable[[Any], Any]  # a sequence to a sequence
+Order = Callable[[Any], Any]  # from a sequence to its items in another order
 
 
 def schedule_order(schedule: str | int) -> Order:
@@ -73,14 +73,13 @@ class Grid:
         self.block_indices, self.thread_indices = Indices(grid), Indices(block)[:]
         self.cluster, self.cluster_indices = cluster, Indices(Dim3(grid.x // cluster, grid.y, grid.z))
         self.hub = getcurrent()
-        self.turns: Iterator[Thread] = iter(())  # who runs next
-        self.idle: list[greenlet] = []  # fibers whose threads have returned
-        self.over = False  # idle fibers are to return, too: half the time that throwing an error into them takes
-        self.progress = 0  # counts what cannot happen in a livelock
-        self.parked: list[Cluster] = []  # those that have not ended
-        with np.errstate(
-            all="ignore"
-        ):  # a GPU has no floating-point warnings; greenlets start with a context of their own
+        self.turns: Iterator[Thread] = iter(())  # the lanes of the running warp whose turn is still to come
+        self.idle: list[greenlet] = []  # fibers whose threads have returned, for threads of later blocks
+        self.over = False  # tells idle fibers to return, which takes half the time of throwing an error into them
+        self.progress = 0  # counts events that do not happen in a livelock: meetings, changes of memory, returns
+        self.parked: list[Cluster] = []  # the clusters that have begun and not ended
+        # A GPU has no floating-point warnings. NumPy's setting is a context variable, and every greenlet has a context.
+        with np.errstate(all="ignore"):
             self.context = contextvars.copy_context()
 
     def fiber(self) -> greenlet:
@@ -111,7 +110,7 @@ class Grid:
                 return
 
     def run(self) -> None:
-        """Run every block to its end. Whatever is raised, in a kernel or here, leaves no thread behind."""
+        """Run every block to its end, and unwind every thread, even if a kernel raises an exception."""
         try:
             for index in self.order(self.cluster_indices):
                 self.parked.append(self.begin_cluster(index))
@@ -130,7 +129,7 @@ class Grid:
                 fiber.switch()
 
     def begin_cluster(self, index: Dim3) -> Cluster:
-        """Return the blocks of the cluster at `index`; none has run yet."""
+        """Make the blocks of the cluster at `index`, and tell the observer of each."""
         cluster = Cluster()
         for x in range(index.x * self.cluster, (index.x + 1) * self.cluster):
             block = Block(self, Dim3(x, index.y, index.z), cluster)
@@ -140,9 +139,9 @@ class Grid:
         return cluster
 
     def run_cluster(self, cluster: Cluster) -> None:
-        """Run the blocks of a cluster in turns, as far as they come, and forget it when all are done.
+        """Run the blocks of a cluster in turns until each has ended or waits for another cluster.
 
-        Raises DeadlockError when threads wait at the cluster's barrier for others that nobody lets come there.
+        Raises DeadlockError when threads wait at the cluster's barrier for threads that cannot come there any more.
         """
         while True:
             before = self.progress
@@ -170,7 +169,7 @@ class Grid:
 
     def run_parked(self) -> None:
         """Run the blocks that wait for each other, by grid sync or by spinning, until none is left."""
-        idle = 0
+        idle = 0  # rounds in a row in which nothing has changed
         while self.parked:
             before = self.progress
             if all(len(block.at_grid_sync) == block.live_count for block in self.live_blocks):
@@ -203,32 +202,32 @@ class Grid:
             cuda = self.cuda
             cuda.threadIdx = thread.index
             cuda.current = thread
-            thread.fiber.switch()  # type: ignore[union-attr]  # who runs next has not returned
+            thread.fiber.switch()  # type: ignore[union-attr]  # a thread in `turns` has not returned
 
     def stop(self, thread: Thread, operation: str) -> None:
-        """Stop the running `thread` at `operation`; returns when somebody has resolved it."""
+        """Stop the running `thread` at `operation`; return when the operation has been resolved."""
         thread.operation = operation
         self.hand_over()
 
     def spin(self, thread: Thread, address: Any = None, seen: Any = None) -> None:
-        """Count an atomic of the running `thread` that found `seen` and left it so; many in a row let others run."""
-        if thread.polled.get(address) != seen:
+        """Count an atomic of the running `thread` that left `seen` as it was; after TURN of them, let others run."""
+        if thread.polled.get(address) != seen:  # another thread has changed it: no livelock
             thread.polled[address] = seen
             self.progress += 1
         thread.spins += 1
         if thread.spins >= TURN:
-            thread.spins = TURN - 1  # who waits in vain gives way at once the next time
+            thread.spins = TURN - 1  # a thread that waits in vain gives way at once the next time
             self.give_way(thread)
 
     def turn(self, thread: Thread) -> None:
-        """Count what may be one turn of a spin loop without an atomic; it is none if a variable has changed."""
+        """Count what may be one turn of a spin loop without an atomic, unless a variable of the thread has changed."""
         if thread.spins < TURN - 1:
             thread.spins += 1
         else:
             self.spin(thread, "variables", variables(sys._getframe()))
 
     def update(self, thread: Thread) -> None:
-        """Count an atomic of the running `thread` that changed memory; a loop of these may wait for others, too."""
+        """Count an atomic of the running `thread` that changed memory; a loop of these may wait for others."""
         self.progress += 1
         thread.spins, thread.updates = 0, thread.updates + 1
         if thread.updates % TURN == 0:
@@ -242,7 +241,7 @@ class Grid:
 
     def annotate(self, error: BaseException) -> None:
         """Note kernel, block and thread on an exception that came out of a kernel."""
-        thread: Any = getattr(self.cuda, "current", None)  # of nobody before the first runs
+        thread: Any = getattr(self.cuda, "current", None)  # there is none before the first thread runs
         failed = thread is not None and thread.fiber is not None and thread.fiber.dead
         if failed and not isinstance(error, (DeadlockError, BarrierError)):
             if isinstance(error, IndexError):
@@ -258,7 +257,7 @@ class Grid:
 
 
 def end(fiber: greenlet) -> None:
-    """Unwind a stopped fiber, so that no frame and no reference outlives the launch."""
+    """Unwind a stopped fiber, so that none of its frames and references outlives the launch."""
     while not fiber.dead:  # a `finally` in the kernel may stop at another barrier
         with suppress(Exception):
             fiber.throw(GreenletExit)

@@ -24,7 +24,7 @@ _int32 = INTEGER_CASTS["int32"]
 
 FULL_MASK = 0xFFFFFFFF
 SHUFFLED_TYPES = (int, np.int32, np.int64, np.uint32, np.uint64, np.float32, np.float64)
-USUAL_TYPES = frozenset({int, np.int64, np.float32, np.float64})  # of these, looked up at once
+USUAL_TYPES = frozenset({int, np.int64, np.float32, np.float64})  # a look-up here is faster than isinstance
 
 
 class WarpOperations:
@@ -35,7 +35,7 @@ class WarpOperations:
     observer: Any
 
     def _meet(self, operation: str, mask: Any, given: Any) -> Any:
-        """Wait until the lanes of `mask` are at `operation`; return this lane's answer."""
+        """Wait until all lanes of `mask` have come to `operation`; return this lane's answer."""
         thread = self.current
         thread.mask = mask = int(mask) & FULL_MASK
         if not mask >> thread.lane & 1:
@@ -49,7 +49,7 @@ class WarpOperations:
         thread.given = given
         thread.warp.waiting.append(thread)
         thread.operation = operation
-        self.grid_run.hand_over()  # as `stop`: no operation is as frequent
+        self.grid_run.hand_over()  # `stop` in place, because no operation is more frequent
         return thread.result
 
     def _shuffle(self, operation: str, mask: Any, value: Any, by: Any) -> Any:
@@ -148,7 +148,7 @@ def _shuffled(operation: str) -> Callable[[Group], None]:
 
 
 def _refuse(thread: Thread, source: int, operation: str) -> None:
-    """Raise in the lane that asked for a value nobody gave, so that the traceback ends at its line."""
+    """Raise in the lane that reads a value which no lane has given, so that the traceback ends at the lane's line."""
     warp, observer = thread.warp, thread.block.grid.cuda.observer
     if source >= len(warp.threads):
         why = "does not exist in this block"

@@ -10,14 +10,14 @@ from normlab.sim.language.errors import SimulationError
 from normlab.sim.machine.threads import WARP_SIZE
 from normlab.sim.protocols import Cuda
 
-LAST = 15  # number of a barrier; 0 is the one of syncthreads
+LAST = 15  # a block has barriers 0 to 15, and syncthreads uses 0
 
 
 def team_sync(cuda: Cuda, number: Any, threads: Any) -> None:
     """Wait at the block's barrier `number` until `threads` threads have come to it.
 
-    Raises SimulationError for a number or a count that no GPU takes, for one that is not that of the threads that wait
-    there already, and if more threads come than the barrier is for.
+    Raises SimulationError for a number or a count that no GPU takes, for a count that differs from that of a thread
+    waiting there already, and for more threads than the count.
     """
     number, threads = index(number), index(threads)
     size = len(cuda.grid_run.thread_indices)

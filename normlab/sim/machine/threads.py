@@ -43,7 +43,7 @@ class Indices(Sequence[Dim3]):
     def __getitem__(self, key: Any) -> Any:
         """Return one, or a list for a slice."""
         columns, rows, layers = self._extent
-        if isinstance(key, slice):  # nearly always of all of a block
+        if isinstance(key, slice):  # nearly always all threads of a block: a loop is faster than divmod for each
             return [Dim3(x, y, z) for z in range(layers) for y in range(rows) for x in range(columns)][key]
         rest, x = divmod(range(len(self))[key], columns)
         z, y = divmod(rest, rows)
@@ -53,8 +53,8 @@ class Indices(Sequence[Dim3]):
 class Thread:
     """One CUDA thread, and the `fiber` that it runs on until it returns.
 
-    While it is stopped, `operation` names what it waits at, `mask` the lanes that a warp operation is about, `given`
-    what it brought; whoever resolves the operation puts its answer into `result`.
+    While it is stopped, `operation` names what it waits at, `mask` the lanes of a warp operation, and `given` what the
+    thread brought. The warp, block, cluster or grid that resolves the operation stores the answer in `result`.
     """
 
     __slots__ = (
@@ -70,11 +70,11 @@ class Thread:
         self.mask, self.spins, self.updates = 0, 0, 0
         self.given: Any = None
         self.result: Any = None
-        self.polled: dict[Any, Any] = {}  # address → value, of the atomics that changed nothing
-        self.copies: Any = None  # those on their way (asynchronous.py)
-        self.arrival: int | None = None  # at the cluster's barrier, after it had been passed so often
-        self.stored_remotely = False  # in another block of the cluster, since the last cluster_arrive
-        self.seen: Any = None  # the observer's own
+        self.polled: dict[Any, Any] = {}  # address → the value that an atomic there found and left
+        self.copies: Any = None  # asynchronous copies under way (asynchronous.py)
+        self.arrival: int | None = None  # how often the cluster's barrier had been passed when the thread arrived there
+        self.stored_remotely = False  # whether it has stored in another block since its last cluster_arrive
+        self.seen: Any = None  # belongs to the observer
 
     @property
     def frame(self) -> FrameType | None:

@@ -1,6 +1,6 @@
-"""Vector accesses: several neighbouring elements by one instruction, for the twins of an engine's intrinsics.
+"""Vector accesses: one instruction loads or stores several neighbouring elements, as an engine's intrinsics do.
 
-An instruction moves 16 bytes a thread at most: a wider vector is several of them, one after another.
+An instruction moves at most 16 bytes per thread; a wider vector takes several instructions, one after another.
 """
 
 from collections.abc import Iterator

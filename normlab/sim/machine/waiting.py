@@ -1,4 +1,4 @@
-"""Where stopped threads wait, and for whom: what the errors about deadlocks say, and what tells one apart."""
+"""Where stopped threads wait, and for which others: what a DeadlockError says; and what shows that a loop goes on."""
 
 from collections.abc import Sequence
 from types import FrameType
@@ -10,7 +10,7 @@ from normlab.sim.language.errors import calling_frame, is_machinery, place
 from normlab.sim.machine.observed import ObservedArray
 from normlab.sim.protocols import Block, Thread
 
-SMALL = 4096  # bytes: a larger array is not looked into for changes
+SMALL = 4096  # bytes; larger arrays are not compared for changes, which would take too long at every turn
 
 
 def variables(frame: FrameType | None) -> tuple:
@@ -49,7 +49,7 @@ def wanted(thread: Thread) -> str:
 
 
 def describe_waiting(what: str, kernel_name: str, blocks: Sequence[Block]) -> str:
-    """Return a report of where the threads of `blocks` wait, and for whom."""
+    """Return a report of where the threads of `blocks` wait, and for which other threads."""
     places: dict[tuple, list[Thread]] = {}
     returned = 0
     for block in blocks:

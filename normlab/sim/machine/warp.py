@@ -15,13 +15,13 @@ class Warp:
     def __init__(self, block: Block):
         """Start without threads."""
         self.block = block
-        self.seen: Any = None  # the observer's own
+        self.seen: Any = None  # belongs to the observer
         self.threads: list[Thread] = []
         self.live: list[Thread] = []
         self.live_mask = 0
         self.ready: list[Thread] = []
-        self.waiting: list[Thread] = []  # at a warp operation
-        self.spinning: list[Thread] = []  # gave way in a spin loop, runs again in the next turn
+        self.waiting: list[Thread] = []  # the lanes that stand at a warp operation
+        self.spinning: list[Thread] = []  # the lanes that gave way in a spin loop; they run again in the next turn
 
     def run(self) -> None:
         """Run the lanes until each has returned, spins, or waits for more than this warp can give."""
@@ -30,7 +30,7 @@ class Warp:
         while True:
             ready, self.ready = grid.order(self.ready), []
             grid.turns = iter(ready)
-            grid.hand_over()  # comes back when the last of them has stopped
+            grid.hand_over()  # returns when the last of these lanes has stopped
             if not (self.waiting and self.resolve()):
                 return
 
@@ -46,7 +46,7 @@ class Warp:
             for thread in others:
                 if thread.operation != operation or thread.mask != mask:
                     break
-            else:  # all are in one group, as nearly always
+            else:  # nearly always all lanes are in one group: answer it without making groups
                 self.answer(self.waiting)
                 return True
         groups: dict[tuple, list[Thread]] = {}
@@ -68,14 +68,14 @@ class Warp:
 
     def answer(self, group: list[Thread]) -> None:
         """Give every thread of a complete `group` its result, and let it run on."""
-        if group[0].operation != "activemask":  # which waits for nobody
+        if group[0].operation != "activemask":  # no lane has waited for another one, so nothing is ordered
             self.block.grid.progress += 1
             if (observer := self.block.grid.cuda.observer) is not None:
                 observer.meeting(group)
         RESOLVERS[group[0].operation]({thread.lane: thread for thread in group})
         for thread in group:
             thread.operation = None
-        if len(group) == len(self.live):  # in the order of the lanes, and nobody else is there
+        if len(group) == len(self.live):  # the whole warp: `live` is in the order of the lanes
             self.waiting, self.ready = [], list(self.live)
         else:
             self.waiting = [thread for thread in self.waiting if thread.operation is not None]

@@ -10,7 +10,7 @@ What is held to be wrong, and where a GPU may differ:
 
 - Two accesses race if nothing orders them and one is a write, unless both are atomics. Barriers, grid syncs and warp
   operations (`syncwarp` and everything that ends in `_sync`; not `activemask`) order; so do atomics after a fence
-  (`clocks.py`). CUDA promises order in memory for `syncwarp` alone; today's GPUs give it for shuffles and votes, too.
+  (`clocks.py`). CUDA promises order in memory for `syncwarp` alone; programs rely on it for shuffles and votes, too.
 - A `team_sync` orders the threads that meet there, and no others.
 - A `cluster_sync` orders the threads of those of the cluster's blocks that have not ended. Another block's shared
   memory is there from the first `cluster_sync` on until its block may have ended: an access at another time races.
