@@ -57,7 +57,7 @@ class ObservedArray:
         return (self[index] for index in range(len(self.raw)))
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of `raw`; a view is observed, too, be it the attribute itself (T) or a result (reshape)."""
+        """Return an attribute of `raw`; views are observed, too, be it the attribute (T) or a result (reshape)."""
         value = getattr(self.raw, name)
         if isinstance(value, np.ndarray):
             return self.viewed(value)
