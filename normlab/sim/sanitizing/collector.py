@@ -33,12 +33,12 @@ class Collector:
     def __init__(self) -> None:
         """Start with none."""
         self._drafts: dict[tuple, _Draft] = {}  # by kind, array and lines
-        self._events: dict[Hashable, tuple[_Draft, Any]] = {}  # by what tells two events apart quickly
+        self._events: dict[Hashable, tuple[_Draft, Any]] = {}  # event → its draft, found without describing it again
 
     def add(
         self, event: Hashable, keep: Any, make: Callable[[], Finding], benign: bool = False, reach: int = 0
     ) -> None:
-        """Count an event; `make` describes the first of its kind. `keep` must outlive the ids in `event`.
+        """Count an event; `make` describes the first of its kind. `keep` stays alive, because `event` has its ids.
 
         Of the same finding in several events, the description with the widest `reach` is kept.
         """

@@ -1,7 +1,7 @@
 """Traces as tables: plain text for a terminal or a file, HTML for a notebook.
 
-A terminal gets no line that is wider than itself: source is cut, then a line's counters go below it; a ladder's table
-goes without some columns, and says which. A file gets all.
+No line is wider than the terminal: source is cut first, then a line's counters are printed below it. A table of a
+ladder leaves out columns and says which. A file gets everything.
 """
 
 import os
@@ -17,7 +17,7 @@ Row = list[str]
 NARROWEST = 80  # columns that a terminal is expected to have
 SMALLEST_SOURCE = 24  # characters of a source line that a table shows at least
 NOTHING = "no memory request, no synchronisation"
-# Heads of columns that a narrow terminal goes without, the first of them first: others tell as much, or more.
+# Heads of the columns that a narrow terminal leaves out, in this order: other columns tell as much or more.
 LEAST_TELLING = ("lanes/request", "st requests", "ld requests", "votes", "warp syncs", "grid syncs")
 
 

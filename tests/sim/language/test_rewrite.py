@@ -317,7 +317,7 @@ print(cuda.__file__)
 def python(*arguments, **environment):
     import os
 
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
