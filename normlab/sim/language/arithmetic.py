@@ -73,7 +73,7 @@ def _float_divmod(a: Any, b: Any) -> tuple[Any, Any]:
         remainder = kind(-0.0 if y < 0 else 0.0)
     if divided == 0 or divided != divided:
         return divided * divided * x / y, remainder
-    floor = np.floor(divided)
+    floor = np.floor(divided)  # of what is nearly whole: the division may have rounded to just below
     return floor + kind(1) if divided - floor > 0.5 else floor, remainder
 
 
@@ -106,7 +106,7 @@ def _float_to_integer_power(a: Any, b: int) -> Any:
     """Multiply in the order in which Numba does; float16 in float32."""
     kind = np.float32 if isinstance(a, np.float16) else np.float64 if type(a) is float else type(a)
     factor, result = kind(a), kind(1)
-    left = abs(b)
+    left = abs(b)  # square and multiply, bit by bit: another order would round otherwise
     while left:
         if left & 1:
             result = result * factor

@@ -41,6 +41,7 @@ def is_index(node: ast.expr, names: set[str]) -> bool:
 def index_names(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> set[str]:
     """Return the names of the variables of `function` that are never anything but an index."""
     arguments = function.args
+    # What a caller passes, or another scope assigns, may be anything.
     never = {a.arg for a in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
     bound: dict[str, list[ast.expr]] = {}
     for node in _own_nodes(function):

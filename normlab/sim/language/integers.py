@@ -83,9 +83,11 @@ def _narrow(name: str) -> type[NarrowInteger]:
 NARROW: dict[np.dtype, type[NarrowInteger]] = {
     np.dtype(name): _narrow(name) for name in ("int8", "int16", "int32", "uint8", "uint16", "uint32")
 }
+# Two unsigned integers meet in uint64; an unsigned and a signed one in int64, which `meets` leaves out.
 for _kind in NARROW.values():
     if _kind.unsigned:
         _kind.meets = dict.fromkeys([*(kind for kind in NARROW.values() if kind.unsigned), np.uint64], np.uint64)
+# With a float32 Numba computes these in float32, an int8 with a float16 in float16; other integers make it float64.
 for _name in ("int8", "int16", "uint8"):
     _kind = NARROW[np.dtype(_name)]
     _kind.meets = _kind.meets | {np.float32: np.float32, np.float16: np.float16 if _name == "int8" else np.float32}

@@ -65,7 +65,7 @@ def safe_code(code: CodeType, marked: bool = False) -> CodeType:
     key = id(code), marked
     if key not in _safe_codes:
         with parsing:
-            _safe_codes[key] = (code, _with_typed_numbers(_recompiled(code, marked)))  # the original is kept for its id
+            _safe_codes[key] = code, _with_typed_numbers(_recompiled(code, marked))  # keeping `code` keeps its id
     return _safe_codes[key][1]
 
 
@@ -88,10 +88,11 @@ def _compiled_file(filename: str, source: str, marked: bool) -> dict[tuple[str, 
     tree = ast.parse(source)
     plain = compile(tree, filename, "exec", dont_inherit=True)
     tree = SafeOperators().visit(tree)
-    if marked:
+    if marked:  # after the operators, so that their rules see subscripts and not the calls made of them
         tree = AccessMarks().visit(PathMarks().visit(tree))
     safe = compile(ast.fix_missing_locations(tree), filename, "exec", dont_inherit=True)
     pairs: dict[tuple[str, int], list[tuple[CodeType, CodeType]]] = {}
+    # No rewrite adds or removes a function, so both compilations have the same functions in the same order.
     for one, other in zip(_functions(plain), _functions(safe), strict=True):
         pairs.setdefault((one.co_qualname, one.co_firstlineno), []).append((one, other))
     return pairs
@@ -186,16 +187,17 @@ class SafeOperators(ast.NodeTransformer):
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         """a / b becomes _simulated_Div(a, b), x + 1 becomes x + np.int64(1)."""
         harmless = _harmless(node.op, node.left, node.right)
-        if harmless and isinstance(node.op, ast.Pow):
+        if harmless and isinstance(node.op, ast.Pow):  # Python folds the literals into one constant
             return node
         indices = is_index(node.left, self._indices) and is_index(node.right, self._indices)
         booleans = all(is_boolean(operand, self._booleans) for operand in (node.left, node.right))
         if booleans and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
+            # NumPy's bools do not add up as integers; with one of them an int64, they do.
             node.left = ast.copy_location(_call(_name("int64"), node.left), node)
         if not indices and _constant_int(node) is None:
             if isinstance(node.op, TYPED):
                 node.left, node.right = self._typed(node.left), self._typed(node.right)
-            elif isinstance(node.op, ast.LShift):
+            elif isinstance(node.op, ast.LShift):  # the left operand alone decides the type of a shift
                 node.left = self._typed(node.left)
         self.generic_visit(node)
         if harmless:
@@ -215,6 +217,7 @@ class SafeOperators(ast.NodeTransformer):
         if isinstance(target, ast.Name):
             value = _call(_function(node.op), ast.Name(target.id, ast.Load()), node.value)
             return ast.copy_location(ast.Assign([target], value), node)
+        # An update of a slice stays NumPy's own operator, which works on whole arrays.
         if isinstance(target, ast.Subscript) and not any(
             isinstance(part, ast.Slice) for part in ast.walk(target.slice)
         ):

@@ -33,6 +33,7 @@ def copy_async(cuda: Cuda, target: Any, target_index: Any, source: Any, source_i
     """
     plain, plain_source, width = plain_array(target), plain_array(source), int(width)
     size = width * plain.itemsize
+    # cp.async has sizes of 4, 8 and 16 bytes; a wider copy is several instructions.
     if (size not in (4, 8) and (size % WIDEST or not size)) or size % plain_source.itemsize:
         raise SimulationError(
             f"copy_async moves 4, 8 or 16 bytes at a time and whole elements, but {width} x {plain.dtype} are {size} "

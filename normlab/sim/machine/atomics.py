@@ -39,7 +39,7 @@ class Atomics:
             array, index = getattr(self._cuda.observer, heard_as)(array, index)
         old = array[index]
         array[index] = new = new_value(old)
-        if new == old or new != new:
+        if new == old or new != new:  # nothing has changed (a NaN differs from itself): this may be a spin loop
             grid.spin(thread, (array.ctypes.data, index), old)
         else:
             grid.update(thread)

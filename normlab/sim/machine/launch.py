@@ -51,7 +51,8 @@ def simulate(kernel: Any, schedule: str | int = "forward", cluster: int = 1) -> 
     return Launchable("simulate", kernel, schedule, cluster, Launch.run)
 
 
-def _described(value: Any) -> str:
+def described(value: Any) -> str:
+    """Return what errors call a value: its type and how it prints."""
     return f"the {type(value).__name__} {value!r}"
 
 
@@ -68,12 +69,12 @@ class Launchable:
         """
         function = kernel if isinstance(kernel, FunctionType) else python_function(kernel)
         if function is None:
-            raise TypeError(f"{verb} takes a numba.cuda.jit kernel or a Python function, not {_described(kernel)}")
+            raise TypeError(f"{verb} takes a numba.cuda.jit kernel or a Python function, not {described(kernel)}")
         if getattr(kernel, "targetoptions", {}).get("device"):
             raise TypeError(f"{function.__name__!r} is a device function; only a kernel can be launched")
         schedule_order(schedule)
         if isinstance(cluster, bool) or not isinstance(cluster, int):
-            raise TypeError(f"cluster is a number of blocks, an int, not {_described(cluster)}")
+            raise TypeError(f"cluster is a number of blocks, an int, not {described(cluster)}")
         if not 1 <= cluster <= MAX_CLUSTER:
             raise ValueError(f"a cluster has 1 to {MAX_CLUSTER} blocks, not {cluster}")
         self._verb, self._function, self._start = verb, function, start
@@ -95,9 +96,7 @@ class Launchable:
             raise ValueError(f"block {block} has {threads} threads; a block has at most {MAX_THREADS_PER_BLOCK}")
         dynamic_shared_bytes = configuration[3] if len(configuration) == 4 else 0
         if not hasattr(dynamic_shared_bytes, "__index__"):
-            raise TypeError(
-                f"the bytes of dynamic shared memory must be an int, not {_described(dynamic_shared_bytes)}"
-            )
+            raise TypeError(f"the bytes of dynamic shared memory must be an int, not {described(dynamic_shared_bytes)}")
         if dynamic_shared_bytes < 0:
             raise ValueError(f"the bytes of dynamic shared memory cannot be negative: {dynamic_shared_bytes}")
         if dynamic_shared_bytes > MAX_SHARED:
@@ -151,6 +150,7 @@ class Launch:
             observer.attach(cuda)
             names = inspect.signature(function).parameters
             adopted = [observer.adopt(value, name) for value, name in zip(adopted, names, strict=False)]
+        # One Rewriter a launch: the rewritten functions hold this launch's `cuda`.
         body = Rewriter(cuda).function(function)
         if observer is not None:
             observer.kernel_code = body.__code__
@@ -186,7 +186,7 @@ def extent3(what: str, extent: Any, limits: tuple[int, int, int]) -> Dim3:
     if not 1 <= len(axes) <= 3:
         raise ValueError(f"{what} has 1, 2 or 3 dimensions, not {len(axes)}: {extent!r}")
     if not all(hasattr(axis, "__index__") for axis in axes):
-        raise TypeError(f"{what} must be an int or a tuple of ints, not {_described(extent)}")
+        raise TypeError(f"{what} must be an int or a tuple of ints, not {described(extent)}")
     sizes = [operator.index(axis) for axis in axes] + [1] * (3 - len(axes))
     if min(sizes) < 1:
         raise ValueError(f"{what} must be at least 1 along every axis, got {extent!r}")

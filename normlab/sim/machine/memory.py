@@ -120,7 +120,7 @@ class SharedMemory:
         if site is None:
             return None
         mine = self._cuda.current.block.shared[site]
-        if site not in block.shared:
+        if site not in block.shared:  # that block has not come to the call yet: make its array now
             dynamic = "dynamic" in self._cuda.current.block.shared and np.may_share_memory(
                 plain, self._cuda.current.block.shared["dynamic"]
             )

@@ -39,6 +39,7 @@ def read_vector_into(target: Any, start: int, array: Any, index: Any, width: int
     view = _inside(array, key, width)
     if view is not None and (like is not None or type(array) is np.ndarray):
         values: Any = view if like is None else view.view(like.dtype)
+        # NumPy would cut a slice that leaves the array, and count a negative start from the end.
         if type(target) is np.ndarray and 0 <= start <= len(target) - width:
             target[start : start + width] = values  # a tenth of the time that one element after another takes
             return

@@ -39,7 +39,7 @@ import numpy as np
 
 from normlab.sim.language.arrays import adopt
 from normlab.sim.language.errors import BarrierError, DeadlockError
-from normlab.sim.machine.launch import Launch, Launchable, _described, adopt_arguments
+from normlab.sim.machine.launch import Launch, Launchable, adopt_arguments, described
 from normlab.sim.sanitizing.findings import KINDS, Act, Finding, Report
 from normlab.sim.sanitizing.inputs import arrays_in, inputs_of
 from normlab.sim.sanitizing.sanitizer import Sanitizer
@@ -86,7 +86,7 @@ def _arrays(uninitialized: Any) -> Iterator[np.ndarray]:
     for array in uninitialized:
         adopted = adopt(array) if hasattr(array, "dtype") else array
         if not isinstance(adopted, np.ndarray):
-            raise TypeError(f"uninitialized holds {_described(array)}; it takes arrays among the launch's arguments")
+            raise TypeError(f"uninitialized holds {described(array)}; it takes arrays among the launch's arguments")
         yield np.asarray(adopted)
 
 

@@ -84,12 +84,12 @@ class Accesses:
 
     def read_vector(self, array: ObservedArray, key: tuple, width: int) -> Any:
         """Return `width` neighbouring elements, loaded by one instruction."""
-        if isinstance(array, InputArray) and min(key) >= 0:
+        if isinstance(array, InputArray) and min(key) >= 0:  # as for a single element, only the indices matter
             found = array.raw[(*key[:-1], slice(key[-1], key[-1] + width))]
             if len(found) == width:
                 return found
         values, frame = as_kernel_array(np.empty(width, array.raw.dtype)), kernel_frame(sys._getframe(1))
-        for part in range(width):
+        for part in range(width):  # each element has its own shadow, all of them one line
             place = (*key[:-1], key[-1] + part)
             address = address_of(array, place)
             if address is None:

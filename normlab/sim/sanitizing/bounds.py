@@ -72,6 +72,7 @@ def index_of(buffer: Buffer, address: int) -> tuple[int, ...]:
     rest = address - buffer.address
     index = [0] * buffer.array.ndim
     strides = buffer.array.strides
+    # Divide by the largest stride first: what is left over belongs to the axes with smaller strides.
     for axis in sorted(range(len(index)), key=lambda axis: -abs(strides[axis])):
         if strides[axis] and 0 <= rest // strides[axis] < buffer.array.shape[axis]:
             index[axis], rest = divmod(rest, strides[axis])

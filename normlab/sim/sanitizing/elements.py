@@ -33,7 +33,7 @@ class Elements:
     def note_read(self, array: ObservedArray, address: int, access: Access) -> None:
         """Note a read of the element at `address`."""
         region: Region = array.buffer.state
-        if region.left:
+        if region.left:  # before the comparison: a write that was signalled here is no race
             access = self._acquired(region, address, access)
         for unit in (address,) if array.itemsize == region.unit else region.units(address, array.itemsize):
             if region.garbage is not None and region.garbage[unit - region.start] == GARBAGE:
@@ -73,7 +73,7 @@ class Elements:
                 earlier = region.write(unit, access)
                 if earlier is not None:
                     conflict = unit, earlier
-        if conflict is None:
+        if conflict is None:  # the usual case does without the comparison of old and new contents
             array.raw[key] = value
             return
         before = np.asarray(array.raw)[key].tobytes()

@@ -86,6 +86,7 @@ class Races:
             for (_, instruction, its_reach), its_code in self._passed.items()
             if its_code is code is other_code and its_reach >= reach
         ]
+        # A barrier between the lines has ordered them within a turn, so the race is with the loop's next turn.
         next_turn = any((first.line or 0) < line < (second.line or 0) for line in barriers)
         in_loop = (
             first.line == second.line

@@ -25,7 +25,7 @@ class Shadows:
         if block is None:
             start = buffer.allocation.start
             region = buffer.state = self.regions.setdefault(start, Region(start, unit))
-            region.units(buffer.address, unit)
+            region.units(buffer.address, unit)  # cut its units smaller if this array's dtype needs it
             self._empty(buffer, region)
             return
         dynamic = buffer.space == "shared" and buffer.address == DYNAMIC_ADDRESS
@@ -47,6 +47,7 @@ class Shadows:
         start, size, _ = allocation_of(buffer.array)
         for array in self._uninitialized:
             if np.may_share_memory(array, buffer.array):
+                # Two arrays of the host may share memory without a common owner: then take the whole argument.
                 part = array if allocation_of(array)[0] == start else buffer.array
                 if region.garbage is None:
                     region.garbage = bytearray(size)
