@@ -14,7 +14,7 @@ Four rooms, each of which imports only those before it; tracing and sanitizing d
 
 `protocols.py` says what a file expects of one above it. The simulator imports nothing else of normlab, and no Numba.
 
-What it does otherwise than a GPU without an error (`tests/sim/test_against_gpu.py` compares it with one):
+Where it silently differs from a GPU (`tests/sim/test_against_gpu.py` compares it with one):
 
 - A variable has the type of its value, not one that unites all its assignments: `s = x[0] if c else 1.0`, with x
   float32, is float32 where c is true.

@@ -68,3 +68,19 @@ def test_the_simulators_rooms_import_downwards_only(name):
     room = name.split(".")[2]
     others = {one.split(".")[2] if one.count(".") > 1 else one for one in imports(FILES[name].read_text())}
     assert others - {room} <= BELOW[room]
+
+
+def lengths(source: str) -> tuple[int, int]:
+    """Return the lines of a file, and those of its longest function."""
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    longest = max(((node.end_lineno or node.lineno) - node.lineno + 1 for node in functions), default=0)
+    return len(source.splitlines()), longest
+
+
+def test_the_simulators_files_and_functions_stay_short():
+    sizes = {name: lengths(path.read_text()) for name, path in FILES.items() if name.startswith("normlab.sim.")}
+    assert {name: size for name, size in sizes.items() if size[0] > 400 or size[1] > 80} == {}
+
+
+def test_a_long_function_is_found():
+    assert lengths("def long():\n" + "    pass\n" * 80) == (81, 81)

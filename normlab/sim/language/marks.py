@@ -1,16 +1,16 @@
 """Loads and stores of a kernel's source, marked: `x[i]` becomes a call that names its place in the source.
 
-An observer could find the place in the interpreter's frames, and does for what is not marked (slices, Numba's
-intrinsics, atomics); that costs as much again as all else it does for an access.
+Without marks an observer has to find the place in the interpreter's frames, which takes as long as everything else it
+does for an access. It still does so for accesses that are not marked: slices, Numba's intrinsics, atomics.
 """
 
 import ast
 from itertools import count
 
 LOAD, STORE = "_simulated_load", "_simulated_store"  # the kernel's globals for the observer's functions
-ARRAY, KEY = "_simulated_array", "_simulated_key"  # variables for what x[i] += 1 evaluates once
+ARRAY, KEY = "_simulated_array", "_simulated_key"  # variables for x and i, which x[i] += 1 evaluates once
 
-_places = count(-1, -1)  # below 0, where no instruction of the interpreter is
+_places = count(-1, -1)  # below 0, so that no mark has the number of an instruction
 
 
 class AccessMarks(ast.NodeTransformer):

@@ -73,7 +73,7 @@ class TraceData:
         ]
 
     def _place(self, line: Line) -> tuple[bool, str, int]:
-        """Return by what lines are sorted."""
+        """Return the key that lines are sorted by."""
         return line.file != self.file, line.file, line.number
 
     def requests(

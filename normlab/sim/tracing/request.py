@@ -72,7 +72,7 @@ class Request:
 
 
 class Kept:
-    """The requests of one kind on one line that a trace can show: the first and the costliest, or all of them."""
+    """The requests of one kind on one line that a trace keeps: the first and the costliest, or all of them."""
 
     __slots__ = ("all", "first", "worst")
 
