@@ -3,9 +3,9 @@
 from collections import defaultdict
 from typing import Any
 
-from normlab.sim.launch import Launch, Launchable
-from normlab.sim.observe import Observer
-from normlab.sim.observed import ObservedArray, offset_of, pointer
+from normlab.sim.machine.launch import Launch, Launchable
+from normlab.sim.machine.observe import Observer
+from normlab.sim.machine.observed import ObservedArray, offset_of, pointer
 
 
 class Touched(Observer):

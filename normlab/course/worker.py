@@ -24,7 +24,7 @@ from normlab.course import wire
 from normlab.course.busiest import busiest
 from normlab.course.writers import last_writer
 from normlab.sim import Trace, sanitize, trace
-from normlab.sim.launch import Launch
+from normlab.sim.machine.launch import Launch
 from normlab.stages import row  # noqa: F401  imports what exercises import, before any process is forked
 
 PRINTED = 2000  # characters of what a kernel prints that are kept

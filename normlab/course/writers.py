@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.launch import Launch, Launchable
-from normlab.sim.observe import Observer, kernel_frame
-from normlab.sim.observed import ObservedArray, offset_of, pointer
+from normlab.sim.machine.launch import Launch, Launchable
+from normlab.sim.machine.observe import Observer, kernel_frame
+from normlab.sim.machine.observed import ObservedArray, offset_of, pointer
 
 
 class LastWriter(Observer):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.rewrite import names_of
+from normlab.sim.language.rewrite import names_of
 
 
 def frozen(function: FunctionType, done: dict[int, FunctionType] | None = None) -> FunctionType:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.run.numba_host import as_dtype, is_signature, normalised, scalar_dtype, type_of
-from normlab.sim.arithmetic import INTEGER_CASTS, TYPES
+from normlab.sim.language.integers import INTEGER_CASTS, TYPES
 
 
 class Signature(NamedTuple):

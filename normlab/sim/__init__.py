@@ -1,20 +1,26 @@
 """The GPU without a GPU: `simulate` runs the Python body of any `numba.cuda` kernel, warps and barriers included;
 `trace` counts on the way what it asks of memory (tracing/), `sanitize` finds its bugs (sanitizing/).
 
-`launch` (configuration, arguments) → `rewrite` and `operators` (the kernel's function, made to run here) → `scheduler`
-(threads, warps, blocks, with the clusters of `clusters`) ↔ `api`, `warp`, `atomics`, `memory`, `functions`,
-`libdevice`, `arithmetic` (what the kernel calls). `vector`, `asynchronous`, `teams`, `clusters` and `grid` have the
-twins of an engine's intrinsics: wide loads and stores, `cp.async`, barriers of a part of a block, distributed shared
-memory, a barrier of all blocks. `observe`, `observed`, `paths`, `marks` are the eyes of the two. It imports nothing
-else of normlab, no Numba.
+Four rooms, each of which imports only those before it; tracing and sanitizing do not import each other:
 
-What it does not do as a GPU does, although no error says so (`tests/sim/test_against_gpu.py` holds it to one):
+- language/: what Python source means on the device. `rewrite` makes a kernel's function run here, `operators` compiles
+  it anew, `integers`, `arithmetic`, `functions`, `libdevice` and `arrays` are what it computes with. `paths` and
+  `marks` let a function report its calls, loops and accesses.
+- machine/: the imagined GPU. `launch` checks configuration and arguments; `scheduler` runs `threads` in a `warp`, a
+  `block`, in `clusters`; `api`, `shuffles`, `atomics` and `memory` are what the kernel calls. `vector`, `asynchronous`,
+  `teams`, `clusters` and `grid` have the twins of an engine's intrinsics: wide loads and stores, `cp.async`, barriers
+  of a part of a block, distributed shared memory, a barrier of all blocks. `observe` and `observed` let others watch.
+- tracing/ and sanitizing/: the two that watch.
+
+`protocols.py` says what a file expects of one above it. The simulator imports nothing else of normlab, and no Numba.
+
+Where it silently differs from a GPU (`tests/sim/test_against_gpu.py` compares it with one):
 
 - A variable has the type of its value, not one that unites all its assignments: `s = x[0] if c else 1.0`, with x
   float32, is float32 where c is true.
-- An index (`indices.py`) and a literal given to a device function stay Python ints there, and so leave a float32 that
-  they meet alone, where Numba computes in float64. Elsewhere ints are int64. Names bound to comparisons by unpacking
-  add up as bools.
+- An index (`language/indices.py`) and a literal given to a device function stay Python ints there. A float32
+  that they meet stays float32, where Numba computes in float64. Elsewhere ints are int64. Names bound to comparisons
+  by unpacking add up as bools.
 - A product and a sum are rounded apart, where NVVM may make them one fused multiply-add.
 - Narrow integers in the fields of a record are NumPy's own, and so is a uint64 there.
 - Indices have 64 bits, not 32, for the bit functions.
@@ -28,12 +34,12 @@ What it does not do as a GPU does, although no error says so (`tests/sim/test_ag
 - Without readable source (a kernel from `exec`, a notebook cell with magics) ints and operators are Python's.
 """
 
-from normlab.sim.errors import BarrierError, DeadlockError, MaskError, ShuffleError, SimulationError
-from normlab.sim.launch import simulate
-from normlab.sim.rewrite import register_twin
+from normlab.sim.language.errors import BarrierError, DeadlockError, MaskError, ShuffleError, SimulationError
+from normlab.sim.language.rewrite import register_twin
+from normlab.sim.machine.launch import simulate
+from normlab.sim.machine.vector import read_vector, read_vector_into, write_vector, write_vector_from
 from normlab.sim.sanitizing import Act, Finding, Report, sanitize
 from normlab.sim.tracing import METRICS, Trace, trace
-from normlab.sim.vector import read_vector, read_vector_into, write_vector, write_vector_from
 
 __all__ = [
     "METRICS",

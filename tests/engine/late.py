@@ -4,7 +4,7 @@ import numpy as np
 
 from normlab.engine import grid_dependency_sync, launch
 from normlab.engine.device.dependent import begins_early
-from normlab.sim import rewrite
+from normlab.sim.language import rewrite
 
 
 class Late:

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from normlab.cli import app
 from normlab.run.launcher import Launcher
 from normlab.run.record import Record, ordinal
+from normlab.sim.language.source import Line
 from normlab.sim.sanitizing import Act, Finding
-from normlab.sim.source import Line
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -39,7 +39,7 @@ from numba.cuda.random import (
 )
 
 from normlab.sim import simulate
-from normlab.sim.libdevice import LIBDEVICE
+from normlab.sim.language.libdevice import LIBDEVICE
 
 needs_gpu = pytest.mark.skipif(not cuda.is_available(), reason="needs a GPU")
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from normlab.sim import launch, memory, observed, operators, paths, rewrite, sanitize, scheduler, simulate, trace, warp
+from normlab.sim import sanitize, simulate, trace
+from normlab.sim.language import arrays, operators, paths, rewrite
+from normlab.sim.machine import launch, observed, scheduler, shuffles
 
 THREADS = 8
 
@@ -64,7 +66,7 @@ def forget() -> None:
 
 def test_threads_rewrite_functions_of_large_files_at_once(switching):
     functions = [
-        scheduler.schedule_order, launch.extent3, memory.adopt, observed.pointer, rewrite.names_of, warp._source_up,
+        scheduler.schedule_order, launch.extent3, arrays.adopt, observed.pointer, rewrite.names_of, shuffles._source_up,
         paths.calls_of, operators.safe_code,
     ]  # fmt: skip
     for _ in range(5):

@@ -2,7 +2,7 @@
 
 A thread starts copies, makes a group of those so far, and later waits until all groups but the latest few have
 arrived: with two groups on their way, one stage of a buffer fills while the other is read. The elements take no
-register on their way. Each intrinsic has its Python twin in `normlab.sim.asynchronous`.
+register on their way. Each intrinsic has its Python twin in `normlab.sim.machine.asynchronous`.
 
 Source: PTX ISA, "Data movement and conversion instructions: non-bulk copy".
 """
@@ -12,7 +12,8 @@ from numba.cuda.extending import intrinsic
 
 from normlab.engine.compile.compiler import TypingError, types
 from normlab.engine.device.intrinsics import element_pointer
-from normlab.sim import asynchronous, register_twin
+from normlab.sim import register_twin
+from normlab.sim.machine import asynchronous
 
 GLOBAL, SHARED = 1, 3  # the address spaces of NVVM
 MEMORY = "~{memory}"  # the compiler keeps no value of memory in a register across, and moves no access over it

@@ -2,7 +2,7 @@
 
 A launch with `cluster=8` makes clusters of eight blocks that are neighbours along x. They share a barrier, and an
 array that each of them has in shared memory can be read and written in all of them. A launch without has clusters of
-one block. Each intrinsic has its Python twin in `normlab.sim.clusters`.
+one block. Each intrinsic has its Python twin in `normlab.sim.machine.clusters`.
 
 Source: PTX ISA, `barrier.cluster`, `fence` (8.6, for `.sync_restrict`), `mapa`, `%cluster_ctarank`; CUDA programming
 guide, "Distributed shared memory".
@@ -14,7 +14,8 @@ from numba.cuda.extending import intrinsic
 from normlab.engine.compile.compiler import TypingError, types
 from normlab.engine.device.asynchronous import MEMORY, SHARED, address
 from normlab.engine.device.intrinsics import convert, element_pointer
-from normlab.sim import clusters, register_twin
+from normlab.sim import register_twin
+from normlab.sim.machine import clusters
 
 try:
     from numba.cuda.core.targetconfig import ConfigStack

@@ -2,7 +2,7 @@
 
 All blocks have to be on the GPU at once, for the first ones wait for the last. So a kernel that calls `grid_sync` is
 launched as a cooperative one (`launch` sees that it does): the driver then refuses a grid that the GPU does not hold,
-instead of letting it hang. Its Python twin is in `normlab.sim.grid`.
+instead of letting it hang. Its Python twin is in `normlab.sim.machine.grid`.
 
 Source: PTX ISA, `red` and `ld` with `.release` and `.acquire`; CUDA programming guide, "Grid synchronization".
 """
@@ -15,7 +15,8 @@ from numba.cuda.extending import intrinsic
 from normlab.engine.compile.compiler import TypingError, types
 from normlab.engine.device.asynchronous import GLOBAL, MEMORY, address
 from normlab.engine.device.intrinsics import element_pointer
-from normlab.sim import grid, register_twin
+from normlab.sim import register_twin
+from normlab.sim.machine import grid
 
 # The block's barrier before hands what its threads have done to its first thread, which hands it on; the one behind
 # brings what the others have done to all of them.

@@ -1,6 +1,6 @@
 """A barrier for one team of a block's threads, where `cuda.syncthreads` would let all teams wait for the slowest.
 
-Its Python twin is in `normlab.sim.teams`. Source: PTX ISA, `barrier` (`barrier.sync a, b`).
+Its Python twin is in `normlab.sim.machine.teams`. Source: PTX ISA, `barrier` (`barrier.sync a, b`).
 """
 
 from llvmlite import ir
@@ -8,7 +8,8 @@ from numba.cuda.extending import intrinsic
 
 from normlab.engine.compile.compiler import types
 from normlab.engine.device.asynchronous import MEMORY
-from normlab.sim import register_twin, teams
+from normlab.sim import register_twin
+from normlab.sim.machine import teams
 
 WORD = ir.IntType(32)
 

@@ -7,7 +7,8 @@ from rich.console import Console
 
 from normlab.learn.xray.traced import Problem, StepTrace
 from normlab.sim import METRICS
-from normlab.sim.tracing.tables import NARROWEST, fitted, lines_text, number, title
+from normlab.sim.tracing.counts import number
+from normlab.sim.tracing.tables import NARROWEST, fitted, lines_text, title
 
 # The columns of the ladder's table: what every step has, then what tells steps apart.
 COLUMNS = [name for name in METRICS if "bytes" not in name and "sectors_per_request" not in name]

@@ -1,24 +1,26 @@
 """`sanitize`: a launch that finds races, reads of garbage, bad indices, divergent barriers, wrong masks and deadlocks.
 
-`sanitizer` (threads: who meets whom) and `accesses` (memory) are the observer; `clocks` knows what happens before what,
-`shadow` who has accessed each element, `inputs` which arrays need neither, as nobody writes them; `bounds` and `places`
-read indices and call sites; `collector`, `advice` and `findings` make the report.
+`sanitizer` is the observer, and has all else as parts. `watch` knows the running thread, `clocks` what happens before
+what, `shadow` and `shadows` which accesses each element has had, `inputs` which arrays are only read and need neither.
+`arrays`, `elements`, `accesses` and `copies` take the accesses, `meetings` the barriers. `notes`, `races`, `remote`,
+`lanes` and `hangs` find mistakes; `bounds`, `places` and `loops` read indices, call sites and loops for them.
+`collector`, `advice` and `findings` make the report.
 
-What it goes by, and where a GPU may differ:
+What is held to be wrong, and where a GPU may differ:
 
 - Two accesses race if nothing orders them and one is a write, unless both are atomics. Barriers, grid syncs and warp
-  operations (`syncwarp` and everything that ends in `_sync`; not `activemask`) order; so do atomics behind a fence
-  (`clocks.py`). CUDA promises order in memory of `syncwarp` alone; that shuffles and votes give it too is custom.
+  operations (`syncwarp` and everything that ends in `_sync`; not `activemask`) order; so do atomics after a fence
+  (`clocks.py`). CUDA promises order in memory for `syncwarp` alone; programs rely on it for shuffles and votes, too.
 - A `team_sync` orders the threads that meet there, and no others.
 - A `cluster_sync` orders the threads of those of the cluster's blocks that have not ended. Another block's shared
   memory is there from the first `cluster_sync` on until its block may have ended: an access at another time races.
-- An asynchronous copy writes its target at any time until its thread has waited for it, so every access to it by then
-  races, also one by the same thread. That the source changes meanwhile is not looked for.
-- One run is enough, as order is computed and not observed: any `schedule` gives the same findings, except where the
-  program takes another way by what it reads, and where one atomic hands over to another.
+- An asynchronous copy writes its target at any time until its thread has waited for it, so every earlier access to the
+  target races, also one by the same thread. Writes of the source in the meantime are not looked for.
+- One run is enough, because order is computed and not observed: any `schedule` gives the same findings, except where a
+  value that is read decides which way the program takes, and where one atomic hands over to another.
 - A read of memory that no other thread writes at the same time is a read of garbage; otherwise it is a race.
 - A thread that has returned counts as arrived at later barriers, as on today's GPUs, and the barrier is reported. A
-  grid sync is not, as long as thread 0 of every block comes to it, for which alone the other blocks wait.
+  grid sync is not reported while thread 0 of every block comes to it: the other blocks wait for that thread alone.
 - The launch goes on after a finding: a read out of bounds gives poison (NaN, or a large integer), such a write is
   dropped, a negative index wraps as Numba's do, a shuffle from nowhere gives the lane its own value.
 - Arrays that a kernel takes from outside (globals, closures) and constant arrays are not watched.
@@ -35,9 +37,9 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.errors import BarrierError, DeadlockError
-from normlab.sim.launch import Launch, Launchable, _described, adopt_arguments
-from normlab.sim.memory import adopt
+from normlab.sim.language.arrays import adopt
+from normlab.sim.language.errors import BarrierError, DeadlockError
+from normlab.sim.machine.launch import Launch, Launchable, adopt_arguments, described
 from normlab.sim.sanitizing.findings import KINDS, Act, Finding, Report
 from normlab.sim.sanitizing.inputs import arrays_in, inputs_of
 from normlab.sim.sanitizing.sanitizer import Sanitizer
@@ -84,7 +86,7 @@ def _arrays(uninitialized: Any) -> Iterator[np.ndarray]:
     for array in uninitialized:
         adopted = adopt(array) if hasattr(array, "dtype") else array
         if not isinstance(adopted, np.ndarray):
-            raise TypeError(f"uninitialized holds {_described(array)}; it takes arrays among the launch's arguments")
+            raise TypeError(f"uninitialized holds {described(array)}; it takes arrays among the launch's arguments")
         yield np.asarray(adopted)
 
 

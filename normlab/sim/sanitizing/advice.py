@@ -1,8 +1,8 @@
-"""What to do about a finding: one sentence, chosen by who is involved and where."""
+"""What to do about a finding: one sentence, chosen by the threads and lines involved."""
 
 from normlab.sim.sanitizing.findings import Act
 
-WARP, TEAM, BLOCK, CLUSTER, GRID = range(5)  # what two threads have in common
+WARP, TEAM, BLOCK, CLUSTER, GRID = range(5)  # the smallest group that two threads have in common
 
 
 def against_race(
@@ -87,7 +87,7 @@ def against_beginning(access: Act, owner: tuple[int, int, int]) -> str:
 
 
 def against_garbage(name: str, space: str, operation: str, line: int | None) -> str:
-    """Return what to do about an element that nobody had written."""
+    """Return what to do about an element that no thread had written."""
     if space == "global":
         return (
             f"nothing had written this element of {name!r} before the {operation} at line {line}, and the array came "

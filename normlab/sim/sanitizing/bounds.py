@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.memory import fresh
-from normlab.sim.observed import Buffer, ObservedArray
+from normlab.sim.machine.memory import fresh
+from normlab.sim.machine.observed import Buffer, ObservedArray
 
 
 def address_of(array: ObservedArray, key: Any) -> int | None:
@@ -20,7 +20,7 @@ def address_of(array: ObservedArray, key: Any) -> int | None:
             (extent,), (stride,) = array.shape, array.strides
             position = integer(key)
             return array.address + position * stride if 0 <= position < extent else None
-        if len(key) == 2:  # as the loop below, at a third of its price
+        if len(key) == 2:  # as the loop below, in a third of its time
             (rows, columns), (down, across) = array.shape, array.strides
             row, column = key
             if type(row) is not int or type(column) is not int:
@@ -60,7 +60,7 @@ def positions_of(array: ObservedArray, key: Any) -> list[tuple[int, int, int]]:
 
 
 def poison(array: ObservedArray, key: Any) -> np.ndarray:
-    """Return new memory, of the shape of `array[key]` for any index inside, that holds what nobody may rely on."""
+    """Return new memory that no kernel may rely on, in the shape that `array[key]` has for an index inside."""
     inside = tuple(0 if hasattr(part, "__index__") else part for part in (key if type(key) is tuple else (key,)))
     if 0 in (array.shape[axis] for axis, _, _ in positions_of(array, key)):  # there is no index inside
         return fresh((), array.raw.dtype)
@@ -72,6 +72,7 @@ def index_of(buffer: Buffer, address: int) -> tuple[int, ...]:
     rest = address - buffer.address
     index = [0] * buffer.array.ndim
     strides = buffer.array.strides
+    # Divide by the largest stride first: what is left over belongs to the axes with smaller strides.
     for axis in sorted(range(len(index)), key=lambda axis: -abs(strides[axis])):
         if strides[axis] and 0 <= rest // strides[axis] < buffer.array.shape[axis]:
             index[axis], rest = divmod(rest, strides[axis])

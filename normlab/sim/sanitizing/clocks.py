@@ -1,17 +1,19 @@
 """What happens before what: the clocks of threads and blocks.
 
-A full vector clock has an entry for every thread of the grid. Here knowledge comes in the portions in which CUDA's
-threads synchronise: a block at a barrier (a `phase` ends), a thread at a warp operation, a fence or an atomic (its
-`time` goes on). Between two such moments all accesses of a thread have one `Epoch`. The test of two accesses is exact
-(`tests/sim/sanitizing/test_clocks.py` holds it to reachability in the graph of all events); which accesses are kept
-to be tested is the business of `shadow.py`, which thins them out.
+A full vector clock has an entry for every thread of the grid. These clocks are coarser, because CUDA's threads
+synchronise in groups: a barrier ends a block's `phase`, and a warp operation, a fence or an atomic advances a thread's
+`time`. All accesses of a thread between two such moments share one `Epoch`. The comparison of two accesses is exact:
+`tests/sim/sanitizing/test_clocks.py` compares it with reachability in the graph of all events. `shadow.py` decides
+which accesses are kept to be compared.
 
-An atomic passes on what its thread had fenced: a `threadfence` takes a snapshot of everything that happened before
-it, for the thread's own accesses and, through earlier barriers, for its block's; the snapshot is left at the address
-of every later atomic, and who accesses that address next has it. The side that acquires needs no fence here: the PTX
-model wants one, but NVIDIA's own threadFenceReduction does without. Nor need the fence be the signalling thread's own:
-`threadfence(); syncthreads()` and then an atomic by thread 0 is as common. A plain store to a flag passes on as much,
-because the race on the flag is reported by itself and would only be repeated for all that it guards.
+A `threadfence` takes a snapshot of everything that happened before it: the thread's own accesses and, through earlier
+barriers, those of its block. Every later atomic of the thread leaves the snapshot at its address, and the next thread
+that accesses the address takes it. Three rules keep to what working programs do:
+
+- The thread that takes needs no fence. The PTX model asks for one, but NVIDIA's own threadFenceReduction has none.
+- The fence may be another thread's: `threadfence(); syncthreads()` and then an atomic by thread 0 is common.
+- A plain store to a flag passes on as much as an atomic. The race on the flag is reported by itself, and would
+  otherwise be repeated for everything that the flag guards.
 
 Source: Flanagan and Freund, FastTrack: efficient and precise dynamic race detection, PLDI 2009; PTX ISA, memory
 consistency model, causality order.
@@ -24,11 +26,11 @@ from typing import Any, NamedTuple
 
 
 class Known(NamedTuple):
-    """What happened before: all accesses of a block in phases below a number, of a thread at times below a number.
+    """What happened before: accesses in phases of a block, or at times of a thread, below a number.
 
-    A cluster stands among the phases, with how often its barrier has been passed: what its threads did before as many
-    arrivals happened before. And what lay at an address up to some length of its journal: not what that says, which
-    may be of thousands.
+    `phases`: block → number. A cluster is among the keys, with how often its barrier has been passed: what its threads
+    did before that many arrivals happened before. `journals`: what was left at an address, as the number of facts read
+    there. The facts themselves are not copied, because a journal may hold facts about thousands of threads.
     """
 
     phases: dict[Any, int]
@@ -48,20 +50,23 @@ class BlockClock:
         """Start before the first barrier; `cluster`: the one that the block is in."""
         self.index, self.cluster = index, cluster
         self.phase = 0
-        self.known = self.fenced = NOTHING  # of all its threads at the last barrier
-        self.threads: list[ThreadClock] = []  # those that have done anything, returned ones too
-        self.signals: dict[tuple, tuple[int, Access]] = {}  # by thread and instruction: its last atomic, and where
+        self.known = self.fenced = NOTHING  # what all its threads knew, and had fenced, at the last barrier
+        self.threads: list[ThreadClock] = []  # those that have accessed memory or met others, returned ones too
+        self.signals: dict[tuple, tuple[int, Access]] = {}  # thread and instruction → its last atomic and the address
 
 
 class ThreadClock:
-    """What one thread knows, and what of it a fence has made fit to be passed on (`fenced` is part of the rest)."""
+    """What one thread knows to have happened before, and which part of it a fence lets its atomics pass on.
+
+    An atomic passes `fenced` on to every thread, and `fenced_for_block`, which holds `fenced`, to its own block.
+    """
 
     __slots__ = (
         *("arrivals", "block", "epoch", "fenced", "fenced_for_block", "index", "known", "lane", "team", "time", "warp"),
     )
 
     def __init__(self, block: BlockClock, warp: int, lane: int, index: tuple[int, int, int]):
-        """Know what the block knows."""
+        """Start with what the block knows."""
         self.block, self.warp, self.lane, self.index = block, warp, lane, index
         self.time = self.arrivals = 0
         self.team = 0  # the number of the team's barrier that it passed last
@@ -71,27 +76,27 @@ class ThreadClock:
 
     @property
     def issuer(self) -> "ThreadClock":
-        """The thread itself: see `CopyClock`."""
+        """The thread itself; a `CopyClock` returns the thread that started the copies."""
         return self
 
     def now(self) -> "Epoch":
-        """Return the epoch that goes on."""
+        """Return the thread's current epoch; begin one if none has begun."""
         if self.epoch is None:
             self.epoch = Epoch(self)
         return self.epoch
 
     def end_epoch(self) -> None:
-        """Know more, or pass something on, from now on."""
+        """Begin a new epoch at the next access, because the thread has learned or passed on something."""
         if self.epoch is not None:
-            self.epoch.accesses.clear()  # which point back to it
+            self.epoch.accesses.clear()  # they point back to the epoch: no cycle is left, so memory is freed at once
             self.epoch = None
 
 
 class CopyClock(ThreadClock):
-    """Who writes the targets of a thread's asynchronous copies that are under way: nobody is ordered with it.
+    """The clock of a thread's asynchronous copies while they are under way: no other clock is ordered with it.
 
-    It has a block of its own, so that no barrier lets others know it. What has arrived counts as written by the thread
-    itself, when it waited.
+    The copies have a block of their own, so no barrier orders them. A copy that has arrived counts as a write by the
+    thread itself at the moment in which it waited for the copy.
     """
 
     __slots__ = ("_issuer",)
@@ -108,22 +113,22 @@ class CopyClock(ThreadClock):
 
 
 class Epoch:
-    """A stretch of one thread's run in which it learns nothing and passes nothing on."""
+    """A part of one thread's run in which the thread neither learns nor passes on anything."""
 
     __slots__ = ("accesses", "arrivals", "known", "phase", "thread", "time")
 
     def __init__(self, thread: ThreadClock):
-        """Begin now."""
+        """Begin with what `thread` knows now."""
         self.thread, self.time, self.phase, self.known = thread, thread.time, thread.block.phase, thread.known
         self.arrivals = thread.arrivals
         self.accesses: dict[int, Access] = {}  # by instruction
 
 
-Access = tuple[Epoch, CodeType, int]  # when and by whom, and the instruction: its function's code and place there
+Access = tuple[Epoch, CodeType, int]  # the thread and when, the code of its function, and the instruction in that
 
 
 def before(earlier: Epoch, later: Epoch) -> bool:
-    """Return whether what was done in `earlier` happened before what is done in `later`, which goes on now."""
+    """Return whether the accesses of `earlier` happened before those of `later`, the current epoch of its thread."""
     thread, known = earlier.thread, later.known
     return (
         thread is later.thread
@@ -135,8 +140,8 @@ def before(earlier: Epoch, later: Epoch) -> bool:
 
 
 def _told(earlier: Epoch, journals: dict["Journal", int]) -> bool:
-    """Return whether one of some journals, up to a length, or of those that they mention, says so."""
-    asked: dict[Journal, int] = {}
+    """Return whether a journal, up to its length, or one that it refers to says that `earlier` happened before."""
+    asked: dict[Journal, int] = {}  # the longest part of each that was looked into
     rest = list(journals.items())
     while rest:
         journal, length = rest.pop()
@@ -149,19 +154,20 @@ def _told(earlier: Epoch, journals: dict["Journal", int]) -> bool:
 
 
 def union(portions: Iterable[Known]) -> Known:
-    """Return all that is known in one of `portions`."""
+    """Return everything that at least one of `portions` knows."""
     different = {id(known): known for known in portions if known is not NOTHING}
     if len(different) < 2:
         return next(iter(different.values()), NOTHING)
     parts = [_latest(tables) for tables in zip(*different.values(), strict=True)]
     for known in different.values():
-        if all(table is part for table, part in zip(known, parts, strict=True)):  # it says all: nothing is new
+        # One portion holds all others: return that object, so that the caller sees by `is` that nothing is new.
+        if all(table is part for table, part in zip(known, parts, strict=True)):
             return known
     return Known(*parts)
 
 
 def _latest(parts: tuple[dict, ...]) -> Any:
-    """Return the largest number under every key; the largest dictionary is copied whole, which is fast."""
+    """Return the largest number under every key: the largest of `parts`, copied only if another one adds to it."""
     largest = max(parts, key=len)
     found = largest
     for part in parts:
@@ -175,9 +181,10 @@ def _latest(parts: tuple[dict, ...]) -> Any:
 
 
 def pass_barrier(block: BlockClock) -> None:
-    """Let all threads of a block know all of each other; those that have returned count as arrived."""
+    """Let every thread of a block know what all its threads know. A thread that has returned counts as arrived."""
     block.phase += 1
     known = union([block.known, *(thread.known for thread in block.threads)])
+    # The block's new phase covers every time of its own threads: only those of other blocks are kept.
     others = {thread: time for thread, time in known.times.items() if thread.block is not block}
     block.known = Known({**known.phases, block: block.phase}, others, known.journals)
     block.fenced = union([block.fenced, *(thread.fenced for thread in block.threads)])
@@ -185,7 +192,7 @@ def pass_barrier(block: BlockClock) -> None:
 
 
 def pass_grid_sync(blocks: Iterable[BlockClock]) -> None:
-    """Let all threads know everything; what was accessed before need not be asked for any more, and is forgotten."""
+    """Let every thread of the grid know everything. No clock lists what came before: the shadows forget it."""
     for block in blocks:
         block.phase += 1
         block.known, block.fenced = Known({block: block.phase}, {}, {}), NOTHING
@@ -193,49 +200,51 @@ def pass_grid_sync(blocks: Iterable[BlockClock]) -> None:
 
 
 def _adopt(block: BlockClock) -> None:
+    """Give every thread of a block what the block knows."""
     for thread in block.threads:
         thread.known, thread.fenced, thread.fenced_for_block = block.known, block.fenced, block.fenced
         thread.end_epoch()
 
 
 class Gathering:
-    """What the threads of a cluster bring to its barrier, and take along."""
+    """A cluster's barrier: threads leave what they know when they arrive, and take what all have left after waiting."""
 
     __slots__ = ("_arrived", "_brought", "_taken", "meetings")
 
     def __init__(self) -> None:
         """Start before the first arrival."""
         self.meetings = 0
-        self._arrived: dict[ThreadClock, tuple[Known, Known, Known]] = {}  # and not waited yet
+        self._arrived: dict[ThreadClock, tuple[Known, Known, Known]] = {}  # by the threads that have not waited yet
         self._brought: list[tuple[Known, Known, Known]] = []
         self._taken = NOTHING, NOTHING, NOTHING
 
     def arrive(self, thread: ThreadClock) -> None:
-        """Leave what a thread knows; what it does from now on is for the next time."""
+        """Leave what a thread knows. What the thread does from now on belongs to the barrier's next phase."""
         self._arrived[thread] = thread.known, thread.fenced, thread.fenced_for_block
         self._brought.append(self._arrived[thread])
         thread.arrivals += 1
         thread.end_epoch()
 
     def meet(self, cluster: Any) -> None:
-        """Make one of what all have brought, and add that they were all there."""
+        """Unite what all threads have left, and add that the barrier has been passed once more."""
         self.meetings += 1
         known, fenced, fenced_for_block = (union(parts) for parts in zip(*self._brought, strict=True))
         known = Known({**known.phases, cluster: self.meetings}, known.times, known.journals)
         self._taken, self._brought = (known, fenced, fenced_for_block), []
 
     def take(self, thread: ThreadClock) -> None:
-        """Let a thread that has waited know all of it."""
+        """Let a thread that has waited know what all threads have left."""
         now = thread.known, thread.fenced, thread.fenced_for_block
         thread.known, thread.fenced, thread.fenced_for_block = (
-            taken if own is brought else union((own, taken))  # it is in there, if the thread has learned nothing since
+            # `taken` holds what the thread brought: a union is needed only if it has learned more since.
+            taken if own is brought else union((own, taken))
             for own, brought, taken in zip(now, self._arrived.pop(thread), self._taken, strict=True)
         )
         thread.end_epoch()
 
 
 def meet(threads: list[ThreadClock]) -> None:
-    """Let threads that have met in a warp operation, or at a team's barrier, know all of each other."""
+    """Let threads that have met in a warp operation, or at a team's barrier, know what each of them knows."""
     known = union(thread.known for thread in threads)
     times = known.times.copy()
     for thread in threads:
@@ -250,7 +259,7 @@ def meet(threads: list[ThreadClock]) -> None:
 
 
 def fence(thread: ThreadClock, for_block_only: bool) -> None:
-    """Make all that the thread has done, and knows, fit to be passed on by an atomic."""
+    """Let the thread's later atomics pass on everything that it has done and knows now."""
     thread.time += 1
     known = thread.known
     thread.fenced_for_block = Known(known.phases, {**known.times, thread: thread.time}, known.journals)
@@ -260,24 +269,27 @@ def fence(thread: ThreadClock, for_block_only: bool) -> None:
 
 
 class Journal:
-    """All that was ever left somewhere, in the order in which it came: numbers of blocks and threads that grow.
+    """All facts ever left at an address, in the order in which they came.
 
-    Who takes what lies here remembers the journal's length alone, and a journal does so with others. So the cost of a
-    lock or a counter that every thread of a grid passes does not grow with the number of those that came before.
-    What one thread alone has left, as most do, is kept as it is.
+    A fact says that a block has reached a phase, a thread a time, or another journal a length. A thread that takes the
+    facts remembers only how many it took, and so does a journal that refers to another one. Thus a lock or a counter
+    that every thread of a grid passes costs each thread the same, however many threads came before.
+
+    Most journals belong to one thread that signals alone: what it left is kept whole and not written out as facts.
     """
 
     __slots__ = ("_facts", "_only", "_where", "others")
 
     def __init__(self) -> None:
         """Start empty."""
-        self._only: tuple[ThreadClock, Known] | None = None  # who has left something, if it is one, and what
-        self._facts = 0
-        self._where: dict[Any, tuple[list[int], list[int]]] = {}  # by block, thread or journal: numbers, and places
-        self.others: list[Journal] = []  # of these
+        self._only: tuple[ThreadClock, Known] | None = None  # the only thread that has left something, and what it left
+        self._facts = 0  # how many there are
+        # Block, thread or journal → the numbers told of it, which grow, and the position of each among the facts.
+        self._where: dict[Any, tuple[list[int], list[int]]] = {}
+        self.others: list[Journal] = []  # the keys that are journals
 
     def tells(self, earlier: Epoch, length: int) -> bool:
-        """Return whether the first `length` facts themselves say that `earlier` happened before."""
+        """Return whether the first `length` facts say that `earlier` happened before, without other journals' facts."""
         thread = earlier.thread
         return (
             self.latest(thread.block, length) > earlier.phase
@@ -285,15 +297,15 @@ class Journal:
             or self.latest(thread.block.cluster, length) > earlier.arrivals
         )
 
-    def latest(self, who: Any, length: int) -> int:
-        """Return the number of a block, thread or journal in the first `length` facts, 0 if there is none."""
-        if who not in self._where:
+    def latest(self, key: Any, length: int) -> int:
+        """Return the largest number that the first `length` facts tell of a block, thread or journal, else 0."""
+        if key not in self._where:
             return 0
-        numbers, places = self._where[who]
-        return numbers[bisect_left(places, length) - 1]
+        numbers, positions = self._where[key]
+        return numbers[bisect_left(positions, length) - 1]
 
     def add(self, thread: ThreadClock, known: Known) -> None:
-        """Leave what `thread` has fenced."""
+        """Leave what `thread` has fenced; write facts once a second thread has left something."""
         if not self._facts:
             if self._only is None or self._only[0] is thread:
                 self._only = thread, known
@@ -303,17 +315,18 @@ class Journal:
         self._extend(known)
 
     def _extend(self, known: Known) -> None:
+        """Append what is new in `known` as facts."""
         self.others += [journal for journal in known.journals if journal not in self._where]
         for table in known:
-            for who, number in table.items():
-                numbers, places = self._where.setdefault(who, ([0], [-1]))
+            for key, number in table.items():
+                numbers, positions = self._where.setdefault(key, ([0], [-1]))
                 if numbers[-1] < number:
                     numbers.append(number)
-                    places.append(self._facts)
+                    positions.append(self._facts)
                     self._facts += 1
 
     def learned_by(self, thread: ThreadClock) -> Known:
-        """Return what a thread knows that takes what lies here: the same object if nothing is new."""
+        """Return what `thread` knows once it has taken the facts: the same object as before if nothing is new."""
         known = thread.known
         if self._only is not None:
             return known if self._only[0] is thread else union((known, self._only[1]))
@@ -323,7 +336,7 @@ class Journal:
 
 
 class Left:
-    """What lies at an address for the next to come: for everybody, and for the threads of one block."""
+    """What atomics have left at an address: for every thread, and for the threads of one block."""
 
     __slots__ = ("for_all", "for_block")
 
@@ -342,7 +355,7 @@ class Left:
             self.for_block[thread.block].add(thread, thread.fenced_for_block)
 
     def take(self, thread: ThreadClock) -> None:
-        """Let `thread` know what lies here."""
+        """Let `thread` know what was left here."""
         for journal in (self.for_all, self.for_block.get(thread.block)):
             if journal is not None:
                 known = journal.learned_by(thread)

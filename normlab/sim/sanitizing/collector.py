@@ -4,9 +4,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
+from normlab.sim.language.source import Line, line_of
 from normlab.sim.sanitizing.clocks import Access, ThreadClock
 from normlab.sim.sanitizing.findings import Act, Finding, Report
-from normlab.sim.source import Line, line_of
 
 
 def act(operation: str, thread: ThreadClock, source: Line | None) -> Act:
@@ -33,12 +33,12 @@ class Collector:
     def __init__(self) -> None:
         """Start with none."""
         self._drafts: dict[tuple, _Draft] = {}  # by kind, array and lines
-        self._events: dict[Hashable, tuple[_Draft, Any]] = {}  # by what tells two events apart quickly
+        self._events: dict[Hashable, tuple[_Draft, Any]] = {}  # event → its draft, found without describing it again
 
     def add(
         self, event: Hashable, keep: Any, make: Callable[[], Finding], benign: bool = False, reach: int = 0
     ) -> None:
-        """Count an event; `make` describes the first of its kind. `keep` must outlive the ids in `event`.
+        """Count an event; `make` describes the first of its kind. `keep` stays alive, because `event` has its ids.
 
         Of the same finding in several events, the description with the widest `reach` is kept.
         """

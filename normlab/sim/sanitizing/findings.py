@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from normlab.sim.source import Line
+from normlab.sim.language.source import Line
 
 PRINTED = 5  # findings of one kind on one array
 
@@ -25,8 +25,8 @@ class Act:
     """What one thread does at one line.
 
     operation: "read", "write", "atomic", "copy" for the writing side of an asynchronous copy, or the name of a barrier
-    or warp operation; of a thread that stands at no line of concern "returned", if it has left the kernel, "absent", if
-    it gives nothing to a shuffle, or "not begun". block, thread: indices (x, y, z). warp: in its block; lane: 0 to 31.
+    or warp operation. A thread without a line has "returned" if it has left the kernel, is "absent" if it gives nothing
+    to a shuffle, or has "not begun". block, thread: indices (x, y, z). warp: in its block; lane: 0 to 31.
     """
 
     operation: str
@@ -65,7 +65,7 @@ class Act:
         }
 
     def __str__(self) -> str:
-        """Return what is done, by whom and where."""
+        """Return what is done, by which thread and where."""
         who = f"{self.operation} by block {self.block}, warp {self.warp}, lane {self.lane}, thread {self.thread}"
         return who if self.source is None else f"{who}\n    {self.source}"
 
@@ -76,9 +76,9 @@ class Finding:
 
     kind: one of `KINDS`. array, space, index: the memory, its space ("global", "shared" or "local") and the element,
     negative or out of bounds as the kernel gave it; None, None and () where no memory is meant. first, second: what
-    the two threads did (second is None if one is enough to go wrong). count: how often, or at least, as an instruction
-    that raced with 256 others at an element is not asked about there any more. benign: a race of writes that
-    all store what the element holds already. advice: what to do, in a sentence.
+    the two threads did (second is None if one thread is enough to go wrong). count: how often, or at least how often:
+    after 256 races of an instruction at an element, its later accesses there are not compared. benign: a race of writes
+    that all store what the element holds already. advice: what to do, in a sentence.
     """
 
     kind: str

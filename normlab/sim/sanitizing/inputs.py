@@ -1,11 +1,11 @@
 """Inputs: the arrays that a kernel only reads, which its source shows before the launch.
 
-Nothing can race at an element that nobody writes, so of an input only the indices need be watched. Whether an argument
-is one is decided on the safe side: every mention of the parameter in the kernel must be a load of one element, its
-extent, or a comparison with None, and it must share no memory with an argument of which that is not so. Without
-source, and for records and arrays in tuples, the answer is no.
+No access can race at an element that no thread writes, so of an input only the indices are watched. An argument is an
+input only if that is certain: every mention of the parameter in the kernel must be a load of one element, its extent,
+or a comparison with None, and the argument must share no memory with one of which this is not so. Without source, and
+for records and arrays in tuples, the answer is no.
 
-An element that a `while` waits for is no input either: who spins on it waits for a write, which is to be looked for.
+An array is no input if a `while` waits for one of its elements: the loop waits for a write, and that may race.
 """
 
 import ast
@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.source import parsing
+from normlab.sim.language.source import parsing
 
 EXTENT = {"dtype", "itemsize", "ndim", "shape", "size", "strides"}
 
 
 def inputs_of(code: CodeType, arguments: list[Any], empty: list[np.ndarray]) -> set[str]:
-    """Return the parameters of a kernel whose arrays nobody writes and all of which has contents.
+    """Return the parameters of a kernel whose arrays no thread writes and whose elements all have contents.
 
     arguments: in order, as the kernel sees them. empty: arrays of which that is not so.
     """
@@ -81,7 +81,8 @@ def _is_view(part: ast.expr) -> bool:
 def _awaited(loop: ast.While) -> set[str]:
     """Return the arrays whose elements may decide how long a loop goes on.
 
-    Those in its condition, or in all of it if that is a constant, and those of which a variable in the condition comes.
+    These are the arrays in its condition, or in the whole loop if the condition is a constant, and the arrays of which
+    the loop assigns elements to a variable of the condition.
     """
     deciding: list[ast.AST] = [loop if isinstance(loop.test, ast.Constant) else loop.test]
     names = {node.id for node in ast.walk(loop.test) if isinstance(node, ast.Name)}

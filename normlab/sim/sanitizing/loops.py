@@ -1,4 +1,4 @@
-"""Loops of a function, read off its instructions: a jump back ends one."""
+"""Loops of a function, read off its instructions: every jump back ends a loop."""
 
 import dis
 from functools import cache
@@ -10,7 +10,7 @@ def loops_of(code: CodeType) -> list[tuple[range, bool]]:
     """Return the lines of each loop, the smallest first, and whether something that synchronises is named there."""
     lines = [position[0] for position in code.co_positions()]
     instructions = list(dis.get_instructions(code))
-    ends: dict[int, int] = {}  # a `continue` jumps back, too: by where the loop begins
+    ends: dict[int, int] = {}  # where a loop begins → its last jump back; a `continue` is an earlier one
     for instruction in instructions:
         target = instruction.argval
         if instruction.opcode in dis.hasjrel and target <= instruction.offset:

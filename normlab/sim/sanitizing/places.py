@@ -3,8 +3,8 @@
 from types import CodeType, FrameType
 from typing import Any
 
-from normlab.sim.paths import KERNEL_MARK
-from normlab.sim.source import Line, line_of
+from normlab.sim.language.paths import KERNEL_MARK
+from normlab.sim.language.source import Line, line_of
 
 Place = tuple[tuple[CodeType, int], ...]  # the kernel's instruction, then those of the device functions it is inside of
 
@@ -26,7 +26,7 @@ def line_at(place: Place) -> Line | None:
 
 
 def parting_lines(one: Place, other: Place) -> tuple[Line | None, Line | None]:
-    """Return the lines of the outermost calls by which two places differ."""
+    """Return the lines at which the ways to two places part: those of the outermost calls that differ."""
     for mine, theirs in zip(one, other, strict=False):
         if mine[0] is not theirs[0] or mine[1] != theirs[1]:
             return line_of(*mine), line_of(*theirs)

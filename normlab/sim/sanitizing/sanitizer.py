@@ -1,292 +1,187 @@
-"""The observer behind `sanitize`: the threads' side. Who has met whom, who is missing, and who waits for ever."""
+"""The observer behind `sanitize`: it hears of everything that a launch does, and passes it on to its parts.
 
-import sys
+`watch` knows the running thread. `shadows` gives memory its shadow, `elements`, `accesses` and `copies` note what is
+done to it, `meetings` what is ordered by then. `notes`, `races`, `remote`, `lanes` and `meetings` add to the findings.
+"""
+
 from collections.abc import Container, Sequence
 from typing import Any
 
 import numpy as np
 
-from normlab.sim.observed import ObservedArray
+from normlab.sim.machine.observe import Copy, Observer
+from normlab.sim.machine.observed import Buffer, ObservedArray
+from normlab.sim.machine.vector import Part
+from normlab.sim.protocols import Block, Cuda, Thread
 from normlab.sim.sanitizing.accesses import Accesses
-from normlab.sim.sanitizing.advice import BLOCK, CLUSTER, GRID, TEAM, WARP, against_beginning, against_end
-from normlab.sim.sanitizing.bounds import index_of, positions_of
-from normlab.sim.sanitizing.clocks import (
-    Access,
-    Gathering,
-    ThreadClock,
-    before,
-    fence,
-    meet,
-    pass_barrier,
-    pass_grid_sync,
-)
-from normlab.sim.sanitizing.collector import act, act_of
-from normlab.sim.sanitizing.findings import Act, Finding, Report
-from normlab.sim.sanitizing.notes import BlockMemory
-from normlab.sim.sanitizing.places import Place, line_at, parting_lines, place_of, same
-from normlab.sim.sanitizing.shadow import Region
-from normlab.sim.scheduler import wanted
-from normlab.sim.source import Line
+from normlab.sim.sanitizing.arrays import InputArray, OwnArray, WatchedArray
+from normlab.sim.sanitizing.collector import Collector
+from normlab.sim.sanitizing.copies import Copies
+from normlab.sim.sanitizing.elements import Elements
+from normlab.sim.sanitizing.findings import Report
+from normlab.sim.sanitizing.hangs import note_hang
+from normlab.sim.sanitizing.lanes import Lanes
+from normlab.sim.sanitizing.meetings import Meetings
+from normlab.sim.sanitizing.notes import Notes
+from normlab.sim.sanitizing.races import Races
+from normlab.sim.sanitizing.remote import Remote
+from normlab.sim.sanitizing.shadows import Shadows
+from normlab.sim.sanitizing.watch import Watch
 
 
-class Sanitizer(Accesses):
+class Sanitizer(Observer):
     """Watches one launch."""
 
+    array_class = WatchedArray
+
     def __init__(self, uninitialized: Sequence[np.ndarray], inputs: Container[str]):
-        """Start before the launch: some arguments count as never written, and some parameters nobody writes."""
-        super().__init__(uninitialized, inputs)
-        self._gone: ThreadClock | None = None  # a thread of a block that has ended
-        self._ended: dict[Any, BlockMemory] = {}  # of blocks of clusters
-        self._gatherings: dict[Any, Gathering] = {}  # by cluster
-        self._outside_mask: list[Any] = []  # threads that are about to shuffle with nobody, and have been noted
-        self._excused: Any = None  # one of these, which is shuffling
+        """Start before the launch.
 
-    # --- who has met whom --------------------------------------------------------------------------------------------
+        `uninitialized`: arguments that count as never written. `inputs`: parameters that the kernel only reads.
+        """
+        super().__init__()
+        self._inputs = inputs
+        self._collector = Collector()
+        self._watch = Watch()
+        self._shadows = Shadows(self._watch, uninitialized)
+        self._notes = Notes(self._collector)
+        self._races = Races(self._watch, self._collector)
+        self.elements = Elements(self._watch, self._notes, self._races)
+        self._accesses = Accesses(self._watch, self._notes, self.elements)
+        self._copies = Copies(self._watch, self._notes, self._races, self._accesses)
+        self._meetings = Meetings(self._watch, self._shadows, self._races, self._collector)
+        self._remote = Remote(self._watch, self._collector)
+        self._lanes = Lanes(self._watch, self._collector)
 
-    def meeting(self, group: list[Any]) -> None:
-        """Order lanes by a warp operation."""
-        meet([self.clock(thread) for thread in group])
-        self.pass_sync(place_of(group[0]), WARP)
-        self._excused = None
-        if self._outside_mask and group[0] in self._outside_mask:
-            self._excused = group[0]
-            self._outside_mask.remove(group[0])
-
-    def fence(self, thread: Any, scope: str) -> None:
-        """Make what a thread knows fit to be passed on."""
-        fence(self.clock(thread), for_block_only=scope == "block")
-
-    def barrier(self, block: Any, arrived: list[Any]) -> None:
-        """Order the threads of a block, and look whether all of them stand at one call."""
-        self._compare(arrived)
-        memory = self.memory(block)
-        if memory.returned is not None:
-            count = len(block.threads) - len(arrived)
-            some = "a thread" if count == 1 else f"{count} threads"
-            self._missing("barrier-divergence", arrived[0], memory.returned, f"{some} of the block")
-        pass_barrier(memory.clock)
-        if len(block.cluster.blocks) == 1:  # else other blocks reach its memory, which this does not order
-            memory.forget()
-
-    def team_meets(self, number: int, group: list[Any]) -> None:
-        """Order the threads of a team."""
-        clocks = [self.clock(thread) for thread in group]
-        meet(clocks)
-        for clock in clocks:
-            clock.team = number
-        self.pass_sync(place_of(group[0]), TEAM)
-
-    def cluster_arrive(self, thread: Any) -> None:
-        """Note what a thread brings to the cluster's barrier."""
-        self._gathering(thread.block.cluster).arrive(self.clock(thread))
-
-    def cluster_meets(self, blocks: list[Any]) -> None:
-        """Order what the threads of a cluster did before they arrived with what they do when they have waited."""
-        cluster = blocks[0].cluster
-        for block in blocks:
-            if block.at_cluster:
-                self._compare(block.at_cluster)
-        self._gathering(cluster).meet(cluster)
-        at_once = all(thread.operation == "cluster_sync" for block in blocks for thread in block.at_cluster)
-        waiting = sum(len(block.at_cluster) for block in cluster.blocks)
-        if at_once and waiting == sum(len(block.threads) for block in cluster.blocks):  # nobody is elsewhere
-            for block in blocks:
-                self.memory(block).forget()
-
-    def cluster_wait(self, thread: Any) -> None:
-        """Let a thread know what all had done before they arrived."""
-        self._gathering(thread.block.cluster).take(self.clock(thread))
-
-    def _gathering(self, cluster: Any) -> Gathering:
-        if cluster not in self._gatherings:
-            self._gatherings[cluster] = Gathering()
-        return self._gatherings[cluster]
-
-    def grid_sync(self, blocks: list[Any]) -> None:
-        """Order everything."""
-        for block in blocks:
-            waiting = block.at_grid_sync
-            self._compare(waiting)
-            first = block.warps[0].threads[0]  # which signals for its block; others may have returned
-            if first not in waiting:
-                self._missing("deadlock", waiting[0], self.clock(first), "thread 0 of the block")
-        if self._gone is not None:
-            self._missing("deadlock", blocks[0].at_grid_sync[0], self._gone, "all threads of another block")
-        pass_grid_sync(self.memory(block).clock for block in blocks)
-        for region in self.regions.values():
-            region.forget()
-        for block in blocks:
-            self.memory(block).forget()
-
-    def returned(self, thread: Any) -> None:
-        """Keep the thread for a barrier that may miss it."""
-        self.memory(thread.block).returned = self.clock(thread)
-
-    def block_done(self, block: Any) -> None:
-        """Say what is wrong with a block's shared memory, and forget it."""
-        memory = self.blocks.pop(block)
-        self._gone = memory.returned
-        for region in memory.regions:
-            self.settle(region)
-            if region.reached:
-                self._outlived(region, memory)
-        if len(block.cluster.blocks) > 1:
-            self._ended[block] = memory
-        memory.clock.threads.clear()
+    def attach(self, cuda: Cuda) -> None:
+        """Watch the launch of `cuda`, which is about to begin."""
+        super().attach(cuda)
+        self._watch.cuda = self.elements.cuda = cuda
 
     def report(self, kernel: str) -> Report:
         """Return all that was found; `kernel` has ended."""
-        for region in self.regions.values():
-            self.settle(region)
-        for memory in self.blocks.values():
+        for region in self._shadows.regions.values():
+            self._notes.settle(region)
+        for memory in self._watch.blocks.values():
             for region in memory.regions:
-                self.settle(region)
-        return self.collector.report(kernel)
+                self._notes.settle(region)
+        return self._collector.report(kernel)
 
-    # --- who is missing ----------------------------------------------------------------------------------------------
+    # --- memory ------------------------------------------------------------------------------------------------------
 
-    def _compare(self, arrived: list[Any]) -> None:
-        """Note threads of a block that stand at another barrier than the rest."""
-        places: list[tuple[Place, Any]] = []
-        for thread in arrived:
-            place = place_of(thread)
-            if not any(same(place, other) for other, _ in places):
-                places.append((place, thread))
-        reach = {"grid sync": GRID, "cluster_sync": CLUSTER, "cluster_wait": CLUSTER}.get(arrived[0].operation, BLOCK)
-        self.pass_sync(places[0][0], reach)
-        if len(places) > 1:
-            places.sort(key=lambda one: str(line_at(one[0])))
-            (here, first), *others = places
-            for there, second in others:
-                lines = parting_lines(here, there)
-                self._divergent(first, lines[0], second, lines[1])
+    def adopt(self, value: Any, name: str) -> Any:
+        """Return what a kernel sees of an argument that it calls `name`."""
+        array = super().adopt(value, name)
+        return InputArray(array.raw, array.buffer, self, array.address) if name in self._inputs else array
 
-    def _divergent(self, one: Any, line: Line | None, other: Any, other_line: Line | None) -> None:
-        first = act(one.operation, self.clock(one), line)
-        second = act(other.operation, self.clock(other), other_line)
-        advice = (
-            f"threads of one block wait at line {first.line} and at line {second.line}: all of them must reach "
-            "one barrier, so take it out of the branch"
-        )
-        event = "barrier-divergence", first.source, second.source
-        self.collector.add(event, None, lambda: Finding("barrier-divergence", None, None, (), first, second, advice))
+    def made(self, array: np.ndarray, name: str, space: str, address: int, block: Any) -> ObservedArray:
+        """Return a new shared or local array, in the memory of `block`, as the kernel sees it."""
+        made = super().made(array, name, space, address, block)
+        return OwnArray(array, made.buffer, self, address) if space == "local" else made
 
-    def _missing(self, kind: str, thread: Any, returned: ThreadClock, who: str) -> None:
-        first = act(thread.operation, self.clock(thread), line_at(place_of(thread)))
-        second = act("returned", returned, None)
-        consequence = (
-            "which waits for it" if kind == "deadlock" else "which today's GPUs forgive and CUDA does not allow"
-        )
-        advice = (
-            f"{who} ended without coming to the {first.operation} at line {first.line}, {consequence}: let every "
-            "thread reach it, and put the condition around the work before and after"
-        )
-        event = kind, first.source, "returned"
-        self.collector.add(event, None, lambda: Finding(kind, None, None, (), first, second, advice))
+    def add(self, buffer: Buffer) -> None:
+        """Give memory its shadow."""
+        self._shadows.add(buffer)
 
-    # --- blocks of a cluster that are not there ----------------------------------------------------------------------
+    def read(self, array: ObservedArray, key: Any) -> Any:
+        """Return `array[key]`, which is not the usual access."""
+        return self._accesses.read(array, key)
+
+    def write(self, array: ObservedArray, key: Any, value: Any) -> None:
+        """Do `array[key] = value`, which is not the usual access."""
+        self._accesses.write(array, key, value)
+
+    def atomic(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
+        """Return where the running thread is to do its atomic operation: somewhere else if the index is bad."""
+        return self._accesses.atomic(array, key)
+
+    def exchange(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
+        """Do as `atomic`, for an operation whose new value does not depend on the old one."""
+        return self._accesses.exchange(array, key)
+
+    def read_vector(self, array: ObservedArray, key: tuple, width: int) -> Any:
+        """Return `width` neighbouring elements, loaded by one instruction."""
+        return self._accesses.read_vector(array, key, width)
+
+    def write_vector(self, array: ObservedArray, key: tuple, values: tuple) -> None:
+        """Store neighbouring elements by one instruction."""
+        self._accesses.write_vector(array, key, values)
+
+    def begin_copy(self, target: Part, source: Part) -> Copy | None:
+        """Note that the running thread starts an asynchronous copy."""
+        return self._copies.begin(target, source)
+
+    def end_copy(self, copy: Copy) -> None:
+        """Note that the running thread has waited for a copy."""
+        self._copies.end(copy)
 
     def remote(self, array: ObservedArray, key: Any, operation: str) -> ObservedArray:
-        """Note that another block reaches the array, and whether its block may not have begun."""
-        owner = array.buffer.block
-        if owner is not self.cuda.current.block:
-            array.buffer.state.reached = True
-            if not owner.cluster.meetings or self.cuda.current.arrival == 0:  # has arrived, and not waited
-                access = self.access(sys._getframe(1))
-                first = owner.warps[0].threads[0]
-                event = "race", array.buffer.name, id(access[1]), access[2], "not begun"
-                index = tuple(position for _, position, _ in positions_of(array, key))
-
-                def make() -> Finding:
-                    mine, theirs = act_of(operation, access), act("not begun", self.clock(first), None)
-                    advice = against_beginning(mine, theirs.block)
-                    return Finding("race", array.buffer.name, "shared", index, mine, theirs, advice)
-
-                self.collector.add(event, access[1], make)
-        return array
+        """Note that a thread reaches an array in another block's shared memory."""
+        return self._remote.reach(array, key, operation)
 
     def refuse_remote(self, array: ObservedArray, key: Any, operation: str) -> bool:
-        """Note an access to the memory of a block that has ended."""
-        index = tuple(position for _, position, _ in positions_of(array, key))
-        access, memory = self.access(sys._getframe(1)), self._ended[array.buffer.block]
-        self._note_end(array.buffer.name, index, operation, access, memory)
+        """Note an access to the memory of a block that has ended, and go on without it."""
+        self._remote.refuse(array, key, operation)
         return True
 
-    def _outlived(self, region: Region, memory: BlockMemory) -> None:
-        """Note accesses from other blocks that nothing lets happen before the end of the memory's own."""
-        assert region.buffer is not None
-        ends = [thread.now() for thread in memory.clock.threads]
-        for operation, table in (("read", region.reads), ("write", region.writes), ("atomic", region.atomics)):
-            for address, several in table.items():
-                for access in several if isinstance(several, list) else [several]:
-                    foreign = access[0].thread.issuer.block is not memory.clock
-                    if foreign and not any(before(access[0], end) for end in ends):
-                        index = index_of(region.buffer, address)
-                        self._note_end(region.buffer.name, index, operation, access, memory)
+    # --- threads -----------------------------------------------------------------------------------------------------
 
-    def _note_end(self, name: str, index: tuple[int, ...], operation: str, access: Access, memory: BlockMemory) -> None:
-        def make() -> Finding:
-            assert memory.returned is not None
-            mine, theirs = act_of(operation, access), act("returned", memory.returned, None)
-            return Finding("race", name, "shared", index, mine, theirs, against_end(mine, theirs.block))
+    def meeting(self, group: list[Any]) -> None:
+        """Order lanes by a warp operation."""
+        self._meetings.warp(group)
+        self._lanes.meet(group[0])
 
-        self.collector.add(("race", name, id(access[1]), access[2], "returned"), access[1], make)
+    def fence(self, thread: Thread, scope: str) -> None:
+        """Let the thread's later atomics pass on what it has done and knows."""
+        self._meetings.fence(thread, scope)
 
-    # --- lanes and masks ---------------------------------------------------------------------------------------------
+    def barrier(self, block: Block, arrived: list[Any]) -> None:
+        """Order the threads of a block."""
+        self._meetings.barrier(block, arrived)
 
-    def refuse_mask(self, thread: Any, operation: str, mask: int) -> bool:
-        """Note a lane that its own mask leaves out."""
-        access = self.access(sys._getframe(1))
-        advice = (
-            f"lane {thread.lane} calls {operation} with mask {mask:#010x}, which leaves the lane itself out: "
-            "give a mask of all lanes that come to this call"
-        )
+    def team_meets(self, number: int, group: list[Any]) -> None:
+        """Order the threads that meet at a team's barrier."""
+        self._meetings.team(number, group)
 
-        def make() -> Finding:
-            return Finding("shuffle-mask", None, None, (), act_of(operation, access), None, advice)
+    def cluster_arrive(self, thread: Thread) -> None:
+        """Note what a thread brings to the cluster's barrier."""
+        self._meetings.cluster_arrive(thread)
 
-        self.collector.add(("shuffle-mask", id(access[1]), access[2]), access[1], make)
-        if operation.startswith("shfl"):
-            self._outside_mask.append(thread)
-        return True
+    def cluster_meets(self, blocks: list[Any]) -> None:
+        """Order the threads of a cluster."""
+        self._meetings.cluster(blocks)
 
-    def refuse_shuffle(self, thread: Any, source: int, why: str) -> bool:
-        """Note a lane that reads from one that gives nothing."""
-        if thread is self._excused:
-            return True
-        threads = thread.warp.threads
-        first = act(thread.operation, self.clock(thread), line_at(place_of(thread)))
-        second = act("absent", self.clock(threads[source]), None) if source < len(threads) else None
-        absent = why == "has returned"  # to the reader of the line it has, or was never in the branch
-        remedy = "outside of the condition" if absent else "and name it in the mask"
-        advice = (
-            f"lane {thread.lane} reads from lane {source}, which {'does not come to this call' if absent else why} "
-            f"(mask {thread.mask:#010x}): let every lane that is read come to this call, {remedy}"
-        )
-        event = "shuffle-mask", first.source, why
-        self.collector.add(event, None, lambda: Finding("shuffle-mask", None, None, (), first, second, advice))
-        return True
+    def cluster_wait(self, thread: Thread) -> None:
+        """Let a thread know what the cluster's threads had done before they arrived."""
+        self._meetings.cluster_wait(thread)
 
-    # --- who waits for ever ------------------------------------------------------------------------------------------
+    def grid_sync(self, blocks: list[Any]) -> None:
+        """Order everything."""
+        self._meetings.grid_sync(blocks)
+
+    def returned(self, thread: Thread) -> None:
+        """Keep the thread for a barrier that may miss it."""
+        self._meetings.returned(thread)
+
+    def block_done(self, block: Block) -> None:
+        """Say what is wrong with a block's shared memory, and forget it."""
+        memory = self._watch.blocks.pop(block)
+        self._meetings.block_done(memory)
+        for region in memory.regions:
+            self._notes.settle(region)
+        self._remote.end(block, memory)
+        memory.clock.threads.clear()
 
     def hangs(self, blocks: list[Any]) -> None:
-        """Note where the threads wait, and for whom."""
-        places: dict[tuple[Line | None, str], Act] = {}
-        reasons: dict[tuple[Line | None, str], str] = {}
-        seconds: dict[tuple[Line | None, str], Act] = {}
-        for thread in (thread for block in blocks for thread in block.threads if thread.operation is not None):
-            waits = act(thread.operation.removeprefix("a "), self.clock(thread), line_at(place_of(thread)))
-            key = waits.source, waits.operation
-            if key in places:
-                seconds.setdefault(key, waits)
-            else:
-                places[key], reasons[key] = waits, wanted(thread)
-        first, *others = sorted(places, key=str)
-        advice = "nobody can go on: " + ", and ".join(
-            f"the {operation} at line {source and source.number} waits for {reasons[source, operation]}"
-            for source, operation in (first, *others)
-        )
-        partners: list[Act | None] = [places[other] for other in others]
-        for second in partners or [seconds.get(first)]:
-            finding = Finding("deadlock", None, None, (), places[first], second, advice)
-            self.collector.add(("deadlock", second), None, lambda finding=finding: finding)  # type: ignore[misc]
+        """Note where the threads wait, and for what."""
+        note_hang(blocks, self._watch, self._collector)
+
+    def refuse_mask(self, thread: Thread, operation: str, mask: int) -> bool:
+        """Note a lane that its own mask leaves out, and let it go on."""
+        self._lanes.outside_mask(thread, operation, mask)
+        return True
+
+    def refuse_shuffle(self, thread: Thread, source: int, why: str) -> bool:
+        """Note a lane that reads from one that gives nothing, and let it go on."""
+        self._lanes.from_nowhere(thread, source, why)
+        return True

@@ -1,10 +1,10 @@
-"""Shadow memory: who has read, written and updated each element, as far as a later access may race with it.
+"""Shadow memory: the reads, writes and atomics of each element that a later access may race with.
 
-A `Region` shadows one allocation: all arrays that lie in it, under whatever names and dtypes, share it. It works in
-units of bytes that every element is made of; where all arrays have one dtype, a unit is an element.
+A `Region` is the shadow of one allocation: all arrays in the allocation share it, under whatever names and dtypes. A
+region counts in units of bytes of which every element is made; where all arrays have one dtype, a unit is an element.
 
-Shared memory forgets everything at a barrier of its block, and global memory at a grid sync: those order it with all
-that follows.
+The shadow of shared memory forgets everything at a barrier of its block, and that of global memory at a grid sync,
+because such a barrier orders all earlier accesses before all later ones.
 """
 
 from copy import copy
@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from normlab.sim.observed import Buffer
+from normlab.sim.machine.observed import Buffer
 from normlab.sim.sanitizing.clocks import Access, Left, ThreadClock, before
 
-THIN = 64  # reads or atomics of one unit, from which on only a few of every instruction are kept
-THIN_WRITES = 16  # the same for writes, which every access is held to
-ENOUGH = 256  # races of one instruction at one unit, from which on it is not asked about there any more
-KEPT = 2  # of these: blocks an instruction, warps a team in a block, lanes a warp
-WRITTEN, GARBAGE, UPDATED = 0, 1, 2  # UPDATED: by an atomic, so that it is garbage for other atomics only: one finding
+THIN = 64  # from so many reads or atomics of one unit on, only a few of each instruction are kept
+THIN_WRITES = 16  # the same for writes, fewer because every access is compared with all writes kept
+ENOUGH = 256  # after so many races of one instruction at one unit, its accesses there are no longer compared
+KEPT = 2  # blocks kept per instruction, warps per team of a block, lanes per warp
+# UPDATED: garbage that an atomic has updated. Reads of it are not reported, so that the mistake is one finding.
+WRITTEN, GARBAGE, UPDATED = 0, 1, 2
 
-Several = (
-    Access | list[Access]
-)  # one, as for most units, or more: a list for every unit would keep Python's memory busy
+# Most units have one access, which is kept without a list: a list per unit would cost time and memory.
+Several = Access | list[Access]
 Accesses = dict[int, Several]  # by the address of a unit
-NONE: dict = {}  # stays so
+NONE: dict = {}  # stays empty: it stands for tables that are not kept
 
 
 class Region:
@@ -56,34 +56,34 @@ class Region:
     def __init__(self, start: int, unit: int, shared: bool = True):
         """Have elements of `unit` bytes. `shared`: more than one thread can reach it."""
         self.start, self.unit, self.shared = start, unit, shared
-        self.reads_only = shared  # so far: nobody has written, and nothing is garbage
+        self.reads_only = shared  # so far no thread has written here, and no element is garbage
         self.buffer: Buffer | None = None  # the first array here, if it is in shared memory
-        self.reached = False  # from another block of the cluster
-        # of one thread's own memory, which kernels make all the time, nothing of this is kept
+        self.reached = False  # whether another block of the cluster has accessed it
+        # A thread's own memory needs no tables, and kernels make local arrays all the time.
         self.reads: Accesses = {} if shared else NONE
         self.writes: Accesses = {} if shared else NONE
         self.atomics: Accesses = {} if shared else NONE
-        self.races: dict[tuple[int, int, int], int] = {} if shared else NONE  # unit and instruction → how many it had
-        # Those that had enough: unit → instruction → its code; where two codes have one, the one of the last.
+        self.races: dict[tuple[int, int, int], int] = {} if shared else NONE  # unit and instruction → how many
+        # Those with ENOUGH races: unit → instruction → its code. Of two functions with one number, the last.
         self.settled: dict[int, dict[int, CodeType]] = {} if shared else NONE
         self.left: dict[int, Left] = {} if shared else NONE  # what atomics pass on at their addresses
         self.garbage: bytearray | None = None  # WRITTEN, GARBAGE or UPDATED for each byte; None: all are written
         self.pending: dict[int, list[tuple[str, Access, Buffer]]] = {} if shared else NONE  # reads of garbage
 
     def never_written(self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> None:
-        """Take the elements of an array that begins `offset` bytes inside the region for garbage."""
+        """Mark the elements of an array that begins `offset` bytes inside the region as garbage."""
         assert self.garbage is not None
         flat = np.frombuffer(self.garbage, np.uint8)[offset:]
         as_strided(flat, (*shape, size), (*strides, 1))[...] = GARBAGE
 
     def written(self, address: int, size: int) -> None:
-        """Hear that an element has contents from now on."""
+        """Mark an element as written."""
         assert self.garbage is not None
         offset = address - self.start
         self.garbage[offset : offset + size] = bytes(size)
 
     def forget(self) -> None:
-        """Begin anew after a barrier of all threads that can reach the memory."""
+        """Forget all accesses after a barrier of all threads that can reach the memory."""
         for known in (self.reads, self.writes, self.atomics, self.left, self.races, self.settled):
             known.clear()
 
@@ -94,7 +94,7 @@ class Region:
         if self.settled and self.settled.get(address, NONE).get(access[2]) is access[1]:
             return None
         seen = self.reads.get(address)
-        if seen is access:  # nobody has read it since; who has written it since has met this access
+        if seen is access:  # no other read since; a write since then has been compared with this access already
             return None
         self.reads[address] = access if seen is None else together(seen, access)
         writes, atomics = self.writes.get(address), self.atomics.get(address)
@@ -103,7 +103,7 @@ class Region:
         return self._unordered(address, access, ("write", writes), ("atomic", atomics))
 
     def write(self, address: int, access: Access, under_way: Access | None = None) -> list[tuple[str, Access]] | None:
-        """Note a write of one unit; of an asynchronous copy, what later accesses are to be held to: see `arrive`."""
+        """Note a write of one unit. For an asynchronous copy, compare later accesses with `under_way` instead."""
         if self.settled and self.settled.get(address, NONE).get(access[2]) is access[1]:
             return None
         writes, reads, atomics = self.writes.get(address), self.reads.get(address), self.atomics.get(address)
@@ -114,12 +114,12 @@ class Region:
         return found
 
     def keep_write(self, address: int, access: Access) -> None:
-        """Hold later accesses of one unit to a write."""
+        """Keep a write of one unit, so that later accesses are compared with it."""
         writes = self.writes.get(address)
         self.writes[address] = access if writes is None else together(writes, access, THIN_WRITES)
 
     def arrive(self, address: int, under_way: Access) -> None:
-        """Forget a write of one unit that was under way, as the thread has waited for it."""
+        """Forget a write of one unit that was under way, because the thread has waited for the copy."""
         writes = self.writes.get(address)
         if writes is under_way:
             del self.writes[address]
@@ -140,7 +140,7 @@ class Region:
     def _unordered(
         self, address: int, access: Access, *earlier: tuple[str, Several | None]
     ) -> list[tuple[str, Access]] | None:
-        """Return what in `earlier` races with `access`; an instruction with enough of these is settled."""
+        """Return what in `earlier` races with `access`; settle an instruction after ENOUGH races."""
         found = unordered(access, *earlier)
         if found is not None:
             key = address, id(access[1]), access[2]
@@ -152,13 +152,13 @@ class Region:
     # --- what atomics pass on ----------------------------------------------------------------------------------------
 
     def take(self, address: int, thread: ThreadClock) -> None:
-        """Let a thread that reads `address` know what was left there."""
+        """Let a thread that reads `address` know what atomics have left there."""
         left = self.left.get(address)
         if left is not None:
             left.take(thread)
 
     def leave(self, address: int, thread: ThreadClock) -> None:
-        """Leave what a thread that writes to `address` has fenced."""
+        """Leave at `address`, to which the thread writes, what it has fenced."""
         left = self.left.get(address)
         if left is None:
             left = self.left[address] = Left()
@@ -167,7 +167,7 @@ class Region:
     # --- units -------------------------------------------------------------------------------------------------------
 
     def units(self, address: int, size: int) -> range:
-        """Return the addresses of the units of an element, after cutting the region smaller if need be."""
+        """Return the addresses of the units of an element; cut the region's units smaller first if need be."""
         unit = gcd(self.unit, size, address - self.start)
         if unit != self.unit:
             tables: tuple[dict[int, Any], ...] = (self.reads, self.writes, self.atomics, self.pending)
@@ -195,15 +195,17 @@ def unordered(access: Access, *earlier: tuple[str, Several | None]) -> list[tupl
 
 
 def together(seen: Several, access: Access, thin: int = THIN) -> Several:
-    """Return what a unit has `seen` together with one more access, without some if they are many.
+    """Return what a unit has `seen` and one more access; drop some if they are many.
 
-    All are kept at first, so that every pair of lines is found, in whatever order threads run. Of the same instruction
-    by the same thread the last will do: what is not ordered with an earlier one is not with the last one either.
-    Beyond that, knowledge comes in blocks, teams and warps, so two blocks, two warps of each of a block's teams and two
-    lanes of each stand for all others: a thread that is not ordered with one that was dropped is not ordered with one
-    of them either, as long as they are ordered by barriers and warp operations. Single lanes that signal, each by its
-    own fence and atomic, may be just those that were kept, and so may the warps of one team, before they have come to
-    its barrier for the first time: then a race with the others is missed.
+    At first all are kept, so that every pair of lines is found in whatever order threads run. Of one thread's accesses
+    by the same instruction only the last is kept, because an access that is not ordered with an earlier one is not
+    ordered with the last one either.
+
+    From `thin` accesses on, two blocks per instruction, two warps of each team and two lanes of each warp stand for all
+    others. Barriers and warp operations order whole blocks, teams and warps, so a thread that is not ordered with a
+    dropped access is not ordered with a kept one either. A race is missed in two cases: every kept
+    lane has signalled by a fence and an atomic of its own, and a dropped lane has not; or every kept warp has come to
+    its team's barrier for the first time, and a dropped warp belongs to another team.
     """
     accesses = seen if isinstance(seen, list) else [seen]
     last = accesses[-1]
@@ -212,7 +214,7 @@ def together(seen: Several, access: Access, thin: int = THIN) -> Several:
         return accesses if len(accesses) > 1 else access
     accesses.append(access)
     count = len(accesses)
-    if count < thin or count & (count - 1):  # at every power of two
+    if count < thin or count & (count - 1):  # thin out at powers of two only, so that its cost stays small
         return accesses
     latest = {(one[0].thread, id(one[1]), one[2]): one for one in accesses}
     kept: dict[tuple, dict] = {}

@@ -1,13 +1,11 @@
 """Two traces side by side."""
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from normlab.sim.tracing.counts import METRICS
-from normlab.sim.tracing.tables import Row, aligned, html_table, number, shown, terminal_width
-
-if TYPE_CHECKING:
-    from normlab.sim.tracing.trace import Trace
+from normlab.sim.tracing.counts import METRICS, number, shown
+from normlab.sim.tracing.data import TraceData
+from normlab.sim.tracing.tables import Row, aligned, html_table, terminal_width
 
 
 class Comparison:
@@ -17,7 +15,7 @@ class Comparison:
         labels: what the columns are called. metrics: name → the values of both.
     """
 
-    def __init__(self, one: "Trace", other: "Trace", labels: tuple[str, str] | None = None):
+    def __init__(self, one: TraceData, other: TraceData, labels: tuple[str, str] | None = None):
         """Compare `other` with `one`, under their kernels' names, numbered where they are the same, or `labels`.
 
         Raises TypeError for labels that are no two strings, ValueError for two that are the same.
@@ -50,7 +48,7 @@ class Comparison:
         return html_table(self.rows(), left=1)
 
 
-def _names_of(one: "Trace", other: "Trace") -> tuple[str, str]:
+def _names_of(one: TraceData, other: TraceData) -> tuple[str, str]:
     if one.kernel != other.kernel:
         return one.kernel, other.kernel
     return f"{one.kernel} (1)", f"{other.kernel} (2)"

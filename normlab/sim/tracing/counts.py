@@ -228,3 +228,13 @@ METRICS: dict[str, Metric] = {
         "no block has a part of a warp.",
     ),
 }
+
+
+def number(value: float) -> str:
+    """Return a counter with thousands separated, or a ratio with two digits."""
+    return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
+
+
+def shown(name: str) -> str:
+    """Return the short title of a metric."""
+    return METRICS[name].short

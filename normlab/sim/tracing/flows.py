@@ -1,14 +1,14 @@
-"""Who gets a value from whom: the flows between the threads of one block, step by step, for the picture of a tree.
+"""Flows: which thread gets a value from which, step by step, for the picture of a reduction's tree.
 
-A step ends where threads meet: each thread counts the warp operations and barriers it has passed, and those who meet
-go on with the same count. Only the first block that runs is watched, and only its first 20,000 flows are kept.
+A step ends where threads meet: each thread counts the warp operations and barriers that it has passed, and the threads
+that meet go on with the same count. Only the first block that runs is watched, and its first 20,000 flows are kept.
 """
 
 from typing import Any, NamedTuple
 
-from normlab.sim.observed import Buffer
-from normlab.sim.source import Line
-from normlab.sim.warp import SOURCES
+from normlab.sim.language.source import Line
+from normlab.sim.machine.observed import Buffer
+from normlab.sim.machine.shuffles import SOURCES
 
 LIMIT = 20_000
 
@@ -35,7 +35,7 @@ class Flows:
         self.block: Any = None  # the watched one
         self._step: dict[Any, int] = {}
         self._number: dict[Any, int] = {}
-        self._writer: dict[int, tuple[Any, int]] = {}  # shared address → who wrote it, in which step
+        self._writer: dict[int, tuple[Any, int]] = {}  # shared address → the thread that wrote it, and in which step
 
     def begin(self, block: Any) -> None:
         """Hear of a block whose threads have not run yet."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from normlab.sim.observed import Buffer
+from normlab.sim.machine.observed import Buffer
 
 
 class Heat:
@@ -37,6 +37,7 @@ class Heat:
             rest = rest - sum(
                 stride * (extent - 1) for stride, extent in zip(self._strides, self.shape, strict=True) if stride < 0
             )
+        # Divide by the largest stride first: what is left over belongs to the axes with smaller strides.
         order = sorted(range(len(self.shape)), key=lambda axis: -abs(self._strides[axis]))
         weights = np.cumprod((1, *self.shape[:0:-1]))[::-1]
         for axis in order:

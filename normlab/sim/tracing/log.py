@@ -1,9 +1,9 @@
 """The log of a launch's accesses, and how NumPy makes requests of it.
 
-A lane that accesses memory appends four integers; all else is done for thousands of accesses at once. Accesses belong
-to one request when site and path agree: a site is an instruction with the calls it was reached by, a path belongs to
-one warp (paths.py). An access that a lane repeats at one site and path, with no loop to tell its turns, is a request
-of its own.
+A lane that accesses memory appends four integers; everything else is computed for thousands of accesses at once. Two
+accesses belong to one request when their sites and paths agree: a site is an instruction with the calls that led to it,
+a path belongs to one warp (language/paths.py). If a lane comes to one site and path again, because no loop tells the
+turns apart, that access belongs to a request of its own.
 """
 
 from dataclasses import dataclass
@@ -82,14 +82,14 @@ def grouped(table: np.ndarray) -> Groups:
     first, group = _numbered(_pair(path, site))
     seen = np.zeros((len(first), 32), bool)
     seen[group, lane] = True
-    if seen.sum() < len(table):
+    if seen.sum() < len(table):  # some lane comes to a site and path again: its second visit is a second request
         first, group = _numbered(_pair(group, _occurrence(group * 32 + lane)))
     return Groups(site[first], np.bincount(group), group, first)
 
 
 def _numbered(key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each different key stands first, and which of them each entry has (as `np.unique` would, faster)."""
-    order = np.argsort(key, kind="stable")  # timsort: the log is made of ordered runs
+    """Return where each different key stands first, and each entry's number among these keys; faster than np.unique."""
+    order = np.argsort(key, kind="stable")  # NumPy's stable sort is fast here, because the log is made of ordered runs
     begins = _begins(key[order])
     group = np.empty(len(key), np.int64)
     group[order] = np.cumsum(begins) - 1
@@ -123,7 +123,7 @@ def sectors_of(groups: Groups, table: np.ndarray, size: np.ndarray) -> np.ndarra
     """Return how many 32-byte sectors each request touches; `size`: bytes of each access, 32 at most."""
     first, last = table[:, 3] // SECTOR, (table[:, 3] + size - 1) // SECTOR
     group = groups.group
-    if (first != last).any():
+    if (first != last).any():  # an access that crosses a border touches two sectors, never more: size <= 32
         first, group = np.concatenate([first, last]), np.tile(group, 2)
     return _distinct(group, first, len(groups.lanes))
 
@@ -136,10 +136,12 @@ def wavefronts_of(
     `loads`: whether each access is one. The rules are those of `model.phases` and `model.wavefronts`.
     """
     count, lane, address = len(groups.lanes), table[:, 2] % 32, table[:, 3]
+    # One entry for each word that a lane touches.
     steps = range(0, int(size.max()), WORD)
     inside = [size > step for step in steps]
     word = np.concatenate([(address[keep] + step) // WORD for step, keep in zip(steps, inside, strict=True)])
-    word -= word.min() // BANKS * BANKS
+    word -= word.min() // BANKS * BANKS  # small numbers, so that `_pair` does not overflow; each bank stays the same
+    # How many neighbouring lanes are served together, and with that the phase of each entry, 4 phases per request.
     together = np.where(size <= WORD, 32, 32 * WORD // np.maximum(size, WORD))
     together[loads & (size > WORD) & _halved(groups, lane, address)[groups.group]] *= 2
     numbers = lane // together + 4 * groups.group
@@ -147,6 +149,7 @@ def wavefronts_of(
 
     pairs = _different(_pair(phase, word))  # lanes that share a word share its pass
     width = int(word.max()) + 1
+    # A bank gives one word per pass: a phase takes as many passes as its busiest bank has different words.
     banks = np.bincount(pairs // width * BANKS + pairs % width % BANKS, minlength=4 * count * BANKS)
     passes = banks.reshape(count, 4, BANKS).max(axis=2)
     return passes.sum(axis=1), (passes > 0).sum(axis=1)
@@ -154,7 +157,7 @@ def wavefronts_of(
 
 def _halved(groups: Groups, lane: np.ndarray, address: np.ndarray) -> np.ndarray:
     """Return for each request whether its lanes want the same in pairs."""
-    wanted = np.full((len(groups.lanes), 32), -1)
+    wanted = np.full((len(groups.lanes), 32), -1)  # -1: the lane does not take part, and agrees with any
     wanted[groups.group, lane] = address
     agree = np.zeros(len(wanted), bool)
     for other in (1, 2):
@@ -164,6 +167,7 @@ def _halved(groups: Groups, lane: np.ndarray, address: np.ndarray) -> np.ndarray
 
 
 def _pair(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return a number for each pair of entries that is the same for the same pairs only."""
     return one * (int(other.max()) + 1) + other
 
 

@@ -1,8 +1,8 @@
-"""The observer behind `trace`: it logs what lanes do one by one, for the tally of what their warps make of it.
+"""The observer of `trace`: it logs the accesses of single lanes, and the tally makes the warps' requests of them.
 
-Requests are counted when the log is long and their warp has ended or stands at a barrier, or at the end, and then
-forgotten, but for the first and the costliest of every line, and those of the lines whose requests were asked for.
-Memory grows with the kernel's source, its arrays, and what a warp does between two barriers.
+Requests are counted when the log is long and their warp has ended or stands at a barrier, or at the end of the launch.
+Then they are forgotten, except the first and the costliest of every line and those of the lines that `keep` names.
+Memory grows with the kernel's source, its arrays, and the accesses of a warp between two barriers.
 """
 
 import sys
@@ -11,19 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.asynchronous import Copy, Part
-from normlab.sim.marks import LOAD, STORE
-from normlab.sim.observe import Observer, kernel_frame
-from normlab.sim.observed import Buffer, ObservedArray, ObservedRecord, elements, offset_of
-from normlab.sim.paths import KERNEL_MARK, PATHS, Paths, calls_of
-from normlab.sim.source import Line, line_of
+from normlab.sim.language.marks import LOAD, STORE
+from normlab.sim.language.paths import KERNEL_MARK, PATHS, Paths, calls_of
+from normlab.sim.language.source import Line, line_of
+from normlab.sim.machine.observe import Copy, Observer, kernel_frame
+from normlab.sim.machine.observed import Buffer, ObservedArray, ObservedRecord, elements, offset_of
+from normlab.sim.machine.shuffles import SOURCES
+from normlab.sim.machine.vector import Part, instructions
 from normlab.sim.tracing.flows import Flows
 from normlab.sim.tracing.heat import Heat
 from normlab.sim.tracing.log import Log
 from normlab.sim.tracing.sites import NOT_LOADED, RANK_SPACING, Site, Sites, TracedArray
 from normlab.sim.tracing.tally import Tally
-from normlab.sim.vector import instructions
-from normlab.sim.warp import SOURCES
 
 VOTES = ("all_sync", "any_sync", "eq_sync", "ballot_sync", "match_any_sync", "match_all_sync")
 LONG = 1 << 18  # accesses in the log: 8 MB
@@ -59,7 +58,7 @@ class Recorder(Observer):
 
     def marks(self, in_kernel: bool) -> dict[str, Any]:
         """Return what the kernel's source calls at turns of loops, and for its loads and stores."""
-        if not in_kernel:  # a function's places depend on who called it: `note` reads them off the frames
+        if not in_kernel:  # a function's sites depend on its callers: `note` reads them off the frames
             return {PATHS: self.paths, LOAD: _load, STORE: _store}
 
         record = self._record
@@ -100,7 +99,7 @@ class Recorder(Observer):
         buffer.state = self.heat[key]
 
     def made(self, array: np.ndarray, name: str, space: str, address: int, block: Any) -> Any:
-        """Return a new shared array to be traced; a local one is a register, or in a memory of its own behind L1."""
+        """Return a new shared array to be traced; local arrays, in registers or local memory, are not."""
         return array if space == "local" else super().made(array, name, space, address, block)
 
     def atomic(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
@@ -129,9 +128,9 @@ class Recorder(Observer):
         return copy
 
     def remote(self, array: ObservedArray, key: Any, operation: str) -> ObservedArray:
-        """Return an array in the shared memory of a block of the cluster, whose accesses are counted apart.
+        """Return an array in the shared memory of another block, so that its accesses are counted apart.
 
-        But for loads from the block's own, which the hardware counts as what they are, too.
+        Loads from the block's own memory are not: the hardware counts them as loads of shared memory, too.
         """
         own = array.buffer
         if operation == "read" and own.block is self.cuda.current.block:
@@ -149,7 +148,7 @@ class Recorder(Observer):
         return self._sites_of[key]
 
     def _recording(self) -> Callable[[ObservedArray, Any, Sites, int], None]:
-        """Return the function through which every access of the kernel comes. What it needs is at hand in a closure."""
+        """Return the function that logs every access; a closure, as its variables are fastest to reach."""
         cuda, flows, all_sites, append = self.cuda, self.flows, self._sites, self._log.append
 
         def record(array: ObservedArray, key: Any, sites: Sites, number: int) -> None:
@@ -167,7 +166,7 @@ class Recorder(Observer):
                         raise ValueError
                     (stride,) = array.strides
                     address = array.address + index * stride
-            except (ValueError, TypeError):  # all that is not the usual: other dimensions, negative indices, slices
+            except (ValueError, TypeError):  # not the usual access: other dimensions, negative indices, slices
                 offset = offset_of(array, key)
                 if offset is None:
                     self._record_slice(array, key, sites.operation, number)
@@ -182,7 +181,7 @@ class Recorder(Observer):
         return record
 
     def note(self, array: ObservedArray, key: Any, sites: Sites) -> None:
-        """Log the running thread's access to `array[key]`, at the place that the frames tell."""
+        """Log the running thread's access to `array[key]`, at the site that the frames show."""
         depth = 2
         while KERNEL_MARK not in (frame := sys._getframe(depth)).f_globals:
             depth += 1
@@ -287,7 +286,7 @@ class Recorder(Observer):
     def _count_if_long(self, standing: list[Any]) -> None:
         """Count what a long log holds of the warps that have ended, or that are `standing` at a barrier.
 
-        Of others a request may be half made.
+        Of the other warps, some lanes may not have come to a request yet that others have made.
         """
         if len(self._log) < self._long:
             return
@@ -300,7 +299,7 @@ class Recorder(Observer):
         self._long = max(LONG, 2 * len(self._log))
 
     def count(self) -> None:
-        """Count what the log holds: no thread is between two accesses of one request."""
+        """Count all that the log holds. No thread may be between two accesses of one request."""
         self.tally.add(self._log.take())
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from normlab.sim.source import Line
+from normlab.sim.language.source import Line
 from normlab.sim.tracing.model import BANKS, SECTOR, WORD, conflicts, sectors, wavefronts
 
 OPERATIONS = {"ld": "load", "st": "store", "atom": "atomic", "ldgsts": "asynchronous copy"}
@@ -72,7 +72,7 @@ class Request:
 
 
 class Kept:
-    """The requests of one kind on one line that a trace can show: the first and the costliest, or all of them."""
+    """The requests of one kind on one line that a trace keeps: the first and the costliest, or all of them."""
 
     __slots__ = ("all", "first", "worst")
 

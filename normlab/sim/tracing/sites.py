@@ -1,15 +1,15 @@
-"""Where a kernel accesses memory: the sites that the log numbers, and the arrays that report to it."""
+"""Sites, where a kernel's instructions access memory, and the arrays that note every access in the log."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from normlab.sim.observed import ObservedArray, ObservedRecord, elements
-from normlab.sim.source import Line
+from normlab.sim.language.source import Line
+from normlab.sim.machine.observed import ObservedArray, ObservedRecord, elements
 from normlab.sim.tracing.heat import Heat
 
-RANK_SPACING = 1 << 24  # bytes between the shared memories of a cluster's blocks, as `mapa` has them
-NOT_LOADED = (np.ndarray, np.void)  # a view, and a record: no access yet
+RANK_SPACING = 1 << 24  # bytes between the shared memories of a cluster's blocks, as PTX's `mapa` maps them
+NOT_LOADED = (np.ndarray, np.void)  # a view and a record: indexing has not loaded an element yet
 
 
 class Site(NamedTuple):
@@ -21,7 +21,7 @@ class Site(NamedTuple):
     heat: Heat
     origin: int  # the array's address
     allocation: range  # of global memory, that it lies in
-    parts: int  # 2 for a complex number, whose parts the compiler loads and stores apart: the next site is the other's
+    parts: int  # 2 for a complex number, whose parts the compiler loads and stores apart; the next site is the same
 
 
 class Sites(dict[int | tuple[int, ...], int]):
@@ -68,7 +68,7 @@ class TracedArray(ObservedArray):
 
 
 def with_second_parts(table: np.ndarray, sites: list[Site]) -> np.ndarray:
-    """Return the accesses with those of imaginary parts."""
+    """Return the accesses, and for each complex number a second one, of its imaginary part."""
     second = table[np.array([site.parts == 2 for site in sites])[table[:, 0]]]
     if not len(second):
         return table

@@ -1,36 +1,24 @@
 """Traces as tables: plain text for a terminal or a file, HTML for a notebook.
 
-A terminal gets no line that is wider than itself: source is cut, then a line's counters go below it; a ladder's table
-goes without some columns, and says which. A file gets all.
+No line is wider than the terminal: source is cut first, then a line's counters are printed below it. A table of a
+ladder leaves out columns and says which. A file gets everything.
 """
 
 import os
 from html import escape
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from normlab.sim.source import NO_SOURCE, file_name
-from normlab.sim.tracing.counts import METRICS
-
-if TYPE_CHECKING:
-    from normlab.sim.tracing.trace import Trace
+from normlab.sim.language.source import NO_SOURCE, file_name
+from normlab.sim.tracing.counts import METRICS, number, shown
+from normlab.sim.tracing.data import TraceData
 
 Row = list[str]
 NARROWEST = 80  # columns that a terminal is expected to have
 SMALLEST_SOURCE = 24  # characters of a source line that a table shows at least
 NOTHING = "no memory request, no synchronisation"
-# Heads of columns that a narrow terminal goes without, the first of them first: others tell as much, or more.
+# Heads of the columns that a narrow terminal leaves out, in this order: other columns tell as much or more.
 LEAST_TELLING = ("lanes/request", "st requests", "ld requests", "votes", "warp syncs", "grid syncs")
-
-
-def number(value: float) -> str:
-    """Return a counter with thousands separated, or a ratio with two digits."""
-    return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
-
-
-def shown(name: str) -> str:
-    """Return the short title of a metric."""
-    return METRICS[name].short
 
 
 def terminal_width(stream: Any, indented: int = 0) -> int | None:
@@ -41,12 +29,12 @@ def terminal_width(stream: Any, indented: int = 0) -> int | None:
         return None
 
 
-def metric_rows(trace: "Trace") -> list[Row]:
+def metric_rows(trace: TraceData) -> list[Row]:
     """Return [metric, value] for every metric that is not 0."""
     return [[name, number(value)] for name, value in trace.metrics.items() if value]
 
 
-def line_rows(trace: "Trace", files: bool = False) -> list[Row]:
+def line_rows(trace: TraceData, files: bool = False) -> list[Row]:
     """Return a header and a row for every line; only columns in which some line has a value.
 
     Files are named if there are several, or if `files` asks for it.
@@ -105,7 +93,7 @@ def fitted(rows: list[Row], width: int | None) -> str:
     return "\n".join([as_table(rows, left=1), *(wrap(note, width or NARROWEST) if dropped else ())])
 
 
-def lines_text(trace: "Trace", width: int | None, files: bool = False) -> str:
+def lines_text(trace: TraceData, width: int | None, files: bool = False) -> str:
     """Return what every line did, as text of at most `width` columns; None: as many as it takes.
 
     Source is cut to 24 characters; where that is not enough, a line's counters stand below it.
@@ -174,20 +162,20 @@ def html_table(rows: list[Row], left: int) -> str:
     return f'<div style="max-width: 100%; overflow-x: auto">{table}</div>'
 
 
-def title(trace: "Trace") -> str:
+def title(trace: TraceData) -> str:
     """Return kernel and launch configuration."""
     clusters = f", clusters of {trace.cluster}" if trace.cluster > 1 else ""
     return f"{trace.kernel}[{trace.grid}, {trace.block}]{clusters}"
 
 
-def as_text(trace: "Trace", width: int | None = None) -> str:
+def as_text(trace: TraceData, width: int | None = None) -> str:
     """Return a trace's metrics and lines in `width` columns, or as many as it takes."""
     metrics = metric_rows(trace)
     head = [aligned([["metric", "value"], *metrics], left=1)] if metrics else []
     return "\n\n".join([title(trace), *head, lines_text(trace, width)])
 
 
-def as_html(trace: "Trace") -> str:
+def as_html(trace: TraceData) -> str:
     """Return a trace's lines, then its metrics, as two HTML tables."""
     if not trace.by_line():
         return f"<div><h4>{escape(title(trace))}</h4><p>{NOTHING}</p></div>"

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from normlab.sim.source import Line
+from normlab.sim.language.source import Line
 from normlab.sim.tracing.counts import Counts
 from normlab.sim.tracing.heat import Touched
 from normlab.sim.tracing.log import Groups, grouped, sectors_of, wavefronts_of
@@ -31,6 +31,7 @@ class Tally:
         size = np.array([site.size for site in self._sites])[table[:, 0]]
         shared = np.array([site.heat.space == "shared" for site in self._sites])[table[:, 0]]
         loads = np.array([site.operation == "ld" for site in self._sites])[table[:, 0]]
+        # Shared memory costs wavefronts, all other memory sectors.
         cost, fewest = np.zeros((2, len(groups.lanes)), np.int64)
         if not shared.all():
             requests, part = groups.part(~shared)
@@ -49,7 +50,7 @@ class Tally:
             else:
                 memory.sectors += int(cost[mine].sum())
             addresses = table[table[:, 0] == number, 3]
-            if number == 0 or self._sites[number - 1] is not site:  # else the second part of complex numbers
+            if number == 0 or self._sites[number - 1] is not site:  # the second part of a complex number is no element
                 offsets = addresses - site.origin
                 site.heat.count(
                     site.operation, offsets % RANK_SPACING if site.heat.space == "dshared" else offsets, site.size

@@ -1,20 +1,17 @@
-"""`trace`: a kernel's memory requests, counted per launch and per source line."""
+"""`trace`: runs a kernel and returns its memory requests as a `Trace`, which prints, draws and saves itself."""
 
 import sys
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normlab.sim.launch import Launch, Launchable
-from normlab.sim.source import NO_SOURCE, Line
+from normlab.sim.machine.launch import Launch, Launchable
 from normlab.sim.tracing import tables
 from normlab.sim.tracing.comparison import Comparison
-from normlab.sim.tracing.counts import METRICS, Counts
-from normlab.sim.tracing.heat import Heat
+from normlab.sim.tracing.counts import METRICS
+from normlab.sim.tracing.data import LineCounts, TraceData
 from normlab.sim.tracing.recorder import Recorder
-from normlab.sim.tracing.request import OPERATIONS, Request
+from normlab.sim.tracing.request import Request
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,66 +72,8 @@ def _check_kept(lines: set[int], launch: Launch, recorder: Recorder) -> None:
         )
 
 
-@dataclass(frozen=True)
-class LineCounts:
-    """What one source line did."""
-
-    line: Line
-    metrics: dict[str, float]
-
-    def __repr__(self) -> str:
-        """Name the line and those of its metrics that are not 0, by their short titles."""
-        told = [f"{tables.shown(name)} {tables.number(value)}" for name, value in self.metrics.items() if value]
-        return f"<line {self.line.number}: {self.line.text or NO_SOURCE} ({', '.join(told)})>"
-
-
-class Trace:
-    """What a launch did to memory, and where its threads met.
-
-    Attributes:
-        kernel: the kernel's name. `grid`, `block`: (x, y, z). `cluster`: blocks of a thread-block cluster.
-        metrics: Nsight Compute's name of a metric → its value; `METRICS` says what each counts.
-        counts: what the metrics are made of.
-        heat: how often each element of each array was loaded and stored.
-        flows: who gave values to whom in the first block.
-    """
-
-    def __init__(self, launch: Launch, recorder: Recorder):
-        """Take over what `recorder` has counted in `launch`."""
-        self.kernel, self.file = launch.function.__name__, launch.function.__code__.co_filename
-        self.first_line = launch.function.__code__.co_firstlineno
-        self.grid, self.block, self.cluster = tuple(launch.grid), tuple(launch.block), launch.cluster
-        self.heat: list[Heat] = list(recorder.heat.values())
-        self.flows = recorder.flows
-        self.flows.end()
-        self._kept = recorder.tally.kept
-        self._lines = recorder.tally.lines
-        total = Counts()
-        for counts in recorder.tally.lines.values():
-            total.add(counts)
-        for touched in recorder.tally.touched.values():
-            total.unique.ld += touched.count("ld")
-            total.unique.st += touched.count("st")
-        self.counts, self.metrics = total, total.metrics()
-
-    @property
-    def blocks(self) -> int:
-        """How many blocks the grid has."""
-        return prod(self.grid)
-
-    def by_line(self) -> list[LineCounts]:
-        """Return the metrics of every line that touched memory or synchronised: the kernel's file first, then others.
-
-        Unique bytes are known of whole launches only, and left out.
-        """
-        return [
-            LineCounts(line, {name: value for name, value in counts.metrics().items() if "unique" not in name})
-            for line, counts in sorted(self._lines.items(), key=lambda item: self._place(item[0]))
-        ]
-
-    def _place(self, line: Line) -> tuple[bool, str, int]:
-        """Return by what lines are sorted."""
-        return line.file != self.file, line.file, line.number
+class Trace(TraceData):
+    """What a launch did to memory, with tables, pictures and a report of it. `TraceData` has the attributes."""
 
     def compare(self, other: "Trace", labels: tuple[str, str] | None = None) -> Comparison:
         """Return the metrics of two traces side by side; prints as a table, in a notebook too.
@@ -145,49 +84,6 @@ class Trace:
         if not isinstance(other, Trace):
             raise TypeError(f"compare takes another Trace, not {type(other).__name__}")
         return Comparison(self, other, labels)
-
-    def requests(
-        self, line: int, operation: str | None = None, array: str | None = None, file: str | None = None
-    ) -> list[Request]:
-        """Return the requests kept of a line: all if it was named in `keep`, else the first and the costliest.
-
-        `operation`: "ld", "st", "atom", or "ldgsts" for an asynchronous copy, which is a request of both its arrays;
-        `array`: its name in the kernel; `file`: if several files have such a line.
-        Raises ValueError when nothing was kept of such requests, saying what there is, and for another operation;
-        TypeError for a line that is no int.
-        """
-        if isinstance(line, bool) or not isinstance(line, int):
-            raise TypeError(f"line is the number of a line of the kernel's source, an int, not {line!r}")
-        if operation is not None and operation not in OPERATIONS:
-            raise ValueError(f'operation is "ld", "st", "atom", "ldgsts" or None for any, not {operation!r}')
-        found: list[Request] = []
-        for (where, _, made, name), kept in self._kept.items():
-            wanted = where.number == line and operation in (None, made) and array in (None, name)
-            if wanted and (file is None or where.file.endswith(file)) and kept.first and kept.worst:
-                found += kept.all or ([kept.first] if kept.first is kept.worst else [kept.first, kept.worst])
-        if not found:
-            asked = " ".join(f"{word} {value!r}" for word, value in (("of", array), ("by", operation)) if value)
-            raise ValueError(
-                f"line {line} of kernel {self.kernel!r} made no memory request {asked}".rstrip()
-                + f"; these lines did:\n{self._lines_with_requests()}"
-            )
-        return found
-
-    def request(self, line: int, operation: str | None = None, array: str | None = None) -> Request:
-        """Return the costliest request of a line; arguments and errors as those of `requests`."""
-        return max(self.requests(line, operation, array), key=lambda request: request.cost)
-
-    def _lines_with_requests(self) -> str:
-        rows = sorted({(line.file, line.number, made, name, line.text) for line, _, made, name in self._kept})
-        return "\n".join(f"  {number}: {text}  ({made} {name})" for _, number, made, name, text in rows)
-
-    def array(self, name: str) -> Heat:
-        """Return the access counts of the array that the kernel calls `name`; raises ValueError if there is none."""
-        for heat in self.heat:
-            if heat.name == name:
-                return heat
-        names = ", ".join(sorted({repr(heat.name) for heat in self.heat}))
-        raise ValueError(f"kernel {self.kernel!r} has no array {name!r}; it has {names or 'none'}")
 
     def draw_sectors(
         self, line: int | Request, operation: str | None = None, array: str | None = None, ax: "Axes | None" = None
@@ -250,24 +146,6 @@ class Trace:
             return line
         found = self.requests(line, operation, array)
         return max(found, key=lambda request: (request.space == space, request.cost))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return kernel, launch, metrics and lines as JSON can hold them."""
-        return {
-            "kernel": self.kernel,
-            "grid": self.grid,
-            "block": self.block,
-            "cluster": self.cluster,
-            "metrics": self.metrics,
-            "lines": [
-                {"file": row.line.file, "line": row.line.number, "text": row.line.text, "metrics": row.metrics}
-                for row in self.by_line()
-            ],
-        }
-
-    def __repr__(self) -> str:
-        """Name the kernel and its launch."""
-        return f"<Trace of {self.kernel}[{self.grid}, {self.block}]>"
 
     def __str__(self) -> str:
         """Return the metrics and the lines as tables, on a terminal no wider than it is."""

@@ -24,7 +24,7 @@ class Arrow(NamedTuple):
 
 @dataclass(frozen=True)
 class Tree:
-    """Who gives values to whom, among `threads` and within `steps`.
+    """Which thread gives values to which, among `threads` and within `steps`.
 
     `crossing`: arrows between these threads and others. `barriers`: the steps that begin with one; `all_barriers`: how
     many the block has; `partial`: whether the trace kept the first flows only.

@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from normlab.sim.tracing.comparison import Comparison
-from normlab.sim.tracing.counts import METRICS
+from normlab.sim.tracing.counts import METRICS, number
 from normlab.sim.tracing.pictures import ink
-from normlab.sim.tracing.tables import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

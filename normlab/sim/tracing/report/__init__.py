@@ -10,16 +10,16 @@ from math import isnan
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from normlab.sim.source import NO_SOURCE, Line, file_name
-from normlab.sim.tracing.counts import METRICS
+from normlab.sim.language.source import NO_SOURCE, Line, file_name
+from normlab.sim.tracing.counts import METRICS, number
+from normlab.sim.tracing.data import TraceData
 from normlab.sim.tracing.pictures.arrows import tree
 from normlab.sim.tracing.pictures.grid import heat_grid
 from normlab.sim.tracing.pictures.maps import bank_map, sector_map
 from normlab.sim.tracing.pictures.words import count, maker, subject
 from normlab.sim.tracing.report.listing import sections
 from normlab.sim.tracing.request import Request
-from normlab.sim.tracing.tables import number, title
-from normlab.sim.tracing.trace import Trace
+from normlab.sim.tracing.tables import title
 
 MOST_REQUESTS = 64  # of one line and array, to look at one by one
 MOST_ARROWS = 4000
@@ -43,7 +43,7 @@ COLUMNS = {
 }
 
 
-def write(trace: Trace, path: Path) -> Path:
+def write(trace: TraceData, path: Path) -> Path:
     """Write the page of `trace` and return its path.
 
     Raises FileNotFoundError where the folder does not exist, IsADirectoryError where `path` is a folder.
@@ -56,7 +56,7 @@ def write(trace: Trace, path: Path) -> Path:
     return path
 
 
-def page(trace: Trace) -> str:
+def page(trace: TraceData) -> str:
     """Return the HTML."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -101,7 +101,7 @@ def _cost(metrics: dict[str, float]) -> dict[str, int]:
     }
 
 
-def _requests(trace: Trace, line: Line) -> list[list[Request]]:
+def _requests(trace: TraceData, line: Line) -> list[list[Request]]:
     """Return the kept requests of a line, those of one operation on one array together, the costliest first."""
     try:
         kept = trace.requests(line.number, file=line.file)
@@ -120,7 +120,7 @@ def _request(request: Request) -> dict[str, Any]:
     return shared | asdict(seen) | {"numbers": f"{maker(request)}: {seen.numbers}"}
 
 
-def _heats(trace: Trace) -> list[dict[str, Any]]:
+def _heats(trace: TraceData) -> list[dict[str, Any]]:
     """Return the heat maps of the loads and of the stores of every array, those that there are."""
     found = []
     for heat in trace.heat:
@@ -133,7 +133,7 @@ def _heats(trace: Trace) -> list[dict[str, Any]]:
     return found
 
 
-def _tree(trace: Trace) -> dict[str, Any] | None:
+def _tree(trace: TraceData) -> dict[str, Any] | None:
     """Return the arrows of the first block, the first of them if they are too many for a page."""
     if not trace.flows.flows:
         return None

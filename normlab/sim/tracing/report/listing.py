@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from normlab.sim.source import NO_SOURCE, Line, file_name, parsing
-from normlab.sim.tracing.trace import Trace
+from normlab.sim.language.source import NO_SOURCE, Line, file_name, parsing
+from normlab.sim.tracing.data import TraceData
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Section:
         return path if linecache.getlines(self.file) else f"{path} {NO_SOURCE}"
 
 
-def sections(trace: Trace) -> list[Section]:
+def sections(trace: TraceData) -> list[Section]:
     """Return the kernel, then the other functions with lines that did something, by file and line."""
     active: dict[str, list[int]] = {trace.file: [trace.first_line]}
     for row in trace.by_line():

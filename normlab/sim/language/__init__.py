@@ -1,0 +1,1 @@
+"""What Python source means on the device: the rewritten function, its numbers, operators and arrays."""

@@ -1,0 +1,209 @@
+"""The device's operators and builtins on numbers, which never raise: `operators.py` puts them in Python's place."""
+
+import operator
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from normlab.sim.language.fused import fma64, narrow_fma
+from normlab.sim.language.integers import INTEGER_CASTS, is_unsigned
+
+# --- operators -------------------------------------------------------------------------------------------------------
+
+
+def _typed(value: Any) -> Any:
+    """Give a Python number the type that Numba gives it, so that it divides as NumPy's numbers do."""
+    if isinstance(value, int):
+        return np.float64(value)
+    return np.float64(value) if type(value) is float else value
+
+
+def divide(a: Any, b: Any) -> Any:
+    """Return `a / b`; an integer operand is float64, and x / 0 is inf or nan."""
+    return _typed(a) / _typed(b)
+
+
+def floor_divide(a: Any, b: Any) -> Any:
+    """Return `a // b`; an integer divided by 0 gives 0, a float inf or nan."""
+    if isinstance(a, FLOATS) or isinstance(b, FLOATS):
+        return _float_divmod(a, b)[0]
+    try:
+        return a // b
+    except ZeroDivisionError:
+        return 0
+
+
+def modulo(a: Any, b: Any) -> Any:
+    """Return `a % b`; an integer modulo 0 gives 0, a float nan."""
+    if isinstance(a, FLOATS) or isinstance(b, FLOATS):
+        return _float_divmod(a, b)[1]
+    try:
+        return a % b
+    except ZeroDivisionError:
+        return 0
+
+
+FLOATS = (float, np.floating)
+
+
+def _float_divmod(a: Any, b: Any) -> tuple[Any, Any]:
+    """Return `a // b` and `a % b` in the steps of the PTX that Numba's compiler writes.
+
+    The remainder of the magnitudes is x - floor(x / y)·y, fused by ptxas, where a CPU's fmod is exact: with an infinite
+    y or quotient it is nan or infinite here as there. The rest is CPython's float_divmod.
+    """
+    a, b = _typed(a), _typed(b)
+    kind = np.result_type(type(a), type(b)).type
+    if kind not in (np.float32, np.float64):
+        return a // b, a % b
+    x, y = kind(a), kind(b)
+    quotient = np.floor(abs(x) / abs(y))
+    remainder = fma64(-quotient, abs(y), abs(x)) if kind is np.float64 else narrow_fma(kind, -quotient, abs(y), abs(x))
+    if x < 0:
+        remainder = -remainder
+    if y == 0:
+        return x / y, remainder
+    divided = (x - remainder) / y
+    if remainder != 0 and (y < 0) != (remainder < 0):
+        divided, remainder = divided - kind(1), remainder + y
+    elif remainder == 0:
+        remainder = kind(-0.0 if y < 0 else 0.0)
+    if divided == 0 or divided != divided:
+        return divided * divided * x / y, remainder
+    floor = np.floor(divided)  # of what is nearly whole: the division may have rounded to just below
+    return floor + kind(1) if divided - floor > 0.5 else floor, remainder
+
+
+def power(a: Any, b: Any) -> Any:
+    """Return `a ** b`; no power raises. An integer power is a chain of multiplications."""
+    if isinstance(b, (int, np.integer)):
+        if isinstance(a, (int, np.integer)):
+            if int(b) < 0:
+                return _integer_to_negative_power(a, int(b))
+            return INTEGER_CASTS["uint64" if is_unsigned(a) and is_unsigned(b) else "int64"](
+                pow(int(a), int(b), 1 << 64)
+            )
+        if isinstance(a, (float, np.floating)) and abs(int(b)) <= MOST_MULTIPLICATIONS:
+            return _float_to_integer_power(a, int(b))
+    return _typed(float(a) if isinstance(a, np.integer) else a) ** _typed(b)
+
+
+MOST_MULTIPLICATIONS = 0x10000  # beyond that Numba calls pow
+
+
+def _integer_to_negative_power(a: Any, b: int) -> Any:
+    """Return an integer, as Numba does: 0 except for 1 and -1, and the smallest int64's bits for 0."""
+    kind = INTEGER_CASTS["uint64" if is_unsigned(a) else "int64"]
+    if a == 0:
+        return kind(1 << 63)
+    return kind(int(a) ** -b if abs(int(a)) == 1 else 0)
+
+
+def _float_to_integer_power(a: Any, b: int) -> Any:
+    """Multiply in the order in which Numba does; float16 in float32."""
+    kind = np.float32 if isinstance(a, np.float16) else np.float64 if type(a) is float else type(a)
+    factor, result = kind(a), kind(1)
+    left = abs(b)  # square and multiply, bit by bit: another order would round otherwise
+    while left:
+        if left & 1:
+            result = result * factor
+        left >>= 1
+        factor = factor * factor
+    return kind(np.float64(1) / result) if b < 0 else result
+
+
+def _bitwise(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def compute(a: Any, b: Any) -> Any:
+        try:
+            return operation(a, b)
+        except (TypeError, OverflowError):  # NumPy has no type that holds both uint64 and int64; Numba takes int64
+            return INTEGER_CASTS["int64"](operation(int(a), int(b)))
+
+    return compute
+
+
+def shift_left(a: Any, b: Any) -> Any:
+    """Return `a << b` in the type of `a`."""
+    return (np.int64(a) if isinstance(a, int) else a) << int(b)
+
+
+def shift_right(a: Any, b: Any) -> Any:
+    """Return `a >> b` in the type of `a`."""
+    return a >> int(b)
+
+
+# The AST class of an operator → the function that stands in for it.
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "Div": divide,
+    "FloorDiv": floor_divide,
+    "Mod": modulo,
+    "Pow": power,
+    "LShift": shift_left,
+    "RShift": shift_right,
+    "BitAnd": _bitwise(operator.and_),
+    "BitOr": _bitwise(operator.or_),
+    "BitXor": _bitwise(operator.xor),
+}
+
+
+# --- builtins --------------------------------------------------------------------------------------------------------
+
+
+def to_float(value: Any = 0) -> Any:
+    """Return `float(value)`: a float keeps its width, anything else becomes float64."""
+    return value if isinstance(value, (np.floating, ml_dtypes.bfloat16)) else np.float64(value)
+
+
+def to_nearest(value: Any, digits: int | None = None) -> Any:
+    """Return `round(value)`: an int, or with `digits` a float."""
+    if digits is None:
+        return INTEGER_CASTS["int64"](np.rint(value))
+    scale = np.float64(10) ** abs(int(digits))
+    scaled = np.float64(value) * scale if digits >= 0 else np.float64(value) / scale
+    if not np.isfinite(scaled):
+        return value
+    whole = np.rint(scaled) + 0.0  # never -0.0: Numba rounds to an integer
+    return type(value)(whole / scale if digits >= 0 else whole * scale)
+
+
+def to_int(value: Any = 0) -> Any:
+    """Return `int(value)`: an integer keeps its type, anything else becomes int64."""
+    return value if isinstance(value, np.integer) else INTEGER_CASTS["int64"](value)
+
+
+def _extreme(builtin: Callable[..., Any], beyond: Callable[[Any, Any], Any], negative_zero: bool) -> Callable[..., Any]:
+    """Return `max` or `min`: of floats as fmax and fmin, so a NaN is ignored, -0.0 < 0.0 and the wider type wins."""
+
+    def of_two(a: Any, b: Any) -> Any:
+        if type(a) is int and type(b) is int:  # as the rest would, but indices are compared all the time
+            return builtin(a, b)
+        if not isinstance(a, (float, np.floating)) and not isinstance(b, (float, np.floating)):
+            result = builtin(a, b)
+            return result if is_unsigned(a) == is_unsigned(b) else INTEGER_CASTS["int64"](result)
+        a, b = _typed(a), _typed(b)
+        kind = np.result_type(type(a), type(b)).type
+        if a == b:
+            return kind(a if np.signbit(a) == negative_zero else b)
+        return kind(a if beyond(a, b) or b != b else b)
+
+    def compute(*values: Any, **options: Any) -> Any:
+        if len(values) == 2 and not options:
+            return of_two(*values)
+        return builtin(*values, **options) if len(values) == 1 or options else reduce(of_two, values)
+
+    return compute
+
+
+BUILTINS: dict[str, Callable[..., Any]] = {
+    "float": to_float,
+    "int": to_int,
+    "max": _extreme(max, operator.gt, False),
+    "min": _extreme(min, operator.lt, True),
+    "bool": np.bool_,
+    "round": to_nearest,
+    "pow": power,
+    "divmod": lambda a, b: (floor_divide(a, b), modulo(a, b)),
+}

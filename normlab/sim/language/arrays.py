@@ -1,0 +1,100 @@
+"""Arrays and values of the host as a kernel sees them.
+
+Float arrays stay plain NumPy arrays, because a norm kernel spends its time indexing them. Integer arrays become one
+of two subclasses that store with C's wrap-around and load narrow integers as 64-bit values, as Numba computes.
+Every argument, and every array that a kernel names from outside, enters the kernel through `adopt`.
+"""
+
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from normlab.sim.language.integers import INTEGER_CASTS, WITH_LOADS_OF_THEIR_OWN, IntegerCast, adopt_scalar
+
+
+class WrappingArray(np.ndarray):
+    """An integer array whose stores wrap, as a device's do."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Store `value` modulo 2**bits; a float is truncated toward zero, as far as it does not saturate."""
+        if isinstance(value, (float, np.floating)):
+            value = INTEGER_CASTS[self.dtype.name](value)
+        try:
+            super().__setitem__(key, value)
+        except (OverflowError, ValueError):  # too large, or a NaN
+            if not isinstance(value, (int, float, np.number)):
+                raise
+            super().__setitem__(key, INTEGER_CASTS[self.dtype.name](value))
+
+
+class NarrowArray(WrappingArray):
+    """An integer array of uint64 or of elements narrower than 64 bits, whose loads compute with others as in Numba."""
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return one element as a 64-bit integer that knows its width, or a view."""
+        value = super().__getitem__(key)
+        if isinstance(value, np.ndarray):
+            return value
+        return WITH_LOADS_OF_THEIR_OWN[self.dtype](value)
+
+
+def as_kernel_array(array: np.ndarray) -> np.ndarray:
+    """Return a view of `array` with the loads and stores of a device."""
+    if array.dtype in WITH_LOADS_OF_THEIR_OWN:
+        return array.view(NarrowArray)
+    if array.dtype.kind in "iu":
+        return array.view(WrappingArray)
+    if array.dtype.names:
+        return array.view(np.recarray)  # for fields by name: states[i].s0
+    return array.view()  # a new object, because addresses are kept per object (observed.py)
+
+
+def adopt(value: Any) -> Any:
+    """Return a host value (NumPy array, torch CPU tensor, scalar, tuple of these) as a kernel sees it, sharing its
+    memory.
+
+    Raises TypeError, in words that continue "argument 2 …", for anything that a kernel cannot take.
+    """
+    if isinstance(value, tuple):
+        return type(value)(*map(adopt, value)) if hasattr(value, "_fields") else tuple(map(adopt, value))
+    if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):
+        value = _array_of_tensor(value)
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind in "biufc" or value.dtype.names or value.dtype == ml_dtypes.bfloat16:
+            return as_kernel_array(value)
+        raise TypeError(f"is an array of {value.dtype}; kernels take arrays of numbers")
+    if value is None or isinstance(value, (bool, int, float, complex, np.number, np.bool_, ml_dtypes.bfloat16)):
+        return adopt_scalar(value)
+    kind = type(value).__name__
+    if hasattr(value, "__cuda_array_interface__"):
+        raise TypeError(
+            f"is a {kind} in a GPU's memory; the simulator takes host memory: copy it to a NumPy array first"
+        )
+    raise TypeError(f"is a {kind}; kernels take NumPy arrays, torch CPU tensors and numbers")
+
+
+def _array_of_tensor(tensor: Any) -> np.ndarray:
+    """Return a NumPy view of a torch CPU tensor; NumPy itself has no bfloat16, so that travels as int16."""
+    if tensor.device.type != "cpu":
+        raise TypeError(f"is a tensor on {tensor.device}; the simulator takes host memory: call .cpu() first")
+    torch = sys.modules["torch"]
+    if tensor.dtype == torch.bfloat16:
+        return tensor.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.detach().numpy()
+
+
+def dtype_of(kind: Any) -> np.dtype:
+    """Return the NumPy dtype that a kernel names: a cast, a NumPy or Numba type, a string."""
+    if isinstance(kind, IntegerCast):
+        return kind.dtype
+    return np.dtype(getattr(kind, "dtype", None) or kind) if not isinstance(kind, type) else np.dtype(kind)
+
+
+def shape_of(shape: Any) -> tuple[int, ...]:
+    """Return `shape` as a tuple; raises TypeError unless it is an int or a tuple of ints."""
+    extents = shape if isinstance(shape, tuple) else (shape,)
+    if not all(isinstance(extent, (int, np.integer)) for extent in extents):
+        raise TypeError(f"the shape of an array in a kernel must be an int or a tuple of ints, not {shape!r}")
+    return tuple(int(extent) for extent in extents)

@@ -1,0 +1,89 @@
+"""The errors of the simulator itself, and how they name a place in the caller's source.
+
+An exception that a kernel raises keeps its own type. The machine raises the classes here where a GPU would hang or
+compute garbage.
+"""
+
+import ast
+import linecache
+from contextlib import suppress
+from itertools import islice
+from types import FrameType, TracebackType
+from typing import Any
+
+from normlab.sim.language.source import parsing
+
+MACHINERY = "normlab.sim"  # frames of the simulator are never the place a reader looks for
+
+
+class SimulationError(RuntimeError):
+    """What the simulated GPU could not do: the base class of every error below."""
+
+
+class DeadlockError(SimulationError):
+    """Threads wait for something that will never happen; on a GPU the kernel would hang."""
+
+
+class BarrierError(SimulationError):
+    """Threads of one block wait together at barriers of different kinds (`syncthreads` and `syncthreads_or`, say)."""
+
+
+class MaskError(SimulationError):
+    """A lane calls a warp operation with a mask that leaves the lane itself out."""
+
+
+class ShuffleError(SimulationError):
+    """A shuffle reads from a lane that takes no part in it, which on a GPU gives an undefined value."""
+
+
+def calling_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame, from `frame` outwards, that is not the simulator's own."""
+    while frame is not None and is_machinery(frame):
+        frame = frame.f_back
+    return frame
+
+
+def is_machinery(frame: FrameType) -> bool:
+    """Return whether `frame` is the simulator's own."""
+    return str(frame.f_globals.get("__name__", "")).startswith(MACHINERY)
+
+
+def own_lines(traceback: TracebackType | None) -> TracebackType | None:
+    """Return `traceback` without the simulator's own frames."""
+    if traceback is None:
+        return None
+    rest = own_lines(traceback.tb_next)
+    if is_machinery(traceback.tb_frame):
+        return rest
+    return TracebackType(rest, traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno)
+
+
+def failing_array(error: BaseException) -> tuple[str, Any] | None:
+    """Return (source text, array) of the subscript in which a kernel failed, as far as the source tells."""
+    traceback = own_lines(error.__traceback__)
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None:
+        return None
+    frame = traceback.tb_frame
+    position = next(islice(frame.f_code.co_positions(), traceback.tb_lasti // 2, None), None)
+    if position is None or None in position or position[0] != position[1]:
+        return None
+    line, _, start, end = position
+    text = linecache.getline(frame.f_code.co_filename, line or 0).encode()[start:end].decode()
+    with suppress(SyntaxError), parsing:
+        for node in ast.walk(ast.parse(text.strip())):
+            if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+                name = node.value.id
+                return name, frame.f_locals.get(name, frame.f_globals.get(name))
+    return None
+
+
+def place(frame: FrameType | None) -> str:
+    """Return `file:line: source text` of the kernel's line that `frame` stands in."""
+    frame = calling_frame(frame)
+    if frame is None:
+        return "an unknown line"
+    filename, line = frame.f_code.co_filename, frame.f_lineno
+    text = linecache.getline(filename, line).strip()
+    return f"{filename}:{line}: {text}" if text else f"{filename}:{line}"

@@ -1,0 +1,187 @@
+"""Scalar functions that a kernel calls: `math`, `cuda.fma` and the bit functions, `cuda.fp16`, `cuda.libdevice`.
+
+Each is NumPy's function in the device's type: a float32 goes in and comes out, and what `math` answers with an
+exception (sqrt(-1), log(0), exp(1000)) is nan or inf.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from normlab.sim.language.arithmetic import power
+from normlab.sim.language.fused import fma64, narrow_fma
+from normlab.sim.language.integers import INTEGER_CASTS, NarrowInteger
+
+# --- math ------------------------------------------------------------------------------------------------------------
+
+
+def widened(value: Any) -> Any:
+    """Return a float as it is (bfloat16 as float32: NumPy computes with no other), anything else as float64."""
+    if isinstance(value, np.floating):
+        return value
+    return np.float32(value) if isinstance(value, ml_dtypes.bfloat16) else np.float64(value)
+
+
+HALF = ("sin", "cos", "ceil", "floor", "sqrt", "log", "log2", "log10", "exp", "exp2", "fabs", "trunc")
+
+
+def _single(value: Any) -> Any:
+    """Return a float as `widened` does, a float16 as float32: most functions have no half precision version."""
+    value = widened(value)
+    return np.float32(value) if type(value) is np.float16 else value
+
+
+def _float_function(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    accepted = widened if name in HALF else _single
+
+    def compute(*values: Any) -> Any:
+        return function(*map(accepted, values))
+
+    return compute
+
+
+def _through_math(function: Callable[[float], float], pole: float = math.nan) -> Callable[[Any], Any]:
+    """Give a function that NumPy does not have the type of its argument, and `pole` where it is negative and raises."""
+
+    def compute(value: Any) -> Any:
+        value = _single(value)
+        try:
+            return type(value)(function(float(value)))
+        except (ValueError, OverflowError):
+            return type(value)(pole if value < 0 else 1 / value if value == 0 and math.isnan(pole) else math.inf)
+
+    return compute
+
+
+_erf, _erfc = _through_math(math.erf), _through_math(math.erfc)
+_gamma, _lgamma = _through_math(math.gamma), _through_math(math.lgamma, pole=math.inf)
+_int64 = INTEGER_CASTS["int64"]
+
+
+def _power(a: Any, b: Any) -> Any:
+    if isinstance(b, (int, np.integer)):
+        return np.float64(a) ** np.float64(b)
+    return power(_single(a), _single(b))
+
+
+_NUMPY_NAMES = {"acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan"}
+_NUMPY_NAMES |= {"atan2": "arctan2", "atanh": "arctanh", "remainder": "remainder", "fabs": "fabs"}
+
+# The names of `math`, of float libdevice functions without their suffix, and of fp16 functions without their h.
+MATH: dict[str, Callable[..., Any]] = {
+    name: _float_function(name, getattr(np, _NUMPY_NAMES.get(name, name)))
+    for name in (
+        *("sqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh"),
+        *(
+            "acos",
+            "acosh",
+            "asin",
+            "asinh",
+            "atan",
+            "atan2",
+            "atanh",
+            "ceil",
+            "floor",
+            "trunc",
+            "fabs",
+            "fmod",
+            "hypot",
+            "copysign",
+            "nextafter",
+        ),
+        *("isnan", "isinf", "isfinite", "cbrt", "modf"),
+    )
+}
+MATH |= {"erf": _erf, "erfc": _erfc, "gamma": _gamma, "lgamma": _lgamma, "pow": _power}
+MATH |= {
+    "degrees": lambda x: _scaled(_single(x), 180 / math.pi),
+    "radians": lambda x: _scaled(_single(x), math.pi / 180),
+    "frexp": lambda x: _frexp(_single(x)),
+    "ldexp": lambda x, exponent: np.ldexp(_single(x), int(exponent)),
+    "remainder": lambda x, y: _remainder(_single(x), _single(y)),
+    "gcd": math.gcd,
+}
+
+
+def _scaled(x: Any, factor: float) -> Any:
+    return x * type(x)(factor)
+
+
+def _frexp(x: Any) -> tuple[Any, Any]:
+    mantissa, exponent = np.frexp(x)
+    return mantissa, INTEGER_CASTS["int32"](exponent)
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    """Return the IEEE remainder: exact, of the nearest multiple."""
+    kind = np.result_type(x, y).type
+    if not np.isfinite(x) or np.isnan(y) or y == 0:
+        return kind(math.nan)
+    return kind(math.remainder(float(x), float(y)))
+
+
+# --- fused multiply-add ----------------------------------------------------------------------------------------------
+
+
+def fma(a: Any, b: Any, c: Any) -> Any:
+    """Return a·b + c rounded once: in float32 if all three are float32, else in float64."""
+    if type(a) is type(b) is type(c) is np.float32:
+        return narrow_fma(np.float32, a, b, c)
+    return fma64(a, b, c)
+
+
+# --- bits ------------------------------------------------------------------------------------------------------------
+
+
+def _register(value: Any) -> tuple[int, int]:
+    """Return the bits of an integer, and how many it has."""
+    width = value.bits if isinstance(value, NarrowInteger) else 64
+    return int(value) & (1 << width) - 1, width
+
+
+def _like(value: Any, count: int) -> Any:
+    """Return `count` in the type of `value`."""
+    return type(value)(count) if isinstance(value, np.integer) else _int64(count)
+
+
+def popc(value: Any) -> Any:
+    """Return the number of set bits, in the type of `value`."""
+    return _like(value, _register(value)[0].bit_count())
+
+
+def clz(value: Any) -> Any:
+    """Return the number of leading zero bits, in the type of `value`."""
+    bits, width = _register(value)
+    return _like(value, width - bits.bit_length())
+
+
+def ffs(value: Any) -> Any:
+    """Return the position of the lowest set bit, counted from 1, as a uint32; 0 if there is none."""
+    bits, _ = _register(value)
+    return INTEGER_CASTS["uint32"]((bits & -bits).bit_length())
+
+
+def brev(value: Any) -> Any:
+    """Return the bits in reverse order, as an unsigned integer: 64 of a uint64, else 32."""
+    width = 64 if isinstance(value, np.uint64) else 32
+    bits = int(value) & (1 << width) - 1
+    return INTEGER_CASTS[f"uint{width}"](int(f"{bits:0{width}b}"[::-1], 2))
+
+
+# --- namespaces ------------------------------------------------------------------------------------------------------
+
+
+class Namespace:
+    """A part of `cuda`: a table of functions, and an error that names what is missing."""
+
+    def __init__(self, name: str, members: dict[str, Any]):
+        """Hold `members` under their names; `name` is what an error calls the namespace."""
+        self._name = name
+        self.__dict__.update(members)
+
+    def __getattr__(self, attribute: str) -> Any:
+        """Say what is missing."""
+        raise AttributeError(f"normlab's simulator has no {self._name}.{attribute}")

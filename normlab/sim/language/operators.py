@@ -1,0 +1,311 @@
+"""A kernel's code object, compiled anew so that its operators compute as the device's do.
+
+- Division, modulo, powers, shifts and bit operations become calls of `arithmetic.OPERATORS`: 1 / 0 must not raise. A
+  literal operand that makes the operator safe leaves it alone.
+- A float literal becomes an `np.float64`. NumPy lets a Python float take the other operand's type, but the compiler
+  makes it float64: `s = 0.0; s += x[i]` sums in double precision on a GPU, and so it does here.
+- So it is with an integer: `s = 0; s += x[i]` is float64, `2 * n` wraps at 64 bits. A literal operand, assigned or
+  returned value becomes an `np.int64`, and an index (see `indices.py`) does where it meets anything else. Among
+  indices, in subscripts and in calls integers stay Python's: they are three times as fast.
+
+File name and lines stay, so tracebacks show the caller's source. Without readable source only the literals are
+replaced.
+"""
+
+import ast
+import linecache
+import operator
+from collections.abc import Iterator
+from functools import lru_cache
+from types import CodeType
+from typing import Any, cast
+
+import numpy as np
+
+from normlab.sim.language.arithmetic import OPERATORS
+from normlab.sim.language.functions import popc
+from normlab.sim.language.indices import boolean_names, index_names, is_boolean, is_index
+from normlab.sim.language.integers import adopt_scalar
+from normlab.sim.language.marks import AccessMarks
+from normlab.sim.language.paths import PathMarks
+from normlab.sim.language.source import parsing
+
+PREFIX = "_simulated_"
+INT_MARK = "normlab.sim: an np.int64"  # a constant (INT_MARK, 5) in a syntax tree is np.int64(5) in the code
+TYPED = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
+FOLDED: dict[type[ast.operator], Any] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Pow: operator.pow,
+    ast.LShift: operator.lshift,
+}
+LARGEST_INT64 = (1 << 63) - 1
+
+
+def _update_item(container: Any, index: Any, operation: Any, value: Any) -> None:
+    container[index] = operation(container[index], value)
+
+
+def _bit_count(value: Any) -> Any:
+    return popc(value) if isinstance(value, (int, np.integer)) else value.bit_count()
+
+
+OPERATOR_GLOBALS = {PREFIX + name: function for name, function in OPERATORS.items()} | {
+    PREFIX + "item": _update_item,
+    PREFIX + "bit_count": _bit_count,
+    PREFIX + "int64": np.int64,
+}
+
+_safe_codes: dict[tuple[int, bool], tuple[CodeType, CodeType]] = {}
+
+
+def safe_code(code: CodeType, marked: bool = False) -> CodeType:
+    """Return `code` with the device's arithmetic; `marked`: with marks for an observer (paths.py, marks.py)."""
+    key = id(code), marked
+    if key not in _safe_codes:
+        with parsing:
+            _safe_codes[key] = code, _with_typed_numbers(_recompiled(code, marked))  # keeping `code` keeps its id
+    return _safe_codes[key][1]
+
+
+def _recompiled(code: CodeType, marked: bool) -> CodeType:
+    """Return `code` with its operators as calls, or as it is when its source is missing or has changed since."""
+    source = "".join(linecache.getlines(code.co_filename))
+    try:
+        candidates = _compiled_file(code.co_filename, source, marked)
+    except SyntaxError:  # a notebook cell with magics, for one
+        return code
+    for plain, safe in candidates.get((code.co_qualname, code.co_firstlineno), ()):
+        if _same(plain, code):
+            return safe
+    return code
+
+
+@lru_cache(maxsize=64)
+def _compiled_file(filename: str, source: str, marked: bool) -> dict[tuple[str, int], list[tuple[CodeType, CodeType]]]:
+    """Compile a whole file plainly and safely; return the pairs of code objects by name and line."""
+    tree = ast.parse(source)
+    plain = compile(tree, filename, "exec", dont_inherit=True)
+    tree = SafeOperators().visit(tree)
+    if marked:  # after the operators, so that their rules see subscripts and not the calls made of them
+        tree = AccessMarks().visit(PathMarks().visit(tree))
+    safe = compile(ast.fix_missing_locations(tree), filename, "exec", dont_inherit=True)
+    pairs: dict[tuple[str, int], list[tuple[CodeType, CodeType]]] = {}
+    # No rewrite adds or removes a function, so both compilations have the same functions in the same order.
+    for one, other in zip(_functions(plain), _functions(safe), strict=True):
+        pairs.setdefault((one.co_qualname, one.co_firstlineno), []).append((one, other))
+    return pairs
+
+
+def _functions(code: CodeType) -> Iterator[CodeType]:
+    """Walk through the code objects inside `code`."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _functions(constant)
+
+
+def _same(one: CodeType, other: CodeType) -> bool:
+    """Return whether two code objects do the same: the file may have changed since the kernel was loaded."""
+
+    def content(code: CodeType) -> tuple:
+        constants = [repr(constant) for constant in code.co_consts if not isinstance(constant, CodeType)]
+        return code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants
+
+    return content(one) == content(other)
+
+
+class SafeOperators(ast.NodeTransformer):
+    """Replaces operators that may raise, or widen wrongly, by calls, and integers that are no index by np.int64."""
+
+    def __init__(self) -> None:
+        """Start outside of any function."""
+        self._indices: set[str] = set()
+        self._booleans: set[str] = set()
+        self._in_index = False  # inside the brackets of a subscript, or of range: only integers are there
+
+    def _visit_function(self, node: Any) -> ast.AST:
+        outer = self._indices, self._booleans, self._in_index
+        self._indices, self._booleans, self._in_index = index_names(node), boolean_names(node), False
+        if isinstance(node, ast.Lambda):
+            node.body = self._typed(node.body)
+        self.generic_visit(node)
+        self._indices, self._booleans, self._in_index = outer
+        return node
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_Lambda = _visit_function  # noqa: N815
+
+    def _visit_with(self, in_index: bool, node: Any) -> Any:
+        outer, self._in_index = self._in_index, in_index
+        node = self.visit(node)
+        self._in_index = outer
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        """What stands in the brackets is an index."""
+        node.value = self._visit_with(False, node.value)
+        node.slice = self._visit_with(True, node.slice)
+        return node
+
+    def _typed(self, node: Any) -> Any:
+        """Return `node` as an np.int64 if it is an integer that may meet more than indices."""
+        if self._in_index:
+            return node
+        if isinstance(node, ast.IfExp):
+            node.body, node.orelse = self._typed(node.body), self._typed(node.orelse)
+            return node
+        if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load):
+            node.elts = [self._typed(part) for part in node.elts]
+            return node
+        value = _constant_int(node)
+        if value is not None:
+            return ast.copy_location(ast.Constant(cast(Any, (INT_MARK, value))), node)
+        return ast.copy_location(_call(_name("int64"), node), node) if is_index(node, self._indices) else node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        """s = 0 becomes s = np.int64(0), unless s is only ever an index."""
+        names = [part for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+        if all(isinstance(target, (ast.Name, ast.Tuple)) for target in node.targets) and not all(
+            name.id in self._indices for name in names
+        ):
+            node.value = self._typed(node.value)
+        return self.generic_visit(node)
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        """Return 0 becomes return np.int64(0)."""
+        node.value = self._typed(node.value)
+        return self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        """-(a > b) is an integer."""
+        if isinstance(node.op, (ast.USub, ast.UAdd)) and is_boolean(node.operand, self._booleans):
+            node.operand = _call(_name("int64"), node.operand)
+            ast.copy_location(node.operand, node)
+        return self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        """a / b becomes _simulated_Div(a, b), x + 1 becomes x + np.int64(1)."""
+        harmless = _harmless(node.op, node.left, node.right)
+        if harmless and isinstance(node.op, ast.Pow):  # Python folds the literals into one constant
+            return node
+        indices = is_index(node.left, self._indices) and is_index(node.right, self._indices)
+        booleans = all(is_boolean(operand, self._booleans) for operand in (node.left, node.right))
+        if booleans and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
+            # NumPy's bools do not add up as integers; with one of them an int64, they do.
+            node.left = ast.copy_location(_call(_name("int64"), node.left), node)
+        if not indices and _constant_int(node) is None:
+            if isinstance(node.op, TYPED):
+                node.left, node.right = self._typed(node.left), self._typed(node.right)
+            elif isinstance(node.op, ast.LShift):  # the left operand alone decides the type of a shift
+                node.left = self._typed(node.left)
+        self.generic_visit(node)
+        if harmless:
+            return node
+        return ast.copy_location(_call(_function(node.op), node.left, node.right), node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        """a /= b becomes a = _simulated_Div(a, b); a[i] /= b evaluates a and i once."""
+        index = isinstance(node.target, ast.Name) and node.target.id in self._indices
+        harmless = _harmless(node.op, None, node.value)
+        if not index and isinstance(node.op, TYPED):
+            node.value = self._typed(node.value)
+        self.generic_visit(node)
+        target = node.target
+        if harmless:
+            return node
+        if isinstance(target, ast.Name):
+            value = _call(_function(node.op), ast.Name(target.id, ast.Load()), node.value)
+            return ast.copy_location(ast.Assign([target], value), node)
+        # An update of a slice stays NumPy's own operator, which works on whole arrays.
+        if isinstance(target, ast.Subscript) and not any(
+            isinstance(part, ast.Slice) for part in ast.walk(target.slice)
+        ):
+            update = _call(_name("item"), target.value, target.slice, _function(node.op), node.value)
+            return ast.copy_location(ast.Expr(update), node)
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """n.bit_count() becomes popc(n): Python's, and NumPy's, counts the bits of |n|."""
+        of_range = isinstance(node.func, ast.Name) and node.func.id == "range"
+        node.func = self._visit_with(False, node.func)
+        node.args = [self._visit_with(of_range, argument) for argument in node.args]
+        node.keywords = [self._visit_with(False, keyword) for keyword in node.keywords]
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "bit_count" and not node.args:
+            return ast.copy_location(_call(_name("bit_count"), node.func.value), node)
+        return node
+
+
+def _name(name: str) -> ast.Name:
+    return ast.Name(PREFIX + name, ast.Load())
+
+
+def _function(operation: ast.operator) -> ast.Name:
+    return _name(type(operation).__name__)
+
+
+def _call(function: ast.expr, *arguments: ast.expr) -> ast.Call:
+    return ast.Call(function, list(arguments), [])
+
+
+def _harmless(operation: ast.operator, left: ast.expr | None, right: ast.expr) -> bool:
+    """Return whether literals make sure that NumPy's operator does what the device's does."""
+    match operation:
+        case ast.Div():
+            return _literal(left, float) or _literal(right, float)
+        case ast.FloorDiv() | ast.Mod():
+            return _literal(right, int) and ast.literal_eval(right) != 0
+        case ast.Pow():
+            return left is not None and _folded(left, right)
+        case ast.LShift() | ast.RShift():
+            return _literal(right, int)
+        case ast.BitAnd() | ast.BitOr() | ast.BitXor():
+            return _literal(left, int) or _literal(right, int)
+        case _:
+            return type(operation).__name__ not in OPERATORS
+
+
+def _constant_int(node: ast.expr | None) -> int | None:
+    """Return the value of an integer that Python itself computes from literals, such as -1 or 2**62, else None."""
+    match node:
+        case ast.Constant(value):
+            return value if type(value) is int and value < 1 << 64 else None
+        case ast.UnaryOp(ast.USub(), operand):
+            value = _constant_int(operand)
+            return -value if value is not None and value <= 1 << 63 else None
+        case ast.BinOp(left, operation, right) if type(operation) in FOLDED:
+            one, other = _constant_int(left), _constant_int(right)
+            if one is None or other is None or (isinstance(operation, (ast.Pow, ast.LShift)) and not 0 <= other < 64):
+                return None
+            folded = FOLDED[type(operation)](one, other)
+            return folded if -(1 << 63) <= folded < 1 << 64 else None
+    return None
+
+
+def _folded(base: ast.expr, exponent: ast.expr) -> bool:
+    """Return whether Python itself turns `base ** exponent` into a real constant, before any compiler sees it."""
+    try:
+        return isinstance(ast.literal_eval(base) ** ast.literal_eval(exponent), (int, float))
+    except (ValueError, TypeError, ArithmeticError):
+        return False
+
+
+def _literal(node: ast.expr | None, kind: type) -> bool:
+    """Return whether `node` is a literal of `kind`; an int must fit into an int64."""
+    value = node.value if isinstance(node, ast.Constant) else None
+    return type(value) is kind and not (isinstance(value, int) and value > LARGEST_INT64)
+
+
+def _with_typed_numbers(code: CodeType) -> CodeType:
+    """Return `code` with float constants as np.float64 and marked ints as np.int64, in the functions inside it too."""
+    return code.replace(co_consts=tuple(map(_typed, code.co_consts)))
+
+
+def _typed(constant: Any) -> Any:
+    if isinstance(constant, CodeType):
+        return _with_typed_numbers(constant)
+    if type(constant) is tuple:
+        if constant[:1] == (INT_MARK,):
+            return adopt_scalar(constant[1])
+        return tuple(map(_typed, constant))
+    return np.float64(constant) if type(constant) is float else constant

@@ -1,0 +1,183 @@
+"""A kernel's Python function, made to run in the simulator.
+
+`Rewriter.function` builds a new function with the kernel's code and with other globals: `cuda` is the simulated
+namespace, a dispatcher is its own rewritten Python function, Numba's types are casts, `math` does not raise. Nothing
+of the original is touched, and no Numba is imported: what belongs to Numba is told by module name and by attributes.
+"""
+
+import builtins
+import math
+from functools import partial
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from normlab.sim.language.arithmetic import BUILTINS
+from normlab.sim.language.arrays import adopt
+from normlab.sim.language.functions import MATH, Namespace
+from normlab.sim.language.integers import INTEGER_CASTS, TYPES, adopt_scalar
+from normlab.sim.language.operators import OPERATOR_GLOBALS, safe_code
+from normlab.sim.protocols import Cuda
+
+CUDA_PACKAGES = ("numba.cuda", "numba_cuda.numba.cuda", "numba_cuda_mlir.cuda", "numba_cuda_mlir")
+SIMULATED_BUILTINS = vars(builtins) | BUILTINS
+SIMULATED_MATH = Namespace(
+    "math", {name: np.float64(getattr(math, name)) for name in ("pi", "e", "tau", "inf", "nan")} | MATH
+)
+
+_twins: dict[int, tuple[Any, Any, bool]] = {}
+
+
+def register_twin(original: Any, twin: Any, of_launch: bool = False) -> None:
+    """Say that a kernel which names `original` calls `twin` in the simulator.
+
+    For what has no Python body to run, such as a Numba intrinsic. `twin` is called as it is if it is a plain Python
+    function, with the launch's `cuda` (api.py) before its arguments if it is one `of_launch`; if it is to use `cuda`
+    as a kernel does, make it a device function (`cuda.jit(device=True)`).
+    """
+    # Keeping the original alive keeps its id from being given to another object.
+    _twins[id(original)] = original, twin, of_launch
+
+
+def python_function(value: Any) -> FunctionType | None:
+    """Return the Python function behind a dispatcher of Numba or a kernel of its stock simulator, else None."""
+    if isinstance(value, FunctionType):
+        return None
+    function = getattr(value, "py_func", None)
+    if function is None and type(value).__module__.startswith("numba"):
+        function = getattr(value, "fn", None)
+    return function if isinstance(function, FunctionType) else None
+
+
+class Rewriter:
+    """Turns kernels and device functions into functions for one launch, each of them once."""
+
+    def __init__(self, cuda: Cuda):
+        """Rewrite for the launch of `cuda`."""
+        self._cuda = cuda
+        self._done: dict[int, FunctionType] = {}
+
+    def function(self, original: FunctionType) -> FunctionType:
+        """Return `original` as the simulator runs it."""
+        if id(original) in self._done:
+            return self._done[id(original)]
+        observer = self._cuda.observer
+        marked = observer is not None and observer.wants_marks
+        code = safe_code(original.__code__, marked)
+        new_globals: dict[str, Any] = {"__builtins__": SIMULATED_BUILTINS, **OPERATOR_GLOBALS}
+        if observer is not None and marked:
+            new_globals |= observer.marks(in_kernel=not self._done)
+        closure = tuple(CellType() for _ in original.__closure__ or ())
+        rewritten = FunctionType(code, new_globals, original.__name__, None, closure)
+        self._done[id(original)] = rewritten  # before looking at what it names: it may name itself
+        rewritten.__defaults__ = self.value(original.__defaults__)
+        for name in names_of(code):
+            if name in original.__globals__:
+                new_globals[name] = self.value(original.__globals__[name])
+        for cell, new_cell in zip(original.__closure__ or (), closure, strict=True):
+            if cell != CellType():  # else a variable without a value yet
+                new_cell.cell_contents = self.value(cell.cell_contents)
+        return rewritten
+
+    def value(self, value: Any) -> Any:
+        """Return what a kernel finds under a name that stands for `value` outside."""
+        if id(value) in _twins:
+            _, twin, of_launch = _twins[id(value)]
+            if of_launch:
+                return partial(twin, self._cuda)
+            value = twin
+        if isinstance(value, ModuleType):
+            return self._module(value)
+        function = python_function(value)
+        if function is not None:
+            return self.function(function)
+        if isinstance(value, tuple):
+            made = map(self.value, value)
+            return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
+        if isinstance(value, (np.ndarray, float, int, np.integer)):
+            return adopt(value) if isinstance(value, np.ndarray) else adopt_scalar(value)
+        if isinstance(value, type) and issubclass(value, np.integer):
+            return INTEGER_CASTS[np.dtype(value).name]
+        if is_numba_type(value):
+            return TYPES.get(str(value), value)
+        module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+        if isinstance(module, str) and isinstance(name, str):
+            if module == "math":
+                return getattr(SIMULATED_MATH, name)
+            if cuda_path(module) is not None:
+                return self._member_of_cuda(module, name)
+        return value
+
+    def _module(self, module: ModuleType) -> Any:
+        path = cuda_path(module.__name__)
+        if path == "":
+            return self._cuda
+        if path in ("cg", "fp16", "libdevice", "types"):
+            return getattr(self._cuda, path)
+        return SIMULATED_MATH if module is math else ModuleInKernel(module, self)
+
+    def _member_of_cuda(self, module: str, name: str) -> Any:
+        """Return the simulated counterpart of what was imported by name, as in `from numba.cuda import threadIdx`."""
+        if name in ("threadIdx", "blockIdx"):
+            return IndexByName(self._cuda, name)
+        home = cuda_path(module) or ""
+        found: Any = self._cuda
+        # numba-cuda defines fp16's functions in this module, under the names of CUDA's header such as __hadd.
+        if home == "_internal.cuda_fp16":
+            found, name = self._cuda.fp16, name.removeprefix("__")
+        elif home in ("cg", "fp16", "libdevice"):
+            found = getattr(self._cuda, home)
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+
+
+class IndexByName:
+    """`threadIdx` or `blockIdx` imported by name: one object for all threads, so it asks for the running one's."""
+
+    def __init__(self, cuda: Cuda, name: str):
+        """Stand for the index `name` of `cuda`."""
+        self._cuda, self._name = cuda, name
+
+    def __getattr__(self, axis: str) -> int:
+        """Return x, y or z of the running thread."""
+        return getattr(getattr(self._cuda, self._name), axis)
+
+
+class ModuleInKernel:
+    """A module that a kernel names: its attributes are what a kernel sees under their names."""
+
+    def __init__(self, module: ModuleType, rewriter: Rewriter):
+        """Stand for `module`."""
+        self._module, self._rewriter = module, rewriter
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the module's attribute as the kernel sees it."""
+        value = self.__dict__[name] = self._rewriter.value(getattr(self._module, name))
+        return value
+
+
+def cuda_path(module: str) -> str | None:
+    """Return the path of `module` below `numba.cuda` (in whichever package that is), or None if it is elsewhere."""
+    for package in CUDA_PACKAGES:
+        if module == package:
+            return ""
+        if module.startswith(package + "."):
+            return module[len(package) + 1 :]
+    return None
+
+
+def is_numba_type(value: Any) -> bool:
+    """Return whether `value` is a type of Numba, such as `numba.float32`."""
+    module = type(value).__module__
+    return module.startswith("numba") and ".types" in module
+
+
+def names_of(code: CodeType) -> set[str]:
+    """Return every global (and attribute) name that `code` or a function inside it uses."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= names_of(constant)
+    return names

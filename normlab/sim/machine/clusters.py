@@ -1,0 +1,155 @@
+"""Thread-block clusters: blocks that run in turns, meet at a barrier and reach each other's shared memory.
+
+`Cluster` is what the scheduler runs, of one block in a launch without clusters. The functions below are the twins of
+an engine's `cluster_rank`, `cluster_sync`, `cluster_arrive`, `cluster_arrive_shared`, `cluster_wait`,
+`store_to_block` and `load_from_block`.
+"""
+
+from typing import Any
+
+from normlab.sim.language.errors import SimulationError
+from normlab.sim.machine.memory import fresh
+from normlab.sim.protocols import Cuda, Thread
+
+MAX_CLUSTER = 16  # blocks, on an H200; a kernel has to ask for more than 8
+
+
+class Cluster:
+    """Blocks that are resident together, neighbours along x, in the order of their ranks, with a barrier.
+
+    A thread arrives at the barrier, and waits there at once or later. The barrier is passed when all threads that have
+    not returned have arrived: then the waiting threads go on, and later arrivals count for the next passing.
+    """
+
+    __slots__ = ("arrived", "blocks", "meetings")
+
+    def __init__(self) -> None:
+        """Start without blocks."""
+        self.blocks: list[Any] = []  # of Block
+        self.meetings = 0  # how often the barrier has been passed
+        self.arrived: set[Thread] = set()  # since then; threads that return are taken out
+
+    @property
+    def live(self) -> list[Any]:
+        """The blocks that have not ended."""
+        return [block for block in self.blocks if block.live_count]
+
+    @property
+    def missing(self) -> int:
+        """How many threads have neither arrived at the barrier nor returned."""
+        return sum(block.live_count for block in self.blocks) - len(self.arrived)
+
+    def meets(self) -> bool:
+        """Return whether threads wait at the barrier and all others have arrived or returned."""
+        return any(block.at_cluster for block in self.blocks) and not self.missing
+
+    def release(self) -> None:
+        """Let all threads that wait at the barrier go on."""
+        live = self.live
+        grid = live[0].grid
+        if grid.cuda.observer is not None:
+            grid.cuda.observer.cluster_meets(live)
+        self.meetings += 1
+        self.arrived.clear()
+        for block in live:
+            waiting, block.at_cluster = block.at_cluster, []
+            for thread in sorted(waiting, key=lambda thread: thread.lane):
+                thread.go_on()
+        grid.progress += 1
+
+
+def cluster_rank(cuda: Cuda) -> int:
+    """Return the number of the running thread's block in its cluster."""
+    block = cuda.current.block
+    return block.cluster.blocks.index(block)
+
+
+def cluster_sync(cuda: Cuda) -> None:
+    """Arrive at the cluster's barrier and wait there."""
+    cluster_arrive(cuda)
+    _wait(cuda, "cluster_sync")
+
+
+def cluster_arrive(cuda: Cuda) -> None:
+    """Arrive at the cluster's barrier, and go on; raises SimulationError for a second arrival without a wait."""
+    cuda.current.stored_remotely = False
+    _arrive(cuda)
+
+
+def cluster_arrive_shared(cuda: Cuda) -> None:
+    """Arrive at the cluster's barrier with stores to the own block's shared memory, and go on.
+
+    Stores to other memory are ordered here, too, although a GPU does not order them. Raises SimulationError after a
+    store to another block, because on a GPU no thread could rely on reading it.
+    """
+    if cuda.current.stored_remotely:
+        raise SimulationError(
+            "cluster_arrive_shared does not say that a store to another block is done; cluster_arrive does"
+        )
+    _arrive(cuda)
+
+
+def _arrive(cuda: Cuda) -> None:
+    thread = cuda.current
+    if thread.arrival is not None:
+        raise SimulationError("cluster_arrive comes a second time, without a cluster_wait behind the first one")
+    cluster = thread.block.cluster
+    thread.arrival = cluster.meetings
+    cluster.arrived.add(thread)
+    cuda.grid_run.progress += 1
+    if cuda.observer is not None:
+        cuda.observer.cluster_arrive(thread)
+
+
+def cluster_wait(cuda: Cuda) -> None:
+    """Wait until all threads of the cluster that have not returned have arrived at its barrier."""
+    _wait(cuda, "cluster_wait")
+
+
+def _wait(cuda: Cuda, operation: str) -> None:
+    thread = cuda.current
+    if thread.arrival is None:
+        raise SimulationError("cluster_wait comes without a cluster_arrive before it")
+    if thread.arrival == thread.block.cluster.meetings:
+        thread.block.at_cluster.append(thread)
+        cuda.grid_run.stop(thread, operation)
+    thread.arrival = None
+    if cuda.observer is not None:
+        cuda.observer.cluster_wait(thread)
+
+
+def store_to_block(cuda: Cuda, array: Any, index: Any, value: Any, rank: Any) -> None:
+    """Do `array[index] = value` in the block `rank` of the cluster."""
+    remote = _in_block(cuda, array, index, int(rank), "write")
+    cuda.current.stored_remotely = True
+    if remote is not None:
+        remote[index] = value
+
+
+def load_from_block(cuda: Cuda, array: Any, index: Any, rank: Any) -> Any:
+    """Return `array[index]` of the block `rank` of the cluster."""
+    remote = _in_block(cuda, array, index, int(rank), "read")
+    return fresh((1,), array.dtype)[0] if remote is None else remote[index]
+
+
+def _in_block(cuda: Cuda, array: Any, index: Any, rank: int, operation: str) -> Any:
+    """Return what lies in block `rank` where `array` lies in the running thread's, None if it may not be used.
+
+    Raises SimulationError for a block that is not in the cluster or has ended, and for an array that is not shared.
+    """
+    blocks = cuda.current.block.cluster.blocks
+    if not 0 <= rank < len(blocks):
+        raise SimulationError(f"there is no block {rank} in a cluster of {len(blocks)}: ranks go from 0 on")
+    owner = blocks[rank]
+    remote = cuda.shared.counterpart(array, owner)
+    if remote is None:
+        raise SimulationError("only shared memory can be reached in another block of the cluster, not this array")
+    observer = cuda.observer
+    if not owner.live_count:
+        if observer is not None and observer.refuse_remote(remote, index, operation):
+            return None
+        raise SimulationError(
+            f"block {owner.index}, rank {rank} of the cluster, has ended, and its shared memory with it: a "
+            "cluster_sync at the end keeps it until the others are done"
+        )
+    return remote if observer is None else observer.remote(remote, index, operation)

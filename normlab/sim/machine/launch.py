@@ -1,0 +1,196 @@
+"""`simulate`: from a kernel, a launch configuration and arguments to a finished grid."""
+
+import inspect
+import operator
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from normlab.sim.language.arrays import adopt
+from normlab.sim.language.errors import own_lines
+from normlab.sim.language.rewrite import Rewriter, python_function
+from normlab.sim.machine.api import Cuda
+from normlab.sim.machine.clusters import MAX_CLUSTER
+from normlab.sim.machine.memory import MAX_SHARED
+from normlab.sim.machine.observe import Observer
+from normlab.sim.machine.scheduler import Grid, schedule_order
+from normlab.sim.machine.threads import Dim3
+
+MAX_THREADS_PER_BLOCK = 1024
+MAX_BLOCK = (1024, 1024, 64)
+MAX_GRID = (2**31 - 1, 65535, 65535)
+
+
+def simulate(kernel: Any, schedule: str | int = "forward", cluster: int = 1) -> "Launchable":
+    """Return `kernel` as something to launch without a GPU: `simulate(kernel)[grid, block](*arguments)`.
+
+    `kernel`: what `numba.cuda.jit` returns, or a plain Python function that uses `cuda`; its Python body runs, with
+    every device function that it names, on NumPy arrays and torch CPU tensors in place. `schedule`: the order in
+    which blocks, warps and lanes take their turns, "forward", "reverse" or an int seed for permutations; the same
+    schedule gives the same run. `cluster`: so many blocks, neighbours along x, make a thread-block cluster.
+
+    The launch configuration is Numba's: grid and block (an int or a tuple of up to three), then, if need be, a stream
+    (which is ignored) and the bytes of dynamic shared memory.
+
+    Raises TypeError for what is not a kernel, for a wrong number of arguments and for arguments that a kernel cannot
+    take; ValueError for an unknown schedule, an impossible configuration or cluster. A launch raises `SimulationError`
+    where a GPU would hang (`DeadlockError`) or compute garbage; what the kernel itself raises comes out as it is, with
+    a note of block and thread.
+
+    >>> import numpy as np
+    >>> from numba import cuda
+    >>> @cuda.jit
+    ... def reverse_within_warp(x):
+    ...     lane = cuda.threadIdx.x
+    ...     x[lane] = cuda.shfl_sync(0xFFFFFFFF, x[lane], 31 - lane)
+    >>> x = np.arange(32, dtype=np.float32)
+    >>> simulate(reverse_within_warp)[1, 32](x)
+    >>> x[:4]
+    array([31., 30., 29., 28.], dtype=float32)
+    """
+    return Launchable("simulate", kernel, schedule, cluster, Launch.run)
+
+
+def described(value: Any) -> str:
+    """Return what errors call a value: its type and how it prints."""
+    return f"the {type(value).__name__} {value!r}"
+
+
+class Launchable:
+    """A kernel that has no launch configuration yet."""
+
+    def __init__(
+        self, verb: str, kernel: Any, schedule: str | int, cluster: int, start: Callable[["Launch", tuple], Any]
+    ):
+        """Keep the kernel for `start`, which is called with each launch and its arguments.
+
+        `verb`: the function's name that the caller knows this by. Raises TypeError for what is not a kernel and for a
+        cluster that is no int, ValueError for an unknown schedule or a cluster that no GPU has.
+        """
+        function = kernel if isinstance(kernel, FunctionType) else python_function(kernel)
+        if function is None:
+            raise TypeError(f"{verb} takes a numba.cuda.jit kernel or a Python function, not {described(kernel)}")
+        if getattr(kernel, "targetoptions", {}).get("device"):
+            raise TypeError(f"{function.__name__!r} is a device function; only a kernel can be launched")
+        schedule_order(schedule)
+        if isinstance(cluster, bool) or not isinstance(cluster, int):
+            raise TypeError(f"cluster is a number of blocks, an int, not {described(cluster)}")
+        if not 1 <= cluster <= MAX_CLUSTER:
+            raise ValueError(f"a cluster has 1 to {MAX_CLUSTER} blocks, not {cluster}")
+        self._verb, self._function, self._start = verb, function, start
+        self._schedule, self._cluster = schedule, cluster
+
+    def __getitem__(self, configuration: Any) -> "Launch":
+        """Return the kernel configured by `grid, block[, stream[, dynamic_shared_bytes]]`."""
+        if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
+            raise ValueError(
+                "a launch needs [grid, block], and may add a stream and the bytes of dynamic shared memory; "
+                f"got [{configuration!r}]"
+            )
+        grid, block = (
+            extent3(what, extent, limits)
+            for what, extent, limits in zip(("grid", "block"), configuration, (MAX_GRID, MAX_BLOCK), strict=False)
+        )
+        threads = block.x * block.y * block.z
+        if threads > MAX_THREADS_PER_BLOCK:
+            raise ValueError(f"block {block} has {threads} threads; a block has at most {MAX_THREADS_PER_BLOCK}")
+        dynamic_shared_bytes = configuration[3] if len(configuration) == 4 else 0
+        if not hasattr(dynamic_shared_bytes, "__index__"):
+            raise TypeError(f"the bytes of dynamic shared memory must be an int, not {described(dynamic_shared_bytes)}")
+        if dynamic_shared_bytes < 0:
+            raise ValueError(f"the bytes of dynamic shared memory cannot be negative: {dynamic_shared_bytes}")
+        if dynamic_shared_bytes > MAX_SHARED:
+            raise ValueError(
+                f"{dynamic_shared_bytes} bytes of dynamic shared memory are more than the {MAX_SHARED} that a block has"
+            )
+        if grid.x % self._cluster:
+            raise ValueError(f"grid {grid} has {grid.x} blocks along x, no multiple of the cluster's {self._cluster}")
+        return Launch(
+            self._function, self._schedule, self._cluster, grid, block, int(dynamic_shared_bytes), self._start
+        )
+
+    def __call__(self, *arguments: Any) -> None:
+        """Refuse: a kernel is launched with a configuration."""
+        name = self._function.__name__
+        raise ValueError(f"kernel {name!r} needs a launch configuration: {self._verb}({name})[grid, block](...)")
+
+
+class Launch:
+    """A kernel with its launch configuration; calling it is the launch."""
+
+    def __init__(
+        self,
+        function: FunctionType,
+        schedule: str | int,
+        cluster: int,
+        grid: Dim3,
+        block: Dim3,
+        dynamic_shared_bytes: int,
+        start: Callable[["Launch", tuple], Any],
+    ):
+        """Keep everything that a launch needs except its arguments."""
+        self.function, self.grid, self.block, self.cluster = function, grid, block, cluster
+        self._schedule, self._dynamic_shared_bytes, self._start = schedule, dynamic_shared_bytes, start
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Launch on `arguments`."""
+        try:
+            return self._start(self, arguments)
+        except BaseException as error:  # leave the kernel's lines in the traceback, without the simulator's
+            error.__traceback__ = own_lines(error.__traceback__)
+            raise
+
+    def run(self, arguments: tuple, observer: Observer | None = None) -> None:
+        """Run the kernel to its end, in place on `arguments`; `observer` hears of everything that it does."""
+        function = self.function
+        adopted = adopt_arguments(function, arguments)
+        cuda = Cuda(self.grid, self.block, self._dynamic_shared_bytes)
+        if observer is not None:
+            cuda.observer = observer
+            observer.attach(cuda)
+            names = inspect.signature(function).parameters
+            adopted = [observer.adopt(value, name) for value, name in zip(adopted, names, strict=False)]
+        # One Rewriter a launch: the rewritten functions hold this launch's `cuda`.
+        body = Rewriter(cuda).function(function)
+        if observer is not None:
+            observer.kernel_code = body.__code__
+        order = schedule_order(self._schedule)
+        cuda.grid_run = Grid(
+            cuda, function.__name__, lambda: body(*adopted), self.grid, self.block, order, self.cluster
+        )
+        cuda.grid_run.run()
+
+
+def adopt_arguments(function: FunctionType, arguments: tuple) -> list[Any]:
+    """Return a launch's arguments as the kernel sees them; raises TypeError in the caller's words."""
+    parameters = list(inspect.signature(function).parameters.values())
+    required = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    if not len(required) <= len(arguments) <= len(parameters):
+        names = ", ".join(parameter.name for parameter in parameters)
+        count = f"{len(parameters)} argument{'' if len(parameters) == 1 else 's'}"
+        raise TypeError(f"kernel {function.__name__!r} takes {count} ({names}), got {len(arguments)}")
+    adopted = []
+    for position, (parameter, argument) in enumerate(zip(parameters, arguments, strict=False), start=1):
+        try:
+            adopted.append(adopt(argument))
+        except TypeError as error:
+            raise TypeError(
+                f"argument {position} ({parameter.name!r}) of kernel {function.__name__!r} {error}"
+            ) from None
+    return adopted
+
+
+def extent3(what: str, extent: Any, limits: tuple[int, int, int]) -> Dim3:
+    """Return `extent`, an int or a tuple of up to three, as a Dim3; raises TypeError or ValueError naming `what`."""
+    axes = extent if isinstance(extent, tuple) else (extent,)
+    if not 1 <= len(axes) <= 3:
+        raise ValueError(f"{what} has 1, 2 or 3 dimensions, not {len(axes)}: {extent!r}")
+    if not all(hasattr(axis, "__index__") for axis in axes):
+        raise TypeError(f"{what} must be an int or a tuple of ints, not {described(extent)}")
+    sizes = [operator.index(axis) for axis in axes] + [1] * (3 - len(axes))
+    if min(sizes) < 1:
+        raise ValueError(f"{what} must be at least 1 along every axis, got {extent!r}")
+    for size, limit, axis in zip(sizes, limits, "xyz", strict=True):
+        if size > limit:
+            raise ValueError(f"{what} is at most {limit} along {axis}, got {extent!r}")
+    return Dim3(*sizes)

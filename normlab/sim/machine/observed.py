@@ -1,0 +1,179 @@
+"""Arrays that report every access to an observer (observe.py), and where they lie on the device that we imagine."""
+
+from contextlib import suppress
+from typing import Any
+from weakref import ref
+
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+from normlab.sim.protocols import Observer
+
+
+class Buffer:
+    """Memory under one name: an argument, or a shared or local array.
+
+    `address` is where it begins on the device that we imagine: allocations begin at multiples of 512 bytes, two
+    views of one allocation lie as far apart as on the host, and every shared array begins at bank 0. `block`: whose
+    memory it is, if it is shared or local. `state` belongs to the observer.
+    """
+
+    __slots__ = ("address", "allocation", "array", "block", "name", "space", "state")
+
+    def __init__(
+        self, name: str, space: str, array: np.ndarray, address: int, allocation: range = range(0), block: Any = None
+    ):
+        """Name `array`: in "global", "shared" or "local" memory, at `address` of `allocation`."""
+        self.name, self.space, self.array, self.address, self.allocation = name, space, array, address, allocation
+        self.block = block
+        self.state: Any = None
+
+
+class ObservedArray:
+    """An array in a kernel under observation: it has an array's attributes, and asks `observer` for every element."""
+
+    __slots__ = ("address", "buffer", "dtype", "fields", "itemsize", "observer", "raw", "shape", "strides")
+
+    def __init__(self, raw: np.ndarray, buffer: Buffer, observer: Observer, address: int):
+        """Stand for `raw`, all or a view of `buffer`, beginning at `address` of the imagined device."""
+        self.raw, self.buffer, self.observer, self.address = raw, buffer, observer, address
+        self.shape, self.strides, self.itemsize, self.dtype = raw.shape, raw.strides, raw.itemsize, raw.dtype
+        self.fields: dict[str, ObservedArray] = {}
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return an element, or a view."""
+        return self.observer.read(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Store an element, or many by a slice."""
+        self.observer.write(self, key, value)
+
+    def __len__(self) -> int:
+        """Return the length of the first axis."""
+        return len(self.raw)
+
+    def __iter__(self) -> Any:
+        """Walk through the first axis."""
+        return (self[index] for index in range(len(self.raw)))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of `raw`; views are observed, too, be it the attribute (T) or a result (reshape)."""
+        value = getattr(self.raw, name)
+        if isinstance(value, np.ndarray):
+            return self.viewed(value)
+        if callable(value):
+            return lambda *arguments, **keywords: self._result(value(*arguments, **keywords))
+        return value
+
+    def _result(self, value: Any) -> Any:
+        return self.viewed(value) if isinstance(value, np.ndarray) and np.may_share_memory(value, self.raw) else value
+
+    def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, out: tuple = (), **keywords: Any) -> Any:
+        """Do what NumPy's function does, element by element: `np.sin(x, out)` in a kernel is a loop."""
+        plain = [elements(part) if isinstance(part, ObservedArray) else part for part in inputs]
+        result = getattr(function, method)(*plain, **keywords)
+        for target, values in zip(out, result if isinstance(result, tuple) else (result,), strict=False):
+            for index in np.ndindex(target.shape):
+                target[index] = np.broadcast_to(values, target.shape)[index]
+        return out[0] if len(out) == 1 else out or result
+
+    def viewed(self, view: np.ndarray) -> "ObservedArray":
+        """Return a view of `raw` as an observed array of the same buffer."""
+        return type(self)(view, self.buffer, self.observer, self.address + pointer(view) - pointer(self.raw))
+
+    def field(self, name: str) -> "ObservedArray":
+        """Return the field `name` of an array of records."""
+        if name not in self.fields:
+            self.fields[name] = self.viewed(np.asarray(self.raw)[name])
+        return self.fields[name]
+
+
+def elements(array: ObservedArray) -> np.ndarray:
+    """Return a copy of an array's elements, each of them read."""
+    copy = np.array(array.raw)
+    for index in np.ndindex(array.shape):
+        copy[index] = array[index]
+    return copy
+
+
+class ObservedRecord:
+    """One element of an array of records: `states[i].s0`, `states[i]["s0"]`."""
+
+    __slots__ = ("_array", "_key")
+
+    def __init__(self, array: ObservedArray, key: Any):
+        """Stand for `array[key]`."""
+        object.__setattr__(self, "_array", array)
+        object.__setattr__(self, "_key", key)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a field's value."""
+        return self._array.field(name)[self._key]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Store a field's value."""
+        self._array.field(name)[self._key] = value
+
+    __getitem__, __setitem__ = __getattr__, __setattr__
+
+
+def plain_array(array: Any) -> np.ndarray:
+    """Return the NumPy array of a kernel's array, observed or not."""
+    return array.raw if isinstance(array, ObservedArray) else array
+
+
+ADDRESSES = 256  # kept at a time
+_addresses: dict[int, tuple[ref, int]] = {}
+
+
+def pointer(array: np.ndarray) -> int:
+    """Return the host address of an array's first element.
+
+    The address is kept as long as the array lives, because NumPy takes a microsecond to tell it and every vector access
+    asks for it.
+    """
+    kept = _addresses.get(id(array))
+    if kept is not None and kept[0]() is array:
+        return kept[1]
+    address = int(array.__array_interface__["data"][0])
+    if len(_addresses) >= ADDRESSES:
+        _addresses.clear()
+    _addresses[id(array)] = ref(array), address
+    return address
+
+
+def allocation_of(array: np.ndarray) -> tuple[int, int, Any]:
+    """Return the host address and the bytes of the memory that `array` is all or a view of, and whose it is.
+
+    NumPy knows the array that a view is made of, a torch tensor its storage, anything else its buffer.
+    """
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    base: Any = owner.base
+    if hasattr(base, "untyped_storage"):
+        storage = base.untyped_storage()
+        return storage.data_ptr(), storage.nbytes(), owner
+    with suppress(TypeError, ValueError, BufferError):
+        memory: Any = base.obj if isinstance(base, memoryview) else base
+        whole = np.frombuffer(memory, np.uint8)
+        return pointer(whole), whole.nbytes, owner
+    low, high = byte_bounds(owner)
+    return low, high - low, owner
+
+
+def offset_of(array: ObservedArray, key: Any) -> int | None:
+    """Return how far, in bytes, one element lies from the array's beginning; None if `key` means a view of many.
+
+    Negative indices count from the end, as NumPy's and Numba's do. `key` is known to be inside.
+    """
+    if type(key) is not tuple:
+        key = (key,)
+    if len(key) != len(array.shape):
+        return None
+    offset = 0
+    for index, extent, stride in zip(key, array.shape, array.strides, strict=True):
+        if isinstance(index, slice) or index is Ellipsis:
+            return None
+        offset += int(index + extent if index < 0 else index) * stride
+    return offset

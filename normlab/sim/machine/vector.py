@@ -1,0 +1,141 @@
+"""Vector accesses: one instruction loads or stores several neighbouring elements, as an engine's intrinsics do.
+
+An instruction moves at most 16 bytes per thread; a wider vector takes several instructions, one after another.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from normlab.sim.language.errors import SimulationError
+from normlab.sim.machine.observed import ObservedArray, plain_array, pointer
+
+WIDEST = 16  # bytes
+
+Part = tuple[ObservedArray, tuple[int, ...], int]  # so many neighbours in an array, from an index on
+
+
+def read_vector(array: Any, index: Any, width: int) -> tuple:
+    """Return the `width` elements of `array` from `index` on, along its last axis, as one load for every 16 bytes.
+
+    Raises SimulationError where a GPU would stop: at an address that is no multiple of the size; IndexError outside.
+    """
+    width = int(width)
+    key = vector_key(array, index, width)
+    view = _inside(array, key, width)
+    if view is not None and type(array) is np.ndarray:  # integers have loads of their own
+        return tuple(view)
+    return _elements(array, key, width)
+
+
+def read_vector_into(target: Any, start: int, array: Any, index: Any, width: int, like: Any = None) -> None:
+    """Do `target[start], … = read_vector(array, index, width)`; errors as there.
+
+    `like`: `array` holds, as integers, the bits of elements of this one's dtype.
+    """
+    width = int(width)
+    key = vector_key(array, index, width)
+    view = _inside(array, key, width)
+    if view is not None and (like is not None or type(array) is np.ndarray):
+        values: Any = view if like is None else view.view(like.dtype)
+        # NumPy would cut a slice that leaves the array, and count a negative start from the end.
+        if type(target) is np.ndarray and 0 <= start <= len(target) - width:
+            target[start : start + width] = values  # a tenth of the time that one element after another takes
+            return
+    else:
+        values = _elements(array, key, width)
+        if like is not None:
+            values = np.array(values, array.dtype).view(like.dtype)
+    for position, value in enumerate(values, start):
+        target[position] = value
+
+
+def _elements(array: Any, key: tuple, width: int) -> tuple:
+    """Return `width` elements, each of them loaded as by itself, or heard of by an observer."""
+    if isinstance(array, ObservedArray):
+        return tuple(
+            value
+            for first, count in instructions(width, array.itemsize)
+            for value in array.observer.read_vector(array, (*key[:-1], key[-1] + first), count)
+        )
+    return tuple(array[(*key[:-1], place)] for place in range(key[-1], key[-1] + width))
+
+
+def _inside(array: Any, key: tuple, width: int) -> np.ndarray | None:
+    """Return `width` elements from `key` on as a view; None of an array that is observed, or ends before."""
+    first = key[-1]
+    if not isinstance(array, np.ndarray) or first < 0:
+        return None
+    part = slice(first, first + width)
+    view = np.ndarray.__getitem__(array, part if len(key) == 1 else (*key[:-1], part))  # no integer's own load
+    return view if len(view) == width else None
+
+
+def write_vector(array: Any, index: Any, values: Any) -> None:
+    """Store `values` into `array` from `index` on, along its last axis, as one store for every 16 bytes.
+
+    `values`: a tuple or an array. Errors as `read_vector`.
+    """
+    key = vector_key(array, index, len(values))
+    if isinstance(array, ObservedArray):
+        for first, count in instructions(len(values), array.itemsize):
+            array.observer.write_vector(array, (*key[:-1], key[-1] + first), values[first : first + count])
+        return
+    view = _inside(array, key, len(values))
+    if view is not None and type(array) is np.ndarray:  # integers have stores of their own
+        view[...] = values
+        return
+    for place, value in enumerate(values, start=key[-1]):
+        array[(*key[:-1], place)] = value
+
+
+def write_vector_from(array: Any, index: Any, source: Any, start: int, width: int) -> None:
+    """Do `write_vector(array, index, (source[start], …))` of `width` elements; errors as there."""
+    if type(source) is np.ndarray and 0 <= start <= len(source) - width:
+        write_vector(array, index, source[start : start + width])
+    else:
+        write_vector(array, index, tuple(source[position] for position in range(start, start + width)))
+
+
+def instructions(width: int, itemsize: int) -> Iterator[tuple[int, int]]:
+    """Return the first element and the number of elements of each instruction."""
+    together = WIDEST // itemsize
+    return ((first, min(together, width - first)) for first in range(0, width, together))
+
+
+def vector_key(array: Any, index: Any, width: int) -> tuple[int, ...]:
+    """Return the index of the first element as a tuple; raises SimulationError if the GPU could not go there."""
+    plain = plain_array(array)
+    strides, itemsize = plain.strides, plain.itemsize
+    if width > 1 and strides[-1] != itemsize:  # of a single column a stride says nothing
+        raise SimulationError(f"a vector access needs neighbours side by side; the array has strides {strides}")
+    start = pointer(plain)
+    if isinstance(index, tuple):
+        key = tuple(map(int, index))
+        for part, stride in zip(key, strides, strict=True):
+            start += part * stride
+    else:
+        key, (stride,) = (int(index),), strides
+        start += key[0] * stride
+    size = width * itemsize
+    if size > WIDEST:  # a third of the time that `min` takes
+        size = WIDEST
+    if start % size:
+        raise SimulationError(
+            f"misaligned address: {width} elements of {plain.dtype} from index {index} on begin at a multiple of "
+            f"{start & -start} bytes; one access of {size} bytes needs a multiple of that, and a shared array an "
+            f"alignment={size}"
+        )
+    return key
+
+
+def neighbours(array: np.ndarray, key: tuple[int, ...], width: int) -> np.ndarray:
+    """Return `width` elements from `key` on, along the last axis, as a view; raises IndexError outside."""
+    if min(key) < 0:
+        raise IndexError(f"index {key} is negative, which an instruction that moves several elements does not wrap")
+    plain: Any = np.asarray(array)
+    view = plain[(*key[:-1], slice(key[-1], key[-1] + width))]
+    if len(view) < width:
+        plain[(*key[:-1], key[-1] + width - 1)]  # raises, in NumPy's words
+    return view

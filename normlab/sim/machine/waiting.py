@@ -1,0 +1,68 @@
+"""Where stopped threads wait, and for which others: what a DeadlockError says; and what shows that a loop goes on."""
+
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from normlab.sim.language.errors import calling_frame, is_machinery, place
+from normlab.sim.machine.observed import ObservedArray
+from normlab.sim.protocols import Block, Thread
+
+SMALL = 4096  # bytes; larger arrays are not compared for changes, which would take too long at every turn
+
+
+def variables(frame: FrameType | None) -> tuple:
+    """Return what the local variables of the kernel, and of the device functions that it is in, hold now."""
+    found: list[Any] = []
+    frame = calling_frame(frame)
+    while frame is not None and not is_machinery(frame):
+        for value in frame.f_locals.values():
+            if isinstance(value, ObservedArray):
+                value = value.raw
+            small = isinstance(value, np.ndarray) and value.nbytes <= SMALL
+            found.append(value.tobytes() if small else str(value) if np.isscalar(value) else id(value))
+        found.append(frame.f_lasti)
+        frame = frame.f_back
+    return tuple(found)
+
+
+def wanted(thread: Thread) -> str:
+    """Say in words which threads the stopped `thread` waits for."""
+    block = thread.block
+    if thread in block.arrived:
+        return f"{block.live_count - len(block.arrived)} more threads of its block to reach a barrier"
+    for number, waiting in block.at_team.items():
+        if thread in waiting:
+            here, needed = len(waiting), thread.given
+            return f"{needed - here} more threads: {here} of {needed} are at barrier {number}"
+    if thread in block.at_cluster:
+        return f"{block.cluster.missing} more threads of its cluster to arrive at its barrier"
+    if thread in block.at_grid_sync:
+        return "every thread of the grid that has not returned"
+    if thread in thread.warp.waiting:
+        at_it = {t.lane for t in thread.warp.waiting if (t.operation, t.mask) == (thread.operation, thread.mask)}
+        missing = [t.lane for t in thread.warp.live if thread.mask >> t.lane & 1 and t.lane not in at_it]
+        return f"{'lane' if len(missing) == 1 else 'lanes'} {', '.join(map(str, missing))} (mask {thread.mask:#010x})"
+    return "a value that no thread writes"
+
+
+def describe_waiting(what: str, kernel_name: str, blocks: Sequence[Block]) -> str:
+    """Return a report of where the threads of `blocks` wait, and for which other threads."""
+    places: dict[tuple, list[Thread]] = {}
+    returned = 0
+    for block in blocks:
+        for thread in block.threads:
+            if thread.operation is None:
+                returned += 1
+            else:
+                places.setdefault((thread.operation, place(thread.frame)), []).append(thread)
+    lines = [f"{what} in kernel {kernel_name!r}:"]
+    for (operation, where), threads in places.items():
+        count = "1 thread" if len(threads) == 1 else f"{len(threads)} threads"
+        lines.append(f"  {count} at {operation}, {where}  (e.g. {threads[0].name})")
+        lines.append(f"    waits for {wanted(threads[0])}")
+    if returned:
+        lines.append(f"  {returned} of the threads have returned")
+    return "\n".join(lines)

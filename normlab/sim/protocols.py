@@ -1,0 +1,162 @@
+"""What the simulator's files expect of each other where a file must not import the one above it.
+
+A thread points to its warp and its block, a block to its grid, and what a kernel calls points to the launch's `cuda`.
+Each of these is implemented in a file that imports the one pointing to it, so the lower file names a protocol here.
+"""
+
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any, Protocol
+
+
+class Thread(Protocol):
+    """One CUDA thread. Implemented by `machine.threads.Thread`, which says what the attributes mean."""
+
+    index: Any
+    lane: int
+    mask: int
+    operation: str | None
+    given: Any
+    result: Any
+    polled: dict[Any, Any]
+    copies: Any
+    arrival: int | None
+    stored_remotely: bool
+    seen: Any
+
+    @property
+    def warp(self) -> "Warp":
+        """The warp that the thread is a lane of."""
+
+    @property
+    def block(self) -> "Block":
+        """The block that the thread is in."""
+
+    @property
+    def frame(self) -> FrameType | None:
+        """Where the thread has stopped."""
+
+    @property
+    def name(self) -> str:
+        """The thread's block and thread index, as errors print them."""
+
+    def throw(self, error: Exception) -> None:
+        """Raise `error` where the thread has stopped."""
+
+    def go_on(self) -> None:
+        """Run when the warp runs again."""
+
+
+class Warp(Protocol):
+    """The lanes that run together. Implemented by `machine.warp.Warp`."""
+
+    threads: list[Any]  # of Thread, as the lists below
+    live: list[Any]
+    live_mask: int
+    ready: list[Any]
+    waiting: list[Any]
+    spinning: list[Any]
+
+    @property
+    def block(self) -> "Block":
+        """The block that the warp is in."""
+
+
+class Block(Protocol):
+    """The threads that share memory. Implemented by `machine.block.Block`."""
+
+    index: Any
+    cluster: Any
+    shared: dict[Any, Any]
+    shared_spans: list[tuple[int, int, Any]]
+    static_bytes: int
+    live_count: int
+    arrived: list[Any]  # of Thread, as the lists below
+    at_team: dict[int, list[Any]]
+    at_cluster: list[Any]
+    at_grid_sync: list[Any]
+    warps: list[Any]  # of Warp
+
+    @property
+    def grid(self) -> "Grid":
+        """The launch that the block belongs to."""
+
+    @property
+    def threads(self) -> list[Any]:
+        """All threads, returned ones too, in linear order."""
+
+    @property
+    def spinning(self) -> bool:
+        """Whether a thread is in a spin loop and may be freed by another block."""
+
+
+class Grid(Protocol):
+    """One launch while it runs. Implemented by `machine.scheduler.Grid`."""
+
+    kernel_name: str
+    order: Callable[[Any], Any]
+    thread_indices: list[Any]
+    turns: Any
+    progress: int
+
+    @property
+    def cuda(self) -> "Cuda":
+        """The launch's `cuda`."""
+
+    @property
+    def block_indices(self) -> Sequence[Any]:
+        """The index of every block."""
+
+    def fiber(self) -> Any:
+        """Return a greenlet for one thread."""
+
+    def hand_over(self) -> None:
+        """Let the next thread of this turn run, or if there is none, the scheduler."""
+
+    def stop(self, thread: Any, operation: str) -> None:
+        """Stop the running `thread` at `operation` until the operation is resolved."""
+
+    def spin(self, thread: Any, address: Any = None, seen: Any = None) -> None:
+        """Count an atomic of the running `thread` that found `seen` and left it so."""
+
+    def turn(self, thread: Any) -> None:
+        """Count what may be one turn of a spin loop without an atomic."""
+
+    def update(self, thread: Any) -> None:
+        """Count an atomic of the running `thread` that changed memory."""
+
+
+class Cuda(Protocol):
+    """The `cuda` that a simulated kernel sees. Implemented by `machine.api.Cuda`."""
+
+    observer: Any  # a machine.observe.Observer, or None
+    blockIdx: Any  # noqa: N815
+    blockDim: Any  # noqa: N815
+    shared: Any
+    atomic: Any
+    cg: Any
+    fp16: Any
+    current: Any  # the Thread that runs
+
+    @property
+    def grid_run(self) -> Grid:
+        """The launch while it runs."""
+
+
+class Observer(Protocol):
+    """What an `ObservedArray` asks of its observer. Implemented by `machine.observe.Observer` and its subclasses."""
+
+    def read(self, array: Any, key: Any) -> Any:
+        """Return `array[key]`."""
+
+    def write(self, array: Any, key: Any, value: Any) -> None:
+        """Do `array[key] = value`."""
+
+    def value_of(self, array: Any, key: Any, value: Any) -> Any:
+        """Return what indexing gave as the kernel sees it."""
+
+    def read_vector(self, array: Any, key: tuple, width: int) -> Any:
+        """Return `width` neighbouring elements, loaded by one instruction."""
+
+    def write_vector(self, array: Any, key: tuple, values: tuple) -> None:
+        """Store neighbouring elements by one instruction."""

@@ -1,0 +1,68 @@
+"""Asynchronous copies: each counts as a write of its target that goes on until the copying thread has waited for it."""
+
+import sys
+
+import numpy as np
+
+from normlab.sim.machine.observe import Copy
+from normlab.sim.machine.vector import Part, neighbours
+from normlab.sim.sanitizing.accesses import Accesses
+from normlab.sim.sanitizing.bounds import address_of
+from normlab.sim.sanitizing.clocks import Access, CopyClock, ThreadClock
+from normlab.sim.sanitizing.notes import Notes
+from normlab.sim.sanitizing.races import Races
+from normlab.sim.sanitizing.shadow import Region
+from normlab.sim.sanitizing.watch import Flight, Watch
+
+
+class Copies:
+    """Notes where copies begin and end."""
+
+    def __init__(self, watch: Watch, notes: Notes, races: Races, accesses: Accesses):
+        """Start with no copy under way."""
+        self._watch, self._notes, self._races, self._accesses = watch, notes, races, accesses
+        self._copiers: dict[ThreadClock, CopyClock] = {}  # thread → the clock of what it has under way
+
+    def begin(self, target: Part, source: Part) -> Copy | None:
+        """Note the reads of the source, and a write of the target that nothing orders from now on.
+
+        Return None for a target that is not inside.
+        """
+        array, key, width = target
+        values = np.asarray(self._accesses.read_vector(*source)).view(array.raw.dtype)
+        access = self._watch.access(sys._getframe(1))
+        self._races.starts_copy(access)
+        indices = [(*key[:-1], key[-1] + part) for part in range(width)]
+        addresses = [address for index in indices if (address := address_of(array, index)) is not None]
+        if len(addresses) < width:
+            for index in indices:
+                self._notes.outside("copy", array, index, access)
+            return None
+        thread = access[0].thread
+        if thread not in self._copiers:
+            self._copiers[thread] = CopyClock(thread)
+        under_way = self._copiers[thread].now(), access[1], access[2]
+        flight = Flight(array.buffer, addresses, under_way)
+        self._write_all(flight, access, under_way)
+        thread.end_epoch()  # a read like an earlier one has to be compared again: the copy may have come in between
+        self._watch.memory(array.buffer.block).copies[id(flight)] = flight
+        return Copy(neighbours(array.raw, key, width), values, flight)
+
+    def end(self, copy: Copy) -> None:
+        """Note that the thread that has waited for a copy writes its target now."""
+        flight: Flight = copy.seen
+        region: Region = flight.buffer.state
+        del self._watch.memory(flight.buffer.block).copies[id(flight)]
+        for unit in flight.units():
+            region.arrive(unit, flight.under_way)
+        for address in flight.addresses:
+            region.written(address, flight.buffer.array.itemsize)
+        _, code, instruction = flight.under_way
+        self._write_all(flight, (self._watch.clock(self._watch.cuda.current).now(), code, instruction))
+
+    def _write_all(self, flight: Flight, access: Access, under_way: Access | None = None) -> None:
+        """Note `access` as a write of the copy's target; hold later accesses to `under_way` instead, if given."""
+        for unit in flight.units():
+            earlier = flight.buffer.state.write(unit, access, under_way)
+            if earlier is not None:
+                self._races.note("write", flight.buffer, unit, access, earlier)

@@ -1,0 +1,115 @@
+"""One access to one element inside its array: noted in the shadow, and compared with the accesses before it."""
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from normlab.sim.machine.observed import ObservedArray, ObservedRecord
+from normlab.sim.machine.scheduler import TURN
+from normlab.sim.protocols import Cuda
+from normlab.sim.sanitizing.bounds import wrapped_address_of
+from normlab.sim.sanitizing.clocks import NOTHING, Access
+from normlab.sim.sanitizing.notes import Notes
+from normlab.sim.sanitizing.races import Races
+from normlab.sim.sanitizing.shadow import GARBAGE, UPDATED, WRITTEN, Region
+from normlab.sim.sanitizing.watch import Watch
+
+PATIENCE = 5040  # repeated reads before other threads run: a multiple of the reads in one turn of any small loop
+AGAIN = 60  # the same for a thread that has waited in vain
+
+
+class Elements:
+    """Notes reads, writes and atomics of single elements. Also what an array has at hand for its shortest way."""
+
+    cuda: Cuda  # set when the launch begins
+
+    def __init__(self, watch: Watch, notes: Notes, races: Races):
+        """Find garbage for `notes` and conflicts for `races`."""
+        self.access = watch.access
+        self._notes, self._races = notes, races
+        self._repeated = 0  # reads that were like the last one at their address
+
+    def note_read(self, array: ObservedArray, address: int, access: Access) -> None:
+        """Note a read of the element at `address`."""
+        region: Region = array.buffer.state
+        if region.left:  # before the comparison: a write that was signalled here is no race
+            access = self._acquired(region, address, access)
+        for unit in (address,) if array.itemsize == region.unit else region.units(address, array.itemsize):
+            if region.garbage is not None and region.garbage[unit - region.start] == GARBAGE:
+                self._notes.garbage("read", array.buffer, unit, access)
+            if region.shared:
+                seen = region.reads.get(unit)
+                earlier = region.read(unit, access)
+                if earlier is not None:
+                    self._races.note("read", array.buffer, unit, access, earlier)
+                if seen is access or (type(seen) is list and seen[-1] is access):
+                    self.again()
+
+    def again(self) -> None:
+        """Count a read like the last one there; after many, let other threads run, as this one may wait for a store."""
+        self._repeated += 1
+        if self._repeated >= PATIENCE:
+            thread = self.cuda.current
+            before = thread.polled.get("variables")
+            thread.spins = TURN - 1
+            self.cuda.grid_run.turn(thread)
+            in_vain = thread.polled["variables"] == before
+            # Not the remainder that other threads have left: this thread has to stop at the same place in its loop.
+            self._repeated = PATIENCE - AGAIN if in_vain else 0
+
+    def write_at(self, array: ObservedArray, key: Any, value: Any, address: int, access: Access) -> None:
+        """Do `array[key] = value`, where `key` is the element at `address`."""
+        region: Region = array.buffer.state
+        size = array.itemsize
+        region.reads_only = False
+        if region.garbage is not None:
+            region.written(address, size)
+        conflict = None
+        if region.shared:
+            if access[0].thread.fenced_for_block is not NOTHING:
+                region.leave(address, access[0].thread)
+            for unit in (address,) if size == region.unit else region.units(address, size):
+                earlier = region.write(unit, access)
+                if earlier is not None:
+                    conflict = unit, earlier
+        if conflict is None:  # the usual case does without the comparison of old and new contents
+            array.raw[key] = value
+            return
+        before = np.asarray(array.raw)[key].tobytes()
+        array.raw[key] = value
+        same_value = np.asarray(array.raw)[key].tobytes() == before
+        self._races.note("write", array.buffer, conflict[0], access, conflict[1], same_value)
+
+    def note_atomic(self, array: ObservedArray, address: int, access: Access) -> None:
+        """Note an atomic on the element at `address`: it takes what was left there, and leaves what is fenced."""
+        region: Region = array.buffer.state
+        region.reads_only = False
+        thread = access[0].thread
+        if region.left:
+            access = self._acquired(region, address, access)
+        thread.block.signals[thread, id(access[1]), access[2]] = address, access
+        for unit in (address,) if array.itemsize == region.unit else region.units(address, array.itemsize):
+            if region.garbage is not None and region.garbage[unit - region.start] != WRITTEN:
+                self._notes.garbage("atomic", array.buffer, unit, access)
+                region.garbage[unit - region.start] = UPDATED
+            if region.shared:
+                earlier = region.atomic(unit, access)
+                if earlier is not None:
+                    self._races.note("atomic", array.buffer, unit, access, earlier)
+        if region.shared and thread.fenced_for_block is not NOTHING:
+            region.leave(address, thread)
+
+    def whole(self, record: ObservedRecord) -> Any:
+        """Return a record with all its fields, which are read to be stored elsewhere."""
+        array, key = record._array, record._key
+        address = wrapped_address_of(array, key)
+        assert address is not None, "a record outside of its array is a record of poison (accesses.py)"
+        self.note_read(array, address, self.access(sys._getframe(1)))
+        return array.raw[key]
+
+    def _acquired(self, region: Region, address: int, access: Access) -> Access:
+        """Let the running thread know what was left at `address`; return its access with what it knows now."""
+        thread = access[0].thread
+        region.take(address, thread)
+        return access if thread.epoch is access[0] else (thread.now(), access[1], access[2])

@@ -1,0 +1,58 @@
+"""Lanes that a warp operation's mask leaves out, and shuffles that read from them."""
+
+import sys
+from typing import Any
+
+from normlab.sim.protocols import Thread
+from normlab.sim.sanitizing.collector import Collector, act, act_of
+from normlab.sim.sanitizing.findings import Finding
+from normlab.sim.sanitizing.places import line_at, place_of
+from normlab.sim.sanitizing.watch import Watch
+
+
+class Lanes:
+    """Adds wrong shuffle masks to the findings."""
+
+    def __init__(self, watch: Watch, collector: Collector):
+        """Add to `collector`."""
+        self._watch, self._collector = watch, collector
+        self._outside_mask: list[Any] = []  # threads that shuffle with a mask without themselves, and have been noted
+        self._excused: Any = None  # the one of these that is shuffling now
+
+    def meet(self, first: Thread) -> None:
+        """Excuse the only lane of a shuffle, `first`, if its mask has been noted: one finding is enough."""
+        self._excused = None
+        if self._outside_mask and first in self._outside_mask:
+            self._excused = first
+            self._outside_mask.remove(first)
+
+    def outside_mask(self, thread: Thread, operation: str, mask: int) -> None:
+        """Note a lane that its own mask leaves out."""
+        access = self._watch.access(sys._getframe(1))
+        advice = (
+            f"lane {thread.lane} calls {operation} with mask {mask:#010x}, which leaves the lane itself out: "
+            "give a mask of all lanes that come to this call"
+        )
+
+        def make() -> Finding:
+            return Finding("shuffle-mask", None, None, (), act_of(operation, access), None, advice)
+
+        self._collector.add(("shuffle-mask", id(access[1]), access[2]), access[1], make)
+        if operation.startswith("shfl"):
+            self._outside_mask.append(thread)
+
+    def from_nowhere(self, thread: Thread, source: int, why: str) -> None:
+        """Note a lane that reads from lane `source`, which gives nothing; `why`, as the simulator's error says it."""
+        if thread is self._excused:
+            return
+        threads = thread.warp.threads
+        first = act(str(thread.operation), self._watch.clock(thread), line_at(place_of(thread)))
+        second = act("absent", self._watch.clock(threads[source]), None) if source < len(threads) else None
+        absent = why == "has returned"  # or was never in the branch: at this line the reader of the report sees no more
+        remedy = "outside of the condition" if absent else "and name it in the mask"
+        advice = (
+            f"lane {thread.lane} reads from lane {source}, which {'does not come to this call' if absent else why} "
+            f"(mask {thread.mask:#010x}): let every lane that is read come to this call, {remedy}"
+        )
+        event = "shuffle-mask", first.source, why
+        self._collector.add(event, None, lambda: Finding("shuffle-mask", None, None, (), first, second, advice))

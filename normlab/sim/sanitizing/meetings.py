@@ -1,0 +1,147 @@
+"""Where threads meet: what each meeting orders, and which threads it misses."""
+
+from typing import Any
+
+from normlab.sim.language.source import Line
+from normlab.sim.protocols import Block, Thread
+from normlab.sim.sanitizing.advice import BLOCK, CLUSTER, GRID, TEAM, WARP
+from normlab.sim.sanitizing.clocks import Gathering, ThreadClock, fence, meet, pass_barrier, pass_grid_sync
+from normlab.sim.sanitizing.collector import Collector, act
+from normlab.sim.sanitizing.findings import Finding
+from normlab.sim.sanitizing.places import Place, line_at, parting_lines, place_of, same
+from normlab.sim.sanitizing.races import Races
+from normlab.sim.sanitizing.shadows import Shadows
+from normlab.sim.sanitizing.watch import BlockMemory, Watch
+
+
+class Meetings:
+    """Moves the clocks, lets shadows forget, and adds barriers that a part of the threads misses to the findings."""
+
+    def __init__(self, watch: Watch, shadows: Shadows, races: Races, collector: Collector):
+        """Start before the first meeting."""
+        self._watch, self._shadows, self._races, self._collector = watch, shadows, races, collector
+        self._gone: ThreadClock | None = None  # a thread of a block that has ended
+        self._gatherings: dict[Any, Gathering] = {}  # by cluster
+
+    def warp(self, group: list[Any]) -> None:
+        """Order lanes by a warp operation."""
+        meet([self._watch.clock(thread) for thread in group])
+        self._races.pass_sync(place_of(group[0]), WARP)
+
+    def fence(self, thread: Thread, scope: str) -> None:
+        """Let the thread's later atomics pass on what it has done and knows."""
+        fence(self._watch.clock(thread), for_block_only=scope == "block")
+
+    def barrier(self, block: Block, arrived: list[Any]) -> None:
+        """Order the threads of a block, and look whether all of them stand at one call."""
+        self._compare(arrived)
+        memory = self._watch.memory(block)
+        if memory.returned is not None:
+            count = len(block.threads) - len(arrived)
+            some = "a thread" if count == 1 else f"{count} threads"
+            self._missing("barrier-divergence", arrived[0], memory.returned, f"{some} of the block")
+        pass_barrier(memory.clock)
+        if len(block.cluster.blocks) == 1:  # in a larger cluster other blocks reach its memory, which stay unordered
+            memory.forget()
+
+    def team(self, number: int, group: list[Any]) -> None:
+        """Order the threads that meet at a team's barrier, of that number."""
+        clocks = [self._watch.clock(thread) for thread in group]
+        meet(clocks)
+        for clock in clocks:
+            clock.team = number
+        self._races.pass_sync(place_of(group[0]), TEAM)
+
+    def cluster_arrive(self, thread: Thread) -> None:
+        """Note what a thread brings to the cluster's barrier."""
+        self._gathering(thread.block.cluster).arrive(self._watch.clock(thread))
+
+    def cluster(self, blocks: list[Any]) -> None:
+        """Order what the threads of a cluster did before they arrived with what they do when they have waited."""
+        cluster = blocks[0].cluster
+        for block in blocks:
+            if block.at_cluster:
+                self._compare(block.at_cluster)
+        self._gathering(cluster).meet(cluster)
+        at_once = all(thread.operation == "cluster_sync" for block in blocks for thread in block.at_cluster)
+        waiting = sum(len(block.at_cluster) for block in cluster.blocks)
+        # Only if every thread stands here has none of them done anything since it arrived.
+        if at_once and waiting == sum(len(block.threads) for block in cluster.blocks):
+            for block in blocks:
+                self._watch.memory(block).forget()
+
+    def cluster_wait(self, thread: Thread) -> None:
+        """Let a thread know what all threads of the cluster had done before they arrived."""
+        self._gathering(thread.block.cluster).take(self._watch.clock(thread))
+
+    def _gathering(self, cluster: Any) -> Gathering:
+        if cluster not in self._gatherings:
+            self._gatherings[cluster] = Gathering()
+        return self._gatherings[cluster]
+
+    def grid_sync(self, blocks: list[Any]) -> None:
+        """Order everything, and look whether every block is there."""
+        for block in blocks:
+            waiting = block.at_grid_sync
+            self._compare(waiting)
+            first = block.warps[0].threads[0]  # it signals for its block; the other threads may have returned
+            if first not in waiting:
+                self._missing("deadlock", waiting[0], self._watch.clock(first), "thread 0 of the block")
+        if self._gone is not None:
+            self._missing("deadlock", blocks[0].at_grid_sync[0], self._gone, "all threads of another block")
+        pass_grid_sync(self._watch.memory(block).clock for block in blocks)
+        for region in self._shadows.regions.values():
+            region.forget()
+        for block in blocks:
+            self._watch.memory(block).forget()
+
+    def returned(self, thread: Thread) -> None:
+        """Keep the thread for a barrier that may miss it."""
+        self._watch.memory(thread.block).returned = self._watch.clock(thread)
+
+    def block_done(self, memory: BlockMemory) -> None:
+        """Keep the last thread of a block for a grid sync that may miss it."""
+        self._gone = memory.returned
+
+    # --- threads that are missing ------------------------------------------------------------------------------------
+
+    def _compare(self, arrived: list[Any]) -> None:
+        """Note threads of a block that stand at another barrier than the rest."""
+        places: list[tuple[Place, Any]] = []
+        for thread in arrived:
+            place = place_of(thread)
+            if not any(same(place, other) for other, _ in places):
+                places.append((place, thread))
+        reach = {"grid sync": GRID, "cluster_sync": CLUSTER, "cluster_wait": CLUSTER}.get(arrived[0].operation, BLOCK)
+        self._races.pass_sync(places[0][0], reach)
+        if len(places) > 1:
+            places.sort(key=lambda one: str(line_at(one[0])))
+            (here, first), *others = places
+            for there, second in others:
+                lines = parting_lines(here, there)
+                self._divergent(first, lines[0], second, lines[1])
+
+    def _divergent(self, one: Thread, line: Line | None, other: Thread, other_line: Line | None) -> None:
+        """Note two threads that stand at different barriers: `line` and `other_line` are where their ways part."""
+        first = act(str(one.operation), self._watch.clock(one), line)
+        second = act(str(other.operation), self._watch.clock(other), other_line)
+        advice = (
+            f"threads of one block wait at line {first.line} and at line {second.line}: all of them must reach "
+            "one barrier, so take it out of the branch"
+        )
+        event = "barrier-divergence", first.source, second.source
+        self._collector.add(event, None, lambda: Finding("barrier-divergence", None, None, (), first, second, advice))
+
+    def _missing(self, kind: str, thread: Thread, returned: ThreadClock, who: str) -> None:
+        """Note that `thread` waits at a barrier to which `who`, of which `returned` is one, no longer comes."""
+        first = act(str(thread.operation), self._watch.clock(thread), line_at(place_of(thread)))
+        second = act("returned", returned, None)
+        consequence = (
+            "which waits for it" if kind == "deadlock" else "which today's GPUs forgive and CUDA does not allow"
+        )
+        advice = (
+            f"{who} ended without coming to the {first.operation} at line {first.line}, {consequence}: let every "
+            "thread reach it, and put the condition around the work before and after"
+        )
+        event = kind, first.source, "returned"
+        self._collector.add(event, None, lambda: Finding(kind, None, None, (), first, second, advice))

@@ -1,0 +1,136 @@
+"""Races: two accesses that nothing orders, and the advice that fits the way from one to the other."""
+
+from types import CodeType
+
+from normlab.sim.language.source import line_of
+from normlab.sim.machine.observed import Buffer
+from normlab.sim.machine.threads import WARP_SIZE
+from normlab.sim.sanitizing.advice import BLOCK, CLUSTER, GRID, TEAM, WARP, against_copy, against_race
+from normlab.sim.sanitizing.bounds import index_of
+from normlab.sim.sanitizing.clocks import Access, CopyClock, ThreadClock, before
+from normlab.sim.sanitizing.collector import Collector, act_of
+from normlab.sim.sanitizing.findings import Finding
+from normlab.sim.sanitizing.loops import in_one_loop, loop_without_barrier
+from normlab.sim.sanitizing.places import Place
+from normlab.sim.sanitizing.watch import Watch
+
+
+class Races:
+    """Adds races to the findings."""
+
+    def __init__(self, watch: Watch, collector: Collector):
+        """Add to `collector`."""
+        self._watch, self._collector = watch, collector
+        self._passed: dict[tuple[int, int, int], CodeType] = {}  # instructions where threads met, and their code
+        self._copying: set[tuple[int, int]] = set()  # instructions that start asynchronous copies
+
+    def pass_sync(self, place: Place, reach: int) -> None:
+        """Remember where the threads of a warp, a team or a block have met: the advice names or excludes it."""
+        for code, instruction in place:
+            self._passed[id(code), instruction, reach] = code
+
+    def starts_copy(self, access: Access) -> None:
+        """Remember that the access is of an instruction that starts an asynchronous copy."""
+        self._copying.add((id(access[1]), access[2]))
+
+    def note(
+        self,
+        operation: str,
+        buffer: Buffer,
+        address: int,
+        access: Access,
+        earlier: list[tuple[str, Access]],
+        same_value: bool = False,
+    ) -> None:
+        """Note that `access` races with `earlier` ones."""
+        # Whether the element was written yet depends on the schedule: the race is the cause, so the read is no finding.
+        buffer.state.pending.pop(address, None)
+        me = self._named(operation, access), access
+        for other_operation, other in earlier:
+            reach = _reach(access[0].thread.issuer, other[0].thread.issuer)
+            under_way = isinstance(other[0].thread, CopyClock)
+
+            def make(
+                one: tuple[str, Access] = (self._named(other_operation, other), other),
+                reach: int = reach,
+                under_way: bool = under_way,
+            ) -> Finding:
+                if under_way:
+                    copy, act = act_of(*one), act_of(*me)
+                    index, advice = index_of(buffer, address), against_copy(copy, act)
+                    return Finding("race", buffer.name, buffer.space, index, copy, act, advice)
+                return self._race(one, me, buffer, address, reach)
+
+            event = "race", buffer.name, id(access[1]), access[2], id(other[1]), other[2], reach, under_way
+            benign = same_value and other_operation == "write"
+            self._collector.add(event, (access[1], other[1]), make, benign, reach)
+
+    def _named(self, operation: str, access: Access) -> str:
+        """Return what an access is called in a report."""
+        return "copy" if operation == "write" and (id(access[1]), access[2]) in self._copying else operation
+
+    def _race(
+        self, one: tuple[str, Access], other: tuple[str, Access], buffer: Buffer, address: int, reach: int
+    ) -> Finding:
+        """Return a race with its accesses in the order of their lines.
+
+        They are in the other order where a barrier between the lines puts the second access into the loop's next turn.
+        """
+        line = self._signal(one[1], other[1], address, reach)
+        signal = None if line is None else (act_of(*one), line)
+        one, other = sorted((one, other), key=lambda side: (act_of(*side).line or 0, side[0]))
+        first, second = act_of(*one), act_of(*other)
+        (_, code, _), (_, other_code, _) = one[1], other[1]
+        barriers = [
+            line_of(its_code, instruction).number
+            for (_, instruction, its_reach), its_code in self._passed.items()
+            if its_code is code is other_code and its_reach >= reach
+        ]
+        # A barrier between the lines has ordered them within a turn, so the race is with the loop's next turn.
+        next_turn = any((first.line or 0) < line < (second.line or 0) for line in barriers)
+        in_loop = (
+            first.line == second.line
+            and first.operation != second.operation
+            and buffer.space == "shared"
+            and loop_without_barrier(code, first.line or 0, barriers)
+        )
+        if next_turn or in_loop:
+            first, second = second, first
+        extent = self._watch.cuda.blockDim
+        if in_loop and extent.x * extent.y * extent.z > WARP_SIZE:
+            reach = max(reach, BLOCK)  # some threads may stay in the loop longer than others: syncwarp is too little
+        advice = against_race(first, second, reach, next_turn, in_loop, signal)
+        return Finding("race", buffer.name, buffer.space, index_of(buffer, address), first, second, advice)
+
+    def _signal(self, earlier: Access, later: Access, address: int, reach: int) -> int | None:
+        """Return the line of the atomic by which `earlier`'s thread signals to `later`'s without a fence; None if none.
+
+        Within a block the two threads must use different atomics: two threads that pass the same one only count.
+        """
+        epoch, code, _ = earlier
+        mine, theirs = epoch.thread, later[0].thread
+        line = line_of(*earlier[1:]).number
+        heard = [
+            (at, access)
+            for at, access in theirs.block.signals.values()
+            if at != address and (access[0].thread is theirs or before(access[0], later[0]))
+        ]
+        found = []
+        for at, told in mine.block.signals.values():
+            number = line_of(*told[1:]).number
+            if told[0].thread is mine:
+                follows = told[1] is not code or number >= line or in_one_loop(code, line, number)
+            else:
+                follows = before(epoch, told[0])
+            if follows and any(at == there and (reach >= CLUSTER or told[1:] != by[1:]) for there, by in heard):
+                found.append(number)
+        return min(found, key=lambda number: (number < line, number), default=None)
+
+
+def _reach(one: ThreadClock, other: ThreadClock) -> int:
+    """Return the smallest group that two threads are in."""
+    if one.block is other.block:
+        if one.warp == other.warp:
+            return WARP
+        return TEAM if one.team == other.team > 0 else BLOCK
+    return CLUSTER if one.block.cluster is other.block.cluster else GRID
