@@ -19,9 +19,9 @@ import normlab
 from normlab import engine
 from normlab.bench import record
 from normlab.cli import app
+from normlab.measure.numbers import scientific, size
 from normlab.studies import compare
 from normlab.studies.compare import passes, plan
-from normlab.studies.compare.numbers import scientific, size
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 

@@ -14,12 +14,13 @@ from normlab.bench.contenders import OURS, load_peers, ours
 from normlab.bench.family import FamilyProblem
 from normlab.bench.family import compete as family_rows
 from normlab.bench.ladder import climb
-from normlab.bench.machine import NotFitError, peak, provenance
+from normlab.bench.machine import NotFitError, peak
 from normlab.bench.norm import compete, failure
 from normlab.bench.occupancy import of_launch
 from normlab.bench.problem import Problem, problems
-from normlab.bench.timing import METHOD, EventTimer
 from normlab.kernels import LADDERS, SGEMM
+from normlab.measure.provenance import provenance
+from normlab.measure.timing import METHOD, EventTimer
 
 Advance = Callable[[], None]
 DEVICE = "cuda"

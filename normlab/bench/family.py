@@ -22,10 +22,10 @@ from normlab.bench.contenders import OURS
 from normlab.bench.norm import attempted, copy_time, enter, until_interrupted
 from normlab.bench.peers import ByAutograd
 from normlab.bench.problem import DIRECTIONS, EPS, Data, Problem
-from normlab.bench.timing import Timer
 from normlab.host import family
 from normlab.host.arrays import FLOATS
 from normlab.host.checks import statistics_dtype
+from normlab.measure.timing import Timer
 from normlab.oracle.family import IndexSets, batch_sets, family_norm, family_norm_backward, group_sets, instance_sets
 from normlab.oracle.family_bounds import family_norm_backward_bound, family_norm_bound, stored
 

@@ -17,7 +17,7 @@ from typing import Any
 from normlab.bench.contenders import Contender
 from normlab.bench.norm import failure
 from normlab.bench.problem import Problem
-from normlab.bench.timing import REPETITIONS, Spread, host_time
+from normlab.measure.timing import REPETITIONS, Spread, host_time
 
 SHAPE = (8, 4096)
 DTYPE = "bfloat16"

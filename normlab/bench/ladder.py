@@ -13,10 +13,10 @@ from normlab.bench.check import Check
 from normlab.bench.contenders import Ours
 from normlab.bench.norm import attempted, copy_time, enter, failure, free_memory
 from normlab.bench.problem import EPS, Data, Problem
-from normlab.bench.timing import Timer
 from normlab.host.arrays import FLOATS, home_of
 from normlab.host.checks import statistics_dtype
 from normlab.kernels import LADDERS, BackwardProblem, Step
+from normlab.measure.timing import Timer
 
 
 class Launch(NamedTuple):
@@ -139,8 +139,3 @@ def launches(step: Step, problem: Problem, data: Data) -> list[Launch]:
     )
     step.run(launch, home, backward)
     return recorded
-
-
-def slowest(entry: dict[str, Any]) -> dict[str, Any] | None:
-    """The kernel of a step that takes the longest; None for a step that was not timed."""
-    return max(entry.get("kernels", []), key=lambda kernel: kernel["median_us"], default=None)

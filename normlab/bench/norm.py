@@ -11,7 +11,7 @@ from typing import Any
 from normlab.bench.check import Check
 from normlab.bench.contenders import OURS, RECOMPUTED, Contender
 from normlab.bench.problem import Data, Problem
-from normlab.bench.timing import Spread, Timer
+from normlab.measure.timing import Spread, Timer
 
 
 def compete(

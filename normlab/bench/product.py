@@ -12,10 +12,10 @@ from typing import Any
 from normlab import oracle
 from normlab.bench.ladder import Launch, Occupancy
 from normlab.bench.norm import failure, free_memory
-from normlab.bench.timing import CALLS, Timer
 from normlab.host import matmul
 from normlab.host.arrays import home_of
 from normlab.kernels import SGEMM, Product, ProductStep, roofline
+from normlab.measure.timing import CALLS, Timer
 from normlab.oracle.floats import Extended, float_format, gamma_k
 
 METHOD = (

@@ -16,8 +16,8 @@ from typing import Any
 
 from normlab import engine
 from normlab.bench import records
-from normlab.bench.timing import EventTimer
 from normlab.kernels import BEST, ForwardStep, Step
+from normlab.measure.timing import EventTimer
 
 
 def where() -> str:

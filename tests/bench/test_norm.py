@@ -8,7 +8,7 @@ from normlab.bench.commands import left_out
 from normlab.bench.contenders import Ours, load_peers, ours
 from normlab.bench.norm import ahead, best_peer, compete, enter, own, until_interrupted
 from normlab.bench.problem import DIRECTIONS, Problem, problems
-from normlab.bench.timing import Spread
+from normlab.measure.timing import Spread
 
 (TORCH,), _ = load_peers(["torch"])
 SMALL = Problem("rms", "forward", "float32", 4, 16)  # 256 bytes an array
@@ -97,7 +97,7 @@ def test_a_wrong_contender_is_marked_and_not_timed(liar, status, reason, stopwat
 
 
 def test_normlab_itself_is_not_spared(stopwatch, monkeypatch):
-    monkeypatch.setattr("normlab.bench.contenders.ops.rms_norm_forward", lambda x, *rest, **more: (x, x[:, 0]))
+    monkeypatch.setattr("normlab.bench.contenders.norms.rms_norm_forward", lambda x, *rest, **more: (x, x[:, 0]))
     (row,) = compete([SMALL], [Ours(), TORCH], stopwatch(1e-6), "cpu")
     assert row["contenders"]["normlab"]["status"] == "wrong"
     assert (own(row), ahead(row), best_peer(row)) == (None, None, "torch")

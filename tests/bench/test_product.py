@@ -60,8 +60,8 @@ def test_cublas_and_every_step_in_order_with_speed_and_fractions(stopwatch, monk
 
 
 def test_a_wrong_result_has_no_time_and_says_by_how_much(stopwatch, monkeypatch):
-    right = product.products.sgemm
-    monkeypatch.setattr(product.products, "sgemm", lambda a, b, step: right(a, b, step=step) + (step == "coalesced"))
+    right = product.matmul.sgemm
+    monkeypatch.setattr(product.matmul, "sgemm", lambda a, b, step: right(a, b, step=step) + (step == "coalesced"))
     record = climbed(stopwatch)
     (wrong,) = (entry for entry in record["steps"] if entry["step"] == "coalesced")
     assert wrong["status"] == "wrong"
@@ -70,14 +70,14 @@ def test_a_wrong_result_has_no_time_and_says_by_how_much(stopwatch, monkeypatch)
 
 
 def test_a_step_that_fails_is_named_and_the_others_go_on(stopwatch, monkeypatch):
-    right = product.products.sgemm
+    right = product.matmul.sgemm
 
     def sgemm(a, b, step):
         if step == "naive":
             raise RuntimeError("the driver could not\nand more")
         return right(a, b, step=step)
 
-    monkeypatch.setattr(product.products, "sgemm", sgemm)
+    monkeypatch.setattr(product.matmul, "sgemm", sgemm)
     first, second, *_ = climbed(stopwatch)["steps"]
     assert (first["status"], first["reason"]) == ("unable", "RuntimeError: the driver could not")
     assert second["status"] == "ok"
@@ -120,11 +120,11 @@ def test_the_peak_is_that_of_the_highest_clock(monkeypatch):
         multi_processor_count, major, minor = 132, 9, 0
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties)
-    monkeypatch.setattr(machine, "_asked", {"clocks.max.sm": "1980"}.get)
+    monkeypatch.setattr(machine, "ask_nvidia_smi", {"clocks.max.sm": "1980"}.get)
     assert machine.peak() == 132 * 128 * 2 * 1.98e9
     monkeypatch.setattr(Properties, "minor", 7)
     assert machine.peak() is None
-    monkeypatch.setattr(machine, "_asked", lambda what: "[N/A]")
+    monkeypatch.setattr(machine, "ask_nvidia_smi", lambda what: "[N/A]")
     assert machine.peak() is None
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from normlab.measure.numbers import scientific, size
 from normlab.studies.compare.measure import Error
-from normlab.studies.compare.numbers import scientific, size
 from normlab.studies.compare.passes import Backward
 from normlab.studies.compare.traffic import Layer
 

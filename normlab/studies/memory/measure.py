@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from normlab import engine
-from normlab.bench.machine import provenance
-from normlab.bench.timing import spread
+from normlab.measure.provenance import provenance
+from normlab.measure.timing import spread
 from normlab.studies.memory import prediction, text
 from normlab.studies.memory.model import Decoder, Shape
 from normlab.studies.memory.saved import counting

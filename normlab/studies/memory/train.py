@@ -5,13 +5,16 @@ a gradient is wrong. How far rounding alone takes two runs apart, torch.nn says 
 passages of every batch in another order, which changes no sum but the order it is added in.
 """
 
+import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from normlab.bench.machine import provenance
+from normlab.measure.provenance import provenance
+from normlab.studies.memory import measure, text
 from normlab.studies.memory.model import Decoder, Shape
 from normlab.studies.memory.text import Text
 from normlab.studies.memory.threads import threads
@@ -50,6 +53,21 @@ class Lesson(NamedTuple):
     def seconds(self) -> float:
         """About how long all runs in one dtype take on a CPU; 0 for a GPU, where they are short."""
         return len(self.runs) * self.steps * self.shape.seconds if self.device == "cpu" else 0.0
+
+
+def prepare(path: Path | None, norm: str, dtype: str, norm_weight: float, steps: int, **sizes: int) -> Lesson:
+    """Return a lesson on a file's text, or on normlab's own for None, on the GPU if there is one.
+
+    Raises:
+        OSError: no such file.
+        ValueError: a weight that is not finite, a text that is too short, or a model that does not fit.
+    """
+    if not math.isfinite(norm_weight):
+        raise ValueError(f"--norm-weight {norm_weight}: a finite number is needed")
+    device = measure.device()
+    shape = measure.shape(device, norm, dtype, **sizes)
+    measure.check_room(shape, device)
+    return Lesson(shape, text.read(path, shape.sequence), steps, norm_weight, device)
 
 
 def losses(lesson: Lesson, variant: str, turned: int = 0) -> list[float]:

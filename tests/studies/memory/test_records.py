@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from normlab.bench import record
-from normlab.studies.compare.numbers import scientific
+from normlab.measure.numbers import scientific
 from normlab.studies.memory import measure, prediction, tables, text
 from normlab.studies.memory.model import Shape
 from normlab.studies.memory.variants import TORCH
