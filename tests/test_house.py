@@ -80,11 +80,6 @@ def python(code: str) -> str:
 
 
 def test_import_normlab_is_light():
-    seconds = min(
-        float(python("import time; t = time.process_time(); import normlab; print(time.process_time() - t)"))
-        for _ in range(3)
-    )
-    assert seconds < 0.3
     heavy = python("import normlab, sys; print({'numba', 'torch', 'numpy'} & set(sys.modules))")
     assert heavy == "set()"
 

@@ -37,7 +37,7 @@ def insert(readme: Path, tables: str, name: str = REPORT) -> None:
         between(text, name)
     except ValueError as error:
         raise ValueError(f"{readme}: {error}") from None
-    readme.write_text(f"{text.partition(begin)[0]}{begin}\n{tables}\n{end}{text.partition(end)[2]}")
+    readme.write_text(f"{text.partition(begin)[0]}{begin}\n\n{tables}\n\n{end}{text.partition(end)[2]}")
 
 
 def markers(name: str) -> tuple[str, str]:

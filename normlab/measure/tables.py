@@ -1,5 +1,6 @@
 """Show tables in a terminal, in ASCII because not every pipe takes more, and as Markdown."""
 
+from collections.abc import Set
 from typing import NamedTuple
 
 from rich import box
@@ -43,8 +44,8 @@ def print_stripped(shown: RenderableType, console: Console) -> None:
     print(*(line.rstrip() for line in captured.get().splitlines()), sep="\n", file=console.file)
 
 
-def markdown(grid: Grid) -> str:
-    """Return a table as Markdown without its title: words to the left, numbers to the right."""
-    rules = ["---" if name in WORDS else "--:" for name in grid.head]
+def markdown(grid: Grid, words: Set[str] = WORDS) -> str:
+    """Return a table as Markdown without its title: the columns named in `words` to the left, numbers to the right."""
+    rules = ["---" if name in words else "--:" for name in grid.head]
     lines = [grid.head, rules, *grid.rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)

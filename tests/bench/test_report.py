@@ -181,7 +181,7 @@ def test_tables_go_between_the_markers_and_nothing_else_changes(tmp_path):
     file.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     for tables_text in ("| a |", "| b |\n| c |"):
         readme.insert(file, tables_text)
-        assert file.read_text() == f"before\n{BEGIN}\n{tables_text}\n{END}\nafter\n"
+        assert file.read_text() == f"before\n{BEGIN}\n\n{tables_text}\n\n{END}\nafter\n"
         assert readme.between(file.read_text()) == tables_text
 
 
