@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 import normlab
 from normlab import engine
-from normlab.bench import record
 from normlab.cli import app
+from normlab.measure.files import record
 from normlab.measure.numbers import scientific
 from normlab.studies import compare
 from normlab.studies.compare import passes, plan

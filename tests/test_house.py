@@ -27,12 +27,8 @@ FLOORS = {
     "course": 5,
     "cli": 6,
 }
-# Rooms of one floor that import each other.
-SIDEWAYS = {
-    ("learn", "bench"),  # a tutorial's timer is the benchmark's
-    ("studies", "bench"),  # a record begins with the machine, whatever was measured
-    ("bench", "studies"),  # README's table of paths has the numbers as compare prints them
-}
+# Rooms of one floor that import each other: none today, six at most.
+SIDEWAYS: set[tuple[str, str]] = set()
 
 
 @functools.cache

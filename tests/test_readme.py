@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from normlab import oracle
-from normlab.bench import record
 
 mpl.use("Agg")
 ROOT = Path(__file__).parent.parent
@@ -60,8 +59,3 @@ def test_a_wrong_table_is_named_and_so_is_one_that_nothing_makes():
     wrong = README.replace("| copy float16 | 128 | 256 |", "| copy float16 | 128 | 255 |")
     assert TABLES.stale(wrong) == ["counters"]
     assert TABLES.unmade(f"{README}\n| a | 1 |\n") == ["| a | 1 |"]
-
-
-def test_an_unknown_record_is_named():
-    with pytest.raises(FileNotFoundError, match=r"no record 'x'; there are apex_recompute_h200, .*sanitizers_h200"):
-        record("x")

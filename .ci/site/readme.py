@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from normlab.bench import readme, record, records
+from normlab.bench import readme, records
 from normlab.kernels import LADDERS, SGEMM
+from normlab.measure.files import record
 from normlab.measure.numbers import megabytes, scientific, size
 from normlab.measure.tables import NORMS, Grid, markdown
 

@@ -1,11 +1,11 @@
-"""Read records of `normlab bench`: files, or those that lie in `records/`."""
+"""Read records of `normlab bench`: files, or those that come with normlab."""
 
 import json
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from normlab.bench.report import markdown
+from normlab.measure import files
 
 KINDS = ("norm", "ladder", "family", "sgemm", "host")
 
@@ -17,17 +17,15 @@ def load(names: list[str]) -> list[dict[str, Any]]:
         OSError: no such file.
         ValueError: not a record of `normlab bench`, or one that lacks something; the text names the file.
     """
-    folder = files("normlab.bench") / "records"
+    known = files.known()
     if not names:
-        every = sorted(file.name for file in folder.iterdir() if file.name.endswith(".json"))
-        found = [json.loads((folder / name).read_text()) for name in every]
-        whole = [_whole(name, one) for name, one in zip(every, found, strict=True) if one.get("what") in KINDS]
-        return sorted(whole, key=lambda one: KINDS.index(one["what"]))
+        every = {name: files.record(name) for name in known}
+        found = [_whole(name, one) for name, one in every.items() if one.get("what") in KINDS]
+        return sorted(found, key=lambda one: KINDS.index(one["what"]))
     records = []
     for name in names:
-        stored = folder / f"{name}.json"
         try:
-            record = json.loads(stored.read_text() if stored.is_file() else Path(name).read_text())
+            record = files.record(name) if name in known else json.loads(Path(name).read_text())
         except json.JSONDecodeError as error:
             raise ValueError(f"{name}: not JSON: {error}") from None
         if not isinstance(record, dict) or record.get("what") not in KINDS:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from normlab import engine
-from normlab.bench import records
 from normlab.kernels import BEST, ForwardStep, Step
+from normlab.measure.files import record
 from normlab.measure.timing import EventTimer
 
 
@@ -130,7 +130,8 @@ def recorded(norm: str, direction: str, n2: int, dtype: str, contender: str = "n
 
     Raises KeyError or StopIteration for what has not been measured.
     """
-    (record,) = records.load([f"norm_{dtype}_h200"])
     wanted = (norm, direction, n2)
-    row = next(row for row in record["rows"] if (row["norm"], row["direction"], row["n2"]) == wanted)
+    row = next(
+        row for row in record(f"norm_{dtype}_h200")["rows"] if (row["norm"], row["direction"], row["n2"]) == wanted
+    )
     return row["contenders"][contender]["of_copy"]

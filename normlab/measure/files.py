@@ -1,8 +1,11 @@
-"""Write records as JSON files."""
+"""Write records as JSON files, and read those that come with normlab."""
 
 import json
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+RECORDS = files("normlab") / "bench" / "records"
 
 
 def write(record: dict[str, Any], path: Path) -> None:
@@ -25,3 +28,19 @@ def check_writable(*paths: Path | None) -> None:
             path.open("a").close()
             if not there:
                 path.resolve().unlink()  # a link to nothing stays: only the file that it has just made goes
+
+
+def known() -> list[str]:
+    """Return the names of all records that come with normlab, in alphabetical order."""
+    return sorted(file.name.removesuffix(".json") for file in RECORDS.iterdir() if file.name.endswith(".json"))
+
+
+def record(name: str) -> dict[str, Any]:
+    """Return the record normlab/bench/records/NAME.json.
+
+    Raises:
+        FileNotFoundError: there is no record of that name; the text lists those there are.
+    """
+    if name not in known():
+        raise FileNotFoundError(f"no record {name!r}; there are {', '.join(known())}")
+    return json.loads((RECORDS / f"{name}.json").read_text())
