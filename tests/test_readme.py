@@ -58,4 +58,7 @@ def test_every_table_of_the_readme_is_what_the_records_and_the_ladders_make():
 def test_a_wrong_table_is_named_and_so_is_one_that_nothing_makes():
     wrong = README.replace("| copy float16 | 128 | 256 |", "| copy float16 | 128 | 255 |")
     assert TABLES.stale(wrong) == ["counters"]
+    assert TABLES.made(wrong) == README
     assert TABLES.unmade(f"{README}\n| a | 1 |\n") == ["| a | 1 |"]
+    with pytest.raises(ValueError, match="one line <!-- counters: begin --> and below it one line"):
+        TABLES.stale(README.replace("<!-- counters: end -->", ""))

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from normlab.bench import readme, records
+from normlab.bench import records, report
 from normlab.kernels import LADDERS, SGEMM
 from normlab.measure.files import record
 from normlab.measure.numbers import megabytes, scientific, size
 from normlab.measure.tables import NORMS, Grid, markdown
 
 README = Path(__file__).parents[2] / "README.md"
+PLOT = "normlab/bench/records/norm.svg"
 GLOBAL = "l1tex__t_{}_pipe_lsu_mem_global_op_{}.sum"
 SHARED = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{}.sum"
 COUNTERS = {
@@ -149,6 +150,11 @@ def losses() -> str:
     return _table(head, [[said, *cells] for said, cells in found.items()])
 
 
+def benchmarks() -> str:
+    """Return the plot of `normlab bench report --plot`, and the tables of `normlab bench report`."""
+    return f"![Fraction of the copy bandwidth over n2]({PLOT})\n\n{report.markdown(records.load([]))}"
+
+
 def _table(head: list[str], rows: list[list[str]], words: set[str] | None = None) -> str:
     return markdown(Grid("", head, rows), words or {head[0]})
 
@@ -162,22 +168,39 @@ PARTS: dict[str, Callable[[], str]] = {
     "steps of norms": lambda: steps("forward", "backward"),
     "counters": counters,
     "steps of the product": lambda: steps("sgemm"),
-    readme.REPORT: lambda: readme.benchmarks(records.load([])),
+    "benchmarks": benchmarks,
 }
 
 
 def stale(text: str) -> list[str]:
     """Return the names of the parts of a README that are not what is made of the records and ladders."""
-    return [name for name, make in PARTS.items() if readme.between(text, name) != make()]
+    return [name for name, make in PARTS.items() if _split(text, name)[1] != f"\n\n{make()}\n\n"]
 
 
 def unmade(text: str) -> list[str]:
     """Return the lines of tables that stand outside all parts, where nothing would make them."""
     for name in PARTS:
-        text = text.replace(readme.between(text, name), "")
+        before, _, after = _split(text, name)
+        text = before + after
     return [line for line in text.splitlines() if line.startswith("|")]
 
 
+def made(text: str) -> str:
+    """Return a README with all its parts made anew."""
+    for name, make in PARTS.items():
+        before, _, after = _split(text, name)
+        text = f"{before}\n\n{make()}\n\n{after}"
+    return text
+
+
+def _split(text: str, name: str) -> tuple[str, str, str]:
+    """Return the text up to a part, the part, and the text after it; the markers stay outside."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise ValueError(f"one line {begin} and below it one line {end} are needed")
+    first, last = text.index(begin) + len(begin), text.index(end)
+    return text[:first], text[first:last], text[last:]
+
+
 if __name__ == "__main__":
-    for part, maker in PARTS.items():
-        readme.insert(README, maker(), part)
+    README.write_text(made(README.read_text()))

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from normlab import engine
-from normlab.bench import commands, host, machine, norm, readme
+from normlab.bench import commands, host, machine, norm
 from normlab.cli import app
 from normlab.learn.xray import steps_of
 from normlab.measure.timing import Spread
@@ -209,15 +209,3 @@ def test_host_prints_and_writes_eager_graph_and_first_calls(on_the_cpu, tmp_path
     assert set(written) == MACHINE | {"absent", "rows", "first_calls"}
     assert set(written["first_calls"]) == {"normlab", "torch"}
     assert [row["norm"] for row in written["rows"]] == ["layer", "rms"]
-
-
-def test_report_fills_the_readme(norm_record, tmp_path):
-    record, file = tmp_path / "norm.json", tmp_path / "README.md"
-    record.write_text(json.dumps(norm_record))
-    file.write_text("a\n{}\n{}\nb\n".format(*readme.markers(readme.REPORT)))
-    done = run("report", record, "--readme", file, "--plot", tmp_path / "norm.png")
-    assert (done.exit_code, done.stdout) == (0, "")
-    assert "**0.98** / 0.95 compile" in file.read_text()
-    assert (tmp_path / "norm.png").exists()
-    file.write_text("no markers")
-    assert "README.md: one line" in refused("report", record, "--readme", file)

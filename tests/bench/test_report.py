@@ -1,19 +1,16 @@
 """Tables, Markdown, README and plot, all from records that no machine ever made."""
 
 import re
-from pathlib import Path
 
 import pytest
 from bench.conftest import family_row
 from rich.console import Console
 from typer.testing import CliRunner
 
-from normlab.bench import plots, readme, records, tables
+from normlab.bench import plots, records, tables
 from normlab.bench.report import markdown, norm_grid
 from normlab.cli import app
 from normlab.measure import files, pictures
-
-BEGIN, END = readme.markers(readme.REPORT)
 
 
 def printed(record, tmp_path, **options):
@@ -161,47 +158,13 @@ def test_the_report_knows_records_of_every_kind_as_files(
 ):
     every = [norm_record, ladder_record, family_record, *product_records, host_record]
     assert [record["what"] for record in every if record is not product_records[1]] == list(records.KINDS)
-    paths = [str(tmp_path / f"{position}.json") for position in range(len(every))]
+    paths = [tmp_path / f"{position}.json" for position in range(len(every))]
     for record, path in zip(every, paths, strict=True):
-        files.write(record, Path(path))
-    file = tmp_path / "README.md"
-    file.write_text(f"{BEGIN}\n{END}\n")
-    done = CliRunner().invoke(app, ["bench", "report", *paths, "--readme", str(file)])
+        files.write(record, path)
+    done = CliRunner().invoke(app, ["bench", "report", *map(str, paths), "--plot", str(tmp_path / "norm.png")])
     assert done.exit_code == 0, done.stderr
-    assert readme.between(file.read_text()) == readme.benchmarks(every)
-    for words in ("SGEMM on NVIDIA H200", "The family's backward", "A call on 8 x 4096"):
-        assert words in file.read_text()
-
-
-# ---- the README -----------------------------------------------------------------------------------------------------
-
-
-def test_tables_go_between_the_markers_and_nothing_else_changes(tmp_path):
-    file = tmp_path / "README.md"
-    file.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    for tables_text in ("| a |", "| b |\n| c |"):
-        readme.insert(file, tables_text)
-        assert file.read_text() == f"before\n{BEGIN}\n\n{tables_text}\n\n{END}\nafter\n"
-        assert readme.between(file.read_text()) == tables_text
-
-
-@pytest.mark.parametrize("text", ["", BEGIN, f"{END}{BEGIN}", f"{BEGIN * 2}{END}"])
-def test_a_readme_without_markers_is_left_alone(text, tmp_path):
-    file = tmp_path / "README.md"
-    file.write_text(text)
-    with pytest.raises(ValueError, match=r"README\.md: one line .*begin.* and below it one line .*end.* are needed"):
-        readme.insert(file, "x")
-    assert file.read_text() == text
-
-
-def test_the_plot_leads_the_tables_where_there_is_one(norm_record, monkeypatch, tmp_path):
-    (tmp_path / "records").mkdir()
-    monkeypatch.setattr("normlab.bench.readme.files", lambda package: tmp_path)
-    assert readme.benchmarks([norm_record]) == markdown([norm_record])
-    (tmp_path / "records" / readme.PLOT).touch()
-    assert readme.benchmarks([norm_record]) == (
-        f"![Fraction of the copy bandwidth over n2](normlab/bench/records/{readme.PLOT})\n\n{markdown([norm_record])}"
-    )
+    assert done.stdout.strip() == markdown(every)
+    assert (tmp_path / "norm.png").stat().st_size > 5000
 
 
 # ---- the plot -------------------------------------------------------------------------------------------------------
