@@ -1,6 +1,6 @@
-"""The answer of `normlab compare` for a reader: one table, what its columns mean, a sentence a layer; or JSON.
+"""Show the answer of `normlab compare`: one table, what its columns mean, a sentence per layer; or JSON.
 
-Called by `normlab.cli`; takes a `compare.Report`. The text is ASCII but for names, because not every pipe takes more.
+Called by `normlab.cli`; takes a `compare.Report`. The text is ASCII except for names, for pipes that take no more.
 """
 
 import json
