@@ -127,9 +127,9 @@ def test_what_is_not_run_twice_would_give_the_same_again():
 
 
 def test_a_backward_that_does_not_use_what_was_kept_exceeds_its_bound(monkeypatch):
-    real = passes.ops.layer_norm_backward
+    real = passes.norms.layer_norm_backward
     monkeypatch.setattr(
-        passes.ops, "layer_norm_backward", lambda *args, **rest: real(*args[:8], bool(args[8]), None, **rest)
+        passes.norms, "layer_norm_backward", lambda *args, **rest: real(*args[:8], bool(args[8]), None, **rest)
     )
     verdict = compared(bundled()[2], rows=3).verdict
     assert verdict.kind == "bound_exceeded"
