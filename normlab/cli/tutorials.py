@@ -52,20 +52,16 @@ def _need(*modules: str) -> None:
 
 def _executed(found: list, write: bool) -> int:
     """Execute tutorials, say how long each took, and return the exit code."""
-    from normlab.engine import gpu_available
-    from normlab.learn.tutorials import LONGEST, TutorialError, build, differences, execute
+    from normlab.learn.tutorials import TutorialError, checked
 
     wrong = 0
     for tutorial in found:
         try:
-            seconds = build(tutorial) if write else execute(tutorial)[1]
+            seconds, problems = checked(tutorial, write)
         except TutorialError as error:
             typer.echo(f"{error}", err=True)
             wrong += 1
             continue
-        problems = differences(tutorial)
-        if seconds > LONGEST and not gpu_available():
-            problems.append(f"took {seconds:.0f} s, more than {LONGEST:.0f}")
         wrong += bool(problems)
         typer.echo(f"{tutorial.source.name}: {seconds:.1f} s{''.join(f'; {problem}' for problem in problems)}")
     return 1 if wrong else 0

@@ -6,7 +6,6 @@ Used by the notebooks in tutorials/ (their first lines call `begin`); knows no k
 import inspect
 import os
 import re
-import subprocess
 import sys
 import textwrap
 import time
@@ -17,6 +16,7 @@ from typing import Any
 from normlab import engine
 from normlab.kernels import BEST, ForwardStep, Step
 from normlab.measure.files import record
+from normlab.measure.provenance import ask_nvidia_smi
 from normlab.measure.timing import EventTimer
 
 
@@ -32,12 +32,8 @@ def where() -> str:
 
 
 def gpu_name() -> str:
-    """The first GPU's name; "unknown" where nvidia-smi does not tell."""
-    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    except (OSError, subprocess.CalledProcessError, IndexError):
-        return "unknown"
+    """Return the first GPU's name; "unknown" where nvidia-smi does not tell."""
+    return ask_nvidia_smi("name") or "unknown"
 
 
 def begin() -> None:
