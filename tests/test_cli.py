@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 import normlab
 from normlab import engine
-from normlab.bench import record
 from normlab.cli import app
+from normlab.measure.files import record
+from normlab.measure.numbers import scientific
 from normlab.studies import compare
 from normlab.studies.compare import passes, plan
-from normlab.studies.compare.numbers import scientific, size
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -57,85 +57,23 @@ def small(tmp_path):
 # ---- the whole command -----------------------------------------------------------------------------------------------
 
 
-def test_compare_without_arguments_shows_on_all_rows_in_time_what_was_measured_with_apex_and_what_the_readme_shows():
-    began = processor_seconds()
-    done = command("compare", "--engine", "simulator", "--json")
-    assert processor_seconds() - began < 60  # of two cores; about 30, measured
+def test_compare_without_arguments_prints_what_the_readme_shows_and_the_record_has():
+    done = command("compare", "--engine", "simulator")
     assert (done.returncode, done.stderr) == (0, "")
-    answer = json.loads(done.stdout)
-    layers = {layer["name"]: layer for layer in answer["layers"]}
-    if plan.processors() > 1:
-        assert all(layer["rows"] == layer["rows_total"] == 270 for layer in layers.values())
-        assert_readme_shows(layers)
-        assert_recorded(layers)
-        assert layers["block5_output"]["recomputed"]["grad_input"]["relative"] == pytest.approx(2.5e-2, rel=0.1)
-    assert answer["within_bounds"]
-    assert {name: layer["verdict"]["kind"] for name, layer in layers.items()} == {
-        "embeddings": "as_good",
-        "block0_output": "as_good",
-        "block5_output": "worse",
-    }
-    for name, layer in layers.items():
-        assert layer["saved_input"]["grad_input"]["relative"] < 3e-7  # apex: 7e-8
-        assert (layer["recomputed"]["grad_input"]["relative"] < 3e-7) == (name != "block5_output")
-        assert layer["exact"]["grad_input"]["relative"] < 3e-7
-
-
-def processor_seconds():
-    """What the processes started from here have used, on all cores: no wall clock, because others may run beside."""
-    used = os.times()
-    return used.children_user + used.children_system
-
-
-def assert_readme_shows(layers):
-    """README.md's table and verdicts, number by number, are those of this run's JSON."""
-    (block,) = re.findall(r"```text\n(LayerNorm in float32, on normlab's simulator.*?)```", README, re.DOTALL)
-    printed = {}
-    for line in block.split("\n\nerror ")[0].splitlines():
-        if line in layers:
-            printed[line] = rows = {}
-        elif line.startswith("  ") and printed:
-            name, *cells = re.split(r" {2,}", line.strip())
-            rows[name] = cells
-    assert printed.keys() == layers.keys()
-    for name, layer in layers.items():
-        paths = [layer[path] for path in PATHS]
-        expected = {
-            "output": [*numbers(layer["output"]), "same", "same"],
-            **{grad: [cell for path in paths for cell in numbers(path[grad])] for grad in passes.GRADIENTS},
-            "kept by the norm": [size(path["bytes_kept"]) for path in paths],
-            "kept, with output": [size(path["bytes_kept_with_output"]) for path in paths],
-            "smallest |gamma|": [scientific(layer["smallest_gamma"])],
-            "channels at risk": [f"{layer['channels_at_risk']}/{layer['columns']}"],
-            "kept columns": [f"{layer['kept_columns']}/{layer['columns']}"],
-        }
-        assert printed[name].keys() == expected.keys()
-        for row, cells in expected.items():
-            shown = printed[name][row]
-            assert len(shown) == len(cells)
-            assert all(map(same, shown, cells)), (name, row, shown, cells)
-    for name, layer in layers.items():
-        claim = words(layer["verdict"]["sentence"])
-        shown = words(block.partition(f"{name}: ")[2])[: len(claim)]
-        assert all(map(same, shown, claim)), (shown, claim)
+    (shown,) = re.findall(r"```text\n(LayerNorm in float32, on normlab's simulator.*?)```", README, re.DOTALL)
+    if plan.processors() == 1:
+        return  # fewer rows fit into 20 s
+    first, printed = done.stdout.split("\n", 1)  # the first line says how long it took
+    assert words(first)[:-2] == words(shown.split("\n", 1)[0])[:-2]
+    pairs = zip(words(shown.split("\n", 1)[1]), words(printed), strict=True)
+    assert [pair for pair in pairs if not same(*pair)] == []
+    for layer in record("compare_float32")["layers"]:
+        errors = re.search(rf"^{layer['name']}$.*?grad_input (.*?)$", printed, re.DOTALL | re.MULTILINE)[1].split()[::2]
+        assert all(map(same, errors, (scientific(layer[path]["grad_input"]["relative"]) for path in PATHS)))
 
 
 def words(text):
     return re.findall(r"[^\s:;,()]+", text)
-
-
-def assert_recorded(layers):
-    """The record that README.md's table of the three dtypes is made from has this run's numbers."""
-    for old in record("compare_float32")["layers"]:
-        new = layers[old["name"]]
-        for path in PATHS:
-            assert old[path]["bytes_kept_with_output"] == new[path]["bytes_kept_with_output"]
-            relative = new[path]["grad_input"]["relative"]
-            assert old[path]["grad_input"]["relative"] == pytest.approx(relative, rel=0.1)
-
-
-def numbers(error):
-    return [scientific(error["relative"]), f"{error['bound_ratio']:.3f}"]
 
 
 def same(shown, cell):

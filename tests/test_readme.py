@@ -1,20 +1,20 @@
-"""The README's programs run, and say what it says they say."""
+"""The README's programs run, and its tables are those that are made of the records."""
 
 import re
 import runpy
-from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib as mpl
 import numpy as np
 import pytest
 
 from normlab import oracle
-from normlab.bench import readme, record, records
-from normlab.kernels import LADDERS, SGEMM
 
 mpl.use("Agg")
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+TABLES = SimpleNamespace(**runpy.run_path(str(ROOT / ".ci/site/readme.py")))
 NAMES = ["use it", "drop-in", "a kernel of your own", "trace and sanitize", "family"]
 PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
@@ -50,48 +50,15 @@ def test_the_readme_s_programs_run(program, tmp_path, monkeypatch):
         np.testing.assert_allclose(names["variance"], names["x"].var(axis=1, dtype=np.float64), rtol=1e-3)
 
 
-def test_the_readme_shows_the_records():
-    assert readme.counters() in README
-    assert readme.paths() in README
-    assert readme.modules() in README
-    words = " ".join(README.split())
-    assert readme.sanitizers() in words
-    assert f"; {len(record('counters_h200')['launches'])} launches, `normlab/bench/records/counters_h200.json`" in words
+def test_every_table_of_the_readme_is_what_the_records_and_the_ladders_make():
+    assert TABLES.stale(README) == []
+    assert TABLES.unmade(README) == []
 
 
-def test_the_readme_s_benchmarks_are_what_the_report_makes_of_the_records():
-    assert readme.between(README) == readme.benchmarks(records.load([]))
-
-
-def test_the_readme_lists_every_step_of_the_ladders():
-    for ladder, steps in {**LADDERS, "sgemm": SGEMM}.items():
-        rows = [f"| `{ladder}/{step.name}` | {step.summary} |" for step in steps]
-        assert "\n".join(rows) in README
-
-
-def test_hardware_and_trace_agree_in_the_record():
-    launches = record("counters_h200")["launches"]
-    assert len(launches) >= 100
-    assert [launch["name"] for launch in launches if not launch["agrees"]] == []
-
-
-def test_modules_hold_their_bars_in_the_record():
-    """Host time over torch.nn's at most 1.6, "exact" 1.8; and "exact" at most 5 % slower than True on the GPU."""
-    rows = {(row["norm"], row["dtype"], row["module"]): row for row in record("modules_h100")["rows"]}
-    kinds = {key[:2] for key in rows}
-    assert len(kinds) == 4
-    for kind, where in product(kinds, ("device", "host", "host, alone")):
-        us = {key[2]: row[where]["median_us"] for key, row in rows.items() if key[:2] == kind and where in row}
-        for name, bar in {"False": 1.6, "True": 1.6, "exact": 1.8}.items():
-            assert us[name] <= (1.05 * us["True"] if where == "device" else bar * us["torch.nn"])
-
-
-def test_sanitize_found_every_planted_bug_in_the_record():
-    bugs = record("sanitizers_h200")["bugs"]
-    assert len(bugs) >= 25
-    assert [name for name, bug in bugs.items() if not bug["normlab"]["right"]] == []
-
-
-def test_an_unknown_record_is_named():
-    with pytest.raises(FileNotFoundError, match=r"no record 'x'; there are apex_recompute_h200, .*sanitizers_h200"):
-        record("x")
+def test_a_wrong_table_is_named_and_so_is_one_that_nothing_makes():
+    wrong = README.replace("| copy float16 | 128 | 256 |", "| copy float16 | 128 | 255 |")
+    assert TABLES.stale(wrong) == ["counters"]
+    assert TABLES.made(wrong) == README
+    assert TABLES.unmade(f"{README}\n| a | 1 |\n") == ["| a | 1 |"]
+    with pytest.raises(ValueError, match="one line <!-- counters: begin --> and below it one line"):
+        TABLES.stale(README.replace("<!-- counters: end -->", ""))

@@ -286,7 +286,7 @@ print("counted minus predicted:", off, "bytes")
 
 # %%
 if measure.device() == "cuda":
-    from normlab.bench.timing import EventTimer
+    from normlab.measure.timing import EventTimer
 
     timer, x = EventTimer(), torch.randn(32768, 4096, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     dy = torch.randn_like(x)

@@ -1,9 +1,9 @@
-"""Is a contender right? Asked before it is timed, on the very problem that it is timed on.
+"""Hold a contender's results against the oracle before it is timed, on the very problem that it is timed on.
 
 Whole rows of the output or of grad_input, spread over all n1, are held against the oracle and its bound. Parameter
 gradients are sums over all rows, too many for NumPy: `Columns` adds them up in float64 on the device. normlab's own
-kernels have to stay within the bound of their arithmetic. Nobody tells in which order a peer adds, and how often it
-rounds on the way: it gets the bound of the longest chain of additions there can be, and PEER_ROUNDINGS.
+kernels have to stay within the bound of their arithmetic. A peer's order of additions and its roundings on the way are
+unknown: it gets the bound of the longest chain of additions there can be, and PEER_ROUNDINGS.
 """
 
 from functools import cached_property
@@ -27,7 +27,7 @@ COLUMN_SUMS = ("grad_weight", "grad_bias")
 
 
 class Check:
-    """The truth about one problem; computed once, asked about every contender. Looks at so many rows at most."""
+    """The truth about one problem: computed once, on at most `at_most` rows, and held against every contender."""
 
     def __init__(self, problem: Problem, data: Data, at_most: int = ROWS):
         self.problem, self.data = problem, data
@@ -36,7 +36,7 @@ class Check:
         self.rows = np.unique(np.linspace(0, problem.n1 - 1, count).round().astype(int))
 
     def worst(self, contender: Contender, results: tuple) -> dict[str, float]:
-        """The largest error over bound of each result; above 1 (or infinite, for a NaN) the contender is wrong."""
+        """Return the largest error over bound of each result; above 1 (infinite for a NaN) the contender is wrong."""
         problem, own = self.problem, isinstance(contender, Ours)
         arithmetic = contender.arithmetic(problem) if isinstance(contender, Ours) else unknown_arithmetic(problem)
         recompute = contender.memory_efficient
@@ -58,7 +58,7 @@ class Check:
 
     @cached_property
     def _sample(self) -> tuple[Any, ...]:
-        """(grad_output, x, n2, weight, bias or nothing): the chosen rows, as the oracle takes them."""
+        """Return the chosen rows as the oracle takes them: (grad_output, x, n2, weight, and for LayerNorm bias)."""
         data = self.data
         arrays = (data.grad_output[self.rows], data.x[self.rows], *data.parameters)
         dy, x, *parameters = map(to_numpy, arrays)
@@ -66,7 +66,7 @@ class Check:
 
     @cached_property
     def truth(self) -> Any:
-        """The oracle's results on the chosen rows."""
+        """Return the oracle's results on the chosen rows."""
         layer = self.problem.norm == "layer"
         forward: Any = oracle.layer_norm if layer else oracle.rms_norm
         backward: Any = oracle.layer_norm_backward if layer else oracle.rms_norm_backward
@@ -75,8 +75,8 @@ class Check:
         return backward(*self._sample, EPS)
 
     def _row_bounds(self, arithmetic: oracle.Arithmetic, memory_efficient: bool) -> Any:
-        """Computed once for all peers, which have one in common."""
-        # Not functools.cache of a method, which would keep itself and the arrays alive until somebody collects garbage.
+        """Return the bounds of the chosen rows, computed once for all peers, whose arithmetic is the same."""
+        # functools.cache of a method would keep the arrays alive until Python next collects garbage.
         key = arithmetic, memory_efficient
         if key not in self._bounds:
             self._bounds[key] = self._compute_row_bounds(*key)
@@ -100,17 +100,17 @@ class Check:
 
     @cached_property
     def columns(self) -> "Columns":
-        """The sums over all rows."""
+        """Return the sums over all rows."""
         return Columns(self.problem, self.data)
 
 
 class Columns:
     """grad_weight and grad_bias in float64 over all rows, and how far off a kernel may be.
 
-    Each term dy x̂ is off by what its row's sums are off, at most γ (|x̂| + 1) |dy| for the standard normal data of a
-    `Problem` (its mean's and its invvar's share, each with a chain along the row), and goes through the additions of
-    its column: γ_k Σ |dy| (|x̂| + 1) for k roundings, twice. Recomputing adds what the rounded output costs:
-    `oracle.recompute_error` for every term. At the end there is one rounding to storage.
+    Each term dy x̂ inherits the errors of its row's mean and invvar, which come from a chain of additions along the row;
+    then it goes through the additions of its column. For the standard normal data of a `Problem` the error is at most
+    2 γ_k Σ |dy| (|x̂| + 1), with k the roundings of both chains, and 2 for mean and invvar. Recomputing adds what the
+    rounded output costs: `oracle.recompute_error` for every term. At the end there is one rounding to storage.
     """
 
     def __init__(self, problem: Problem, data: Data):
@@ -136,7 +136,7 @@ class Columns:
         self.sums = {name: to_numpy(value) for name, value in sums.items()}
 
     def grad_weight(self, arithmetic: oracle.Arithmetic, memory_efficient: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Value and bound."""
+        """Return value and bound."""
         roundoff = oracle.unit_roundoff(arithmetic.output)
         bound = 2 * self._gamma(arithmetic.row_sum + arithmetic.column_sum, arithmetic) * self.sums["weight_size"]
         if memory_efficient:
@@ -144,7 +144,7 @@ class Columns:
         return self._stored(self.sums["weight"], bound, arithmetic)
 
     def grad_bias(self, arithmetic: oracle.Arithmetic, memory_efficient: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Value and bound; the saved array takes no part."""
+        """Return value and bound, which do not depend on the saved array."""
         bound = self._gamma(arithmetic.column_sum, arithmetic) * self.sums["bias_size"]
         return self._stored(self.sums["bias"], bound, arithmetic)
 
@@ -158,5 +158,5 @@ class Columns:
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
-    """A tensor's values, widened to float64 without a loss (NumPy has no bfloat16)."""
+    """Return a tensor's values, widened to float64 without a loss (NumPy has no bfloat16)."""
     return tensor.detach().double().cpu().numpy()

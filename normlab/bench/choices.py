@@ -1,4 +1,4 @@
-"""What the options of `normlab bench` may be, and the errors that name what was given and what there is.
+"""Check the options of `normlab bench`; errors name what was given and what can be given.
 
 Lists come as typer hands them over: an option given several times, each time with names or numbers between commas.
 """
@@ -15,7 +15,7 @@ DEFAULT_PEERS = tuple(name for name in PEERS if name not in ON_REQUEST)
 
 
 def one(option: str, given: str, known: tuple[str, ...]) -> str:
-    """The name that was given.
+    """Return the name that was given.
 
     Raises:
         ValueError: not one of those known.
@@ -30,12 +30,12 @@ def one(option: str, given: str, known: tuple[str, ...]) -> str:
 
 
 def one_or_both(option: str, given: str, known: tuple[str, ...]) -> list[str]:
-    """The one name that was given, or all for "both"; ValueError as `one`."""
+    """Return the one name that was given, or all for "both"; ValueError as `one`."""
     return list(known) if given == "both" else [one(option, given, (*known, "both"))]
 
 
 def some(option: str, given: list[str] | None, known: tuple[str, ...], default: tuple[str, ...]) -> list[str]:
-    """The names that were given, each once; ValueError as `one`.
+    """Return the names that were given, each once; ValueError as `one`.
 
     >>> some("--dtype", ["float16,float32", "float16"], DTYPES, DEFAULT_DTYPES)
     ['float16', 'float32']
@@ -45,7 +45,7 @@ def some(option: str, given: list[str] | None, known: tuple[str, ...], default: 
 
 
 def peers(given: list[str] | None) -> list[str]:
-    """As `some`; "none" for no peers at all, None for those that leave what a backward needs, as normlab does.
+    """Return the peers that were given, as `some`; "none" is no peer, None all whose forward saves for a backward.
 
     >>> peers(None), peers(["compile,compile-inference"])
     (['torch', 'compile', 'liger', 'quack', 'apex', 'triton'], ['compile', 'compile-inference'])
@@ -54,7 +54,7 @@ def peers(given: list[str] | None) -> list[str]:
 
 
 def counts(option: str, given: list[str] | None) -> list[int]:
-    """Positive numbers.
+    """Return positive numbers.
 
     >>> counts("--n2", ["64,128", "2^18"])
     [64, 128, 262144]
@@ -63,7 +63,7 @@ def counts(option: str, given: list[str] | None) -> list[int]:
 
 
 def count(option: str, text: str) -> int:
-    """One positive number, also as a power.
+    """Return one positive number, which may be written as a power.
 
     Raises:
         ValueError: anything else.
@@ -76,7 +76,7 @@ def count(option: str, text: str) -> int:
 
 
 def sizes(option: str, text: str) -> tuple[int, int, int]:
-    """M, N and K of a product: three numbers, or one for all.
+    """Return M, N and K of a product, given as three numbers or as one for all.
 
     Raises:
         ValueError: anything else.

@@ -1,4 +1,4 @@
-"""What `normlab bench norm`, `family`, `ladder` and `host` do where there is a GPU: from checked arguments to a record.
+"""Make the records of `normlab bench norm`, `family`, `ladder` and `host` on a GPU, from checked arguments.
 
 A record says what it is ("norm", "family", "ladder", "sgemm" or "host"), where, when and how it was made
 (`normlab.bench.machine`), and has all the numbers, times in microseconds. `normlab.bench.records` writes it, `tables`
@@ -14,37 +14,38 @@ from normlab.bench.contenders import OURS, load_peers, ours
 from normlab.bench.family import FamilyProblem
 from normlab.bench.family import compete as family_rows
 from normlab.bench.ladder import climb
-from normlab.bench.machine import NotFitError, peak, provenance
+from normlab.bench.machine import NotFitError, peak
 from normlab.bench.norm import compete, failure
 from normlab.bench.occupancy import of_launch
 from normlab.bench.problem import Problem, problems
-from normlab.bench.timing import METHOD, EventTimer
 from normlab.kernels import LADDERS, SGEMM
+from normlab.measure.provenance import provenance
+from normlab.measure.timing import METHOD, EventTimer
 
 Advance = Callable[[], None]
 DEVICE = "cuda"
 
 
 def norm(wanted: list[Problem], peers: list[str], paths: str, advance: Advance) -> dict[str, Any]:
-    """The record of `compete` on the GPU; `paths` as in `contenders.ours`."""
+    """Return the record of `compete` on the GPU; `paths` as in `contenders.ours`."""
     found, absent = load_peers(peers)
     rows = compete(wanted, [*ours(paths), *found], _timer(), DEVICE, advance)
     return {"what": "norm", **provenance(), "method": METHOD, "absent": absent, **left_out(rows, wanted), "rows": rows}
 
 
 def family(wanted: list[FamilyProblem], advance: Advance) -> dict[str, Any]:
-    """The record of the norm family beside PyTorch on the GPU."""
+    """Return the record of the norm family beside PyTorch on the GPU."""
     rows = family_rows(wanted, _timer(), DEVICE, advance)
     return {"what": "family", **provenance(), "method": METHOD, **left_out(rows, wanted), "rows": rows}
 
 
 def left_out(rows: list, wanted: list) -> dict[str, int]:
-    """How many problems were not reached before an interruption; nothing if all were."""
+    """Return how many problems an interruption left unmeasured, as a record has it; {} for none."""
     return {"left_out": len(wanted) - len(rows)} if len(rows) < len(wanted) else {}
 
 
 def ladder(problem: Problem, advance: Advance) -> dict[str, Any]:
-    """The record of `climb` on the GPU."""
+    """Return the record of `climb` on the GPU."""
     return {
         "what": "ladder",
         **provenance(),
@@ -54,13 +55,13 @@ def ladder(problem: Problem, advance: Advance) -> dict[str, Any]:
 
 
 def sgemm(size: product.Size, advance: Advance) -> dict[str, Any]:
-    """The record of the SGEMM ladder's `climb` on the GPU."""
+    """Return the record of the SGEMM ladder's `climb` on the GPU."""
     climbed = product.climb(size, _timer(), of_launch, DEVICE, peak(), advance)
     return {"what": "sgemm", **provenance(), "method": product.METHOD, **climbed}
 
 
 def host(norms: list[str], directions: list[str], peers: list[str]) -> dict[str, Any]:
-    """The record of host times on the GPU's machine."""
+    """Return the record of host times on the GPU's machine."""
     found, absent = load_peers(peers)
     wanted = problems(norms, directions, [host_bench.DTYPE], [host_bench.SHAPE[0]], [host_bench.SHAPE[1]])
     rows = host_bench.measure(wanted, [*ours("saved"), *found], host_bench.eager_time, host_bench.replay_time, DEVICE)
@@ -76,7 +77,7 @@ def host(norms: list[str], directions: list[str], peers: list[str]) -> dict[str,
 
 
 def _timer() -> EventTimer:
-    """An `EventTimer`; NotFitError where somebody else has taken all of the GPU's memory."""
+    """Return an `EventTimer`; NotFitError where another process has taken all of the GPU's memory."""
     try:
         return EventTimer()
     except RuntimeError as error:
@@ -84,10 +85,10 @@ def _timer() -> EventTimer:
 
 
 def steps(problem: Problem) -> int:
-    """How many steps the problem's ladder has."""
+    """Return how many steps the problem's ladder has."""
     return len(LADDERS[problem.direction])
 
 
 def sgemm_steps() -> int:
-    """How many steps the SGEMM ladder has, and cuBLAS."""
+    """Return how many steps the SGEMM ladder has, cuBLAS counted as one more."""
     return len(SGEMM) + 1

@@ -1,9 +1,9 @@
-"""Who is timed: normlab's own kernels, and the peers that can be imported here.
+"""Call the contenders that are timed: normlab's own kernels, and the peers that can be imported here.
 
-A contender has `forward(data)` and `backward(data)`. Each prepares what is not to be timed (a backward's forward, a
-cast of the weights, a compilation) and returns a function without arguments, the call that a user makes, whose results
-`normlab.bench.check` looks at: (output, mean, invvar), or (grad_input, grad_weight, grad_bias); None for what a norm
-or a peer does not have.
+A contender has `forward(data)` and `backward(data)`. Each prepares what is not timed: a backward's forward, a cast of
+the weights, a compilation. It returns a function without arguments, which makes the call that a user makes.
+`normlab.bench.check` checks that call's results: (output, mean, invvar), or (grad_input, grad_weight, grad_bias), with
+None for a result that the norm or the peer does not have.
 """
 
 from collections.abc import Callable
@@ -26,21 +26,21 @@ class Contender(Protocol):
 
     @property
     def name(self) -> str:
-        """What the tables call it."""
+        """Return what the tables call it."""
 
     @property
     def memory_efficient(self) -> bool:
-        """Does the backward read the saved output?"""
+        """Return True if the backward reads the saved output."""
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """Where it takes part: not in the forward if it differs from another only in the backward."""
+        """Return where it takes part: not in the forward if only its backward differs from another contender's."""
 
     def forward(self, data: Data) -> Call:
-        """(output, mean or None, invvar or None)."""
+        """Return a call that gives (output, mean or None, invvar or None)."""
 
     def backward(self, data: Data) -> Call:
-        """(grad_input, grad_weight, grad_bias or None)."""
+        """Return a call that gives (grad_input, grad_weight, grad_bias or None)."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Ours:
         return lambda: norms.layer_norm_backward(dy, saved, mean, invvar, shape, data.weight, data.bias, **rest)
 
     def arithmetic(self, problem: Problem) -> oracle.Arithmetic:
-        """How its steps round, from which its error bound follows."""
+        """Return how its steps round, from which its error bound follows."""
         forward: Any = step_of("forward", self.step if problem.direction == "forward" else None)
         row, column = forward.row_chains(problem.n2), None
         if problem.direction == "backward":
@@ -90,7 +90,7 @@ def _with_mean(result: tuple) -> tuple:
 
 
 def unknown_arithmetic(problem: Problem) -> oracle.Arithmetic:
-    """The longest sums there can be, one value after another: for a peer whose order of summation nobody tells."""
+    """Return the longest sums there can be, one value after another, for a peer with an unknown order of summation."""
     return oracle.Arithmetic(
         **_formats(problem.dtype),
         row_terms=problem.n2,
@@ -106,14 +106,14 @@ def _formats(dtype: str) -> dict[str, Any]:
 
 
 def ours(paths: str) -> list[Contender]:
-    """normlab's entries; `paths`: does the backward start from the "saved" input, is x̂ "recomputed", or "both"?"""
+    """Return normlab's entries; `paths` of the backward: from the "saved" input, x̂ "recomputed", or "both"."""
     saved = Ours(directions=("forward",) if paths == "recomputed" else DIRECTIONS)
     recomputed = Ours(RECOMPUTED, memory_efficient=True, directions=("backward",))
     return [saved] if paths == "saved" else [saved, recomputed]
 
 
 def load_peers(names: list[str]) -> tuple[list[Contender], dict[str, str]]:
-    """The peers that can be imported, and for every other one the reason why not."""
+    """Return the peers that can be imported, and for every other one the reason why not."""
     found: list[Contender] = []
     absent: dict[str, str] = {}
     for name in names:

@@ -1,8 +1,8 @@
-"""`normlab bench family`: batch, instance, group and layer norm beside PyTorch, on images, channels first and last.
+"""Measure batch, instance, group and layer norm beside PyTorch on images, channels first and last.
 
-As `normlab.bench.norm`, whose rows these are but for what a problem is. Both contenders are checked on the values that
-they are timed on: all of a few channels (of one group), which are a problem of their own; of layer norm a sample, and
-the sums over all samples, as `normlab.bench.check` has it.
+A row of the record is as in `normlab.bench.norm`, except for the problem's shape. Both contenders are checked on the
+values that they are timed on: on a few whole channels (of group norm: one group), which are a problem of their own.
+Layer norm is checked by `normlab.bench.check`: on one sample, and on the sums over all samples.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,10 @@ from normlab.bench.contenders import OURS
 from normlab.bench.norm import attempted, copy_time, enter, until_interrupted
 from normlab.bench.peers import ByAutograd
 from normlab.bench.problem import DIRECTIONS, EPS, Data, Problem
-from normlab.bench.timing import Timer
 from normlab.host import family
 from normlab.host.arrays import FLOATS
 from normlab.host.checks import statistics_dtype
+from normlab.measure.timing import Timer
 from normlab.oracle.family import IndexSets, batch_sets, family_norm, family_norm_backward, group_sets, instance_sets
 from normlab.oracle.family_bounds import family_norm_backward_bound, family_norm_bound, stored
 
@@ -41,8 +41,8 @@ CHECKED = 1  # channels, where they are not a group's
 class FamilyProblem:
     """A norm with weight and bias on (N, C, H, W); layout: NCHW, or channels last, NHWC.
 
-    Layer norm is that over (C, H, W), whose parameters have this shape; the others' have C elements. Channels last are
-    one more copy to it, for PyTorch as for normlab: both give back y with channels first.
+    Layer norm normalises over (C, H, W), and its parameters have this shape; other norms' parameters have C elements.
+    Layer norm copies an input with channels last, in PyTorch as in normlab: both return y with channels first.
     """
 
     norm: str
@@ -53,31 +53,32 @@ class FamilyProblem:
 
     @property
     def groups(self) -> int | None:
-        """Of group norm: 32, or as many as there are channels."""
+        """Return the groups of group norm: 32, or as many as there are channels; None of other norms."""
         return min(GROUPS, self.shape[1]) if self.norm == "group" else None
 
     @property
     def parameters(self) -> tuple[int, ...]:
-        """The shape of weight and bias."""
+        """Return the shape of weight and bias."""
         return self.shape[1:] if self.norm == "layer" else self.shape[1:2]
 
     @property
     def array_bytes(self) -> int:
-        """Bytes of x."""
+        """Return the bytes of x."""
         return prod(self.shape) * FLOATS[self.dtype].itemsize
 
     @property
     def bytes(self) -> int:
-        """The least to move: x and y; both gradients and x. What reads x twice from DRAM comes to 2/3, and to 3/5.
+        """Return the least to move: x and y forward; x and both gradients backward.
 
-        Layer norm's parameters are as large as a sample, and count: weight and bias; weight and both their gradients.
+        A forward that reads x twice from DRAM reaches 2/3 of a copy's speed, a backward that reads both arrays twice
+        3/5. Layer norm's parameters are as large as a sample, and count: weight and bias; weight and both gradients.
         """
         arrays = 2 if self.direction == "forward" else 3
         of_parameters = arrays * self.array_bytes // self.shape[0] if self.norm == "layer" else 0
         return arrays * self.array_bytes + of_parameters
 
     def draw(self, device: str) -> Data:
-        """Random data, the same every time; weight in [0.5, 1.5), all else standard normal."""
+        """Return random data, the same every time; weight in [0.5, 1.5), all else standard normal."""
         import torch
 
         dtype, parameters = getattr(torch, self.dtype), self.parameters
@@ -93,7 +94,7 @@ class FamilyProblem:
 
 
 def problems(norms: list[str], directions: list[str], dtypes: list[str]) -> list[FamilyProblem]:
-    """All combinations, with every layout and shape."""
+    """Return all combinations, with every layout and shape."""
     return [
         FamilyProblem(norm, direction, dtype, layout, shape)
         for direction, norm, dtype, layout, shape in product(directions, norms, dtypes, LAYOUTS, SHAPES)
@@ -129,7 +130,7 @@ class Ours:
 
 
 def torch_s(problem: FamilyProblem) -> ByAutograd:
-    """PyTorch's own, eager."""
+    """Return PyTorch's own norm, eager."""
     from torch.nn import functional
 
     functions: dict[str, Callable[..., Any]] = {
@@ -156,13 +157,13 @@ class Check:
 
     @property
     def sets(self) -> IndexSets:
-        """Of the checked channels."""
+        """Return the index sets of the checked channels."""
         if self.problem.norm == "group":
             return group_sets(self.shape, 1)
         return (batch_sets if self.problem.norm == "batch" else instance_sets)(self.shape)
 
     def arithmetic(self, own: bool) -> oracle.Arithmetic:
-        """normlab's; or the longest sums there can be, for somebody who does not say."""
+        """Return normlab's arithmetic; for a peer, whose order is unknown, the longest sums there can be."""
         over_set: tuple[int, int] = (self.sets.values, 0)
         over_channel: tuple[int, int] = (prod(self.shape) // self.shape[1], 0)
         if own:
@@ -182,12 +183,12 @@ class Check:
 
     @cached_property
     def truth(self) -> Any:
-        """The oracle's results."""
+        """Return the oracle's results."""
         given = self.x, self.sets, self.weight, self.bias, EPS
         return family_norm(*given) if self.problem.direction == "forward" else family_norm_backward(self.dy, *given)
 
     def worst(self, contender: Any, results: tuple) -> dict[str, float]:
-        """The largest error over bound of each result; above 1 the contender is wrong."""
+        """Return the largest error over bound of each result; above 1 the contender is wrong."""
         own, ratios = contender.name == OURS, {}
         how, given, truth = self.arithmetic(own), (self.x, self.sets, self.weight, self.bias, EPS), self.truth
         bound: Any = family_norm_bound(*given, how)
@@ -204,7 +205,7 @@ class Check:
         return ratios
 
     def _part(self, result: Any) -> Any:
-        """What belongs to the checked channels: along the first axis of numbers a channel, else along the second."""
+        """Return the checked channels of a result: its first axis if it has one number per channel, else its second."""
         if result.ndim == 1:
             return result[self.channels]
         return result[:, -1:] if result.ndim == 2 and self.problem.norm == "group" else result[:, self.channels]
@@ -221,7 +222,7 @@ class CheckOfRows:
         self.check = rows.Check(as_rows, given, 1)
 
     def worst(self, contender: Any, results: tuple) -> dict[str, float]:
-        """The largest error over bound of each result; above 1 the contender is wrong."""
+        """Return the largest error over bound of each result; above 1 the contender is wrong."""
         who = contenders.Ours() if contender.name == OURS else contender
         return self.check.worst(who, tuple(None if one is None else one.reshape(-1) for one in results))
 
@@ -229,7 +230,7 @@ class CheckOfRows:
 def compete(
     wanted: list[FamilyProblem], timer: Timer, device: str, advance: Callable[[], None] = lambda: None
 ) -> list[dict[str, Any]]:
-    """A row for every problem, as a record holds it; `advance` is called after each."""
+    """Return a row for every problem, as a record holds it; `advance` is called after each."""
 
     def row(problem: FamilyProblem) -> dict[str, Any]:
         data = problem.draw(device)

@@ -1,4 +1,4 @@
-"""The first call of a process, timed: `python -m normlab.bench.first_call CONTENDER`, what `normlab bench host` starts.
+"""Time the first call of a process: `normlab bench host` starts `python -m normlab.bench.first_call CONTENDER`.
 
 PyTorch is imported, and the inputs are on the GPU, before the clock starts. Prints JSON: seconds to import the
 contender, and of its first LayerNorm, forward, until the GPU has done it.
@@ -10,7 +10,7 @@ import time
 
 
 def main(name: str, device: str = "cuda", shape: tuple[int, int] = (8, 4096)) -> dict[str, float]:
-    """The times of one contender."""
+    """Return the times of one contender."""
     import torch
 
     dtype = torch.bfloat16

@@ -1,4 +1,4 @@
-"""`normlab bench host`: what a call costs on the host, with next to nothing to do on the GPU.
+"""Measure what a call costs on the host, with next to nothing to do on the GPU: `normlab bench host`.
 
 Eagerly: the time from call to return, allocation of the results included, while the GPU keeps up. Replayed: one of many
 calls that a CUDA graph has captured, from the replay to the end of its work. And the first call of a new process, with
@@ -17,7 +17,7 @@ from typing import Any
 from normlab.bench.contenders import Contender
 from normlab.bench.norm import failure
 from normlab.bench.problem import Problem
-from normlab.bench.timing import REPETITIONS, Spread, host_time
+from normlab.measure.timing import REPETITIONS, Spread, host_time
 
 SHAPE = (8, 4096)
 DTYPE = "bfloat16"
@@ -39,7 +39,7 @@ def measure(
     replayed: Callable[[Callable[[], Any]], Spread],
     device: str,
 ) -> list[dict[str, Any]]:
-    """A row for every problem: every contender's eager call and its call under graph replay, as a record holds it."""
+    """Return a row for every problem: every contender's eager call and its call under graph replay."""
     rows = []
     for problem in problems:
         data, entries = problem.draw(device), {}
@@ -60,7 +60,7 @@ def measure(
 
 
 def _attempt(replayed: Callable[[Callable[[], Any]], Spread], call: Callable[[], Any]) -> dict[str, Any]:
-    """The time under replay, "graph"; that is None for a call that cannot be captured, and "no_graph" says why."""
+    """Return the time under replay as "graph"; None for a call that cannot be captured, and "no_graph" says why."""
     try:
         return {"graph": replayed(call).as_dict()}
     except RuntimeError as error:
@@ -68,14 +68,14 @@ def _attempt(replayed: Callable[[Callable[[], Any]], Spread], call: Callable[[],
 
 
 def eager_time(call: Callable[[], Any]) -> Spread:
-    """Host time of an eager call."""
+    """Return the host time of an eager call."""
     import torch
 
     return host_time(call, torch.cuda.synchronize, CALLS)
 
 
 def replay_time(call: Callable[[], Any]) -> Spread:
-    """Time of one of CALLS calls in a CUDA graph, from its replay to the end of its work.
+    """Return the time of one of CALLS calls in a CUDA graph, from its replay to the end of its work.
 
     Raises:
         RuntimeError: the call cannot be captured.
@@ -91,7 +91,7 @@ def replay_time(call: Callable[[], Any]) -> Spread:
 
 
 def first_calls(names: list[str], call: Callable[[str, Path], dict[str, float]]) -> dict[str, Any]:
-    """The first call of a new process for each contender, with the caches cold and then warm, in seconds."""
+    """Return each contender's seconds for the first call of a new process, with cold and then with warm caches."""
     times: dict[str, Any] = {}
     for name in names:
         with TemporaryDirectory() as folder:
@@ -103,7 +103,7 @@ def first_calls(names: list[str], call: Callable[[str, Path], dict[str, float]])
 
 
 def first_call(name: str, folder: Path) -> dict[str, float]:
-    """Start a process whose compilers keep their caches in `folder`; seconds as `normlab.bench.first_call` has them.
+    """Return the seconds of `normlab.bench.first_call` in a process whose compilers keep their caches in `folder`.
 
     Raises:
         RuntimeError: the process failed; with the last line of what it said.

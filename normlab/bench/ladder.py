@@ -1,7 +1,7 @@
-"""`normlab bench ladder`: every step of a ladder on one problem, with what its kernels occupy of the GPU.
+"""Measure every step of a ladder on one problem, and what its kernels occupy of the GPU: `normlab bench ladder`.
 
-A step's time is that of the whole call; the kernels it launches are then timed one by one, and the slowest is the one
-whose registers and occupancy the table shows.
+A step's time is that of the whole call. Then its kernels are timed one by one; the table shows registers and occupancy
+of the slowest kernel.
 """
 
 from collections.abc import Callable
@@ -13,10 +13,10 @@ from normlab.bench.check import Check
 from normlab.bench.contenders import Ours
 from normlab.bench.norm import attempted, copy_time, enter, failure, free_memory
 from normlab.bench.problem import EPS, Data, Problem
-from normlab.bench.timing import Timer
 from normlab.host.arrays import FLOATS, backend_of
 from normlab.host.checks import statistics_dtype
 from normlab.kernels import LADDERS, BackwardProblem, Step
+from normlab.measure.timing import Timer
 
 
 class Launch(NamedTuple):
@@ -30,7 +30,7 @@ class Launch(NamedTuple):
 
     @property
     def threads(self) -> int:
-        """Threads a block."""
+        """Return the threads per block."""
         return prod(self.block) if isinstance(self.block, tuple) else self.block
 
 
@@ -44,7 +44,7 @@ def climb(
     device: str,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Every step of the ladder of the problem's direction, as a record holds it, the slowest first.
+    """Return every step of the ladder of the problem's direction, as a record holds it, the slowest first.
 
     A problem that cannot be measured at all has "status": "unable" and a "reason", as its steps have.
     """
@@ -78,7 +78,7 @@ def _climb(
 def one_by_one(
     step: Step, problem: Problem, data: Data, timer: Timer, occupancy: Occupancy
 ) -> dict[str, list[dict[str, Any]] | str]:
-    """The "kernels" of a step that has its time; none, and a "no_kernels" that says why, where that needs too much."""
+    """Return the "kernels" of a timed step; where memory does not suffice, none, and a "no_kernels" that says why."""
     try:
         return {"kernels": kernels(step, problem, data, timer, occupancy)}
     except (RuntimeError, MemoryError) as error:
@@ -88,7 +88,7 @@ def one_by_one(
 
 
 def kernels(step: Step, problem: Problem, data: Data, timer: Timer, occupancy: Occupancy) -> list[dict[str, Any]]:
-    """A step's launches in order: name, grid, block, time, and what `occupancy` says of them."""
+    """Return a step's launches in order: name, grid, block, time, and what `occupancy` says of them."""
     run = backend_of({"x": data.x}, {}).launch
     entries = []
     for one in launches(step, problem, data):
@@ -106,7 +106,7 @@ def kernels(step: Step, problem: Problem, data: Data, timer: Timer, occupancy: O
 
 
 def launches(step: Step, problem: Problem, data: Data) -> list[Launch]:
-    """What a step launches for a problem, in order; it is run once for that."""
+    """Return what a step launches for a problem, in order, by running it once."""
     backend = backend_of({"x": data.x}, {})
     recorded: list[Launch] = []
 
@@ -143,8 +143,3 @@ def launches(step: Step, problem: Problem, data: Data) -> list[Launch]:
     )
     step.run(launch, backend, backward)
     return recorded
-
-
-def slowest(entry: dict[str, Any]) -> dict[str, Any] | None:
-    """The kernel of a step that takes the longest; None for a step that was not timed."""
-    return max(entry.get("kernels", []), key=lambda kernel: kernel["median_us"], default=None)

@@ -1,16 +1,9 @@
-"""The machine that a benchmark runs on: is it fit for one, and what does a record say about it?"""
+"""Say whether the machine can run a benchmark, and how fast its GPU could add and multiply."""
 
-import platform
-import subprocess
-import sys
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any
-
-from normlab import __version__, engine
+from normlab import engine
 from normlab.kernels import roofline
+from normlab.measure.provenance import ask_nvidia_smi
 
-PACKAGES = ("torch", "triton", "numba", "numba-cuda", "numpy", "liger-kernel", "quack-kernels", "apex")
 INSTEAD = "Without one, `normlab trace {}` shows what each kernel asks of memory, line by line."
 
 
@@ -19,7 +12,10 @@ class NotFitError(Exception):
 
 
 def require_gpu(ladder: str = "forward") -> None:
-    """Raise NotFitError unless there are a GPU and a PyTorch that can use it; `ladder`: what `trace` shows instead."""
+    """Raise NotFitError unless there are a GPU and a PyTorch that can use it.
+
+    `ladder` is what the error advises to run instead: `normlab trace LADDER`.
+    """
     if not engine.gpu_available():
         raise NotFitError(f"needs an NVIDIA GPU and its driver; none was found here. {INSTEAD.format(ladder)}")
     try:
@@ -32,37 +28,11 @@ def require_gpu(ladder: str = "forward") -> None:
         raise NotFitError(f"needs a PyTorch with CUDA, but this one ({torch.__version__}) finds no GPU")
 
 
-def provenance() -> dict[str, Any]:
-    """Date, command, GPU, driver and versions: how every record begins."""
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["normlab", *sys.argv[1:]]),
-        **_gpu(),
-        "python": platform.python_version(),
-        "normlab": __version__,
-        **{package: _version(package) for package in PACKAGES},
-    }
-
-
-def _gpu() -> dict[str, str]:
-    gpu, _, driver = (_asked("name,driver_version") or "unknown, unknown").partition(", ")
-    return {"gpu": gpu, "driver": driver}
-
-
-def _asked(what: str) -> str | None:
-    """What nvidia-smi answers about the first GPU; None where there is no nvidia-smi."""
-    query = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"]
-    try:
-        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
 def peak() -> float | None:
-    """Float32 operations a second at the highest clock, without tensor cores; None where that is not known."""
+    """Return float32 operations a second at the highest clock, without tensor cores; None where that is not known."""
     import torch
 
-    megahertz = _asked("clocks.max.sm") or ""
+    megahertz = ask_nvidia_smi("clocks.max.sm") or ""
     if not megahertz.strip().isdigit():
         return None
     found = torch.cuda.get_device_properties(0)
@@ -70,10 +40,3 @@ def peak() -> float | None:
         return roofline.peak(found.multi_processor_count, 1e6 * int(megahertz), (found.major, found.minor))
     except ValueError:
         return None
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"

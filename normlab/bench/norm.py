@@ -1,4 +1,4 @@
-"""`normlab bench norm`: how close to a copy's speed each contender comes, shape by shape.
+"""Measure how close to a copy's speed each contender comes, shape by shape: `normlab bench norm`.
 
 `compete` takes any timer and any device: on the GPU an `EventTimer`, in the tests one that they make up.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from normlab.bench.check import Check
 from normlab.bench.contenders import OURS, RECOMPUTED, Contender
 from normlab.bench.problem import Data, Problem
-from normlab.bench.timing import Spread, Timer
+from normlab.measure.timing import Spread, Timer
 
 
 def compete(
@@ -21,7 +21,7 @@ def compete(
     device: str,
     advance: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """A row for every problem, as a record holds it; `advance` is called after each."""
+    """Return a row for every problem, as a record holds it; `advance` is called after each."""
 
     def row(problem: Problem) -> dict[str, Any]:
         return attempted(problem, lambda: _row(problem, contenders, timer, problem.draw(device)))
@@ -30,10 +30,10 @@ def compete(
 
 
 def attempted(problem: Any, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """`measure()`; or the row of a problem that could not be measured at all, and why.
+    """Return `measure()`, or the row of a problem that could not be measured at all, and why.
 
-    That is one for which a GPU's or its host's memory does not suffice, already for its arrays, their copy or their
-    check. Hours of measuring are not lost to it: its row has "status": "unable" and a "reason", no copy, nobody's time.
+    Such a problem does not fit into the memory of the GPU or of the host: its arrays, their copy or their check. The
+    other problems are measured all the same. Its row has "status": "unable" and a "reason", no copy and no contender.
     """
     try:
         return measure()
@@ -45,7 +45,7 @@ def attempted(problem: Any, measure: Callable[[], dict[str, Any]]) -> dict[str, 
 
 
 def free_memory() -> None:
-    """Give the device's memory back that nothing uses."""
+    """Give back the device's memory that nothing uses."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -53,7 +53,7 @@ def free_memory() -> None:
 
 
 def until_interrupted(problems: list[Any], row: Callable[[Any], Any], advance: Callable[[], None]) -> list[Any]:
-    """`row(problem)` of all problems, or of those that were done when somebody pressed Ctrl-C: minutes of measuring."""
+    """Return `row(problem)` of all problems; after Ctrl-C of those that are done, which took minutes."""
     rows = []
     try:
         for problem in problems:
@@ -79,7 +79,7 @@ def _row(problem: Problem, contenders: list[Contender], timer: Timer, data: Data
 
 
 def copy_time(data: Data, timer: Timer) -> Spread:
-    """The ceiling: a copy of an array as large as x, which reads and writes as much as a forward."""
+    """Return the time of a copy of x, the ceiling: it reads and writes as much as a forward."""
     target = data.x.clone()
     return timer(lambda: target.copy_(data.x))
 
@@ -111,13 +111,13 @@ def enter(
 
 
 def failure(error: Exception) -> str:
-    """What went wrong, in one line."""
+    """Return what went wrong, in one line."""
     said = str(error).strip().splitlines()
     return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
 
 
 def best_peer(row: dict[str, Any]) -> str | None:
-    """The fastest right contender that is not normlab; None where there is none."""
+    """Return the fastest right contender that is not normlab; None where there is none."""
     peers = {
         name: entry["median_us"]
         for name, entry in row["contenders"].items()
@@ -127,12 +127,12 @@ def best_peer(row: dict[str, Any]) -> str | None:
 
 
 def own(row: dict[str, Any]) -> dict[str, Any] | None:
-    """normlab's entry, the recomputing one where there is no other; None unless it is right."""
+    """Return normlab's entry, the recomputing one where there is no other; None unless it is right."""
     entry = row["contenders"].get(OURS) or row["contenders"].get(RECOMPUTED)
     return entry if entry and entry["status"] == "ok" else None
 
 
 def ahead(row: dict[str, Any]) -> float | None:
-    """normlab's speed over the best peer's; None where one of the two is missing."""
+    """Return normlab's speed over the best peer's; None where one of the two is missing."""
     best, entry = best_peer(row), own(row)
     return row["contenders"][best]["median_us"] / entry["median_us"] if best and entry else None

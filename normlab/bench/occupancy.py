@@ -1,4 +1,4 @@
-"""What a launch occupies of a multiprocessor: registers, shared memory, and how many of its warps can be there."""
+"""Compute what a launch occupies of a multiprocessor: registers, shared memory, warps that fit at once."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from normlab.bench.ladder import Launch
 
 
 def of_launch(launch: Launch, cc: tuple[int, int] | None = None) -> dict[str, Any]:
-    """Registers and local bytes a thread, shared bytes a block, resident blocks, and the share of the warps.
+    """Return registers and local bytes per thread, shared bytes per block, resident blocks, and the share of warps.
 
     `cc`: compute capability; None: that of the GPU in the machine. Blocks and share are None for a capability whose
     limits the engine does not know.
@@ -34,7 +34,7 @@ def of_launch(launch: Launch, cc: tuple[int, int] | None = None) -> dict[str, An
 
 
 def _type(argument: Any) -> Any:
-    """An argument as `engine.resources` takes it: None, a dtype, or (dtype, dimensions)."""
+    """Return an argument as `engine.resources` takes it: None, a dtype, or (dtype, dimensions)."""
     if argument is None:
         return None
     if hasattr(argument, "shape") and argument.shape != ():

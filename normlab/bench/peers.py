@@ -1,4 +1,4 @@
-"""The peers: each called as its users call it, without the host side of autograd where the peer lets us.
+"""Call each peer as its users call it, without the host side of autograd where the peer allows that.
 
 PEERS maps a peer's name to a function that imports it and returns its contenders; it raises ImportError where the peer
 is not installed. What the timed call leaves out is said in each.
@@ -37,12 +37,12 @@ class ByAutograd:
         return lambda: (*torch.autograd.grad(output, leaves, data.grad_output, retain_graph=True), *absent)
 
     def prepared(self) -> Callable[..., Any]:
-        """The function for one problem."""
+        """Return the function for one problem."""
         return self.function
 
 
 def _norm(x: Any, shape: tuple, weight: Any, bias: Any = None) -> Any:
-    """PyTorch's own norms; RMSNorm is the one without a bias."""
+    """Compute PyTorch's own norm: RMSNorm without a bias, else LayerNorm."""
     from torch.nn import functional
 
     if bias is None:
@@ -51,7 +51,7 @@ def _norm(x: Any, shape: tuple, weight: Any, bias: Any = None) -> Any:
 
 
 def _norm_and_statistics(x: Any, shape: tuple, weight: Any, bias: Any = None) -> tuple:
-    """The same as ATen's operators, (output, …, invvar)."""
+    """Compute the same norms by ATen's operators: (output, …, invvar)."""
     import torch
 
     if bias is None:
@@ -74,7 +74,7 @@ class Compiled(ByAutograd):
 
     @staticmethod
     def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, compiled for what it is called with first."""
+        """Return the function, compiled for what it is called with first."""
         import torch
         from torch import _dynamo, _functorch
 
@@ -86,7 +86,7 @@ class Compiled(ByAutograd):
 class CompiledForInference(Compiled):
     """`torch.compile` of a forward without gradients, which leaves the statistics out.
 
-    That is less work than all others here do: at n2 = 768 in 16 bits 1 to 2 % less time than `Compiled`.
+    That is less work than every other contender does: at n2 = 768 in 16 bits 1 to 2 % less time than `Compiled`.
     """
 
     directions = ("forward",)
@@ -212,4 +212,4 @@ PEERS: dict[str, Callable[[], list[Any]]] = {
     "triton": _tutorial,
     "compile-inference": lambda: [CompiledForInference("compile-inference", _norm)],
 }
-ON_REQUEST = ("compile-inference",)  # the others do more: they leave what a backward needs
+ON_REQUEST = ("compile-inference",)  # the other peers do more: they save what a backward needs

@@ -1,17 +1,12 @@
-"""The picture of a record: fraction of the copy bandwidth over n2, a panel for each dtype, norm and direction.
+"""Draw a record: fraction of the copy bandwidth over n2, a panel for each dtype, norm and direction."""
 
-Transparent, with grey ink: readable on a light page and on a dark one. The same record makes the same file.
-"""
-
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from normlab.bench.contenders import OURS, RECOMPUTED
-from normlab.bench.tables import NORMS
+from normlab.measure.pictures import INK, check_suffix, save, style
+from normlab.measure.tables import NORMS
 
-INK = "#808080"
 OWN = "#e8590c"
 COLORS = {
     "torch": "#4c9be8",
@@ -23,7 +18,6 @@ COLORS = {
     "apex-me": "#7fae4d",
     "triton": "#d46a9f",
 }
-SUFFIXES = (".svg", ".png", ".pdf")
 
 
 def draw(records: list[dict[str, Any]], path: Path) -> None:
@@ -63,33 +57,10 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
         save(figure, path)
 
 
-@contextmanager
-def style() -> Iterator[None]:
-    """How every picture looks, that is drawn and saved inside the `with` block."""
-    import matplotlib as mpl
-
-    colored = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    chosen: Any = {"svg.hashsalt": "normlab", "svg.fonttype": "none", "font.size": 9, **dict.fromkeys(colored, INK)}
-    with mpl.rc_context(chosen):
-        yield
-
-
-def save(figure: Any, path: Path) -> None:
-    """Write a figure, without the date."""
-    metadata = {"Date": None} if path.suffix == ".svg" else {}
-    figure.savefig(path, transparent=True, dpi=150, metadata=metadata)
-
-
-def check_suffix(path: Path) -> None:
-    """Raise ValueError for a file of a kind that cannot be drawn."""
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"--plot {path}: the name must end in {', '.join(SUFFIXES)}")
-
-
 def _panel(panel: Any, rows: list[dict[str, Any]], widths: list[int]) -> None:
-    """One curve for each contender; where it is wrong or unable, the curve has a gap.
+    """Draw a curve for each contender; where it is wrong or unable, the curve has a gap.
 
-    Several records may have rows of a width: a contender's curve knows those that it took part in.
+    Several records may have rows of a width: a contender's curve has those that it took part in.
     """
     panel.axhline(1.0, color=INK, linewidth=0.8, linestyle=":")
     for name in dict.fromkeys(name for row in rows for name in row["contenders"]):

@@ -1,4 +1,4 @@
-"""What is timed: one norm, one direction, one dtype, n1 rows of n2; the bytes it has to move, and its data."""
+"""Define what is timed: a norm, a direction, a dtype, n1 rows of n2; the bytes it must move, and its data."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -27,12 +27,12 @@ class Data:
 
     @property
     def parameters(self) -> tuple:
-        """The weight, and for LayerNorm the bias."""
+        """Return the weight, and for LayerNorm the bias."""
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """normalized_shape."""
+        """Return normalized_shape."""
         return tuple(self.weight.shape)
 
 
@@ -48,19 +48,19 @@ class Problem:
 
     @property
     def array_bytes(self) -> int:
-        """Bytes of one array of (n1, n2)."""
+        """Return the bytes of one array of (n1, n2)."""
         return self.n1 * self.n2 * FLOATS[self.dtype].itemsize
 
     @property
     def bytes(self) -> int:
-        """The least to move: a forward reads x and writes y; a backward reads two arrays and writes grad_input.
+        """Return the least to move: a forward reads x and writes y; a backward reads two arrays and writes grad_input.
 
         Parameters and statistics, n2 and n1 numbers where the arrays have n1 n2, are not counted.
         """
         return (2 if self.direction == "forward" else 3) * self.array_bytes
 
     def draw(self, device: str) -> Data:
-        """Random data, the same every time."""
+        """Return random data, the same every time."""
         import torch
 
         dtype = getattr(torch, self.dtype)
@@ -77,7 +77,7 @@ class Problem:
 def problems(
     norms: list[str], directions: list[str], dtypes: list[str], n1: list[int], n2: list[int], elements: int = ELEMENTS
 ) -> list[Problem]:
-    """All combinations, in the order of a table; without n1 as many rows as make up `elements`, one at least."""
+    """Return all combinations, in the order of a table; without n1 as many rows as make up `elements`, at least one."""
     return [
         Problem(norm, direction, dtype, rows or max(1, elements // columns), columns)
         for direction, norm, dtype, columns, rows in product(directions, norms, dtypes, n2, n1 or [0])

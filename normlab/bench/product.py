@@ -1,4 +1,4 @@
-"""`normlab bench ladder sgemm`: every step of the SGEMM ladder on one product, beside cuBLAS in full float32.
+"""Measure every step of the SGEMM ladder on one product, beside cuBLAS in full float32.
 
 A step's speed is that of the whole call, as a user makes it, in operations a second: 2 M N K over its time. cuBLAS is
 torch's `mm` with TF32 off. Before anything is timed its whole result is held against float64.
@@ -12,10 +12,10 @@ from typing import Any
 from normlab import oracle
 from normlab.bench.ladder import Launch, Occupancy
 from normlab.bench.norm import failure, free_memory
-from normlab.bench.timing import CALLS, Timer
 from normlab.host import matmul
 from normlab.host.arrays import backend_of
 from normlab.kernels import SGEMM, Product, ProductStep, roofline
+from normlab.measure.timing import CALLS, Timer
 from normlab.oracle.floats import Extended, float_format, gamma_k
 
 METHOD = (
@@ -35,11 +35,11 @@ class Size:
 
     @property
     def operations(self) -> int:
-        """Multiplications and additions."""
+        """Return how many multiplications and additions there are."""
         return roofline.product_operations(self.m, self.n, self.k)
 
     def draw(self, device: str) -> tuple[Any, Any]:
-        """A and B, standard normal, the same every time."""
+        """Return A and B, standard normal, the same every time."""
         import torch
 
         generator = torch.Generator(device).manual_seed(self.k)
@@ -61,7 +61,7 @@ class Check:
         self.bound = left.abs() @ right.abs() * factor + terms * float(float_format("float32").half_subnormal)
 
     def worst(self, got: Any) -> float:
-        """The largest error over bound; above 1 the result is wrong, and infinite where it is no number."""
+        """Return the largest error over bound; above 1 the result is wrong, and infinite for a NaN."""
         ratios = (got.double() - self.want).abs() / self.bound
         return float(ratios.nan_to_num(nan=float("inf"), posinf=float("inf")).max())
 
@@ -74,7 +74,7 @@ def climb(
     peak: float | None,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """cuBLAS and every step, in the ladder's order, as a record holds them; peak: operations a second, if known.
+    """Return cuBLAS and every step in the ladder's order, as a record holds them; peak: operations per second.
 
     Where the matrices or the check need more memory than there is, all are "unable", with that as their "reason".
     """
@@ -115,7 +115,7 @@ def _climb(
 
 
 def _occupied(step: ProductStep, a: Any, b: Any, occupancy: Occupancy) -> dict[str, Any]:
-    """What a step's launch occupies; or a "no_kernels" that says why that is not known."""
+    """Return what a step's launch occupies, or a "no_kernels" that says why that is not known."""
     try:
         return occupancy(launched(step, a, b))
     except (RuntimeError, MemoryError) as error:
@@ -136,7 +136,7 @@ def enter(call: Callable[[], Any], size: Size, check: Check, timer: Timer) -> di
 
 
 def launched(step: ProductStep, a: Any, b: Any) -> Launch:
-    """The one launch of a step, which is not made."""
+    """Return the one launch of a step without making it."""
     backend = backend_of({"a": a, "b": b}, {})
     found: list[Launch] = []
 
@@ -152,7 +152,7 @@ def launched(step: ProductStep, a: Any, b: Any) -> Launch:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """torch multiplies float32 matrices in float32: no TF32."""
+    """Let torch multiply float32 matrices in float32, without TF32, inside the `with` block."""
     import torch
 
     before = torch.get_float32_matmul_precision()

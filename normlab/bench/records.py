@@ -1,55 +1,31 @@
-"""Records as files: written by `normlab bench … --json`, read by `normlab bench report`."""
+"""Read records of `normlab bench`: files, or those that come with normlab."""
 
 import json
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from normlab.bench.complete import first_lack
+from normlab.bench.report import markdown
+from normlab.measure import files
 
 KINDS = ("norm", "ladder", "family", "sgemm", "host")
 
 
-def write(record: dict[str, Any], path: Path) -> None:
-    """Write a record, a line for each entry of a list, so that two of them can be compared with diff."""
-    entries = []
-    for key, value in record.items():
-        if isinstance(value, list):
-            lines = ",\n".join(f"  {json.dumps(entry)}" for entry in value)
-            entries.append(f" {json.dumps(key)}: [\n{lines}\n ]")
-        else:
-            entries.append(f" {json.dumps(key)}: {json.dumps(value)}")
-    path.write_text("{\n" + ",\n".join(entries) + "\n}\n")
-
-
-def check_writable(*paths: Path | None) -> None:
-    """Raise OSError now for a file that could not be written after minutes of measuring; leaves no new file behind."""
-    for path in paths:
-        if path is not None:
-            there = path.exists()
-            path.open("a").close()
-            if not there:
-                path.resolve().unlink()  # resolved: of a link to nothing, the file that it has just made
-
-
 def load(names: list[str]) -> list[dict[str, Any]]:
-    """The records of these files, or of these names in `records/`; without names, all that are there.
+    """Return the records of these files, or of these names in `records/`; without names, all that are there.
 
     Raises:
         OSError: no such file.
-        ValueError: not a record of `normlab bench`, or one that lacks something; with the file and what.
+        ValueError: not a record of `normlab bench`, or one that lacks something; the text names the file.
     """
-    folder = files("normlab.bench") / "records"
+    known = files.known()
     if not names:
-        every = sorted((file for file in folder.iterdir() if file.name.endswith(".json")), key=lambda file: file.name)
-        found = [(file.name, json.loads(file.read_text())) for file in every]
-        whole = [_whole(name, one) for name, one in found if one.get("what") in KINDS]
-        return sorted(whole, key=lambda one: KINDS.index(one["what"]))
+        every = {name: files.record(name) for name in known}
+        found = [_whole(name, one) for name, one in every.items() if one.get("what") in KINDS]
+        return sorted(found, key=lambda one: KINDS.index(one["what"]))
     records = []
     for name in names:
-        stored = folder / f"{name}.json"
         try:
-            record = json.loads(stored.read_text() if stored.is_file() else Path(name).read_text())
+            record = files.record(name) if name in known else json.loads(Path(name).read_text())
         except json.JSONDecodeError as error:
             raise ValueError(f"{name}: not JSON: {error}") from None
         if not isinstance(record, dict) or record.get("what") not in KINDS:
@@ -59,7 +35,10 @@ def load(names: list[str]) -> list[dict[str, Any]]:
 
 
 def _whole(name: str, record: dict[str, Any]) -> dict[str, Any]:
-    """The record, unless it was cut or made by hand, and not whole."""
-    if (lack := first_lack(record)) is not None:
-        raise ValueError(f"{name}: not a whole record of normlab bench {record['what']}: {lack}")
+    """Return the record; ValueError if its tables cannot be made, because it was cut or made by hand."""
+    try:
+        markdown([record])
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        what, lack = record["what"], f"{type(error).__name__}: {error}"
+        raise ValueError(f"{name}: not a whole record of normlab bench {what} ({lack})") from None
     return record

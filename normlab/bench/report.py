@@ -1,77 +1,158 @@
-"""Records as Markdown, for the README: `normlab bench report`. The tables are made in `normlab.bench.compact`."""
+"""Turn the records of `normlab bench` into Markdown: what matters of each, in few columns, and where it comes from.
 
+`normlab.bench.tables` has all of a record, for a terminal.
+"""
+
+from collections.abc import Callable, Hashable
 from typing import Any
 
-from normlab.bench.compact import family_grid, norm_grid, product_grid
-from normlab.bench.tables import WORDS, Grid, grids, notes
+from normlab.bench.norm import ahead, best_peer, own
+from normlab.bench.tables import UNMEASURED, grids, notes
+from normlab.measure.numbers import fixed
+from normlab.measure.tables import NORMS, Grid
+from normlab.measure.tables import markdown as table
+
+MISSING = "wrong or unable"
+VERSIONS = ("torch", "triton", "numba", "numba-cuda")
 
 
 def markdown(records: list[dict[str, Any]]) -> str:
-    """All records' tables, each with where it comes from, and how all was measured; nothing for no records."""
-    methods = dict.fromkeys(f"How: {record['method']}" for record in records)
-    return "\n\n".join([*(part for together in _together(records) for part in _section(together)), *methods])
+    """Return all records' tables, each with its source, and how all was measured; nothing for no records.
 
-
-def _together(records: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The records that share a section: products of several sizes on a GPU, and the family's; others have their own."""
-    sections: dict[Any, list[dict[str, Any]]] = {}
+    Products of several sizes on one GPU share a table, and so do the family's records.
+    """
+    sections: dict[Hashable, list[dict[str, Any]]] = {}
     for position, record in enumerate(records):
         shared = record["what"] in ("sgemm", "family")
         sections.setdefault((record["what"], record["gpu"]) if shared else position, []).append(record)
-    return list(sections.values())
-
-
-def latest(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of several records of the family, each problem's from the last one that has it."""
-    rows = {}
-    for record in sorted(records, key=lambda one: one["date"]):
-        for row in record["rows"]:
-            rows[tuple(row[name] for name in ("norm", "direction", "dtype", "layout")), tuple(row["shape"])] = row
-    return list(rows.values())
+    parts = [part for together in sections.values() for part in _section(together)]
+    return "\n\n".join([*parts, *dict.fromkeys(f"How: {record['method']}" for record in records)])
 
 
 def _section(records: list[dict[str, Any]]) -> list[str]:
-    record = records[0]
-    if record["what"] == "family":
-        record = {**record, "rows": latest(records)}
-    extra = []
-    if record["what"] in ("norm", "family"):
-        make = norm_grid if record["what"] == "norm" else family_grid
-        shown = [make(record, direction) for direction in dict.fromkeys(row["direction"] for row in record["rows"])]
-        extra = [text for text in [recomputing(record)] if text]
-    elif record["what"] == "sgemm":
+    """Return titles, tables and sources of records that share a section."""
+    what = records[0]["what"]
+    if what == "sgemm":
         shown = [product_grid(records)]
+    elif what in ("norm", "family"):
+        # A problem that was measured again has its last row's numbers.
+        rows = [row for record in sorted(records, key=lambda one: one["date"]) for row in record["rows"]]
+        make = norm_grid if what == "norm" else family_grid
+        directions = dict.fromkeys(row["direction"] for row in rows)
+        shown = [make([row for row in rows if row["direction"] == direction], direction) for direction in directions]
     else:
-        shown = grids(record)
-    return [*(text for grid in shown for text in (f"**{grid.title}**", table(grid))), *extra, *map(source, records)]
+        shown = grids(records[0])
+    parts = [text for grid in shown for text in (f"**{grid.title}**", table(grid))]
+    return [*parts, *recomputing(records[0]), *map(source, records)]
 
 
-def recomputing(record: dict[str, Any]) -> str | None:
-    """How long the backward from the saved output takes, against that from the saved input; None if not measured."""
+def norm_grid(rows: list[dict[str, Any]], direction: str) -> Grid:
+    """Return a line for each shape, a column for each norm and dtype, normlab / best peer in a cell."""
+    elements = [row["n1"] * row["n2"] for row in rows]
+    one_size = min(elements) > 0.99 * max(elements)  # n1 is rounded
+
+    def shape(row: dict[str, Any]) -> tuple[str]:
+        return (f"{row['n2']:,}" if one_size else f"{row['n1']:,} × {row['n2']:,}",)
+
+    columns, lines = _pivot(rows, shape, lambda row: f"{NORMS[row['norm']]} {row['dtype']}", duel)
+    title = f"{direction.capitalize()}: fraction of the copy bandwidth, normlab / best peer"
+    return Grid(title, ["n2" if one_size else "n1 × n2", *columns], lines)
+
+
+def duel(row: dict[str, Any]) -> str:
+    """Return normlab's fraction of the copy bandwidth and the best peer's, the higher one bold."""
+    if "status" in row:
+        return UNMEASURED
+    entry, best = own(row), best_peer(row)
+    mine = fixed(entry["of_copy"]) if entry else MISSING
+    if best is None:
+        return mine
+    theirs = fixed(row["contenders"][best]["of_copy"])
+    if (ahead(row) or 0) >= 1:
+        return f"**{mine}** / {theirs} {best}"
+    return f"{mine} / **{theirs}** {best}"
+
+
+def family_grid(rows: list[dict[str, Any]], direction: str) -> Grid:
+    """Return a line for each shape, dtype and layout, a column for each norm."""
+
+    def problem(row: dict[str, Any]) -> tuple[str, str, str]:
+        return " × ".join(map(str, row["shape"])), row["dtype"], row["layout"]
+
+    columns, lines = _pivot(rows, problem, lambda row: f"{row['norm']} norm", beside_torch)
+    title = f"The family's {direction}: fraction of the copy bandwidth (times torch's speed)"
+    return Grid(title, ["shape", "dtype", "layout", *columns], lines)
+
+
+def beside_torch(row: dict[str, Any]) -> str:
+    """Return normlab's fraction of the copy bandwidth, and its speed over torch's, bold where it is no slower."""
+    if "status" in row:
+        return UNMEASURED
+    entry, factor = own(row), ahead(row)
+    if entry is None:
+        return MISSING
+    if factor is None:
+        return fixed(entry["of_copy"])
+    times = f"{factor:.2f}×"
+    return f"{entry['of_copy']:.2f} ({f'**{times}**' if factor >= 1 else times})"
+
+
+def product_grid(records: list[dict[str, Any]]) -> Grid:
+    """Return a line for each step of the SGEMM ladder and for cuBLAS, a column for each size."""
+    entries = []
+    for record in records:
+        steps = [{**entry, "name": f"`{entry['step']}`"} for entry in record["steps"]]
+        entries += [{**entry, "size": size(record)} for entry in steps]
+    entries += [{**record["cublas"], "name": "cuBLAS", "size": size(record)} for record in records]
+    columns, lines = _pivot(entries, lambda entry: (entry["name"],), lambda entry: entry["size"], speed)
+    title = f"SGEMM on {records[0]['gpu']}: TFLOP/s / of cuBLAS / of the multiply-adds' peak"
+    return Grid(title, ["step", *columns], lines)
+
+
+def speed(entry: dict[str, Any]) -> str:
+    """Return TFLOP/s and its fractions of cuBLAS and of the peak; "-" for what is not known."""
+    if entry["status"] != "ok":
+        return entry["status"]
+    return f"{entry['tflops']:.1f} / {fixed(entry['of_cublas'], 2, '-')} / {fixed(entry['of_peak'], 2, '-')}"
+
+
+def size(record: dict[str, Any]) -> str:
+    """Return M × N × K of a product, or its cube."""
+    sides = [f"{record[side]:,}" for side in "mnk"]
+    return f"{sides[0]}³" if len(set(sides)) == 1 else " × ".join(sides)
+
+
+Row = dict[str, Any]
+
+
+def _pivot(
+    rows: list[Row], line: Callable[[Row], tuple[str, ...]], column: Callable[[Row], str], cell: Callable[[Row], str]
+) -> tuple[list[str], list[list[str]]]:
+    """Return the columns, and lines that begin with `line`; blanks where there is no row, the last of several rows."""
+    cells: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        cells.setdefault(line(row), {})[column(row)] = cell(row)
+    columns = list(dict.fromkeys(map(column, rows)))
+    return columns, [[*begin, *(found.get(name, "") for name in columns)] for begin, found in cells.items()]
+
+
+def recomputing(record: dict[str, Any]) -> list[str]:
+    """Return a sentence on the backward from the saved output, if it was measured beside that from the saved input."""
     factors = []
-    for row in record["rows"]:
+    for row in record.get("rows", []):
         entries = [row["contenders"].get(name, {"status": "absent"}) for name in ("normlab-me", "normlab")]
-        if all(entry["status"] == "ok" for entry in entries):
+        if record["what"] == "norm" and all(entry["status"] == "ok" for entry in entries):
             factors.append(entries[0]["median_us"] / entries[1]["median_us"])
     if not factors:
-        return None
-    return f"From the saved output the backward takes {min(factors):.2f} to {max(factors):.2f} times as long."
+        return []
+    return [f"From the saved output the backward takes {min(factors):.2f} to {max(factors):.2f} times as long."]
 
 
 def source(record: dict[str, Any]) -> str:
-    """Where the numbers come from, and who is missing."""
-    versions = ", ".join(
-        f"{name} {record[name]}" for name in ("torch", "triton", "numba", "numba-cuda") if name in record
-    )
+    """Return where the numbers come from, and what is missing."""
+    versions = ", ".join(f"{name} {record[name]}" for name in VERSIONS if name in record)
     copies = [row["copy"]["gb_per_s"] for row in record.get("rows", []) if row.get("copy")]
     ceiling = f"; copy: {min(copies):,.0f} to {max(copies):,.0f} GB/s" if copies else ""
     missing = "".join(f" {note[0].upper()}{note[1:]}." for note in notes(record))
     where = f"{record['date'][:10]}, {record['gpu']}, driver {record['driver']}, {versions}{ceiling}"
     return f"`{record['command']}`, {where}.{missing}"
-
-
-def table(grid: Grid) -> str:
-    """A grid as Markdown: words to the left, numbers to the right."""
-    rules = ["---" if name in WORDS else "--:" for name in grid.head]
-    lines = [grid.head, rules, *grid.rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)

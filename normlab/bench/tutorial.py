@@ -1,4 +1,4 @@
-"""The kernel of Triton's tutorial on layer normalisation, out of the tutorial's own file, wherever that is.
+"""Load the kernel of Triton's tutorial on layer normalisation from the tutorial's own file.
 
 The file tests and benchmarks itself when it is imported: only its imports, definitions and assignments are executed.
 """
@@ -12,7 +12,7 @@ DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.As
 
 
 def layer_norm_of(path: str) -> Callable[..., Any]:
-    """`LayerNorm.apply` of the tutorial's file: (x, normalized_shape, weight, bias, eps) to output.
+    """Return `LayerNorm.apply` of the tutorial's file: (x, normalized_shape, weight, bias, eps) to output.
 
     Raises:
         ImportError: no such file, one that cannot be executed, or one without that class.

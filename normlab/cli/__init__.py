@@ -8,9 +8,10 @@ from normlab import __version__
 from normlab.cli.bench import bench
 from normlab.cli.compare import compare
 from normlab.cli.course import course
-from normlab.cli.memory import memory, train
+from normlab.cli.memory import memory
 from normlab.cli.run import run_script
 from normlab.cli.trace import trace_ladder
+from normlab.cli.train import train
 from normlab.cli.tutorials import list_or_open
 
 FIRST_STEPS = {  # what normlab alone shows, in order of use

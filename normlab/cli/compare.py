@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
+from normlab.cli.errors import refusing
 from normlab.cli.options import DType, Engine, Norm
-from normlab.cli.waiting import PATIENCE, progress
+from normlab.cli.waiting import announce, progress
 
 
 def compare(
@@ -47,17 +48,13 @@ def compare(
     from normlab.studies.compare import PASSES, activations, plan, report, run
     from normlab.studies.compare.workers import WorkerLostError
 
-    try:
+    with refusing("compare", activations.InputError, WorkerLostError):
         chosen = plan.choose(norm.value, dtype.value, engine.value, step)
         sources = activations.bundled() if file is None else [activations.read(file)]
         job = plan.prepare(sources, chosen, rows)
-        if job.seconds > PATIENCE:
-            typer.echo(f"this takes about {job.seconds / 60:.1f} minutes; a smaller --rows takes less", err=True)
+        announce(job.seconds, "a smaller --rows takes")
         with progress(PASSES * len(job.layers)) as advance:
             result = run(job, advance)
-    except (activations.InputError, WorkerLostError) as error:
-        typer.echo(f"normlab compare: {error}", err=True)
-        raise typer.Exit(2) from None
     if as_json:
         typer.echo(report.as_json(result))
     else:

@@ -1,6 +1,10 @@
 """Options that several subcommands have."""
 
 from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 
 class Norm(StrEnum):
@@ -25,3 +29,9 @@ class Engine(StrEnum):
     AUTO = "auto"
     GPU = "gpu"
     SIMULATOR = "simulator"
+
+
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", show_default=False, help="Write the record, too.")
+]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE", show_default=False, help="Draw it: a .svg, .png or .pdf.")]

@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
+from normlab.cli.errors import refused
+
 
 def _refuse_module(module: str | None) -> None:
     if module is not None:
-        typer.echo(f"normlab run: takes a program's file, not -m {module}: give the path of its .py", err=True)
-        raise typer.Exit(2)
+        raise refused("run", f"takes a program's file, not -m {module}: give the path of its .py")
 
 
 def run_script(
@@ -46,8 +47,7 @@ def run_script(
     from normlab.run import run_program
 
     if json_file is not None and not (sanitize or trace):
-        typer.echo("normlab run: --json writes what --sanitize or --trace report: give one of them, too", err=True)
-        raise typer.Exit(2)
+        raise refused("run", "--json writes what --sanitize or --trace report: give one of them, too")
     for option in ("--sanitize", "--trace"):
         if option in (args or []):
             typer.echo(
@@ -61,6 +61,5 @@ def run_script(
             json_file.write_text("")
         code = run_program(script, args or [], sanitize, trace, json_file)
     except OSError as error:
-        typer.echo(f"normlab run: cannot open {error.filename}: {error.strerror}", err=True)
-        code = 2
+        raise refused("run", f"cannot open {error.filename}: {error.strerror}") from None
     raise typer.Exit(code)

@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
+from normlab.cli.errors import refusing
 from normlab.cli.options import DType, Norm
-from normlab.cli.waiting import PATIENCE, duration, progress
+from normlab.cli.waiting import announce, duration, progress
 
-LONGEST = 86_400.0  # seconds that nobody waits for
+LONGEST = 86_400.0  # seconds; more is taken for a slip of the user's
 
 
 def trace_ladder(
@@ -45,7 +46,7 @@ def trace_ladder(
 
     from normlab.learn import xray
 
-    try:
+    with refusing("trace"):
         ladder, steps = xray.steps_of(name)
         problem = xray.problem_of(ladder, shape, dtype.value, norm is Norm.RMS, recompute, channels_last)
         if html is not None and len(steps) > 1:
@@ -54,17 +55,13 @@ def trace_ladder(
             raise ValueError(
                 f"{shape or name} takes about {duration(seconds)}, more than a day; a smaller --shape takes less"
             )
-        if seconds > PATIENCE:
-            typer.echo(f"this takes about {duration(seconds)}; a smaller --shape takes less", err=True)
+        announce(seconds, "a smaller --shape takes")
         with progress(len(steps)) as advance:
             results = []
             for step in steps:
                 results.append(problem.trace(step))
                 advance()
         pages = xray.save(results[0], html) if html is not None else []
-    except (ValueError, OSError) as error:
-        typer.echo(f"normlab trace: {error}", err=True)
-        raise typer.Exit(2) from None
     if as_json:
         typer.echo(xray.as_json(problem, results))
     else:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from normlab.cli.errors import refused, refusing
+
 TOOLS = 'pip install "normlab[tutorials]" gets them'
 
 
@@ -25,11 +27,8 @@ def list_or_open(
     """
     from normlab.learn.tutorials import TutorialError, chosen
 
-    try:
+    with refusing("tutorials", TutorialError):
         found = chosen(numbers or [])
-    except TutorialError as error:
-        typer.echo(f"normlab tutorials: {error}", err=True)
-        raise typer.Exit(2) from None
     if build or check:
         _need("jupytext", "nbclient", "ipykernel")
         raise typer.Exit(_executed(found, build))
@@ -39,35 +38,30 @@ def list_or_open(
         typer.echo("\nnormlab tutorials NN opens one in Jupyter.")
         return
     if len(numbers) > 1:
-        typer.echo("normlab tutorials: opens one at a time", err=True)
-        raise typer.Exit(2)
+        raise refused("tutorials", "opens one at a time")
     _need("jupyterlab")
     raise typer.Exit(subprocess.run([sys.executable, "-m", "jupyterlab", str(found[0].notebook)]).returncode)
 
 
 def _need(*modules: str) -> None:
+    """Refuse to go on without these modules."""
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
-        typer.echo(f"normlab tutorials: needs {', '.join(missing)}; {TOOLS}", err=True)
-        raise typer.Exit(2)
+        raise refused("tutorials", f"needs {', '.join(missing)}; {TOOLS}")
 
 
 def _executed(found: list, write: bool) -> int:
     """Execute tutorials, say how long each took, and return the exit code."""
-    from normlab.engine import gpu_available
-    from normlab.learn.tutorials import LONGEST, TutorialError, build, differences, execute
+    from normlab.learn.tutorials import TutorialError, checked
 
     wrong = 0
     for tutorial in found:
         try:
-            seconds = build(tutorial) if write else execute(tutorial)[1]
+            seconds, problems = checked(tutorial, write)
         except TutorialError as error:
             typer.echo(f"{error}", err=True)
             wrong += 1
             continue
-        problems = differences(tutorial)
-        if seconds > LONGEST and not gpu_available():
-            problems.append(f"took {seconds:.0f} s, more than {LONGEST:.0f}")
         wrong += bool(problems)
         typer.echo(f"{tutorial.source.name}: {seconds:.1f} s{''.join(f'; {problem}' for problem in problems)}")
     return 1 if wrong else 0

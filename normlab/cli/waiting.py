@@ -1,8 +1,10 @@
-"""What a user is told who has to wait: how long, and how far it has come."""
+"""Tell a user who has to wait how long it takes, and how far it has come."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+import typer
 
 PATIENCE = 20.0  # seconds above which the user is told how long it will take
 
@@ -14,10 +16,16 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} hours" if seconds < 172_800 else f"{seconds / 86_400:,.0f} days"
 
 
+def announce(seconds: float, advice: str) -> None:
+    """Say on stderr how long it takes and what takes less, if a user would lose patience."""
+    if seconds > PATIENCE:
+        typer.echo(f"this takes about {duration(seconds)}; {advice} less", err=True)
+
+
 @contextmanager
 def progress(passes: int) -> Iterator[Callable[[], None]]:
-    """A progress bar on a terminal, on stderr; nothing where stderr is no terminal."""
-    if not sys.stderr.isatty():
+    """Show a progress bar on stderr; nothing where stderr is no terminal, or for 0 passes."""
+    if not passes or not sys.stderr.isatty():
         yield lambda: None
         return
     from rich.console import Console

@@ -6,7 +6,6 @@ Used by the notebooks in tutorials/ (their first lines call `begin`); knows no k
 import inspect
 import os
 import re
-import subprocess
 import sys
 import textwrap
 import time
@@ -15,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from normlab import engine
-from normlab.bench import records
-from normlab.bench.timing import EventTimer
 from normlab.kernels import BEST, ForwardStep, Step
+from normlab.measure.files import record
+from normlab.measure.provenance import ask_nvidia_smi
+from normlab.measure.timing import EventTimer
 
 
 def where() -> str:
@@ -32,12 +32,8 @@ def where() -> str:
 
 
 def gpu_name() -> str:
-    """The first GPU's name; "unknown" where nvidia-smi does not tell."""
-    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    except (OSError, subprocess.CalledProcessError, IndexError):
-        return "unknown"
+    """Return the first GPU's name; "unknown" where nvidia-smi does not tell."""
+    return ask_nvidia_smi("name") or "unknown"
 
 
 def begin() -> None:
@@ -130,7 +126,8 @@ def recorded(norm: str, direction: str, n2: int, dtype: str, contender: str = "n
 
     Raises KeyError or StopIteration for what has not been measured.
     """
-    (record,) = records.load([f"norm_{dtype}_h200"])
     wanted = (norm, direction, n2)
-    row = next(row for row in record["rows"] if (row["norm"], row["direction"], row["n2"]) == wanted)
+    row = next(
+        row for row in record(f"norm_{dtype}_h200")["rows"] if (row["norm"], row["direction"], row["n2"]) == wanted
+    )
     return row["contenders"][contender]["of_copy"]

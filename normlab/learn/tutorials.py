@@ -121,6 +121,20 @@ def build(tutorial: Tutorial) -> float:
     return seconds
 
 
+def checked(tutorial: Tutorial, write: bool) -> tuple[float, list[str]]:
+    """Execute a tutorial, and write its notebook if told to; return the seconds, and what is wrong with it.
+
+    Raises TutorialError as `execute`.
+    """
+    from normlab.engine import gpu_available  # here, because it imports a compiler
+
+    seconds = build(tutorial) if write else execute(tutorial)[1]
+    problems = differences(tutorial)
+    if seconds > LONGEST and not gpu_available():
+        problems.append(f"took {seconds:.0f} s, more than {LONGEST:.0f}")
+    return seconds, problems
+
+
 def differences(tutorial: Tutorial) -> list[str]:
     """Say where .py and .ipynb do not agree, or the latter was not run from top to bottom; empty if all is well."""
     import nbformat

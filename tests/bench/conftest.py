@@ -2,7 +2,7 @@
 
 import pytest
 
-from normlab.bench.timing import Spread
+from normlab.measure.timing import Spread
 
 
 class Stopwatch:

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from normlab import engine
-from normlab.bench import commands, host, machine, norm, readme
-from normlab.bench.timing import Spread
+from normlab.bench import commands, host, machine, norm
 from normlab.cli import app
 from normlab.learn.xray import steps_of
+from normlab.measure.timing import Spread
 
 
 def run(*arguments):
@@ -209,35 +209,3 @@ def test_host_prints_and_writes_eager_graph_and_first_calls(on_the_cpu, tmp_path
     assert set(written) == MACHINE | {"absent", "rows", "first_calls"}
     assert set(written["first_calls"]) == {"normlab", "torch"}
     assert [row["norm"] for row in written["rows"]] == ["layer", "rms"]
-
-
-def test_report_fills_the_readme(norm_record, tmp_path):
-    record, file = tmp_path / "norm.json", tmp_path / "README.md"
-    record.write_text(json.dumps(norm_record))
-    file.write_text(f"a\n{readme.BEGIN}\n{readme.END}\nb\n")
-    done = run("report", record, "--readme", file, "--plot", tmp_path / "norm.png")
-    assert (done.exit_code, done.stdout) == (0, "")
-    assert "**0.98** / 0.95 compile" in file.read_text()
-    assert (tmp_path / "norm.png").exists()
-    file.write_text("no markers")
-    assert "README.md: one line" in refused("report", record, "--readme", file)
-
-
-def test_a_machine_is_described_even_where_nothing_can_be_found_out(monkeypatch):
-    def missing(*arguments, **options):
-        raise FileNotFoundError("nvidia-smi")
-
-    monkeypatch.setattr("subprocess.run", missing)
-    found = machine.provenance()
-    assert (found["gpu"], found["driver"]) == ("unknown", "unknown")
-    assert found["apex"] == "not installed"
-    assert found["numba"][0].isdigit()
-
-
-def test_gpu_and_driver_are_those_of_the_first_gpu(monkeypatch):
-    class Done:
-        stdout = "NVIDIA H200, 580.159.04\nNVIDIA H200, 580.159.04\n"
-
-    monkeypatch.setattr("subprocess.run", lambda *arguments, **options: Done)
-    found = machine.provenance()
-    assert (found["gpu"], found["driver"]) == ("NVIDIA H200", "580.159.04")

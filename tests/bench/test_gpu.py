@@ -46,4 +46,3 @@ def test_host(tmp_path):
         assert 0.5 < entry["eager"]["median_us"] < 10_000
         assert 0.5 < entry["graph"]["median_us"] < 1000
     assert all(entry["status"] == "ok" for entry in found["first_calls"].values())
-    assert found["first_calls"]["normlab"]["warm"]["call_s"] < found["first_calls"]["normlab"]["cold"]["call_s"]

@@ -8,7 +8,7 @@ import torch
 from normlab.bench import first_call, host
 from normlab.bench.contenders import Ours, load_peers, ours
 from normlab.bench.problem import DIRECTIONS, Problem
-from normlab.bench.timing import REPETITIONS, Spread
+from normlab.measure.timing import REPETITIONS, Spread
 
 (TORCH,), _ = load_peers(["torch"])
 SMALL = [Problem("rms", "forward", "float32", 2, 16), Problem("rms", "backward", "float32", 2, 16)]

@@ -8,7 +8,7 @@ from normlab.bench.commands import left_out
 from normlab.bench.contenders import Ours, load_peers, ours
 from normlab.bench.norm import ahead, best_peer, compete, enter, own, until_interrupted
 from normlab.bench.problem import DIRECTIONS, Problem, problems
-from normlab.bench.timing import Spread
+from normlab.measure.timing import Spread
 
 (TORCH,), _ = load_peers(["torch"])
 SMALL = Problem("rms", "forward", "float32", 4, 16)  # 256 bytes an array

@@ -9,11 +9,11 @@ from torch.nn import functional
 
 from normlab.bench.check import Check
 from normlab.bench.choices import peers
-from normlab.bench.compact import duel
 from normlab.bench.contenders import OURS, RECOMPUTED, load_peers, ours
 from normlab.bench.norm import ahead, best_peer, compete, enter
 from normlab.bench.peers import PEERS, _norm
 from normlab.bench.problem import DIRECTIONS, NORMS, Problem
+from normlab.bench.report import duel
 
 ALL = list(PEERS)
 

@@ -120,11 +120,11 @@ def test_the_peak_is_that_of_the_highest_clock(monkeypatch):
         multi_processor_count, major, minor = 132, 9, 0
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Properties)
-    monkeypatch.setattr(machine, "_asked", {"clocks.max.sm": "1980"}.get)
+    monkeypatch.setattr(machine, "ask_nvidia_smi", {"clocks.max.sm": "1980"}.get)
     assert machine.peak() == 132 * 128 * 2 * 1.98e9
     monkeypatch.setattr(Properties, "minor", 7)
     assert machine.peak() is None
-    monkeypatch.setattr(machine, "_asked", lambda what: "[N/A]")
+    monkeypatch.setattr(machine, "ask_nvidia_smi", lambda what: "[N/A]")
     assert machine.peak() is None
 
 

@@ -1,18 +1,16 @@
 """Tables, Markdown, README and plot, all from records that no machine ever made."""
 
-import json
 import re
-from pathlib import Path
 
 import pytest
 from bench.conftest import family_row
 from rich.console import Console
 from typer.testing import CliRunner
 
-from normlab.bench import plots, readme, records, tables
-from normlab.bench.compact import norm_grid
-from normlab.bench.report import markdown
+from normlab.bench import plots, records, tables
+from normlab.bench.report import markdown, norm_grid
 from normlab.cli import app
+from normlab.measure import files, pictures
 
 
 def printed(record, tmp_path, **options):
@@ -98,9 +96,9 @@ def test_markdown_has_normlab_and_the_best_peer_in_each_cell_and_says_where_it_c
 def test_shapes_of_several_sizes_are_written_in_full_and_widths_of_one_size_alone(norm_record):
     for row in norm_record["rows"]:
         row["n1"] += row["n2"] == 4096  # rounded
-    assert norm_grid(norm_record, "forward").head[0] == "n2"
+    assert norm_grid([row for row in norm_record["rows"] if row["direction"] == "forward"], "forward").head[0] == "n2"
     norm_record["rows"][0]["n1"] = 16
-    grid = norm_grid(norm_record, "forward")
+    grid = norm_grid([row for row in norm_record["rows"] if row["direction"] == "forward"], "forward")
     assert grid.head[0] == "n1 × n2"
     assert [row[0] for row in grid.rows] == ["16 × 4,096", "32,769 × 4,096", "2,048 × 65,536"]
     assert grid.rows[0][2] == ""  # not measured in float32
@@ -160,91 +158,19 @@ def test_the_report_knows_records_of_every_kind_as_files(
 ):
     every = [norm_record, ladder_record, family_record, *product_records, host_record]
     assert [record["what"] for record in every if record is not product_records[1]] == list(records.KINDS)
-    paths = [str(tmp_path / f"{position}.json") for position in range(len(every))]
+    paths = [tmp_path / f"{position}.json" for position in range(len(every))]
     for record, path in zip(every, paths, strict=True):
-        records.write(record, Path(path))
-    file = tmp_path / "README.md"
-    file.write_text(f"{readme.BEGIN}\n{readme.END}\n")
-    done = CliRunner().invoke(app, ["bench", "report", *paths, "--readme", str(file)])
+        files.write(record, path)
+    done = CliRunner().invoke(app, ["bench", "report", *map(str, paths), "--plot", str(tmp_path / "norm.png")])
     assert done.exit_code == 0, done.stderr
-    assert readme.between(file.read_text()) == readme.benchmarks(every)
-    for words in ("SGEMM on NVIDIA H200", "The family's backward", "A call on 8 x 4096"):
-        assert words in file.read_text()
-
-
-# ---- records as files -----------------------------------------------------------------------------------------------
-
-
-def test_a_record_comes_back_as_it_was_written_an_entry_a_line(norm_record, tmp_path):
-    path = tmp_path / "norm.json"
-    records.write(norm_record, path)
-    assert records.load([str(path)]) == [norm_record] == [json.loads(path.read_text())]
-    lines = path.read_text().splitlines()
-    assert sum('"contenders"' in line for line in lines) == len(norm_record["rows"])
-
-
-def test_what_is_no_record_is_refused_by_name(tmp_path):
-    path = tmp_path / "x.json"
-    for text, words in (
-        ("[1", "not JSON"),
-        ("[]", "not a record of normlab bench norm"),
-        ('{"what": 1}', "not a record"),
-    ):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=words) as error:
-            records.load([str(path)])
-        assert str(path) in str(error.value)
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.json"):
-        records.load(["nowhere.json"])
-    with pytest.raises(ValueError, match="counters_h200: not a record of normlab bench"):
-        records.load(["counters_h200"])  # a name in the package, of another kind
-
-
-def test_without_names_all_benchmarks_in_the_repository_are_taken_norms_first():
-    kinds = [record["what"] for record in records.load([])]
-    assert kinds == sorted(kinds, key=records.KINDS.index)
-
-
-def test_a_file_that_cannot_be_written_is_refused_before_the_measurement(tmp_path):
-    with pytest.raises(OSError, match="no_such_folder"):
-        records.check_writable(None, tmp_path / "no_such_folder" / "x.json")
-
-
-# ---- the README -----------------------------------------------------------------------------------------------------
-
-
-def test_tables_go_between_the_markers_and_nothing_else_changes(tmp_path):
-    file = tmp_path / "README.md"
-    file.write_text(f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter\n")
-    for tables_text in ("| a |", "| b |\n| c |"):
-        readme.insert(file, tables_text)
-        assert file.read_text() == f"before\n{readme.BEGIN}\n{tables_text}\n{readme.END}\nafter\n"
-        assert readme.between(file.read_text()) == tables_text
-
-
-@pytest.mark.parametrize("text", ["", readme.BEGIN, f"{readme.END}{readme.BEGIN}", f"{readme.BEGIN * 2}{readme.END}"])
-def test_a_readme_without_markers_is_left_alone(text, tmp_path):
-    file = tmp_path / "README.md"
-    file.write_text(text)
-    with pytest.raises(ValueError, match=r"README\.md: one line .*begin.* and below it one line .*end.* are needed"):
-        readme.insert(file, "x")
-    assert file.read_text() == text
-
-
-def test_the_plot_leads_the_tables_where_there_is_one(norm_record, monkeypatch, tmp_path):
-    (tmp_path / "records").mkdir()
-    monkeypatch.setattr("normlab.bench.readme.files", lambda package: tmp_path)
-    assert readme.benchmarks([norm_record]) == markdown([norm_record])
-    (tmp_path / "records" / readme.PLOT).touch()
-    assert readme.benchmarks([norm_record]) == (
-        f"![Fraction of the copy bandwidth over n2](normlab/bench/records/{readme.PLOT})\n\n{markdown([norm_record])}"
-    )
+    assert done.stdout.strip() == markdown(every)
+    assert (tmp_path / "norm.png").stat().st_size > 5000
 
 
 # ---- the plot -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("suffix", plots.SUFFIXES)
+@pytest.mark.parametrize("suffix", pictures.SUFFIXES)
 def test_a_plot_is_drawn_the_same_every_time(suffix, norm_record, tmp_path):
     paths = [tmp_path / f"{name}{suffix}" for name in "ab"]
     for path in paths:

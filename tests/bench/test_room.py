@@ -10,7 +10,7 @@ import torch
 from bench.conftest import family_row, norm_row
 from typer.testing import CliRunner
 
-from normlab.bench import commands, family, ladder, machine, norm, plots, product, records, tables
+from normlab.bench import commands, family, ladder, machine, norm, plots, product, tables
 from normlab.bench.check import Check
 from normlab.bench.contenders import Ours
 from normlab.bench.problem import Problem, problems
@@ -217,16 +217,6 @@ def test_bounds_are_computed_once_for_all_who_have_them_in_common(monkeypatch):
     monkeypatch.setattr(check, "_compute_row_bounds", lambda *how: asked.append(how) or "bound")
     assert [check._row_bounds("slow", me) for me in (False, True, False)] == ["bound"] * 3
     assert asked == [("slow", False), ("slow", True)]
-
-
-def test_looking_whether_a_file_can_be_written_leaves_none_behind(tmp_path):
-    there, link = tmp_path / "there.json", tmp_path / "link.json"
-    there.write_text("old")
-    link.symlink_to(tmp_path / "target.json")
-    records.check_writable(there, tmp_path / "new.json", link, None)
-    assert there.read_text() == "old"
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["link.json", "there.json"]
-    assert link.is_symlink()
 
 
 def test_a_bench_that_is_refused_after_it_looked_leaves_no_file(tmp_path):

@@ -36,9 +36,8 @@ case $1 in
     done ;;
   memory)
     normlab="python3 -m normlab.cli"
-    $normlab memory --steps 20 --json "$out/memory_h200.json" --plot "$out/memory_h200.svg"
-    $normlab memory --steps 20 --norm layer --json "$out/memory_layer_h200.json"
-    $normlab train LICENSE --json "$out/train_h200.json" --plot "$out/train_h200.svg" ;;
+    $normlab memory --steps 20 --json "$out/memory_h200.json"
+    $normlab train LICENSE --json "$out/train_h200.json" ;;
   sgemm)
     python3 -m pytest -q tests/kernels/test_sgemm_gpu.py 2>&1 | tail -5
     python3 -m hardware.sgemm_plans | tee "$out/sgemm_plans.txt" | tail -30

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from normlab.bench.machine import provenance
+from normlab.measure.provenance import provenance
 from normlab.nn import replace_norms
 
 ROUNDS, STEPS = 25, 4

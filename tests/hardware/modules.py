@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from normlab.bench.machine import provenance
-from normlab.bench.timing import EventTimer, Spread, host_time
+from normlab.measure.provenance import provenance
+from normlab.measure.timing import EventTimer, Spread, host_time
 from normlab.nn import FusedLayerNorm, FusedRMSNorm
 
 N2 = 4096

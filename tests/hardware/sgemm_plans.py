@@ -11,9 +11,9 @@ import torch
 from normlab import sgemm
 from normlab.bench.choices import sizes
 from normlab.bench.product import Check, Size, full_precision
-from normlab.bench.timing import EventTimer
 from normlab.kernels.sgemm import step_11_pipelined
 from normlab.kernels.sgemm.step_11_pipelined import PLAN
+from normlab.measure.timing import EventTimer
 
 CANDIDATES = [
     PLAN,

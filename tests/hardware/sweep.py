@@ -190,8 +190,8 @@ def time_all(wanted: list[Task]) -> None:
     """Print, for each problem, its layouts, the fastest first."""
     import torch
 
-    from normlab.bench.timing import EventTimer
     from normlab.host import replay
+    from normlab.measure.timing import EventTimer
 
     timer = EventTimer()
     for n2, group in itertools.groupby(wanted, lambda task: task.n2):

@@ -1,9 +1,8 @@
-"""What is made of ncu's rows of the products: on launches that nobody made, and again on the record's."""
+"""What is made of ncu's rows of the products, on launches that a test makes up."""
 
 import pytest
 
 from hardware.l2 import BLOCKS, FROM_MEMORY, PLACES, SIZES, WAVES, rows_of
-from normlab.bench import record
 
 
 def launches(blocks=1.0, from_memory=0.0):
@@ -45,9 +44,3 @@ def test_a_launch_too_few_or_too_many_is_no_record():
     for wrong in (launches()[1:], [*launches(), *launches()[:1]]):
         with pytest.raises(ValueError, match="zip"):
             rows_of(wrong)
-
-
-def test_the_record_s_rows_come_out_of_what_was_measured_then():
-    rows = record("l2_h200")["rows"]
-    measured = [("", {FROM_MEMORY: row["bytes_from_memory"], WAVES: row["waves"], BLOCKS: 2.0}) for row in rows]
-    assert rows_of(measured) == rows

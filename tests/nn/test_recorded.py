@@ -171,9 +171,7 @@ def test_what_looks_on_is_noticed_after_right_calls_too(straight):
     assert layer(False)(x.requires_grad_(), weight, bias).requires_grad
     with torch.no_grad():
         assert not layer(False)(x, weight, bias).requires_grad
-    assert (
-        functional._cached_launch(x, (SHAPE[1],), weight, bias, 1e-5, False)[0] is not None
-    )  # it was there to be taken
+    assert functional._cached_launch(x, (SHAPE[1],), weight, bias, 1e-5, False)[0] is not None
 
 
 @pytest.mark.parametrize("memory_efficient", [False, True])

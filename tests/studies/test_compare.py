@@ -18,11 +18,11 @@ import pytest
 from normlab import engine, keep_columns, layer_norm_backward, oracle
 from normlab.kernels import BEST, LADDERS, Chains
 from normlab.kernels.exact.chains import with_repairs
+from normlab.measure.numbers import scientific
 from normlab.studies import compare
 from normlab.studies.compare import passes
 from normlab.studies.compare.activations import InputError, Source, bundled, read
 from normlab.studies.compare.measure import Error, measure
-from normlab.studies.compare.numbers import scientific
 from normlab.studies.compare.passes import Backward, run_backward, run_forward
 from normlab.studies.compare.plan import SIMULATOR_STEPS, choose, prepare
 from normlab.studies.compare.verdict import AS_GOOD, Verdict, judge, reason

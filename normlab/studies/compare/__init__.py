@@ -57,14 +57,14 @@ class Report:
 
     @property
     def within_bounds(self) -> bool:
-        """Is every error within its bound?"""
+        """Return True if every error is within its bound."""
         return all(layer.verdict.kind != "bound_exceeded" for layer in self.layers)
 
 
 def summarise(
     layer: Layer, plan: Plan, forward: Forward, saved: Pass, recomputed: Pass, exact: Pass | None
 ) -> LayerReport:
-    """One layer's passes, as its report. exact is None where it is recomputed, launch by launch."""
+    """Return one layer's passes as its report; `exact` is None where its launches would be those of recomputing."""
     backwards = saved.backward, recomputed.backward, (exact or recomputed).backward
     at_risk = recomputed.column_bounds / AT_RISK > saved.column_bounds
     roundoff = oracle.unit_roundoff(plan.dtype)

@@ -1,4 +1,4 @@
-"""Activations to compare on: three bundled layers, or a .npy or .npz of the user's, read and checked.
+"""Read activations to compare on, and check them: three bundled layers, or a user's .npy or .npz.
 
 Nothing that could run code is loaded, and whatever is wrong is an `InputError` of one line.
 `normlab.studies.compare.traffic` makes layers of what is found here.
@@ -33,13 +33,13 @@ class Source:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n1, n2): rows, and elements a row, which is the last dimension."""
+        """Return (n1, n2): rows, and elements per row, which is the last dimension."""
         *leading, n2 = np.shape(self.arrays["input"])
         return prod(leading), n2
 
 
 def bundled() -> list[Source]:
-    """Three layers of all-MiniLM-L6-v2, from `normlab/data` (its README says more)."""
+    """Return three layers of all-MiniLM-L6-v2, from `normlab/data` (its README says more)."""
     with (files("normlab") / "data" / "minilm_layernorm.npz").open("rb") as file:
         data = dict(np.load(file, allow_pickle=False))
     names = [key.removesuffix("_input") for key in data if key.endswith("_input") and not key.endswith("_grad_input")]
@@ -50,7 +50,7 @@ def bundled() -> list[Source]:
 
 
 def read(path: Path) -> Source:
-    """A layer from a .npy (the input alone) or a .npz (ARRAYS). Nothing that could run code is loaded.
+    """Return the layer of a .npy (the input alone) or a .npz (ARRAYS). Nothing that could run code is loaded.
 
     Raises:
         InputError: no such file, none that NumPy reads without pickle, no input in it, or shapes that do not fit.
@@ -84,7 +84,7 @@ def read(path: Path) -> Source:
 
 @contextmanager
 def _reading(shown: str) -> Iterator[None]:
-    """Everything that NumPy raises on a broken file, as one InputError."""
+    """Turn everything that NumPy raises on a broken file into an InputError."""
     try:
         yield
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
@@ -108,7 +108,7 @@ def _what_else(start: bytes) -> str:
 
 
 def check(source: Source) -> None:
-    """InputError unless a source's arrays hold real numbers, and their shapes fit."""
+    """Raise InputError unless a source's arrays hold real numbers, and their shapes fit."""
     arrays = source.arrays
     for key in ARRAYS:
         if key in arrays:

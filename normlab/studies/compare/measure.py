@@ -1,4 +1,4 @@
-"""How far a kernel's array is from the truth: relative to it, at most, and relative to the a-priori bound.
+"""Measure how far a kernel's array is from the truth: relative to it, at most, and relative to the bound.
 
 Called by `normlab.studies.compare.passes` on every result.
 """
@@ -32,7 +32,7 @@ class Error:
 
 
 def measure(got: np.ndarray, want: np.ndarray, bound: np.ndarray) -> Error:
-    """The `Error` of a kernel's result, where the truth is a number; its bound_ratio sees the other places too.
+    """Return the `Error` of a kernel's result where the truth is a number; its bound_ratio covers all elements.
 
     >>> measure(np.float32([3.0, 4.5]), np.array([3.0, 4.0]), np.array([1.0, 1.0]))
     Error(relative=0.1, largest=0.5, bound_ratio=0.5, not_finite=0, unbounded=0, size=2)

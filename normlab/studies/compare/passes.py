@@ -1,9 +1,9 @@
-"""The passes over one layer, each measured: the forward, and the backward on three paths.
+"""Run and measure the passes over one layer: the forward, and the backward on three paths.
 
 A path is what the host functions call memory_efficient: False, from the saved input; True, recomputed from the output;
-"exact", recomputed but for the columns that were kept. Called by `normlab.studies.compare`, in the process of a worker
-or its own. The kernels run through `normlab.host.norms`; every result is held against `normlab.oracle`: the float64
-truth on the same rounded inputs, and the a-priori bound.
+"exact", recomputed except for the columns that were kept. `normlab.studies.compare` calls the passes, in its own
+process or in a worker's. The kernels run through `normlab.host.norms`. Every result is held against `normlab.oracle`:
+the float64 truth on the same rounded inputs, and the a-priori bound.
 """
 
 import warnings
@@ -42,7 +42,7 @@ class Backward:
 
     @property
     def gradients(self) -> dict[str, Error]:
-        """The gradients there are, by name."""
+        """Return the gradients there are, by name."""
         return {name: getattr(self, name) for name in GRADIENTS if getattr(self, name) is not None}
 
 
@@ -66,14 +66,14 @@ class Pass(NamedTuple):
 
 @contextmanager
 def _world(plan: Plan) -> Iterator[None]:
-    """The plan's engine, without the warning that the simulator is slow: `Job.seconds` has said so already."""
+    """Use the plan's engine, without the warning that the simulator is slow: `Job.seconds` has said so already."""
     with engine.using(plan.engine), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="the simulator takes about", category=UserWarning)
         yield
 
 
 def run_forward(layer: Layer, plan: Plan) -> Forward:
-    """The forward through the kernels, measured."""
+    """Run the forward through the kernels, and measure it."""
     x, n2, weight, bias, eps = layer.input, layer.input.shape[1], layer.weight, layer.bias, layer.eps
     arithmetic = plan.arithmetic("forward", *x.shape)
     mean = None
@@ -93,7 +93,7 @@ def run_forward(layer: Layer, plan: Plan) -> Forward:
 
 
 def run_backward(layer: Layer, plan: Plan, forward: Forward, path: Path) -> Pass | None:
-    """One backward through the kernels, from what the forward left for this path, measured.
+    """Run one backward through the kernels from what the forward left for this path, and measure it.
 
     None: no column was kept, and so the exact path is the recomputed one, launch by launch.
     """
@@ -136,7 +136,7 @@ def _gradients(
 def _truth(
     layer: Layer, plan: Plan, forward: Forward, path: Path, kept: Kept | None
 ) -> tuple[oracle.NormGradients, oracle.NormGradients]:
-    """The float64 gradients, and the bounds of a kernel that was handed this forward's statistics and output."""
+    """Return the float64 gradients, and the bounds of a kernel that gets this forward's statistics and output."""
     dy, x, (n1, n2) = layer.grad_output, layer.input, layer.input.shape
     weight, bias, eps = layer.weight, layer.bias, layer.eps
     columns = None if kept is None else kept.columns

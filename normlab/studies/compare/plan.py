@@ -1,4 +1,4 @@
-"""How to compare: where, by which steps, on how many rows, in how many processes; and about how long that takes.
+"""Plan a comparison: engine, steps, rows, processes, and about how long it takes.
 
 Called by `normlab.cli` before anything runs. It asks `normlab.engine` for a GPU and `normlab.kernels` for the steps.
 """
@@ -32,16 +32,16 @@ class Plan:
 
     @property
     def rms(self) -> bool:
-        """RMSNorm, which has no mean and no bias."""
+        """Return True for RMSNorm, which has no mean and no bias."""
         return self.norm == "rms"
 
     @property
     def statistics(self) -> str:
-        """The dtype that kernels compute in and keep mean and invvar in."""
+        """Return the dtype that kernels compute in and keep mean and invvar in."""
         return "float64" if self.dtype == "float64" else "float32"
 
     def arithmetic(self, ladder: str, n1: int, n2: int, kept: int = 0) -> oracle.Arithmetic:
-        """How the step of a ladder rounds, with so many columns kept: its formats, and the length of its sums."""
+        """Return how a ladder's step rounds with so many columns kept: its formats, and the length of its sums."""
         forward, backward = _step("forward", self.forward), _step("backward", self.backward)
         rows = (forward if ladder == "forward" else backward).row_chains(n2)
         columns = backward.column_chains(n1, n2)
@@ -60,7 +60,7 @@ class Plan:
         )
 
     def seconds(self, shapes: list[tuple[int, int]], cores: int = 1) -> float:
-        """About how long the passes over layers of these (n1, n2) take: all forwards side by side, then all backwards.
+        """Return about how long the passes over layers of (n1, n2) take: all forwards side by side, then all backwards.
 
         On a GPU only the oracle takes time. The exact backward is reckoned as one more, which it is with few columns
         kept; with none it is not run at all, with all of them it takes twice as long.
@@ -72,7 +72,7 @@ class Plan:
         return (oracle_seconds + forward) / min(cores, len(shapes)) + 3 * (oracle_seconds + backward) / cores
 
     def _simulated(self, ladder: str) -> Callable[[int, int], float]:
-        """The seconds that the simulator takes for the step of a ladder; none on a GPU."""
+        """Return the seconds that the simulator takes for the step of a ladder; 0 on a GPU."""
         step = _step(ladder, self.forward if ladder == "forward" else self.backward)
         return step.simulated_seconds if self.engine == "simulator" else lambda n1, n2: 0.0
 
@@ -129,11 +129,11 @@ def prepare(sources: list[Source], plan: Plan, rows: int | None = None) -> Job:
 
 
 def _rows_within(seconds: float, sources: list[Source], plan: Plan, cores: int) -> int:
-    """How many rows of each source fit into that time, one at least; the time grows linearly with them."""
+    """Return how many rows of each source fit into that time, at least one; the time grows linearly with them."""
     none, one = (plan.seconds([(rows, source.shape[1]) for source in sources], cores) for rows in (0, 1))
     return max(1, int((seconds - none) / (one - none)))
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

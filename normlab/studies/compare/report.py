@@ -1,6 +1,6 @@
-"""The answer of `normlab compare` for a reader: one table, what its columns mean, a sentence a layer; or JSON.
+"""Show the answer of `normlab compare`: one table, what its columns mean, a sentence per layer; or JSON.
 
-Called by `normlab.cli`; takes a `compare.Report`. The text is ASCII but for names, because not every pipe takes more.
+Called by `normlab.cli`; takes a `compare.Report`. The text is ASCII except for names, for pipes that take no more.
 """
 
 import json
@@ -15,25 +15,24 @@ from rich.table import Table
 from rich.text import Text
 
 from normlab import __version__
+from normlab.measure.numbers import fixed, scientific, size
+from normlab.measure.tables import NORMS, print_stripped
 from normlab.studies.compare import AT_RISK, LayerReport, Report
 from normlab.studies.compare.measure import Error
-from normlab.studies.compare.numbers import scientific, size
 
-NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
 RULE = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)  # one line below the header
 SMALLEST_WIDTH = 80  # columns; below, numbers would be cut
 
 
 def show(report: Report, console: Console) -> None:
-    """Print everything, without the blanks with which rich fills each line: a pipe keeps them."""
+    """Print everything."""
     console.width = max(console.width, SMALLEST_WIDTH)
-    with console.capture() as captured:
-        console.print(Group(heading(report), Text(), table(report), Text(), legend(report), Text(), verdicts(report)))
-    print(*(line.rstrip() for line in captured.get().splitlines()), sep="\n", file=console.file)
+    parts = heading(report), Text(), table(report), Text(), legend(report), Text(), verdicts(report)
+    print_stripped(Group(*parts), console)
 
 
 def heading(report: Report) -> RenderableType:
-    """What ran, on what, by which kernels, and what is to be known about all layers."""
+    """Return what ran, on which engine, by which kernels, and the notes that hold for all layers."""
     plan = report.plan
     engine = "the GPU" if plan.engine == "gpu" else "normlab's simulator"
     lines = [
@@ -45,7 +44,7 @@ def heading(report: Report) -> RenderableType:
 
 
 def _notes(report: Report) -> tuple[list[str], list[list[str]]]:
-    """The notes that all layers share, and each layer's own."""
+    """Return the notes that all layers share, and each layer's own."""
     every = [
         [f"{layer.rows:,} of {layer.rows_total:,} rows, {layer.columns:,} columns, eps {layer.eps:.2g}", *layer.notes]
         for layer in report.layers
@@ -55,7 +54,7 @@ def _notes(report: Report) -> tuple[list[str], list[list[str]]]:
 
 
 def table(report: Report) -> Table:
-    """Up to nine rows a layer; two columns for each of the three paths."""
+    """Return up to nine rows for each layer, with two columns for each of the three paths."""
     grid = Table(box=RULE, padding=0, show_edge=False)
     grid.add_column("", min_width=20, max_width=20, overflow="fold")
     for path, color in (("saved input", "cyan"), ("recomputed", "magenta"), ("exact", "green")):
@@ -90,14 +89,14 @@ def _cells(error: Error) -> tuple[Text, Text]:
 
 
 def bound_ratio(error: Error) -> str:
-    """Error over bound; "none" where no value has a finite bound."""
+    """Return error over bound; "none" where no value has a finite bound."""
     if error.unbounded == error.size:
         return "none"
-    return f"{error.bound_ratio:.3f}" if error.bound_ratio < 100 else scientific(error.bound_ratio)
+    return fixed(error.bound_ratio, 3) if error.bound_ratio < 100 else scientific(error.bound_ratio)
 
 
 def legend(report: Report) -> RenderableType:
-    """What the columns and rows mean."""
+    """Return what the columns and rows mean."""
     meanings = {
         "error": "norm of (kernel - truth) over norm of truth, over the whole array; the truth is float64, "
         f"from the same {report.plan.dtype} inputs",
@@ -115,7 +114,7 @@ def legend(report: Report) -> RenderableType:
 
 
 def verdicts(report: Report) -> RenderableType:
-    """A sentence a layer, and what else is to be known about that layer."""
+    """Return a sentence and the notes of each layer."""
     parts: list[RenderableType] = []
     for layer, notes in zip(report.layers, _notes(report)[1], strict=True):
         style = "green" if layer.verdict.kind == "as_good" else "bold red"
@@ -125,7 +124,7 @@ def verdicts(report: Report) -> RenderableType:
 
 
 def as_json(report: Report) -> str:
-    """Everything, machine-readable; NaN and infinity, which JSON does not have, are null."""
+    """Return everything as JSON; NaN and infinity, which JSON does not have, are null."""
     whole = {"normlab": __version__, **asdict(report), "within_bounds": report.within_bounds}
     return json.dumps(_finite(whole), indent=2, allow_nan=False)
 

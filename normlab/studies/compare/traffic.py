@@ -1,4 +1,4 @@
-"""A norm's traffic, ready for the kernels: some rows of a `Source`, in one dtype, with what it lacked filled in.
+"""Prepare a norm's traffic for the kernels: some rows of a `Source`, in one dtype, with missing arrays filled in.
 
 `normlab.studies.compare.plan` says how many rows; `normlab.studies.compare.passes` runs the kernels on it.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from normlab.host.arrays import FLOATS
 from normlab.studies.compare.activations import InputError, Source
 
-SEED = 160706450  # not 0: whoever drew their input with seed 0 would get it back as the gradient
+SEED = 160706450  # not 0: an input that a user drew with seed 0 would come back as the gradient
 DEFAULT_EPS = 1e-5
 
 
@@ -31,7 +31,7 @@ class Layer:
 
 
 def layer_of(source: Source, norm: str, dtype: str, rows: int) -> Layer:
-    """The first `rows` of a source (or as many as it has) for "layer" or "rms" norm, rounded to a dtype.
+    """Return the first `rows` of a source (or as many as it has) for "layer" or "rms" norm, rounded to a dtype.
 
     Raises:
         InputError: NaN or infinity in the data, or values too large for the dtype.
@@ -59,7 +59,7 @@ def layer_of(source: Source, norm: str, dtype: str, rows: int) -> Layer:
 
 
 def _filled_in(rows: int, n2: int) -> dict[str, tuple[Callable[[], Any], str]]:
-    """What stands in for an array that is not given, and how that is said."""
+    """Return what stands for an array that is not given, and the note that says so."""
     return {
         "weight": (lambda: np.ones(n2), "none given, 1 taken"),
         "bias": (lambda: np.zeros(n2), "none given, 0 taken"),
@@ -72,7 +72,7 @@ def _filled_in(rows: int, n2: int) -> dict[str, tuple[Callable[[], Any], str]]:
 
 
 def _rounded(key: str, array: np.ndarray, dtype: str) -> np.ndarray:
-    """A contiguous copy in a dtype. An error cannot be measured against NaN or infinity, so neither may be in it."""
+    """Return a contiguous copy in a dtype; neither NaN nor infinity, against which no error can be measured."""
     odd = ~np.isfinite(array)
     if odd.any():
         first = tuple(int(i) for i in np.argwhere(odd)[0])

@@ -1,4 +1,4 @@
-"""The verdict on a layer: is recomputing worse, why, what does exact do, and is anything beyond its bound?
+"""Judge a layer: is recomputing worse, why, what does exact do, and is anything beyond its bound?
 
 Called by `normlab.studies.compare`, on the numbers that `normlab.studies.compare.passes` measured.
 """
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from normlab.measure.numbers import scientific, size
 from normlab.studies.compare.measure import Error
-from normlab.studies.compare.numbers import scientific, size
 from normlab.studies.compare.passes import Backward
 from normlab.studies.compare.traffic import Layer
 
@@ -24,7 +24,7 @@ class Verdict:
 
 
 def reason(layer: Layer, at_risk: np.ndarray, dtype: str) -> str:
-    """Why recomputing from this layer's output may be worse, by its channels at risk. at_risk: (n2,), bool."""
+    """Return why recomputing from this layer's output may be worse, by its channels at risk: (n2,), bool."""
     gamma = np.abs(layer.weight.astype(np.float64))
     bias = np.zeros_like(gamma) if layer.bias is None else np.abs(layer.bias.astype(np.float64))
     clamped = at_risk & (gamma < layer.eps)  # the kernel divides by eps instead
@@ -113,7 +113,7 @@ def _price(exact: Backward, recomputed: Backward) -> str:
 
 
 def _factor(recomputed: Error, saved: Error, roundoff: float) -> float:
-    """How many times worse; by the largest error where the truth is 0 and both are wrong."""
+    """Return how many times worse recomputing is; by the largest error where the truth is 0 and both are wrong."""
     if np.isinf(saved.relative):
         return recomputed.largest / saved.largest
     return recomputed.relative / max(saved.relative, roundoff)

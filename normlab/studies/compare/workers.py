@@ -1,4 +1,4 @@
-"""The same function on many tuples of arguments, in processes of their own, with nothing left behind however it ends.
+"""Run a function on many tuples of arguments in processes, none of which outlives the caller.
 
 Ctrl-C stops the processes in the middle of a task; where the parent is killed, a process ends after its task, because
 its pipe closes (`concurrent.futures` does neither). Called by `normlab.studies.compare`.
@@ -24,7 +24,7 @@ class WorkerLostError(Exception):
 
 @contextmanager
 def workers(count: int) -> Iterator[Execute]:
-    """`execute(function, tasks, advance)`: the results in the tasks' order; `advance` is called after each task."""
+    """Yield `execute(function, tasks, advance)`: results in the tasks' order; it calls `advance` after each task."""
     if count == 1:
         yield _one_after_another
         return
@@ -76,7 +76,7 @@ def _side_by_side(
 
 @contextmanager
 def _alive() -> Iterator[None]:
-    """A pipe that is closed at the other end, as a `WorkerLostError`."""
+    """Turn the error of a pipe that is closed at the other end into a `WorkerLostError`."""
     try:
         yield
     except (EOFError, OSError):

@@ -1,8 +1,8 @@
-"""`normlab memory`: bytes and time of a model's training steps, with each of the four variants of its norms.
+"""Measure bytes and time of a model's training steps with each of four variants of its norms: `normlab memory`.
 
-One model serves all of them, on the same batch: its parameters are set anew for each, and its norms exchanged. First
-each variant trains alone, so that its peak is its own; then the variants take turns, a step each, so that a machine
-that drifts drifts for all.
+One model serves all variants, on the same batch: for each variant its parameters are set anew, and its norms exchanged.
+First each variant trains alone, so that its peak is its own. Then the variants take turns, a step each, so that a drift
+of the machine's speed slows all of them alike.
 """
 
 import gc
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from normlab import engine
-from normlab.bench.machine import provenance
-from normlab.bench.timing import spread
+from normlab.measure.provenance import provenance
+from normlab.measure.timing import spread
 from normlab.studies.memory import prediction, text
 from normlab.studies.memory.model import Decoder, Shape
 from normlab.studies.memory.saved import counting
@@ -41,12 +41,12 @@ class NoRoomError(ValueError):
 
 
 def device() -> str:
-    """Where models run: "cuda" if there is a GPU that both PyTorch and normlab can use, else "cpu"."""
+    """Return where models run: "cuda" if there is a GPU that both PyTorch and normlab can use, else "cpu"."""
     return "cuda" if torch.cuda.is_available() and engine.gpu_available() else "cpu"
 
 
 def shape(device: str, norm: str, dtype: str, **sizes: int | None) -> Shape:
-    """A model by its layers, hidden, batch and sequence; None for what is usual on the device.
+    """Return a model by its layers, hidden, batch and sequence; None is the device's default.
 
     Raises:
         ValueError: an odd hidden.
@@ -59,7 +59,7 @@ def shape(device: str, norm: str, dtype: str, **sizes: int | None) -> Shape:
 
 
 def seconds(shape: Shape, steps: int, device: str) -> float:
-    """About how long `run` takes on a CPU; 0 for a GPU, where it is short."""
+    """Return about how long `run` takes on a CPU; 0 for a GPU, where it is short."""
     return shape.seconds * len(VARIANTS) * (2 * steps + 1) if device == "cpu" else 0.0
 
 
@@ -74,7 +74,7 @@ class Bench:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE / shape.hidden)
 
     def step(self) -> Tensor:
-        """The loss before the step."""
+        """Take a step and return the loss before it."""
         self.optimizer.zero_grad()
         loss = self.model(*self.batch)
         loss.backward()
@@ -82,7 +82,7 @@ class Bench:
         return loss.detach()
 
     def alone(self, variant: str, steps: int) -> dict[str, Any]:
-        """Bytes saved, peak, and losses of `steps` steps from the start, at least 2."""
+        """Return bytes saved, peak, and losses of `steps` steps from the start, at least 2."""
         self.switch(variant)
         self.model.reset(SEED)
         with counting([*self.model.parameters(), *self.batch]) as saved:
@@ -104,7 +104,7 @@ class Bench:
         }
 
     def timed(self, variant: str) -> float:
-        """Seconds of a step."""
+        """Return the seconds of a step."""
         self.switch(variant)
         if self.device == "cuda":
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -119,7 +119,7 @@ class Bench:
 
 
 def run(shape: Shape, steps: int, device: str, advance: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """The record of `normlab memory`; `advance` is called ADVANCES times.
+    """Return the record of `normlab memory`; `advance` is called ADVANCES times.
 
     Raises:
         NoRoomError: the model does not fit.
@@ -152,7 +152,7 @@ def run(shape: Shape, steps: int, device: str, advance: Callable[[], None] = lam
 
 
 def predicted(like: Shape) -> dict[str, Any]:
-    """What LLaMA-7B's blocks save on a GPU, by role, with the norm and in the dtype of `like`."""
+    """Return what LLaMA-7B's blocks save on a GPU, by role, with the norm and in the dtype of `like`."""
     large = prediction.LLAMA._replace(norm=like.norm, dtype=like.dtype)
     rows = [{"variant": variant, **prediction.saved(large, variant, "cuda")} for variant in VARIANTS]
     return {**large._asdict(), "rows": rows}
@@ -175,7 +175,7 @@ def check_room(shape: Shape, device: str) -> None:
 def _rows(
     shape: Shape, steps: int, device: str, advance: Callable[[], None]
 ) -> tuple[list[dict[str, Any]], list[dict[str, float]]]:
-    """What each variant does alone, and rounds of seconds by variant."""
+    """Return what each variant does alone, and rounds of seconds by variant."""
     bench, rows = Bench(shape, device), []
     for variant in VARIANTS:
         rows.append({"variant": variant, **bench.alone(variant, steps)})

@@ -1,8 +1,8 @@
-"""A decoder with LLaMA's blocks over bytes: what `normlab memory` measures and `normlab train` trains.
+"""Build a decoder with LLaMA's blocks over bytes: `normlab memory` measures it, `normlab train` trains it.
 
 A block is pre-norm, and adds to the residual stream twice: attention (q, k, v from one norm, rotary positions) and a
 SwiGLU MLP (gate and up from the other). An addition keeps nothing for its backward, and a linear layer its input, which
-here is a norm's output. So nobody needs a norm's input but the norm itself.
+here is a norm's output. So the norm alone needs its input.
 
 Its norms are torch.nn's; `normlab.studies.memory.variants` exchanges them.
 """
@@ -35,34 +35,34 @@ class Shape(NamedTuple):
 
     @property
     def heads(self) -> int:
-        """Attention heads: of HEAD columns, or one of all the columns where that does not go."""
+        """Return how many attention heads there are: of HEAD columns, or one if HEAD does not divide the columns."""
         return 1 if self.hidden % HEAD else self.hidden // HEAD
 
     @property
     def inner(self) -> int:
-        """Columns inside the MLP: 8/3 of hidden, up to a multiple of 256, as LLaMA has it."""
+        """Return the columns inside the MLP: 8/3 of hidden, up to a multiple of 256, as LLaMA has it."""
         return -(-8 * self.hidden // (3 * 256)) * 256
 
     @property
     def tokens(self) -> int:
-        """In a batch."""
+        """Return the tokens of a batch."""
         return self.batch * self.sequence
 
     @property
     def norms(self) -> int:
-        """Two a block, and the last."""
+        """Return how many norms there are: two per block, and the last."""
         return 2 * self.layers + 1
 
     @property
     def parameters(self) -> int:
-        """Numbers that are trained."""
+        """Return how many numbers are trained."""
         block = 4 * self.hidden**2 + 3 * self.hidden * self.inner
         norm = self.hidden * (2 if self.norm == "layer" else 1)
         return self.layers * block + self.norms * norm + 2 * VOCABULARY * self.hidden
 
     @property
     def seconds(self) -> float:
-        """About how long a step takes on a CPU."""
+        """Return about how long a step takes on a CPU."""
         return 6 * self.parameters * self.tokens / CPU_SPEED
 
     def check(self) -> None:
@@ -80,7 +80,7 @@ class Attention(Module):
         self.q, self.k, self.v, self.o = (Linear(shape.hidden, shape.hidden, bias=False, **like) for _ in range(4))
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-        """x: a norm's output; rotary: as of `rotary_tables`."""
+        """Attend from and to x, a norm's output; rotary: as of `rotary_tables`."""
         q, k, v = (linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for linear in (self.q, self.k, self.v))
         # (batch, heads, sequence, columns of a head)
         attended = scaled_dot_product_attention(rotated(q, rotary), rotated(k, rotary), v, is_causal=True)
@@ -96,7 +96,7 @@ class SwiGLU(Module):
         self.down = Linear(shape.inner, shape.hidden, bias=False, **like)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: a norm's output."""
+        """Apply the MLP to x, a norm's output."""
         return self.down(silu(self.gate(x)) * self.up(x))
 
 
@@ -109,7 +109,7 @@ class Block(Module):
         self.attention, self.mlp = Attention(shape, **like), SwiGLU(shape, **like)
 
     def forward(self, stream: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-        """stream: (batch, sequence, hidden)."""
+        """Add attention and MLP to the stream: (batch, sequence, hidden)."""
         stream = stream + self.attention(self.attention_norm(stream), rotary)
         return stream + self.mlp(self.mlp_norm(stream))
 
@@ -131,7 +131,7 @@ class Decoder(Module):
         self.to_empty(device=device)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss."""
+        """Return the loss."""
         stream = self.embedding(inputs)
         rotary = rotary_tables(inputs.shape[1], self.head_columns, stream)
         for block in self.blocks:
@@ -152,7 +152,7 @@ class Decoder(Module):
 
 
 def rotary_tables(sequence: int, columns: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """(cos, sin) of the angle of each position and column: (sequence, columns) each, in the dtype of `like`."""
+    """Return (cos, sin) of the angle of each position and column: (sequence, columns) each, in the dtype of `like`."""
     wide: dict[str, Any] = {"dtype": torch.float32, "device": like.device}
     waves = LONGEST_WAVE ** -(torch.arange(0, columns, 2, **wide) / columns)
     angles = torch.outer(torch.arange(sequence, **wide), waves).repeat(1, 2)

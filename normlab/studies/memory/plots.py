@@ -1,11 +1,11 @@
-"""The pictures of `normlab memory` and `normlab train`, in the style of `normlab.bench.plots`."""
+"""Draw the records of `normlab memory` and `normlab train`."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from normlab.bench.plots import INK, save, style
+from normlab.measure.pictures import INK, save, style
 from normlab.studies.memory import tables
 from normlab.studies.memory.train import WINDOW, smoothed
 from normlab.studies.memory.variants import TORCH
@@ -17,7 +17,7 @@ OTHER_ORDER = "torch.nn, another order"
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
-    """Draw a record into a file; `normlab.bench.plots.check_suffix` says which."""
+    """Draw a record into a file that `normlab.measure.pictures.check_suffix` takes."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -37,7 +37,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
 
 
 def _memory(panels: Any, record: dict[str, Any]) -> None:
-    """Bars of bytes and of times, and the losses. Where no peak was measured, what is predicted takes its place."""
+    """Draw bars of bytes and of times, and the losses; predicted bytes stand for a peak that was not measured."""
     saved, large, time, loss = panels
     rows = record["rows"]
     names = [row["variant"] for row in rows]
@@ -63,7 +63,7 @@ def _memory(panels: Any, record: dict[str, Any]) -> None:
 
 
 def _train(loss: Any, difference: Any, record: dict[str, Any], dtype: str) -> None:
-    """The losses, and how far they are from torch.nn's."""
+    """Draw the losses, and how far they are from torch.nn's."""
     rows = tables.of_dtype(record, dtype)
     reference = smoothed(rows[0]["losses"])
     steps = np.arange(len(reference)) + len(rows[0]["losses"]) - len(reference)

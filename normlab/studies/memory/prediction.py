@@ -1,24 +1,24 @@
-"""What autograd keeps of a forward of `normlab.studies.memory.model`, in bytes, said without running it.
+"""Predict the bytes that autograd keeps of a forward of `normlab.studies.memory.model`, without running it.
 
-By role, each a storage or several that `normlab.studies.memory.saved` counts; tests hold the two against each other on
-the CPU. On a GPU attention keeps some bytes more, its seeds, and in float64, which has no fused kernel there, much
-more.
+The bytes are listed by role, each of one or several storages that `normlab.studies.memory.saved` counts; tests compare
+prediction and count on the CPU. On a GPU attention also keeps its seeds, a few bytes; in float64, which has no fused
+kernel there, it keeps much more.
 """
 
 from normlab.studies.memory.model import VOCABULARY, Shape
 from normlab.studies.memory.variants import TORCH
 
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-STATISTICS = {"rms": 1, "layer": 2}  # a row: invvar; and a mean
+STATISTICS = {"rms": 1, "layer": 2}  # per row: invvar; and a mean
 LLAMA = Shape(layers=32, hidden=4096, batch=2, sequence=2048, norm="rms", dtype="bfloat16")
-"""LLaMA-7B's shape, but for its vocabulary, on a batch of 4,096 tokens."""
+"""LLaMA-7B's shape, except for its vocabulary, on a batch of 4,096 tokens."""
 
 
 def saved(shape: Shape, variant: str, device: str) -> dict[str, int]:
-    """Bytes by role.
+    """Return bytes by role.
 
-    The norms' inputs are kept by nobody but the norms; their outputs by the linear layers, whatever the norms keep. No
-    column is at risk (the norms' weights are about 1), so that "exact" keeps what True keeps.
+    The norms alone keep their inputs; the linear layers keep the norms' outputs, whatever the norms keep. No column is
+    at risk (the norms' weights are about 1), so "exact" keeps what True keeps.
     """
     item, tokens = ITEM_BYTES[shape.dtype], shape.tokens
     wide = max(4, item)  # bytes of an accumulator
@@ -31,7 +31,7 @@ def saved(shape: Shape, variant: str, device: str) -> dict[str, int]:
             inputs = 2 * stream * wide
         else:  # statistics in the input's dtype
             statistics = tokens * STATISTICS[shape.norm] * item
-    attention = 4 * stream * item + tokens * shape.heads * wide  # q, k, v, what comes out, and a number a row of it
+    attention = 4 * stream * item + tokens * shape.heads * wide  # q, k, v, the output, and one number per row and head
     mlp = 4 * tokens * shape.inner * item  # gate, up, silu(gate), and the product
     rotary = 2 * shape.sequence * (shape.hidden // shape.heads) * item  # cos, sin
     loss = 4 * (tokens * VOCABULARY + 1)  # float32: log-probabilities, and what they are divided by
@@ -46,10 +46,10 @@ def saved(shape: Shape, variant: str, device: str) -> dict[str, int]:
 
 
 def total(shape: Shape, variant: str, device: str) -> int:
-    """Bytes that `saved` counts."""
+    """Return the bytes that `saved` counts."""
     return sum(saved(shape, variant, device).values())
 
 
 def peak(shape: Shape, device: str) -> int:
-    """About how many bytes a step needs at least: parameters, their gradients, and what is saved with saved inputs."""
+    """Return about how many bytes a step needs at least: parameters, gradients, and what is saved with saved inputs."""
     return 2 * shape.parameters * ITEM_BYTES[shape.dtype] + total(shape, TORCH, device)

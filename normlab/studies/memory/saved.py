@@ -9,7 +9,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 @contextmanager
 def counting(held: Iterable[Tensor]) -> Iterator[dict[int, int]]:
-    """Bytes of what a forward inside the `with` block saves: {address: bytes}, a storage once.
+    """Yield the bytes that a forward inside the `with` block saves: {address: bytes}, a storage once.
 
     A tensor that two operations save, or views of, is one storage. held: tensors that are there anyway, parameters and
     the batch: they do not count.

@@ -1,9 +1,11 @@
-"""The records of `normlab memory` and `normlab train` as tables for a terminal, and what they say in a sentence."""
+"""Turn the records of `normlab memory` and `normlab train` into tables for a terminal, and into sentences."""
 
 import math
 from typing import Any
 
-from normlab.bench.tables import NORMS, Grid, show_grids
+from normlab.measure import tables
+from normlab.measure.numbers import fixed, megabytes, quartiles
+from normlab.measure.tables import NORMS, Grid
 from normlab.studies.memory.measure import BASE
 from normlab.studies.memory.variants import TORCH
 
@@ -13,21 +15,19 @@ REAL = "LLaMA-7B's blocks on a GPU, predicted"
 def show(record: dict[str, Any]) -> None:
     """Print a record."""
     if record["what"] == "memory":
-        show_grids([measured(record), predicted(record)], [*memory_sentences(record), record["method"]])
+        tables.show([measured(record), predicted(record)], [*memory_sentences(record), record["method"]])
     else:
         grids = [trained(record, dtype) for dtype in dtypes(record)]
-        show_grids(grids, [*train_sentences(record), record["method"]])
+        tables.show(grids, [*train_sentences(record), record["method"]])
 
 
 def measured(record: dict[str, Any]) -> Grid:
-    """A row for each variant: bytes, time, losses."""
+    """Return a row for each variant: bytes, time, losses."""
     base = variant(record["rows"], BASE)
     head = ["who", "saved MB", "predicted", "less than False", "peak MB", "less than False", "step ms (quartiles)",
             "/ False", "loss, first to last", "off torch.nn"]  # fmt: skip
     rows = []
     for row in record["rows"]:
-        step = row["step"]
-        median, lower, upper = (f"{1e-3 * step[name]:.1f}" for name in ("median_us", "lower_us", "upper_us"))
         peak = ["", ""]
         if row["peak_bytes"] is not None:
             peak = [megabytes(row["peak_bytes"]), megabytes(base["peak_bytes"] - row["peak_bytes"])]
@@ -37,8 +37,8 @@ def measured(record: dict[str, Any]) -> Grid:
             megabytes(row["predicted_bytes"]),
             megabytes(base["saved_bytes"] - row["saved_bytes"]),
             *peak,
-            f"{median} ({lower} to {upper})",
-            f"{row['step_against_saved_input']:.3f}",
+            quartiles(row["step"], unit=1e3),
+            fixed(row["step_against_saved_input"], 3),
             f"{row['losses'][0]:.4f} to {row['losses'][-1]:.4f}",
             f"{row['largest_difference']:.1e}",
         ])  # fmt: skip
@@ -46,7 +46,7 @@ def measured(record: dict[str, Any]) -> Grid:
 
 
 def predicted(record: dict[str, Any]) -> Grid:
-    """What the large model saves, by role."""
+    """Return what the large model saves, by role."""
     saved = predicted_totals(record)
     rows = record["predicted"]["rows"]
     roles = [name for name in rows[0] if name != "variant"]
@@ -64,7 +64,7 @@ def predicted(record: dict[str, Any]) -> Grid:
 
 
 def predicted_totals(record: dict[str, Any]) -> dict[str, int]:
-    """Bytes that the large model saves, by variant."""
+    """Return the bytes that the large model saves, by variant."""
     return {
         row["variant"]: sum(count for role, count in row.items() if role != "variant")
         for row in record["predicted"]["rows"]
@@ -72,26 +72,22 @@ def predicted_totals(record: dict[str, Any]) -> dict[str, int]:
 
 
 def trained(record: dict[str, Any], dtype: str) -> Grid:
-    """How far each variant's losses are from torch.nn's, in one dtype."""
+    """Return how far each variant's losses are from torch.nn's, in one dtype."""
     rounding = by_rounding(record, dtype)
     head = ["who", "first loss", "last loss", "difference", "over rounding's"]
     body = []
     for row in of_dtype(record, dtype):
         if row["turned"]:
             continue
-        reference = row["variant"] == TORCH
-        body.append([
-            row["variant"],
-            f"{row['losses'][0]:.4f}",
-            f"{row['losses'][-1]:.4f}",
-            "" if reference else f"{row['difference']:.1e}",
-            "" if reference else times(row["difference"], rounding),
-        ])  # fmt: skip
+        cells = ["", ""]
+        if row["variant"] != TORCH:
+            cells = [f"{row['difference']:.1e}", fixed(row["difference"] / rounding, 1) if rounding else ""]
+        body.append([row["variant"], fixed(row["losses"][0], 4), fixed(row["losses"][-1], 4), *cells])
     return Grid(f"{described({**record, 'dtype': dtype})}, {record['steps']} steps", head, body)
 
 
 def memory_sentences(record: dict[str, Any]) -> list[str]:
-    """What the model's norms no longer keep."""
+    """Return sentences on what the model's norms no longer keep."""
     base = variant(record["rows"], BASE)
     sentences = []
     for name in ("True", "exact"):
@@ -107,7 +103,7 @@ def memory_sentences(record: dict[str, Any]) -> list[str]:
 
 
 def train_sentences(record: dict[str, Any]) -> list[str]:
-    """How far rounding takes torch.nn from itself, and how far the variants are."""
+    """Return sentences on how far rounding takes torch.nn from itself, and how far the variants are."""
     sentences = []
     for dtype in dtypes(record):
         rows = [row for row in of_dtype(record, dtype) if row["variant"] != TORCH]
@@ -120,7 +116,7 @@ def train_sentences(record: dict[str, Any]) -> list[str]:
 
 
 def described(record: dict[str, Any]) -> str:
-    """Model and batch in a line."""
+    """Return model and batch in a line."""
     return (
         f"{record['layers']} blocks of hidden {record['hidden']}, {NORMS[record['norm']]}, {record['dtype']}, "
         f"{record['batch']} x {record['sequence']} bytes"
@@ -128,39 +124,25 @@ def described(record: dict[str, Any]) -> str:
 
 
 def where(record: dict[str, Any]) -> str:
-    """The machine in a word."""
+    """Return the machine in a word."""
     return "the CPU" if record["device"] == "cpu" else record["gpu"]
 
 
 def variant(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """A variant's row."""
+    """Return a variant's row."""
     return next(row for row in rows if row["variant"] == name)
 
 
 def dtypes(record: dict[str, Any]) -> list[str]:
-    """Those that a record of `normlab train` has."""
+    """Return the dtypes that a record of `normlab train` has."""
     return list(dict.fromkeys(row["dtype"] for row in record["rows"]))
 
 
 def of_dtype(record: dict[str, Any], dtype: str) -> list[dict[str, Any]]:
-    """A record's runs in one dtype."""
+    """Return a record's runs in one dtype."""
     return [row for row in record["rows"] if row["dtype"] == dtype]
 
 
 def by_rounding(record: dict[str, Any], dtype: str) -> float:
-    """The largest difference of torch.nn's losses from its own in another order."""
+    """Return the largest difference of torch.nn's losses from its own in another order."""
     return max(row["difference"] for row in of_dtype(record, dtype) if row["turned"])
-
-
-def megabytes(count: int) -> str:
-    """Millions of bytes.
-
-    >>> megabytes(2_181_038_080)
-    '2,181.0'
-    """
-    return f"{count / 1e6:,.1f}"
-
-
-def times(value: float, unit: float) -> str:
-    """How often one goes into the other; nothing where there is nothing to divide by."""
-    return f"{value / unit:.1f}" if unit else ""

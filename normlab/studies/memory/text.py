@@ -1,4 +1,4 @@
-"""The text that the models read, as bytes: a file, or what normlab's own kernels say about themselves."""
+"""Read the text that the models learn, as bytes: a file, or the source of normlab's own kernels."""
 
 import hashlib
 from importlib.resources import files
@@ -18,12 +18,12 @@ class Text(NamedTuple):
     content: bytes
 
     def described(self) -> dict[str, Any]:
-        """For a record."""
+        """Return name, length and digest, for a record."""
         digest = hashlib.sha256(self.content).hexdigest()
         return {"name": self.name, "bytes": len(self.content), "sha256": digest}
 
     def batch(self, batch: int, sequence: int, device: str, random: torch.Generator | None = None) -> list[Tensor]:
-        """[inputs, targets], each (batch, sequence) int64: passages of the text, and the same one byte further.
+        """Return [inputs, targets], each (batch, sequence) int64: passages of the text, and the same one byte further.
 
         Without `random` one after the other from the beginning, around the end where the text is too short; with it
         from anywhere.
@@ -39,7 +39,7 @@ class Text(NamedTuple):
 
 
 def read(path: Path | None, sequence: int = 1) -> Text:
-    """A file's text, or normlab's own: the source of its stages and of its two ladders of norms.
+    """Return a file's text, or normlab's own: the source of its stages and of its two ladders of norms.
 
     Raises:
         OSError: no such file. ValueError: fewer bytes than a passage of `sequence` needs.

@@ -1,4 +1,4 @@
-"""How many threads a model runs on: one, while it is small."""
+"""Choose how many threads a model runs on: one, while it is small."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +12,11 @@ SHORT = 0.5  # seconds that a step takes on a CPU
 
 @contextmanager
 def threads(shape: Shape) -> Iterator[None]:
-    """One thread inside the `with` block, for a model whose steps are short.
+    """Use one thread inside the `with` block, for a model whose steps are short.
 
-    PyTorch's threads wait for each other by spinning. Where another process has a core, they spin for long: 60 steps of
-    `normlab train`, 0.6 s on one thread and 0.5 s on two with two cores idle, took 25 s on two beside a test suite.
+    PyTorch's threads wait for each other by spinning. Where another process uses a core, they spin for long: 60 steps
+    of `normlab train` took 25 s on two threads beside a test suite, and 0.5 s with two cores idle. On one thread they
+    take 0.6 s.
     """
     before = torch.get_num_threads()
     if shape.seconds < SHORT:

@@ -1,17 +1,20 @@
-"""`normlab train`: a small decoder that learns a text, with each of the four variants of its norms.
+"""Train a small decoder on a text with each of the four variants of its norms: `normlab train`.
 
 The variants read the same batches from the same initial parameters, so that their losses differ by rounding, or because
-a gradient is wrong. How far rounding alone takes two runs apart, torch.nn says itself: it trains again with the
-passages of every batch in another order, which changes no sum but the order it is added in.
+a gradient is wrong. How far rounding alone takes two runs apart is measured with torch.nn: it trains again with the
+passages of every batch in another order, which changes only the order of additions.
 """
 
+import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from normlab.bench.machine import provenance
+from normlab.measure.provenance import provenance
+from normlab.studies.memory import measure, text
 from normlab.studies.memory.model import Decoder, Shape
 from normlab.studies.memory.text import Text
 from normlab.studies.memory.threads import threads
@@ -20,7 +23,7 @@ from normlab.studies.memory.variants import TORCH, VARIANTS, Switch
 SEED = 0
 RATE = 3e-3  # of AdamW
 WINDOW = 20  # steps that a smoothed loss is the mean of
-OTHER_ORDERS = 7  # of each batch, for torch.nn's further runs: turned round by 1, 2, … places
+OTHER_ORDERS = 7  # of each batch, for torch.nn's further runs: rotated by 1, 2, … places
 DEFAULT_DTYPES = ("float32", "bfloat16")
 DTYPES = (*DEFAULT_DTYPES, "float64")  # in float16 alone, without a scaled loss, AdamW divides by 0
 METHOD = (
@@ -42,18 +45,33 @@ class Lesson(NamedTuple):
 
     @property
     def runs(self) -> list[tuple[str, int]]:
-        """(variant, places by which each batch is turned round), in one dtype; torch.nn as it is comes first."""
+        """Return (variant, places by which batches are rotated) of all runs in one dtype; the first is torch.nn, 0."""
         others = range(1, min(self.shape.batch, 1 + OTHER_ORDERS))
         return [*((variant, 0) for variant in VARIANTS), *((TORCH, places) for places in others)]
 
     @property
     def seconds(self) -> float:
-        """About how long all runs in one dtype take on a CPU; 0 for a GPU, where they are short."""
+        """Return about how long all runs in one dtype take on a CPU; 0 for a GPU, where they are short."""
         return len(self.runs) * self.steps * self.shape.seconds if self.device == "cpu" else 0.0
 
 
+def prepare(path: Path | None, norm: str, dtype: str, norm_weight: float, steps: int, **sizes: int) -> Lesson:
+    """Return a lesson on a file's text, or on normlab's own for None, on the GPU if there is one.
+
+    Raises:
+        OSError: no such file.
+        ValueError: a weight that is not finite, a text that is too short, or a model that does not fit.
+    """
+    if not math.isfinite(norm_weight):
+        raise ValueError(f"--norm-weight {norm_weight}: a finite number is needed")
+    device = measure.device()
+    shape = measure.shape(device, norm, dtype, **sizes)
+    measure.check_room(shape, device)
+    return Lesson(shape, text.read(path, shape.sequence), steps, norm_weight, device)
+
+
 def losses(lesson: Lesson, variant: str, turned: int = 0) -> list[float]:
-    """The loss of every step, with the passages of every batch turned round by so many places."""
+    """Return the loss of every step, with the passages of every batch rotated by `turned` places."""
     shape, random = lesson.shape, torch.Generator().manual_seed(SEED)
     model = Decoder(shape, lesson.device)
     Switch(model)(variant)
@@ -71,7 +89,7 @@ def losses(lesson: Lesson, variant: str, turned: int = 0) -> list[float]:
 
 
 def smoothed(curve: list[float]) -> np.ndarray:
-    """Means of WINDOW steps, or of all if there are fewer.
+    """Return means of WINDOW steps, or of all if there are fewer.
 
     >>> smoothed([float(step) for step in range(22)]).tolist()
     [9.5, 10.5, 11.5]
@@ -80,12 +98,12 @@ def smoothed(curve: list[float]) -> np.ndarray:
 
 
 def difference(curve: list[float], other: list[float]) -> float:
-    """The largest between two smoothed curves; NaN where one has a NaN."""
+    """Return the largest difference of two smoothed curves; NaN where one has a NaN."""
     return float(np.abs(smoothed(curve) - smoothed(other)).max())
 
 
 def run(lesson: Lesson, dtypes: list[str], advance: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """The record of `normlab train`; `advance` is called for each run in each dtype."""
+    """Return the record of `normlab train`; `advance` is called for each run in each dtype."""
     with threads(lesson.shape):
         rows = [row for dtype in dtypes for row in _rows(_in(lesson, dtype), advance)]
     shape = lesson.shape._asdict()
@@ -109,7 +127,7 @@ def _in(lesson: Lesson, dtype: str) -> Lesson:
 
 
 def _rows(lesson: Lesson, advance: Callable[[], None]) -> list[dict[str, Any]]:
-    """An entry for each run in one dtype, torch.nn's first."""
+    """Return an entry for each run in one dtype, torch.nn's first."""
     rows: list[dict[str, Any]] = []
     for variant, turned in lesson.runs:
         curve = losses(lesson, variant, turned)

@@ -1,4 +1,4 @@
-"""The four ways to run a model's norms: torch.nn's own, and normlab's three, over the same parameters."""
+"""Run a model's norms in four ways over the same parameters: torch.nn's own, and normlab's three."""
 
 from torch.nn import Module
 
@@ -11,7 +11,7 @@ VARIANTS = (TORCH, *MODES)
 
 
 class Switch:
-    """Makes a model with torch.nn's norms run with any of the VARIANTS of them, back and forth."""
+    """A switch that makes a model with torch.nn's norms run with any of the VARIANTS, back and forth."""
 
     def __init__(self, model: Module) -> None:
         self.model = model

@@ -7,8 +7,8 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from normlab.bench import machine
 from normlab.cli import app
+from normlab.measure.provenance import provenance
 from normlab.studies.memory import measure, prediction
 
 TINY = ("--layers", 1, "--hidden", 32, "--batch", 2, "--sequence", 8)
@@ -90,7 +90,7 @@ def test_without_torch_the_help_works_and_one_line_says_what_is_needed():
     ]
 
 
-MACHINE = set(machine.provenance()) | {"what", "device", "method"}
+MACHINE = set(provenance()) | {"what", "device", "method"}
 SHAPE = {"layers", "hidden", "batch", "sequence", "norm", "parameters", "steps", "text", "rows"}
 
 

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from normlab.bench.timing import REPETITIONS, WARM_UP, EventTimer, Spread, host_time, spread
+from normlab.measure.timing import REPETITIONS, WARM_UP, EventTimer, Spread, host_time, spread
 
 
 def test_spread_is_median_and_quartiles_and_an_outlier_moves_neither():

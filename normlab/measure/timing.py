@@ -1,4 +1,4 @@
-"""How time is measured: on the GPU between two events with a cold L2, on the host with a clock; medians and quartiles.
+"""Measure time: on the GPU between two events with a cold L2, on the host with a clock; medians and quartiles.
 
 Called by `normlab.bench.norm`, `ladder` and `host`, which take any function from a call to a `Spread`: tests hand in
 their own.
@@ -38,13 +38,13 @@ class Spread(NamedTuple):
     upper: float
 
     def as_dict(self) -> dict[str, float]:
-        """For a record, in microseconds."""
+        """Return it as a record has it, in microseconds."""
         names = ("median_us", "lower_us", "upper_us")
         return {name: round(1e6 * value, 3) for name, value in zip(names, self, strict=True)}
 
 
 def spread(samples: list[float]) -> Spread:
-    """Median and quartiles of measurements.
+    """Return median and quartiles of measurements.
 
     >>> spread([4.0, 1.0, 2.0, 3.0, 100.0])
     Spread(median=3.0, lower=2.0, upper=4.0)
@@ -54,10 +54,10 @@ def spread(samples: list[float]) -> Spread:
 
 
 class EventTimer:
-    """GPU time of a call, with everything it reads in DRAM when it starts: see METHOD.
+    """A timer of a call on the GPU, with everything that the call reads in DRAM when it starts: see METHOD.
 
-    The buffer is written, not read: the call then finds L2 full of lines that it has to evict to DRAM, as many as it
-    leaves behind itself, and so pays for every byte it writes.
+    The flush writes its buffer instead of reading it. The call then finds L2 full of modified lines, and has to evict
+    one to DRAM for each line that it leaves in L2 itself: so its time includes every byte it writes.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class EventTimer:
         self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
 
     def __call__(self, call: Callable[[], Any], before: Callable[[], Any] | None = None) -> Spread:
-        """Seconds of a call. `before` is queued before each that is timed, outside the events."""
+        """Return the seconds of a call; `before` is queued before each call that is timed, outside the events."""
         call()
         (second,) = self.samples(call, 1, before)
         if second >= LONG:
@@ -77,7 +77,7 @@ class EventTimer:
         return spread(self.samples(call, REPETITIONS, before))
 
     def samples(self, call: Callable[[], Any], count: int, before: Callable[[], Any] | None = None) -> list[float]:
-        """Seconds of so many calls, each by itself."""
+        """Return the seconds of `count` calls, each by itself."""
         pairs = [[self.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
         for begin, end in pairs:
             self.cuda._sleep(HEAD_START)
@@ -99,7 +99,7 @@ def host_time(
     before: Callable[[], Any] | None = None,
     repetitions: int = REPETITIONS,
 ) -> Spread:
-    """Time of one call on the host's clock: of `calls` in a row on an idle GPU; with `wait`, until their work is done.
+    """Return one call's time on the host's clock, of `calls` in a row on an idle GPU; with `wait`, until they are done.
 
     Few enough calls never fill the GPU's queue, so that the host does not wait for it. `before` runs before each call,
     while the clock stands still.

@@ -1,0 +1,70 @@
+"""`normlab course check`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from normlab.cli.course.arguments import Folder, HiddenFile, Seed, hidden_of, need, no_exercises, number_of
+
+if TYPE_CHECKING:
+    from normlab.course.grading import Result
+
+
+def check(
+    number: Annotated[str | None, typer.Argument(metavar="[NN]", show_default=False, help="3, 03 or its name.")] = None,
+    folder: Folder = Path(),
+    show: Annotated[
+        bool, typer.Option("--show", help="Draw what the kernel does, into a PNG beside the file.")
+    ] = False,
+    seed: Seed = 0,
+    hidden: HiddenFile = None,
+) -> None:
+    """Grade one exercise, or all that are begun: its results on drawn inputs, races and the like, its budgets.
+
+    Exit code: 0 if all that was checked passes, 1 if not, 2 when the arguments cannot be used.
+    """
+    from normlab.course import catalogue
+    from normlab.course import folder as student
+
+    numbers = [number_of("check", number)] if number else _begun(folder)
+    extra = hidden_of("check", hidden)
+    results = []
+    for one in numbers:
+        need("check", folder, one)
+        results.append(student.graded(folder, one, seed=seed, hidden=extra, show=show))
+        student.remember(folder, results[-1])
+        _tell(results[-1], folder)
+    if not numbers:
+        typer.echo(f"nothing is begun yet: the first exercise is {catalogue.FILES['01'].name}")
+    raise typer.Exit(0 if all(result.passed and not result.hidden_failure for result in results) else 1)
+
+
+def _begun(folder: Path) -> list[str]:
+    """Return the numbers of the exercises that a student has begun."""
+    from normlab.course.folder import progress as rows
+
+    states = {row.number: row.state for row in rows(folder)}
+    if set(states.values()) == {"missing"}:
+        raise no_exercises("check", folder)
+    return [number for number, state in states.items() if state not in ("missing", "not begun")]
+
+
+def _tell(result: "Result", folder: Path) -> None:
+    """Print a result, and write its picture."""
+    from normlab.course.classroom import told
+    from normlab.course.folder import file_of
+
+    points = f"{result.points} of {result.possible} points, {result.seconds:.1f} s"
+    typer.echo(f"{result.number} {result.title}: {'solved' if result.passed else 'not yet'} ({points})")
+    for failure in (result.failure, result.hidden_failure):
+        if failure is not None:
+            typer.echo("  " + told(failure, file_of(folder, result.number).name).replace("\n", "\n  "))
+    if result.failure is not None:
+        typer.echo(f"  a hint: normlab course hint {int(result.number)}")
+    if result.picture is not None:
+        path = file_of(folder, result.number).with_suffix(".png")
+        path.write_bytes(result.picture)
+        typer.echo(f"  drawn: {path}")
+    elif result.no_picture is not None:
+        typer.echo(f"  no picture of it: {result.no_picture}")
