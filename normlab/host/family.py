@@ -23,7 +23,7 @@ from normlab.host import checks, norms, replay
 from normlab.host.arrays import FLOATS, Home, HostHome, dtype_name, home_of, is_dense, is_torch
 from normlab.host.index_sets import plot_index_sets
 from normlab.kernels import family as kernels
-from normlab.kernels.step import Chains
+from normlab.kernels.plan import Chains
 
 __all__ = [
     "batch_norm",

@@ -163,14 +163,13 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
     checks.check_parameters(weight, bias, shape)
     statistics = FLOATS[checks.statistics_dtype(dtype_name(x))]
     eps = checks.rounded_eps(eps, statistics.name)
-    chosen: Any = checks.step_of("forward", step)  # a ForwardStep
+    chosen = checks.step_of("forward", step)
 
     output = home.empty((n1, n2), output_dtype)
     mean = None if rms else home.empty((n1,), statistics)
     invvar = home.empty((n1,), statistics)
     if n1:
         _warn_if_slow(chosen, "forward", n1, n2, home)
-        scratch = {"memory": home} if chosen.scratch else {}
         chosen.run(
             home.launch,
             home.operand(x, (n1, n2)),
@@ -180,7 +179,7 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
             output,
             mean,
             invvar,
-            **scratch,
+            memory=home,
         )
     leading = tuple(x.shape[: -len(shape)])
     results = home.give_back(output, tuple(x.shape)), home.give_back(mean, leading), home.give_back(invvar, leading)

@@ -16,7 +16,7 @@ from normlab.sim import sanitize, trace
 from normlab.stages.lanes import blocks_in_bands, blocks_in_rows, lanes_in_rows
 
 # Of the pipelined step's kernel, with little to simulate: 32 x 64 by four warps.
-SMALL_PLAN = step_11_pipelined.Plan(
+SMALL_PLAN = step_11_pipelined.Tiles(
     runs_down=1, runs_across=1, warps_down=2, warps_across=2, depth=8, stages=3, blocks=1
 )
 every_step = pytest.mark.parametrize("step", SGEMM, ids=lambda step: step.name)

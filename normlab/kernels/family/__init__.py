@@ -16,7 +16,7 @@ from normlab.kernels.family.rows import deal_for, launch_rows
 from normlab.kernels.family.running import launch_update, launch_use
 from normlab.kernels.family.sets import Sets
 from normlab.kernels.family.together import Plan, launch_backward, launch_forward
-from normlab.kernels.step import Chains, longest
+from normlab.kernels.plan import Chains, longest
 
 __all__ = ["Columns", "Planes", "Sets", "chains", "forward", "gradients", "launch_update", "launch_use", "walk"]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from normlab.engine import DeviceArray, accumulator, cast, cuda, float32, store, store_vector_from
 from normlab.kernels.family.sets import Sets
-from normlab.kernels.step import Chains
+from normlab.kernels.plan import Chains
 from normlab.stages.block import block_sum
 from normlab.stages.recompute import affine, element, normalised_from_input
 from normlab.stages.vector import Deal, dealt, row_loader, whole_warps, widest

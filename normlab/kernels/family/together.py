@@ -12,7 +12,7 @@ import numpy as np
 from normlab.engine import block_shared_bytes, compute_capability, multiprocessors
 from normlab.kernels.family.column_together import build_backward, build_forward
 from normlab.kernels.family.sets import Sets
-from normlab.kernels.step import Chains
+from normlab.kernels.plan import Chains
 from normlab.stages.vector import BYTES
 
 TOGETHER = True  # False: three kernels a pass for all
