@@ -34,7 +34,7 @@ from normlab.engine.intrinsics import cast, flat, load, store
 from normlab.engine.launching import Launch, launch, prepare, resident_clusters
 from normlab.engine.offline import compile_ptx
 from normlab.engine.reciprocals import reciprocal, reciprocal_of_normal
-from normlab.engine.resources import Occupancy, Resources, block_shared_bytes, occupancy, resources
+from normlab.engine.resources import MULTIPROCESSORS, Occupancy, Resources, block_shared_bytes, occupancy, resources
 from normlab.engine.signatures import accumulator
 from normlab.engine.teams import team_sync
 from normlab.engine.vectors import (
@@ -48,6 +48,7 @@ from normlab.engine.vectors import (
 from normlab.engine.worlds import gpu_available, use_gpu, using
 
 __all__ = [
+    "MULTIPROCESSORS",
     "DeviceArray",
     "Launch",
     "Occupancy",

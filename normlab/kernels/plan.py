@@ -137,8 +137,10 @@ class Work:
     @property
     def how(self) -> dict[str, int]:
         """What `engine.launch` takes by keyword, where it is not its default."""
-        given = {"shared_bytes": (self.shared_bytes, 0), "cluster": (self.cluster, 1)}
-        return {name: value for name, (value, default) in given.items() if value != default}
+        how = {"shared_bytes": self.shared_bytes} if self.shared_bytes else {}
+        if self.cluster > 1:
+            how["cluster"] = self.cluster
+        return how
 
 
 class Scratch(NamedTuple):
@@ -179,8 +181,6 @@ class Plan:
         scratch: memory that the kernels need.
         values: further operands, names and values; None for an operand that is absent.
         layout: what the first kernel is built for; its `words` say each number.
-        resized: of kernels that stay on the GPU and take row after row: the plan where so many clusters (blocks,
-            without clusters) find room at a time. Until the driver is asked, the plan has what `Device.resident` says.
     """
 
     step: str
@@ -192,7 +192,6 @@ class Plan:
     scratch: tuple[Scratch, ...] = ()
     values: tuple[tuple[str, Any], ...] = ()
     layout: Any = None
-    resized: Callable[[int], "Plan"] | None = None
 
     @property
     def scratch_bytes(self) -> int:
@@ -213,26 +212,45 @@ class Plan:
             memory: `memory.empty(shape, dtype)` and `memory.zeros(shape, dtype)` give scratch.
             operands: what the plan was made for, with arrays: its attributes are the kernels' arguments.
         """
-        plan = self if self.resized is None else self.resized(self._resident(operands))
-        named = _named(operands, plan)
-        for needed in plan.scratch:
+        named = _named(operands, self.values, self.work)
+        for needed in self.scratch:
             named[needed.name] = (memory.zeros if needed.zeroed else memory.empty)(needed.shape, needed.dtype)
-        for one in plan.work:
+        for one in self.work:
             launch(one.kernel, one.grid, one.block, *[named[name] for name in one.arguments], **one.how)
 
-    def _resident(self, operands: Any) -> int:
-        """Ask the driver how many clusters of the first kernel the GPU holds at a time."""
-        first = self.work[0]
-        named = _named(operands, self)
+
+class Resized(NamedTuple):
+    """A plan of a kernel that stays on the GPU and takes row after row: it depends on how many clusters find room.
+
+    first: the kernel, with a grid of any size. scratch, values: as of a plan. plan: the plan for so many clusters
+    (blocks, without clusters) at a time.
+    """
+
+    first: Work
+    scratch: tuple[Scratch, ...]
+    values: tuple[tuple[str, Any], ...]
+    plan: Callable[[int], Plan]
+
+    def supposed(self, device: Device) -> Plan:
+        """Return the plan for as many as threads and shared memory allow."""
+        block = self.first.block
+        threads = block if isinstance(block, int) else block[0] * block[1]
+        return self.plan(device.resident(threads, self.first.shared_bytes, self.first.cluster))
+
+    def asked(self, operands: Any) -> Plan:
+        """Return the plan for as many as the driver says of the compiled kernel."""
+        first = self.first
+        named = _named(operands, self.values, (first,))
         for one in self.scratch:  # of the same kind, without memory
             like = operands.statistics
             named[one.name] = like._replace(shape=one.shape, dtype=one.dtype) if isinstance(like, DeviceArray) else None
-        return resident_clusters(first.kernel, first.block, *[named[name] for name in first.arguments], **first.how)
+        arguments = [named[name] for name in first.arguments]
+        return self.plan(resident_clusters(first.kernel, first.block, *arguments, **first.how))
 
 
-def _named(operands: Any, plan: Plan) -> dict[Any, Any]:
-    """Return the arrays and numbers that a plan's kernels take, by name; scratch is not among them yet."""
-    named = {**vars(operands), **dict(plan.values), None: None}
-    if any("one_row" in one.arguments for one in plan.work):
+def _named(operands: Any, values: tuple[tuple[str, Any], ...], work: tuple[Work, ...]) -> dict[Any, Any]:
+    """Return the arrays and numbers that kernels take, by name; scratch is not among them yet."""
+    named = {**vars(operands), **dict(values), None: None}
+    if any("one_row" in one.arguments for one in work):
         named["one_row"] = operands.one_row
     return named

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from normlab.kernels.plan import Chains, Device, Plan, Refusal
+from normlab.kernels.plan import Chains, Device, Plan, Refusal, Resized
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
 
-Way = Callable[[Any, Device], Plan | Refusal]
+Way = Callable[[Any, Device], Plan | Resized | Refusal]
 
 
 @dataclass(frozen=True)
@@ -28,28 +28,36 @@ class Rung:
     def answers(self, problem: Any, device: Device) -> list[Plan | Refusal]:
         """Return what each of the ways says of a problem, in their order."""
         operands = problem.described() if hasattr(problem, "described") else problem
-        return [way(operands, device) for way in self.ways]
+        found = [way(operands, device) for way in self.ways]
+        return [answer.supposed(device) if isinstance(answer, Resized) else answer for answer in found]
 
     def plan(self, problem: Any, device: Device) -> Plan | None:
         """Return how this step does a problem on a device; None: not at all. No launch, no driver.
+
+        Of a kernel that stays on the GPU only the driver knows how many blocks find room, for that takes the compiled
+        kernel's registers: the plan has as many as threads and shared memory allow.
 
         Args:
             problem: operands, of which shapes, dtypes and addresses are looked at, or a description without arrays.
             device: the GPU.
         """
-        operands = problem.described() if hasattr(problem, "described") else problem
-        for way in self.ways:
-            found = way(operands, device)
-            if isinstance(found, Plan):
-                return found
-        return None
+        answer = self._first(problem.described() if hasattr(problem, "described") else problem, device)
+        return answer.supposed(device) if isinstance(answer, Resized) else answer
 
     def do(self, launch: Callable[..., None], memory: Any, operands: Any, device: Device) -> None:
         """Plan, then launch."""
-        plan = self.plan(operands, device)
+        answer = self._first(operands, device)
+        plan = answer.asked(operands) if isinstance(answer, Resized) else answer
         if plan is None:
             raise ValueError(f"step {self.name!r} has no kernel for {operands}")
         plan.launch(launch, memory, operands)
+
+    def _first(self, operands: Any, device: Device) -> Plan | Resized | None:
+        for way in self.ways:
+            found = way(operands, device)
+            if not isinstance(found, Refusal):
+                return found
+        return None
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,6 @@ compiler knows 0.79.
 Measured: see the README and `layouts`.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
 from normlab.engine import accumulator
@@ -36,7 +34,7 @@ from normlab.kernels.backward.layouts import KINDS, layout_for
 from normlab.kernels.backward.operands import OPERANDS
 from normlab.kernels.backward.pipeline import build
 from normlab.kernels.backward.ring import Layout
-from normlab.kernels.plan import CLUSTERS_FROM, Chains, Device, Plan, Refusal, Work, longest
+from normlab.kernels.plan import CLUSTERS_FROM, Chains, Device, Plan, Refusal, Resized, Work, longest
 from normlab.kernels.problem import BackwardProblem
 from normlab.kernels.step import BackwardStep
 from normlab.kernels.words import counted
@@ -49,7 +47,7 @@ APART_WHY = "of so few long rows a second cluster makes the parameters' gradient
 APART_FROM = 2**15  # columns: shorter rows pass in less time than a second cluster's start is worth
 
 
-def plan(problem: BackwardProblem, device: Device) -> Plan | Refusal:
+def plan(problem: BackwardProblem, device: Device) -> Plan | Resized | Refusal:
     """Return the plan, if shared memory of a block or a cluster holds rows, and asynchronous copies can bring them."""
     if problem.invvar.dtype.itemsize != 4:
         return Refusal("it computes in float32, and float64 is asked for")
@@ -65,24 +63,21 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | Refusal:
             f"than the {device.shared_bytes:,} bytes of shared memory of a block"
         )
     layout = chosen.layout
-    dtype = accumulator(problem.invvar)
-    whole = Plan(
-        "pipelined",
-        (),
-        chosen.why,
-        rows_of(layout),
-        values=(("factor", np.float32(1 / n2)), *final_sums.absent_parts(problem)),
-        layout=layout,
-    )
+    options = accumulator(problem.invvar), layout, kind
+    values = (("factor", np.float32(1 / n2)), *final_sums.absent_parts(problem))
+
+    def planned(work: tuple[Work, ...], columns: Chains, parts: int, why: str = chosen.why) -> Plan:
+        scratch = final_sums.parts_for(problem, parts) if parts else ()
+        return Plan("pipelined", work, why, rows_of(layout), columns, scratch=scratch, values=values, layout=layout)
+
     if gathers(layout, kind, n1, device):
         # those without rows still add up columns
-        work = _work(problem, (dtype, layout, kind, True), GATHERED, GATHERED, (None, None))
-        columns = Chains(layout.rows + GATHERED + 1, 2)
-        return replace(whole, work=(work,), why=f"{chosen.why}; {GATHERED_WHY}", columns=columns)
+        work = _work((*options, True), GATHERED, GATHERED, (None, None))
+        return planned((work,), Chains(layout.rows + GATHERED + 1, 2), 0, f"{chosen.why}; {GATHERED_WHY}")
     if apart(layout, kind, n1):
         rows = tuple(None if given is None else "one_row" for given in (problem.weight, problem.bias))
-        work = _work(problem, (dtype, layout, kind, False, True), 2 * layout.blocks, layout.blocks, rows)
-        return replace(whole, work=(work,), why=f"{chosen.why}; {APART_WHY}", columns=Chains(layout.rows + 1, 2))
+        work = _work((*options, False, True), 2 * layout.blocks, layout.blocks, rows)
+        return planned((work,), Chains(layout.rows + 1, 2), 0, f"{chosen.why}; {APART_WHY}")
 
     def resized(resident: int) -> Plan:
         clusters = min(-(-n1 // layout.rows), resident)
@@ -90,19 +85,16 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | Refusal:
             # Teams of whole warps leave no gaps: a second block only adds partial sums. Teams of lanes do (LayerNorm of
             # 64 bfloat16: 0.90 of a copy, where one block a multiprocessor has 0.82).
             clusters = min(clusters, device.multiprocessors)
-        work = _work(problem, (dtype, layout, kind), clusters * layout.blocks, layout.blocks, PARTS)
-        return replace(
-            whole,
-            work=(work, *(final_sums.sums_of(problem, clusters) if clusters > 1 else ())),
-            columns=columns_of(n1, layout, clusters, clusters),
-            scratch=final_sums.parts_for(problem, clusters),
-        )
+        work = _work(options, clusters * layout.blocks, layout.blocks, PARTS)
+        sums = final_sums.sums_of(problem, clusters) if clusters > 1 else ()
+        return planned((work, *sums), columns_of(n1, layout, clusters, clusters), clusters)
 
-    shared_bytes = layout.shared_bytes(kind.parameter_bytes) + layout.board_bytes
-    return replace(resized(device.resident(layout.threads, shared_bytes, layout.blocks)), resized=resized)
+    return Resized(
+        _work(options, layout.blocks, layout.blocks, PARTS), final_sums.parts_for(problem, 1), values, resized
+    )
 
 
-def _work(problem: BackwardProblem, options: tuple, grid: int, cluster: int, parts: tuple) -> Work:
+def _work(options: tuple, grid: int, cluster: int, parts: tuple) -> Work:
     """Return the kernel that `build(*options)` makes; parts: the names of its partial sums, None where it has none."""
     _, layout, kind, *_ = options
     arguments = *OPERANDS, "factor", "row_sums", "grad_input", "grad_weight", "grad_bias", *parts

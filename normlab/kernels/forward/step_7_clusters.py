@@ -18,7 +18,6 @@ Bound by: the wait for the slowest block of a cluster, once a row.
 Measured: see the README, and `layouts.slices_for`.
 """
 
-from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -44,7 +43,7 @@ from normlab.kernels import split
 from normlab.kernels.forward import layouts, split_rows, step_4_column_blocks, step_6_one_barrier
 from normlab.kernels.forward.layouts import Slices
 from normlab.kernels.forward.operands import FACTOR_OPERANDS
-from normlab.kernels.plan import Chains, Device, Plan, Refusal, Work, longest
+from normlab.kernels.plan import Chains, Device, Plan, Refusal, Resized, Work, longest
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.kernels.words import counted
@@ -203,7 +202,7 @@ def build(dtype, slices: Slices):
     return forward_clusters
 
 
-def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
+def plan(problem: ForwardProblem, device: Device) -> Plan | Resized | Refusal:
     """Return the plan, if a cluster holds a row."""
     n1, n2 = problem.shape
     if problem.invvar.dtype.itemsize != 4:
@@ -217,24 +216,17 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
         )
     slices = chosen.layout._replace(parameters=(problem.weight is not None) + (problem.bias is not None))
     slices = layouts.spread_out(slices, n1, problem.output.dtype.itemsize, device)
-    most = (
-        n1 if slices.one_row else min(n1, max(1, device.resident(slices.threads, slices.shared_bytes, slices.cluster)))
-    )
+    dtype, values = accumulator(problem.invvar), (("factor", np.float32(1 / n2)),)
 
-    def resized(resident: int) -> Plan:
-        return replace(found, work=(_work(dtype, slices, min(n1, max(1, resident // slices.readers))),), resized=None)
+    def planned(rows: int) -> Plan:
+        work = _work(dtype, slices, rows)
+        return Plan("clusters", (work,), chosen.why, rows_of(slices), values=values, layout=slices)
 
-    dtype = accumulator(problem.invvar)
-    found = Plan(
-        "clusters",
-        (_work(dtype, slices, most),),
-        chosen.why,
-        rows_of(slices),
-        values=(("factor", np.float32(1 / n2)),),
-        layout=slices,
-        resized=None if slices.one_row else resized,
+    if slices.one_row:
+        return planned(n1)
+    return Resized(
+        _work(dtype, slices, 1), (), values, lambda resident: planned(min(n1, max(1, resident // slices.readers)))
     )
-    return found
 
 
 def _work(dtype: Any, slices: Slices, rows: int) -> Work:
