@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -157,11 +158,7 @@ class Explanation:
     @cached_property
     def resources(self) -> Any:
         """Return what the assembler says of the kernel; None: not asked for, or no compiler is installed."""
-        if not self.compiled:
-            return None
-        try:
-            import numba_cuda  # noqa: F401
-        except ImportError:
+        if not self.compiled or find_spec("numba_cuda") is None:
             return None
         return engine.resources(self.work.kernel, types_of(self.work, self.plan, self.problem.described()))
 
