@@ -8,7 +8,7 @@ from normlab.cli.options import DType, Norm
 
 
 def explain_plan(
-    ladder: Annotated[str, typer.Argument(metavar="LADDER", help="forward, backward or sgemm.")],
+    ladder: Annotated[str, typer.Argument(metavar="LADDER", help="forward, backward, sgemm or family.")],
     norm: Annotated[Norm, typer.Option(help="Which norm.")] = Norm.LAYER,
     dtype: Annotated[DType, typer.Option(help="Of the input.")] = DType.FLOAT32,
     parameters: Annotated[
@@ -24,6 +24,11 @@ def explain_plan(
     m: Annotated[int | None, typer.Option(show_default=False, help="Of sgemm, rows of A, 4096.")] = None,
     n: Annotated[int | None, typer.Option(show_default=False, help="Of sgemm, columns of B, 4096.")] = None,
     k: Annotated[int | None, typer.Option(show_default=False, help="Of sgemm, columns of A, 4096.")] = None,
+    shape: Annotated[
+        str | None, typer.Option(metavar="NxCxHxW", show_default=False, help="Of the family, 32x64x56x56.")
+    ] = None,
+    groups: Annotated[int, typer.Option(help="Of the family's group norm.")] = 1,
+    channels_last: Annotated[bool, typer.Option("--channels-last", help="The family's images.")] = False,
     alignment: Annotated[int, typer.Option(metavar="BYTES", help="All addresses are multiples of it.")] = 256,
     device: Annotated[
         str, typer.Option(metavar="NAME", help="h200, h100, h100-pcie, a100, ...; here: this machine's, or an H200.")
@@ -52,6 +57,9 @@ def explain_plan(
             m=m,
             n=n,
             k=k,
+            shape=None if shape is None else sides_of(shape),
+            groups=groups,
+            channels_last=channels_last,
             alignment=alignment,
             device=device,
             step=step,
@@ -76,3 +84,11 @@ def explain_plan(
         console.print(table)
     else:
         typer.echo(str(found))
+
+
+def sides_of(shape: str) -> tuple[int, ...]:
+    """Return the sides of a shape such as 32x64x56x56."""
+    sides = shape.lower().split("x")
+    if not all(side.isascii() and side.isdigit() for side in sides):
+        raise ValueError(f"a shape is N x C x H x W, such as 32x64x56x56, got {shape!r}")
+    return tuple(map(int, sides))

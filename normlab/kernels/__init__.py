@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from normlab.kernels import backward, forward, sgemm
+from normlab.kernels.family.passes import PASSES
 from normlab.kernels.plan import Chains, Device, Plan
 from normlab.kernels.problem import BackwardProblem, ForwardProblem, Problem
 from normlab.kernels.sgemm.product import Product, ProductStep
@@ -30,6 +31,7 @@ LADDERS: dict[str, tuple[Any, ...]] = {
     "forward": _ladder(forward),
     "backward": _ladder(backward),
     "sgemm": _ladder(sgemm),
+    "family": PASSES,
 }
 
 SGEMM: tuple[ProductStep, ...] = LADDERS["sgemm"]

@@ -125,7 +125,7 @@ class Work:
     options: tuple
     grid: int | tuple[int, int]
     block: int | tuple[int, int]
-    arguments: tuple[str | None, ...]
+    arguments: "tuple[str | View | None, ...]"
     shared_bytes: int = 0
     cluster: int = 1
 
@@ -152,6 +152,18 @@ class Scratch(NamedTuple):
     shape: tuple[int, ...]
     dtype: Any
     zeroed: bool = False
+
+
+class View(NamedTuple):
+    """An operand as an array of another shape, in the same memory."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+def reshaped(array: Any, shape: tuple[int, ...]) -> Any:
+    """Return an array in the same memory."""
+    return array._replace(shape=shape) if isinstance(array, DeviceArray) else array.reshape(shape)
 
 
 class Chosen(NamedTuple):
@@ -216,7 +228,11 @@ class Plan:
         for needed in self.scratch:
             named[needed.name] = (memory.zeros if needed.zeroed else memory.empty)(needed.shape, needed.dtype)
         for one in self.work:
-            launch(one.kernel, one.grid, one.block, *[named[name] for name in one.arguments], **one.how)
+            arguments = [
+                reshaped(named[name.name], name.shape) if isinstance(name, View) else named[name]
+                for name in one.arguments
+            ]
+            launch(one.kernel, one.grid, one.block, *arguments, **one.how)
 
 
 class Resized(NamedTuple):

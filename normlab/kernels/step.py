@@ -25,9 +25,13 @@ class Rung:
     summary: str
     ways: tuple[Way, ...]
 
+    def described(self, problem: Any) -> Any:
+        """Return the operands that a description stands for, without memory; operands as they are."""
+        return problem.described() if hasattr(problem, "described") else problem
+
     def answers(self, problem: Any, device: Device) -> list[Plan | Refusal]:
         """Return what each of the ways says of a problem, in their order."""
-        operands = problem.described() if hasattr(problem, "described") else problem
+        operands = self.described(problem)
         found = [way(operands, device) for way in self.ways]
         return [answer.supposed(device) if isinstance(answer, Resized) else answer for answer in found]
 
@@ -41,7 +45,7 @@ class Rung:
             problem: operands, of which shapes, dtypes and addresses are looked at, or a description without arrays.
             device: the GPU.
         """
-        answer = self._first(problem.described() if hasattr(problem, "described") else problem, device)
+        answer = self._first(self.described(problem), device)
         return answer.supposed(device) if isinstance(answer, Resized) else answer
 
     def do(self, launch: Callable[..., None], memory: Any, operands: Any, device: Device) -> None:

@@ -18,7 +18,8 @@ import numpy as np
 
 from normlab import engine
 from normlab.kernels import BEST, LADDERS, Device, Plan, Problem
-from normlab.kernels.plan import DEVICES, Refusal, Work
+from normlab.kernels.family.passes import ImageProblem
+from normlab.kernels.plan import DEVICES, Refusal, View, Work
 from normlab.kernels.problem import one_of
 from normlab.kernels.sgemm.product import ProductProblem
 from normlab.kernels.words import counted
@@ -40,6 +41,9 @@ def explain(
     m: int | None = None,
     n: int | None = None,
     k: int | None = None,
+    shape: tuple[int, ...] | None = None,
+    groups: int = 1,
+    channels_last: bool = False,
     alignment: int = 256,
     device: str | Device = HERE,
     step: str | None = None,
@@ -48,32 +52,40 @@ def explain(
     """Say which kernel a step launches for a problem, on which grid, and why. No GPU is needed.
 
     Args:
-        ladder: "forward", "backward" or "sgemm".
+        ladder: "forward", "backward", "sgemm" or "family".
         norm, dtype, n1, n2, parameters, weight, bias, saved: the norm's problem, as `kernels.Problem`; n1 is 4096 rows
             and n2 is 4096 columns where they are left out.
         m, n, k: of sgemm, (M, K) times (K, N); 4096 each where they are left out.
+        shape, groups, channels_last: of the family, an image (N, C, *spatial), (32, 64, 56, 56) where it is left out.
         alignment: bytes that all addresses are multiples of.
         device: a short name, such as "h100"; "here": this machine's GPU; or the facts of any GPU.
-        step: a step of the ladder by name; None: the best one.
+        step: a step of the ladder by name, such as "group_backward" of the family; None: the best one, or "batch".
         compiled: compile the kernel to say its registers and its occupancy, which takes seconds.
 
     Raises:
         ValueError: no such ladder, step, norm, dtype or device, or a size below 1.
     """
     one_of("ladder", ladder, LADDERS)
-    wanted = BEST[ladder] if step is None else step
+    wanted = BEST.get(ladder, "batch") if step is None else step
     one_of(f"step of the {ladder} ladder", wanted, [known.name for known in LADDERS[ladder]])
-    problem: Problem | ProductProblem
-    if ladder == "sgemm":
+    chosen = next(known for known in LADDERS[ladder] if known.name == wanted)
+    problem: Any
+    if ladder != "family":
+        _left_out(ladder, shape=shape)
+    if ladder == "family":
+        _left_out(ladder, n1=n1, n2=n2, m=m, n=n, k=k, parameters=parameters)
+        image = (32, 64, 56, 56) if shape is None else tuple(shape)
+        problem = ImageProblem(image, dtype, groups, channels_last, weight, alignment=alignment)
+    elif ladder == "sgemm":
         _left_out(ladder, n1=n1, n2=n2)
-        problem = ProductProblem(*(4096 if size is None else size for size in (m, n, k)), alignment=alignment)
+        rows, columns, depth = (4096 if size is None else size for size in (m, n, k))
+        problem = ProductProblem(rows, columns, depth, alignment=alignment)
         if dtype != "float32":
             raise ValueError(f"dtype must be float32, the one of the sgemm ladder, got {dtype!r}")
     else:
         _left_out(ladder, m=m, n=n, k=k)
         rows, columns = (4096 if size is None else size for size in (n1, n2))
         problem = Problem(ladder, norm, rows, columns, dtype, parameters, weight, bias, saved, alignment)
-    chosen = next(known for known in LADDERS[ladder] if known.name == wanted)
     return Explanation(ladder, chosen, problem, device_of(device), device if isinstance(device, str) else "", compiled)
 
 
@@ -85,10 +97,10 @@ def device_of(device: str | Device) -> Device:
     return Device.of(np.empty(0, np.float32)) if device == HERE else Device.named(device)
 
 
-def _left_out(ladder: str, **sizes: int | None) -> None:
+def _left_out(ladder: str, **sizes: object) -> None:
     for name, size in sizes.items():
         if size is not None:
-            raise ValueError(f"{name} is no size of the {ladder} ladder, got {name}={size}")
+            raise ValueError(f"{name} is nothing that the {ladder} ladder has, got {name}={size}")
 
 
 @dataclass(frozen=True)
@@ -96,7 +108,7 @@ class Explanation:
     """What a step does for a problem. In a notebook it shows itself; `str` is its text, `as_dict` what programs read.
 
     Attributes:
-        ladder: "forward", "backward" or "sgemm".
+        ladder: "forward", "backward", "sgemm" or "family".
         step: the step that was asked.
         problem: what was asked of it.
         device, name: the GPU, and what it was called.
@@ -105,7 +117,7 @@ class Explanation:
 
     ladder: str
     step: Any
-    problem: Problem | ProductProblem
+    problem: Any  # a Problem, a ProductProblem or an ImageProblem
     device: Device
     name: str
     compiled: bool
@@ -119,6 +131,11 @@ class Explanation:
     def plan(self) -> Plan:
         """Return the plan that a launch follows."""
         return self._plans[0]
+
+    @cached_property
+    def operands(self) -> Any:
+        """Return the operands that were planned for: arrays without memory."""
+        return self.step.described(self.problem)
 
     @property
     def _plans(self) -> list[Plan]:
@@ -148,19 +165,19 @@ class Explanation:
     @cached_property
     def bytes_moved(self) -> int:
         """Return the bytes that the plan moves between memory and multiprocessors, matrices alone."""
-        return _moved(self.problem.described(), self.plan.reads)
+        return _moved(self.operands, self.plan.reads)
 
     @property
     def least_bytes(self) -> int:
         """Return the bytes of reading what comes in once and writing what goes out once, matrices alone."""
-        return _moved(self.problem.described(), 1)
+        return _moved(self.operands, 1)
 
     @cached_property
     def resources(self) -> Any:
         """Return what the assembler says of the kernel; None: not asked for, or no compiler is installed."""
         if not self.compiled or find_spec("numba_cuda") is None:
             return None
-        return engine.resources(self.work.kernel, types_of(self.work, self.plan, self.problem.described()))
+        return engine.resources(self.work.kernel, types_of(self.work, self.plan, self.operands))
 
     @property
     def occupancy(self) -> Any:
@@ -174,7 +191,8 @@ class Explanation:
     def facts(self) -> list[tuple[str, list[str]]]:
         """Return headings, and under each its lines."""
         plan, work = self.plan, self.work
-        own = f", a kernel of an earlier step of {self.step.name!r}" if plan.step != self.step.name else ""
+        named = plan.step == self.step.name or self.ladder == "family"
+        own = "" if named else f", a kernel of an earlier step of {self.step.name!r}"
         sections = [
             ("problem", [*_problem_lines(self), _device_line(self)]),
             ("step", [f"{plan.step}{own}", *(f"not the first way: {reason}" for reason in self.refusals)]),
@@ -234,7 +252,7 @@ class Explanation:
     def why_not(self, other: Plan) -> str:
         """Return why another plan is not the one."""
         if other.reads > self.plan.reads:
-            moved = _moved(self.problem.described(), other.reads)
+            moved = _moved(self.operands, other.reads)
             return f"it reads {_times(other.reads)}: {moved / self.bytes_moved:.2f} times the bytes"
         return f"it does this, too, but is for what {self.plan.step} refuses, which is asked first"
 
@@ -261,9 +279,11 @@ def types_of(work: Work, plan: Plan, operands: Any) -> tuple:
     scratch = {one.name: one for one in plan.scratch}
     values = dict(plan.values)
 
-    def kind(name: str | None) -> Any:
+    def kind(name: str | View | None) -> Any:
         if name in scratch:
             return scratch[name].dtype.type, len(scratch[name].shape)
+        if isinstance(name, View):
+            return getattr(operands, name.name).dtype.type, len(name.shape)
         value = None if name is None else values[name] if name in values else getattr(operands, name)
         if value is None:
             return None
@@ -292,6 +312,12 @@ def _problem_lines(one: Explanation) -> list[str]:
     problem = one.problem
     if isinstance(problem, ProductProblem):
         return [f"sgemm, ({problem.m:,}, {problem.k:,}) times ({problem.k:,}, {problem.n:,}) float32"]
+    if isinstance(problem, ImageProblem):
+        groups = f", {counted(problem.groups, 'group')}" if one.step.norm == "group" else ""
+        last = ", channels last" if problem.channels_last else ""
+        image = " x ".join(f"{side:,}" for side in problem.shape)
+        direction = "backward" if one.step.backward else "forward"
+        return [f"{one.step.norm} norm {direction}, {image} {problem.dtype}{last}{groups}"]
     name = {"layer": "LayerNorm", "rms": "RMSNorm"}[problem.norm]
     parameters = [kind for kind, given in (("weight", problem.weight), ("bias", problem.has_bias)) if given]
     saved = f", {problem.saved} saved" if problem.direction == "backward" else ""

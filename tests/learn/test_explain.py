@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 import normlab
 from normlab.cli import app
 from normlab.kernels import LADDERS, BackwardProblem, Device
-from normlab.kernels.plan import DEVICES
+from normlab.kernels.family.passes import Recording
+from normlab.kernels.plan import DEVICES, Scratch
 from normlab.learn.explain import explain
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -49,6 +50,22 @@ def test_every_step_explains_itself_in_text_json_and_a_notebook(step):
     for said in (str(one), unescape(one._repr_html_())):
         assert answer["kernels"][0]["name"] in said
         assert answer["why"].split(";")[0] in said
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_pass_of_the_family_has_a_plan_and_follows_it(dtype):
+    shapes = ((1, 1), (3, 7, 5), (256, 128, 14, 14), (2, 64, 300, 300), (4096, 64))
+    for step, shape, last in itertools.product(LADDERS["family"], shapes, (False, True)):
+        one = explain("family", step=step.name, shape=shape, channels_last=last, dtype=dtype, device="h100")
+        assert one.plan.why
+        recording = Recording(one.operands, 256)
+        one.plan.launch(recording.launch, recording, one.operands)
+        for again, work in zip(recording.work, one.plan.work, strict=True):
+            assert (again.kernel, again.grid, again.block, again.how) == (work.kernel, work.grid, work.block, work.how)
+            assert [name for name in again.arguments if "value" not in str(name)] == [
+                name for name in work.arguments if "value" not in str(name)
+            ]
+        assert recording.scratch == [Scratch(*scratch) for scratch in one.plan.scratch]
 
 
 def test_the_numbers_of_a_plan_are_said_in_words():
@@ -107,12 +124,15 @@ def test_it_is_at_the_top_level_and_needs_no_driver():
         ({"step": "quick"}, "step of the forward ladder must be one of thread_per_row"),
         ({"n1": 0}, "n1 must be a whole number and at least 1, got 0"),
         ({"n2": 2.5}, "n2 must be a whole number and at least 1, got 2.5"),
-        ({"m": 3}, "m is no size of the forward ladder, got m=3"),
-        ({"ladder": "sgemm", "n2": 3}, "n2 is no size of the sgemm ladder, got n2=3"),
+        ({"m": 3}, "m is nothing that the forward ladder has, got m=3"),
+        ({"ladder": "sgemm", "n2": 3}, "n2 is nothing that the sgemm ladder has, got n2=3"),
         ({"ladder": "sgemm", "dtype": "float16"}, "dtype must be float32"),
         ({"alignment": 3}, "alignment must be a power of two and at least the 4 bytes of an element, got 3"),
         ({"norm": "rms", "bias": True}, "bias must be None or False with norm='rms'"),
         ({"dtype": "float64", "parameters": "float16"}, "parameters of a float64 norm must be one of float64"),
+        ({"shape": (2, 3)}, "shape is nothing that the forward ladder has"),
+        ({"ladder": "family", "shape": (2,)}, "shape must be (N, C, *spatial), got (2,)"),
+        ({"ladder": "family", "shape": (2, 6), "groups": 4}, "groups must divide the 6 channels, got 4"),
         ({"saved": "nothing"}, "saved must be one of input, output, got 'nothing'"),
     ],
 )
