@@ -19,8 +19,10 @@ if TYPE_CHECKING:
         rms_norm_backward,
         rms_norm_forward,
     )
+    from normlab.learn.explain import explain
 
 __all__ = [
+    "explain",
     "keep_columns",
     "layer_norm_backward",
     "layer_norm_forward",
@@ -33,6 +35,7 @@ __all__ = [
 
 
 _ELSEWHERE = {  # all others are in normlab.host.norms
+    "explain": "normlab.learn.explain",
     "keep_columns": "normlab.host.exact",
     "layer_norm_linear_backward": "normlab.host.norm_linear",
     "layer_norm_linear_forward": "normlab.host.norm_linear",

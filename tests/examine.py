@@ -15,7 +15,7 @@ from normlab.host.exact import Kept, keep_columns
 from normlab.kernels.exact import chains
 from normlab.kernels.exact.risk import Limits, limits
 from normlab.kernels.exact.spread import LARGE, SMALL
-from normlab.kernels.step import Chains, longest
+from normlab.kernels.plan import Chains, longest
 
 
 def arithmetic(case: Case, forward_step, backward_step) -> oracle.Arithmetic:

@@ -82,7 +82,13 @@ def test_import_normlab_is_light():
 
 def test_the_host_functions_are_at_the_top_level():
     for name in normlab.__all__:
-        modules = "normlab.host.norms", "normlab.host.exact", "normlab.host.matmul", "normlab.host.norm_linear"
+        modules = (
+            "normlab.host.norms",
+            "normlab.host.exact",
+            "normlab.host.matmul",
+            "normlab.host.norm_linear",
+            "normlab.learn.explain",
+        )
         assert getattr(normlab, name).__module__ in modules
         assert name in dir(normlab)
     with pytest.raises(AttributeError, match="module 'normlab' has no attribute 'layernorm'"):

@@ -8,6 +8,7 @@ from normlab import __version__
 from normlab.cli.bench import bench
 from normlab.cli.compare import compare
 from normlab.cli.course import course
+from normlab.cli.explain import explain_plan
 from normlab.cli.memory import memory
 from normlab.cli.run import run_script
 from normlab.cli.trace import trace_ladder
@@ -19,6 +20,7 @@ FIRST_STEPS = {  # what normlab alone shows, in order of use
     "tutorials": "read it: notebooks that begin with what a warp is",
     "course start DIR": "do it: exercises from one value to whole kernels, checked here",
     "course check": "... what is wrong in them, where, and for which input",
+    "explain forward": "which kernel runs my norm, and why that plan?",
     "trace forward": "what does each kernel ask of memory? line by line",
     "run --sanitize SCRIPT": "a numba.cuda program of yours without a GPU, and its bugs",
     "memory": "what does memory_efficient save in a model?",
@@ -51,6 +53,7 @@ def start(
 
 app.command("tutorials", short_help="Notebooks that begin with what a warp is. Without a GPU, too.")(list_or_open)
 app.command(short_help="Recompute from the output, or save the input? On real data.")(compare)
+app.command("explain", short_help="Which kernel runs a norm, and why that plan? Without a GPU, too.")(explain_plan)
 app.command("trace", short_help="What does each kernel ask of memory? Line by line, without a GPU.")(trace_ladder)
 app.command(
     "run",

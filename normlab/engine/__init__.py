@@ -7,7 +7,14 @@ runs unchanged in three worlds: compiled on a GPU, interpreted by `normlab.sim`,
 from numba import cuda, float32, float64, uint16, uint32, uint64
 
 from normlab.engine.compile.offline import compile_ptx
-from normlab.engine.compile.resources import Occupancy, Resources, block_shared_bytes, occupancy, resources
+from normlab.engine.compile.resources import (
+    MULTIPROCESSORS,
+    Occupancy,
+    Resources,
+    block_shared_bytes,
+    occupancy,
+    resources,
+)
 from normlab.engine.compile.signatures import accumulator
 from normlab.engine.device.asynchronous import commit_copies, copy_async, wait_copies
 from normlab.engine.device.clusters import (
@@ -48,6 +55,7 @@ from normlab.engine.launching.launch import Launch, launch, prepare, resident_cl
 from normlab.engine.launching.worlds import gpu_available, use_gpu, using
 
 __all__ = [
+    "MULTIPROCESSORS",
     "DeviceArray",
     "Launch",
     "Occupancy",

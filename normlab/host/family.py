@@ -22,7 +22,8 @@ from normlab.host import checks, family_checks, norms, replay
 from normlab.host.arrays import FLOATS, Backend, HostBackend, backend_of, dtype_name, is_dense, is_torch
 from normlab.host.index_sets import plot_index_sets
 from normlab.kernels import family as kernels
-from normlab.kernels.step import Chains
+from normlab.kernels.family.sets import sets_of
+from normlab.kernels.plan import Chains
 
 __all__ = [
     "batch_norm",
@@ -202,10 +203,7 @@ class View(NamedTuple):
 
     def sets(self, norm: str, groups: int) -> kernels.Sets:
         """The index sets of a norm; groups: of channels, for batch and instance norm as many as channels."""
-        n, c, *spatial = self.shape
-        across, run = (prod(spatial), 1) if self.channels_last else (1, prod(spatial))
-        batches, outer = (1, n * across) if norm == "batch" else (n, across)
-        return kernels.Sets(batches, outer, groups, c // max(groups, 1), run)
+        return sets_of(norm, self.shape, groups, self.channels_last)
 
 
 def view_of(x: Any) -> View:

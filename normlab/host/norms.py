@@ -167,14 +167,13 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
     checks.check_parameters(weight, bias, shape)
     statistics = FLOATS[checks.statistics_dtype(dtype_name(x))]
     eps = checks.rounded_eps(eps, statistics.name)
-    chosen: Any = checks.step_of("forward", step)  # a ForwardStep
+    chosen = checks.step_of("forward", step)
 
     output = backend.empty((n1, n2), output_dtype)
     mean = None if rms else backend.empty((n1,), statistics)
     invvar = backend.empty((n1,), statistics)
     if n1:
         _warn_if_slow(chosen, "forward", n1, n2, backend)
-        scratch = {"memory": backend} if chosen.scratch else {}
         chosen.run(
             backend.launch,
             backend.operand(x, (n1, n2)),
@@ -184,7 +183,7 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
             output,
             mean,
             invvar,
-            **scratch,
+            memory=backend,
         )
     leading = tuple(x.shape[: -len(shape)])
     results = (

@@ -11,8 +11,11 @@ from types import ModuleType
 from typing import Any
 
 from normlab.kernels import backward, forward, sgemm
+from normlab.kernels.family.passes import PASSES
+from normlab.kernels.plan import Chains, Device, Plan
+from normlab.kernels.problem import BackwardProblem, ForwardProblem, Problem
 from normlab.kernels.sgemm.product import Product, ProductStep
-from normlab.kernels.step import BackwardProblem, BackwardStep, Chains, ForwardStep, Step
+from normlab.kernels.step import BackwardStep, ForwardStep, Step
 
 
 def _ladder(package: ModuleType) -> tuple[Any, ...]:
@@ -24,9 +27,14 @@ def _ladder(package: ModuleType) -> tuple[Any, ...]:
 # The fastest rungs on an H200: the whole ladders were measured at n2 = 4096 in bfloat16 (2026-11-20), and at 4096³.
 BEST = {"forward": "clusters", "backward": "pipelined", "sgemm": "pipelined"}
 
-LADDERS: dict[str, tuple[Step, ...]] = {"forward": _ladder(forward), "backward": _ladder(backward)}
+LADDERS: dict[str, tuple[Any, ...]] = {
+    "forward": _ladder(forward),
+    "backward": _ladder(backward),
+    "sgemm": _ladder(sgemm),
+    "family": PASSES,
+}
 
-SGEMM: tuple[ProductStep, ...] = _ladder(sgemm)
+SGEMM: tuple[ProductStep, ...] = LADDERS["sgemm"]
 
 __all__ = [
     "BEST",
@@ -35,7 +43,11 @@ __all__ = [
     "BackwardProblem",
     "BackwardStep",
     "Chains",
+    "Device",
+    "ForwardProblem",
     "ForwardStep",
+    "Plan",
+    "Problem",
     "Product",
     "ProductStep",
     "Step",

@@ -4,7 +4,10 @@ For a row's sums each block takes one piece, and each of its threads VECTORS vec
 each thread takes one vector of columns, row after row, so that its parameters stay in registers.
 """
 
-from normlab.kernels.step import Chains
+from typing import NamedTuple
+
+from normlab.kernels.plan import Chains
+from normlab.kernels.words import counted
 from normlab.stages.vector import BYTES, WARP
 
 THREADS = 256  # per piece
@@ -35,7 +38,29 @@ def widths_of(n2: int) -> list[int]:
     return [width for width in (1, 2, 4, BYTES // 2) if n2 % width == 0]
 
 
+class Pieces(NamedTuple):
+    """How rows are cut up: pieces of a row, elements of a vector, groups of rows."""
+
+    pieces: int
+    width: int
+    groups: int
+
+    @property
+    def words(self) -> list[str]:
+        """Return each number in words."""
+        return [
+            f"{counted(self.pieces, 'piece')} per row, a block of {THREADS} threads each",
+            f"{counted(VECTORS, 'vector')} of {counted(self.width, 'element')} per thread",
+            f"at the end {counted(self.groups, 'block')} one above another on the same columns, each with every "
+            f"{self.groups}th row",
+        ]
+
+
+def rows_of(pieces: int, width: int) -> Chains:
+    """Return the chains along a row of so many pieces."""
+    return Chains(VECTORS * width + -(-pieces // ROW_THREADS), 15)
+
+
 def row_chains(n2: int) -> Chains:
-    """Return the chains of sums along a row, for the widest vectors and the most pieces that there may be."""
-    pieces = pieces_for(n2, min(widths_of(n2)))
-    return Chains(VECTORS * max(widths_of(n2)) + -(-pieces // ROW_THREADS), 15)
+    """Of sums along a row, for the widest vectors and the most pieces that there may be."""
+    return rows_of(pieces_for(n2, min(widths_of(n2))), max(widths_of(n2)))

@@ -2,98 +2,115 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
+from normlab.kernels.plan import Chains, Device, Plan, Refusal, Resized
+from normlab.kernels.problem import BackwardProblem, ForwardProblem
 
-class Chains(NamedTuple):
-    """The longest chain of additions in a kernel's sums: what its rounding error grows with.
-
-    `terms` values one thread adds one after another, then `merges` levels of a tree over threads.
-    """
-
-    terms: int
-    merges: int
-
-
-def longest(*chains: Chains) -> Chains:
-    """Chains as long as the longest of each kind: for a step that has several kernels."""
-    return Chains(max(chain.terms for chain in chains), max(chain.merges for chain in chains))
+Way = Callable[[Any, Device], Plan | Resized | Refusal]
 
 
 @dataclass(frozen=True)
-class Step:
-    """One rung.
+class Rung:
+    """What all steps of all ladders have.
 
     Attributes:
         name: what `step=` of the host functions takes.
         summary: one line.
-        run: queues the kernels; every array is an operand that `engine.launch` takes (NumPy, or on a device).
-        row_chains: n2 -> the chains of its sums along a row.
-        simulated_seconds: (n1, n2) -> about how long the simulator takes (measured on 2 cores at 2.5 GHz). It pays
-            about 60 µs for a thread with its shuffles and barriers, and 3 to 30 µs for an element.
+        ways: the planners of the kernels that may do a problem, the first that does not refuse it does it. The step's
+            own is among them; the others are those of earlier steps, for what its own kernel does not do.
     """
 
     name: str
     summary: str
-    run: Callable[..., None]
+    ways: tuple[Way, ...]
+
+    def described(self, problem: Any) -> Any:
+        """Return the operands that a description stands for, without memory; operands as they are."""
+        return problem.described() if hasattr(problem, "described") else problem
+
+    def answers(self, problem: Any, device: Device) -> list[Plan | Refusal]:
+        """Return what each of the ways says of a problem, in their order."""
+        operands = self.described(problem)
+        found = [way(operands, device) for way in self.ways]
+        return [answer.supposed(device) if isinstance(answer, Resized) else answer for answer in found]
+
+    def plan(self, problem: Any, device: Device) -> Plan | None:
+        """Return how this step does a problem on a device; None: not at all. No launch, no driver.
+
+        Of a kernel that stays on the GPU only the driver knows how many blocks find room, for that takes the compiled
+        kernel's registers: the plan has as many as threads and shared memory allow.
+
+        Args:
+            problem: operands, of which shapes, dtypes and addresses are looked at, or a description without arrays.
+            device: the GPU.
+        """
+        answer = self._first(self.described(problem), device)
+        return answer.supposed(device) if isinstance(answer, Resized) else answer
+
+    def do(self, launch: Callable[..., None], memory: Any, operands: Any, device: Device) -> None:
+        """Plan, then launch."""
+        answer = self._first(operands, device)
+        plan = answer.asked(operands) if isinstance(answer, Resized) else answer
+        if plan is None:
+            raise ValueError(f"step {self.name!r} has no kernel for {operands}")
+        plan.launch(launch, memory, operands)
+
+    def _first(self, operands: Any, device: Device) -> Plan | Resized | None:
+        for way in self.ways:
+            found = way(operands, device)
+            if not isinstance(found, Refusal):
+                return found
+        return None
+
+
+@dataclass(frozen=True)
+class Step(Rung):
+    """One rung of the ladders of a norm.
+
+    Attributes:
+        row_chains: n2 -> the longest chains of its sums along a row, of all plans that dtypes and alignments lead to.
+        simulated_seconds: (n1, n2) -> about how long the simulator takes (measured on 2 cores at 2.5 GHz). It pays
+            about 60 µs for a thread with its shuffles and barriers, and 3 to 30 µs for an element.
+    """
+
     row_chains: Callable[[int], Chains]
     simulated_seconds: Callable[[int, int], float]
+    run: ClassVar[Callable[..., None]]  # plans and launches, for operands as its ladder has them
 
 
 @dataclass(frozen=True)
 class ForwardStep(Step):
-    """`run(launch, x, weight, bias, eps, output, mean, invvar)`.
-
-    x, output: (n1, n2), n1 > 0; weight, bias: (n2,) or None; mean: (n1,), or None for RMSNorm; invvar: (n1,);
-    eps: a NumPy scalar of mean's dtype. `statistics`: how the variance is found, in `oracle.Arithmetic`'s words.
-    `scratch`: `run` takes `memory=`, too, as a `BackwardStep`'s; without it some rows take an earlier step's way.
-    """
+    """A step forward. `statistics`: how the variance is found, in `oracle.Arithmetic`'s words."""
 
     statistics: str
-    scratch: bool = False
+
+    def run(
+        self,
+        launch: Callable[..., None],
+        x: Any,
+        weight: Any,
+        bias: Any,
+        eps: Any,
+        output: Any,
+        mean: Any,
+        invvar: Any,
+        memory: Any = None,
+    ) -> None:
+        """Queue the kernels for operands as `ForwardProblem` has them, such as `engine.launch` takes.
+
+        memory: gives scratch, as `BackwardStep.run`'s; without it some rows take the way of an earlier step.
+        """
+        operands = ForwardProblem(x, weight, bias, eps, output, mean, invvar, scratch=memory is not None)
+        self.do(launch, memory, operands, Device.of(x))
 
 
 @dataclass(frozen=True)
 class BackwardStep(Step):
-    """`run(launch, memory, problem)`; `memory.empty(shape, dtype)` and `memory.zeros(shape, dtype)` give scratch.
-
-    `column_chains`: (n1, n2) -> the chains of its sums over rows.
-    """
+    """A step backward. `column_chains`: (n1, n2) -> the longest chains of its sums over rows, of all plans."""
 
     column_chains: Callable[[int, int], Chains]
 
-
-@dataclass(frozen=True)
-class BackwardProblem:
-    """The operands of a backward pass.
-
-    grad_output, saved, grad_input: (n1, n2), n1 > 0; mean: (n1,), or None for RMSNorm and when memory_efficient;
-    invvar: (n1,); weight, bias, grad_weight, grad_bias: (n2,) or None; eps: a NumPy scalar of invvar's dtype; `rms`:
-    RMSNorm; `memory_efficient`: `saved` is the output, else the input, whose dtype grad_input has either way.
-    `row_sums`: None, or in the exact mode (3, n1), accumulator dtype: what a step adds to each row's sum of g x̂, and
-    where it leaves mean(g) and mean(g x̂).
-    """
-
-    grad_output: Any
-    saved: Any
-    mean: Any
-    invvar: Any
-    weight: Any
-    bias: Any
-    eps: Any
-    rms: bool
-    memory_efficient: bool
-    grad_input: Any
-    grad_weight: Any
-    grad_bias: Any
-    row_sums: Any = None
-
-    @property
-    def operands(self) -> tuple:
-        """What every backward kernel reads, in the order of its arguments."""
-        return self.grad_output, self.saved, self.mean, self.invvar, self.weight, self.bias, self.eps
-
-    @property
-    def matrices(self) -> tuple:
-        """The arrays with rows: what a vector must be aligned in."""
-        return self.grad_output, self.saved, self.grad_input
+    def run(self, launch: Callable[..., None], memory: Any, problem: BackwardProblem) -> None:
+        """Queue the kernels; `memory.empty(shape, dtype)` and `memory.zeros(shape, dtype)` give scratch."""
+        self.do(launch, memory, problem, Device.of(problem.saved))

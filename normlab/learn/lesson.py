@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from normlab import engine
-from normlab.kernels import BEST, ForwardStep, Step
+from normlab.kernels import BEST, LADDERS, ForwardStep, Step
 from normlab.measure.files import record
 from normlab.measure.provenance import ask_nvidia_smi
 from normlab.measure.timing import EventTimer
@@ -116,7 +116,8 @@ def measured(step: Step) -> tuple[float, float] | None:
     direction = "forward" if isinstance(step, ForwardStep) else "backward"
     if step.name == BEST[direction]:
         return recorded("layer", direction, 4096, "bfloat16"), recorded("layer", direction, 4096, "float32")
-    text = sys.modules[step.run.__module__].__doc__ or ""
+    number = [one.name for one in LADDERS[direction]].index(step.name)
+    text = sys.modules[f"normlab.kernels.{direction}.step_{number}_{step.name}"].__doc__ or ""
     found = re.search(r"^Measured: (\d\.\d+) / (\d\.\d+)", text, re.MULTILINE)
     return (float(found[1]), float(found[2])) if found else None
 

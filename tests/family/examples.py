@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from importlib import import_module
 
+import devices
 import numpy as np
 from draws import DTYPES
 from examine import hold
@@ -145,7 +146,6 @@ def few_blocks(monkeypatch, ring=2):
         "BUSY": 0.1,
         "RING": ring,
         "RING_OF_TWO": ring,
-        "multiprocessors": lambda array: 3,
-        "block_shared_bytes": lambda capability: 8 * 1024,
     }.items():
         monkeypatch.setattr(together, name, value)
+    devices.plan_for(monkeypatch, multiprocessors=3, shared_bytes=8 * 1024)

@@ -1,5 +1,6 @@
 """Every kernel of the family compiled offline: nothing in local memory, float64 only for float64, nothing spilled."""
 
+import devices
 import ml_dtypes
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def kernels(t, v):
         yield column_outputs.build_output(*form), (x, row, row, weight, weight, *view, number, x)
         yield column_outputs.build_gradient(*form), (x, x, row, row, weight, row, row, *view, number, x)
     if u is np.float32:
-        plan = plan_for(Sets(1, 2**18, 64, 1, 1), wide, np.empty(0, t))
+        plan = plan_for(Sets(1, 2**18, 64, 1, 1), wide, size, devices.of((9, 0)))
         form, found = (size, wide, plan.across, plan.down), (number, pieces, (np.int32, 1))
         yield column_together.build_forward(*form, 27, 18), (x, weight, weight, u, *found, row, row, row, x)
         yield column_together.build_backward(*form, 13, 8), (x, x, row, row, weight, *found, x, weight, weight)
@@ -94,7 +95,7 @@ def test_a_block_of_a_pass_in_one_kernel_fits_on_a_multiprocessor(t, channels):
         launched.append((kernel, block, shared_bytes))
 
     wide = 16 // like.itemsize
-    plan = plan_for(Sets(1, 2**18, channels, 1, 1), wide, like)
+    plan = plan_for(Sets(1, 2**18, channels, 1, 1), wide, like.itemsize, devices.of((9, 0)))
     row, memory = np.empty(channels, np.float32), Memory()
     together.launch_forward(launch, memory, plan, wide, like, row, row, np.float32(1), row, row, row, like)
     together.launch_backward(launch, memory, plan, wide, like, like, row, row, row, like, row, row)

@@ -2,6 +2,7 @@
 
 from math import prod
 
+import devices
 import numpy as np
 import pytest
 import torch
@@ -130,7 +131,7 @@ def test_a_pass_is_one_kernel_that_reads_no_row_again_that_its_ring_holds(monkey
 )
 def test_large_ones_are_dealt_to_nearly_all_multiprocessors(sets, dtype, across, grid):
     like = np.empty(0, DTYPES[dtype])
-    plan = together.plan_for(sets, 16 // like.itemsize, like)
+    plan = together.plan_for(sets, 16 // like.itemsize, like.itemsize, devices.of((9, 0)))
     assert (plan.across, (plan.parts, plan.stacks)) == (across, grid)
 
 
@@ -138,8 +139,8 @@ def test_what_is_run_on_hardware_has_plans_and_its_longest_goes_round_the_ring()
     plans = []
     for shape, dtype in TOGETHER:
         like = np.empty(0, DTYPES[dtype])
-        with using("simulator"):
-            plans.append(together.plan_for(Sets(1, prod(shape) // shape[1], shape[1], 1, 1), 16 // like.itemsize, like))
+        sets = Sets(1, prod(shape) // shape[1], shape[1], 1, 1)
+        plans.append(together.plan_for(sets, 16 // like.itemsize, like.itemsize, devices.of((9, 0))))
     assert None not in plans
     assert [(plan.across, plan.parts, plan.stacks) for plan in plans] == [
         (16, 132, 1), (8, 66, 2), (32, 66, 2), (8, 44, 3), (16, 132, 1), (8, 66, 2)
@@ -161,17 +162,15 @@ def test_what_is_run_on_hardware_has_plans_and_its_longest_goes_round_the_ring()
     ids=str,
 )
 def test_others_are_three_kernels(sets, dtype, width, why):
-    assert together.plan_for(sets, width, np.empty(0, DTYPES[dtype])) is None
+    assert together.plan_for(sets, width, np.dtype(DTYPES[dtype]).itemsize, devices.of((9, 0))) is None
 
 
 def test_older_gpus_and_a_switch_take_three_kernels(monkeypatch):
-    sets, like = Sets(1, 8 * 224 * 224, 64, 1, 1), np.empty(0, np.float32)
-    monkeypatch.setattr(together, "compute_capability", lambda array: (8, 0))
-    assert together.plan_for(sets, 4, like) is None
-    monkeypatch.undo()
-    assert together.plan_for(sets, 4, like) is not None
+    sets = Sets(1, 8 * 224 * 224, 64, 1, 1)
+    assert together.plan_for(sets, 4, 4, devices.of((8, 0))) is None
+    assert together.plan_for(sets, 4, 4, devices.of((9, 0))) is not None
     monkeypatch.setattr(together, "TOGETHER", False)
-    assert together.plan_for(sets, 4, like) is None
+    assert together.plan_for(sets, 4, 4, devices.of((9, 0))) is None
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------

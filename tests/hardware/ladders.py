@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from normlab.kernels import LADDERS
-from normlab.kernels.step import BackwardProblem
+from normlab.kernels.problem import BackwardProblem
 
 from .launches import Launch, counts
 

@@ -27,7 +27,9 @@ from normlab.kernels.backward import step_3_pipelined
 from normlab.kernels.backward.kind import Kind
 from normlab.kernels.backward.layouts import MAX_ELEMENTS
 from normlab.kernels.backward.ring import Layout
-from normlab.kernels.forward import step_6_one_barrier, step_7_clusters
+from normlab.kernels.forward import layouts, step_7_clusters
+from normlab.kernels.forward.layouts import Rows, Slices
+from normlab.kernels.plan import Chosen
 from normlab.stages.vector import Deal, dealt
 
 CAPABILITY = (9, 0)
@@ -83,11 +85,11 @@ def forward_plans(n2: int, itemsize: int) -> Iterator[Any]:
         deal = dealt(n2, 16 // itemsize, threads)
         if threads * rows <= 1024 and 8 <= deal.elements <= 64 and deal.elements * threads * rows <= 2**15:
             for resident in {1, 1536 // (threads * rows), 2048 // (threads * rows)} - {0}:
-                yield step_6_one_barrier.Plan(deal, rows, resident)
+                yield Rows(deal, rows, resident)
     for threads in (128, 256, 512, 1024):
         for deal, blocks in slices(n2, 16 // itemsize, threads):
-            long = step_7_clusters.Plan(deal, blocks, itemsize)
-            if n2 > 2**14 and long.shared_bytes + step_7_clusters.STATIC_BYTES <= ROOM and 4 <= deal.vectors <= 16:
+            long = Slices(deal, blocks, itemsize)
+            if n2 > 2**14 and long.shared_bytes + layouts.STATIC_BYTES <= ROOM and 4 <= deal.vectors <= 16:
                 yield long
 
 
@@ -107,8 +109,8 @@ def tasks(options: argparse.Namespace) -> list[Task]:
 
 OWN = {
     (step_3_pipelined, "layout_for"): step_3_pipelined.layout_for,
-    (step_6_one_barrier, "plan_for"): step_6_one_barrier.plan_for,
-    (step_7_clusters, "plan_for"): step_7_clusters.plan_for,
+    (layouts, "rows_for"): layouts.rows_for,
+    (layouts, "slices_for"): layouts.slices_for,
 }
 
 
@@ -117,12 +119,12 @@ def take(layout: Any) -> None:
     for (module, name), own in OWN.items():
         setattr(module, name, own)
     if isinstance(layout, Layout):
-        step_3_pipelined.layout_for = lambda *how: layout
-    elif isinstance(layout, step_6_one_barrier.Plan):
-        step_6_one_barrier.plan_for = lambda *how: layout
+        step_3_pipelined.layout_for = lambda *how: Chosen(layout, "the sweep")
+    elif isinstance(layout, Rows):
+        layouts.rows_for = lambda *how: Chosen(layout, "the sweep")
     elif layout is not None:
-        step_6_one_barrier.plan_for = lambda *how: None
-        step_7_clusters.plan_for = lambda *how: layout
+        layouts.rows_for = lambda *how: None
+        layouts.slices_for = lambda *how: Chosen(layout, "the sweep")
 
 
 class Scratch:

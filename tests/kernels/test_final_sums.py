@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from engine.late import Late
 
-from normlab.engine import float32, launch, using
+from normlab.engine import launch, using
 from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import final_sums
 from normlab.oracle import assert_within
@@ -23,8 +23,23 @@ def summed(parts, gradients) -> list[str]:
         names.append(kernel.py_func.__name__)
         launch(kernel, *args)
 
-    final_sums.launch_sums(named_launch, float32, parts, BackwardProblem(*[None] * 7, False, False, None, *gradients))
+    add_up(named_launch, parts, gradients)
     return names
+
+
+def add_up(launch, parts, gradients) -> None:
+    """Queue the kernel that a plan has for such partial sums."""
+    names = ("part_weight", "part_bias"), ("grad_weight", "grad_bias")
+    operands = dict(zip(names[0] + names[1], parts + gradients, strict=True))
+    given = [part for part in parts if part is not None]
+    shape = given[0].shape if given else (1, 1)
+    rows, n2 = shape
+    matrix = np.empty((1, n2), np.float32)
+    problem = BackwardProblem(
+        matrix, matrix, None, np.empty(1, np.float32), *parts, np.float32(0), False, False, matrix, *gradients
+    )
+    for work in final_sums.sums_of(problem, rows):
+        launch(work.kernel, work.grid, work.block, *[operands[name] for name in work.arguments])
 
 
 def drawn(rows, n2, dtype, offset=0):
@@ -89,10 +104,9 @@ def test_more_rows_have_no_shorter_bound():
 def test_the_sums_begin_early_and_read_nothing_before_they_wait(monkeypatch, rows):
     parts, want = drawn(rows, 72, np.float32)
     got = np.full_like(want, np.nan)
-    problem = BackwardProblem(*[None] * 7, False, False, None, got, None)
     with using("simulator"):
         summed((parts, None), (want, None))
         late = Late(monkeypatch)
         late.late.append(parts)
-        final_sums.launch_sums(late.launch, float32, (parts, None), problem)
+        add_up(late.launch, (parts, None), (got, None))
     np.testing.assert_array_equal(got, want)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import devices
 import ml_dtypes
 import numpy as np
 import pytest
@@ -14,7 +15,10 @@ from normlab.host.checks import step_of
 from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import final_sums, layouts, step_2_fused, step_3_pipelined
 from normlab.kernels.backward.ring import Layout
+from normlab.kernels.backward.tables import Candidate
+from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward import step_7_clusters
+from normlab.kernels.plan import Chosen
 from normlab.sim import sanitize
 from normlab.stages.vector import Deal
 
@@ -60,7 +64,7 @@ def test_a_row_s_results_have_the_same_bits_in_every_batch(step, n2, dtype, rms)
 @shapes
 @both_paths
 def test_a_row_s_grad_input_has_the_same_bits_in_every_batch(step, n2, dtype, memory_efficient, monkeypatch):
-    monkeypatch.setattr(final_sums, "launch_sums", lambda *args: None)  # of the other gradients, and most of the time
+    monkeypatch.setattr(final_sums, "sums_of", lambda *args: ())  # of the other gradients, and most of the time
     case = random_case(50 if n2 < 100 else 5, n2, dtype)
     output, mean, invvar = statistics(case)
     saved = output if memory_efficient else case.x
@@ -173,7 +177,7 @@ def test_rows_of_a_cluster_are_right_in_the_backward(n2, memory_efficient):
 def test_rows_of_a_cluster_are_right_in_the_forward(n1, n2, dtype, processors, monkeypatch):
     """Vectors of two, as few rows by 16 blocks; of eight and four, as many rows by 4 and 8: one cluster has both."""
     few_stay(monkeypatch)
-    monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: processors)
+    devices.plan_for(monkeypatch, multiprocessors=processors)
     with using("simulator"):
         examine_forward(random_case(n1, n2, dtype), step_of("forward", "clusters"))
 
@@ -186,8 +190,7 @@ def test_short_rows_are_right_forward():
 
 def few_stay(monkeypatch, number=1):
     """Let one block, or cluster, or so many do all rows, as on a GPU whose every block has many."""
-    for module in (step_3_pipelined, step_7_clusters):
-        monkeypatch.setattr(module, "resident_clusters", lambda *args, **options: number)
+    devices.find_room_for(monkeypatch, number)
     monkeypatch.setattr(step_2_fused, "blocks_for", lambda deal, n1, processors: number)
     monkeypatch.setattr(step_3_pipelined, "gathers", lambda *args: False)
     # new memory may hold what was right a moment ago
@@ -195,12 +198,13 @@ def few_stay(monkeypatch, number=1):
 
 
 WITHOUT_LAG = 201  # columns of float32
+NO_PREFETCH = Candidate(columns_up_to=1024, threads=64, rows=4, stages=3, why="a test")
 
 
 def no_lag_at(n2, monkeypatch):
     """Let so short rows be laid out as a few times longer ones are: several warps, and no lag."""
     if n2 == WITHOUT_LAG:
-        monkeypatch.setattr(layouts, "table_for", lambda *how: (layouts.Entry(256, 0, 64, 4, 3, 0),))
+        monkeypatch.setattr(layouts, "table_for", lambda *how: (NO_PREFETCH,))
 
 
 # Rows of a part of a warp, of one and of several, 32 of them a block, eight and four; with a lag but for the second and
@@ -223,11 +227,11 @@ def test_many_rows_a_block_are_right(step, n1, n2, dtype, memory_efficient, monk
     case = random_case(n1, n2, dtype)
     no_lag_at(n2, monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(final_sums, "launch_sums", lambda *args: None)  # of the other gradients
+        patch.setattr(final_sums, "sums_of", lambda *args: ())  # of the other gradients
         want = results(case, step, memory_efficient)[0]
     few_stay(monkeypatch)
     examine_backward(case, None, step, memory_efficient)
-    monkeypatch.setattr(final_sums, "launch_sums", lambda *args: None)
+    monkeypatch.setattr(final_sums, "sums_of", lambda *args: ())
     with using("simulator", "reverse"):
         assert results(case, step, memory_efficient)[0] == want, "how many blocks stay changes grad_input"
 
@@ -253,7 +257,7 @@ def test_few_rows_by_one_cluster_are_right_and_nothing_is_found(turn):
 def test_a_block_a_row_gathered_is_right_and_nothing_is_found(memory_efficient, monkeypatch):
     """As the longest rows of 16 bits that a block does, with 64 threads in place of 512."""
     layout = Layout(Deal(64, 1, 4, False), 1, 1, 2, 0, 2, 2)
-    monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: layout)
+    monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: Chosen(layout, "a test"))
     case = random_case(3, 204, BFLOAT16)
     with using("simulator"):
         examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
@@ -265,7 +269,7 @@ def test_a_block_a_row_gathered_is_right_and_nothing_is_found(memory_efficient, 
 def test_the_only_rows_of_a_cluster_are_right_and_nothing_is_found(memory_efficient, lag, monkeypatch):
     """The parameters' gradients are a second cluster's; grad_input has the bits that it has among many rows."""
     layout = Layout(Deal(32, 1, 4, False), 2, 2, 2 + lag, lag, 2, 2)
-    monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: layout)
+    monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: Chosen(layout, "a test"))
     monkeypatch.setattr(step_3_pipelined, "APART_FROM", 256)  # as if so short rows were long
     step = step_of("backward", "pipelined")
     case = random_case(3, 204, BFLOAT16)
@@ -280,7 +284,7 @@ def test_the_only_rows_of_a_cluster_are_right_and_nothing_is_found(memory_effici
 @both_paths
 def test_few_rows_without_clusters_are_right_and_nothing_is_found(memory_efficient, monkeypatch):
     """Three blocks of four rows, whose partial sums a second kernel adds up."""
-    monkeypatch.setattr(step_3_pipelined, "compute_capability", lambda array: (8, 0))
+    devices.plan_for(monkeypatch, capability=(8, 0), shared_bytes=163 * 1024)
     case = random_case(9, 388, np.float32)
     with using("simulator"):
         examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
@@ -371,9 +375,10 @@ def test_nothing_is_found_in_rows_of_several_warps(step, n2, dtype):
 
 def slices(deal, monkeypatch, blocks=2):
     """Let rows of float32 be dealt to so many slices each in the forward."""
-    plan = step_7_clusters.Plan(deal, blocks, 4)
-    monkeypatch.setattr(step_7_clusters, "launch_rows", lambda *args: False)
-    monkeypatch.setattr(step_7_clusters, "plan_for", lambda *args: plan)
+    monkeypatch.setattr(forward_layouts, "rows_for", lambda *args: None)
+    monkeypatch.setattr(
+        forward_layouts, "slices_for", lambda *args: Chosen(forward_layouts.Slices(deal, blocks, 4), "a test")
+    )
 
 
 def in_smaller_batches(case, rows):
@@ -386,9 +391,15 @@ def in_smaller_batches(case, rows):
 
 
 def built_plans(monkeypatch):
-    """The plans of the forward's kernels, a list that grows as they are built."""
+    """The layouts of the forward's kernels, a list that grows as they are built."""
     built, build = [], step_7_clusters.build
-    monkeypatch.setattr(step_7_clusters, "build", lambda dtype, plan: built.append(plan) or build(dtype, plan))
+
+    def remembered(dtype, slices):
+        if not built or built[-1] is not slices:  # the same one is built for the question how many fit, and to run
+            built.append(slices)
+        return build(dtype, slices)
+
+    monkeypatch.setattr(step_7_clusters, "build", remembered)
     return built
 
 
@@ -396,8 +407,7 @@ def built_plans(monkeypatch):
 @pytest.mark.parametrize(("n2", "rms"), [(1748, False), (2048, True)], ids=["ragged-layer", "whole-rms"])
 def test_a_row_has_the_same_bits_however_many_blocks_share_it(n2, rms, monkeypatch):
     slices(Deal(256, 1, 4, n2 == 2048), monkeypatch)
-    monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 10)
-    monkeypatch.setattr(step_7_clusters, "block_shared_bytes", lambda capability: 20000)  # of which they take 14336
+    devices.plan_for(monkeypatch, multiprocessors=10, shared_bytes=20000)  # of which they take 14336
     built = built_plans(monkeypatch)
     in_smaller_batches(random_case(6, n2, np.float32, rms), (4, 2, 1))
     assert [(plan.spread, plan.parameter_bytes) for plan in built] == [(1, 0), (1, 4), (2, 4), (4, 4)]
@@ -409,8 +419,8 @@ def test_a_row_has_the_same_bits_however_many_blocks_share_it(n2, rms, monkeypat
 @pytest.mark.parametrize(("n2", "rms"), [(1748, False), (2048, True)], ids=["ragged-layer", "whole-rms"])
 def test_a_row_has_the_same_bits_however_many_clusters_read_it(n2, rms, resident, monkeypatch):
     slices(Deal(64, 4, 4, n2 == 2048), monkeypatch)
-    monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 20)
-    monkeypatch.setattr(step_7_clusters, "resident_clusters", lambda *args, **how: resident)
+    devices.plan_for(monkeypatch, multiprocessors=20)
+    devices.find_room_for(monkeypatch, resident)
     built = built_plans(monkeypatch)
     in_smaller_batches(random_case(6, n2, np.float32, rms), (4, 2, 1))
     assert [plan.readers for plan in built] == [1, 2, 4, 4]
@@ -458,16 +468,15 @@ FORMS = {  # slices, multiprocessors, shared memory; are parameters there, do re
 def test_many_rows_a_cluster_are_right_and_nothing_is_found(form, monkeypatch):
     """Rows of up to 512 columns, whose turns the simulator has the time for: a first, a last and one between."""
     few_stay(monkeypatch)
-    monkeypatch.setattr(step_7_clusters, "SMALLEST_BLOCK", 32)
-    monkeypatch.setattr(step_7_clusters, "KEPT", 128)
+    monkeypatch.setattr(forward_layouts, "SMALLEST_BLOCK", 32)
+    monkeypatch.setattr(forward_layouts, "KEPT", 128)
     (deal, blocks), processors, room, (shared, kept, spread) = FORMS[form]
     slices(deal, monkeypatch, blocks)
-    monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: processors)
-    monkeypatch.setattr(step_7_clusters, "block_shared_bytes", lambda capability: room)
+    devices.plan_for(monkeypatch, multiprocessors=processors, shared_bytes=room)
     one_row, n1, n2 = form.startswith("one row each"), 3, 512 if deal.whole else 452
-    monkeypatch.setattr(step_7_clusters, "MANY", n1 * blocks if one_row else n1 * blocks + 1)
+    monkeypatch.setattr(forward_layouts, "MANY", n1 * blocks if one_row else n1 * blocks + 1)
     if deal.whole:
-        monkeypatch.setattr(step_7_clusters, "ROOMY", 32)
+        monkeypatch.setattr(forward_layouts, "ROOMY", 32)
     built = built_plans(monkeypatch)
     case, step = random_case(n1, n2, np.float32), step_of("forward", "clusters")
     with using("simulator"):
@@ -485,7 +494,7 @@ def test_many_rows_a_cluster_are_right_and_nothing_is_found(form, monkeypatch):
 def test_many_rows_a_cluster_are_right_backward_and_nothing_is_found(memory_efficient, monkeypatch):
     few_stay(monkeypatch)
     layout = Layout(Deal(64, 1, 4, False), 2, 2, 3, 1, 4, 4)
-    monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: layout)
+    monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: Chosen(layout, "a test"))
     case, step = random_case(5, 452, np.float32), step_of("backward", "pipelined")
     with using("simulator"):
         examine_backward(case, None, step, memory_efficient)
@@ -496,7 +505,7 @@ def test_many_rows_a_cluster_are_right_backward_and_nothing_is_found(memory_effi
 def test_rows_in_a_ring_of_one_stage_are_right_and_nothing_is_found(memory_efficient, monkeypatch):
     """The layout of the longest rows, with slices of 256 columns in place of 16384."""
     layout = Layout(Deal(64, 1, 4, False), 1, 2, 1, 0, 4, 4)
-    monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: layout)
+    monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: Chosen(layout, "a test"))
     few_stay(monkeypatch)
     case = random_case(3, 452, np.float32)
     with using("simulator"):

@@ -10,7 +10,7 @@ from examine import arithmetic, backward_bound, examine_backward
 
 from normlab.host.checks import step_of
 from normlab.kernels.backward.kind import kind_of
-from normlab.kernels.backward.layouts import RECOMPUTED_FLOAT16_WITH_BIAS, table_for
+from normlab.kernels.backward.tables import RECOMPUTED_FLOAT16_WITH_BIAS, table_for
 
 BFLOAT16 = ml_dtypes.bfloat16
 PIPELINED = step_of("backward", "pipelined")

@@ -11,19 +11,22 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import devices
 import ml_dtypes
 import numpy as np
 import pytest
+from devices import SHARED_BYTES
 
 from normlab.engine import compile_ptx, occupancy, resources
 from normlab.kernels import LADDERS, BackwardProblem
 from normlab.kernels.backward import columns, layouts, step_2_fused, step_3_pipelined
+from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward import step_5_vectors, step_6_one_barrier, step_7_clusters
+from normlab.kernels.forward.tables import TABLES
 from normlab.stages.grouped import FEW, group_size
 from normlab.stages.vector import Deal
 
 BFLOAT16 = ml_dtypes.bfloat16
-SHARED_BYTES = {(8, 0): 163 * 1024, (9, 0): 227 * 1024}  # of a block, CUDA C++ Programming Guide
 CAPABILITIES = list(SHARED_BYTES)
 BYTES = [(2, 2), (4, 4), (4, 2), (2, 4)]  # an element of the input, and of the output
 # of the saved array, which is one of both, of grad_output and of grad_input
@@ -36,10 +39,11 @@ BACKWARD = {step.name: step for step in LADDERS["backward"]}
 
 def columns_to_try() -> list[int]:
     """Values of n2: small ones, those around every limit of every table, powers of two, odd ones, primes."""
-    tables = [layouts.table_for(*sizes, kind) for sizes in ((2, 2), (2, 4), (4, 4)) for kind in layouts.KINDS]
-    entries = {entry for table in tables for entry in table}
-    limits = [entry[0] for entry in itertools.chain(entries, *step_6_one_barrier.TABLES.values())]
-    limits += [entry.slice * blocks for entry in entries for blocks in (1, 2, 8, 16)]
+    found = [layouts.table_for(*sizes, kind) for sizes in ((2, 2), (2, 4), (4, 4)) for kind in layouts.KINDS]
+    rows = {row for table in found for row in table}
+    columns = [row.columns_up_to for row in itertools.chain(rows, *TABLES.values())]
+    columns += [row.columns_a_block * blocks for row in rows if row.columns_a_block for blocks in (1, 2, 8, 16)]
+    limits = [one // full for one in columns for full in (4, 8)]  # vectors of 16 bytes
     limits += [vectors * blocks for vectors in (2048, 4096, 8192) for blocks in (1, 2, 8, 16)]
     around = {limit * width + step for limit in limits for width in (1, 2, 4, 8) for step in (-width, -1, 0, 1, width)}
     around |= {power + step for power in (2**k for k in range(5, 19)) for step in (-1, 0, 1, 2, 4, 8)}
@@ -119,11 +123,12 @@ def test_deals_of_a_block_cover_every_column_once(step):
 
 def test_plans_of_one_barrier_cover_every_column_once_and_fit_a_block():
     found = []
-    for n2, (itemsize, rms) in itertools.product(ALL_COLUMNS, step_6_one_barrier.TABLES):
+    for n2, (itemsize, rms) in itertools.product(ALL_COLUMNS, TABLES):
         for width in vector_widths(n2, itemsize):
-            plan = step_6_one_barrier.plan_for(n2, width, itemsize, rms)
-            if plan is None:
+            chosen = forward_layouts.rows_for(n2, width, itemsize, rms)
+            if chosen is None:
                 continue
+            plan = chosen.layout
             found.append(Dealt(n2, plan.deal, 1))
             threads = plan.deal.threads * plan.rows
             assert threads <= 1024
@@ -140,17 +145,18 @@ def test_plans_of_clusters_cover_every_column_once_and_fit_a_gpu(capability):
     slices, room = 16 if capability >= (9, 0) else 1, SHARED_BYTES.get(capability, 99 * 1024)
     for n2, (itemsize, other) in itertools.product(ALL_COLUMNS, BYTES):
         for width in vector_widths(n2, max(itemsize, other)):
-            plan = step_7_clusters.plan_for(n2, width, itemsize, capability)
-            vectors = 8192 if width >= 4 and 8192 * width * itemsize + step_7_clusters.STATIC_BYTES <= room else 4096
-            most = min(slices * vectors * width, step_7_clusters.LONGEST)
-            assert (plan is None) == (width * itemsize < 4 or n2 > most)
-            if plan is None:
+            chosen = forward_layouts.slices_for(n2, width, itemsize, devices.of(capability))
+            vectors = 8192 if width >= 4 and 8192 * width * itemsize + forward_layouts.STATIC_BYTES <= room else 4096
+            most = min(slices * vectors * width, forward_layouts.LONGEST)
+            assert (chosen is None) == (width * itemsize < 4 or n2 > most)
+            if chosen is None:
                 continue
+            plan = chosen.layout
             found.append(Dealt(n2, plan.deal, plan.blocks))
             assert plan.deal.elements == 32 or width < 4 or n2 > slices * 2048 * width
             members = plan.deal.warps * plan.blocks
             board = 4 * 2 * 2 * plan.deal.warps + 4 * 2 * (members if members > FEW else 0)  # and what is gathered
-            assert board <= step_7_clusters.STATIC_BYTES
+            assert board <= forward_layouts.STATIC_BYTES
             assert members <= FEW or 2 * members <= plan.deal.threads, "a word each"
             assert plan.deal.threads <= 1024
             assert plan.shared_bytes + board <= room
@@ -164,25 +170,24 @@ def test_plans_of_clusters_cover_every_column_once_and_fit_a_gpu(capability):
 @pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 6)], ids=str)
 def test_few_rows_are_spread_out_over_as_many_blocks_as_fit(capability):
     most = 16 if capability >= (9, 0) else 1
-    plans = {
-        step_7_clusters.plan_for(n2, width, itemsize, capability)
+    found = {
+        forward_layouts.slices_for(n2, width, itemsize, devices.of(capability))
         for n2, itemsize in itertools.product(ALL_COLUMNS, (2, 4))
         for width in vector_widths(n2, itemsize)
     }
     spreads, readers = set(), set()
     rows = (1, 2, 3, 7, 8, 16, 57, 115, 132, 200, 1000)
-    for plan, count, itemsize, processors, n1 in itertools.product(
-        plans - {None}, (0, 1, 2), (2, 4), (1, 66, 132), rows
-    ):
+    plans = {chosen.layout for chosen in found - {None}}
+    for plan, count, itemsize, processors, n1 in itertools.product(plans, (0, 1, 2), (2, 4), (1, 66, 132), rows):
         plan = plan._replace(parameters=count)
-        spread = step_7_clusters.spread_out(plan, n1, itemsize, processors, capability)
+        spread = forward_layouts.spread_out(plan, n1, itemsize, devices.of(capability, processors))
         assert spread[:3] == plan[:3], "what a row's bits depend on"
         assert spread.cluster <= most
         assert spread.threads * spread.cluster == plan.threads * plan.blocks
         row, parameters = (plan.deal.columns * plan.blocks * size for size in (plan.itemsize, count * itemsize))
         alone = n1 * plan.blocks <= 7 / 8 * processors
         at_a_time = SHARED_BYTES.get(capability, 99 * 1024) // (
-            (row + parameters) // plan.blocks + step_7_clusters.STATIC_BYTES
+            (row + parameters) // plan.blocks + forward_layouts.STATIC_BYTES
         )
         held = plan.deal.width * itemsize >= 4 and at_a_time >= (1 if alone else 2)
         assert spread.parameter_bytes == (itemsize if held else 0)
@@ -205,7 +210,7 @@ def test_few_rows_are_spread_out_over_as_many_blocks_as_fit(capability):
 
 
 def test_many_rows_with_one_parameter_have_a_cluster_each(monkeypatch):
-    monkeypatch.setattr(step_7_clusters, "resident_clusters", lambda *args, **how: 5)
+    devices.find_room_for(monkeypatch, 5)
     of_capability((9, 0), monkeypatch)
     for dtype, many in ((np.float32, 264), (BFLOAT16, 528)):  # 16 slices a multiprocessor
         both = Form(dtype, dtype)
@@ -218,8 +223,8 @@ def test_many_rows_with_one_parameter_have_a_cluster_each(monkeypatch):
 def test_parameters_of_long_rows_lie_in_shared_memory_for_any_number_of_rows():
     """Of rows of up to 512 KB, with vectors of 16 bytes; two blocks a multiprocessor."""
     for n2, n1, (itemsize, other) in itertools.product((32776, 65536, 131072), (1, 57, 2048, 10**6), BYTES):
-        plan = step_7_clusters.plan_for(n2, 16 // max(itemsize, other), itemsize, (9, 0))
-        plan = step_7_clusters.spread_out(plan, n1, other, 132, (9, 0))
+        plan = forward_layouts.slices_for(n2, 16 // max(itemsize, other), itemsize, devices.of((9, 0))).layout
+        plan = forward_layouts.spread_out(plan, n1, other, devices.of((9, 0)))
         assert plan.parameter_bytes == other
         assert 2 * plan.spread * plan.shared_bytes <= 2 * 96 * 1024
         assert plan.kept == (plan.deal.whole or plan.deal.width == 4), "registers have room for a thread's part"
@@ -231,9 +236,10 @@ def test_layouts_of_the_pipeline_cover_every_column_once_and_fit_a_gpu(capabilit
     for n2, sizes in itertools.product(ALL_COLUMNS, BYTES_BACKWARD):
         chains = step_3_pipelined.STEP.row_chains(n2)
         for width, kind in itertools.product(vector_widths(n2, max(sizes)), layouts.KINDS):
-            layout = layouts.layout_for(n2, width, *sizes, kind, capability)
-            if layout is None:
+            chosen = layouts.layout_for(n2, width, sizes, kind, devices.of(capability))
+            if chosen is None:
                 continue
+            layout = chosen.layout
             found.append(Dealt(n2, layout.deal, layout.blocks))
             assert (layout.saved_bytes, layout.grad_bytes) == sizes[:2]
             assert layout.threads <= 1024
@@ -311,8 +317,8 @@ def launches(step, n1: int, n2: int, form: Form, shift: int = 0) -> list[Launche
     mean = None if rms else statistics
     output = empty((n1, n2), v, shift)
     if step.name in FORWARD:
-        scratch = {"memory": Scratch} if step.scratch else {}
-        step.run(launch, empty((n1, n2), t, shift), weight, bias, np.float32(1e-5), output, mean, statistics, **scratch)
+        x = empty((n1, n2), t, shift)
+        step.run(launch, x, weight, bias, np.float32(1e-5), output, mean, statistics, memory=Scratch)
         return found
     saved = empty((n1, n2), v if memory_efficient else t, shift)
     problem = BackwardProblem(
@@ -327,8 +333,7 @@ def launches(step, n1: int, n2: int, form: Form, shift: int = 0) -> list[Launche
 
 def of_capability(capability: tuple[int, int], monkeypatch) -> None:
     """Let the steps plan for such a GPU."""
-    for module in (step_7_clusters, step_3_pipelined):
-        monkeypatch.setattr(module, "compute_capability", lambda array: capability)
+    devices.plan_for(monkeypatch, capability=capability, shared_bytes=SHARED_BYTES.get(capability, 99 * 1024))
 
 
 STEPS = [FORWARD[name] for name in ("vectors", "one_barrier", "clusters")]
@@ -343,7 +348,7 @@ def test_neither_kernel_nor_block_of_a_row_depends_on_the_number_of_rows(step, n
 
     But for few rows, long ones forward, whose bits `test_invariance` compares.
     """
-    monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 1)
+    devices.plan_for(monkeypatch, multiprocessors=1)
     for few in ("gathers", "apart"):
         monkeypatch.setattr(step_3_pipelined, few, lambda *args: False)
     for t, v in ((BFLOAT16, BFLOAT16), (np.float32, np.float16)):

@@ -16,7 +16,7 @@ from normlab.sim import sanitize, trace
 from normlab.stages.lanes import blocks_in_bands, blocks_in_rows, lanes_in_rows
 
 # Of the pipelined step's kernel, with little to simulate: 32 x 64 by four warps.
-SMALL_PLAN = step_11_pipelined.Plan(
+SMALL_PLAN = step_11_pipelined.Tiles(
     runs_down=1, runs_across=1, warps_down=2, warps_across=2, depth=8, stages=3, blocks=1
 )
 every_step = pytest.mark.parametrize("step", SGEMM, ids=lambda step: step.name)
@@ -204,7 +204,7 @@ def test_the_warp_tile_and_its_order_take_fewer_wavefronts_a_load():
 
 def test_lanes_8_x_4_take_as_many_wavefronts_as_4_x_8():
     turned = tiling.of_warps(8, 4, lanes_in_rows(8))
-    other = replace(STEPS["warp_tile"], run=partial(tiling.run, turned))
+    other = replace(STEPS["warp_tile"], ways=(partial(tiling.plan, "warp_tile", turned),))
     examine(other, operands(9, 17, 9))
     wavefronts = WAVEFRONTS.format(SHARED_LD)
     assert counters(other, 128, 128, 8)[wavefronts] == of_one_tile("warp_tile")[wavefronts]

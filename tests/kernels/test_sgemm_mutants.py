@@ -59,7 +59,7 @@ MUTATIONS = [
 def hold(check: Check, monkeypatch) -> None:
     """Raise AssertionError, or what the simulator raises, for a step that is wrong."""
     pipelined = import_module(f"normlab.{PIPELINED}")
-    small = pipelined.Plan(runs_down=1, runs_across=1, warps_down=2, warps_across=2, depth=8, stages=3, blocks=1)
+    small = pipelined.Tiles(runs_down=1, runs_across=1, warps_down=2, warps_across=2, depth=8, stages=3, blocks=1)
     monkeypatch.setattr(pipelined, "PLAN", small)
     (step,) = (step for step in import_module("normlab.kernels").SGEMM if step.name == check.step)
     given = operands(check.m, check.n, check.k, 1.0, 0.5)

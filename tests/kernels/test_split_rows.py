@@ -18,7 +18,7 @@ from normlab.engine import resources, use_gpu, using
 from normlab.host.checks import step_of
 from normlab.kernels import split
 from normlab.kernels.backward import step_2_fused, step_3_pipelined
-from normlab.kernels.forward import step_7_clusters
+from normlab.kernels.forward import layouts
 from normlab.sim import sanitize
 
 BFLOAT16 = ml_dtypes.bfloat16
@@ -32,8 +32,8 @@ def split_short_rows(monkeypatch):
     """Let rows be cut into pieces that are not too long for anything else."""
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *how: None)
     monkeypatch.setattr(step_2_fused, "deal_of", lambda problem: None)
-    monkeypatch.setattr(step_7_clusters, "launch_rows", lambda *how: False)
-    monkeypatch.setattr(step_7_clusters, "plan_for", lambda *how: None)
+    monkeypatch.setattr(layouts, "rows_for", lambda *how: None)
+    monkeypatch.setattr(layouts, "slices_for", lambda *how: None)
 
 
 # of one thread, of one piece, of three; in one group of rows, and in several
@@ -131,9 +131,9 @@ def test_what_nothing_else_holds_is_split():
             assert names(n2, memory_efficient=memory_efficient) >= set(KERNELS)
     assert not names(8191) & set(KERNELS)
     assert not names(262_144) & set(KERNELS)
-    for n2 in (step_7_clusters.SPLIT_FROM + 1, 262_145, 262_152, 3_211_264):
+    for n2 in (layouts.SPLIT_FROM + 1, 262_145, 262_152, 3_211_264):
         assert names(n2, CLUSTERS) == set(FORWARD_KERNELS)
-    for n2 in (step_7_clusters.SPLIT_FROM - 1, step_7_clusters.LONGEST):
+    for n2 in (layouts.SPLIT_FROM - 1, layouts.LONGEST):
         assert not names(n2, CLUSTERS) & set(FORWARD_KERNELS)
 
 

@@ -1,12 +1,14 @@
 """What fast kernels ask of memory, counted by `trace`."""
 
+import devices
 import ml_dtypes
 import numpy as np
 import pytest
 
 from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import step_3_pipelined
-from normlab.kernels.forward import step_7_clusters
+from normlab.kernels.forward import layouts, step_7_clusters
+from normlab.kernels.plan import Chosen
 from normlab.sim import trace
 from normlab.stages.vector import Deal
 
@@ -60,10 +62,10 @@ def counted_clusters(deal, n1, processors, monkeypatch) -> dict[str, float]:
     def launch(kernel, grid, block, *args, shared_bytes=0, cluster=1):
         found.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*args).metrics)
 
-    monkeypatch.setattr(step_7_clusters, "launch_rows", lambda *args: False)
-    monkeypatch.setattr(step_7_clusters, "plan_for", lambda *args: step_7_clusters.Plan(deal, 2, 4))
-    monkeypatch.setattr(step_7_clusters, "resident_clusters", lambda *args, **how: 1)
-    monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: processors)
+    monkeypatch.setattr(layouts, "rows_for", lambda *args: None)
+    monkeypatch.setattr(layouts, "slices_for", lambda *args: Chosen(layouts.Slices(deal, 2, 4), "a test"))
+    devices.find_room_for(monkeypatch, 1)
+    devices.plan_for(monkeypatch, multiprocessors=processors)
     n2 = 2 * deal.columns
     x, mean, invvar = np.ones((n1, n2), np.float32), *np.zeros((2, n1), np.float32)
     weight, bias = np.ones((2, n2), np.float32)

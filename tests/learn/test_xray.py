@@ -22,7 +22,7 @@ def run(*arguments):
     return CliRunner().invoke(app, ["trace", *map(str, arguments)])
 
 
-@pytest.mark.parametrize("ladder", LADDERS)
+@pytest.mark.parametrize("ladder", ["forward", "backward"])
 def test_a_ladder_is_a_table_with_a_row_for_every_step(ladder):
     done = run(ladder, "--shape", "4x64")
     assert done.exit_code == 0, done.output

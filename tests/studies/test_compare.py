@@ -228,7 +228,7 @@ def test_layer_norm_and_rms_norm_are_not_the_same_computation():
     assert compared(shifted).output.largest != compared(shifted, norm="rms").output.largest
 
 
-@pytest.mark.parametrize("step", sorted({step.name for steps in LADDERS.values() for step in steps}))
+@pytest.mark.parametrize("step", sorted({step.name for ladder in SIMULATOR_STEPS for step in LADDERS[ladder]}))
 def test_a_step_is_taken_on_the_ladders_that_have_it(step):
     plan = choose(world="simulator", step=step)
     for ladder, chosen in (("forward", plan.forward), ("backward", plan.backward)):

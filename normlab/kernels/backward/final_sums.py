@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from normlab.engine import (
-    DeviceArray,
+    accumulator,
     cast,
     cuda,
     grid_dependency_sync,
@@ -20,9 +20,11 @@ from normlab.engine import (
     store,
     store_vector_from,
 )
-from normlab.kernels.step import BackwardProblem
-from normlab.stages.vector import widest
+from normlab.kernels.plan import Scratch, Work
+from normlab.kernels.problem import BackwardProblem
+from normlab.stages.vector import BYTES, widest
 
+ARGUMENTS = "part_weight", "part_bias", "grad_weight", "grad_bias"  # of the kernels, in order
 COLUMNS = 32
 THREADS_A_COLUMN = 8
 IN_FLIGHT = 4
@@ -135,31 +137,29 @@ def terms(rows: int) -> int:
     return rows if rows <= FEW_ROWS else max(FEW_ROWS, shared)
 
 
-def parts_for(memory: Any, problem: BackwardProblem, rows: int) -> tuple[Any, Any]:
-    """Memory for the partial sums of weight and bias, (rows, n2) each, or None where no gradient is wanted."""
-    n2 = problem.saved.shape[1]
-    part_weight = None if problem.weight is None else memory.empty((rows, n2), problem.invvar.dtype)
-    part_bias = None if problem.bias is None else memory.empty((rows, n2), problem.invvar.dtype)
-    return part_weight, part_bias
+def parts_for(problem: BackwardProblem, rows: int) -> tuple[Scratch, ...]:
+    """Return the memory for the partial sums of weight and bias, (rows, n2) each, where a gradient is wanted."""
+    _, n2 = problem.shape
+    wanted = ("part_weight", problem.weight), ("part_bias", problem.bias)
+    return tuple(Scratch(name, (rows, n2), problem.invvar.dtype) for name, given in wanted if given is not None)
 
 
-def like_parts(problem: BackwardProblem) -> tuple[Any, Any]:
-    """Arrays of the same kinds as those of `parts_for`, without new memory: to ask about a launch."""
-    row = problem.invvar
-    row = row._replace(shape=(1, *row.shape)) if isinstance(row, DeviceArray) else row[None]
-    return (None if problem.weight is None else row), (None if problem.bias is None else row)
+def absent_parts(problem: BackwardProblem) -> tuple[tuple[str, None], ...]:
+    """Return the values of partial sums that there are none of."""
+    wanted = ("part_weight", problem.weight), ("part_bias", problem.bias)
+    return tuple((name, None) for name, given in wanted if given is None)
 
 
-def launch_sums(launch: Any, dtype: Any, parts: tuple[Any, Any], problem: BackwardProblem) -> None:
-    """Queue the kernel, if there are partial sums."""
-    given = [part for part in parts if part is not None]
-    if not given:
-        return
-    rows, n2 = given[0].shape
-    gradients = problem.grad_weight, problem.grad_bias
+def sums_of(problem: BackwardProblem, rows: int) -> tuple[Work, ...]:
+    """Return the kernel that adds up so many rows of partial sums, if there are any."""
+    parameters = [parameter for parameter in (problem.weight, problem.bias) if parameter is not None]
+    if not parameters:
+        return ()
+    _, n2 = problem.shape
+    dtype = accumulator(problem.invvar)
     if rows <= FEW_ROWS:
-        width = widest(n2, *parts, *gradients)
-        kernel, columns, block = build_few(dtype, width), width * FEW_THREADS, (FEW_THREADS, 1)
-    else:
-        kernel, columns, block = build(dtype), COLUMNS, (COLUMNS, THREADS_A_COLUMN)
-    launch(kernel, (-(-n2 // columns), len(given)), block, *parts, *gradients)
+        width = min(BYTES // problem.invvar.dtype.itemsize, widest(n2, *problem.gradients))  # new memory is aligned
+        grid = -(-n2 // (width * FEW_THREADS)), len(parameters)
+        return (Work(build_few, (dtype, width), grid, (FEW_THREADS, 1), ARGUMENTS),)
+    grid = -(-n2 // COLUMNS), len(parameters)
+    return (Work(build, (dtype,), grid, (COLUMNS, THREADS_A_COLUMN), ARGUMENTS),)

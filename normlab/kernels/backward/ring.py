@@ -6,6 +6,7 @@ block's columns (`parameters`).
 
 from typing import NamedTuple
 
+from normlab.kernels.words import counted
 from normlab.stages.vector import Deal
 
 ACCUMULATOR_BYTES = 4  # the pipelined kernel computes in float32
@@ -26,6 +27,21 @@ class Layout(NamedTuple):
     lag: int
     saved_bytes: int
     grad_bytes: int
+
+    @property
+    def words(self) -> list[str]:
+        """Return each number in words."""
+        said = [f"{counted(self.rows, 'row')} per block, {counted(self.deal.threads, 'thread')} each"]
+        if self.blocks > 1:
+            said.append(f"a row in {counted(self.blocks, 'block')} of one cluster")
+        return [
+            *said,
+            f"{counted(self.deal.vectors, 'vector')} of {counted(self.deal.width, 'element')} per thread",
+            f"{counted(self.stages, 'stage')} in {ACCUMULATOR_BYTES * self.parameters_at:,} bytes of shared memory",
+            "the next row's first pass comes before a row's second"
+            if self.lag
+            else "a row's second pass follows its first",
+        ]
 
     @property
     def threads(self) -> int:

@@ -17,8 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from normlab.engine import accumulator, cast, cuda, load, load_vector_into, multiprocessors, store, store_vector_from
+from normlab.engine import accumulator, cast, cuda, load, load_vector_into, store, store_vector_from
 from normlab.kernels.backward import final_sums
+from normlab.kernels.backward.operands import OPERANDS
+from normlab.kernels.plan import Chains, Device, Plan, Refusal, Scratch, Work, longest
+from normlab.kernels.problem import BackwardProblem
 from normlab.kernels.split import (
     AT_ONCE,
     COLUMN_THREADS,
@@ -28,11 +31,12 @@ from normlab.kernels.split import (
     THREADS,
     VECTORS,
     WARPS,
+    Pieces,
     groups_for,
     pieces_for,
+    rows_of,
     widths_of,
 )
-from normlab.kernels.step import BackwardProblem, Chains
 from normlab.stages.block import block_sums
 from normlab.stages.gradient import corrected, leave_means
 from normlab.stages.recompute import affine, clamp_by_magnitude, normalised_from_input, without_bias
@@ -197,27 +201,55 @@ def build_gradients(dtype: Any, width: int, memory_efficient: bool, final: bool)
     return backward_split_gradients
 
 
-def run(launch: Any, memory: Any, problem: BackwardProblem) -> None:
-    """Queue the three kernels, for float32 accumulators. Arguments are those of a `BackwardStep`'s `run`."""
-    n1, n2 = problem.saved.shape
-    gradients = problem.grad_weight, problem.grad_bias
-    width = widest(n2, *problem.matrices, problem.weight, problem.bias, *gradients)
+def plan(problem: BackwardProblem, device: Device) -> Plan | Refusal:
+    """Return the plan."""
+    if problem.invvar.dtype.itemsize != 4:
+        return Refusal("it computes in float32, and float64 is asked for")
+    n1, n2 = problem.shape
+    width = widest(n2, *problem.matrices, problem.weight, problem.bias, *problem.gradients)
     dtype, kept = accumulator(problem.invvar), problem.invvar.dtype
-    pieces = pieces_for(n2, width)
-    sums, means = memory.empty((2 * n1, pieces), kept), memory.empty((2, n1), kept)
-    kernel = build_sums(dtype, width, problem.rms, problem.memory_efficient)
-    launch(kernel, (pieces, min(n1, GRID_LIMIT)), THREADS, *problem.operands, sums)
-    launch(build_means(dtype), n1, ROW_THREADS, sums, np.float32(1 / n2), problem.row_sums, means)
-    groups = groups_for(n1, n2, width, multiprocessors(problem.saved))
-    parts = gradients if groups == 1 else final_sums.parts_for(memory, problem, groups)
-    kernel = build_gradients(dtype, width, problem.memory_efficient, groups == 1)
+    pieces, groups = pieces_for(n2, width), groups_for(n1, n2, width, device.multiprocessors)
+    results = ("grad_weight", "grad_bias") if groups == 1 else ("part_weight", "part_bias")
     grid = -(-n2 // (COLUMN_THREADS * width)), groups
-    launch(kernel, grid, COLUMN_THREADS, *problem.operands, means, problem.grad_input, *parts)
-    if groups > 1:
-        final_sums.launch_sums(launch, dtype, parts, problem)
+    return Plan(
+        "split_rows",
+        (
+            Work(
+                build_sums,
+                (dtype, width, problem.rms, problem.memory_efficient),
+                (pieces, min(n1, GRID_LIMIT)),
+                THREADS,
+                (*OPERANDS, "sums"),
+            ),
+            Work(build_means, (dtype,), n1, ROW_THREADS, ("sums", "factor", "row_sums", "means")),
+            Work(
+                build_gradients,
+                (dtype, width, problem.memory_efficient, groups == 1),
+                grid,
+                COLUMN_THREADS,
+                (*OPERANDS, "means", "grad_input", *results),
+            ),
+            *(final_sums.sums_of(problem, groups) if groups > 1 else ()),
+        ),
+        "0.54 of a copy for 32 rows of 802,816 float32, where reading twice allows 0.60",
+        rows_of(pieces, width),
+        columns_of(n1, groups),
+        reads=2,
+        scratch=(
+            Scratch("sums", (2 * n1, pieces), kept),
+            Scratch("means", (2, n1), kept),
+            *(final_sums.parts_for(problem, groups) if groups > 1 else ()),
+        ),
+        values=(("factor", np.float32(1 / n2)), *final_sums.absent_parts(problem)),
+        layout=Pieces(pieces, width, groups),
+    )
+
+
+def columns_of(n1: int, groups: int) -> Chains:
+    """Return the chains over n1 rows, done by so many groups."""
+    return Chains(-(-n1 // groups) + final_sums.terms(groups), 2)
 
 
 def column_chains(n1: int, n2: int) -> Chains:
-    """Return the chains of the columns' sums, as a step's `column_chains` does."""
-    numbers = [groups_for(n1, n2, width, final_sums.PROCESSORS) for width in widths_of(n2)]
-    return Chains(max(-(-n1 // number) + final_sums.terms(number) for number in numbers), 2)
+    """Return the longest chains over rows, of all vectors."""
+    return longest(*(columns_of(n1, groups_for(n1, n2, width, final_sums.PROCESSORS)) for width in widths_of(n2)))

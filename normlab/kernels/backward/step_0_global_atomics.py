@@ -10,7 +10,10 @@ Next: apex's sums without atomics, in a kernel of their own.
 from functools import cache
 
 from normlab.engine import accumulator, cast, cuda, load, store
-from normlab.kernels.step import BackwardProblem, BackwardStep, Chains
+from normlab.kernels.backward.operands import OPERANDS
+from normlab.kernels.plan import Chains, Device, Plan, Scratch, Work
+from normlab.kernels.problem import BackwardProblem
+from normlab.kernels.step import BackwardStep
 from normlab.stages.block import block_sums
 from normlab.stages.gradient import corrected, input_gradient, leave_means, row_terms
 from normlab.stages.recompute import normalised
@@ -73,30 +76,45 @@ def build(dtype, rms, memory_efficient):
     return backward_global_atomics
 
 
-def _run(launch, memory, problem: BackwardProblem):
-    n1, n2 = problem.saved.shape
-    total_weight = None if problem.weight is None else memory.zeros((n2,), problem.invvar.dtype)
-    total_bias = None if problem.bias is None else memory.zeros((n2,), problem.invvar.dtype)
-    launch(
-        build(accumulator(problem.invvar), problem.rms, problem.memory_efficient),
-        min(n1, GRID_LIMIT),
-        THREADS,
-        *problem.operands,
-        problem.row_sums,
-        problem.grad_input,
-        total_weight,
-        total_bias,
+def plan(problem: BackwardProblem, device: Device) -> Plan:
+    """Return the plan, which does every problem."""
+    n1, n2 = problem.shape
+    wanted = ("weight", problem.weight), ("bias", problem.bias)
+    given = [name for name, parameter in wanted if parameter is not None]
+    absent = [name for name, parameter in wanted if parameter is None]
+    options = accumulator(problem.invvar), problem.rms, problem.memory_efficient
+    arguments = *OPERANDS, "row_sums", "grad_input", "total_weight", "total_bias"
+    blocks = -(-n2 // THREADS)
+    return Plan(
+        "global_atomics",
+        (
+            Work(build, options, min(n1, GRID_LIMIT), THREADS, arguments),
+            *(Work(lambda: round_totals, (), blocks, THREADS, (f"total_{name}", f"grad_{name}")) for name in given),
+        ),
+        "a block of 128 threads per row, whatever its length",
+        rows_of(n2),
+        columns_of(n1, n2),
+        reads=2,
+        scratch=tuple(Scratch(f"total_{name}", (n2,), problem.invvar.dtype, zeroed=True) for name in given),
+        values=tuple((f"total_{name}", None) for name in absent),
     )
-    for total, gradient in ((total_weight, problem.grad_weight), (total_bias, problem.grad_bias)):
-        if total is not None:
-            launch(round_totals, -(-n2 // THREADS), THREADS, total, gradient)
+
+
+def rows_of(n2: int) -> Chains:
+    """Return the chains along a row."""
+    return Chains(terms=-(-n2 // THREADS), merges=7)
+
+
+def columns_of(n1: int, n2: int) -> Chains:
+    """Return the chains over rows: all of them, one after another."""
+    return Chains(terms=n1, merges=0)
 
 
 STEP = BackwardStep(
     name="global_atomics",
     summary="a block per row, parameter gradients by atomics",
-    run=_run,
-    row_chains=lambda n2: Chains(terms=-(-n2 // THREADS), merges=7),
+    ways=(plan,),
+    row_chains=rows_of,
     simulated_seconds=lambda n1, n2: n1 * (0.006 + 12e-6 * n2),
-    column_chains=lambda n1, n2: Chains(terms=n1, merges=0),
+    column_chains=columns_of,
 )

@@ -17,7 +17,11 @@ from functools import cache
 import numpy as np
 
 from normlab.engine import accumulator, cast, cuda, load, store
-from normlab.kernels.step import BackwardProblem, BackwardStep, Chains
+from normlab.kernels.backward import final_sums
+from normlab.kernels.backward.operands import OPERANDS
+from normlab.kernels.plan import Chains, Device, Plan, Work
+from normlab.kernels.problem import BackwardProblem
+from normlab.kernels.step import BackwardStep
 from normlab.stages.block import block_sums
 from normlab.stages.gradient import corrected, input_gradient, leave_means, row_terms
 from normlab.stages.strided import COLUMNS, ROWS, TILE_STRIDE, WARPS, load_add_strided, load_write_strided
@@ -156,32 +160,51 @@ def build_grad_input(dtype, rms, memory_efficient):
     return backward_apex_grad_input
 
 
-def _run(launch, memory, problem: BackwardProblem):
-    n1, n2 = problem.saved.shape
-    dtype = accumulator(problem.invvar)
-    column_blocks = -(-n2 // COLUMNS)
-    if problem.weight is not None or problem.bias is not None:
-        part_weight = None if problem.weight is None else memory.empty((PARTS, n2), problem.invvar.dtype)
-        part_bias = None if problem.bias is None else memory.empty((PARTS, n2), problem.invvar.dtype)
-        rows_a_part = np.int64(_rows_a_part(n1))
-        kernel = build_partial_sums(dtype, problem.memory_efficient)
-        launch(kernel, (column_blocks, PARTS), (32, WARPS), *problem.operands, rows_a_part, part_weight, part_bias)
-        for parts, gradient in ((part_weight, problem.grad_weight), (part_bias, problem.grad_bias)):
-            if parts is not None:
-                launch(build_final_sums(dtype), column_blocks, (32, FINAL_WARPS), parts, gradient)
-    kernel = build_grad_input(dtype, problem.rms, problem.memory_efficient)
-    grid = 1, min(n1, GRID_LIMIT)
-    launch(kernel, grid, (32, WARPS), *problem.operands, problem.row_sums, problem.grad_input)
+def plan(problem: BackwardProblem, device: Device) -> Plan:
+    """Return the plan, which does every problem."""
+    n1, n2 = problem.shape
+    dtype, blocks = accumulator(problem.invvar), -(-n2 // COLUMNS)
+    wanted = ("weight", problem.weight), ("bias", problem.bias)
+    given = [name for name, parameter in wanted if parameter is not None]
+    work = []
+    if given:
+        sums = *OPERANDS, "rows_a_part", "part_weight", "part_bias"
+        work.append(Work(build_partial_sums, (dtype, problem.memory_efficient), (blocks, PARTS), (32, WARPS), sums))
+        work += [
+            Work(build_final_sums, (dtype,), blocks, (32, FINAL_WARPS), (f"part_{name}", f"grad_{name}"))
+            for name in given
+        ]
+    options = dtype, problem.rms, problem.memory_efficient
+    arguments = *OPERANDS, "row_sums", "grad_input"
+    work.append(Work(build_grad_input, options, (1, min(n1, GRID_LIMIT)), (32, WARPS), arguments))
+    return Plan(
+        "apex",
+        tuple(work),
+        "apex's 16 blocks on every 32 columns, and a block of 32 x 4 threads per row; rows of every length and dtype",
+        rows_of(n2),
+        columns_of(n1, n2),
+        reads=3 if given else 2,
+        scratch=final_sums.parts_for(problem, PARTS),
+        values=(("rows_a_part", np.int64(_rows_a_part(n1))), *final_sums.absent_parts(problem)),
+    )
+
+
+def rows_of(n2: int) -> Chains:
+    """Return the chains along a row."""
+    return Chains(terms=STEP_COLUMNS * -(-n2 // (STEP_COLUMNS * THREADS)), merges=7)
+
+
+def columns_of(n1: int, n2: int) -> Chains:
+    """Return the chains over rows."""
+    return Chains(terms=_rows_a_part(n1) // ROWS + ROWS // WARPS + PARTS // FINAL_WARPS, merges=5)
 
 
 STEP = BackwardStep(
     name="apex",
     summary="padded tiles, 16 partial sums, final kernel; grad_input by a block a row",
-    run=_run,
-    row_chains=lambda n2: Chains(terms=STEP_COLUMNS * -(-n2 // (STEP_COLUMNS * THREADS)), merges=7),
+    ways=(plan,),
+    row_chains=rows_of,
     # 16 blocks of 128 threads stand on every 32 columns, however few the rows
     simulated_seconds=lambda n1, n2: n1 * (0.006 + 12e-6 * n2) + 0.0019 * n2,
-    column_chains=lambda n1, n2: Chains(
-        terms=_rows_a_part(n1) // ROWS + ROWS // WARPS + PARTS // FINAL_WARPS, merges=5
-    ),
+    column_chains=columns_of,
 )

@@ -13,9 +13,12 @@ Next: fetch rows ahead, and let one row's sums travel while another row is worke
 
 from functools import cache
 
-from normlab.engine import accumulator, cast, cuda, load, load_vector_into, multiprocessors, store, store_vector_from
+from normlab.engine import accumulator, cast, cuda, load, load_vector_into, store, store_vector_from
 from normlab.kernels.backward import final_sums, step_1_apex
-from normlab.kernels.step import BackwardProblem, BackwardStep, Chains, longest
+from normlab.kernels.backward.operands import OPERANDS
+from normlab.kernels.plan import Chains, Device, Plan, Refusal, Work, longest
+from normlab.kernels.problem import BackwardProblem
+from normlab.kernels.step import BackwardStep
 from normlab.stages.block import block_sums
 from normlab.stages.gradient import corrected, leave_means
 from normlab.stages.recompute import affine, clamp_by_magnitude, normalised_from_input, without_bias
@@ -132,17 +135,36 @@ def build(dtype, deal: Deal, rms, memory_efficient):
     return backward_fused
 
 
-def _run(launch, memory, problem: BackwardProblem):
+def plan(problem: BackwardProblem, device: Device) -> Plan | Refusal:
+    """Return the plan, if the registers of a block hold a row and its two sums."""
+    if problem.invvar.dtype.itemsize != 4:
+        return Refusal("it computes in float32, and float64 is asked for")
+    n1, n2 = problem.shape
     deal = deal_of(problem)
     if deal is None:
-        step_1_apex.STEP.run(launch, memory, problem)
-        return
-    dtype = accumulator(problem.invvar)
-    blocks = blocks_for(deal, problem.saved.shape[0], multiprocessors(problem.saved))
-    parts = final_sums.parts_for(memory, problem, blocks)
-    kernel = build(dtype, deal, problem.rms, problem.memory_efficient)
-    launch(kernel, blocks, deal.threads, *problem.operands, problem.row_sums, problem.grad_input, *parts)
-    final_sums.launch_sums(launch, dtype, parts, problem)
+        return Refusal(f"{MAX_THREADS} threads with {MAX_ELEMENTS} elements each do not hold {n2:,} columns")
+    blocks = blocks_for(deal, n1, device.multiprocessors)
+    options = accumulator(problem.invvar), deal, problem.rms, problem.memory_efficient
+    arguments = *OPERANDS, "row_sums", "grad_input", "part_weight", "part_bias"
+    return Plan(
+        "fused",
+        (Work(build, options, blocks, deal.threads, arguments), *final_sums.sums_of(problem, blocks)),
+        f"{RESIDENT_THREADS} threads stay on each multiprocessor, {VECTORS} vectors each or as many as it takes",
+        rows_of(deal),
+        columns_of(n1, blocks),
+        scratch=final_sums.parts_for(problem, blocks),
+        values=final_sums.absent_parts(problem),
+    )
+
+
+def rows_of(deal: Deal) -> Chains:
+    """Return the chains along a row."""
+    return Chains(deal.elements, 5 + (deal.warps - 1).bit_length())
+
+
+def columns_of(n1: int, blocks: int) -> Chains:
+    """Return the chains over n1 rows, done by so many blocks."""
+    return Chains(-(-n1 // blocks) + final_sums.terms(blocks), 2)
 
 
 def _deals(n2: int) -> list[Deal]:
@@ -151,20 +173,19 @@ def _deals(n2: int) -> list[Deal]:
 
 
 def _row_chains(n2: int) -> Chains:
-    own = [Chains(deal.elements, 5 + (deal.warps - 1).bit_length()) for deal in _deals(n2)]
+    own = [rows_of(deal) for deal in _deals(n2)]
     return longest(*own, step_1_apex.STEP.row_chains(n2))
 
 
 def _column_chains(n1: int, n2: int) -> Chains:
-    blocks = [blocks_for(deal, n1, final_sums.PROCESSORS) for deal in _deals(n2)]
-    own = [Chains(-(-n1 // number) + final_sums.terms(number), 2) for number in blocks]
+    own = [columns_of(n1, blocks_for(deal, n1, final_sums.PROCESSORS)) for deal in _deals(n2)]
     return longest(*own, step_1_apex.STEP.column_chains(n1, n2))
 
 
 STEP = BackwardStep(
     name="fused",
     summary="one persistent kernel, the columns' sums in registers",
-    run=_run,
+    ways=(plan, step_1_apex.plan),
     row_chains=_row_chains,
     simulated_seconds=lambda n1, n2: n1 * (0.002 + 21e-6 * n2) + 270e-6 * n2,
     column_chains=_column_chains,

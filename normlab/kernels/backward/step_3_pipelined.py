@@ -23,73 +23,101 @@ What changed since step 2:
 
 import numpy as np
 
-from normlab.engine import accumulator, compute_capability, multiprocessors, resident_clusters
+from normlab.engine import accumulator
 from normlab.kernels import split
-from normlab.kernels.backward import final_sums, split_rows, step_2_fused
+from normlab.kernels.backward import final_sums, split_rows, step_1_apex, step_2_fused
 from normlab.kernels.backward.columns import GATHERED
 from normlab.kernels.backward.kind import Kind, kind_of
-from normlab.kernels.backward.layouts import CLUSTERS_FROM, KINDS, layout_for
+from normlab.kernels.backward.layouts import KINDS, layout_for
+from normlab.kernels.backward.operands import OPERANDS
 from normlab.kernels.backward.pipeline import build
 from normlab.kernels.backward.ring import Layout
-from normlab.kernels.step import BackwardProblem, BackwardStep, Chains, longest
+from normlab.kernels.plan import CLUSTERS_FROM, Chains, Device, Plan, Refusal, Resized, Work, longest
+from normlab.kernels.problem import BackwardProblem
+from normlab.kernels.step import BackwardStep
+from normlab.kernels.words import counted
 from normlab.stages.vector import WARP, widest
 
+H200 = Device.named("h200")
+PARTS = "part_weight", "part_bias"
+GATHERED_WHY = "so few rows are one cluster's of eight blocks, which add up their columns' sums without a second kernel"
+APART_WHY = "of so few long rows a second cluster makes the parameters' gradients: 14.7 us instead of 16.0 for one row"
 APART_FROM = 2**15  # columns: shorter rows pass in less time than a second cluster's start is worth
 
 
-def _run(launch, memory, problem: BackwardProblem):
-    n1, n2 = problem.saved.shape
-    weight, bias = problem.weight, problem.bias
+def plan(problem: BackwardProblem, device: Device) -> Plan | Resized | Refusal:
+    """Return the plan, if shared memory of a block or a cluster holds rows, and asynchronous copies can bring them."""
+    if problem.invvar.dtype.itemsize != 4:
+        return Refusal("it computes in float32, and float64 is asked for")
+    n1, n2 = problem.shape
     width = widest(n2, *problem.matrices)
-    together = min(width, widest(n2, problem.grad_input, weight, bias, problem.grad_weight, problem.grad_bias))
+    together = min(width, widest(n2, problem.grad_input, problem.weight, problem.bias, *problem.gradients))
     kind = kind_of(problem, width, together)
     sizes = problem.saved.dtype.itemsize, problem.grad_output.dtype.itemsize, problem.grad_input.dtype.itemsize
-    layout = None
-    if problem.invvar.dtype.itemsize == 4:
-        layout = layout_for(n2, width, *sizes, kind, compute_capability(problem.saved))
-    if layout is None:
-        too_long = problem.invvar.dtype.itemsize == 4 and step_2_fused.deal_of(problem) is None
-        (split_rows if too_long else step_2_fused.STEP).run(launch, memory, problem)
-        return
-    dtype = accumulator(problem.invvar)
-    block = layout.deal.threads, layout.rows
-    how = {"shared_bytes": layout.shared_bytes(kind.parameter_bytes), "cluster": layout.blocks}
-    args = (
-        *problem.operands,
-        np.float32(1 / n2),
-        problem.row_sums,
-        problem.grad_input,
-        problem.grad_weight,
-        problem.grad_bias,
-    )
-    if gathers(layout, kind, n1, compute_capability(problem.saved)):
-        how["cluster"] = GATHERED  # blocks without rows still add up columns
-        launch(build(dtype, layout, kind, gathered=True), GATHERED, block, *args, None, None, **how)
-        return
-    no_parts = final_sums.like_parts(problem)
+    chosen = layout_for(n2, width, sizes, kind, device)
+    if chosen is None:
+        return Refusal(
+            f"no table has rows of {n2:,} columns in vectors of {counted(width, 'element')}, or their ring is larger "
+            f"than the {device.shared_bytes:,} bytes of shared memory of a block"
+        )
+    layout = chosen.layout
+    options = accumulator(problem.invvar), layout, kind
+    values = (("factor", np.float32(1 / n2)), *final_sums.absent_parts(problem))
+
+    def planned(work: tuple[Work, ...], columns: Chains, parts: int, why: str = chosen.why) -> Plan:
+        scratch = final_sums.parts_for(problem, parts) if parts else ()
+        return Plan("pipelined", work, why, rows_of(layout), columns, scratch=scratch, values=values, layout=layout)
+
+    if gathers(layout, kind, n1, device):
+        # those without rows still add up columns
+        work = _work((*options, True), GATHERED, GATHERED, (None, None))
+        return planned((work,), Chains(layout.rows + GATHERED + 1, 2), 0, f"{chosen.why}; {GATHERED_WHY}")
     if apart(layout, kind, n1):
-        launch(build(dtype, layout, kind, apart=True), 2 * layout.blocks, block, *args, *no_parts, **how)
-        return
-    kernel = build(dtype, layout, kind)
-    resident = resident_clusters(kernel, block, *args, *no_parts, **how)
-    clusters = min(-(-n1 // layout.rows), resident)
-    if layout.lag and layout.blocks == 1 and layout.deal.threads >= WARP:
-        # Teams of whole warps leave no gaps: a second block only adds partial sums. Teams of lanes do (LayerNorm of 64
-        # bfloat16: 0.90 of a copy, where one block a multiprocessor has 0.82).
-        clusters = min(clusters, multiprocessors(problem.saved))
-    parts = final_sums.parts_for(memory, problem, clusters)
-    launch(kernel, clusters * layout.blocks, block, *args, *parts, **how)
-    if clusters > 1:
-        final_sums.launch_sums(launch, dtype, parts, problem)
+        rows = tuple(None if given is None else "one_row" for given in (problem.weight, problem.bias))
+        work = _work((*options, False, True), 2 * layout.blocks, layout.blocks, rows)
+        return planned((work,), Chains(layout.rows + 1, 2), 0, f"{chosen.why}; {APART_WHY}")
+
+    def resized(resident: int) -> Plan:
+        clusters = min(-(-n1 // layout.rows), resident)
+        if layout.lag and layout.blocks == 1 and layout.deal.threads >= WARP:
+            # Teams of whole warps leave no gaps: a second block only adds partial sums. Teams of lanes do (LayerNorm of
+            # 64 bfloat16: 0.90 of a copy, where one block a multiprocessor has 0.82).
+            clusters = min(clusters, device.multiprocessors)
+        work = _work(options, clusters * layout.blocks, layout.blocks, PARTS)
+        sums = final_sums.sums_of(problem, clusters) if clusters > 1 else ()
+        return planned((work, *sums), columns_of(n1, layout, clusters, clusters), clusters)
+
+    return Resized(
+        _work(options, layout.blocks, layout.blocks, PARTS), final_sums.parts_for(problem, 1), values, resized
+    )
 
 
-def gathers(layout: Layout, kind: Kind, n1: int, capability: tuple[int, int]) -> bool:
-    """Return True if one cluster of blocks does so few rows and adds up their columns' sums itself.
+def _work(options: tuple, grid: int, cluster: int, parts: tuple) -> Work:
+    """Return the kernel that `build(*options)` makes; parts: the names of its partial sums, None where it has none."""
+    _, layout, kind, *_ = options
+    arguments = *OPERANDS, "factor", "row_sums", "grad_input", "grad_weight", "grad_bias", *parts
+    block = layout.deal.threads, layout.rows
+    return Work(build, options, grid, block, arguments, layout.shared_bytes(kind.parameter_bytes), cluster)
+
+
+def rows_of(layout: Layout) -> Chains:
+    """Return the chains along a row."""
+    return Chains(layout.deal.elements + layout.deal.warps * layout.blocks // 32, 10)
+
+
+def columns_of(n1: int, layout: Layout, clusters: int, parts: int) -> Chains:
+    """Return the chains over n1 rows, done by so many clusters, that leave up to so many rows of partial sums."""
+    rows = -(-n1 // (layout.rows * clusters))
+    return Chains(rows + layout.rows + final_sums.terms(parts) + 1, 2)
+
+
+def gathers(layout: Layout, kind: Kind, n1: int, device: Device) -> bool:
+    """Are so few rows done by one cluster of blocks, which add up their columns' sums among themselves?
 
     It saves a launch and the memory for partial sums, for both of which an eager call of few rows waits on the host.
     """
     few = layout.rows < n1 <= GATHERED * layout.rows
-    return few and layout.blocks == 1 and (kind.weighted or kind.biased) and capability >= CLUSTERS_FROM
+    return few and layout.blocks == 1 and (kind.weighted or kind.biased) and device.capability >= CLUSTERS_FROM
 
 
 def apart(layout: Layout, kind: Kind, n1: int) -> bool:
@@ -110,14 +138,14 @@ def _layouts(n2: int) -> list[Layout]:
         for width in (1, 2, 4, 8):
             if n2 % width == 0 and width * max(sizes) <= 16:
                 for kind in KINDS:
-                    layout = layout_for(n2, width, *sizes, kind, (9, 0))
-                    if layout is not None and layout not in found:
-                        found.append(layout)
+                    chosen = layout_for(n2, width, sizes, kind, H200)
+                    if chosen is not None and chosen.layout not in found:
+                        found.append(chosen.layout)
     return found
 
 
 def _row_chains(n2: int) -> Chains:
-    own = [Chains(layout.deal.elements + layout.deal.warps * layout.blocks // 32, 10) for layout in _layouts(n2)]
+    own = [rows_of(layout) for layout in _layouts(n2)]
     if _may_be_split(n2):
         own.append(split.row_chains(n2))
     return longest(*own, step_2_fused.STEP.row_chains(n2))
@@ -133,8 +161,7 @@ def _column_chains(n1: int, n2: int) -> Chains:
     for layout in _layouts(n2):
         clusters = final_sums.CLUSTERED_PROCESSORS // layout.blocks
         most = min(-(-n1 // layout.rows), 8 * clusters)  # blocks that the GPU may hold, at most
-        rows = -(-n1 // (layout.rows * min(clusters, -(-n1 // layout.rows))))
-        own.append(Chains(rows + layout.rows + final_sums.terms(most) + 1, 2))
+        own.append(columns_of(n1, layout, min(clusters, -(-n1 // layout.rows)), most))
     if _may_be_split(n2):
         own.append(split_rows.column_chains(n1, n2))
     return longest(*own, step_2_fused.STEP.column_chains(n1, n2))
@@ -143,7 +170,7 @@ def _column_chains(n1: int, n2: int) -> Chains:
 STEP = BackwardStep(
     name="pipelined",
     summary="rows fetched ahead, sums travel meanwhile, long rows in clusters",
-    run=_run,
+    ways=(plan, step_2_fused.plan, split_rows.plan, step_1_apex.plan),
     row_chains=_row_chains,
     simulated_seconds=lambda n1, n2: n1 * (0.006 + 30e-6 * n2) + 280e-6 * n2,
     column_chains=_column_chains,

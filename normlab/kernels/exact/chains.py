@@ -4,7 +4,7 @@ Asked by whoever holds such a backward against `normlab.oracle`.
 """
 
 from normlab.kernels.exact import correct, repair
-from normlab.kernels.step import Chains, longest
+from normlab.kernels.plan import Chains, longest
 
 
 def with_repairs(row: Chains, column: Chains, n1: int, capacity: int) -> tuple[Chains, Chains]:

@@ -7,7 +7,8 @@ from functools import cache
 from typing import Any
 
 from normlab.engine import cast, cuda, load, store
-from normlab.kernels.step import BackwardProblem, Chains
+from normlab.kernels.plan import Chains
+from normlab.kernels.problem import BackwardProblem
 from normlab.stages.recompute import affine, element, without_bias
 from normlab.stages.warp import warp_sum_butterfly
 

@@ -8,7 +8,8 @@ from functools import cache
 from typing import Any
 
 from normlab.engine import accumulator, cast, cuda, load, store
-from normlab.kernels.step import BackwardProblem, Chains
+from normlab.kernels.plan import Chains
+from normlab.kernels.problem import BackwardProblem
 from normlab.stages.recompute import affine, element
 
 SLOTS, ROWS = 32, 8  # of a block

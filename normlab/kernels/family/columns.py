@@ -20,6 +20,7 @@ from normlab.kernels.family.column_pieces import build_moments, build_sums
 from normlab.kernels.family.column_ring import THREADS
 from normlab.kernels.family.sets import Pieces, Sets
 from normlab.kernels.family.together import plan_for
+from normlab.kernels.plan import Device
 from normlab.stages.vector import widest
 
 BLOCKS = 256  # wanted, although an H200 holds 396: merging more pieces takes longer than more blocks gain
@@ -34,7 +35,7 @@ class Columns:
     together: the plan by which a pass is one kernel, or None.
     """
 
-    def __init__(self, sets: Sets, *arrays):
+    def __init__(self, sets: Sets, *arrays, device: Device):
         self.sets = sets
         self.width = widest(sets.parameters, *arrays)
         vectors = sets.parameters // self.width
@@ -43,7 +44,7 @@ class Columns:
         self.stacks = -(-vectors // self.across)  # blocks side by side that cover all channels
         least = self.stacks * sets.batches  # the number of blocks with one part
         parts = BLOCKS // least if 2 * least <= BLOCKS else -(-MANY * BLOCKS // least)
-        self.together = plan_for(sets, self.width, arrays[0])
+        self.together = plan_for(sets, self.width, arrays[0].dtype.itemsize, device)
         self.parts = max(1, min(sets.outer // (FEWEST * self.down), parts))
 
     @property

@@ -12,9 +12,9 @@ from functools import cache
 
 import numpy as np
 
-from normlab.engine import DeviceArray, accumulator, cast, cuda, float32, store, store_vector_from
+from normlab.engine import accumulator, cast, cuda, float32, store, store_vector_from
 from normlab.kernels.family.sets import Sets
-from normlab.kernels.step import Chains
+from normlab.kernels.plan import Chains, reshaped
 from normlab.stages.block import block_sum
 from normlab.stages.recompute import affine, element, normalised_from_input
 from normlab.stages.vector import Deal, dealt, row_loader, whole_warps, widest
@@ -109,14 +109,9 @@ def launch_rows(launch, sets: Sets, x, weight, bias, eps, mean, invvar, output) 
         return False
     view = np.int64(sets.sets), np.int64(sets.run)
     kernel = build(accumulator(invvar), deal, rows)
-    x, output = (_reshaped(array, (sets.total, sets.values)) for array in (x, output))
+    x, output = (reshaped(array, (sets.total, sets.values)) for array in (x, output))
     launch(kernel, grid, (deal.threads, rows), x, weight, bias, eps, *view, mean, invvar, output)
     return True
-
-
-def _reshaped(array, shape):
-    """Return an array of this shape on the same memory."""
-    return array._replace(shape=shape) if isinstance(array, DeviceArray) else array.reshape(shape)
 
 
 def chains(deal: Deal) -> Chains:

@@ -16,6 +16,7 @@ neighbouring channels (`columns`). Both walks write the moments, or the sums, of
 merges the pieces of each set. The norms differ only in which pieces a set has.
 """
 
+from math import prod
 from typing import NamedTuple
 
 
@@ -49,6 +50,15 @@ class Sets(NamedTuple):
         if self.run == 1:
             return self.batches, self.outer, self.parameters
         return self.batches * self.outer, self.parameters, self.run
+
+
+def sets_of(norm: str, shape: tuple[int, ...], groups: int, channels_last: bool) -> Sets:
+    """Return the index sets of a norm of an image (N, C, *spatial); groups: those of group norm."""
+    n, c, *spatial = shape
+    across, run = (prod(spatial), 1) if channels_last else (1, prod(spatial))
+    batches, outer = (1, n * across) if norm == "batch" else (n, across)
+    sets = groups if norm == "group" else c
+    return Sets(batches, outer, sets, c // max(sets, 1), run)
 
 
 class Pieces(NamedTuple):

@@ -5,14 +5,13 @@ few rows for so many threads, not where channels do not give nearly all blocks s
 16 bytes.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from normlab.engine import block_shared_bytes, compute_capability, multiprocessors
 from normlab.kernels.family.column_together import build_backward, build_forward
 from normlab.kernels.family.sets import Sets
-from normlab.kernels.step import Chains
+from normlab.kernels.plan import Chains, Device
 from normlab.stages.vector import BYTES
 
 TOGETHER = True  # False: three kernels a pass for all
@@ -54,13 +53,12 @@ class Plan(NamedTuple):
         return Chains(self.turns, self.turns + merges)
 
 
-def plan_for(sets: Sets, width: int, like: Any) -> Plan | None:
-    """How a view with run 1 of an array `like` x is dealt out in vectors; None: not in one kernel."""
-    itemsize, capability = like.dtype.itemsize, compute_capability(like)
+def plan_for(sets: Sets, width: int, itemsize: int, device: Device) -> Plan | None:
+    """Return how a view with run 1, of so many bytes an element, is dealt out in vectors; None: not in one kernel."""
     alone = sets.batches == sets.channels == 1
-    if not TOGETHER or not alone or capability < NEEDED or itemsize > 4 or itemsize * width != BYTES:
+    if not TOGETHER or not alone or device.capability < NEEDED or itemsize > 4 or itemsize * width != BYTES:
         return None
-    vectors, processors = sets.parameters // width, multiprocessors(like)
+    vectors, processors = sets.parameters // width, device.multiprocessors
     across = min(32, 1 << (vectors - 1).bit_length())
     narrowest = min(across, NARROWEST)
     while across >= narrowest:
@@ -70,7 +68,7 @@ def plan_for(sets: Sets, width: int, like: Any) -> Plan | None:
         turns = -(-sets.outer * across // (max(1, parts) * THREADS))
         if busy >= BUSY * processors and parts * across * width <= MOST_PIECES and turns >= FEWEST:
             boards = 4 * (THREADS * width + THREADS // across)  # static
-            return Plan(across, parts, stacks, turns, block_shared_bytes(capability) - boards)
+            return Plan(across, parts, stacks, turns, device.shared_bytes - boards)
         across //= 2
     return None
 

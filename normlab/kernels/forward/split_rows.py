@@ -17,7 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from normlab.engine import accumulator, cast, cuda, load, load_vector_into, multiprocessors, store, store_vector_from
+from normlab.engine import accumulator, cast, cuda, load, load_vector_into, store, store_vector_from
+from normlab.kernels.plan import Device, Plan, Refusal, Scratch, Work
+from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.split import (
     AT_ONCE,
     COLUMN_THREADS,
@@ -27,13 +29,19 @@ from normlab.kernels.split import (
     THREADS,
     VECTORS,
     WARPS,
+    Pieces,
     groups_for,
     pieces_for,
+    rows_of,
 )
 from normlab.stages.block import block_sum
 from normlab.stages.recompute import affine, normalised_from_input
 from normlab.stages.vector import widest
 from normlab.stages.warp import warp_sum_butterfly
+
+PIECES = "x", "sums"
+STATISTICS = "x", "sums", "eps", "factor", "mean", "invvar"
+OUTPUT = "x", "weight", "bias", "mean", "invvar", "output"
 
 
 @cache
@@ -168,18 +176,27 @@ def build_output(dtype: Any, width: int) -> Any:
     return forward_split_output
 
 
-def run(
-    launch: Any, memory: Any, x: Any, weight: Any, bias: Any, eps: Any, output: Any, mean: Any, invvar: Any
-) -> None:
-    """Queue the three kernels, for float32 accumulators.
-
-    memory: allocates scratch, as for a `BackwardStep`. The other arguments are those of a `ForwardStep`'s `run`.
-    """
-    n1, n2 = x.shape
-    width = widest(n2, x, weight, bias, output)
-    dtype, pieces = accumulator(invvar), pieces_for(n2, width)
-    sums = memory.empty((2 * n1, pieces), invvar.dtype)
-    launch(build_pieces(dtype, width, mean is None), (pieces, min(n1, GRID_LIMIT)), THREADS, x, sums)
-    launch(build_statistics(dtype, width), n1, ROW_THREADS, x, sums, eps, np.float32(1 / n2), mean, invvar)
-    grid = -(-n2 // (COLUMN_THREADS * width)), groups_for(n1, n2, width, multiprocessors(x))
-    launch(build_output(dtype, width), grid, COLUMN_THREADS, x, weight, bias, mean, invvar, output)
+def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
+    """Return the plan, if the caller has memory for the pieces' sums."""
+    if problem.invvar.dtype.itemsize != 4:
+        return Refusal("it computes in float32, and float64 is asked for")
+    if not problem.scratch:
+        return Refusal("the caller gives no memory for the pieces' sums")
+    n1, n2 = problem.shape
+    width = widest(n2, *problem.matrices)
+    dtype, pieces = accumulator(problem.invvar), pieces_for(n2, width)
+    groups = groups_for(n1, n2, width, device.multiprocessors)
+    return Plan(
+        "split_rows",
+        (
+            Work(build_pieces, (dtype, width, problem.mean is None), (pieces, min(n1, GRID_LIMIT)), THREADS, PIECES),
+            Work(build_statistics, (dtype, width), n1, ROW_THREADS, STATISTICS),
+            Work(build_output, (dtype, width), (-(-n2 // (COLUMN_THREADS * width)), groups), COLUMN_THREADS, OUTPUT),
+        ),
+        "0.57 of a copy for 32 rows of 802,816 float32, where reading twice allows 0.67; a cluster per row: 0.21",
+        rows_of(pieces, width),
+        reads=2,
+        scratch=(Scratch("sums", (2 * n1, pieces), problem.invvar.dtype),),
+        values=(("factor", np.float32(1 / n2)),),
+        layout=Pieces(pieces, width, groups),
+    )

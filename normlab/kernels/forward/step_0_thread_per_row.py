@@ -11,7 +11,10 @@ Next: give the row to a block, so that neighbouring threads read neighbouring el
 import math
 
 from normlab.engine import cast, cuda, float32, load, store
-from normlab.kernels.step import Chains, ForwardStep
+from normlab.kernels.forward.operands import OPERANDS
+from normlab.kernels.plan import Chains, Device, Plan, Work
+from normlab.kernels.problem import ForwardProblem
+from normlab.kernels.step import ForwardStep
 from normlab.stages.recompute import affine, element, normalised_from_input
 
 THREADS = 128
@@ -41,16 +44,23 @@ def forward_thread_per_row(x, weight, bias, eps, output, mean, invvar):
         store(output, (row, column), affine(value, element(weight, column), element(bias, column)))
 
 
-def _run(launch, x, weight, bias, eps, output, mean, invvar):
-    blocks = (x.shape[0] + THREADS - 1) // THREADS
-    launch(forward_thread_per_row, blocks, min(THREADS, x.shape[0]), x, weight, bias, eps, output, mean, invvar)
+def plan(problem: ForwardProblem, device: Device) -> Plan:
+    """Return the plan, which does every problem."""
+    n1, n2 = problem.shape
+    work = Work(lambda: forward_thread_per_row, (), -(-n1 // THREADS), min(THREADS, n1), OPERANDS)
+    return Plan("thread_per_row", (work,), "a thread per row, whatever the row's length", rows_of(n2), reads=3)
+
+
+def rows_of(n2: int) -> Chains:
+    """Return the chains along a row: all of it, by one thread."""
+    return Chains(terms=n2, merges=0)
 
 
 STEP = ForwardStep(
     name="thread_per_row",
     summary="a thread per row, three passes",
-    run=_run,
-    row_chains=lambda n2: Chains(terms=n2, merges=0),
+    ways=(plan,),
+    row_chains=rows_of,
     simulated_seconds=lambda n1, n2: n1 * (20e-6 + 3e-6 * n2),
     statistics="two_pass",
 )

@@ -11,7 +11,10 @@ import math
 from functools import cache
 
 from normlab.engine import accumulator, cast, cuda, float32, load, store
-from normlab.kernels.step import Chains, ForwardStep
+from normlab.kernels.forward.operands import OPERANDS
+from normlab.kernels.plan import Chains, Device, Plan, Work
+from normlab.kernels.problem import ForwardProblem
+from normlab.kernels.step import ForwardStep
 from normlab.stages.block import block_sum
 from normlab.stages.recompute import affine, element, normalised_from_input
 from normlab.stages.warp import warp_sum_butterfly
@@ -60,16 +63,23 @@ def build(dtype):
     return forward_warp_shuffle
 
 
-def _run(launch, x, weight, bias, eps, output, mean, invvar):
-    kernel = build(accumulator(invvar))
-    launch(kernel, min(x.shape[0], GRID_LIMIT), THREADS, x, weight, bias, eps, output, mean, invvar)
+def plan(problem: ForwardProblem, device: Device) -> Plan:
+    """Return the plan, which does every problem."""
+    n1, n2 = problem.shape
+    work = Work(build, (accumulator(problem.invvar),), min(n1, GRID_LIMIT), THREADS, OPERANDS)
+    return Plan("warp_shuffle", (work,), "a block of 128 threads per row, whatever its length", rows_of(n2), reads=3)
+
+
+def rows_of(n2: int) -> Chains:
+    """Return the chains along a row."""
+    return Chains(terms=-(-n2 // THREADS), merges=7)
 
 
 STEP = ForwardStep(
     name="warp_shuffle",
     summary="a block per row, sums by warp shuffles",
-    run=_run,
-    row_chains=lambda n2: Chains(terms=-(-n2 // THREADS), merges=7),
+    ways=(plan,),
+    row_chains=rows_of,
     simulated_seconds=lambda n1, n2: n1 * (0.006 + 4e-6 * n2),
     statistics="two_pass",
 )

@@ -15,7 +15,10 @@ import math
 from functools import cache
 
 from normlab.engine import accumulator, cast, cuda, float32, load, store
-from normlab.kernels.step import Chains, ForwardStep
+from normlab.kernels.forward.operands import OPERANDS
+from normlab.kernels.plan import Chains, Device, Plan, Work
+from normlab.kernels.problem import ForwardProblem
+from normlab.kernels.step import ForwardStep
 from normlab.stages.recompute import affine, element, normalised_from_input
 from normlab.stages.row import row_mean_square, row_moments
 from normlab.stages.warp import thread_index
@@ -55,16 +58,23 @@ def build(dtype):
     return forward_apex
 
 
-def _run(launch, x, weight, bias, eps, output, mean, invvar):
-    grid = (1, min(x.shape[0], GRID_LIMIT))
-    launch(build(accumulator(invvar)), grid, (32, WARPS), x, weight, bias, eps, output, mean, invvar)
+def plan(problem: ForwardProblem, device: Device) -> Plan:
+    """Return the plan, which does every problem."""
+    n1, n2 = problem.shape
+    work = Work(build, (accumulator(problem.invvar),), (1, min(n1, GRID_LIMIT)), (32, WARPS), OPERANDS)
+    return Plan("apex", (work,), "apex's block of 32 x 4 threads per row, whatever its length", rows_of(n2), reads=2)
+
+
+def rows_of(n2: int) -> Chains:
+    """Return the chains along a row."""
+    return Chains(terms=4 * -(-n2 // (4 * THREADS)), merges=7)
 
 
 STEP = ForwardStep(
     name="apex",
     summary="one pass: Welford, Chan, rotating shuffles",
-    run=_run,
-    row_chains=lambda n2: Chains(terms=4 * -(-n2 // (4 * THREADS)), merges=7),
+    ways=(plan,),
+    row_chains=rows_of,
     simulated_seconds=lambda n1, n2: n1 * (0.007 + 4e-6 * n2),
     statistics="welford",
 )

@@ -12,7 +12,10 @@ import math
 from functools import cache
 
 from normlab.engine import accumulator, cast, cuda, float32, load, store
-from normlab.kernels.step import Chains, ForwardStep
+from normlab.kernels.forward.operands import OPERANDS
+from normlab.kernels.plan import Chains, Device, Plan, Work
+from normlab.kernels.problem import ForwardProblem
+from normlab.kernels.step import ForwardStep
 from normlab.stages.block import block_sum
 from normlab.stages.recompute import affine, element, normalised_from_input
 from normlab.stages.warp import warp_sum_butterfly
@@ -92,10 +95,13 @@ def build(dtype, threads):
     return forward_column_blocks
 
 
-def _run(launch, x, weight, bias, eps, output, mean, invvar):
-    threads = threads_for(x.shape[1])
-    kernel = build(accumulator(invvar), threads)
-    launch(kernel, min(x.shape[0], GRID_LIMIT), threads, x, weight, bias, eps, output, mean, invvar)
+def plan(problem: ForwardProblem, device: Device) -> Plan:
+    """Return the plan, which does every problem."""
+    n1, n2 = problem.shape
+    threads = threads_for(n2)
+    work = Work(build, (accumulator(problem.invvar), threads), min(n1, GRID_LIMIT), threads, OPERANDS)
+    why = f"a block of {threads} threads per row, {LOADS} elements each at a time; does rows of every length and dtype"
+    return Plan("column_blocks", (work,), why, _chains(n2), reads=3)
 
 
 def _chains(n2: int) -> Chains:
@@ -106,7 +112,7 @@ def _chains(n2: int) -> Chains:
 STEP = ForwardStep(
     name="column_blocks",
     summary="three passes, a block of columns at a time",
-    run=_run,
+    ways=(plan,),
     row_chains=_chains,
     simulated_seconds=lambda n1, n2: n1 * (60e-6 * threads_for(n2) + 4e-6 * n2),
     statistics="two_pass",

@@ -15,7 +15,10 @@ from functools import cache
 
 from normlab.engine import accumulator, cast, cuda, float32, load_vector_into, store, store_vector_from
 from normlab.kernels.forward import step_4_column_blocks
-from normlab.kernels.step import Chains, ForwardStep, longest
+from normlab.kernels.forward.operands import OPERANDS
+from normlab.kernels.plan import Chains, Device, Plan, Refusal, Work, longest
+from normlab.kernels.problem import ForwardProblem
+from normlab.kernels.step import ForwardStep
 from normlab.stages.block import block_sum
 from normlab.stages.recompute import affine, normalised_from_input
 from normlab.stages.vector import Deal, dealt, row_loader, whole_warps, widest
@@ -88,28 +91,33 @@ def build(dtype, deal: Deal):
     return forward_vectors
 
 
-def _run(launch, x, weight, bias, eps, output, mean, invvar):
-    n1, n2 = x.shape
-    deal = None
-    if invvar.dtype.itemsize == 4:
-        deal = deal_for(n2, widest(n2, x, weight, bias, output))
+def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
+    """Return the plan, if the registers of a block hold a row."""
+    n1, n2 = problem.shape
+    if problem.invvar.dtype.itemsize != 4:
+        return Refusal("it computes in float32, and float64 is asked for")
+    deal = deal_for(n2, widest(n2, *problem.matrices))
     if deal is None:
-        step_4_column_blocks.STEP.run(launch, x, weight, bias, eps, output, mean, invvar)
-        return
-    kernel = build(accumulator(invvar), deal)
-    launch(kernel, min(n1, GRID_LIMIT), deal.threads, x, weight, bias, eps, output, mean, invvar)
+        return Refusal(f"a block's {MAX_THREADS} threads with {MAX_ELEMENTS} elements each do not hold {n2:,} columns")
+    work = Work(build, (accumulator(problem.invvar), deal), min(n1, GRID_LIMIT), deal.threads, OPERANDS)
+    return Plan("vectors", (work,), f"up to {VECTORS} vectors per thread, then as many as it takes", rows_of(deal))
+
+
+def rows_of(deal: Deal) -> Chains:
+    """Return the chains along a row."""
+    return Chains(deal.elements, 5 + (deal.warps - 1).bit_length())
 
 
 def _chains(n2: int) -> Chains:
     deals = [deal_for(n2, width) for width in (1, 2, 4, 8) if n2 % width == 0]
-    own = [Chains(deal.elements, 5 + (deal.warps - 1).bit_length()) for deal in deals if deal is not None]
+    own = [rows_of(deal) for deal in deals if deal is not None]
     return longest(*own, step_4_column_blocks.STEP.row_chains(n2))
 
 
 STEP = ForwardStep(
     name="vectors",
     summary="16-byte vectors, the row in registers",
-    run=_run,
+    ways=(plan, step_4_column_blocks.plan),
     row_chains=_chains,
     simulated_seconds=lambda n1, n2: n1 * (0.002 + 10e-6 * n2),
     statistics="two_pass",

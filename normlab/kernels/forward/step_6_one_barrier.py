@@ -12,115 +12,30 @@ Next: rows that no block can hold.
 """
 
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
 from normlab.engine import accumulator, cast, cuda, load_vector_into, store, store_vector_from
-from normlab.kernels.forward import step_4_column_blocks
-from normlab.kernels.step import Chains, ForwardStep, longest
+from normlab.kernels.forward import layouts, step_4_column_blocks
+from normlab.kernels.forward.layouts import Rows
+from normlab.kernels.forward.operands import FACTOR_OPERANDS
+from normlab.kernels.forward.tables import TABLES
+from normlab.kernels.plan import Chains, Device, Plan, Refusal, Work, longest
+from normlab.kernels.problem import ForwardProblem
+from normlab.kernels.step import ForwardStep
 from normlab.stages.grouped import group_merger, group_size
 from normlab.stages.recompute import affine, normalised_from_input
 from normlab.stages.team import leave
-from normlab.stages.vector import Deal, dealt, row_loader, whole_warps, widest
+from normlab.stages.vector import row_loader, widest
 from normlab.stages.warp import lanes_sum
 
-
-class Plan(NamedTuple):
-    """deal: of a row to its team. rows: of a block. resident: blocks that a multiprocessor has registers for."""
-
-    deal: Deal
-    rows: int
-    resident: int = 1
-
-
-class Entry(NamedTuple):
-    """How rows of up to `most` vectors are dealt out.
-
-    threads: of a row; fewer than 32 are lanes of a warp. each: vectors of a thread, where the row's length decides how
-    many threads that takes. rows: of a block. resident: threads for which a multiprocessor must have registers; 0: the
-    compiler takes as many registers as it likes.
-    """
-
-    most: int
-    rows: int
-    threads: int = 0
-    each: int = 0
-    resident: int = 0
-
-
-# Measured on an H200 with n2 from 64 to 16,384, as fractions of a copy. Rows that end within a warp: LayerNorm /
-# RMSNorm.
-SHORT_HALVES = (  # eight elements a vector
-    Entry(8, 32, threads=4),  # 64: 0.98 / 1.00; a whole warp: 0.24 / 0.36
-    Entry(16, 128, threads=4),  # 128: 0.98 / 0.99; 8 lanes, 256 threads a block: 0.96 / 0.98
-    Entry(32, 64, threads=8),  # 256: 0.98 / 1.00; a whole warp: 0.81 / 0.95
-    Entry(48, 16, threads=16),  # 384: 1.00 / 1.02; a whole warp: 0.71 / 0.90
-)
-SHORT_SINGLES = (  # four elements a vector
-    Entry(16, 64, threads=8),  # 64: 0.99 / 1.01; a whole warp: 0.64 / 0.77
-    Entry(32, 32, threads=16),  # 128: 1.01 / 1.02
-    Entry(64, 32, threads=16),  # 256: 1.02 / 1.02
-    Entry(96, 16, threads=32),  # 384: 1.01 / 1.02
-)
-# Longer ones. In 16 bits from 4096 on LayerNorm wants few threads with four vectors each; RMSNorm, which has a pass
-# less, wants many with two, up to 8192: as many as a multiprocessor holds, if need be with no more registers than that
-# leaves them. In 32 bits two vectors are mostly best for both.
-LAYER_HALVES = (
-    *SHORT_HALVES,
-    Entry(96, 8, threads=32),  # 768: 1.01; four rows: 1.00
-    Entry(128, 2, each=2, resident=1536),  # 1024: 1.00; four vectors, 16 rows: 0.99
-    Entry(256, 1, each=2, resident=1536),  # 2048: 1.00; four vectors, four rows: 0.99
-    Entry(512, 2, each=4),  # 4096: 1.00; two vectors: 0.97
-    Entry(2048, 1, each=4),  # 5120, 8192: 1.00, 16384: 0.98; two rows: 0.99, 0.97, 0.87; two vectors: 0.88 to 0.65
-)
-RMS_HALVES = (
-    *SHORT_HALVES,
-    Entry(96, 16, threads=32),  # 768: 1.02; eight rows: 1.01
-    Entry(128, 4, each=2),  # 1024: 1.01; four vectors: 1.00
-    Entry(256, 2, each=2),  # 2048: 1.01; four vectors: four rows 1.00, eight 1.01
-    Entry(512, 1, each=2),  # 4096: 1.01; four vectors: one row 1.00, four 1.01
-    Entry(1024, 1, each=2, resident=2048),  # 5120, 8192: 1.01; with more registers: 0.93, 0.98; four vectors: 1.00
-    Entry(2048, 1, each=4),  # 16384: 1.00; two vectors: 0.99
-)
-LAYER_SINGLES = (
-    *SHORT_SINGLES,
-    Entry(256, 2, each=2),  # 768: 1.01, 1024: 1.03; one row: 1.00, 1.02
-    Entry(512, 4, each=4),  # 2048: 1.03; one row: 1.02
-    Entry(1280, 1, each=2),  # 4096: 1.03, 5120: 1.01; four vectors, one row: 1.02, 1.01
-    Entry(4096, 1, threads=512),  # 8192: 1.01, 16384: 1.00; 1024 threads: 0.99, 0.92
-)
-RMS_SINGLES = (
-    *SHORT_SINGLES,
-    Entry(256, 4, each=2),  # 768: 1.03, 1024: 1.02; one row: 1.02, 1.02; eight rows, 1024: 1.03
-    Entry(512, 4, each=2),  # 2048: 1.03; four vectors, one row: 1.03
-    Entry(2048, 1, each=2),  # 4096: 1.02, 5120: 1.01, 8192: 1.02; four vectors: 1.02, 1.00, 1.01
-    Entry(4096, 1, each=4, resident=2048),  # 16384: 1.02; with more registers: 0.98; eight vectors: 1.01
-)
-TABLES = {(2, False): LAYER_HALVES, (2, True): RMS_HALVES, (4, False): LAYER_SINGLES, (4, True): RMS_SINGLES}
-MAX_THREADS = 1024
 GRID_LIMIT = 2**31 - 1
-MAX_ELEMENTS = {512: 64, 1024: 32}  # of a thread, in a block of up to so many
-
-
-def plan_for(n2: int, width: int, itemsize: int, rms: bool) -> Plan | None:
-    """How rows of n2 are dealt out, with vectors of `width` elements; itemsize: of the widest array.
-
-    None: a block's registers do not hold the row. Depends on no n1: a row's bits are the same in every batch.
-    """
-    count = -(-n2 // width)
-    otherwise = Entry(count, 1, threads=MAX_THREADS)  # narrow vectors may be more than any entry has
-    entry = next((entry for entry in TABLES[itemsize, rms] if count <= entry.most), otherwise)
-    deal = dealt(n2, width, entry.threads or whole_warps(-(-count // entry.each)))
-    threads = deal.threads * entry.rows
-    largest = min(limit for limit in MAX_ELEMENTS if limit >= threads)
-    return Plan(deal, entry.rows, max(1, entry.resident // threads)) if deal.elements <= MAX_ELEMENTS[largest] else None
 
 
 @cache
-def build(dtype, plan: Plan):
-    """Return the kernel for an accumulator dtype and a plan."""
-    deal, rows, resident = plan
+def build(dtype, layout: Rows):
+    """Return the kernel for an accumulator dtype and a layout."""
+    deal, rows, resident = layout
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     elements, warps = deal.elements, deal.warps
     load_row, size, merge = row_loader(deal), group_size(deal, 1), group_merger(deal, 1)
@@ -197,41 +112,45 @@ def build(dtype, plan: Plan):
     return forward_one_barrier
 
 
-def launch_rows(launch, x, weight, bias, eps, output, mean, invvar) -> bool:
-    """Queue the kernel, if a plan has it; else say so."""
-    n1, n2 = x.shape
-    if invvar.dtype.itemsize != 4:
-        return False
-    width = widest(n2, x, weight, bias, output)
-    plan = plan_for(n2, width, max(x.dtype.itemsize, output.dtype.itemsize), mean is None)
-    if plan is None or -(-n1 // plan.rows) > GRID_LIMIT:
-        return False
-    kernel, factor = build(accumulator(invvar), plan), np.float32(1 / n2)
-    grid, block = -(-n1 // plan.rows), (plan.deal.threads, plan.rows)
-    launch(kernel, grid, block, x, weight, bias, eps, factor, output, mean, invvar)
-    return True
+def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
+    """Return the plan, if the registers of a block hold a row."""
+    n1, n2 = problem.shape
+    if problem.invvar.dtype.itemsize != 4:
+        return Refusal("it computes in float32, and float64 is asked for")
+    itemsize = max(problem.x.dtype.itemsize, problem.output.dtype.itemsize)
+    chosen = layouts.rows_for(n2, widest(n2, *problem.matrices), itemsize, problem.mean is None)
+    if chosen is None:
+        return Refusal(f"the registers of a block do not hold {n2:,} columns")
+    layout = chosen.layout
+    grid = -(-n1 // layout.rows)
+    if grid > GRID_LIMIT:
+        return Refusal(f"{n1:,} rows take more blocks than the {GRID_LIMIT:,} of a grid")
+    options = accumulator(problem.invvar), layout
+    work = Work(build, options, grid, (layout.deal.threads, layout.rows), FACTOR_OPERANDS)
+    values = (("factor", np.float32(1 / n2)),)
+    return Plan("one_barrier", (work,), chosen.why, rows_of(layout), values=values, layout=layout)
 
 
-def _run(launch, x, weight, bias, eps, output, mean, invvar):
-    if not launch_rows(launch, x, weight, bias, eps, output, mean, invvar):
-        step_4_column_blocks.STEP.run(launch, x, weight, bias, eps, output, mean, invvar)
+def rows_of(layout: Rows) -> Chains:
+    """Return the chains along a row."""
+    return Chains(layout.deal.elements, 5 + (layout.deal.warps - 1).bit_length())
 
 
 def _chains(n2: int) -> Chains:
-    plans = [
-        plan_for(n2, width, itemsize, rms)
+    found = [
+        layouts.rows_for(n2, width, itemsize, rms)
         for itemsize, rms in TABLES
         for width in (1, 2, 4, 16 // itemsize)
         if n2 % width == 0
     ]
-    own = [Chains(plan.deal.elements, 5 + (plan.deal.warps - 1).bit_length()) for plan in plans if plan is not None]
+    own = [rows_of(chosen.layout) for chosen in found if chosen is not None]
     return longest(*own, step_4_column_blocks.STEP.row_chains(n2))
 
 
 STEP = ForwardStep(
     name="one_barrier",
     summary="several rows a block, both sums with one barrier",
-    run=_run,
+    ways=(plan, step_4_column_blocks.plan),
     row_chains=_chains,
     simulated_seconds=lambda n1, n2: n1 * (0.002 + 13e-6 * n2),
     statistics="grouped",

@@ -4,7 +4,7 @@ Idea: each block of a cluster keeps a slice of the row in shared memory, and the
 distributed shared memory, still with one barrier. The slice of the next row is fetched while this one is worked on.
 Moves: x once, the output once, the parameters once per cluster. With few rows, x once per reader.
 Bound by: the wait for the slowest block of a cluster, once per row.
-Measured: see the README, `plan_for` and `spread_out`.
+Measured: see the README, and `slices_for` in `normlab.kernels.forward.tables`.
 Next: rows of more than LONGEST columns, which are cut into pieces (`split_rows`).
 
 What changed since step 6:
@@ -20,186 +20,53 @@ What changed since step 6:
 
 from functools import cache
 from itertools import product
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 from normlab.engine import (
     accumulator,
-    block_shared_bytes,
     cast,
     cluster_arrive_shared,
     cluster_rank,
     cluster_wait,
     commit_copies,
-    compute_capability,
     copy_async,
     cuda,
     load_bits_into,
     load_vector_into,
-    multiprocessors,
-    resident_clusters,
     store,
     store_vector_from,
     wait_copies,
 )
 from normlab.kernels import split
-from normlab.kernels.forward import split_rows, step_4_column_blocks
-from normlab.kernels.forward.step_6_one_barrier import STEP as ROWS
-from normlab.kernels.forward.step_6_one_barrier import launch_rows
-from normlab.kernels.step import Chains, ForwardStep, longest
+from normlab.kernels.forward import layouts, split_rows, step_4_column_blocks, step_6_one_barrier
+from normlab.kernels.forward.layouts import Slices
+from normlab.kernels.forward.operands import FACTOR_OPERANDS
+from normlab.kernels.plan import Chains, Device, Plan, Refusal, Resized, Work, longest
+from normlab.kernels.problem import ForwardProblem
+from normlab.kernels.step import ForwardStep
+from normlab.kernels.words import counted
 from normlab.stages.ahead import BITS
 from normlab.stages.grouped import group_merger, group_size
 from normlab.stages.recompute import affine, normalised_from_input
 from normlab.stages.team import leave
-from normlab.stages.vector import BYTES, Deal, widest
+from normlab.stages.vector import BYTES, widest
 from normlab.stages.warp import warp_sum_butterfly
-
-# Elements a vector: threads and vectors a thread, and the same of larger slices, for rows that a cluster does not hold.
-SLICES = {8: ((512, 4), (512, 8), (1024, 8)), 4: ((256, 8), (512, 8), (1024, 8))}
-NARROW = ((512, 8),)  # for narrower vectors: 64 registers, with 1024 threads, do not hold the addresses of eight
-MAX_CLUSTER = 16
-CLUSTERS_FROM = (9, 0)  # compute capability
-STATIC_BYTES = 2304  # shared memory, at most: the exchange buffer, and what is gathered from other blocks
-SPLIT_FROM = 2**15  # columns: a block's registers hold as many, of whatever alignment
-LONGEST = 2**18  # columns: a cluster might hold more, but is alone on its multiprocessors (see `split_rows`)
-KEPT = 2048  # vectors of a slice, at most, that registers hold for all passes
-ROOMY = 256  # threads of a block, at most, of which three leave each as many registers as it needs for that
-MANY = 16  # slices a multiprocessor: more than five times as many as it holds at once
-SMALLEST_BLOCK = 64  # threads; a slice is eight blocks then, or four, and more would only have more to wait for
-
-
-class Plan(NamedTuple):
-    """deal: of a slice to threads. blocks: slices of a row. itemsize: bytes an element of x. The bits depend on these.
-
-    spread: blocks that share a slice. parameter_bytes: of an element of weight and bias, where shared memory holds them
-    too; else 0, and they come from global memory for every row. parameters: how many of both there are. readers:
-    clusters that read the same row; each writes one of so many vectors of each thread. one_row: whether a cluster takes
-    one row and ends, and the GPU starts the next one where there is room; else it takes rows in turn.
-    """
-
-    deal: Deal
-    blocks: int
-    itemsize: int
-    spread: int = 1
-    parameter_bytes: int = 0
-    parameters: int = 2
-    readers: int = 1
-    one_row: bool = False
-
-    @property
-    def cluster(self) -> int:
-        """Blocks that share a row, as one of its readers."""
-        return self.blocks * self.spread
-
-    @property
-    def threads(self) -> int:
-        """Threads a block."""
-        return self.deal.threads // self.spread
-
-    @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory a block: its parts of the row, and of weight and bias."""
-        return self.deal.columns * (self.itemsize + self.parameters * self.parameter_bytes) // self.spread
-
-    @property
-    def kept(self) -> bool:
-        """Whether a thread's registers hold its part of the row.
-
-        Of 64 registers, two blocks of 512 threads', eight vectors and their addresses would spill, and four of a row
-        that ends within its slice: which of them there are takes registers, too; of the 40 that three blocks leave,
-        any four. And where shared memory does not hold the parameters, it has room for more blocks than so many
-        registers allow.
-        """
-        threads, vectors, _, whole = self.deal
-        room = (whole and not self.one_row) or threads <= ROOMY
-        return threads * vectors <= KEPT and room and self.parameter_bytes > 0
-
-    @property
-    def resident(self) -> int:
-        """Blocks that a multiprocessor has registers for: three slices', or two where 40 a thread are too few."""
-        light = self.deal.whole and not self.kept and not self.parameters * self.parameter_bytes
-        slices = 3 if self.one_row or light else 2
-        return self.spread * (slices if self.deal.threads <= 512 else 1)
-
-
-def plan_for(n2: int, width: int, itemsize: int, capability: tuple[int, int]) -> Plan | None:
-    """How long rows are dealt out; None: longer ones than LONGEST, or not with this vector, or on no such GPU.
-
-    Slices of 32 KB: two of them, with two parameters, share a multiprocessor. Measured on an H200, n2 = 65536, as
-    fractions of a copy, LayerNorm / RMSNorm, by threads and vectors a thread: bfloat16 (512, 4) 0.90 /
-    0.92, (256, 8) 0.85 / 0.91, (256, 4) 0.89 / 0.93, (512, 8) 0.74 / 0.85; float32 (256, 8) 0.92 / 0.95, (512, 4) 0.84
-    / 0.94, (256, 4) 0.65 / 0.91. With parameters from global memory, slices of 64 KB were best: 0.89 / 0.92, and 0.90 /
-    0.93 in float32. In one run, without and with the part of the row `kept`: bfloat16 0.89 and 0.91 / 0.92 and 0.94,
-    float32 0.91 and 0.93 / 0.95 and 0.94; n2 = 131072: bfloat16 0.73 and 0.84 / 0.92 and 0.94, float32 0.62 and 0.93 /
-    0.85 and 0.91. Narrower vectors, LayerNorm, float32, microseconds: 1,024 rows of 65,537 took 2868 in slices of 1,024
-    threads, which spilled, and 462 in pieces; of 65,535, in slices of 512, 390, and 449 in pieces, and one such row 9.0
-    and 12.0; of 32,769, with almost half of the cluster idle, 367 and 237, and one 8.7 and 11.6. Depends on no n1, so
-    that a row's bits are the same in every batch.
-    """
-    if width * itemsize < 4:  # no asynchronous copy is that narrow
-        return None
-    if n2 > LONGEST:
-        return None
-    room, most = block_shared_bytes(capability), _largest_cluster(capability)
-    for threads, vectors in SLICES.get(width, NARROW):
-        columns, blocks = threads * vectors * width, 1
-        while blocks < most and blocks * columns < n2:
-            blocks *= 2
-        plan = Plan(Deal(threads, vectors, width, blocks * columns == n2), blocks, itemsize)
-        if blocks * columns >= n2 and plan.shared_bytes + STATIC_BYTES <= room:
-            return plan
-    return None
-
-
-def _largest_cluster(capability: tuple[int, int]) -> int:
-    return MAX_CLUSTER if capability >= CLUSTERS_FROM else 1
-
-
-def spread_out(plan: Plan, n1: int, parameter_bytes: int, processors: int, capability: tuple[int, int]) -> Plan:
-    """The plan for n1 rows: where parameters lie, and how many blocks a slice has, clusters a row, and rows a cluster.
-
-    Shared memory holds the parameters where a multiprocessor has room for two such blocks; or for one, if rows are few.
-    (Clusters of blocks that are alone do not find room on all multiprocessors: not on an eighth.) Smaller blocks share
-    few rows, as many as there are multiprocessors. A thread keeps its columns and a warp its number among the row's
-    warps, so that no bit depends on n1. Multiprocessors that would be idle read a row, too. In one run, microseconds
-    for one row and one, two or four readers: of 262,144 columns LayerNorm float32 10.8, 10.5, 10.1, bfloat16 9.7, 8.9,
-    8.8, RMSNorm float32 8.9, 8.1, 7.7, bfloat16 7.4, 7.2, 7.0; of 131,072 LayerNorm float32 7.5, 6.9, 7.0; of 40,000
-    no difference.
-
-    With three slices a multiprocessor and a row for each cluster, more rows are on their way than with two slices and
-    one row fetched ahead; but of few rows the last clusters find the GPU half empty. Fractions of a copy, RMSNorm, in
-    turn and one row each, n2 = 65536: bfloat16 264 rows 0.956, 0.934, 528 0.961, 0.943, 792 0.929, 0.954, 2,048 0.932,
-    0.973; float32 132 rows 0.954, 0.968, 264 0.953, 0.957, 2,048 0.937, 0.988; three slices and rows in turn: 0.919.
-    n2 = 131072: bfloat16 264 rows 0.902, 0.914, 1,024 0.919, 0.963; float32 66 rows 0.892, 0.931. MANY lies between: at
-    528 rows of bfloat16 it is too low, for longer ones too high.
-    """
-    held = plan._replace(parameter_bytes=parameter_bytes)
-    neighbours = 1 if 8 * n1 * plan.blocks <= 7 * processors else 2
-    fit = neighbours * (held.shared_bytes + STATIC_BYTES) <= block_shared_bytes(capability)
-    if plan.deal.width * parameter_bytes < 4 or not fit:
-        return plan
-    most = min(processors // n1, _largest_cluster(capability))
-    while 2 * held.cluster <= most and held.threads >= 2 * SMALLEST_BLOCK:
-        held = held._replace(spread=2 * held.spread)
-    while 2 * held.readers <= held.deal.vectors and 8 * n1 * held.cluster * 2 * held.readers <= 7 * processors:
-        held = held._replace(readers=2 * held.readers)
-    many = n1 * held.blocks >= MANY * processors
-    return held._replace(one_row=many and held.kept and held.parameters < 2)
 
 
 @cache
-def build(dtype, plan: Plan):
-    """Return the kernel for an accumulator dtype and a plan."""
-    deal, blocks, itemsize, spread, parameter_bytes, _, readers, _ = plan
+def build(dtype, slices: Slices):
+    """Return the kernel for an accumulator dtype and a layout."""
+    deal, blocks, itemsize, spread, parameter_bytes, _, readers, _ = slices
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
-    cluster, columns = plan.cluster, deal.columns
+    cluster, columns = slices.cluster, deal.columns
     warps, stretch = deal.warps // spread, span // spread
     beside = parameter_bytes > 0  # the parameters lie beside the row
     bits, parameter_bits = BITS[itemsize], BITS[parameter_bytes or itemsize]
     held_columns = columns // spread
     behind_row = held_columns * itemsize // (parameter_bytes or itemsize)  # the parameters' offset, in their elements
-    kept = plan.kept
+    kept = slices.kept
     elements, hop = (deal.elements, width) if kept else (width, 0)  # values in registers; their step per vector
     later = int(beside)  # groups of copies that may be in flight when the row must be there: the parameters'
     next_row = int(kept)  # and when the parameters must be there: the next row's
@@ -240,7 +107,7 @@ def build(dtype, plan: Plan):
             else:
                 load_vector_into(target, 0, array, column, width)
 
-    @cuda.jit(launch_bounds=(plan.threads, plan.resident))
+    @cuda.jit(launch_bounds=(slices.threads, slices.resident))
     def forward_clusters(x, weight, bias, eps, factor, output, mean, invvar):
         # Prologue: which columns of which rows this thread has.
         exchange = cuda.shared.array((2, 1, 2, warps), dtype)  # two phases: see `stages.team`
@@ -350,46 +217,58 @@ def build(dtype, plan: Plan):
     return forward_clusters
 
 
-def _run(launch, x, weight, bias, eps, output, mean, invvar, memory=None):
-    n1, n2 = x.shape
-    if launch_rows(launch, x, weight, bias, eps, output, mean, invvar):
-        return
-    plan = None
-    if invvar.dtype.itemsize == 4:
-        capability = compute_capability(x)
-        plan = plan_for(n2, widest(n2, x, weight, bias, output), x.dtype.itemsize, capability)
-    if plan is None:
-        if memory is not None and invvar.dtype.itemsize == 4:
-            split_rows.run(launch, memory, x, weight, bias, eps, output, mean, invvar)
-        else:
-            step_4_column_blocks.STEP.run(launch, x, weight, bias, eps, output, mean, invvar)
-        return
-    plan = plan._replace(parameters=(weight is not None) + (bias is not None))
-    plan = spread_out(plan, n1, output.dtype.itemsize, multiprocessors(x), capability)
-    kernel = build(accumulator(invvar), plan)
-    args = x, weight, bias, eps, np.float32(1 / n2), output, mean, invvar
-    how = {"shared_bytes": plan.shared_bytes, "cluster": plan.cluster}
-    rows = n1
-    if not plan.one_row:
-        rows = min(n1, max(1, resident_clusters(kernel, plan.threads, *args, **how) // plan.readers))
-    launch(kernel, rows * plan.readers * plan.cluster, plan.threads, *args, **how)
+def plan(problem: ForwardProblem, device: Device) -> Plan | Resized | Refusal:
+    """Return the plan, if a cluster holds a row."""
+    n1, n2 = problem.shape
+    if problem.invvar.dtype.itemsize != 4:
+        return Refusal("it computes in float32, and float64 is asked for")
+    width, itemsize = widest(n2, *problem.matrices), problem.x.dtype.itemsize
+    chosen = layouts.slices_for(n2, width, itemsize, device)
+    if chosen is None:
+        return Refusal(
+            f"no cluster holds {n2:,} columns in vectors of {counted(width * itemsize, 'byte')}: "
+            f"it has up to {counted(device.largest_cluster, 'block')}, and rows up to {layouts.LONGEST:,} columns"
+        )
+    slices = chosen.layout._replace(parameters=(problem.weight is not None) + (problem.bias is not None))
+    slices = layouts.spread_out(slices, n1, problem.output.dtype.itemsize, device)
+    dtype, values = accumulator(problem.invvar), (("factor", np.float32(1 / n2)),)
+
+    def planned(rows: int) -> Plan:
+        work = _work(dtype, slices, rows)
+        return Plan("clusters", (work,), chosen.why, rows_of(slices), values=values, layout=slices)
+
+    if slices.one_row:
+        return planned(n1)
+    return Resized(
+        _work(dtype, slices, 1), (), values, lambda resident: planned(min(n1, max(1, resident // slices.readers)))
+    )
+
+
+def _work(dtype: Any, slices: Slices, rows: int) -> Work:
+    """Return the kernel for clusters that have so many rows at a time."""
+    grid = rows * slices.readers * slices.cluster
+    return Work(build, (dtype, slices), grid, slices.threads, FACTOR_OPERANDS, slices.shared_bytes, slices.cluster)
+
+
+def rows_of(slices: Slices) -> Chains:
+    """Return the chains along a row."""
+    return Chains(slices.deal.elements + (slices.deal.warps * slices.blocks) // 32, 10)
 
 
 def _chains(n2: int) -> Chains:
-    kinds = product((1, 2, 4, 8), (2, 4), ((8, 0), CLUSTERS_FROM))
-    plans = [plan_for(n2, *kind) for kind in kinds if n2 % kind[0] == 0 and kind[0] * kind[1] <= BYTES]
-    own = [Chains(plan.deal.elements + (plan.deal.warps * plan.blocks) // 32, 10) for plan in plans if plan is not None]
-    if n2 > SPLIT_FROM:
+    kinds = product((1, 2, 4, 8), (2, 4), (Device.named("a100"), Device.named("h200")))
+    found = [layouts.slices_for(n2, *kind) for kind in kinds if n2 % kind[0] == 0 and kind[0] * kind[1] <= BYTES]
+    own = [rows_of(chosen.layout) for chosen in found if chosen is not None]
+    if n2 > layouts.SPLIT_FROM:
         own.append(split.row_chains(n2))
-    return longest(*own, ROWS.row_chains(n2))
+    return longest(*own, step_6_one_barrier.STEP.row_chains(n2))
 
 
 STEP = ForwardStep(
     name="clusters",
     summary="long rows in the shared memory of a cluster, others as one_barrier",
-    run=_run,
+    ways=(step_6_one_barrier.plan, plan, split_rows.plan, step_4_column_blocks.plan),
     row_chains=_chains,
     simulated_seconds=lambda n1, n2: n1 * (0.002 + 15e-6 * n2),
     statistics="grouped",
-    scratch=True,
 )

@@ -4,8 +4,9 @@ from functools import cache
 from typing import Any
 
 from normlab.engine import cuda, float32
-from normlab.kernels.sgemm.product import Widths
-from normlab.kernels.sgemm.tiling import COLUMNS, DEPTH, ROWS, SIDE, STAGED, SUMS, THREADS, Tiling, movers
+from normlab.kernels.plan import Device, Plan
+from normlab.kernels.sgemm.product import Product, Widths, product_plan
+from normlab.kernels.sgemm.tiling import COLUMNS, DEPTH, ROWS, SIDE, STAGED, SUMS, THREADS, TILE, Tiling, movers
 from normlab.stages.thread_tile import outer_product, part_loader, share_storer
 from normlab.stages.unroll import repeated
 
@@ -74,7 +75,7 @@ def build(tiling: Tiling, widths: Widths, block_place: Any) -> Any:
     return sgemm_buffered
 
 
-def run(tiling: Tiling, block_place: Any, launch: Any, product: Any) -> None:
-    """Queue the kernel for a `Product`."""
-    kernel = build(tiling, product.widths, block_place)
-    launch(kernel, product.blocks(ROWS, COLUMNS), THREADS, *product.operands)
+def plan(step: str, tiling: Tiling, block_place: Any, product: Product, device: Device) -> Plan:
+    """Return the plan of a step, which does every product."""
+    kernel = build, (tiling, product.widths, block_place)
+    return product_plan(step, product, kernel, TILE, THREADS, "tiles of 128 x 128 in two buffers, whatever the sizes")

@@ -9,7 +9,8 @@ Next: let the threads of a warp stand beside each other.
 """
 
 from normlab.engine import cuda, float32, load, store
-from normlab.kernels.sgemm.product import Product, ProductStep
+from normlab.kernels.plan import Device, Plan
+from normlab.kernels.sgemm.product import Product, ProductStep, product_plan
 from normlab.stages.lanes import blocks_in_rows
 from normlab.stages.thread_tile import scaled_sum
 
@@ -32,14 +33,20 @@ def sgemm_naive(alpha, a, b, beta, c, output):
         store(output, (row, column), scaled_sum(total, alpha, beta, c, row, column))
 
 
-def _run(launch, product: Product):
-    launch(sgemm_naive, product.blocks(SIDE, SIDE), (SIDE, SIDE), *product.operands)
+TILE = (SIDE, SIDE, 1)
+
+
+def plan(product: Product, device: Device) -> Plan:
+    """Return the plan, which does every product."""
+    return product_plan(
+        "naive", product, (lambda: sgemm_naive, ()), TILE, (SIDE, SIDE), "a thread per element of C, whatever the sizes"
+    )
 
 
 STEP = ProductStep(
     name="naive",
     summary="a thread per element, a warp down a column of C",
-    run=_run,
-    tile=(SIDE, SIDE, 1),
+    ways=(plan,),
+    tile=TILE,
     tile_seconds=0.003,
 )

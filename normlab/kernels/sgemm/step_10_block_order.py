@@ -24,7 +24,7 @@ BAND = 8  # rows of blocks
 STEP = ProductStep(
     name="block_order",
     summary="blocks in bands: what runs together shares L2",
-    run=partial(buffered.run, TILING, blocks_in_bands(BAND)),
-    tile=(tiling.ROWS, tiling.COLUMNS, tiling.DEPTH),
+    ways=(partial(buffered.plan, "block_order", TILING, blocks_in_bands(BAND)),),
+    tile=tiling.TILE,
     tile_seconds=tiling.TILE_SECONDS,
 )

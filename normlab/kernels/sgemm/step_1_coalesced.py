@@ -11,7 +11,8 @@ Next: read an element from global memory once for 32 results.
 """
 
 from normlab.engine import cuda, float32, load, store
-from normlab.kernels.sgemm.product import Product, ProductStep
+from normlab.kernels.plan import Device, Plan
+from normlab.kernels.sgemm.product import Product, ProductStep, product_plan
 from normlab.stages.lanes import blocks_in_rows
 from normlab.stages.thread_tile import scaled_sum
 
@@ -34,14 +35,25 @@ def sgemm_coalesced(alpha, a, b, beta, c, output):
         store(output, (row, column), scaled_sum(total, alpha, beta, c, row, column))
 
 
-def _run(launch, product: Product):
-    launch(sgemm_coalesced, product.blocks(SIDE, SIDE), (SIDE, SIDE), *product.operands)
+TILE = (SIDE, SIDE, 1)
+
+
+def plan(product: Product, device: Device) -> Plan:
+    """Return the plan, which does every product."""
+    return product_plan(
+        "coalesced",
+        product,
+        (lambda: sgemm_coalesced, ()),
+        TILE,
+        (SIDE, SIDE),
+        "a thread per element of C, whatever the sizes",
+    )
 
 
 STEP = ProductStep(
     name="coalesced",
     summary="a thread per element, a warp along a row of C",
-    run=_run,
-    tile=(SIDE, SIDE, 1),
+    ways=(plan,),
+    tile=TILE,
     tile_seconds=0.003,
 )

@@ -11,7 +11,8 @@ Next: let a thread compute many elements, and the block a larger tile.
 """
 
 from normlab.engine import cuda, float32, load, store
-from normlab.kernels.sgemm.product import Product, ProductStep
+from normlab.kernels.plan import Device, Plan
+from normlab.kernels.sgemm.product import Product, ProductStep, product_plan
 from normlab.stages.lanes import blocks_in_rows
 from normlab.stages.thread_tile import scaled_sum
 from normlab.stages.tile import element_or_zero
@@ -44,14 +45,25 @@ def sgemm_shared_tile(alpha, a, b, beta, c, output):
         store(output, (row, column), scaled_sum(total, alpha, beta, c, row, column))
 
 
-def _run(launch, product: Product):
-    launch(sgemm_shared_tile, product.blocks(SIDE, SIDE), (SIDE, SIDE), *product.operands)
+TILE = (SIDE, SIDE, SIDE)
+
+
+def plan(product: Product, device: Device) -> Plan:
+    """Return the plan, which does every product."""
+    return product_plan(
+        "shared_tile",
+        product,
+        (lambda: sgemm_shared_tile, ()),
+        TILE,
+        (SIDE, SIDE),
+        "squares of A and B in shared memory, whatever the sizes",
+    )
 
 
 STEP = ProductStep(
     name="shared_tile",
     summary="a block's squares of A and B in shared memory",
-    run=_run,
-    tile=(SIDE, SIDE, SIDE),
+    ways=(plan,),
+    tile=TILE,
     tile_seconds=0.04,
 )

@@ -12,7 +12,8 @@ Next: move four elements with one instruction, everywhere.
 """
 
 from normlab.engine import cuda, float32, load, store
-from normlab.kernels.sgemm.product import Product, ProductStep
+from normlab.kernels.plan import Device, Plan
+from normlab.kernels.sgemm.product import Product, ProductStep, product_plan
 from normlab.stages.lanes import blocks_in_rows
 from normlab.stages.thread_tile import outer_product, scaled_sum
 from normlab.stages.tile import tile_loader
@@ -73,14 +74,25 @@ def sgemm_outer_product(alpha, a, b, beta, c, output):
                 store(output, (r, s), scaled_sum(sums[i * SIDE + j], alpha, beta, c, r, s))
 
 
-def _run(launch, product: Product):
-    launch(sgemm_outer_product, product.blocks(ROWS, COLUMNS), THREADS, *product.operands)
+TILE = (ROWS, COLUMNS, DEPTH)
+
+
+def plan(product: Product, device: Device) -> Plan:
+    """Return the plan, which does every product."""
+    return product_plan(
+        "outer_product",
+        product,
+        (lambda: sgemm_outer_product, ()),
+        TILE,
+        THREADS,
+        "8 x 8 elements of C per thread, whatever the sizes",
+    )
 
 
 STEP = ProductStep(
     name="outer_product",
     summary="8 x 8 elements a thread, by outer products",
-    run=_run,
-    tile=(ROWS, COLUMNS, DEPTH),
+    ways=(plan,),
+    tile=TILE,
     tile_seconds=0.17,
 )

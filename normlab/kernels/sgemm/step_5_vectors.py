@@ -29,7 +29,7 @@ TILING = tiling.Tiling(
 STEP = ProductStep(
     name="vectors",
     summary="16 bytes an instruction, A transposed in shared memory",
-    run=partial(tiling.run, TILING),
-    tile=(tiling.ROWS, tiling.COLUMNS, tiling.DEPTH),
+    ways=(partial(tiling.plan, "vectors", TILING),),
+    tile=tiling.TILE,
     tile_seconds=tiling.TILE_SECONDS,
 )

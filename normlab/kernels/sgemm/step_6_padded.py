@@ -28,7 +28,7 @@ TILING = tiling.Tiling(
 STEP = ProductStep(
     name="padded",
     summary="A's tile padded: its stores meet in no bank",
-    run=partial(tiling.run, TILING),
-    tile=(tiling.ROWS, tiling.COLUMNS, tiling.DEPTH),
+    ways=(partial(tiling.plan, "padded", TILING),),
+    tile=tiling.TILE,
     tile_seconds=tiling.TILE_SECONDS,
 )

@@ -23,7 +23,7 @@ TILING = tiling.of_warps(DOWN, ACROSS, lanes_in_rows(DOWN))
 STEP = ProductStep(
     name="warp_tile",
     summary="a warp's lanes 4 x 8: fewer addresses a load",
-    run=partial(tiling.run, TILING),
-    tile=(tiling.ROWS, tiling.COLUMNS, tiling.DEPTH),
+    ways=(partial(tiling.plan, "warp_tile", TILING),),
+    tile=tiling.TILE,
     tile_seconds=tiling.TILE_SECONDS,
 )

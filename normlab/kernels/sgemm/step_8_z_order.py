@@ -23,7 +23,7 @@ TILING = tiling.of_warps(DOWN, ACROSS, lanes_in_z_order)
 STEP = ProductStep(
     name="z_order",
     summary="a warp's lanes in z-order: neighbours share addresses",
-    run=partial(tiling.run, TILING),
-    tile=(tiling.ROWS, tiling.COLUMNS, tiling.DEPTH),
+    ways=(partial(tiling.plan, "z_order", TILING),),
+    tile=tiling.TILE,
     tile_seconds=tiling.TILE_SECONDS,
 )

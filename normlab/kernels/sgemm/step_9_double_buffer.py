@@ -20,7 +20,7 @@ from normlab.stages.lanes import blocks_in_rows
 STEP = ProductStep(
     name="double_buffer",
     summary="the next tile travels while this one is multiplied",
-    run=partial(buffered.run, TILING, blocks_in_rows),
-    tile=(tiling.ROWS, tiling.COLUMNS, tiling.DEPTH),
+    ways=(partial(buffered.plan, "double_buffer", TILING, blocks_in_rows),),
+    tile=tiling.TILE,
     tile_seconds=tiling.TILE_SECONDS,
 )

@@ -4,7 +4,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from normlab.engine import cuda, float32
-from normlab.kernels.sgemm.product import Widths
+from normlab.kernels.plan import Device, Plan
+from normlab.kernels.sgemm.product import Product, Widths, product_plan
 from normlab.stages.lanes import blocks_in_rows, warps_in_rows
 from normlab.stages.thread_tile import RUN, Share, outer_product, part_loader, share_storer
 from normlab.stages.tile import tile_fetcher, tile_putter, transposed_putter
@@ -112,6 +113,10 @@ def build(tiling: Tiling, widths: Widths) -> Any:
     return sgemm_tiled
 
 
-def run(tiling: Tiling, launch: Any, product: Any) -> None:
-    """Queue the kernel for a `Product`."""
-    launch(build(tiling, product.widths), product.blocks(ROWS, COLUMNS), THREADS, *product.operands)
+TILE = ROWS, COLUMNS, DEPTH
+
+
+def plan(step: str, tiling: Tiling, product: Product, device: Device) -> Plan:
+    """Return the plan of a step, which does every product."""
+    kernel = build, (tiling, product.widths)
+    return product_plan(step, product, kernel, TILE, THREADS, "tiles of 128 x 128, whatever the sizes")

@@ -6,7 +6,7 @@
 from typing import Any
 
 from normlab.host.checks import product_step, step_of
-from normlab.kernels import LADDERS, SGEMM
+from normlab.kernels import LADDERS
 from normlab.learn.xray.family import PASSES, FamilyProblem
 from normlab.learn.xray.norms import NormProblem
 from normlab.learn.xray.products import ProductProblem
@@ -26,7 +26,7 @@ __all__ = [
     "steps_of",
 ]
 
-STEPS: dict[str, tuple[Any, ...]] = {**LADDERS, "sgemm": SGEMM, "family": PASSES}
+STEPS: dict[str, tuple[Any, ...]] = {**LADDERS, "family": PASSES}
 SHAPES = {"sgemm": ("M x N x K", "128x128x32", 3), "family": ("N x C x H x W", "2x8x16x16", 4)}
 ROWS = ("rows x columns", "8x256", 2)  # of any other
 
@@ -65,7 +65,7 @@ def problem_of(
     """
     foreign = {
         "--recompute": recompute and ladder != "backward",
-        "--norm": rms and ladder not in LADDERS,
+        "--norm": rms and ladder not in ("forward", "backward"),
         "--dtype": dtype != "float32" and ladder == "sgemm",
         "--channels-last": channels_last and ladder != "family",
     }

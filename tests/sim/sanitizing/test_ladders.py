@@ -3,12 +3,14 @@
 import itertools
 import os
 
+import devices
 import ml_dtypes
 import numpy as np
 import pytest
 
 from normlab.kernels import LADDERS, BackwardProblem
 from normlab.kernels.backward import layouts, step_3_pipelined
+from normlab.kernels.backward.tables import Candidate
 from normlab.kernels.exact.choose import launch_choice
 from normlab.kernels.exact.correct import launch_correction
 from normlab.kernels.exact.keep import launch_keeping
@@ -16,7 +18,9 @@ from normlab.kernels.exact.repair import launch_repair
 from normlab.kernels.exact.risk import limits
 from normlab.kernels.exact.spread import launch_spread
 from normlab.kernels.exact.survey import launch_survey
+from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward import step_7_clusters
+from normlab.kernels.plan import Chosen
 from normlab.sim import sanitize
 from normlab.stages.vector import Deal
 
@@ -90,12 +94,11 @@ def test_nothing_is_found_in_a_forward_step(step, case):
 @pytest.mark.parametrize("room", [2**17, 2**13], ids=["parameters in shared memory", "in global memory"])
 def test_nothing_is_found_in_rows_that_one_cluster_holds_one_after_another(room, monkeypatch):
     """Rows of 452 columns in two blocks; those that a cluster is for are hundreds of times as long."""
-    plan = step_7_clusters.Plan(Deal(64, 2, 2, False), 2, 2)
-    monkeypatch.setattr(step_7_clusters, "launch_rows", lambda *arguments: False)
-    monkeypatch.setattr(step_7_clusters, "plan_for", lambda *arguments: plan)
-    monkeypatch.setattr(step_7_clusters, "resident_clusters", lambda *arguments, **how: 1)
-    monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 1)  # so that these are many rows
-    monkeypatch.setattr(step_7_clusters, "block_shared_bytes", lambda capability: room)
+    slices = forward_layouts.Slices(Deal(64, 2, 2, False), 2, 2)
+    monkeypatch.setattr(forward_layouts, "rows_for", lambda *arguments: None)
+    monkeypatch.setattr(forward_layouts, "slices_for", lambda *arguments: Chosen(slices, "a test"))
+    devices.find_room_for(monkeypatch, 1)
+    devices.plan_for(monkeypatch, multiprocessors=1, shared_bytes=room)  # so that these are many rows
     case = (3, 452), "bfloat16", (True, True), False, "reverse"
     test_nothing_is_found_in_a_forward_step(step_7_clusters.STEP, case)
 
@@ -103,12 +106,12 @@ def test_nothing_is_found_in_rows_that_one_cluster_holds_one_after_another(room,
 @pytest.mark.parametrize("resident", [6, 3], ids=["all rows at once", "one row after another"])
 def test_nothing_is_found_in_rows_that_several_clusters_read(resident, monkeypatch):
     """Each of three rows by two clusters of two blocks."""
-    plan = step_7_clusters.Plan(Deal(64, 2, 2, False), 2, 2)
-    monkeypatch.setattr(step_7_clusters, "launch_rows", lambda *arguments: False)
-    monkeypatch.setattr(step_7_clusters, "plan_for", lambda *arguments: plan)
-    monkeypatch.setattr(step_7_clusters, "resident_clusters", lambda *arguments, **how: resident)
-    monkeypatch.setattr(step_7_clusters, "multiprocessors", lambda array: 14)
-    assert step_7_clusters.spread_out(plan, 3, 2, 14, (9, 0)).readers == 2
+    slices = forward_layouts.Slices(Deal(64, 2, 2, False), 2, 2)
+    monkeypatch.setattr(forward_layouts, "rows_for", lambda *arguments: None)
+    monkeypatch.setattr(forward_layouts, "slices_for", lambda *arguments: Chosen(slices, "a test"))
+    devices.find_room_for(monkeypatch, resident)
+    devices.plan_for(monkeypatch, multiprocessors=14)
+    assert forward_layouts.spread_out(slices, 3, 2, devices.of((9, 0), 14)).readers == 2
     case = (3, 452), "bfloat16", (True, True), False, "reverse"
     test_nothing_is_found_in_a_forward_step(step_7_clusters.STEP, case)
 
@@ -163,9 +166,10 @@ TWO_BLOCKS = ((3, 2049), "float32", (False, False), False, "reverse")  # a row, 
 )
 def test_nothing_is_found_where_one_cluster_takes_all_rows_through_its_ring(case, memory_efficient, monkeypatch):
     if case == RING[-1]:
-        several = layouts.Entry(256, 0, 64, 4, 3, 0)  # warps, without a lag, as longer rows
+        # several warps, and no prefetch, as longer rows
+        several = Candidate(columns_up_to=2048, threads=64, rows=4, stages=3, why="a test")
         monkeypatch.setattr(layouts, "table_for", lambda *how: (several,))
-    monkeypatch.setattr(step_3_pipelined, "resident_clusters", lambda *arguments, **how: 1)
+    devices.find_room_for(monkeypatch, 1)
     monkeypatch.setattr(step_3_pipelined, "gathers", lambda *arguments: False)  # which so few rows would have
     test_nothing_is_found_in_a_backward_step(step_3_pipelined.STEP, memory_efficient, case)
 

@@ -1,0 +1,94 @@
+"""`normlab explain`."""
+
+from typing import Annotated
+
+import typer
+
+from normlab.cli.options import DType, Norm
+
+
+def explain_plan(
+    ladder: Annotated[str, typer.Argument(metavar="LADDER", help="forward, backward, sgemm or family.")],
+    norm: Annotated[Norm, typer.Option(help="Which norm.")] = Norm.LAYER,
+    dtype: Annotated[DType, typer.Option(help="Of the input.")] = DType.FLOAT32,
+    parameters: Annotated[
+        DType | None, typer.Option(show_default=False, help="Of weight, bias and output, if another.")
+    ] = None,
+    n1: Annotated[int | None, typer.Option(metavar="ROWS", show_default=False, help="Rows, 4096.")] = None,
+    n2: Annotated[int | None, typer.Option(metavar="COLUMNS", show_default=False, help="Columns, 4096.")] = None,
+    saved: Annotated[str, typer.Option(metavar="input|output", help="What the backward starts from.")] = "input",
+    weight: Annotated[bool, typer.Option("--weight/--no-weight", help="Is there a weight?")] = True,
+    bias: Annotated[
+        bool | None, typer.Option("--bias/--no-bias", show_default=False, help="Is there a bias? LayerNorm has one.")
+    ] = None,
+    m: Annotated[int | None, typer.Option(show_default=False, help="Of sgemm, rows of A, 4096.")] = None,
+    n: Annotated[int | None, typer.Option(show_default=False, help="Of sgemm, columns of B, 4096.")] = None,
+    k: Annotated[int | None, typer.Option(show_default=False, help="Of sgemm, columns of A, 4096.")] = None,
+    shape: Annotated[
+        str | None, typer.Option(metavar="NxCxHxW", show_default=False, help="Of the family, 32x64x56x56.")
+    ] = None,
+    groups: Annotated[int, typer.Option(help="Of the family's group norm.")] = 1,
+    channels_last: Annotated[bool, typer.Option("--channels-last", help="The family's images.")] = False,
+    alignment: Annotated[int, typer.Option(metavar="BYTES", help="All addresses are multiples of it.")] = 256,
+    device: Annotated[
+        str, typer.Option(metavar="NAME", help="h200, h100, h100-pcie, a100, ...; here: this machine's, or an H200.")
+    ] = "here",
+    step: Annotated[str | None, typer.Option(show_default=False, help="Another step than the best one.")] = None,
+    compiled: Annotated[bool, typer.Option("--compile", help="Registers and occupancy: takes seconds.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Which kernel runs a norm, on which grid, and why that plan? Without a GPU, too.
+
+    Exit code: 0, or 2 when the arguments cannot be used.
+    """
+    from normlab.learn.explain import explain
+
+    try:
+        found = explain(
+            ladder,
+            norm=norm.value,
+            dtype=dtype.value,
+            n1=n1,
+            n2=n2,
+            parameters=parameters and parameters.value,
+            weight=weight,
+            bias=bias,
+            saved=saved,
+            m=m,
+            n=n,
+            k=k,
+            shape=None if shape is None else sides_of(shape),
+            groups=groups,
+            channels_last=channels_last,
+            alignment=alignment,
+            device=device,
+            step=step,
+            compiled=compiled,
+        )
+    except ValueError as error:
+        typer.echo(f"normlab explain: {error}", err=True)
+        raise typer.Exit(2) from None
+    if as_json:
+        typer.echo(found.as_json())
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for heading, lines in found.facts():
+        table.add_row(heading, "\n".join(lines))
+    console = Console()
+    if console.is_terminal:
+        console.print(table)
+    else:
+        typer.echo(str(found))
+
+
+def sides_of(shape: str) -> tuple[int, ...]:
+    """Return the sides of a shape such as 32x64x56x56."""
+    sides = shape.lower().split("x")
+    if not all(side.isascii() and side.isdigit() for side in sides):
+        raise ValueError(f"a shape is N x C x H x W, such as 32x64x56x56, got {shape!r}")
+    return tuple(map(int, sides))

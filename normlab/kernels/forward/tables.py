@@ -1,0 +1,178 @@
+"""The rows of the forward ladder's tables: what was fastest, by the row's length.
+
+`layouts.rows_for` and `layouts.slices_for` choose among them.
+"""
+
+from typing import NamedTuple
+
+
+class Candidate(NamedTuple):
+    """One row of a table: how rows of up to `columns_up_to` columns are laid out.
+
+    The table counts columns in vectors of 16 bytes. Of narrower vectors a row has more, and it is laid out as a longer
+    one: as many vectors are as many columns.
+
+    Attributes:
+        columns_up_to: of the rows that this is for.
+        rows: of a block.
+        why: the reason, with the number that decided.
+        threads: of a row; fewer than 32 are lanes of a warp. None: as many as `vectors` leaves.
+        vectors: of a thread, where `threads` is left out.
+        resident_threads: for which a multiprocessor must have registers. None: the compiler takes as many registers as
+            it likes.
+    """
+
+    columns_up_to: int
+    rows: int
+    why: str
+    threads: int | None = None
+    vectors: int = 4
+    resident_threads: int | None = None
+
+
+# Measured on an H200 with n2 from 64 to 16,384, as fractions of a copy. Rows that end within a warp: LayerNorm /
+# RMSNorm.
+# fmt: off
+SHORT_HALVES = (  # eight elements a vector
+    Candidate(
+        columns_up_to=64, threads=4, rows=32,
+        why="0.98 / 1.00 of a copy at 64 columns (LayerNorm / RMSNorm); a whole warp: 0.24 / 0.36",
+    ),
+    Candidate(
+        columns_up_to=128, threads=4, rows=128,
+        why="0.98 / 0.99 of a copy at 128 columns (LayerNorm / RMSNorm); 8 lanes, 256 threads a block: 0.96 / 0.98",
+    ),
+    Candidate(
+        columns_up_to=256, threads=8, rows=64,
+        why="0.98 / 1.00 of a copy at 256 columns (LayerNorm / RMSNorm); a whole warp: 0.81 / 0.95",
+    ),
+    Candidate(
+        columns_up_to=384, threads=16, rows=16,
+        why="1.00 / 1.02 of a copy at 384 columns (LayerNorm / RMSNorm); a whole warp: 0.71 / 0.90",
+    ),
+)
+SHORT_SINGLES = (  # four elements a vector
+    Candidate(
+        columns_up_to=64, threads=8, rows=64,
+        why="0.99 / 1.01 of a copy at 64 columns (LayerNorm / RMSNorm); a whole warp: 0.64 / 0.77",
+    ),
+    Candidate(columns_up_to=128, threads=16, rows=32, why="1.01 / 1.02 of a copy at 128 columns (LayerNorm / RMSNorm)"),
+    Candidate(columns_up_to=256, threads=16, rows=32, why="1.02 / 1.02 of a copy at 256 columns (LayerNorm / RMSNorm)"),
+    Candidate(columns_up_to=384, threads=32, rows=16, why="1.01 / 1.02 of a copy at 384 columns (LayerNorm / RMSNorm)"),
+)
+# Longer ones. In 16 bits from 4096 on LayerNorm wants few threads with four vectors each; RMSNorm, which has a pass
+# less, wants many with two, up to 8192: as many as a multiprocessor holds, if need be with no more registers than that
+# leaves them. In 32 bits two vectors are mostly best for both.
+LAYER_HALVES = (
+    *SHORT_HALVES,
+    Candidate(columns_up_to=768, threads=32, rows=8, why="1.01 of a copy at 768 columns; four rows: 1.00"),
+    Candidate(
+        columns_up_to=1024, vectors=2, rows=2, resident_threads=1536,
+        why="1.00 of a copy at 1024 columns; four vectors, 16 rows: 0.99",
+    ),
+    Candidate(
+        columns_up_to=2048, vectors=2, rows=1, resident_threads=1536,
+        why="1.00 of a copy at 2048 columns; four vectors, four rows: 0.99",
+    ),
+    Candidate(columns_up_to=4096, vectors=4, rows=2, why="1.00 of a copy at 4096 columns; two vectors: 0.97"),
+    Candidate(
+        columns_up_to=16384, vectors=4, rows=1,
+        why="1.00 of a copy at 5120 and 8192 columns, 0.98 at 16384; two rows: 0.99, 0.97, 0.87; "
+            "two vectors: 0.88 to 0.65",
+    ),
+)
+RMS_HALVES = (
+    *SHORT_HALVES,
+    Candidate(columns_up_to=768, threads=32, rows=16, why="1.02 of a copy at 768 columns; eight rows: 1.01"),
+    Candidate(columns_up_to=1024, vectors=2, rows=4, why="1.01 of a copy at 1024 columns; four vectors: 1.00"),
+    Candidate(
+        columns_up_to=2048, vectors=2, rows=2,
+        why="1.01 of a copy at 2048 columns; four vectors: four rows 1.00, eight 1.01",
+    ),
+    Candidate(
+        columns_up_to=4096, vectors=2, rows=1,
+        why="1.01 of a copy at 4096 columns; four vectors: one row 1.00, four 1.01",
+    ),
+    Candidate(
+        columns_up_to=8192, vectors=2, rows=1, resident_threads=2048,
+        why="1.01 of a copy at 5120 and 8192 columns; with more registers: 0.93, 0.98; four vectors: 1.00",
+    ),
+    Candidate(columns_up_to=16384, vectors=4, rows=1, why="1.00 of a copy at 16384 columns; two vectors: 0.99"),
+)
+LAYER_SINGLES = (
+    *SHORT_SINGLES,
+    Candidate(
+        columns_up_to=1024, vectors=2, rows=2,
+        why="1.01 of a copy at 768 columns, 1.03 at 1024; one row: 1.00, 1.02",
+    ),
+    Candidate(columns_up_to=2048, vectors=4, rows=4, why="1.03 of a copy at 2048 columns; one row: 1.02"),
+    Candidate(
+        columns_up_to=5120, vectors=2, rows=1,
+        why="1.03 of a copy at 4096 columns, 1.01 at 5120; four vectors: 1.02, 1.01",
+    ),
+    Candidate(
+        columns_up_to=16384, threads=512, rows=1,
+        why="1.01 of a copy at 8192 columns, 1.00 at 16384; 1024 threads: 0.99, 0.92",
+    ),
+)
+RMS_SINGLES = (
+    *SHORT_SINGLES,
+    Candidate(
+        columns_up_to=1024, vectors=2, rows=4,
+        why="1.03 of a copy at 768 columns, 1.02 at 1024; one row: 1.02, 1.02; eight rows: 1.03 at 1024",
+    ),
+    Candidate(columns_up_to=2048, vectors=2, rows=4, why="1.03 of a copy at 2048 columns; four vectors, one row: 1.03"),
+    Candidate(
+        columns_up_to=8192, vectors=2, rows=1,
+        why="1.02 of a copy at 4096 columns, 1.01 at 5120, 1.02 at 8192; four vectors: 1.02, 1.00, 1.01",
+    ),
+    Candidate(
+        columns_up_to=16384, vectors=4, rows=1, resident_threads=2048,
+        why="1.02 of a copy at 16384 columns; with more registers: 0.98; eight vectors: 1.01",
+    ),
+)
+# fmt: on
+TABLES = {(2, False): LAYER_HALVES, (2, True): RMS_HALVES, (4, False): LAYER_SINGLES, (4, True): RMS_SINGLES}
+
+
+class Slice(NamedTuple):
+    """How a block of a cluster shares out its slice of a row: `threads` threads with `vectors` vectors each."""
+
+    threads: int
+    vectors: int
+    why: str
+
+
+# By elements of a vector: the slice of 32 KB, then larger ones, for rows that a cluster does not hold otherwise.
+# fmt: off
+LARGER = (
+    Slice(threads=512, vectors=8, why="rows that 16 smaller slices do not hold; where those do: 0.74 / 0.85"),
+    Slice(threads=1024, vectors=8, why="rows that 16 smaller slices do not hold; not measured alone"),
+)
+SLICES = {
+    8: (
+        Slice(
+            threads=512, vectors=4,
+            why="0.90 / 0.92 of a copy at 65536 columns of bfloat16 (LayerNorm / RMSNorm); 256 threads: 0.89 / 0.93, "
+                "with eight vectors: 0.85 / 0.91",
+        ),
+        *LARGER,
+    ),
+    4: (
+        Slice(
+            threads=256, vectors=8,
+            why="0.92 / 0.95 of a copy at 65536 columns of float32 (LayerNorm / RMSNorm); 512 threads, four vectors: "
+                "0.84 / 0.94",
+        ),
+        *LARGER,
+    ),
+}
+# For narrower vectors: 64 registers, with 1024 threads, do not hold the addresses of eight.
+NARROW = (
+    Slice(
+        threads=512, vectors=8,
+        why="1,024 rows of 65,535 float32: 390 us, in pieces 449; of 65,537, in slices of 1,024 threads, 2868, "
+            "in pieces 462",
+    ),
+)
+# fmt: on

@@ -1,0 +1,272 @@
+"""A plan: which kernels a step launches for a problem, on which grid, with which memory, and why.
+
+`step.plan(problem, device)` makes it without a GPU and without a driver, from shapes, dtypes and the facts of a
+`Device`. `Plan.launch` runs it: the only place that asks the driver something, namely how many blocks of a kernel that
+stays on the GPU find room there.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+from normlab.engine import (
+    DeviceArray,
+    block_shared_bytes,
+    compute_capability,
+    multiprocessors,
+    resident_clusters,
+)
+
+CLUSTERS_FROM = (9, 0)  # compute capability
+MAX_CLUSTER = 16
+THREADS_A_MULTIPROCESSOR = {(8, 6): 1536, (8, 9): 1536, (12, 0): 1536}  # and 2048 of the others
+
+
+class Chains(NamedTuple):
+    """The longest chain of additions in a kernel's sums: what its rounding error grows with.
+
+    `terms` values one thread adds one after another, then `merges` levels of a tree over threads.
+    """
+
+    terms: int
+    merges: int
+
+
+def longest(*chains: Chains) -> Chains:
+    """Return chains as long as the longest of each kind, for a step that has several kernels."""
+    return Chains(max(chain.terms for chain in chains), max(chain.merges for chain in chains))
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a plan has to know of a GPU.
+
+    Attributes:
+        multiprocessors: how many there are.
+        capability: compute capability, such as (9, 0).
+        shared_bytes: shared memory that one block may have, static and dynamic together.
+        bandwidth: bytes per second of the memory, by the data sheet; None: unknown.
+        l2_bytes: of the cache that all multiprocessors share; None: unknown.
+        registers: of a multiprocessor, 32 bits each.
+    """
+
+    multiprocessors: int
+    capability: tuple[int, int]
+    shared_bytes: int
+    bandwidth: float | None = None
+    l2_bytes: int | None = None
+    registers: int = 65536
+
+    @staticmethod
+    def of(array: Any) -> "Device":
+        """Return the facts of the GPU that computes on an array, as the driver has them; the simulator is an H200."""
+        return _facts(multiprocessors(array), compute_capability(array))
+
+    @staticmethod
+    def named(name: str) -> "Device":
+        """Return a GPU of `DEVICES` by its short name.
+
+        Raises:
+            ValueError: another name.
+
+        >>> Device.named("h100").multiprocessors
+        132
+        """
+        try:
+            return DEVICES[name.lower()]
+        except KeyError:
+            raise ValueError(f"device must be one of {', '.join(DEVICES)}, got {name!r}") from None
+
+    @property
+    def threads(self) -> int:
+        """Threads that a multiprocessor holds at a time."""
+        return THREADS_A_MULTIPROCESSOR.get(self.capability, 2048)
+
+    @property
+    def largest_cluster(self) -> int:
+        """Blocks that a cluster may have; 1 where there are no clusters."""
+        return MAX_CLUSTER if self.capability >= CLUSTERS_FROM else 1
+
+    def resident(self, threads: int, shared_bytes: int, cluster: int) -> int:
+        """Return how many clusters of such blocks threads and shared memory allow; registers may allow fewer."""
+        blocks = self.threads // threads
+        if shared_bytes:
+            blocks = min(blocks, (self.shared_bytes + 1024) // (shared_bytes + 1024))
+        return max(1, blocks * self.multiprocessors // cluster)
+
+
+@cache
+def _facts(processors: int, capability: tuple[int, int]) -> Device:
+    return Device(processors, capability, block_shared_bytes(capability))
+
+
+def _known(processors: int, capability: tuple[int, int], bandwidth: float, l2_megabytes: int) -> Device:
+    return replace(_facts(processors, capability), bandwidth=bandwidth, l2_bytes=l2_megabytes * 2**20)
+
+
+# NVIDIA's data sheets. H100: the SXM card with 80 GB; A100: likewise. Of the last two the kernels have not been timed.
+DEVICES = {
+    "h200": _known(132, (9, 0), 4.8e12, 50),
+    "h100": _known(132, (9, 0), 3.35e12, 50),
+    "h100-pcie": _known(114, (9, 0), 2.0e12, 50),
+    "a100": _known(108, (8, 0), 2.039e12, 40),
+    "l40s": _known(142, (8, 9), 0.864e12, 96),
+    "rtx4090": _known(128, (8, 9), 1.008e12, 72),
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """One kernel of a plan: `build(*options)` makes it, `arguments` are its operands' names in their order,
+    None for an absent one."""
+
+    build: Callable[..., Any]
+    options: tuple
+    grid: int | tuple[int, int]
+    block: int | tuple[int, int]
+    arguments: "tuple[str | View | None, ...]"
+    shared_bytes: int = 0
+    cluster: int = 1
+
+    @property
+    def kernel(self) -> Any:
+        """The kernel, which `build` makes once."""
+        return self.build(*self.options)
+
+    @property
+    def how(self) -> dict[str, int]:
+        """What `engine.launch` takes by keyword, where it is not its default."""
+        how = {"shared_bytes": self.shared_bytes} if self.shared_bytes else {}
+        if self.cluster > 1:
+            how["cluster"] = self.cluster
+        return how
+
+
+class Scratch(NamedTuple):
+    """Memory that a plan needs: the operand's name in `Work.arguments`, its shape and dtype, and whether it begins as
+    zeros.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+    zeroed: bool = False
+
+
+class View(NamedTuple):
+    """An operand as an array of another shape, in the same memory."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+def reshaped(array: Any, shape: tuple[int, ...]) -> Any:
+    """Return an array in the same memory."""
+    return array._replace(shape=shape) if isinstance(array, DeviceArray) else array.reshape(shape)
+
+
+class Chosen(NamedTuple):
+    """What a table says of a problem: the layout, and the reason with the number that decided."""
+
+    layout: Any
+    why: str
+
+
+class Refusal(NamedTuple):
+    """Why a kernel does not do a problem."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a step does for a problem on a device.
+
+    Attributes:
+        step: whose kernels these are: the step's own, or those of an earlier step that it hands the problem on to.
+        work: the kernels, in the order of their launches.
+        why: the reason, with the number that decided.
+        rows: the chains of additions along a row (of a set, in the family).
+        columns: those of the sums over rows (over a channel, in the family); None: there are none.
+        reads: how often the matrices that come in are read.
+        scratch: memory that the kernels need.
+        values: further operands, names and values; None for an operand that is absent.
+        layout: what the first kernel is built for; its `words` say each number.
+    """
+
+    step: str
+    work: tuple[Work, ...]
+    why: str
+    rows: Chains
+    columns: Chains | None = None
+    reads: int = 1
+    scratch: tuple[Scratch, ...] = ()
+    values: tuple[tuple[str, Any], ...] = ()
+    layout: Any = None
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of all scratch together."""
+        total = 0
+        for one in self.scratch:
+            size = one.dtype.itemsize
+            for length in one.shape:
+                size *= length
+            total += size
+        return total
+
+    def launch(self, launch: Callable[..., None], memory: Any, operands: Any) -> None:
+        """Queue the kernels.
+
+        Args:
+            launch: as `engine.launch`.
+            memory: `memory.empty(shape, dtype)` and `memory.zeros(shape, dtype)` give scratch.
+            operands: what the plan was made for, with arrays: its attributes are the kernels' arguments.
+        """
+        named = _named(operands, self.values, self.work)
+        for needed in self.scratch:
+            named[needed.name] = (memory.zeros if needed.zeroed else memory.empty)(needed.shape, needed.dtype)
+        for one in self.work:
+            arguments = [
+                reshaped(named[name.name], name.shape) if isinstance(name, View) else named[name]
+                for name in one.arguments
+            ]
+            launch(one.kernel, one.grid, one.block, *arguments, **one.how)
+
+
+class Resized(NamedTuple):
+    """A plan of a kernel that stays on the GPU and takes row after row: it depends on how many clusters find room.
+
+    first: the kernel, with a grid of any size. scratch, values: as of a plan. plan: the plan for so many clusters
+    (blocks, without clusters) at a time.
+    """
+
+    first: Work
+    scratch: tuple[Scratch, ...]
+    values: tuple[tuple[str, Any], ...]
+    plan: Callable[[int], Plan]
+
+    def supposed(self, device: Device) -> Plan:
+        """Return the plan for as many as threads and shared memory allow."""
+        block = self.first.block
+        threads = block if isinstance(block, int) else block[0] * block[1]
+        return self.plan(device.resident(threads, self.first.shared_bytes, self.first.cluster))
+
+    def asked(self, operands: Any) -> Plan:
+        """Return the plan for as many as the driver says of the compiled kernel."""
+        first = self.first
+        named = _named(operands, self.values, (first,))
+        for one in self.scratch:  # of the same kind, without memory
+            like = operands.statistics
+            named[one.name] = like._replace(shape=one.shape, dtype=one.dtype) if isinstance(like, DeviceArray) else None
+        arguments = [named[name] for name in first.arguments]
+        return self.plan(resident_clusters(first.kernel, first.block, *arguments, **first.how))
+
+
+def _named(operands: Any, values: tuple[tuple[str, Any], ...], work: tuple[Work, ...]) -> dict[Any, Any]:
+    """Return the arrays and numbers that kernels take, by name; scratch is not among them yet."""
+    named = {**vars(operands), **dict(values), None: None}
+    if any("one_row" in one.arguments for one in work):
+        named["one_row"] = operands.one_row
+    return named

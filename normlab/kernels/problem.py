@@ -1,0 +1,213 @@
+"""What a step is asked to do: the operands with their arrays, or a `Problem`, which describes them without any."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from ml_dtypes import bfloat16
+
+from normlab.engine import DeviceArray
+
+DTYPES = {
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(bfloat16),
+    "float32": np.dtype(np.float32),
+    "float64": np.dtype(np.float64),
+}
+
+
+@dataclass(frozen=True)
+class ForwardProblem:
+    """The operands of a forward pass.
+
+    x, output: (n1, n2), n1 > 0; weight, bias: (n2,) or None; mean: (n1,), or None for RMSNorm; invvar: (n1,); eps: a
+    NumPy scalar of invvar's dtype; `scratch`: whether the caller has memory for what kernels tell each other.
+    """
+
+    x: Any
+    weight: Any
+    bias: Any
+    eps: Any
+    output: Any
+    mean: Any
+    invvar: Any
+    scratch: bool = True
+
+    @property
+    def matrices(self) -> tuple:
+        """Return the arrays whose vectors must be aligned: with the parameters, for all are read together."""
+        return self.x, self.weight, self.bias, self.output
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return (n1, n2)."""
+        return self.x.shape
+
+    @property
+    def statistics(self) -> Any:
+        """Return an array of the accumulator's dtype."""
+        return self.invvar
+
+    @property
+    def reading(self) -> tuple:
+        """Return the matrices that come in."""
+        return (self.x,)
+
+    @property
+    def writing(self) -> tuple:
+        """Return the matrices that go out."""
+        return (self.output,)
+
+
+@dataclass(frozen=True)
+class BackwardProblem:
+    """The operands of a backward pass.
+
+    grad_output, saved, grad_input: (n1, n2), n1 > 0; mean: (n1,), or None for RMSNorm and when memory_efficient;
+    invvar: (n1,); weight, bias, grad_weight, grad_bias: (n2,) or None; eps: a NumPy scalar of invvar's dtype; `rms`:
+    RMSNorm; `memory_efficient`: `saved` is the output, else the input, whose dtype grad_input has either way.
+    `row_sums`: None, or in the exact mode (3, n1), accumulator dtype: what a step adds to each row's sum of g x̂, and
+    where it leaves mean(g) and mean(g x̂).
+    """
+
+    grad_output: Any
+    saved: Any
+    mean: Any
+    invvar: Any
+    weight: Any
+    bias: Any
+    eps: Any
+    rms: bool
+    memory_efficient: bool
+    grad_input: Any
+    grad_weight: Any
+    grad_bias: Any
+    row_sums: Any = None
+
+    @property
+    def matrices(self) -> tuple:
+        """Return the arrays with rows: what a vector must be aligned in."""
+        return self.grad_output, self.saved, self.grad_input
+
+    @property
+    def one_row(self) -> Any:
+        """Return the statistics as a matrix of one row: it stands for partial sums where there are none."""
+        row = self.invvar
+        return row._replace(shape=(1, *row.shape)) if isinstance(row, DeviceArray) else row[None]
+
+    @property
+    def gradients(self) -> tuple:
+        """Return the parameters' gradients."""
+        return self.grad_weight, self.grad_bias
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return (n1, n2)."""
+        return self.saved.shape
+
+    @property
+    def statistics(self) -> Any:
+        """Return an array of the accumulator's dtype."""
+        return self.invvar
+
+    @property
+    def reading(self) -> tuple:
+        """Return the matrices that come in."""
+        return self.saved, self.grad_output
+
+    @property
+    def writing(self) -> tuple:
+        """Return the matrices that go out."""
+        return (self.grad_input,)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A forward or backward pass to be planned: shapes, dtypes and alignment, without arrays.
+
+    Attributes:
+        direction: "forward" or "backward".
+        norm: "layer" or "rms".
+        n1, n2: rows and columns, both at least 1.
+        dtype: of x, by name. parameters: of weight, bias and the output; None: dtype.
+        weight, bias: are there such parameters? None for bias: where the norm is LayerNorm.
+        saved: what the backward recomputes from, "input" or "output".
+        alignment: bytes, a power of two that all addresses are multiples of.
+
+    Raises:
+        ValueError: one of them is something else.
+    """
+
+    direction: str
+    norm: str
+    n1: int
+    n2: int
+    dtype: str = "float32"
+    parameters: str | None = None
+    weight: bool = True
+    bias: bool | None = None
+    saved: str = "input"
+    alignment: int = 256
+
+    def __post_init__(self) -> None:
+        """Check what was given."""
+        one_of("direction", self.direction, ("forward", "backward"))
+        one_of("norm", self.norm, ("layer", "rms"))
+        one_of("saved", self.saved, ("input", "output"))
+        one_of("dtype", self.dtype, DTYPES)
+        allowed = (self.dtype,) if self.dtype == "float64" else ("float16", "bfloat16", "float32")
+        if self.parameters is not None:
+            one_of(f"parameters of a {self.dtype} norm", self.parameters, allowed)
+        for name in ("n1", "n2"):
+            at_least_one(name, getattr(self, name))
+        if self.norm == "rms" and self.bias:
+            raise ValueError("bias must be None or False with norm='rms', which has none, got True")
+        if self.alignment < self.itemsize or self.alignment & (self.alignment - 1):
+            raise ValueError(
+                f"alignment must be a power of two and at least the {self.itemsize} bytes of an element, "
+                f"got {self.alignment}"
+            )
+
+    @property
+    def itemsize(self) -> int:
+        """Return the bytes of the widest element."""
+        return max(DTYPES[name].itemsize for name in (self.dtype, self.parameters or self.dtype))
+
+    @property
+    def has_bias(self) -> bool:
+        """Return whether there is a bias."""
+        return self.norm == "layer" if self.bias is None else self.bias
+
+    def described(self) -> ForwardProblem | BackwardProblem:
+        """Return operands whose arrays have shapes, dtypes and alignments, but no memory."""
+        t, v = DTYPES[self.dtype], DTYPES[self.parameters or self.dtype]
+        u = DTYPES["float64" if self.dtype == "float64" else "float32"]
+        recomputed, rms, shape = self.saved == "output", self.norm == "rms", (self.n1, self.n2)
+
+        def array(shape: tuple, dtype: np.dtype) -> DeviceArray:
+            return DeviceArray(self.alignment, shape, dtype, 0, None)
+
+        weight = array((self.n2,), v) if self.weight else None
+        bias = array((self.n2,), v) if self.has_bias else None
+        statistics = array((self.n1,), u)
+        mean = None if rms else statistics
+        if self.direction == "forward":
+            return ForwardProblem(array(shape, t), weight, bias, u.type(0), array(shape, v), mean, statistics)
+        return BackwardProblem(
+            grad_output=array(shape, v), saved=array(shape, v if recomputed else t), mean=None if recomputed else mean,
+            invvar=statistics, weight=weight, bias=bias, eps=u.type(0), rms=rms, memory_efficient=recomputed,
+            grad_input=array(shape, t), grad_weight=weight, grad_bias=bias,
+        )  # fmt: skip
+
+
+def one_of(name: str, value: object, allowed: Collection[str]) -> None:
+    """Raise ValueError unless a value is one of those that are allowed."""
+    if value not in tuple(allowed):
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def at_least_one(name: str, value: object) -> None:
+    """Raise ValueError unless a value is a whole number from 1 on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a whole number and at least 1, got {value!r}")

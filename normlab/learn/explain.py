@@ -1,0 +1,378 @@
+"""Which kernel runs my norm, and why that plan? `explain` answers without a GPU, from the plan that a launch follows.
+
+>>> print(explain("forward", norm="rms", dtype="bfloat16", n1=32768, n2=4096).plan.step)
+one_barrier
+"""
+
+import inspect
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from importlib.util import find_spec
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from normlab import engine
+from normlab.kernels import BEST, LADDERS, Device, Plan, Problem
+from normlab.kernels.family.passes import ImageProblem
+from normlab.kernels.plan import DEVICES, Refusal, View, Work
+from normlab.kernels.problem import one_of
+from normlab.kernels.sgemm.product import ProductProblem
+from normlab.kernels.words import counted
+
+HERE = "here"  # the GPU of this machine, or where there is none an H200, which is what the simulator stands for
+
+
+def explain(
+    ladder: str = "forward",
+    *,
+    norm: str = "layer",
+    dtype: str = "float32",
+    n1: int | None = None,
+    n2: int | None = None,
+    parameters: str | None = None,
+    weight: bool = True,
+    bias: bool | None = None,
+    saved: str = "input",
+    m: int | None = None,
+    n: int | None = None,
+    k: int | None = None,
+    shape: tuple[int, ...] | None = None,
+    groups: int = 1,
+    channels_last: bool = False,
+    alignment: int = 256,
+    device: str | Device = HERE,
+    step: str | None = None,
+    compiled: bool = False,
+) -> "Explanation":
+    """Say which kernel a step launches for a problem, on which grid, and why. No GPU is needed.
+
+    Args:
+        ladder: "forward", "backward", "sgemm" or "family".
+        norm, dtype, n1, n2, parameters, weight, bias, saved: the norm's problem, as `kernels.Problem`; n1 is 4096 rows
+            and n2 is 4096 columns where they are left out.
+        m, n, k: of sgemm, (M, K) times (K, N); 4096 each where they are left out.
+        shape, groups, channels_last: of the family, an image (N, C, *spatial), (32, 64, 56, 56) where it is left out.
+        alignment: bytes that all addresses are multiples of.
+        device: a short name, such as "h100"; "here": this machine's GPU; or the facts of any GPU.
+        step: a step of the ladder by name, such as "group_backward" of the family; None: the best one, or "batch".
+        compiled: compile the kernel to say its registers and its occupancy, which takes seconds.
+
+    Raises:
+        ValueError: no such ladder, step, norm, dtype or device, or a size below 1.
+    """
+    one_of("ladder", ladder, LADDERS)
+    wanted = BEST.get(ladder, "batch") if step is None else step
+    one_of(f"step of the {ladder} ladder", wanted, [known.name for known in LADDERS[ladder]])
+    chosen = next(known for known in LADDERS[ladder] if known.name == wanted)
+    problem: Any
+    if ladder != "family":
+        _left_out(ladder, shape=shape)
+    if ladder == "family":
+        _left_out(ladder, n1=n1, n2=n2, m=m, n=n, k=k, parameters=parameters)
+        image = (32, 64, 56, 56) if shape is None else tuple(shape)
+        problem = ImageProblem(image, dtype, groups, channels_last, weight, alignment=alignment)
+    elif ladder == "sgemm":
+        _left_out(ladder, n1=n1, n2=n2)
+        rows, columns, depth = (4096 if size is None else size for size in (m, n, k))
+        problem = ProductProblem(rows, columns, depth, alignment=alignment)
+        if dtype != "float32":
+            raise ValueError(f"dtype must be float32, the one of the sgemm ladder, got {dtype!r}")
+    else:
+        _left_out(ladder, m=m, n=n, k=k)
+        rows, columns = (4096 if size is None else size for size in (n1, n2))
+        problem = Problem(ladder, norm, rows, columns, dtype, parameters, weight, bias, saved, alignment)
+    return Explanation(ladder, chosen, problem, device_of(device), device if isinstance(device, str) else "", compiled)
+
+
+def device_of(device: str | Device) -> Device:
+    """Return the facts of a GPU: of a short name, of this machine, or those that were given."""
+    if isinstance(device, Device):
+        return device
+    one_of("device", device, (HERE, *DEVICES))
+    return Device.of(np.empty(0, np.float32)) if device == HERE else Device.named(device)
+
+
+def _left_out(ladder: str, **sizes: object) -> None:
+    for name, size in sizes.items():
+        if size is not None:
+            raise ValueError(f"{name} is nothing that the {ladder} ladder has, got {name}={size}")
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a step does for a problem. In a notebook it shows itself; `str` is its text, `as_dict` what programs read.
+
+    Attributes:
+        ladder: "forward", "backward", "sgemm" or "family".
+        step: the step that was asked.
+        problem: what was asked of it.
+        device, name: the GPU, and what it was called.
+        compiled: are registers and occupancy to be found, by compiling?
+    """
+
+    ladder: str
+    step: Any
+    problem: Any  # a Problem, a ProductProblem or an ImageProblem
+    device: Device
+    name: str
+    compiled: bool
+
+    @cached_property
+    def answers(self) -> list[Plan | Refusal]:
+        """Return what each way of the step says of the problem, in their order."""
+        return self.step.answers(self.problem, self.device)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Return the plan that a launch follows."""
+        return self._plans[0]
+
+    @cached_property
+    def operands(self) -> Any:
+        """Return the operands that were planned for: arrays without memory."""
+        return self.step.described(self.problem)
+
+    @property
+    def _plans(self) -> list[Plan]:
+        return [answer for answer in self.answers if isinstance(answer, Plan)]
+
+    @property
+    def runner_up(self) -> Plan | None:
+        """Return the plan that would be next, if there is one."""
+        return self._plans[1] if len(self._plans) > 1 else None
+
+    @property
+    def refusals(self) -> list[str]:
+        """Return why the ways before the chosen one do not do it."""
+        before = self.answers[: self.answers.index(self.plan)]
+        return [answer.reason for answer in before if isinstance(answer, Refusal)]
+
+    @cached_property
+    def work(self) -> Work:
+        """Return the kernel that has most of the work: the first."""
+        return self.plan.work[0]
+
+    @property
+    def where(self) -> str:
+        """Return the file and line of the kernel."""
+        return place_of(self.work.kernel)
+
+    @cached_property
+    def bytes_moved(self) -> int:
+        """Return the bytes that the plan moves between memory and multiprocessors, matrices alone."""
+        return _moved(self.operands, self.plan.reads)
+
+    @property
+    def least_bytes(self) -> int:
+        """Return the bytes of reading what comes in once and writing what goes out once, matrices alone."""
+        return _moved(self.operands, 1)
+
+    @cached_property
+    def resources(self) -> Any:
+        """Return what the assembler says of the kernel; None: not asked for, or no compiler is installed."""
+        if not self.compiled or find_spec("numba_cuda") is None:
+            return None
+        return engine.resources(self.work.kernel, types_of(self.work, self.plan, self.operands))
+
+    @property
+    def occupancy(self) -> Any:
+        """Return the blocks that a multiprocessor holds of the compiled kernel; None: unknown."""
+        found = self.resources
+        if found is None or self.device.capability not in engine.MULTIPROCESSORS:
+            return None
+        shared = found.shared_bytes + self.work.shared_bytes
+        return engine.occupancy(found.registers, shared, _threads(self.work), self.device.capability)
+
+    def facts(self) -> list[tuple[str, list[str]]]:
+        """Return headings, and under each its lines."""
+        plan, work = self.plan, self.work
+        named = plan.step == self.step.name or self.ladder == "family"
+        own = "" if named else f", a kernel of an earlier step of {self.step.name!r}"
+        sections = [
+            ("problem", [*_problem_lines(self), _device_line(self)]),
+            ("step", [f"{plan.step}{own}", *(f"not the first way: {reason}" for reason in self.refusals)]),
+            ("kernel", [f"{work.kernel.py_func.__name__}  {self.where}"]),
+            ("plan", [*_launch_lines(plan), *getattr(plan.layout, "words", ()), *_memory_lines(plan)]),
+            ("registers", _register_lines(self)),
+            ("bytes", _byte_lines(self)),
+            ("why", [plan.why]),
+            ("runner-up", _runner_up_lines(self)),
+        ]
+        return [(heading, lines) for heading, lines in sections if lines]
+
+    def __str__(self) -> str:
+        """Return the text of all sections."""
+        return "\n".join(
+            f"{heading if position == 0 else '':11}{line}"
+            for heading, lines in self.facts()
+            for position, line in enumerate(lines)
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as numbers and text."""
+        plan, runner_up = self.plan, self.runner_up
+        return {
+            "ladder": self.ladder,
+            "asked": self.step.name,
+            "problem": vars(self.problem),
+            "device": vars(self.device),
+            "step": plan.step,
+            "kernels": [
+                {
+                    "name": work.kernel.py_func.__name__,
+                    "where": place_of(work.kernel),
+                    "grid": work.grid,
+                    "block": work.block,
+                    "cluster": work.cluster,
+                    "shared_bytes": work.shared_bytes,
+                }
+                for work in plan.work
+            ],
+            "words": list(getattr(plan.layout, "words", ())),
+            "scratch_bytes": plan.scratch_bytes,
+            "chains": {"rows": plan.rows._asdict(), "columns": plan.columns and plan.columns._asdict()},
+            "registers": self.resources and self.resources._asdict(),
+            "occupancy": self.occupancy and self.occupancy._asdict(),
+            "bytes": self.bytes_moved,
+            "least_bytes": self.least_bytes,
+            "why": plan.why,
+            "refusals": self.refusals,
+            "runner_up": runner_up and {"step": runner_up.step, "why_not": self.why_not(runner_up)},
+        }
+
+    def as_json(self) -> str:
+        """Return `as_dict` as JSON."""
+        return json.dumps(self.as_dict(), indent=2)
+
+    def why_not(self, other: Plan) -> str:
+        """Return why another plan is not the one."""
+        if other.reads > self.plan.reads:
+            moved = _moved(self.operands, other.reads)
+            return f"it reads {_times(other.reads)}: {moved / self.bytes_moved:.2f} times the bytes"
+        return f"it does this, too, but is for what {self.plan.step} refuses, which is asked first"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left;vertical-align:top'>{escape(heading)}</th>"
+            f"<td style='text-align:left'>{'<br>'.join(map(escape, lines))}</td></tr>"
+            for heading, lines in self.facts()
+        )
+        return f"<table>{rows}</table>"
+
+
+def place_of(kernel: Any) -> str:
+    """Return file and line of a kernel, the file seen from here where it is below."""
+    function = inspect.unwrap(kernel.py_func)
+    path = Path(function.__code__.co_filename)
+    if path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    return f"{path}:{function.__code__.co_firstlineno}"
+
+
+def types_of(work: Work, plan: Plan, operands: Any) -> tuple:
+    """Return what `engine.resources` takes for the arguments of a kernel."""
+    scratch = {one.name: one for one in plan.scratch}
+    values = dict(plan.values)
+
+    def kind(name: str | View | None) -> Any:
+        if name in scratch:
+            return scratch[name].dtype.type, len(scratch[name].shape)
+        if isinstance(name, View):
+            return getattr(operands, name.name).dtype.type, len(name.shape)
+        value = None if name is None else values[name] if name in values else getattr(operands, name)
+        if value is None:
+            return None
+        return (value.dtype.type, len(value.shape)) if getattr(value, "shape", ()) else np.dtype(type(value)).type
+
+    return tuple(map(kind, work.arguments))
+
+
+def _threads(work: Work) -> int:
+    return work.block if isinstance(work.block, int) else prod(work.block)
+
+
+def _moved(operands: Any, reads: int) -> int:
+    read, written = (
+        sum(prod(array.shape) * array.dtype.itemsize for array in arrays)
+        for arrays in (operands.reading, operands.writing)
+    )
+    return reads * read + written
+
+
+def _times(reads: int) -> str:
+    return {1: "the matrices once", 2: "the matrices twice"}.get(reads, f"the matrices {counted(reads, 'time')}")
+
+
+def _problem_lines(one: Explanation) -> list[str]:
+    problem = one.problem
+    if isinstance(problem, ProductProblem):
+        return [f"sgemm, ({problem.m:,}, {problem.k:,}) times ({problem.k:,}, {problem.n:,}) float32"]
+    if isinstance(problem, ImageProblem):
+        groups = f", {counted(problem.groups, 'group')}" if one.step.norm == "group" else ""
+        last = ", channels last" if problem.channels_last else ""
+        image = " x ".join(f"{side:,}" for side in problem.shape)
+        direction = "backward" if one.step.backward else "forward"
+        return [f"{one.step.norm} norm {direction}, {image} {problem.dtype}{last}{groups}"]
+    name = {"layer": "LayerNorm", "rms": "RMSNorm"}[problem.norm]
+    parameters = [kind for kind, given in (("weight", problem.weight), ("bias", problem.has_bias)) if given]
+    saved = f", {problem.saved} saved" if problem.direction == "backward" else ""
+    return [
+        f"{name} {problem.direction}, {problem.n1:,} rows of {problem.n2:,} columns, {problem.dtype}{saved}",
+        f"{' and '.join(parameters) or 'no parameters'}{f' in {problem.parameters}' if problem.parameters else ''}",
+    ]
+
+
+def _device_line(one: Explanation) -> str:
+    device = one.device
+    major, minor = device.capability
+    return (
+        f"{one.name or 'a GPU'}: {device.multiprocessors} multiprocessors of compute capability {major}.{minor}, "
+        f"{device.shared_bytes:,} bytes of shared memory per block"
+    )
+
+
+def _launch_lines(plan: Plan) -> list[str]:
+    lines = []
+    for work in plan.work:
+        blocks = work.grid if isinstance(work.grid, int) else prod(work.grid)
+        cluster = f", in clusters of {work.cluster}" if work.cluster > 1 else ""
+        shared = f", {work.shared_bytes:,} bytes of dynamic shared memory" if work.shared_bytes else ""
+        name = f"{work.kernel.py_func.__name__}: " if len(plan.work) > 1 else ""
+        lines.append(f"{name}{counted(blocks, 'block')} of {counted(_threads(work), 'thread')}{cluster}{shared}")
+    return lines
+
+
+def _memory_lines(plan: Plan) -> list[str]:
+    return [f"{plan.scratch_bytes:,} bytes of scratch"] if plan.scratch else []
+
+
+def _register_lines(one: Explanation) -> list[str]:
+    if not one.compiled:
+        return ["not compiled: --compile or compiled=True asks the assembler"]
+    found, occupancy = one.resources, one.occupancy
+    if found is None:
+        return ["unknown: numba-cuda, the compiler for GPUs, is not installed here"]
+    line = f"{found.registers} per thread, {found.spill_stores + found.spill_loads} bytes of spills"
+    if occupancy is None:
+        return [line]
+    said = f"{counted(occupancy.blocks, 'block')} per multiprocessor, {occupancy.fraction:.0%} of its warps"
+    return [line, said]
+
+
+def _byte_lines(one: Explanation) -> list[str]:
+    reads = f"reads {_times(one.plan.reads)}"
+    lines = [f"{one.bytes_moved:,} ({reads}); the least is {one.least_bytes:,}"]
+    if one.device.bandwidth:
+        seconds = one.least_bytes / one.device.bandwidth
+        lines.append(f"the least takes {seconds * 1e6:,.1f} us at {one.device.bandwidth / 1e12:.2f} TB/s")
+    return lines
+
+
+def _runner_up_lines(one: Explanation) -> list[str]:
+    other = one.runner_up
+    return ["none: no other way of this step does it"] if other is None else [f"{other.step}: {one.why_not(other)}"]

@@ -1,0 +1,164 @@
+"""`explain`: which kernel, on which grid, and why; for every ladder, dtype and device, without a GPU."""
+
+import itertools
+import json
+import subprocess
+import sys
+from html import unescape
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import normlab
+from normlab.cli import app
+from normlab.kernels import LADDERS, BackwardProblem, Device
+from normlab.kernels.family.passes import Recording
+from normlab.kernels.plan import DEVICES, Scratch
+from normlab.learn.explain import explain
+
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+COLUMNS = (1, 3, 127, 4096, 5121, 65536, 262144, 3_211_264)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("ladder", ["forward", "backward"])
+def test_every_problem_has_a_plan_with_a_reason(ladder, dtype, device):
+    for n2, norm, saved, n1 in itertools.product(COLUMNS, ("layer", "rms"), ("input", "output"), (1, 40, 100_000)):
+        one = explain(ladder, norm=norm, dtype=dtype, n1=n1, n2=n2, saved=saved, device=device)
+        assert one.plan.why
+        assert one.bytes_moved >= one.least_bytes > 0
+        assert f"{n2:,} columns" in str(one)
+        for work in one.plan.work:
+            threads = work.block if isinstance(work.block, int) else int(np.prod(work.block))
+            assert 1 <= threads <= 1024
+            assert work.shared_bytes <= Device.named(device).shared_bytes
+            assert work.cluster <= Device.named(device).largest_cluster
+
+
+@pytest.mark.parametrize("step", [(ladder, step.name) for ladder in LADDERS for step in LADDERS[ladder]], ids="/".join)
+def test_every_step_explains_itself_in_text_json_and_a_notebook(step):
+    one = explain(step[0], step=step[1])
+    answer = json.loads(one.as_json())
+    assert answer["asked"] == step[1]
+    name, line = one.where.rsplit(":", 1)
+    source = Path(name).read_text().splitlines()
+    assert f"def {answer['kernels'][0]['name']}" in "\n".join(source[int(line) - 1 : int(line) + 1])
+    for said in (str(one), unescape(one._repr_html_())):
+        assert answer["kernels"][0]["name"] in said
+        assert answer["why"].split(";")[0] in said
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_pass_of_the_family_has_a_plan_and_follows_it(dtype):
+    shapes = ((1, 1), (3, 7, 5), (256, 128, 14, 14), (2, 64, 300, 300), (4096, 64))
+    for step, shape, last in itertools.product(LADDERS["family"], shapes, (False, True)):
+        one = explain("family", step=step.name, shape=shape, channels_last=last, dtype=dtype, device="h100")
+        assert one.plan.why
+        recording = Recording(one.operands, 256)
+        one.plan.launch(recording.launch, recording, one.operands)
+        for again, work in zip(recording.work, one.plan.work, strict=True):
+            assert (again.kernel, again.grid, again.block, again.how) == (work.kernel, work.grid, work.block, work.how)
+            assert [name for name in again.arguments if "value" not in str(name)] == [
+                name for name in work.arguments if "value" not in str(name)
+            ]
+        assert recording.scratch == [Scratch(*scratch) for scratch in one.plan.scratch]
+
+
+def test_the_numbers_of_a_plan_are_said_in_words():
+    said = str(explain("backward", dtype="bfloat16", n1=32768, n2=4096, device="h100"))
+    assert "two rows per block, 128 threads each" in said
+    assert "four stages in 131,072 bytes of shared memory" in said
+    assert "139,264 bytes of dynamic shared memory" in said
+    assert "0.97 of a copy at 4096 columns; three stages: 0.96" in said
+    assert "fused: it does this, too" in said
+
+
+def test_a_gpu_without_clusters_and_a_float64_norm_say_what_refused():
+    assert "up to one block" in str(explain("forward", n2=65536, n1=8, device="a100"))
+    assert "it computes in float32, and float64 is asked for" in str(explain("backward", dtype="float64"))
+
+
+def test_what_is_explained_is_what_is_launched():
+    """At n1 for which the number of resident blocks does not matter."""
+    for n2, dtype in itertools.product((64, 768, 4096, 65536), (ml_dtypes.bfloat16, np.float32)):
+        one = explain("backward", dtype=np.dtype(dtype).name, n1=2, n2=n2)
+        x, weight = np.empty((2, n2), dtype), np.empty(n2, dtype)
+        rows = np.empty(2, np.float32)
+        problem = BackwardProblem(x, x, rows, rows, weight, weight, np.float32(1), False, False, x, weight, weight)
+        launched = launches_of(LADDERS["backward"][-1], problem)
+        assert launched == [(work.kernel, work.grid, work.block, work.how) for work in one.plan.work]
+
+
+def launches_of(step, problem) -> list:
+    """What a step launches."""
+    launched = []
+
+    class Memory:
+        empty = zeros = staticmethod(np.empty)
+
+    step.run(lambda kernel, grid, block, *args, **how: launched.append((kernel, grid, block, how)), Memory, problem)
+    return launched
+
+
+def test_it_is_at_the_top_level_and_needs_no_driver():
+    assert normlab.explain is explain
+    code = (
+        "from normlab.engine import driver; driver.Driver.__init__ = None\n"
+        "import normlab; print(normlab.explain('forward', n2=65536, device='h100').plan.step)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "clusters\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ladder": "sideways"}, "ladder must be one of forward, backward, sgemm"),
+        ({"norm": "batch"}, "norm must be one of layer, rms, got 'batch'"),
+        ({"dtype": "int8"}, "dtype must be one of float16, bfloat16, float32, float64, got 'int8'"),
+        ({"device": "tpu"}, "device must be one of here, h200, h100"),
+        ({"step": "quick"}, "step of the forward ladder must be one of thread_per_row"),
+        ({"n1": 0}, "n1 must be a whole number and at least 1, got 0"),
+        ({"n2": 2.5}, "n2 must be a whole number and at least 1, got 2.5"),
+        ({"m": 3}, "m is nothing that the forward ladder has, got m=3"),
+        ({"ladder": "sgemm", "n2": 3}, "n2 is nothing that the sgemm ladder has, got n2=3"),
+        ({"ladder": "sgemm", "dtype": "float16"}, "dtype must be float32"),
+        ({"alignment": 3}, "alignment must be a power of two and at least the 4 bytes of an element, got 3"),
+        ({"norm": "rms", "bias": True}, "bias must be None or False with norm='rms'"),
+        ({"dtype": "float64", "parameters": "float16"}, "parameters of a float64 norm must be one of float64"),
+        ({"shape": (2, 3)}, "shape is nothing that the forward ladder has"),
+        ({"ladder": "family", "shape": (2,)}, "shape must be (N, C, *spatial), got (2,)"),
+        ({"ladder": "family", "shape": (2, 6), "groups": 4}, "groups must divide the 6 channels, got 4"),
+        ({"saved": "nothing"}, "saved must be one of input, output, got 'nothing'"),
+    ],
+)
+def test_bad_input_is_named(given, said):
+    with pytest.raises(ValueError) as error:  # noqa: PT011  # the message is looked at
+        explain(**given)
+    assert said in str(error.value)
+
+
+def test_the_command_prints_text_or_json_and_names_what_is_wrong():
+    runner = CliRunner()
+    how = ["explain", "forward", "--norm", "rms", "--dtype", "bfloat16", "--n1", "32768", "--n2", "4096"]
+    done = runner.invoke(app, [*how, "--device", "a100"])
+    assert done.exit_code == 0, done.output
+    assert "one row per block, 256 threads each" in done.stdout
+    answer = json.loads(runner.invoke(app, [*how, "--json"]).stdout)
+    assert answer["step"] == "one_barrier"
+    assert answer["kernels"][0]["block"] == [256, 1]
+    done = runner.invoke(app, [*how, "--device", "tpu"])
+    assert done.exit_code == 2
+    assert "normlab explain: device must be one of" in done.output
+
+
+def test_registers_are_the_assembler_s_where_it_is_installed():
+    pytest.importorskip("numba_cuda", reason="kernels are assembled by numba-cuda, which has no wheels here")
+    one = explain("forward", dtype="bfloat16", n2=4096, device="h100", compiled=True)
+    assert 16 <= one.resources.registers <= 255
+    assert one.occupancy.blocks >= 1
+    assert "per thread, 0 bytes of spills" in str(one)
