@@ -4,7 +4,7 @@ Idea: each block of a cluster keeps a slice of the row in shared memory, and the
 distributed shared memory, still with one barrier. The slice of the next row is fetched while this one is worked on.
 Moves: x once, the output once, the parameters once per cluster. With few rows, x once per reader.
 Bound by: the wait for the slowest block of a cluster, once per row.
-Measured: see the README, and `slices_for` in `normlab.kernels.forward.tables`.
+Measured: see the README, and `normlab.kernels.forward.layouts.slices_for`.
 Next: rows of more than LONGEST columns, which are cut into pieces (`split_rows`).
 
 What changed since step 6:
