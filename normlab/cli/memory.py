@@ -42,7 +42,7 @@ def memory(
         device = measure.device()
         sizes = dict(layers=layers, hidden=hidden, batch=batch, sequence=sequence)
         shape = measure.shape(device, norm.value, dtype.value, **sizes)
-        measure.check_room(shape, device)
+        measure.check_fits(shape, device)
         files.check_writable(json_file, plot)
         announce(measure.seconds(shape, steps, device), "fewer or smaller --layers take")
         run = partial(measure.run, shape, steps, device)
