@@ -19,7 +19,7 @@ from normlab.bench import check as rows
 from normlab.bench import contenders
 from normlab.bench.check import PEER_ROUNDINGS, RESULTS, to_numpy
 from normlab.bench.contenders import OURS
-from normlab.bench.norm import attempted, copy_time, enter, until_interrupted
+from normlab.bench.norm import attempted, race, until_interrupted
 from normlab.bench.peers import ByAutograd
 from normlab.bench.problem import DIRECTIONS, EPS, Data, Problem
 from normlab.host import family
@@ -234,12 +234,7 @@ def compete(
 
     def row(problem: FamilyProblem) -> dict[str, Any]:
         data = problem.draw(device)
-        copied = copy_time(data, timer)
-        bandwidth = 2 * problem.array_bytes / copied.median
         check: Any = (CheckOfRows if problem.norm == "layer" else Check)(problem, data)
-        both: list[Any] = [Ours(problem), torch_s(problem)]
-        entries = {one.name: enter(one, problem, data, check, timer, bandwidth) for one in both}  # type: ignore[arg-type]
-        copy = {**copied.as_dict(), "gb_per_s": round(bandwidth / 1e9, 1)}
-        return {**vars(problem), "bytes": problem.bytes, "copy": copy, "contenders": entries}
+        return race(problem, data, [Ours(problem), torch_s(problem)], check, timer)
 
     return until_interrupted(wanted, lambda problem: attempted(problem, lambda: row(problem)), advance)

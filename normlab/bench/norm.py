@@ -66,10 +66,14 @@ def until_interrupted(problems: list[Any], row: Callable[[Any], Any], advance: C
 
 
 def _row(problem: Problem, contenders: list[Contender], timer: Timer, data: Data) -> dict[str, Any]:
+    entrants = [one for one in contenders if problem.direction in one.directions]
+    return race(problem, data, entrants, Check(problem, data), timer)
+
+
+def race(problem: Any, data: Data, entrants: list[Any], check: Any, timer: Timer) -> dict[str, Any]:
+    """Return a problem's row: the speed of a copy, and every contender beside it."""
     copied = copy_time(data, timer)
     bandwidth = 2 * problem.array_bytes / copied.median
-    check = Check(problem, data)
-    entrants = [one for one in contenders if problem.direction in one.directions]
     return {
         **vars(problem),
         "bytes": problem.bytes,

@@ -1,12 +1,14 @@
 """`normlab memory`."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from normlab.cli.errors import refusing
 from normlab.cli.options import DType, JsonFile, Norm, Plot
-from normlab.cli.waiting import announce, progress
+from normlab.cli.recording import recorded
+from normlab.cli.waiting import announce
 
 
 def _number(text: str) -> typer.models.OptionInfo:
@@ -40,13 +42,8 @@ def memory(
         device = measure.device()
         sizes = dict(layers=layers, hidden=hidden, batch=batch, sequence=sequence)
         shape = measure.shape(device, norm.value, dtype.value, **sizes)
-        measure.check_room(shape, device)
+        measure.check_fits(shape, device)
         files.check_writable(json_file, plot)
         announce(measure.seconds(shape, steps, device), "fewer or smaller --layers take")
-        with progress(measure.ADVANCES) as advance:
-            record = measure.run(shape, steps, device, advance)
-        if json_file is not None:
-            files.write(record, json_file)
-        if plot is not None:
-            plots.draw(record, plot)
-        tables.show(record)
+        run = partial(measure.run, shape, steps, device)
+        recorded(run, measure.ADVANCES, tables.show, plots.draw, json_file, plot)

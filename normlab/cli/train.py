@@ -1,5 +1,6 @@
 """`normlab train`."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,8 @@ import typer
 
 from normlab.cli.errors import refusing
 from normlab.cli.options import JsonFile, Norm, Plot
-from normlab.cli.waiting import announce, progress
+from normlab.cli.recording import recorded
+from normlab.cli.waiting import announce
 
 
 def train(
@@ -47,10 +49,5 @@ def train(
         lesson = training.prepare(file, norm.value, dtypes[0], norm_weight, steps, **sizes)
         files.check_writable(json_file, plot)
         announce(lesson.seconds * len(dtypes), "fewer --steps take")
-        with progress(len(lesson.runs) * len(dtypes)) as advance:
-            record = training.run(lesson, dtypes, advance)
-        if json_file is not None:
-            files.write(record, json_file)
-        if plot is not None:
-            plots.draw(record, plot)
-        tables.show(record)
+        run, count = partial(training.run, lesson, dtypes), len(lesson.runs) * len(dtypes)
+        recorded(run, count, tables.show, plots.draw, json_file, plot)

@@ -1,12 +1,12 @@
-"""Measure for a subcommand of `normlab bench`: with a progress bar; then write, draw and show the record."""
+"""Measure for a subcommand of `normlab bench`, if there is a GPU."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from normlab.cli.waiting import progress
+from normlab.cli.recording import Record, recorded
 
 Peers = Annotated[
     list[str] | None,
@@ -20,7 +20,7 @@ Peers = Annotated[
 
 
 def measured(
-    measure: Callable[[Callable[[], None]], dict[str, Any]],
+    measure: Callable[[Callable[[], None]], Record],
     count: int,
     instead: str,
     json_file: Path | None,
@@ -36,10 +36,4 @@ def measured(
     pictures.check_suffix(plot)
     machine.require_gpu("forward" if instead == "both" else instead)
     files.check_writable(json_file, plot)
-    with progress(count) as advance:
-        record = measure(advance)
-    if json_file is not None:
-        files.write(record, json_file)
-    if plot is not None:
-        plots.draw([record], plot)
-    tables.show(record)
+    recorded(measure, count, tables.show, lambda record, path: plots.draw([record], path), json_file, plot)

@@ -36,7 +36,7 @@ METHOD = (
 )
 
 
-class NoRoomError(ValueError):
+class CapacityError(ValueError):
     """The model does not fit into this machine's memory."""
 
 
@@ -122,14 +122,14 @@ def run(shape: Shape, steps: int, device: str, advance: Callable[[], None] = lam
     """Return the record of `normlab memory`; `advance` is called ADVANCES times.
 
     Raises:
-        NoRoomError: the model does not fit.
+        CapacityError: the model does not fit.
     """
     try:
         with threads(shape):
             used = torch.get_num_threads()
             rows, rounds = _rows(shape, steps, device, advance)
     except torch.cuda.OutOfMemoryError as error:
-        raise NoRoomError(f"{error}".splitlines()[0]) from None
+        raise CapacityError(f"{error}".splitlines()[0]) from None
     for row in rows:
         times = [one[row["variant"]] for one in rounds]
         against = spread([one[row["variant"]] / one[BASE] for one in rounds]).median
@@ -158,15 +158,15 @@ def predicted(like: Shape) -> dict[str, Any]:
     return {**large._asdict(), "rows": rows}
 
 
-def check_room(shape: Shape, device: str) -> None:
-    """Raise NoRoomError for a model that is larger than the memory there is."""
+def check_fits(shape: Shape, device: str) -> None:
+    """Raise CapacityError for a model that is larger than the memory there is."""
     if device == "cuda":
         there = torch.cuda.mem_get_info()[0]
     else:
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     needed = prediction.peak(shape, device)
     if needed > there:
-        raise NoRoomError(
+        raise CapacityError(
             f"needs {needed / 1e9:,.1f} GB at least, and {device} has {there / 1e9:,.1f} GB: "
             "give a smaller --layers, --hidden, --batch or --sequence"
         )

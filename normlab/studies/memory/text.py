@@ -33,8 +33,8 @@ class Text(NamedTuple):
             first = torch.arange(batch) * (sequence + 1)
         else:
             first = torch.randint(len(content) - sequence, (batch,), generator=random)
-        places = first[:, None] + torch.arange(sequence + 1)
-        passages = content[places % len(content)].to(device)
+        offsets = first[:, None] + torch.arange(sequence + 1)
+        passages = content[offsets % len(content)].to(device)
         return [passages[:, :-1].contiguous(), passages[:, 1:].contiguous()]
 
 

@@ -66,7 +66,7 @@ def prepare(path: Path | None, norm: str, dtype: str, norm_weight: float, steps:
         raise ValueError(f"--norm-weight {norm_weight}: a finite number is needed")
     device = measure.device()
     shape = measure.shape(device, norm, dtype, **sizes)
-    measure.check_room(shape, device)
+    measure.check_fits(shape, device)
     return Lesson(shape, text.read(path, shape.sequence), steps, norm_weight, device)
 
 

@@ -106,14 +106,14 @@ def test_no_gradient_of_a_variant_is_left_to_the_next():
 
 def test_a_gpu_without_room_is_an_error_that_names_the_need(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10**9, 10**11))
-    with pytest.raises(measure.NoRoomError, match=r"^needs 46\.\d GB at least, and cuda has 1\.0 GB: give a smaller"):
-        measure.check_room(prediction.LLAMA, "cuda")
+    with pytest.raises(measure.CapacityError, match=r"^needs 46\.\d GB at least, and cuda has 1\.0 GB: give a smaller"):
+        measure.check_fits(prediction.LLAMA, "cuda")
 
     def full(*arguments):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore")
 
     monkeypatch.setattr(measure, "Bench", full)
-    with pytest.raises(measure.NoRoomError, match=r"^CUDA out of memory\. Tried to allocate 2\.00 GiB\.$"):
+    with pytest.raises(measure.CapacityError, match=r"^CUDA out of memory\. Tried to allocate 2\.00 GiB\.$"):
         measure.run(TINY, 1, "cuda")
 
 

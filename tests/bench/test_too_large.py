@@ -1,4 +1,4 @@
-"""Problems that do not fit: they stand in the record and in every table with their reason, and nothing else is lost."""
+"""A problem that does not fit stands in the record and in every table with its reason; the others are measured."""
 
 import gc
 import json

@@ -1,0 +1,29 @@
+"""Make a record with a progress bar, and hand it on to files and terminal."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from normlab.cli.waiting import progress
+
+Record = dict[str, Any]
+
+
+def recorded(
+    measure: Callable[[Callable[[], None]], Record],
+    count: int,
+    show: Callable[[Record], None],
+    draw: Callable[[Record, Path], None],
+    json_file: Path | None,
+    plot: Path | None,
+) -> None:
+    """Make a record, which `measure` does in `count` steps; write and draw it where asked to; show it."""
+    from normlab.measure import files
+
+    with progress(count) as advance:
+        record = measure(advance)
+    if json_file is not None:
+        files.write(record, json_file)
+    if plot is not None:
+        draw(record, plot)
+    show(record)
