@@ -126,7 +126,7 @@ MUTATIONS = [
     Mutation("one barrier: none", "kernels.forward.step_6_one_barrier", "cuda.syncthreads()", "pass", "forward one_barrier"),
     Mutation("grouped: E[x²] - E[x]² between the groups", "stages.grouped", "deviation = sums[k] / cast(values, exchange) - center\n                squares[k] += cast(values, exchange) * (deviation * deviation)", "group = sums[k] / cast(values, exchange)\n                squares[k] += cast(values, exchange) * (group * group - center * center)", "forward one_barrier"),
     Mutation("team: no barrier before what is gathered is read", "stages.team", "cuda.syncthreads()", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found[many warps]"),
-    Mutation("team: gathered from the wrong block", "stages.team", "member // warps)\n        cuda", "member % blocks)\n        cuda", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found[many warps]"),
+    Mutation("team: gathered from the wrong block", "stages.team", "member // warps\n", "member % blocks\n", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found[many warps]"),
     Mutation("team: one level short", "stages.team", "for level in range(levels):", "for level in range(levels - 1):", "forward one_barrier"),
     Mutation("clusters: one phase for all rows", "kernels.forward.step_7_clusters", "phase = 1 - phase", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found[held]"),
     Mutation("clusters: the copies are not waited for", "kernels.forward.step_7_clusters", "wait_copies(later)", "pass", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_and_nothing_is_found[held]"),
