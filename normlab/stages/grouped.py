@@ -33,7 +33,7 @@ def group_size(deal: Deal, blocks: int) -> Any:
         if whole:  # a constant: every warp holds as many values
             return vectors * stretch
         first = member % warps * stretch
-        if blocks > 1:
+        if blocks > 1:  # each block has a slice of the row, each warp a part of every span of it
             first += member // warps * columns
         left = max(n2 - first, 0)  # 0: the row ends before this warp's first column
         # Each merging lane asks for several members, so the number of full vectors is a division, not a loop.
@@ -70,6 +70,7 @@ def group_merger(deal: Deal, blocks: int, spread: int = 1) -> Any:
         fetch(squares, 0, exchange, phase, row, 1)
         if mean is None:
             return cast(0, exchange), add_up(squares, 0)
+        # Both loads are in flight before the first one is added up.
         fetch(sums, 0, exchange, phase, row, 0)
         center = add_up(sums, 0) * factor
         # Squares between the groups: each lane corrects its own members, then all lanes add up.

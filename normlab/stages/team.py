@@ -79,7 +79,7 @@ def gatherer(warps: int, blocks: int) -> Any:
         # 2 warps * blocks sums for 32 warps threads: one per thread, because a cluster has at most 16 blocks
         which = cuda.threadIdx.x // members
         member = cuda.threadIdx.x % members
-        if mean is None:
+        if mean is None:  # RMSNorm: the first `members` threads load the squares, the others have nothing to load
             which += 1
         if which < 2:
             gathered[0, 0, which, member] = load_from_block(
@@ -105,6 +105,7 @@ def collector(warps: int, blocks: int) -> tuple[int, Any, Any]:
     warps: warps per row and block. parts: local memory for the partial sums, accumulator dtype.
     """
     members = warps * blocks
+    # a lane per member, up to a warp: fewer lanes take fewer shuffles
     levels = min(5, (members - 1).bit_length())
     seats = 1 << levels
     turns = -(-members // seats)
@@ -112,7 +113,7 @@ def collector(warps: int, blocks: int) -> tuple[int, Any, Any]:
 
     @cuda.jit(device=True)
     def fetch(parts, at, exchange, phase, row, which):
-        seat = lane_index() & (seats - 1)
+        seat = lane_index() & (seats - 1)  # lanes beyond `seats` repeat the others' loads, at the same addresses
         for k in range(turns):
             if seat + seats * k < members:
                 parts[at + k] = read(exchange, phase, row, which, seat + seats * k)
@@ -121,6 +122,7 @@ def collector(warps: int, blocks: int) -> tuple[int, Any, Any]:
 
     @cuda.jit(device=True)
     def add_up(parts, at):
+        # this lane's members first, then over the lanes
         value = parts[at]
         for k in range(turns - 1):
             value += parts[at + 1 + k]
