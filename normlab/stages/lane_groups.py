@@ -21,7 +21,7 @@ def levels_for(items: int) -> int:
 
 
 @cache
-def seats_sum(levels: int) -> Any:
+def lane_group_sum(levels: int) -> Any:
     """Return the device function `group_sum(value)`, which adds up over 2**levels neighbouring lanes."""
 
     @cuda.jit(device=True)
@@ -35,7 +35,7 @@ def seats_sum(levels: int) -> Any:
 
 
 @cache
-def seats_moments(levels: int) -> Any:
+def lane_group_moments(levels: int) -> Any:
     """Return the device function `group_moments(mean, m2, count)`, which merges over 2**levels neighbouring lanes.
 
     The lower lane's moments are always `a` in `chan_merge`, so both lanes of a pair get the same bits. Items go to
