@@ -22,7 +22,7 @@ def row_terms(grad_output, saved, row, column, mean, invvar, weight, bias, memor
     """Return (g, g x̂) of one element."""
     grad = load(grad_output, (row, column))
     value = load(saved, (row, column))
-    gamma = element(weight, column)
+    gamma = element(weight, column)  # not clamped: mean(g) is taken over dy gamma as it is
     weighted = affine(grad, gamma, None)
     if memory_efficient:
         # g x̂ = dy gamma (y - beta) / gamma: gamma cancels, so a tiny gamma costs no accuracy here
@@ -49,6 +49,7 @@ def input_gradient(
     grad_output, saved, row, column, mean, invvar, weight, bias, eps, memory_efficient, mean_g, mean_g_normalised
 ):
     """Return grad_input at (row, column), given the row's mean(g), which is 0 for RMSNorm, and mean(g x̂)."""
+    # saved and grad_output are read a second time; rows of a block are still in L1 or L2
     gamma = gradient_gamma(weight, column, eps, memory_efficient)
     weighted = affine(load(grad_output, (row, column)), gamma, None)
     xhat = normalised(saved, row, column, mean, invvar, weight, bias, eps, memory_efficient)
@@ -62,6 +63,7 @@ def corrected(sum_gx, row_sums, row):
     row_sums: (3, n1), or None outside the exact mode. row_sums[0] holds what the columns at risk lack in the sum.
     """
     if row_sums is not None:
+        # there x̂ recomputed from the output is wrong, and the exact mode kept the forward's
         return sum_gx + load(row_sums, (0, row))
     return sum_gx
 
@@ -70,5 +72,5 @@ def corrected(sum_gx, row_sums, row):
 def leave_means(row_sums, row, mean_g, mean_gx):
     """Write a row's mean(g) and mean(g x̂) to row_sums[1] and [2] for the exact mode. One thread per row calls it."""
     if row_sums is not None:  # the exact mode's repair kernel reads both means
-        store(row_sums, (1, row), mean_g)
+        store(row_sums, (1, row), mean_g)  # slot 0 holds the correction that `corrected` reads
         store(row_sums, (2, row), mean_gx)

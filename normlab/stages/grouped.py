@@ -12,11 +12,11 @@ from functools import cache
 from typing import Any
 
 from normlab.engine import cast, cuda
-from normlab.stages.team import collector, gatherer
+from normlab.stages.row_group import collector, gatherer
 from normlab.stages.vector import Deal
 from normlab.stages.warp import lane_index
 
-FEW = 64  # warps per row up to which each warp reads all sums itself; above it the block gathers: `team.gatherer`
+FEW = 64  # warps per row up to which each warp reads all sums itself; above it the block gathers: `row_group.gatherer`
 
 
 @cache
@@ -33,7 +33,7 @@ def group_size(deal: Deal, blocks: int) -> Any:
         if whole:  # a constant: every warp holds as many values
             return vectors * stretch
         first = member % warps * stretch
-        if blocks > 1:
+        if blocks > 1:  # each block has a slice of the row, each warp a part of every span of it
             first += member // warps * columns
         left = max(n2 - first, 0)  # 0: the row ends before this warp's first column
         # Each merging lane asks for several members, so the number of full vectors is a division, not a loop.
@@ -52,15 +52,15 @@ def group_merger(deal: Deal, blocks: int, spread: int = 1) -> Any:
 
     spread: the number of smaller blocks that one block's warps are distributed over, each with its own exchange buffer.
     The result's bits do not depend on it.
-    exchange: the exchange buffer, as in `team`, with s_w at which = 0 and q_w at which = 1. factor: 1 / n2, rounded.
-    mean: None for RMSNorm, where q_w and the result are squares of the values, not of deviations.
+    exchange: the exchange buffer, as in `row_group`, with s_w at which = 0 and q_w at which = 1. factor: 1 / n2,
+    rounded. mean: None for RMSNorm, where q_w and the result are squares of the values, not of deviations.
     """
     members = deal.warps * blocks
-    team = deal.warps // spread, blocks * spread
+    warps_and_blocks = deal.warps // spread, blocks * spread
     many = members > FEW
     # after gathering, all members' sums lie in this block, as if the row had one block with all warps
-    turns, fetch, add_up = collector(*((members, 1) if many else team))
-    seats = min(32, 1 << (members - 1).bit_length())
+    turns, fetch, add_up = collector(*((members, 1) if many else warps_and_blocks))
+    lanes = min(32, 1 << (members - 1).bit_length())
     size = group_size(deal, blocks)
 
     @cuda.jit(device=True)
@@ -70,11 +70,12 @@ def group_merger(deal: Deal, blocks: int, spread: int = 1) -> Any:
         fetch(squares, 0, exchange, phase, row, 1)
         if mean is None:
             return cast(0, exchange), add_up(squares, 0)
+        # Both loads are in flight before the first one is added up.
         fetch(sums, 0, exchange, phase, row, 0)
         center = add_up(sums, 0) * factor
         # Squares between the groups: each lane corrects its own members, then all lanes add up.
         for k in range(turns):
-            member = (lane_index() & (seats - 1)) + seats * k
+            member = (lane_index() & (lanes - 1)) + lanes * k
             values = size(n2, member)
             if member < members and values > 0:  # a warp past the row's end would divide 0 by 0
                 deviation = sums[k] / cast(values, exchange) - center
@@ -83,7 +84,7 @@ def group_merger(deal: Deal, blocks: int, spread: int = 1) -> Any:
 
     if not many:
         return merge
-    gather = gatherer(*team)
+    gather = gatherer(*warps_and_blocks)
 
     @cuda.jit(device=True)
     def merge_gathered(exchange, phase, row, n2, factor, mean):

@@ -13,7 +13,7 @@ from normlab.engine import cuda
 @cache
 def lanes_in_rows(down: int) -> Any:
     """Return the device function `place(lane) -> (row, column)` for `down` rows of 32 / down lanes."""
-    across = 32 // down
+    across = 32 // down  # a constant: the compiler makes a shift of the division by a power of two
 
     @cuda.jit(device=True)
     def place(lane):
@@ -50,6 +50,7 @@ def blocks_in_bands(height: int) -> Any:
 
     @cuda.jit(device=True)
     def place(block, down, across):
+        # blocks start in the order of their index, so consecutive indices run at the same time
         band = block // (height * across)
         within = block - band * height * across
         rows = min(height, down - band * height)  # the last band may have fewer rows
@@ -67,6 +68,7 @@ def threads_in_rows(across: int, side: int) -> Any:
 
     @cuda.jit(device=True)
     def place(thread):
+        # neighbouring threads have neighbouring squares of C, so they read the same rows of A
         return thread // across * side, thread % across * side
 
     return place
@@ -83,7 +85,7 @@ def warps_in_rows(across: int, rows: int, columns: int, side: int, lane_place: A
     @cuda.jit(device=True)
     def place(thread):
         warp = thread // 32  # the warp's rectangle first, then the lane's elements within it
-        row, column = lane_place(thread % 32)
+        row, column = lane_place(thread % 32)  # in units of `side` elements
         return warp // across * rows + row * side, warp % across * columns + column * side
 
     return place

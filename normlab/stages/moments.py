@@ -18,7 +18,7 @@ def welford_step(value, mean, m2, count):
 
     Args: value, mean, m2, count: float32 or float64. Returns: the new (mean, m2, count).
     """
-    count = count + float32(1)
+    count = count + float32(1)  # float32(1): float64 counts stay float64, float32 ones float32
     delta = value - mean
     mean = mean + delta / count
     # the old deviation times the new one: delta² would count the value's own pull on the mean as spread
@@ -43,7 +43,7 @@ def chan_merge(mean_a, m2_a, count_a, mean_b, m2_b, count_b):
         mean = mean_a + delta * share_b
         m2 = m2_a + m2_b + delta * (delta * (count_a * share_b))  # delta² alone may overflow where b is empty
     else:
-        mean = count  # 0, in the dtype of all six
+        mean = count  # 0 in the arguments' dtype: a bare 0 would change the variable's dtype
         m2 = count
     return mean, m2, count
 
@@ -54,6 +54,7 @@ def chan_merge_share(mean_a, m2_a, count_a, mean_b, m2_b, share_b):
 
     Returns: merged (mean, m2).
     """
+    # a share of 0 for an empty group b leaves a's moments as they are
     delta = mean_b - mean_a
     return mean_a + delta * share_b, m2_a + m2_b + delta * (delta * (count_a * share_b))
 
@@ -64,6 +65,7 @@ def chan_merge_value(mean, m2, count, value, share):
 
     Returns: the new (mean, m2).
     """
+    # delta (delta ...) as in chan_merge: delta² alone may overflow
     delta = value - mean
     return mean + delta * share, m2 + delta * (delta * (count * share))
 

@@ -21,7 +21,7 @@ def element(array, index):
 @cuda.jit(device=True)
 def affine(normalised, gamma, beta):
     """Return y = gamma x̂ + beta."""
-    if gamma is not None:
+    if gamma is not None:  # decided when the kernel is compiled, not when it runs
         normalised = normalised * gamma
     if beta is not None:
         normalised = normalised + beta
@@ -33,7 +33,7 @@ def normalised_from_input(value, mean, invvar):
     """Return x̂ = (x - mean) invvar; a mean of None stands for RMSNorm."""
     if mean is not None:
         value = value - mean
-    return value * invvar
+    return value * invvar  # subtracted first: x invvar - mean invvar would lose digits where mean is large
 
 
 @cuda.jit(device=True)

@@ -29,7 +29,7 @@ def tile_row():
 @cuda.jit(device=True)
 def tile_column():
     """Return the first of the WARPS neighbouring columns of the tile that this thread loads."""
-    return cuda.threadIdx.x * WARPS & (COLUMNS - 1)
+    return cuda.threadIdx.x * WARPS & (COLUMNS - 1)  # eight lanes cover the 32 columns of a row
 
 
 @cuda.jit(device=True)
@@ -57,7 +57,7 @@ def load_write_strided(
         tile_bias, tile_weight: shared, (ROWS, TILE_STRIDE), accumulator dtype; every element of ROWS x COLUMNS is
             written.
     """
-    y = tile_row()
+    y = tile_row()  # the same elements in every tile, so a thread only ever adds to its own
     for x in range(tile_column(), tile_column() + WARPS):
         grad, product = column_terms(
             first_row + y, cuda.blockIdx.x * COLUMNS + x, row_end,
@@ -73,7 +73,7 @@ def load_add_strided(
     first_row, row_end, grad_output, saved, mean, invvar, weight, bias, eps, memory_efficient, tile_bias, tile_weight
 ):
     """Add a further tile to the first one (apex: cuLoadAddStridedInputs). Arguments as for `load_write_strided`."""
-    y = tile_row()
+    y = tile_row()  # the same elements in every tile, so a thread only ever adds to its own
     for x in range(tile_column(), tile_column() + WARPS):
         grad, product = column_terms(
             first_row + y, cuda.blockIdx.x * COLUMNS + x, row_end,

@@ -45,7 +45,7 @@ def part_loader(share: Share) -> Any:
 
     @cuda.jit(device=True)
     def load_part(part, start, tile, first):
-        for run in range(runs):
+        for run in range(runs):  # a run is one load of 16 bytes
             load_vector_into(part, start + RUN * run, tile, first + run * span, RUN)
 
     return load_part
@@ -87,8 +87,9 @@ def share_storer(rows: Share, columns: Share, width: int) -> Any:
             row = top + i // RUN * row_span + i % RUN
             if row < output.shape[0]:  # the last tiles reach past the matrix
                 for j in range(0, RUN * column_runs, width):
+                    # a vector never crosses a run, because `width` divides RUN
                     column = left + j // RUN * column_span + j % RUN
-                    if column < output.shape[1]:
+                    if column < output.shape[1]:  # N is a multiple of `width`: a vector lies inside as a whole
                         for q in range(width):
                             values[q] = alpha * sums[i * columns_of_thread + j + q]
                         if c is not None:

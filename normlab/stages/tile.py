@@ -14,7 +14,7 @@ from normlab.engine import cuda, float32, load, load_vector_into, store, store_v
 @cuda.jit(device=True)
 def element_or_zero(array, row, column):
     """Return array[row, column] as float32, or 0 outside of the matrix."""
-    value = float32(0)
+    value = float32(0)  # the last tiles reach past the matrix
     if row < array.shape[0] and column < array.shape[1]:
         value = load(array, (row, column))
     return value
@@ -26,7 +26,7 @@ def tile_loader(down: int, across: int, threads: int) -> Any:
 
     tile: shared, (down, across), float32. array: the matrix, in which the tile begins at (top, left).
     """
-    elements = down * across // threads
+    elements = down * across // threads  # per thread; the tile is a multiple of the block
 
     @cuda.jit(device=True)
     def load_tile(tile, array, top, left, thread):
@@ -46,6 +46,7 @@ def tile_fetcher(down: int, across: int, width: int, threads: int) -> Any:
     values: local, (down * across / threads,), float32. array: as in `load_tile`; its row length is a multiple of
     `width`, and its address a multiple of a vector's bytes.
     """
+    # constants of the kernel: divisions by them become shifts where they are powers of two
     vectors, vectors_across = down * across // (width * threads), across // width
 
     @cuda.jit(device=True)
@@ -53,6 +54,7 @@ def tile_fetcher(down: int, across: int, width: int, threads: int) -> Any:
         for v in range(vectors):
             row = top + (v * threads + thread) // vectors_across
             column = left + (v * threads + thread) % vectors_across * width
+            # one check per vector, not per element
             if row < array.shape[0] and column < array.shape[1]:
                 load_vector_into(values, v * width, array, (row, column), width)
             else:  # rows are multiples of `width`: a vector lies inside or outside of the matrix as a whole
@@ -72,6 +74,7 @@ def tile_putter(down: int, across: int, width: int, threads: int) -> Any:
 
     @cuda.jit(device=True)
     def put(tile, first, values, thread):
+        # the same (row, column) as in `fetch`, so each thread stores what it has loaded
         for v in range(vectors):
             row = (v * threads + thread) // vectors_across
             column = (v * threads + thread) % vectors_across * width

@@ -34,7 +34,7 @@ class Deal(NamedTuple):
     @property
     def span(self) -> int:
         """Return the distance in elements between two vectors of one thread."""
-        return self.threads * self.width
+        return self.threads * self.width  # all threads' first vectors lie side by side, then all second ones
 
     @property
     def columns(self) -> int:
@@ -65,6 +65,7 @@ def widest(n2: int, *arrays: Any) -> int:
     It is a power of two that divides n2, with at most BYTES bytes of the widest dtype. Each array's address is a
     multiple of that many of its elements. Arrays that are None are skipped.
     """
+    # halved until all conditions hold; 1 always does
     given = [array for array in arrays if array is not None]
     width = BYTES // max(array.dtype.itemsize for array in given)
     # n2 % width: each row must begin at an aligned address, not only the first
@@ -75,6 +76,7 @@ def widest(n2: int, *arrays: Any) -> int:
 
 def _address(array: Any) -> int:
     """Return the address of an array's first element, on the device or in host memory."""
+    # an array on the device has no `ctypes`
     return array.pointer if isinstance(array, DeviceArray) else array.ctypes.data
 
 
@@ -99,7 +101,7 @@ def row_loader(deal: Deal) -> Any:
             if whole or column < x.shape[1]:
                 # evict_last: L2 keeps the input longer than the output, 1 to 4 % faster (`engine.caching`)
                 load_vector_evict_last(values, v * width, x, (row, column), width)
-            else:
+            else:  # zeros, so that sums over all elements need no condition
                 for k in range(width):
                     values[v * width + k] = cast(0, values)
 

@@ -25,7 +25,7 @@ def thread_index():
 @cuda.jit(device=True)
 def lane_index():
     """Return this thread's lane in its warp, 0 to 31."""
-    return thread_index() & 31
+    return thread_index() & 31  # not %: the compiler cannot know that the index is not negative
 
 
 @cuda.jit(device=True)
@@ -37,7 +37,7 @@ def warp_index():
 @cuda.jit(device=True)
 def warp_count():
     """Return the number of whole warps in this block."""
-    return (cuda.blockDim.x * cuda.blockDim.y) >> 5
+    return (cuda.blockDim.x * cuda.blockDim.y) >> 5  # block sizes are multiples of 32
 
 
 @cuda.jit(device=True)
@@ -45,7 +45,7 @@ def warp_moments(mean, m2, count):
     """Merge the lanes' moments by rotation (apex: the WARP_SHFL loop of cuWelfordMuSigma2). Use lane 0's result."""
     lane = lane_index()
     for level in range(5):
-        source = (lane + (1 << level)) & 31
+        source = (lane + (1 << level)) & 31  # after this step a lane has merged 2, 4, 8, 16 or 32 lanes
         mean_b = cuda.shfl_sync(ALL_LANES, mean, source)
         m2_b = cuda.shfl_sync(ALL_LANES, m2, source)
         count_b = cuda.shfl_sync(ALL_LANES, count, source)
@@ -59,7 +59,7 @@ def warp_moments_butterfly(mean, m2, count):
     """Merge the lanes' moments by butterfly. Every lane gets the same bits."""
     lane = lane_index()
     for level in range(5):
-        distance = 16 >> level
+        distance = 16 >> level  # 16, 8, 4, 2, 1
         mean_b = cuda.shfl_xor_sync(ALL_LANES, mean, distance)
         m2_b = cuda.shfl_xor_sync(ALL_LANES, m2, distance)
         count_b = cuda.shfl_xor_sync(ALL_LANES, count, distance)
@@ -75,6 +75,7 @@ def warp_moments_butterfly(mean, m2, count):
 def warp_sum(value):
     """Add up the lanes' values by rotation (apex: WARP_SHFL with cuChanRMSOnlineSum). Use lane 0's result."""
     lane = lane_index()
+    # one shuffle and one addition per level: no shared memory, no barrier
     for level in range(5):
         value = rms_merge(value, cuda.shfl_sync(ALL_LANES, value, (lane + (1 << level)) & 31))
     return value

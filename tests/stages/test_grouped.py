@@ -20,7 +20,7 @@ from normlab.engine import (
     using,
 )
 from normlab.stages.grouped import group_merger, group_size
-from normlab.stages.team import leave
+from normlab.stages.row_group import leave
 from normlab.stages.vector import Deal, dealt
 from normlab.stages.warp import warp_sum_butterfly
 

@@ -39,17 +39,17 @@ def finisher(layout: Layout, kind: Kind, dtype: Any, divide: bool, gathered: boo
     leave_sums = leaver(gathered_at(layout, number), width) if gathered else writer(width, kind.together)
 
     @cuda.jit(device=True)
-    def finish(sums, mine, parameters, weight, eps, gradient, parts, cluster, team, thread, offset, first):
+    def finish(sums, mine, parameters, weight, eps, gradient, partials, cluster, group, thread, offset, first):
         totals = cuda.local.array(width, dtype)
         gammas = cuda.local.array(width, dtype)
         if rows > 1 or gathered:
             cuda.syncthreads()  # all threads have read this memory: pipeline stages, or the other gradient's sums
         if rows > 1:
-            if team > 0:
+            if group > 0:
                 for k in range(elements):
-                    sums[(team - 1) * columns + k * threads + thread] = mine[k]
+                    sums[(group - 1) * columns + k * threads + thread] = mine[k]
             cuda.syncthreads()  # all row groups' sums are in shared memory before the first one adds them up
-        if team == 0:
+        if group == 0:
             # A loop of its own. Inside the loop over vectors it kept the compiler from unrolling that: `mine` lay in
             # local memory from the first row on (192 bytes per thread at n2 = 384 in bfloat16), or all loads came
             # first (255 registers at n2 = 768, which now takes 142).
@@ -64,7 +64,7 @@ def finisher(layout: Layout, kind: Kind, dtype: Any, divide: bool, gathered: boo
                         load_clamped(gammas, parameters, v, offset, weight, eps)
                     for k in range(width):
                         totals[k] = mine[v * width + k] / gammas[k] if divide else mine[v * width + k]
-                    leave_sums(totals, sums, gradient, parts, cluster, column)
+                    leave_sums(totals, sums, gradient, partials, cluster, column)
 
     return finish
 
@@ -74,7 +74,7 @@ def leaver(start: int, width: int) -> Any:
     """Return the device function `leave_sums(…)`: store a vector of the block's sums where other blocks read them."""
 
     @cuda.jit(device=True)
-    def leave_sums(totals, sums, gradient, parts, cluster, column):
+    def leave_sums(totals, sums, gradient, partials, cluster, column):
         store_vector_from(sums, start + column, totals, 0, width)
 
     return leave_sums
@@ -84,13 +84,13 @@ def leaver(start: int, width: int) -> Any:
 def writer(width: int, together: int) -> Any:
     """Return the device function `write_sums(…)`, which stores a vector of a cluster's sums.
 
-    They go to the cluster's row of partial sums, `parts`, or are the gradient if there is one cluster.
+    They go to the cluster's row of partial sums, `partials`, or are the gradient if there is one cluster.
     """
 
     @cuda.jit(device=True)
-    def write_sums(totals, sums, gradient, parts, cluster, column):
-        if parts.shape[0] > 1:
-            store_vector_from(parts, (cluster, column), totals, 0, width)
+    def write_sums(totals, sums, gradient, partials, cluster, column):
+        if partials.shape[0] > 1:
+            store_vector_from(partials, (cluster, column), totals, 0, width)
         else:  # the gradient may allow narrower stores than the rows: `together` elements
             for k in range(0, width, together):
                 store_vector_from(gradient, column + k, totals, k, together)

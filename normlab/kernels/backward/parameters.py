@@ -20,8 +20,8 @@ from normlab.kernels.backward.ring import Layout
 def keepers(layout: Layout, kind: Kind, dtype: Any) -> tuple[Any, Any]:
     """Return the two device functions with which the first row group loads the parameters for its block.
 
-        fetch_parameters(parameters, weight, bias, team, offset, first, n2)               before the first rows' copies
-        keep_parameters(parameters, weight, bias, eps, team, offset, first, n2) -> rare   after these have been started
+        fetch_parameters(parameters, weight, bias, group, offset, first, n2)               before the first rows' copies
+        keep_parameters(parameters, weight, bias, eps, group, offset, first, n2) -> rare   after these have been started
 
     rare: True if one of the thread's gammas was clamped, or needs a division instead of the fast reciprocal.
     """

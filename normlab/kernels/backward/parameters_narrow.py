@@ -35,8 +35,8 @@ def fetcher(layout: Layout, kind: Kind) -> Any:
     memory_efficient = kind.memory_efficient
 
     @cuda.jit(device=True)
-    def fetch_parameters(parameters, weight, bias, team, offset, first, n2):
-        if team == 0:  # once per block: all rows have the same parameters
+    def fetch_parameters(parameters, weight, bias, group, offset, first, n2):
+        if group == 0:  # once per block: all rows have the same parameters
             for v in range(vectors):
                 column = first + v * span
                 if whole or column < n2:
@@ -57,7 +57,7 @@ def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
     memory_efficient = kind.memory_efficient
 
     @cuda.jit(device=True)
-    def keep_parameters(parameters, weight, bias, eps, team, offset, first, n2):
+    def keep_parameters(parameters, weight, bias, eps, group, offset, first, n2):
         # Ask once per kernel, not per row, whether any gamma needs the slow reciprocal: a gamma that is clamped, or
         # whose reciprocal is not normal.
         gammas = cuda.local.array(width, dtype)

@@ -16,7 +16,7 @@ def offsets(layout: Layout, kind: Kind) -> tuple[int, int, int]:
 
 
 @cuda.jit(device=True)
-def fetch_nothing(parameters, weight, bias, team, offset, first, n2):
+def fetch_nothing(parameters, weight, bias, group, offset, first, n2):
     """Do nothing, as `fetch_parameters`: `keep_parameters` loads and widens them while the first rows are in flight."""
 
 
@@ -79,7 +79,7 @@ def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
     memory_efficient = kind.memory_efficient
 
     @cuda.jit(device=True)
-    def keep_parameters(parameters, weight, bias, eps, team, offset, first, n2):
+    def keep_parameters(parameters, weight, bias, eps, group, offset, first, n2):
         gammas = cuda.local.array(elements, dtype)
         inverses = cuda.local.array(width, dtype)
         betas = cuda.local.array(elements, dtype)
@@ -103,11 +103,11 @@ def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
                         rare = rare or kept != gamma
                         gammas[v * width + k] = kept
                         inverses[k] = cast(1, parameters) / kept
-                    if team == 0:
+                    if group == 0:
                         store_parameters(parameters, inverse_at, v, offset, inverses, 0)
-                if weight is not None and team == 0:
+                if weight is not None and group == 0:
                     store_parameters(parameters, gamma_at, v, offset, gammas, v * width)
-                if memory_efficient and bias is not None and team == 0:
+                if memory_efficient and bias is not None and group == 0:
                     store_parameters(parameters, beta_at, v, offset, betas, v * width)
         return rare
 

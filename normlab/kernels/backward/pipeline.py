@@ -1,8 +1,8 @@
 """Build the pipelined backward kernel for a layout and a kind; `step_3_pipelined` says what it does and why.
 
-A row group ("team" in the code) is the threads that share a row. Each row group of a block has its own pipeline stages,
-its own part of the exchange buffer and a barrier of its own, so row groups do not wait for each other. The whole block
-meets only before the first row, for the parameters, and after the last one, for the columns' sums (`columns`).
+A row group is the threads of a block that share a row. Each row group has its own pipeline stages, its own part of the
+exchange buffer and a barrier of its own, so row groups do not wait for each other. The whole block meets only before
+the first row, for the parameters, and after the last one, for the columns' sums (`columns`).
 """
 
 from functools import cache
@@ -27,7 +27,7 @@ from normlab.kernels.backward.passes import fetcher, first_pass, second_pass
 from normlab.kernels.backward.ring import Layout
 from normlab.stages.ahead import BITS
 from normlab.stages.gradient import leave_means
-from normlab.stages.team import collector, leave
+from normlab.stages.row_group import collector, leave
 from normlab.stages.warp import lanes_sum
 
 
@@ -56,12 +56,12 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
     gather_weight, gather_bias = (gatherer(layout, dtype, number) for number in (0, 1))
 
     @cuda.jit(device=True)
-    def means(parts, lacking, mean_factor):
+    def means(partials, lacking, mean_factor):
         """Return the row's mean(g x̂) and mean(g); lacking: the exact mode's correction of the first sum."""
-        mean_gx = (add_up(parts, 0) + lacking) * mean_factor
+        mean_gx = (add_up(partials, 0) + lacking) * mean_factor
         if rms:
-            return mean_gx, cast(0, parts)
-        return mean_gx, add_up(parts, turns) * mean_factor
+            return mean_gx, cast(0, partials)
+        return mean_gx, add_up(partials, turns) * mean_factor
 
     @cuda.jit(device=True)
     def for_rows():  # a function, called at each use, so that no register holds the answer meanwhile
@@ -79,11 +79,11 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
         grad_input, grad_weight, grad_bias, part_weight, part_bias,
     ):  # fmt: skip
         # Prologue: empty sums, and which columns of which rows this thread has.
-        exchange = cuda.shared.array((2, rows, 2, warps), dtype)  # two phases: see `stages.team`
+        exchange = cuda.shared.array((2, rows, 2, warps), dtype)  # two phases: see `stages.row_group`
         saved_ring = cuda.shared.array(0, saved_bits, alignment=16)
         grad_ring = cuda.shared.array(0, grad_bits, alignment=16)
         parameters = cuda.shared.array(0, parameter_bits, alignment=16)
-        parts = cuda.local.array(collected, dtype)
+        partials = cuda.local.array(collected, dtype)
         sums_weight = cuda.local.array(weight_sums, dtype)
         sums_bias = cuda.local.array(bias_sums, dtype)
         for k in range(weight_sums):
@@ -91,10 +91,10 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
         for k in range(bias_sums):
             sums_bias[k] = cast(0, exchange)
         for k in range(collected):
-            parts[k] = cast(0, exchange)
+            partials[k] = cast(0, exchange)
         n1, n2 = saved.shape
         thread = cuda.threadIdx.x
-        team = cuda.threadIdx.y
+        group = cuda.threadIdx.y
         warp = thread >> 5
         start = 0  # the first column of this block's slice
         cluster = cuda.blockIdx.x
@@ -112,12 +112,12 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
 
         # Fetch the first rows and the parameters. `top` is the block's first row, the same for all its row groups.
         top = cluster * rows
-        row = top + team
-        fetch_parameters(parameters, weight, bias, team, offset, first, n2)
+        row = top + group
+        fetch_parameters(parameters, weight, bias, group, offset, first, n2)
         for slot in range(fetched):
             ahead = row + slot * stride
             if ahead < n1:
-                fetch(saved_ring, grad_ring, saved, grad_output, ahead, (slot * rows + team) * columns + offset, first)
+                fetch(saved_ring, grad_ring, saved, grad_output, ahead, (slot * rows + group) * columns + offset, first)
             commit_copies()
         center = cast(0, exchange)
         scale = cast(0, exchange)
@@ -125,7 +125,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
             scale = load(invvar, row)
             if mean is not None:
                 center = load(mean, row)
-        rare = keep_parameters(parameters, weight, bias, eps, team, offset, first, n2)
+        rare = keep_parameters(parameters, weight, bias, eps, group, offset, first, n2)
         cuda.syncthreads()  # the parameters are in shared memory before other row groups read them
 
         # Each turn: first pass over a row, exchange, second pass. With a lag of 1 the second pass is over the previous
@@ -136,21 +136,22 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
         sum_gx = cast(0, exchange)
         sum_g = cast(0, exchange)
         while top < n1 + lag * stride:
-            at = (slot * rows + team) * columns + offset
+            at = (slot * rows + group) * columns + offset
             if lag == 0:  # fetch ahead: the stage of the previous row is free
                 free = stages - 1 if slot == 0 else slot - 1
                 ahead = row + fetched * stride
                 if ahead < n1:
                     fetch(
-                        saved_ring, grad_ring, saved, grad_output, ahead, (free * rows + team) * columns + offset, first
-                    )
+                        saved_ring, grad_ring, saved, grad_output,
+                        ahead, (free * rows + group) * columns + offset, first,
+                    )  # fmt: skip
                 commit_copies()
             elif alone:
-                parts[0], parts[turns] = sum_gx, sum_g
+                partials[0], partials[turns] = sum_gx, sum_g
             elif last_row < n1:  # not in the first turn, before which no sums were written
-                fetch_sums(parts, 0, exchange, phase, team, 0)
+                fetch_sums(partials, 0, exchange, phase, group, 0)
                 if not rms:
-                    fetch_sums(parts, turns, exchange, phase, team, 1)
+                    fetch_sums(partials, turns, exchange, phase, group, 1)
             # Load the next row's statistics a turn ahead: a load takes most of a microsecond.
             next_center = cast(0, exchange)
             next_scale = cast(0, exchange)
@@ -178,27 +179,27 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
             # Exchange: write this row's sums. With a lag, read the previous row's, which arrived during the first pass.
             phase = 1 - phase  # other warps may still read the previous row's sums
             if lag == 1:
-                mean_gx, mean_g = means(parts, lacking, mean_factor)
+                mean_gx, mean_g = means(partials, lacking, mean_factor)
             if not alone:
-                leave(exchange, phase, team, 0, warp, sum_gx)
+                leave(exchange, phase, group, 0, warp, sum_gx)
                 if not rms:
-                    leave(exchange, phase, team, 1, warp, sum_g)
+                    leave(exchange, phase, group, 1, warp, sum_g)
                 if blocks > 1:
                     cluster_arrive_shared()
                 elif lag == 0:
-                    team_sync(team + 1, threads)  # this row group's sums are written; barrier 0 is the block's
+                    team_sync(group + 1, threads)  # this row group's sums are written; barrier 0 is the block's
 
             # Second pass: grad_input.
             if lag == 0:
                 if not alone:
                     if blocks > 1:
                         cluster_wait()  # all blocks' sums are written before a warp reads them
-                    fetch_sums(parts, 0, exchange, phase, team, 0)
+                    fetch_sums(partials, 0, exchange, phase, group, 0)
                     if not rms:
-                        fetch_sums(parts, turns, exchange, phase, team, 1)
+                        fetch_sums(partials, turns, exchange, phase, group, 1)
                 else:
-                    parts[0], parts[turns] = sum_gx, sum_g
-                mean_gx, mean_g = means(parts, lacking, mean_factor)
+                    partials[0], partials[turns] = sum_gx, sum_g
+                mean_gx, mean_g = means(partials, lacking, mean_factor)
                 if for_rows() and row < n1:
                     if first == 0:  # before the second pass, in which row_sums then takes no registers
                         leave_means(row_sums, row, mean_g, mean_gx)
@@ -224,7 +225,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
                     if blocks > 1:  # this row's sums are written before the next turn reads them
                         cluster_wait()
                     else:
-                        team_sync(team + 1, threads)
+                        team_sync(group + 1, threads)
                 last_row, last_at, last_center, last_scale = row, at, center, scale
             row += stride
             top += stride
@@ -243,12 +244,12 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
         if weighted and for_columns():
             finish_weight(
                 sums, sums_weight, parameters, weight, eps, grad_weight, part_weight,
-                cluster, team, thread, offset, first,
+                cluster, group, thread, offset, first,
             )  # fmt: skip
         if biased and for_columns():
             finish_bias(
                 sums, sums_bias, parameters, weight, eps, grad_bias, part_bias,
-                cluster, team, thread, offset, first,
+                cluster, group, thread, offset, first,
             )  # fmt: skip
         if gathered:
             cluster_arrive_shared()

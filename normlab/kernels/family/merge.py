@@ -17,9 +17,9 @@ import numpy as np
 from normlab.engine import accumulator, cast, cuda, float32, grid_dependency_sync, launch_dependents, load, store
 from normlab.kernels.family.sets import Pieces
 from normlab.stages.block import block_moments, block_sums
+from normlab.stages.lane_groups import lane_group_moments, lane_group_sum, levels_for
 from normlab.stages.moments import chan_merge
 from normlab.stages.recompute import affine, element
-from normlab.stages.seats import levels_for, seats_moments, seats_sum
 
 THREADS = 128  # per block with several teams
 MAX_SEATS = 1024  # lanes per team; one lane per piece up to it, because a second load takes longer than a barrier
@@ -29,7 +29,7 @@ MAX_SEATS = 1024  # lanes per team; one lane per piece up to it, because a secon
 def build_moments(dtype, seats):
     """Return the kernel `family_merge_moments` for teams of `seats` lanes, a power of two."""
     threads, warps, shift = threads_for(seats), max(1, seats // 32), seats.bit_length() - 1
-    team_moments = seats_moments(levels_for(seats))
+    team_moments = lane_group_moments(levels_for(seats))
 
     @cuda.jit
     def family_merge_moments(pieces, outer, sets, inner, eps, mean, variance, invvar):
@@ -67,7 +67,7 @@ def build_moments(dtype, seats):
 def build_sums(dtype, seats):
     """Return the kernel `family_merge_sums` for teams of `seats` lanes, a power of two."""
     threads, warps, shift = threads_for(seats), max(1, seats // 32), seats.bit_length() - 1
-    team_sum = seats_sum(levels_for(seats))
+    team_sum = lane_group_sum(levels_for(seats))
 
     @cuda.jit
     def family_merge_sums(

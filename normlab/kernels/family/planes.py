@@ -26,8 +26,8 @@ from normlab.engine import (
     store_vector_from,
 )
 from normlab.kernels.family.sets import Pieces, Sets
+from normlab.stages.lane_groups import MOST, lane_group_sum
 from normlab.stages.recompute import affine, element, normalised_from_input
-from normlab.stages.seats import MOST, seats_sum
 from normlab.stages.vector import widest
 
 THREADS = 128  # per block of the first kernels
@@ -160,7 +160,7 @@ def build_moments(dtype, width, team):
     """Return the kernel `family_plane_moments`. Block (seats, THREADS / seats), one piece per team."""
     seats, turns, _, length, parts = team
     units = team.units
-    elements, team_sum = units * width, seats_sum((seats - 1).bit_length())
+    elements, team_sum = units * width, lane_group_sum((seats - 1).bit_length())
     find = finder(width, team, THREADS // seats)
 
     @cuda.jit
@@ -205,7 +205,7 @@ def build_sums(dtype, width, team, once):
     seats, turns, _, _, parts = team
     units = team.units
     once = min(once, units)
-    elements, team_sum = once * width, seats_sum((seats - 1).bit_length())
+    elements, team_sum = once * width, lane_group_sum((seats - 1).bit_length())
     find = finder(width, team, THREADS // seats)
 
     @cuda.jit

@@ -25,7 +25,7 @@ from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.stages.grouped import group_merger, group_size
 from normlab.stages.recompute import affine, normalised_from_input
-from normlab.stages.team import leave
+from normlab.stages.row_group import leave
 from normlab.stages.vector import row_loader, widest
 from normlab.stages.warp import lanes_sum
 
@@ -49,10 +49,10 @@ def build(dtype, layout: Rows):
         gammas = cuda.local.array(width, dtype)
         betas = cuda.local.array(width, dtype)
         n2 = x.shape[1]
-        team = cuda.threadIdx.y
+        group = cuda.threadIdx.y
         warp = cuda.threadIdx.x >> 5
         first = cuda.threadIdx.x * width
-        row = cuda.blockIdx.x * rows + team
+        row = cuda.blockIdx.x * rows + group
         live = row < x.shape[0]  # false in the last block's spare warps, which must still reach the barrier
 
         # Fetch: the whole row goes to registers, with all loads in flight at once.
@@ -80,10 +80,10 @@ def build(dtype, layout: Rows):
         # Exchange: one barrier for both sums.
         if warps > 1:  # else the warp's moments are the row's
             if mean is not None:
-                leave(exchange, 0, team, 0, warp, total)
-            leave(exchange, 0, team, 1, warp, square_sum)
+                leave(exchange, 0, group, 0, warp, total)
+            leave(exchange, 0, group, 1, warp, square_sum)
             cuda.syncthreads()  # all warps of a row have written their sums before a warp reads them
-            center, square_sum = merge(exchange, 0, team, n2, factor, mean)
+            center, square_sum = merge(exchange, 0, group, n2, factor, mean)
         scale = cuda.libdevice.rsqrtf(square_sum * factor + eps)  # factor: 1 / n2
 
         # Second pass, over registers: normalise and store.

@@ -50,7 +50,7 @@ from normlab.kernels.words import counted
 from normlab.stages.ahead import BITS
 from normlab.stages.grouped import group_merger, group_size
 from normlab.stages.recompute import affine, normalised_from_input
-from normlab.stages.team import leave
+from normlab.stages.row_group import leave
 from normlab.stages.vector import BYTES, widest
 from normlab.stages.warp import warp_sum_butterfly
 
@@ -110,7 +110,7 @@ def build(dtype, slices: Slices):
     @cuda.jit(launch_bounds=(slices.threads, slices.resident))
     def forward_clusters(x, weight, bias, eps, factor, output, mean, invvar):
         # Prologue: which columns of which rows this thread has.
-        exchange = cuda.shared.array((2, 1, 2, warps), dtype)  # two phases: see `stages.team`
+        exchange = cuda.shared.array((2, 1, 2, warps), dtype)  # two phases: see `stages.row_group`
         held = cuda.shared.array(0, bits, alignment=16)  # the block's part of the row
         parameters = cuda.shared.array(0, parameter_bits, alignment=16)  # the same memory, in the parameters' bits
         values = cuda.local.array(elements, dtype)

@@ -21,7 +21,7 @@ def levels_for(items: int) -> int:
 
 
 @cache
-def seats_sum(levels: int) -> Any:
+def lane_group_sum(levels: int) -> Any:
     """Return the device function `group_sum(value)`, which adds up over 2**levels neighbouring lanes."""
 
     @cuda.jit(device=True)
@@ -35,13 +35,13 @@ def seats_sum(levels: int) -> Any:
 
 
 @cache
-def seats_moments(levels: int) -> Any:
+def lane_group_moments(levels: int) -> Any:
     """Return the device function `group_moments(mean, m2, count)`, which merges over 2**levels neighbouring lanes.
 
     The lower lane's moments are always `a` in `chan_merge`, so both lanes of a pair get the same bits. Items go to
     lanes in turn, beginning with the lowest lane; so `a` never has fewer items than `b`.
     """
-    most = 1 << levels >> 1
+    most = 1 << levels >> 1  # half of the lanes; 0 for a group of one lane, which merges nothing
 
     @cuda.jit(device=True)
     def group_moments(mean, m2, count):
@@ -50,6 +50,7 @@ def seats_moments(levels: int) -> Any:
             mean_b = cuda.shfl_xor_sync(ALL_LANES, mean, distance)
             m2_b = cuda.shfl_xor_sync(ALL_LANES, m2, distance)
             count_b = cuda.shfl_xor_sync(ALL_LANES, count, distance)
+            # both lanes of a pair merge in the same order and so get the same bits
             if cuda.threadIdx.x & distance:
                 mean, m2, count = chan_merge(mean_b, m2_b, count_b, mean, m2, count)
             else:

@@ -18,7 +18,7 @@ from normlab.engine import (
     using,
 )
 from normlab.sim import sanitize
-from normlab.stages.team import collector, leave
+from normlab.stages.row_group import collector, leave
 
 WARPS = [1, 2, 3, 5, 16, 32]
 BLOCKS = [1, 2, 4]

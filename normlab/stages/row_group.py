@@ -79,7 +79,7 @@ def gatherer(warps: int, blocks: int) -> Any:
         # 2 warps * blocks sums for 32 warps threads: one per thread, because a cluster has at most 16 blocks
         which = cuda.threadIdx.x // members
         member = cuda.threadIdx.x % members
-        if mean is None:
+        if mean is None:  # RMSNorm: the first `members` threads load the squares, the others have nothing to load
             which += 1
         if which < 2:
             gathered[0, 0, which, member] = load_from_block(
@@ -94,36 +94,38 @@ def gatherer(warps: int, blocks: int) -> Any:
 def collector(warps: int, blocks: int) -> tuple[int, Any, Any]:
     """Return (turns, fetch, add_up), with which a warp adds up the sums of all `warps * blocks` members.
 
-    `fetch(parts, at, exchange, phase, row, which)` loads the sums of this lane's members into parts[at], parts[at + 1],
-    …: `turns` values. Lane l takes the members l % seats, l % seats + seats, …, where `seats` is the smallest power of
-    two that the members fill, at most 32.
-    `add_up(parts, at)` returns the sum over all members, in every lane.
+    `fetch(partials, at, exchange, phase, row, which)` loads the sums of this lane's members into partials[at],
+    partials[at + 1], …: `turns` values. Lane l takes the members l % lanes, l % lanes + lanes, …, where `lanes` is the
+    smallest power of two that has a lane per member, at most 32.
+    `add_up(partials, at)` returns the sum over all members, in every lane.
 
     A load from another block takes a microsecond, as long as a pass over a row. A kernel therefore does other work
     between `fetch` and `add_up`.
 
-    warps: warps per row and block. parts: local memory for the partial sums, accumulator dtype.
+    warps: warps per row and block. partials: local memory for the partial sums, accumulator dtype.
     """
     members = warps * blocks
+    # a lane per member, up to a warp: fewer lanes take fewer shuffles
     levels = min(5, (members - 1).bit_length())
-    seats = 1 << levels
-    turns = -(-members // seats)
+    lanes = 1 << levels
+    turns = -(-members // lanes)
     read = reader(warps, blocks)
 
     @cuda.jit(device=True)
-    def fetch(parts, at, exchange, phase, row, which):
-        seat = lane_index() & (seats - 1)
+    def fetch(partials, at, exchange, phase, row, which):
+        lane = lane_index() & (lanes - 1)  # the other lanes of the warp repeat these loads, at the same addresses
         for k in range(turns):
-            if seat + seats * k < members:
-                parts[at + k] = read(exchange, phase, row, which, seat + seats * k)
+            if lane + lanes * k < members:
+                partials[at + k] = read(exchange, phase, row, which, lane + lanes * k)
             else:  # a lane without a member: adding 0 changes no bit of the sum
-                parts[at + k] = cast(0, exchange)
+                partials[at + k] = cast(0, exchange)
 
     @cuda.jit(device=True)
-    def add_up(parts, at):
-        value = parts[at]
+    def add_up(partials, at):
+        # this lane's members first, then over the lanes
+        value = partials[at]
         for k in range(turns - 1):
-            value += parts[at + 1 + k]
+            value += partials[at + 1 + k]
         for level in range(levels):  # the same order in every warp: the same bits
             value += cuda.shfl_xor_sync(ALL_LANES, value, 1 << level)
         return value
