@@ -66,7 +66,7 @@ def autocast(
         x = x.float()
     if weight is None and bias is None:
         if x.dtype != dtype:
-            weight = torch.ones(shape, dtype=dtype, device=x.device)  # the output takes the dtype of this weight of ones
+            weight = torch.ones(shape, dtype=dtype, device=x.device)  # ones, so that the output has their dtype
         return x, weight, bias
     return x, None if weight is None else weight.to(dtype), None if bias is None else bias.to(dtype)
 
