@@ -113,7 +113,7 @@ def replaced(tensor: Tensor, columns: Tensor, values: Tensor) -> Tensor:
 def projected(
     g: Tensor, mean_of: Tensor | None, products: Tensor, xhat: Tensor, invvar: Tensor, shape: Shape
 ) -> Tensor:
-    """Return (g - mean(mean_of) - x̂ mean(products)) invvar: the gradient at x, given g at x̂. RMSNorm: mean_of=None."""
+    """Return (g - mean(mean_of) - x̂ mean(products)) invvar: the gradient at x from g at x̂. RMSNorm: mean_of=None."""
     dims = inner(shape)
     result = g - xhat * products.mean(dims, keepdim=True)
     if mean_of is not None:
