@@ -32,7 +32,7 @@ def plot_index_sets() -> Any:
     return figure
 
 
-def _panel(axes: Any, name: str, who: str, count: str, set_of: Any) -> None:
+def _panel(axes: Any, name: str, members: str, count: str, set_of: Any) -> None:
     """Draw one norm: channels to the right, positions upwards, samples into the depth, the first one in front."""
     for n in reversed(range(N)):  # the last sample first, so that the samples in front cover it
         for c in range(C):
@@ -44,7 +44,7 @@ def _panel(axes: Any, name: str, who: str, count: str, set_of: Any) -> None:
     axes.text(right + 0.25, up - 0.1, "N", ha="left", va="top", color=INK, size=11)
     middle, top = (C + 0.62 * N) / 2, L + 0.45 * N
     axes.text(middle, top + 1.0, name, ha="center", va="bottom", color=INK, size=13, weight="bold")
-    axes.text(middle, top + 0.35, f"{who}: {count}", ha="center", va="bottom", color=INK, size=9)
+    axes.text(middle, top + 0.35, f"{members}: {count}", ha="center", va="bottom", color=INK, size=9)
     axes.set_aspect("equal")
     axes.set_xlim(-0.9, C + 0.62 * N + 0.6)
     axes.set_ylim(-0.9, top + 1.8)

@@ -20,7 +20,7 @@ from normlab.nn.private import direct_apply, onlooker
 from normlab.nn.shapes import MemoryEfficient, Owners, Parameter, Shape
 
 How: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Owners]
-"""normalized_shape, eps, rms, memory_efficient, and the parameters as the caller has them."""
+"""normalized_shape, eps, rms, memory_efficient, and the parameters that the caller gave."""
 
 
 class Norm(torch.autograd.Function):

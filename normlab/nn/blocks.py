@@ -136,9 +136,9 @@ def _rows(shape: Shape, *tensors: Tensor) -> list[Tensor]:
 
 
 def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Return an iterator over blocks of the tensors' rows. A block of the first tensor has at most BLOCK elements.
+    """Return an iterator over blocks of the tensors' rows.
 
-    But a block has at least one row, however long.
+    A block of the first tensor has at most BLOCK elements, but at least one row.
     """
     step = max(1, BLOCK // max(1, tensors[0].shape[1]))
     return zip(*(one.split(step) for one in tensors), strict=True)

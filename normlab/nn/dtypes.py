@@ -7,10 +7,10 @@ the rule wants.
 | rule | output's dtype | under autocast | used by |
 | --- | --- | --- | --- |
 | "apex" | the parameters' | the autocast dtype | apex's names |
-| "torch" | the input's | float32 on a GPU; on a CPU as without | torch.nn's norms (RMSNorm: `RMS_NORM_RULE`) |
-| "parameters" | the parameters' | as without | other libraries' norms, written as formulas |
-| "input" | the input's | as without | other libraries' norms, written as formulas |
-| "wider" | the one that PyTorch promotes both to | as without | formulas that end in `weight * x` |
+| "torch" | the input's | float32 on a GPU, no change on a CPU | torch.nn's norms (RMSNorm: `RMS_NORM_RULE`) |
+| "parameters" | the parameters' | no change | other libraries' norms, written as formulas |
+| "input" | the input's | no change | other libraries' norms, written as formulas |
+| "wider" | the one that PyTorch promotes both to | no change | formulas that end in `weight * x` |
 """
 
 from collections.abc import Iterator

@@ -12,8 +12,9 @@ A mode or a tensor with a `__torch_function__` gets the call first, torch.fx's p
 Mixed precision: a float32 input may have half parameters, and a half input float32 parameters. The output has the
 parameters' dtype, or the input's if there are no parameters.
 
-Autocast rounds the parameters to its dtype, which the output then has. The statistics are float32 ones of the unrounded
-input; apex rounds the input, too, and so does `normlab.nn.apex_autocast`. `normlab.nn.dtypes` has the other rules.
+Under autocast the parameters are rounded to the autocast dtype, and the output has it. The statistics are float32 and
+those of the unrounded input. apex rounds the input, too: `normlab.nn.apex_autocast` switches this on.
+`normlab.nn.dtypes` has the rules for dtypes that `dtype_rule` chooses from.
 """
 
 from collections.abc import Callable, Sequence

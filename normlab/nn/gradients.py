@@ -77,7 +77,7 @@ def in_graph(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
 
 
 def _through_saved(grad_invvar: Tensor | None, grad_values: Tensor | None, saved: Saved, how: How) -> Tensor:
-    """Return the gradient at x that gradients at invvar and at the kept x̂ cause: a second derivative has these.
+    """Return the gradient at x caused by gradients at invvar and at the kept x̂, which only second derivatives have.
 
     d invvar / dx = -invvar² x̂ / n. A gradient at some columns of x̂ is `projected` like g, with 0 elsewhere.
     """

@@ -176,7 +176,7 @@ def _made(old: Any, plans: list[Plan], memory_efficient: MemoryEfficient, choice
 def _obstacle(old: Any) -> str | None:
     """Return the reason why a norm has to stay, whatever it computes; None if it has not."""
     if isinstance(old, torch.nn.SyncBatchNorm):
-        return "its statistics are those of all processes, and normlab's are of one"
+        return "its statistics are taken over all processes, and normlab's over one"
     if isinstance(old, LazyModuleMixin):
         return "it is lazy: it has no shape before its first forward"
     if parametrize.is_parametrized(old):
@@ -203,11 +203,11 @@ def _unrecognised(old: Any) -> str:
     if isinstance(old, TORCH_S):
         return "normlab has none of its kind"
     if not _is_called_a_norm(old):
-        return "an eps and parameters, but neither its name nor a variance_epsilon calls it a norm"
+        return "it has an eps and parameters, but no norm in its name and no variance_epsilon"
     names = [name for name, _ in old.named_parameters()]
     if names:
-        return f"parameters that are none of a layer or RMS norm: {', '.join(names)}"
-    return "neither parameters nor a normalized_shape say over how many values it normalises"
+        return f"its parameters are not those of a layer or RMS norm: {', '.join(names)}"
+    return "it has neither parameters nor a normalized_shape to tell over how many values it normalises"
 
 
 def _key(old: Any) -> Any:

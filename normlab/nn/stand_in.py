@@ -56,7 +56,7 @@ class StandIn(torch.nn.Module):
         """Return the old class's text, then normlab's class and the mode."""
         old, plan = self.made_of
         said = [old.extra_repr(self)]
-        if old.extra_repr is torch.nn.Module.extra_repr:  # which returns nothing
+        if old.extra_repr is torch.nn.Module.extra_repr:  # Module's own returns nothing
             said = [f"{tuple(self.normalized_shape)}, eps={self.eps}"]
         said.append(f"normlab.nn.{plan.own.__name__}")
         if plan.rows:

@@ -52,7 +52,7 @@ def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
 def backward(
     grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, weight: Parameter, bias: Parameter
 ) -> Gradients:
-    """Return (grad_input, grad_weight, grad_bias); those of absent parameters are None."""
+    """Return (grad_input, grad_weight, grad_bias); None for an absent parameter's."""
     x = norm.laid(x)
     if not x.numel():
         return vectorised.backward(grad_output, x, mean, invvar, norm, weight, bias)

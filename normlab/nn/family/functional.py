@@ -53,7 +53,7 @@ def batch_norm(
         return handle_torch_function(batch_norm, tensors, *tensors, training, momentum, eps)
     if torch.jit.is_scripting():
         return torch.nn.functional.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
-    else:  # TorchScript leaves out a branch only
+    else:  # in a branch, because TorchScript leaves out only branches
         norm = Norm("batch", None, bool(training))
         return _norm(batch_norm, norm, Given(input, running_mean, running_var, weight, bias, momentum, eps))
 
@@ -80,7 +80,7 @@ def instance_norm(
         return torch.nn.functional.instance_norm(
             input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
         )
-    else:  # TorchScript leaves out a branch only
+    else:  # in a branch, because TorchScript leaves out only branches
         norm = Norm("instance", None, bool(use_input_stats))
         return _norm(instance_norm, norm, Given(input, running_mean, running_var, weight, bias, momentum, eps))
 

@@ -40,7 +40,7 @@ def _symbolic(input: Tensor) -> bool:
     """Return True if torch.fx traces the module's inside: the graph cannot hold the checks of shapes."""
     if torch.jit.is_scripting():
         return False
-    else:  # TorchScript leaves out a branch only
+    else:  # in a branch, because TorchScript leaves out only branches
         return isinstance(input, Proxy)
 
 
