@@ -3,9 +3,9 @@
 The columns at risk depend on the parameters, and the parameters change at optimizer steps. So the columns are counted
 once after each step, and the first forward that needs the count waits for it. That forward queues one launch for each
 kind of norms. The launch lists the columns of all norms that were last used on the forward's stream. Every other
-forward compares a few integers. It counts again if a parameter's version or storage, or the stream, has changed. If a
-write does not change PyTorch's version counter, and no optimizer step follows, the caller has to call `recount`. The
-counts are an attribute of the weight's storage, or of the bias's if there is no weight.
+forward compares a few integers, and counts again only if a parameter's version or storage, or the stream, has changed.
+If a write does not change PyTorch's version counter, and no optimizer step follows, the caller has to call `recount`.
+The counts are an attribute of the weight's storage, or of the bias's if there is no weight.
 
 While a CUDA graph is captured the host cannot wait. The graph then lists the columns in each replay, into HEADROOM
 times as many slots as there were columns at risk when they were last counted. It also counts the columns that found no
