@@ -1,2 +1,1 @@
-"""What a caller with arrays meets: the norms, the family, matrix products, and what checks and carries their
-arguments."""
+"""The host layer for callers with arrays: the norms, the family, matrix products, checks and array backends."""

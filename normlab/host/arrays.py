@@ -1,9 +1,8 @@
-"""Where a caller's arrays live, and how a kernel gets at them: NumPy, torch, or anything with
-`__cuda_array_interface__`.
+"""The array backends: one for NumPy arrays and CPU tensors, one for torch on a GPU, one for `__cuda_array_interface__`.
 
-Used by `normlab.host.norms`, `normlab.host.exact` and `normlab.host.matmul`. A backend turns arrays of one kind into
-kernel operands (NumPy arrays or `engine.DeviceArray`s, always C-contiguous), allocates results, and gives them back in
-the caller's kind.
+Used by all of `normlab.host`. A backend turns the caller's arrays into kernel operands, which are C-contiguous NumPy
+arrays or `engine.DeviceArray`s. It also allocates results, launches kernels, and returns results as arrays of the
+caller's kind.
 """
 
 import sys
@@ -26,13 +25,13 @@ FLOATS = {
 
 
 def is_torch(array: Any) -> bool:
-    """Is this a torch tensor? torch is not imported for it: whoever passes a tensor has done so."""
+    """Return True for a torch tensor. Does not import torch: a caller with a tensor has imported it."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
 
 
 def dtype_name(array: Any) -> str:
-    """The name of an array's dtype, such as "bfloat16"."""
+    """Return the name of an array's dtype, such as "bfloat16"."""
     if is_torch(array):
         return str(array.dtype).removeprefix("torch.")
     if isinstance(array, np.ndarray):
@@ -46,7 +45,7 @@ def _dtype_of(array: Any) -> np.dtype:
 
 
 def device_name(array: Any) -> str:
-    """Where an array lies, in torch's words: "cpu", "cuda:0", ..."""
+    """Return the name of an array's device in torch's words: "cpu", "cuda:0", ..."""
     if is_torch(array):
         return str(array.device)
     if isinstance(array, np.ndarray):
@@ -56,17 +55,17 @@ def device_name(array: Any) -> str:
 
 @cache
 def stream_getter() -> Callable[[int], int]:
-    """What tells the handle of torch's current stream on a GPU, given its number: the quickest that torch has."""
+    """Return torch's quickest function from a GPU's number to the handle of torch's current stream there."""
     torch = sys.modules["torch"]
     return getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream)
 
 
 @cache
 def quick_memory() -> tuple[Callable[[], int], Callable[[tuple, tuple, Any], Any] | None]:
-    """What tells the number of torch's current GPU, and what makes a tensor of a shape, strides and dtype there.
+    """Return two functions of torch: one for the current GPU's number, one that allocates a tensor there.
 
-    The second is what torch.compile's own code allocates with: a third of the time of `torch.empty_strided`. A torch
-    without it has the GPU -1.
+    The second takes a shape, strides and a dtype. The code that torch.compile makes allocates with it, and it takes a
+    third of the time of `torch.empty_strided`. If torch lacks one of the two, the number is -1 and the second None.
     """
     inside = sys.modules["torch"]._C
     empty = getattr(getattr(inside._dynamo, "guards", None), "_empty_strided_cuda", None)
@@ -75,29 +74,29 @@ def quick_memory() -> tuple[Callable[[], int], Callable[[tuple, tuple, Any], Any
 
 
 class Backend(Protocol):
-    """What the host functions ask of a kind of array."""
+    """The functions that the host functions need for one kind of array."""
 
     def operand(self, array: Any, shape: tuple[int, ...]) -> Any:
-        """The array (or None) as a C-contiguous kernel operand of this shape."""
+        """Return the array as a C-contiguous kernel operand of this shape; None for None."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """An uninitialised operand."""
+        """Return an uninitialised operand."""
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        """An operand of zeros."""
+        """Return an operand of zeros."""
 
     def launch(self, *args: Any, **options: Any) -> None:
-        """`engine.launch` on the backend's stream; options without `stream`."""
+        """Call `engine.launch` on the backend's stream; options must not contain `stream`."""
 
     def numbers(self, operand: Any) -> list:
-        """The numbers in an operand that `empty` or `zeros` made, once the work queued so far is done."""
+        """Return the numbers in an operand made by `empty` or `zeros`. Waits until the work queued so far is done."""
 
     def give_back(self, operand: Any, shape: tuple[int, ...]) -> Any:
-        """An operand (or None) that `empty` or `zeros` made, as an array of the caller's kind."""
+        """Return an operand made by `empty` or `zeros` as an array of the caller's kind; None for None."""
 
 
 class HostBackend:
-    """NumPy arrays and torch CPU tensors: computed in place by the simulator, or copied to a GPU and back."""
+    """The backend of NumPy arrays and torch CPU tensors: the simulator uses them in place, a GPU gets copies."""
 
     def __init__(self, like: Any):
         self.torch = is_torch(like)
@@ -129,7 +128,7 @@ class HostBackend:
 
 
 class TorchBackend:
-    """torch tensors on a GPU, on torch's current stream."""
+    """The backend of torch tensors on a GPU. It launches on torch's current stream."""
 
     def __init__(self, device: Any):
         self.device = device
@@ -160,9 +159,9 @@ class TorchBackend:
 
 
 class InterfaceBackend:
-    """Arrays with `__cuda_array_interface__` (CuPy's, Numba's, ...), on the stream that the first one names.
+    """The backend of arrays with `__cuda_array_interface__` (CuPy's, Numba's, ...), on the first array's stream.
 
-    CuPy arrays come back as CuPy arrays, all others as Numba device arrays.
+    For CuPy arrays the results are CuPy arrays, for all others Numba device arrays.
     """
 
     def __init__(self, like: Any):
@@ -196,7 +195,7 @@ class InterfaceBackend:
         return engine.device_empty(shape, dtype, self.device)
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:  # noqa: D102
-        # on the stream of the kernels: nothing would order another stream's work before theirs
+        # On the kernels' stream: no order holds between the kernels and work on another stream.
         return engine.device_zeros(shape, dtype, self.device, self.stream)
 
     def numbers(self, operand: Any) -> list:  # noqa: D102
@@ -214,13 +213,13 @@ class InterfaceBackend:
 
 
 def backend_of(required: dict[str, Any], optional: dict[str, Any]) -> Backend:
-    """The one backend of all arrays of a call, keyed by the names the caller knows them by; the first decides the kind.
+    """Return the backend of a call's arrays, which are keyed by the caller's names for them.
 
-    Those in `optional` may be None.
+    The first array decides the kind. Arrays in `optional` may be None.
 
     Raises:
-        TypeError: something that is no array, or a sparse, nested or masked one.
-        ValueError: arrays on different devices, or on one that has no kernels here.
+        TypeError: an argument that is no array, or a sparse, nested or masked one, or arrays of two kinds on a GPU.
+        ValueError: arrays on different devices, or on a device that normlab has no kernels for.
     """
     arrays = required | {name: array for name, array in optional.items() if array is not None}
     for name, array in arrays.items():
@@ -252,7 +251,7 @@ def backend_of(required: dict[str, Any], optional: dict[str, Any]) -> Backend:
 
 
 def is_dense(array: Any) -> bool:
-    """Does an array hold all of its elements in one grid? Sparse and nested tensors do not."""
+    """Return True if an array holds all of its elements in one grid, unlike sparse and nested tensors."""
     return not is_torch(array) or (array.layout is sys.modules["torch"].strided and not array.is_nested)
 
 
@@ -266,7 +265,7 @@ def _check_dense(name: str, array: Any) -> None:
 
 def _numpy_of_tensor(tensor: Any) -> np.ndarray:
     tensor = tensor.detach().contiguous()
-    if dtype_name(tensor) == "bfloat16":  # which torch does not export to NumPy
+    if dtype_name(tensor) == "bfloat16":  # torch does not export bfloat16 to NumPy
         return tensor.view(sys.modules["torch"].int16).numpy().view(ml_dtypes.bfloat16)
     return tensor.numpy()
 

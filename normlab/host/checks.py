@@ -1,6 +1,6 @@
-"""Checks of what a caller hands to the host functions: before anything runs, in the caller's words, both sides named.
+"""Checks of the host functions' arguments. They run before a kernel does, and errors use the caller's names.
 
-Used by `normlab.host.norms`, `normlab.host.exact`, `normlab.host.matmul` and `normlab.host.norm_linear`.
+An error about two arguments that do not fit names both. Used by all of `normlab.host`.
 """
 
 import inspect
@@ -24,9 +24,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def positional(*names: str) -> Callable[[Function], Function]:
-    """Let a function take these keyword-only arguments by position, too, with a DeprecationWarning.
+    """Return a decorator that lets a function take keyword-only arguments by position, with a DeprecationWarning.
 
-    names: in the order in which they followed the last positional argument up to normlab 0.1. Goes with 0.3.
+    names: the arguments, in the order in which they followed the last positional argument up to normlab 0.1. To be
+    removed in 0.3.
     """
 
     def allow(function: Function) -> Function:
@@ -36,7 +37,7 @@ def positional(*names: str) -> Callable[[Function], Function]:
         @wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
             late = args[count:]
-            if not late or len(late) > len(names):  # too many are the function's own error
+            if not late or len(late) > len(names):  # the function itself refuses too many
                 return function(*args, **keywords)
             given = dict(zip(names, late, strict=False))
             twice = sorted(given.keys() & keywords.keys())
@@ -55,11 +56,11 @@ def positional(*names: str) -> Callable[[Function], Function]:
 
 
 def shape_of(normalized_shape: Any) -> tuple[int, ...]:
-    """`normalized_shape` as a tuple of positive ints.
+    """Return `normalized_shape` as a tuple of positive ints.
 
     Raises:
-        TypeError: neither an int nor a sequence of ints.
-        ValueError: no dimension, or one that is not positive.
+        TypeError: it is neither an int nor a sequence of ints.
+        ValueError: it has no dimension, or one that is not positive.
     """
     entries = normalized_shape if isinstance(normalized_shape, (Sequence, np.ndarray)) else (normalized_shape,)
     try:
@@ -74,10 +75,10 @@ def shape_of(normalized_shape: Any) -> tuple[int, ...]:
 
 
 def rows_and_columns(name: str, array: Any, normalized_shape: tuple[int, ...]) -> tuple[int, int]:
-    """(n1, n2): how many rows an array has, and how many elements a row.
+    """Return (n1, n2): the number of rows of an array, and the number of elements per row.
 
     Raises:
-        ValueError: its trailing dimensions are not normalized_shape.
+        ValueError: the array's trailing dimensions are not normalized_shape.
     """
     shape = tuple(array.shape)
     if shape[-len(normalized_shape) :] != normalized_shape:
@@ -90,7 +91,7 @@ def rows_and_columns(name: str, array: Any, normalized_shape: tuple[int, ...]) -
 
 
 def check_shape(name: str, array: Any, shape: tuple[int, ...], because: str) -> None:
-    """Raise ValueError unless an array has this shape; `because` says where the shape comes from."""
+    """Raise ValueError unless an array is None or has this shape; `because` says where the shape comes from."""
     if array is not None and tuple(array.shape) != shape:
         raise ValueError(f"Expected {name} to be of shape {list(shape)} ({because}), but got {list(array.shape)}")
 
@@ -102,22 +103,22 @@ def check_matrix(name: str, array: Any) -> None:
 
 
 def check_float32(arrays: dict[str, Any]) -> None:
-    """Raise TypeError unless what there is of a product's arrays, by name, is float32."""
+    """Raise TypeError unless all arrays of a product, by name, are float32 or None."""
     for name, array in arrays.items():
         check_dtype(name, array, "float32", "the one dtype of the SGEMM ladder")
 
 
 def check_dtype(name: str, array: Any, dtype: str, because: str) -> None:
-    """Raise TypeError unless an array has this dtype; `because` says where the dtype comes from."""
+    """Raise TypeError unless an array is None or has this dtype; `because` says where the dtype comes from."""
     if array is not None and dtype_name(array) != dtype:
         raise TypeError(f"Expected {name} to be {dtype} ({because}), but got {dtype_name(array)}")
 
 
 def parameter_dtype(name: str, array: Any, weight: Any, bias: Any) -> str:
-    """The dtype of weight, bias and the output: apex's V, given the dtype of the input (or saved output) `array`.
+    """Return the dtype of weight, bias and the output, apex's V. array: the input or the saved output.
 
     Raises:
-        TypeError: a dtype that no kernel has, or a mix that none has.
+        TypeError: there are no kernels for a dtype or for the mix of dtypes.
     """
     given = {"weight": weight, "bias": bias}
     for label, operand in {name: array, **given}.items():
@@ -140,10 +141,10 @@ def parameter_dtype(name: str, array: Any, weight: Any, bias: Any) -> str:
 
 
 def input_dtype(given: Any, saved: Any, memory_efficient: Any) -> str:
-    """The dtype of the forward's input and of its gradient: as given, or for None that of `saved`.
+    """Return the dtype of the forward's input and of its gradient: the given one, or for None the dtype of `saved`.
 
     Raises:
-        TypeError: it is not the one of `saved`, which is the input, or there is no norm with such an output.
+        TypeError: `saved` is the input and has another dtype, or no norm has an output of `saved`'s dtype for it.
     """
     dtype = dtype_name(saved)
     wanted = dtype if given is None else str(given).removeprefix("torch.")
@@ -159,31 +160,31 @@ MIXED = tuple(("float32", half) for half in HALVES) + tuple((half, "float32") fo
 
 
 def statistics_dtype(dtype: str) -> str:
-    """The dtype that statistics are kept and sums are done in: apex's U."""
+    """Return the dtype of statistics and sums, apex's U."""
     return "float64" if dtype == "float64" else "float32"
 
 
 def check_parameters(weight: Any, bias: Any, shape: tuple[int, ...]) -> None:
-    """Raise ValueError unless what there is of weight and bias has the normalized shape."""
+    """Raise ValueError unless weight and bias each are None or have the normalized shape."""
     check_shape("weight", weight, shape, "normalized_shape")
     check_shape("bias", bias, shape, "normalized_shape")
 
 
 def check_statistics(statistics: dict[str, Any], leading: tuple[int, ...], dtype: str, of: str) -> None:
-    """Raise unless what there is of a norm's statistics has the leading shape of the array `of`, and U's dtype."""
+    """Raise unless all of a norm's statistics are None or have the leading shape of the array `of`, and U's dtype."""
     for name, array in statistics.items():
         check_shape(name, array, leading, f"the leading dimensions of {of}")
         check_dtype(name, array, dtype, "statistics are kept in accumulator precision")
 
 
 def rounded_eps(eps: Any, dtype: str) -> Any:
-    """eps in accumulator precision; what is too large for it is infinite there. TypeError if it is no number."""
+    """Return eps in accumulator precision, where a value that is too large is infinite; TypeError if no number."""
     with np.errstate(over="ignore"):
         return FLOATS[dtype].type(number(eps))
 
 
 def number(value: Any, name: str = "eps") -> float:
-    """A real number as a float, or TypeError."""
+    """Return a real number as a float, or raise TypeError."""
     if not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a real number, got {value!r}")
     try:
@@ -193,16 +194,16 @@ def number(value: Any, name: str = "eps") -> float:
 
 
 def step_of(direction: str, name: str | None) -> Step:
-    """The step of a norm's ladder that has this name; the best one for None.
+    """Return the step of a norm's ladder that has this name, or the best one for None.
 
     Raises:
-        ValueError: no such step; the message lists those there are.
+        ValueError: there is no such step; the message lists the steps of the ladder.
     """
     return _named(LADDERS[direction], direction, name)
 
 
 def product_step(name: str | None) -> ProductStep:
-    """The step of the SGEMM ladder that has this name, as `step_of`."""
+    """Return the step of the SGEMM ladder that has this name, or the best one for None, as `step_of`."""
     return _named(SGEMM, "sgemm", name)
 
 

@@ -1,10 +1,11 @@
-"""The exact mode's forward side: find the columns that an output does not give back, and keep their x̂.
+"""The exact mode's forward side: find the columns that cannot be recomputed from the output, and keep their x̂.
 
-    output, mean, invvar = layer_norm_forward(x, n2, weight, bias, eps)
-    kept = keep_columns(x, mean, invvar, n2, weight, bias, eps)       # from here on x is not needed any more
-    layer_norm_backward(grad_output, output, None, invvar, n2, weight, bias, eps, "exact", kept)
+    output, mean, invvar = layer_norm_forward(x, n2, weight, bias, eps=eps)
+    kept = keep_columns(x, mean, invvar, n2, weight, bias, eps=eps)       # the backward does not need x after this
+    options = {"eps": eps, "memory_efficient": "exact", "kept": kept}
+    layer_norm_backward(grad_output, output, None, invvar, n2, weight, bias, **options)
 
-Which columns: `normlab.kernels.exact.risk`.
+`normlab.kernels.exact.risk` says which columns these are.
 """
 
 from collections.abc import Sequence
@@ -24,8 +25,8 @@ from normlab.kernels.exact.spread import launch_spread
 class Kept(NamedTuple):
     """x̂ of the columns at risk.
 
-    columns: (capacity,), int32: their numbers, ascending; slots without a column, if any, follow and hold -1. values:
-    (n1, capacity), the output's dtype; what stands in slots without a column is not determined.
+    columns: (capacity,), int32: the columns' numbers, ascending. Slots without a column, if any, come last and hold -1.
+    values: (n1, capacity), the output's dtype. Values in slots without a column are undefined.
     """
 
     columns: Any
@@ -44,16 +45,16 @@ def keep_columns(
     eps: float = 1e-5,
     columns: Any = None,
 ) -> Kept:
-    """Keep x̂ of the columns at risk, for a backward with memory_efficient="exact".
+    """Return x̂ of the columns at risk, for a backward with memory_efficient="exact".
 
     Args:
-        x, normalized_shape, weight, bias, eps: the forward's.
-        mean, invvar: what the forward returned; mean is None for RMSNorm.
-        columns: (capacity,), int32: the columns to keep, if they are known already, as in `Kept`. None: they are found,
-            which waits for the GPU to count them.
+        x, normalized_shape, weight, bias, eps: the forward's arguments.
+        mean, invvar: the forward's results; mean is None for RMSNorm.
+        columns: (capacity,), int32: the columns to keep, if they are known already, as in `Kept`. None: find them; the
+            host then waits for the GPU to count them.
 
-    The gradients are right for every weight as long as the output is finite: of a value that was too large for its
-    dtype nothing can be recomputed.
+    The gradients are right for every weight if the output is finite: a value that was too large for the output's dtype
+    cannot be recomputed.
 
     Raises:
         ValueError: shapes that do not fit. TypeError: as the forward.
@@ -100,7 +101,7 @@ def keep_columns(
 def find_columns(invvar: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float, output: Any) -> Any:
     """Return the numbers of the columns at risk, (count,), int32. Waits for the GPU.
 
-    Args: as of `keep_columns`; output: the forward's.
+    Args: as for `keep_columns`; output: the forward's result.
     """
     backend = backend_of({"invvar": invvar}, {"weight": weight, "bias": bias})
     _, n2 = checks.rows_and_columns("output", output, checks.shape_of(normalized_shape))
@@ -121,7 +122,7 @@ def _columns_at_risk(
     spread, counts = backend.empty((1,), eps.dtype), backend.zeros((3,), int64)
     launch_spread(backend.launch, invvar, eps, spread)
     bounds = limits(eps, output_dtype)
-    launch_choice(backend.launch, n2, weight, bias, spread, bounds, backend.empty((0,), int32), counts)  # counts alone
+    launch_choice(backend.launch, n2, weight, bias, spread, bounds, backend.empty((0,), int32), counts)  # only counts
     columns = backend.empty((backend.numbers(counts)[0],), int32)
     if columns.shape[0]:
         launch_choice(backend.launch, n2, weight, bias, spread, bounds, columns, counts)

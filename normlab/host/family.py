@@ -2,14 +2,14 @@
 
     y = (x - mean_S) invvar_S weight + bias        invvar = 1 / sqrt(var + eps),   x: (N, C, *spatial)
 
-One formula, four index sets S: a channel (batch), a sample's channel (instance), a sample's group of channels (group),
-a sample (layer). NumPy arrays, torch tensors and arrays with `__cuda_array_interface__` alike, as in
-`normlab.host.norms`, whose layer norm this one is. Arrays with channels last are taken as they lie in memory, and
-results lie likewise.
+The norms have one formula and differ in the index set S: a channel (batch), a sample's channel (instance), a sample's
+group of channels (group), or a sample (layer). They take NumPy arrays, torch tensors and arrays with
+`__cuda_array_interface__`, as in `normlab.host.norms`. Arrays with channels last are not copied, and their results have
+channels last, too.
 
 dtypes: float16, bfloat16, float32 and float64; parameters have x's dtype, or are float32 with a half x. The output has
-x's dtype; statistics and sums are float32, float64 for float64. But for layer norm, which is `normlab.host.norms`': its
-output has the parameters' dtype, half ones with a float32 x too, and lies row after row.
+x's dtype. Statistics and sums are float32, or float64 for float64. Layer norm is an exception, because it is
+`normlab.host.norms`': its output has the parameters' dtype and is contiguous, and a float32 x may have half parameters.
 """
 
 from math import prod
@@ -50,24 +50,24 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> tuple[Any, Any, Any]:
-    """Batch norm: a set is a channel.
+    """Return batch norm with its statistics. A set is a channel.
 
     Args:
         x: (N, C, *spatial), any strides.
-        running_mean, running_var: (C,), or None, x's dtype or a parameter's. Training: updated in place, var with the
-            unbiased variance; else used.
+        running_mean, running_var: (C,), or both None, in x's dtype, or float32 with a half x. Training updates them in
+            place, running_var with the unbiased variance. Evaluation normalises by them.
         weight, bias: (C,), each may be None.
-        training: use the statistics of x.
-        momentum: the new statistics' share in the running ones. For a cumulative average: 1 / (batches so far).
+        training: normalise by the statistics of x.
+        momentum: the share of the new statistics in the running ones. For a cumulative average: 1 / (batches so far).
         eps: added to the biased variance.
 
     Returns:
         (output, mean, invvar): output like x; mean and invvar: (C,), float32 (float64 for float64). In evaluation they
-        are the running ones.
+        come from the running statistics.
 
     Raises:
-        ValueError: shapes that do not fit, a single value a channel in training, no running statistics in evaluation.
-        TypeError: dtypes without kernels, something that is no array.
+        ValueError: shapes that do not fit, a single value per channel in training, no running statistics in evaluation.
+        TypeError: dtypes without kernels, an argument that is no array.
 
     >>> output, mean, invvar = batch_norm(np.float32([[1, 0], [3, 0]]), eps=0.0625)
     >>> output[:, 0].round(3), mean, invvar.round(3)
@@ -90,10 +90,10 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> tuple[Any, Any, Any]:
-    """Instance norm: a set is a sample's channel.
+    """Return instance norm with its statistics. A set is a sample's channel.
 
-    Arguments and errors as `batch_norm`, whose `training` is `use_input_stats`. Running statistics are updated with the
-    average over the samples.
+    Arguments and errors are those of `batch_norm`; `use_input_stats` is its `training`. The running statistics are
+    updated with the average over the samples.
 
     Returns:
         (output, mean, invvar); mean and invvar: (N, C).
@@ -107,7 +107,9 @@ def instance_norm(
 def group_norm(
     x: Any, num_groups: SupportsIndex, weight: Any = None, bias: Any = None, *, eps: float = 1e-5
 ) -> tuple[Any, Any, Any]:
-    """Group norm: a set is a sample's group of C / num_groups neighbouring channels. Otherwise as `batch_norm`.
+    """Return group norm with its statistics. Otherwise as `batch_norm`.
+
+    A set is a sample's group of C / num_groups neighbouring channels.
 
     Returns:
         (output, mean, invvar); mean and invvar: (N, num_groups).
@@ -119,7 +121,7 @@ def group_norm(
 def layer_norm(
     x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-5
 ) -> tuple[Any, Any, Any]:
-    """Layer norm: a set is a sample. It is `normlab.layer_norm_forward`, dtypes and memory layout as there."""
+    """Return layer norm with its statistics, by `normlab.layer_norm_forward`. A set is a sample."""
     return norms.layer_norm_forward(x, normalized_shape, weight, bias, eps=eps)
 
 
@@ -127,13 +129,13 @@ def layer_norm(
 def batch_norm_backward(
     grad_output: Any, x: Any, mean: Any, invvar: Any, weight: Any = None, bias: Any = None, *, training: bool = True
 ) -> tuple[Any, Any, Any]:
-    """Gradients of `batch_norm`.
+    """Return the gradients of `batch_norm`.
 
     Args:
-        grad_output: like x. x, weight, bias, training: the forward's. mean, invvar: what it returned.
+        grad_output: like x. x, weight, bias, training: the forward's arguments. mean, invvar: the forward's results.
 
     Returns:
-        (grad_input, grad_weight, grad_bias): like x, weight and bias; None for an absent parameter.
+        (grad_input, grad_weight, grad_bias): like x, weight and bias; None for an absent parameter's.
 
     Raises:
         ValueError, TypeError: as `batch_norm`.
@@ -152,7 +154,7 @@ def instance_norm_backward(
     *,
     use_input_stats: bool = True,
 ) -> tuple[Any, Any, Any]:
-    """Gradients of `instance_norm`, as `batch_norm_backward`."""
+    """Return the gradients of `instance_norm`, as `batch_norm_backward` does."""
     return _backward("instance", grad_output, x, mean, invvar, weight, bias, use_input_stats)
 
 
@@ -165,31 +167,31 @@ def group_norm_backward(
     weight: Any = None,
     bias: Any = None,
 ) -> tuple[Any, Any, Any]:
-    """Gradients of `group_norm`, as `batch_norm_backward`."""
+    """Return the gradients of `group_norm`, as `batch_norm_backward` does."""
     return _backward("group", grad_output, x, mean, invvar, weight, bias, True, num_groups)
 
 
 def layer_norm_backward(
     grad_output: Any, x: Any, mean: Any, invvar: Any, normalized_shape: Any, weight: Any = None, bias: Any = None
 ) -> tuple[Any, Any, Any]:
-    """Gradients of `layer_norm`, as `normlab.layer_norm_backward`."""
+    """Return the gradients of `layer_norm`, by `normlab.layer_norm_backward`."""
     return norms.layer_norm_backward(grad_output, x, mean, invvar, normalized_shape, weight, bias)
 
 
 class View(NamedTuple):
-    """How an input lies in memory: as it is, or with its channels last."""
+    """The memory layout of an input: its axes in their order, or with channels last."""
 
     shape: tuple[int, ...]
     channels_last: bool
 
     def laid(self, array: Any) -> Any:
-        """An array like x with its axes in the order that x has in memory."""
+        """Return an array of x's shape with its axes in the order that x has in memory."""
         if not self.channels_last or not _has_axes(array, len(self.shape)):
             return array
         return array.movedim(1, -1) if is_torch(array) else np.moveaxis(array, 1, -1)
 
     def back(self, array: Any) -> Any:
-        """The other way round, for a result. A tensor is no view: an autograd function's output can be written to."""
+        """Return a result with its axes in x's order. A tensor is no view, so that autograd allows writes to it."""
         if not is_torch(array):
             return np.moveaxis(array, -1, 1) if self.channels_last else array
         moved = array.movedim(-1, 1) if self.channels_last else array
@@ -197,17 +199,17 @@ class View(NamedTuple):
 
     @property
     def memory(self) -> tuple[int, ...]:
-        """The shape in memory."""
+        """Return x's shape with the axes in the order that x has in memory."""
         n, c, *spatial = self.shape
         return (n, *spatial, c) if self.channels_last else self.shape
 
     def sets(self, norm: str, groups: int) -> kernels.Sets:
-        """The index sets of a norm; groups: of channels, for batch and instance norm as many as channels."""
+        """Return the index sets of a norm. groups: the groups of channels; in batch and instance norm each is one."""
         return sets_of(norm, self.shape, groups, self.channels_last)
 
 
 def view_of(x: Any) -> View:
-    """How x lies; what lies in neither of the two ways is copied to the first."""
+    """Return the layout of x. An array in neither of the two layouts gets the first, to which it will be copied."""
     shape = tuple(getattr(x, "shape", ()))
     last = View(shape, channels_last=True)
     if len(shape) > 2 and _has_axes(x, len(shape)) and not _contiguous(x) and _contiguous(last.laid(x)):
@@ -216,7 +218,7 @@ def view_of(x: Any) -> View:
 
 
 def _has_axes(array: Any, count: int) -> bool:
-    """Is this an array whose axes can be moved, and has it so many?"""
+    """Return True for a dense array or tensor with this number of axes."""
     return (is_torch(array) or isinstance(array, np.ndarray)) and is_dense(array) and array.ndim == count
 
 
@@ -225,7 +227,7 @@ def _contiguous(array: Any) -> bool:
 
 
 def chains(norm: str, x: Any, num_groups: int | None = None) -> tuple[Chains, Chains]:
-    """The longest chains of additions over a set, and over a channel: for `oracle.Arithmetic`, statistics "merged"."""
+    """Return the longest chains of additions over a set and over a channel, for `oracle.Arithmetic` ("merged")."""
     view = view_of(x)
     sets = view.sets(norm, num_groups or x.shape[1])
     return kernels.chains(kernels.walk(sets, backend_of({"x": x}, {}).operand(view.laid(x), sets.shape)))
@@ -256,7 +258,7 @@ def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, ep
         raise TypeError(f"momentum must be a real number, got {momentum!r}")
     given_eps = eps
     eps, momentum = (checks.rounded_eps(value, statistics.name) for value in (eps, momentum))
-    if norm == "batch" and own and given_eps <= 0:  # of its other norms torch takes any
+    if norm == "batch" and own and given_eps <= 0:  # torch's other norms take any eps
         raise ValueError(f"batch_norm eps must be positive during training, but got {given_eps}")
     if norm == "batch" and given_eps < 0:
         raise ValueError(f"batch_norm eps must be non-negative, but got {given_eps}")
@@ -275,7 +277,7 @@ def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, ep
         if running_mean is not None and c and _address(running_mean) == _address(running_var):
             raise ValueError("running_mean and running_var must be two arrays, because both are updated in place")
     output = backend.empty(sets.shape, FLOATS[dtype_name(x)])
-    make = backend.empty if prod(view.shape) else backend.zeros  # nothing has no statistics
+    make = backend.empty if prod(view.shape) else backend.zeros  # without values, the statistics are 0
     mean, invvar = (make((sets.total,), statistics) for _ in range(2))
     if prod(view.shape):
         walked = kernels.walk(sets, held, output)
@@ -346,20 +348,20 @@ def _backward(norm, grad_output, x, mean, invvar, weight, bias, own, num_groups=
 
 
 def _caching(backend: Backend, key: tuple | None, pointers: list[int], num_groups: Any) -> Backend:
-    """`replay.caching`, unless the key does not tell how many groups: a tensor's hash says nothing of its value."""
+    """Return `replay.caching`'s backend, or the plain one for a tensor as num_groups, whose hash hides its value."""
     plain = num_groups is None or isinstance(num_groups, (int, np.integer))
     return replay.caching(backend, key, pointers) if plain else backend
 
 
 def _address(array: Any) -> int:
-    """Where an array's first element lies."""
+    """Return the address of an array's first element."""
     if is_torch(array):
         return array.data_ptr()
     return array.ctypes.data if isinstance(array, np.ndarray) else array.__cuda_array_interface__["data"][0]
 
 
 def _write_back(backend: Backend, array: Any, operand: Any) -> None:
-    """Bring what a kernel has written to the caller's array, where the operand is a copy of it."""
+    """Copy an operand to the caller's array after a kernel has written it, if the operand is a copy of the array."""
     if isinstance(backend, HostBackend):
         new = backend.give_back(operand, tuple(array.shape))
         if is_torch(array):

@@ -1,4 +1,4 @@
-"""Checks of what a caller hands to `normlab.host.family`: groups, parameters and running statistics."""
+"""Checks of the arguments of `normlab.host.family`: groups, parameters and running statistics."""
 
 from math import prod
 from operator import index
@@ -11,7 +11,7 @@ from normlab.host.arrays import FLOATS, dtype_name, is_torch
 
 
 def groups_of(norm: str, x: Any, num_groups: Any, own: bool) -> int:
-    """Raise unless a norm can be taken of x; else say how many groups its channels form."""
+    """Return the number of groups of x's channels; raise unless the norm of x can be computed."""
     shape = tuple(x.shape)
     if len(shape) < 2:
         raise ValueError(f"Expected at least 2 dimensions for input tensor but received {len(shape)}")
@@ -28,7 +28,7 @@ def groups_of(norm: str, x: Any, num_groups: Any, own: bool) -> int:
                 "Expected number of channels in input to be divisible by num_groups, "
                 f"but got input of shape {list(shape)} and num_groups={groups}"
             )
-    # of a set; for group norm torch counts all samples' values, and so do we
+    # the values of a set, except that for group norm torch counts all samples' values, and so do we
     values = prod(spatial) * {"batch": n, "instance": 1, "group": n * (c // max(groups, 1))}[norm]
     if own and values == 1:
         what = "spatial element" if norm == "instance" else "value per channel"
@@ -39,7 +39,7 @@ def groups_of(norm: str, x: Any, num_groups: Any, own: bool) -> int:
 
 
 def check_parameter(norm: str, name: str, array: Any, x: Any) -> None:
-    """Raise unless there is nothing, or an element for every channel, in x's dtype or float32 beside a half."""
+    """Raise unless a parameter is None, or has an element per channel in x's dtype, or in float32 for a half x."""
     if array is None:
         return
     channels = x.shape[1]
@@ -56,13 +56,13 @@ def check_parameter(norm: str, name: str, array: Any, x: Any) -> None:
 
 
 def check_pair(name: str, array: Any, other_name: str, other: Any) -> None:
-    """Raise unless two arrays of a pair have one dtype, where the first is given."""
+    """Raise unless the two arrays of a pair have the same dtype, if both are given."""
     if array is not None:
         checks.check_dtype(other_name, other, dtype_name(array), f"as {name}")
 
 
 def check_updatable(name: str, array: Any, operand: Any) -> None:
-    """Raise before anything is launched if a running statistic cannot be written to, so that neither is."""
+    """Raise if a running statistic cannot be written to. The check precedes all launches, so neither is changed."""
     if array is None:
         return
     if is_torch(array) or isinstance(array, np.ndarray):

@@ -6,7 +6,7 @@ INK = "#808080"
 OTHERS = "#dfe5ec"
 FIRST, SECOND = "#e8590c", "#4c9be8"
 N, C, L, GROUPS = 3, 4, 4, 2
-# name, who shares, how many sets there are, and the two sets that are coloured: (n, c, l) -> one of them, or None
+# name, the elements that a set consists of, the number of sets, and the number of the set that (n, c) belongs to
 NORMS = (
     ("Batch norm", "a channel, of all samples", "C sets", lambda n, c: c),
     ("Layer norm", "a sample", "N sets", lambda n, c: n),
@@ -18,8 +18,8 @@ NORMS = (
 def plot_index_sets() -> Any:
     """Draw batch, layer, instance and group norm's sets over a block of N samples, C channels and a few positions.
 
-    The first two sets of each norm are coloured, the first one in orange. Returns a matplotlib Figure with a panel a
-    norm; `figure.savefig("index_sets.svg")` writes it, transparent, readable on light and on dark pages.
+    The first two sets of each norm are coloured, the first one in orange. Returns a matplotlib Figure with a panel per
+    norm. `figure.savefig("index_sets.svg")` writes it with a transparent background, for light and for dark pages.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -32,9 +32,9 @@ def plot_index_sets() -> Any:
     return figure
 
 
-def _panel(axes: Any, name: str, who: str, count: str, set_of: Any) -> None:
-    """One norm: channels to the right, positions upwards, samples into the depth, the first one in front."""
-    for n in reversed(range(N)):  # the last one first, so that those in front cover it
+def _panel(axes: Any, name: str, members: str, count: str, set_of: Any) -> None:
+    """Draw one norm: channels to the right, positions upwards, samples into the depth, the first one in front."""
+    for n in reversed(range(N)):  # the last sample first, so that the samples in front cover it
         for c in range(C):
             for at in range(L):
                 _cube(axes, n, c, at, {0: FIRST, 1: SECOND}.get(set_of(n, c), OTHERS))
@@ -44,7 +44,7 @@ def _panel(axes: Any, name: str, who: str, count: str, set_of: Any) -> None:
     axes.text(right + 0.25, up - 0.1, "N", ha="left", va="top", color=INK, size=11)
     middle, top = (C + 0.62 * N) / 2, L + 0.45 * N
     axes.text(middle, top + 1.0, name, ha="center", va="bottom", color=INK, size=13, weight="bold")
-    axes.text(middle, top + 0.35, f"{who}: {count}", ha="center", va="bottom", color=INK, size=9)
+    axes.text(middle, top + 0.35, f"{members}: {count}", ha="center", va="bottom", color=INK, size=9)
     axes.set_aspect("equal")
     axes.set_xlim(-0.9, C + 0.62 * N + 0.6)
     axes.set_ylim(-0.9, top + 1.8)
@@ -52,12 +52,12 @@ def _panel(axes: Any, name: str, who: str, count: str, set_of: Any) -> None:
 
 
 def _shifted(x: float, y: float, depth: float) -> tuple[float, float]:
-    """A point of the block on paper: the depth goes to the upper right."""
+    """Return the position on paper of a point of the block: the depth goes to the upper right."""
     return x + 0.62 * depth, y + 0.45 * depth
 
 
 def _cube(axes: Any, n: int, c: int, at: int, color: str) -> None:
-    """The three faces of an element that can be seen: front, right and top, the latter two darker and lighter."""
+    """Draw the three visible faces of an element: front, right and top, of which the front is the lightest."""
     front = [(c, at, n), (c + 1, at, n), (c + 1, at + 1, n), (c, at + 1, n)]
     right = [(c + 1, at, n), (c + 1, at, n + 1), (c + 1, at + 1, n + 1), (c + 1, at + 1, n)]
     top = [(c, at + 1, n), (c + 1, at + 1, n), (c + 1, at + 1, n + 1), (c, at + 1, n + 1)]
@@ -67,7 +67,7 @@ def _cube(axes: Any, n: int, c: int, at: int, color: str) -> None:
 
 
 def _shaded(color: str, shade: float) -> tuple[float, ...]:
-    """A colour, darker."""
+    """Return a colour multiplied by a shade: a shade below 1 makes it darker."""
     from matplotlib.colors import to_rgb
 
     return tuple(shade * part for part in to_rgb(color))

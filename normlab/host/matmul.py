@@ -1,6 +1,6 @@
 """The matrix product's host function: check the arguments, choose a step of the SGEMM ladder, launch it.
 
-Arrays of all kinds as in `normlab.host.norms`, its sibling: they come back as what they came in as. float32 alone.
+It takes the same kinds of arrays as `normlab.host.norms` and returns an array of the caller's kind. float32 only.
 """
 
 import warnings
@@ -18,25 +18,25 @@ FLOAT32 = FLOATS["float32"]
 
 
 def sgemm(a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 0.0, *, step: str | None = None) -> Any:
-    """Alpha A B + beta C, in float32 throughout: no tensor cores, no TF32. None of the three is changed.
+    """Return alpha A B + beta C as a new array, in float32 throughout: no tensor cores, no TF32.
 
-    As in BLAS, A and B are not read where alpha is 0, nor is C where beta is 0: their NaNs and infinities stay out. A
-    product over no columns (K = 0) is 0. Every step adds along K in the same order, so that all of them give the same
-    bits, whatever the size of the GPU.
+    As in BLAS, A and B are not read if alpha is 0, and C is not read if beta is 0: their NaNs and infinities do not
+    reach the output then. A product over no columns (K = 0) is 0. Every step adds along K in the same order, so all
+    steps give the same bits on a GPU of any size.
 
     Args:
-        a: (M, K), float32; any strides, a transposed view among them. A view is copied first.
-        b: (K, N), likewise.
-        c: (M, N), likewise; may be None where beta is 0.
+        a: (M, K), float32; any strides. A view that is not contiguous, such as a transposed one, is copied first.
+        b: (K, N), float32; any strides.
+        c: (M, N), float32; any strides; may be None if beta is 0.
         alpha, beta: rounded to float32.
-        step: a step of the SGEMM ladder by name; None: the best one.
+        step: the name of a step of the SGEMM ladder; None: the best one.
 
     Returns:
         (M, N), float32, C-contiguous, of a's kind and on its device. It belongs to no autograd graph.
 
     Raises:
         ValueError: shapes that do not fit, c missing, arrays on different devices, an unknown step.
-        TypeError: something that is no array, another dtype, alpha or beta that is no real number.
+        TypeError: an argument that is no array, another dtype, alpha or beta that is no real number.
 
     >>> import numpy as np
     >>> a, b = np.float32([[1, 2], [3, 4]]), np.float32([[1, 0], [1, 1]])
@@ -59,7 +59,7 @@ def sgemm(a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 0.0, 
 
     output = backend.empty((m, n), FLOAT32)
     if m and n:
-        if factor == 0 or k == 0:  # then memory without elements stands for A and B
+        if factor == 0 or k == 0:  # empty arrays then take the place of A and B
             factor, k = np.float32(1), 0
         _warn_if_slow(chosen, m, n, k, backend)
         left = backend.operand(a, (m, k)) if k else backend.empty((m, 0), FLOAT32)
@@ -69,7 +69,7 @@ def sgemm(a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 0.0, 
 
 
 def _sizes(a: Any, b: Any) -> tuple[int, int, int]:
-    """M, N and K; ValueError for shapes that have no product."""
+    """Return M, N and K; raise ValueError for shapes that have no product."""
     checks.check_matrix("a", a)
     checks.check_matrix("b", b)
     (m, k), (rows, n) = a.shape, b.shape

@@ -1,10 +1,9 @@
-"""LayerNorm and the linear layer behind it, forward and backward, with one array kept for both.
+"""LayerNorm and the linear layer after it, forward and backward, with one array kept for both.
 
-The linear layer keeps its input for its weight's gradient, whatever the norm does: and that input is the norm's output.
-A norm that recomputes from its output (apex's memory_efficient) therefore keeps next to nothing of its own, where one
-that recomputes from its input keeps a second array of that size. Channels that the output does not give back, those of
-a gamma near 0, are kept beside it (`keep_columns`). Made of `normlab.host.norms`, `normlab.host.exact` and
-`normlab.host.matmul`.
+The linear layer keeps its input for its weight's gradient, and this input is the norm's output. So a norm that
+recomputes from its output (apex's memory_efficient) keeps next to nothing of its own. A norm that recomputes from its
+input keeps a second array of the same size. Channels with a gamma near 0 cannot be recomputed from the output;
+`keep_columns` keeps them beside it. Made of `normlab.host.norms`, `normlab.host.exact` and `normlab.host.matmul`.
 """
 
 from typing import Any, NamedTuple
@@ -14,10 +13,10 @@ from normlab.host.arrays import backend_of
 
 
 class Kept(NamedTuple):
-    """What the backward needs beside the parameters.
+    """The arrays that the backward needs beside the parameters.
 
     normalised: (M, K), the norm's output. invvar: (M,). columns, values: (R,), (M, R), the channels at risk and their
-    normalised values, as in `normlab.host.exact.Kept`; without them all are recomputed.
+    normalised values, as in `normlab.host.exact.Kept`. If they are None, all channels are recomputed.
     """
 
     normalised: Any
@@ -27,7 +26,7 @@ class Kept(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Each of the shape of what it is the gradient of: x (M, K), gamma and beta (K,) or None, weight (N, K)."""
+    """The gradients of x (M, K), gamma (K,) or None, beta (K,) or None, and weight (N, K), in the same shapes."""
 
     x: Any
     gamma: Any
@@ -39,22 +38,22 @@ class Gradients(NamedTuple):
 def layer_norm_linear_forward(
     x: Any, gamma: Any, beta: Any, weight: Any, *, eps: float = 1e-5, step: str | None = None
 ) -> tuple[Any, Kept]:
-    """layer_norm(x) Wᵀ, as torch.nn.LayerNorm(K) and torch.nn.Linear(K, N, bias=False) one after the other.
+    """Return layer_norm(x) Wᵀ, as torch.nn.LayerNorm(K) and then torch.nn.Linear(K, N, bias=False).
 
     Args:
         x: (M, K), float32.
         gamma, beta: (K,), float32, the norm's weight and bias; each may be None.
         weight: (N, K), float32, W.
         eps: added to the variance.
-        step: a step of the SGEMM ladder by name; None: the best one.
+        step: the name of a step of the SGEMM ladder; None: the best one.
 
     Returns:
-        ((M, N), what the backward needs). To know how much that is, the host waits for the GPU to count the channels
-        at risk.
+        (output, kept): output is (M, N), and kept is for the backward. The host waits for the GPU to count the channels
+        at risk, because their number is the size of kept.columns.
 
     Raises:
         ValueError: shapes that do not fit, arrays on different devices, an unknown step. Nothing is launched.
-        TypeError: something that is no array, another dtype, eps that is no real number. Likewise.
+        TypeError: an argument that is no array, another dtype, eps that is no real number. Nothing is launched.
     """
     _check({"x": x}, gamma, beta, weight, eps, step)
     normalised, mean, invvar = norms.layer_norm_forward(x, x.shape[-1], gamma, beta, eps=eps)
@@ -66,7 +65,9 @@ def layer_norm_linear_forward(
 def layer_norm_linear_backward(
     grad_output: Any, kept: Kept, gamma: Any, beta: Any, weight: Any, *, eps: float = 1e-5, step: str | None = None
 ) -> Gradients:
-    """Gradients of `layer_norm_linear_forward`; grad_output: (M, N). They are right for every gamma, 0 included.
+    """Return the gradients of `layer_norm_linear_forward`. They are right for every gamma, 0 included.
+
+    grad_output: (M, N).
 
     Raises:
         ValueError, TypeError: as the forward.
@@ -99,7 +100,7 @@ def layer_norm_linear_backward(
 
 
 def _recomputing(kept: Kept) -> tuple[Any, exact.Kept | None]:
-    """memory_efficient and kept, as `layer_norm_backward` takes them."""
+    """Return the arguments memory_efficient and kept of `layer_norm_backward`."""
     if kept.columns is None or kept.values is None:
         return True, None
     expected = kept.normalised.shape[0], kept.columns.shape[0]
@@ -108,7 +109,7 @@ def _recomputing(kept: Kept) -> tuple[Any, exact.Kept | None]:
 
 
 def _check(given: dict[str, Any], gamma: Any, beta: Any, weight: Any, eps: Any, step: str | None) -> None:
-    """Raise unless a norm of the first given array's rows and a product with weight can be taken, before either is."""
+    """Raise unless the norm of the first given array's rows and the product with weight can both be computed."""
     backend_of(given | {"weight": weight}, {"gamma": gamma, "beta": beta})
     checks.check_float32(given | {"weight": weight, "gamma": gamma, "beta": beta})
     (name, matrix), *_ = given.items()

@@ -1,12 +1,12 @@
-"""The host functions: check the arguments, choose a step of the ladder, launch it. NumPy and GPU arrays alike.
+"""The norms' host functions: check the arguments, choose a step of the ladder, launch it. For NumPy and GPU arrays.
 
-An array comes back as what it came in as: NumPy arrays and torch CPU tensors are computed by the simulator, or, where
-there is a GPU, on it and copied back (`normlab.engine.using` chooses); torch CUDA tensors and arrays with
-`__cuda_array_interface__` stay on their device, and the work is queued on their current stream.
+A result is an array of the caller's kind. NumPy arrays and torch CPU tensors are computed by the simulator; on a
+machine with a GPU they are computed there and copied back (`normlab.engine.using` chooses). torch CUDA tensors and
+arrays with `__cuda_array_interface__` stay on their device, and the work is queued on their current stream.
 
 dtypes, in apex's letters: input T, accumulator U (float64 for float64, else float32), parameters and output V. V is T,
-or half parameters with a float32 input, or float32 parameters with a half input; half is float16 or bfloat16.
-Everything is computed in U and rounded once.
+or a half with a float32 input, or float32 with a half input; a half is float16 or bfloat16. Everything is computed in U
+and rounded once.
 """
 
 import warnings
@@ -34,14 +34,16 @@ def layer_norm_forward(
     eps: float = 1e-5,
     step: str | None = None,
 ) -> tuple[Any, Any, Any]:
-    """LayerNorm over the trailing dimensions: output = (x - mean) invvar weight + bias, invvar = 1 / sqrt(var + eps).
+    """Return the LayerNorm over the trailing dimensions, with its statistics.
+
+    output = (x - mean) invvar weight + bias, where invvar = 1 / sqrt(var + eps).
 
     Args:
         x: (*leading, *normalized_shape), float16, bfloat16, float32 or float64; any strides.
         normalized_shape: the trailing dimensions to normalise over, or the last one as an int.
         weight, bias: normalized_shape, each may be None.
-        eps: added to the biased variance. Where their sum is negative, the row is NaN.
-        step: a step of the forward ladder by name; None: the best one.
+        eps: added to the biased variance. If the sum is negative, the row becomes NaN.
+        step: the name of a step of the forward ladder; None: the best one.
 
     Returns:
         (output, mean, invvar): output has x's shape and the parameters' dtype; mean and invvar have the leading
@@ -49,7 +51,7 @@ def layer_norm_forward(
 
     Raises:
         ValueError: shapes that do not fit, arrays on different devices, an unknown step.
-        TypeError: something that is no array, a dtype or a mix of dtypes without kernels.
+        TypeError: an argument that is no array, a dtype or a mix of dtypes without kernels.
 
     >>> import numpy as np
     >>> x = np.array([[1.0, 2.0, 3.0, 6.0]], np.float32)
@@ -71,7 +73,9 @@ def rms_norm_forward(
     eps: float = 1e-5,
     step: str | None = None,
 ) -> tuple[Any, Any]:
-    """RMSNorm: output = x invvar weight, invvar = 1 / sqrt(mean(x²) + eps). Otherwise as `layer_norm_forward`.
+    """Return the RMSNorm over the trailing dimensions, with its invvar. Otherwise as `layer_norm_forward`.
+
+    output = x invvar weight, where invvar = 1 / sqrt(mean(x²) + eps).
 
     Returns:
         (output, invvar).
@@ -96,23 +100,24 @@ def layer_norm_backward(
     input_dtype: Any = None,
     step: str | None = None,
 ) -> tuple[Any, Any, Any]:
-    """Gradients of `layer_norm_forward`.
+    """Return the gradients of `layer_norm_forward`.
 
     Args:
         grad_output: (*leading, *normalized_shape), the output's dtype; any strides.
         saved: the forward's input, or with memory_efficient its output.
-        mean, invvar: the forward's. mean is not read, and may be None, with memory_efficient.
-        normalized_shape, weight, bias, eps: the forward's. Weight and bias must be given where the forward had them.
-        memory_efficient: recompute the normalised value from the output, gamma clamped away from (-eps, eps) as in
-            apex. The gradients then carry the error that `normlab.oracle.recompute_error` bounds. "exact": the same,
-            but in the columns where that is too much take the normalised value from `kept`.
-        kept: with "exact", what `keep_columns` returned.
-        input_dtype: the forward's input's, of NumPy, of torch or by name, where `saved` is the output and has another.
-        step: a step of the backward ladder by name; None: the best one.
+        mean, invvar: the forward's results. With memory_efficient mean is not read and may be None.
+        normalized_shape, weight, bias, eps: the forward's arguments. A weight or bias of the forward must be given.
+        memory_efficient: True recomputes the normalised value from the output, with gamma clamped away from
+            (-eps, eps) as in apex. The gradients then have the error that `normlab.oracle.recompute_error` bounds.
+            "exact" takes the normalised values of the columns at risk from `kept`, and recomputes all other columns'.
+        kept: with "exact", the result of `keep_columns`.
+        input_dtype: the dtype of the forward's input, of NumPy, of torch or by name. It is needed if `saved` is an
+            output with another dtype.
+        step: the name of a step of the backward ladder; None: the best one.
 
     Returns:
-        (grad_input, grad_weight, grad_bias): grad_input has the shape of `saved` and the forward's input's dtype; the
-        gradients of absent parameters are None.
+        (grad_input, grad_weight, grad_bias): grad_input has the shape of `saved` and the dtype of the forward's input;
+        the gradient of an absent parameter is None.
 
     Raises:
         ValueError, TypeError: as `layer_norm_forward`.
@@ -137,7 +142,7 @@ def rms_norm_backward(
     input_dtype: Any = None,
     step: str | None = None,
 ) -> tuple[Any, Any]:
-    """Gradients of `rms_norm_forward`. Otherwise as `layer_norm_backward`.
+    """Return the gradients of `rms_norm_forward`. Otherwise as `layer_norm_backward`.
 
     Returns:
         (grad_input, grad_weight).
@@ -213,7 +218,7 @@ def backward_signature(
     """Return the key that a backward is cached under, and its tensors' addresses: see `replay.signature`."""
     columns, values = _kept(memory_efficient, kept, weight, bias)
     wanted = BEST["backward"] if step is None else step
-    given = grad_output, saved, invvar, weight, bias, columns, values, mean  # which is last, for it may not be read
+    given = grad_output, saved, invvar, weight, bias, columns, values, mean  # mean is last, because it may go unread
     how = "backward", rms, bool(memory_efficient), input_dtype
     return replay.signature(given, normalized_shape, eps, wanted, *how)
 
@@ -303,7 +308,10 @@ def _backward(
 
 
 def _kept(memory_efficient: Any, kept: Kept | None, weight: Any, bias: Any) -> tuple[Any, Any]:
-    """(columns, values) of what was kept, if there is something: a norm without parameters has nothing at risk."""
+    """Return (columns, values) of `kept`, or (None, None) if no column was kept.
+
+    A norm without parameters needs no `kept`, because no column of it is at risk.
+    """
     if isinstance(memory_efficient, str) and memory_efficient != "exact":
         raise ValueError(f"memory_efficient must be True, False or 'exact', got {memory_efficient!r}")
     if memory_efficient != "exact":
@@ -314,7 +322,7 @@ def _kept(memory_efficient: Any, kept: Kept | None, weight: Any, bias: Any) -> t
 
 
 def _warn_if_slow(chosen: Step, direction: str, n1: int, n2: int, backend: Backend) -> None:
-    """Say how long the simulator will take, where that is longer than somebody waits without a word."""
+    """Warn the caller if the simulator will take longer than PATIENCE, and say how long."""
     seconds = chosen.simulated_seconds(n1, n2)
     if seconds > PATIENCE and isinstance(backend, HostBackend) and not engine.use_gpu():
         quickest = min(LADDERS[direction], key=lambda step: step.simulated_seconds(n1, n2))

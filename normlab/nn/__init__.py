@@ -1,11 +1,12 @@
-"""The PyTorch face: apex.normalization's names and signatures, with gradients that are right for every gamma.
+"""normlab for PyTorch, by apex.normalization's names and signatures and by torch.nn's.
 
-Beside them torch.nn's own names: `batch_norm`, `instance_norm`, `group_norm` and their modules (`normlab.nn.family`),
+torch.nn's names are `batch_norm`, `instance_norm`, `group_norm` and their modules (`normlab.nn.family`), and
 `layer_norm`, `rms_norm`, `LayerNorm` and `RMSNorm`.
 
-`memory_efficient` chooses what the backward keeps: False the input; True the output, which the next layer mostly keeps
-anyway, with apex's clamp; "exact" the output too, and beside it the normalised values of those few columns that the
-output does not give back. Needs PyTorch: `import normlab` does not.
+`memory_efficient` chooses the tensors that the backward keeps. False keeps the input. True keeps the output, which the
+next layer mostly keeps anyway, and divides it by gamma with apex's clamp. "exact" also keeps the output, and beside it
+the normalised values of the few columns that cannot be recomputed from the output; its gradients are right for every
+gamma. This package needs PyTorch; `import normlab` does not.
 
 >>> import torch
 >>> norm = FusedLayerNorm(4, memory_efficient="exact")

@@ -1,10 +1,11 @@
-"""The norms as one autograd function: what is saved, and the gradients, once and twice.
+"""The norms as one autograd function: the tensors that it saves, and its first and second derivatives.
 
-Called by `normlab.nn.functional` for eager PyTorch; `normlab.nn.engines` chooses what computes. A first derivative runs
-there; with create_graph=True it is composed of differentiable operations on any device (`normlab.nn.gradients`).
+Called by `normlab.nn.functional` for eager PyTorch. The engine that `normlab.nn.engines` chooses computes the forward
+and a first derivative. With create_graph=True, differentiable operations compute it on any device
+(`normlab.nn.gradients`).
 
-What is saved of the forward's results is saved as an output, for second derivatives; it also lets PyTorch notice when
-somebody has changed the output in place.
+Every result of the forward that the backward needs is returned as an output and saved as one. Second derivatives then
+reach x through it, and PyTorch raises an error if a program has changed the saved output in place.
 """
 
 from typing import Any, TypeAlias
@@ -19,13 +20,13 @@ from normlab.nn.private import direct_apply, onlooker
 from normlab.nn.shapes import MemoryEfficient, Owners, Parameter, Shape
 
 How: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Owners]
-"""normalized_shape, eps, rms, memory_efficient, and the parameters as the caller has them."""
+"""normalized_shape, eps, rms, memory_efficient, and the parameters that the caller gave."""
 
 
 class Norm(torch.autograd.Function):
-    """apply(x, weight, bias, how, cached, pointers) -> (output, what else is saved as an output, ...).
+    """apply(x, weight, bias, how, cached, pointers) -> (output, and invvar and kept values if they are saved).
 
-    cached: the cached launch of such a forward, to be called with `pointers`; None: the forward runs without one.
+    cached: the cached launch of this forward, to be called with `pointers`; None: the forward runs without one.
     """
 
     @staticmethod
@@ -38,7 +39,7 @@ class Norm(torch.autograd.Function):
         cached: CachedLaunch | None,
         pointers: list[int],
     ) -> tuple[Tensor, ...]:
-        """Return the output and, where that is saved, what else is saved with it."""
+        """Return the output; with memory_efficient also invvar and the values kept, because they are saved."""
         shape, eps, rms, memory_efficient, owners = how
         if cached is None:
             run = engines.chosen(x)
@@ -51,14 +52,14 @@ class Norm(torch.autograd.Function):
         if memory_efficient == "exact":
             columns = run.columns_at_risk(invvar, output, shape, weight, bias, eps, owners)
             if not columns.shape[0]:
-                columns, memory_efficient = None, True  # which is the same where nothing is at risk
+                columns, memory_efficient = None, True  # the two modes are the same where no column is at risk
             elif 2 * columns.shape[0] > output.numel() // max(1, invvar.numel()):
                 columns, memory_efficient = None, False  # x̂ of so many columns takes as much memory as the input
             else:
                 values = run.keep(x, mean, invvar, shape, weight, bias, eps, columns)
         ctx.how = run, (x.dtype, shape, eps, rms, memory_efficient)
         if not memory_efficient:
-            # In another order than below: a checkpoint whose second run saves another one of them notices the shape.
+            # In another order than below, so that a checkpoint sees other shapes if its second run saves the output.
             ctx.save_for_backward(invvar, x, weight, bias, None, None, mean)
             return (output,)
         ctx.save_for_backward(output, invvar, weight, bias, columns, values, None)

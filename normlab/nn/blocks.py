@@ -1,9 +1,14 @@
-"""A norm of CPU tensors, once differentiated: block by block of rows, whose temporary tensors stay in the cache.
+"""A norm of CPU tensors and its first derivative, one block of rows after another.
 
-Called by `normlab.nn.vectorised`. ATen's LayerNorm computes wherever its results are within our bounds. Of torch.nn's
-time, forward and backward, LayerNorm takes 1.0 to 1.1 in float32 and 1.2 to 1.4 in bfloat16 where it has saved its
-input, 1.3 to 2.0 where it has to divide its output. Over whole tensors that was up to 3.7, and 11 activations of
-temporary memory in bfloat16.
+Called by `normlab.nn.vectorised`. A block's temporary tensors stay in the cache. ATen's LayerNorm computes a block
+wherever its results are within our bounds. The time of LayerNorm's forward and backward, in units of torch.nn's time:
+
+| saved | float32 | bfloat16 |
+| --- | --- | --- |
+| the input | 1.0 to 1.1 | 1.2 to 1.4 |
+| the output, which has to be divided | 1.3 to 2.0 | 1.3 to 2.0 |
+
+Over whole tensors instead of blocks the time was up to 3.7, and bfloat16 needed 11 activations of temporary memory.
 """
 
 from collections.abc import Iterator
@@ -58,7 +63,7 @@ def gradients(
     kept: Kept | None,
     input_dtype: torch.dtype,
 ) -> Gradients:
-    """Return what `composed_gradients` does, of CPU tensors, not differentiable; grad_input in input_dtype."""
+    """Return `composed_gradients`' results for CPU tensors, not differentiable, with grad_input in input_dtype."""
     wide, n2 = invvar.dtype, prod(shape)
     grad_input = torch.empty(saved.shape, dtype=input_dtype, device=saved.device)
     gamma, beta = (None if one is None else one.flatten() for one in (gamma, beta))
@@ -70,9 +75,9 @@ def gradients(
         centre = None if mean is None else others[0]
         some_kept = None if kept is None else Kept(kept.columns, others[1])
         if by_aten:
-            room = [one.resize_(dy.shape) for one in buffers]
+            temporary = [one.resize_(dy.shape) for one in buffers]
             found = _block_by_aten(
-                dy, some, centre, scale, gamma, beta, some_kept, bool(memory_efficient), result, *room
+                dy, some, centre, scale, gamma, beta, some_kept, bool(memory_efficient), result, *temporary
             )
         else:
             found = composed_gradients(
@@ -96,21 +101,21 @@ def _block_by_aten(
     kept: Kept | None,
     from_output: bool,
     result: Tensor,
-    room: Tensor,
-    room_of_dy: Tensor,
+    temporary: Tensor,
+    temporary_dy: Tensor,
 ) -> Gradients:
-    """LayerNorm's gradients for a block of rows: ATen's of x - mean, or of the x̂ that an output gives back.
+    """Return LayerNorm's gradients for a block of rows, by ATen of x - mean or of the x̂ recomputed from the output.
 
-    Handed x, ATen would subtract the mean from products of x, and lose the digits that x and its mean share.
-    result: grad_input's place, which a product is written to at once. room, room_of_dy: to compute in; new tensors for
-    each block would come from new pages.
+    Given x itself, ATen would subtract the mean from products of x, and lose the digits that x and its mean share.
+    result: the block's rows of grad_input; the last product is written there at once. temporary, temporary_dy: buffers
+    that all blocks share, because the allocator would give each block new pages.
     """
     zero, shape = torch.zeros_like(invvar), dy.shape[1:]
-    if dy.dtype != room.dtype:
-        dy = room_of_dy.copy_(dy)
+    if dy.dtype != temporary.dtype:
+        dy = temporary_dy.copy_(dy)
     if mean is not None and not from_output:
-        return fused(dy, torch.sub(saved, mean, out=room), zero, invvar, shape, gamma, beta)
-    xhat = room.copy_(saved) if beta is None else torch.sub(saved, beta, out=room)
+        return fused(dy, torch.sub(saved, mean, out=temporary), zero, invvar, shape, gamma, beta)
+    xhat = temporary.copy_(saved) if beta is None else torch.sub(saved, beta, out=temporary)
     if gamma is not None:
         xhat.div_(gamma)
     if kept is not None and kept.columns.shape[0]:
@@ -121,17 +126,20 @@ def _block_by_aten(
 
 
 BLOCK = 2**18
-"""Elements of a block: 1 MB of float32. Of 2**16 to 2**19 the fastest where a core has 1 MB of L2 cache."""
+"""The elements of a block: 1 MB of float32. The fastest of 2**16 to 2**19 on a CPU with 1 MB of L2 cache per core."""
 
 
 def _rows(shape: Shape, *tensors: Tensor) -> list[Tensor]:
-    """Tensors of equally many rows, two-dimensional. Those that are dense stay views."""
+    """Return tensors of the same number of rows in two dimensions. A dense tensor gives a view."""
     rows = prod(tensors[0].shape[: tensors[0].dim() - len(shape)])
     return [one.reshape(rows, one.numel() // max(1, rows)) for one in tensors]
 
 
 def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The rows of two-dimensional tensors, some after others: so many that the first has about BLOCK elements."""
+    """Return an iterator over blocks of the tensors' rows.
+
+    A block of the first tensor has at most BLOCK elements, but at least one row.
+    """
     step = max(1, BLOCK // max(1, tensors[0].shape[1]))
     return zip(*(one.split(step) for one in tensors), strict=True)
 
@@ -139,9 +147,10 @@ def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 def by_one_operation(
     grad_output: Tensor, saved: Tensor, mean: Statistic, invvar: Tensor, eps: float, memory_efficient: MemoryEfficient
 ) -> bool:
-    """Are the gradients that ATen's LayerNorm makes of x as it is within our bounds?
+    """Return True if the gradients by ATen's LayerNorm of the whole x are within our bounds.
 
-    Not of halves, in which it adds up the parameters' gradients: 1e-2 off after 64 rows of bfloat16.
+    Those of halves are not, because ATen adds up the parameters' gradients in halves: in bfloat16 they are off by 1e-2
+    after 64 rows.
     """
     if mean is None or memory_efficient or not grad_output.dtype == saved.dtype == mean.dtype:
         return False
@@ -149,10 +158,10 @@ def by_one_operation(
 
 
 def spread_out(mean: Tensor, invvar: Tensor, eps: float) -> bool:
-    """Has no row a mean beyond its standard deviation, or a variance below a hundredth of eps?
+    """Return True if no row has a mean beyond its standard deviation, or a variance below a hundredth of eps.
 
-    There ATen's x̂, which is x invvar - mean invvar, is off by more than its own rounding: 4e-5 in float32 for a mean of
-    1e3 deviations, anything for rows of equal values.
+    In such a row ATen's x̂ = x invvar - mean invvar is off by more than its own rounding. In float32 the error is 4e-5
+    for a mean of 1e3 deviations, and has no bound for rows of equal values.
     """
     return bool(((mean.square() + eps) * invvar.square() <= 0.99).all())
 
@@ -160,7 +169,7 @@ def spread_out(mean: Tensor, invvar: Tensor, eps: float) -> bool:
 def fused(
     dy: Tensor, x: Tensor, mean: Statistic, invvar: Tensor, shape: Shape, gamma: Parameter, beta: Parameter
 ) -> Gradients:
-    """LayerNorm's gradients by one operation of ATen's; those of absent parameters are None."""
+    """Return LayerNorm's gradients by one operation of ATen's; None for an absent parameter's."""
     wanted = [True, gamma is not None, beta is not None]
     grad_input, *affine = _native_backward(dy.contiguous(), x.contiguous(), shape, mean, invvar, gamma, beta, wanted)
     return grad_input, *(one if want else None for one, want in zip(affine, wanted[1:], strict=True))
@@ -170,5 +179,5 @@ _native_backward = torch.ops.aten.native_layer_norm_backward.default
 
 
 def _divides(gamma: Parameter, eps: float) -> bool:
-    """Is it as it is after the clamp, and nowhere 0? Of a meta tensor that may be said."""
+    """Return True if gamma is nowhere 0 and the clamp leaves all of it unchanged. A meta tensor counts as such."""
     return gamma is None or gamma.is_meta or bool(((gamma.abs() >= eps) & (gamma != 0)).all())

@@ -1,6 +1,6 @@
-"""Mistakes in what is handed to a norm, told in PyTorch's words for the same mistake.
+"""Checks of a norm's arguments, with PyTorch's words for the same mistake.
 
-Called by `normlab.nn.functional` before anything is computed.
+Called by `normlab.nn.functional` before the norm is computed.
 """
 
 from collections.abc import Callable
@@ -33,11 +33,11 @@ MIXED = tuple({torch.float32, half} for half in HALVES)
 
 
 Function = Callable[..., Tensor]
-"""The function that was called, to name it and the positions of its arguments."""
+"""The public function that was called: errors tell its name and the positions of its arguments."""
 
 
 def check_mode(memory_efficient: object) -> None:
-    """Raise ValueError for a memory_efficient that is none of the three."""
+    """Raise ValueError unless memory_efficient is False, True or "exact"."""
     if memory_efficient not in MODES:
         raise ValueError(f'memory_efficient must be False, True or "exact", got {memory_efficient!r}')
 
@@ -50,8 +50,9 @@ def check(
     bias: Parameter,
     eps: object,
 ) -> None:
-    """Raise what PyTorch raises: RuntimeError for shapes (ValueError for too few dimensions of rms_norm's), TypeError
-    for what is no tensor or number.
+    """Raise PyTorch's error for shapes that do not fit, or for an argument that is no tensor or no number.
+
+    It is a TypeError for a wrong type and a RuntimeError for shapes. Too few dimensions are a ValueError in rms_norm.
     """
     if type(eps) is not float and not isinstance(eps, (Real, torch.SymFloat)):  # Real alone takes a microsecond
         raise TypeError(f"{argument(function, 'eps')} must be float, not {type(eps).__name__}")
@@ -76,19 +77,19 @@ def check(
 
 
 def _rms_norm_tells(function: Function, x: Tensor, shape: Shape, weight: Parameter) -> None:
-    """Let PyTorch say what is wrong with an RMS norm's shapes: its words are not layer_norm's, and change."""
+    """Let PyTorch raise its error for an RMS norm's shapes: its words are not layer_norm's, and versions differ."""
     if "rms_norm" in function.__name__:
         gamma = None if weight is None else torch.empty(weight.shape, device="meta")
         torch.rms_norm(torch.empty(x.shape, device="meta"), list(shape), gamma)
 
 
 def check_kinds(function: Function, x: Tensor, weight: Parameter, bias: Parameter) -> None:
-    """Raise what PyTorch raises for dtypes and devices that do not go together."""
+    """Raise PyTorch's error for dtypes or devices that do not go together."""
     dtype, device = x.dtype, x.device
     if dtype not in FLOATS:
         rms = "rms_norm" in function.__name__
         others = [one for one in (weight, bias) if one is not None and one.dtype is not dtype]
-        if not rms and others and not dtype.is_floating_point:  # float8 is, and may have wider parameters
+        if not rms and others and not dtype.is_floating_point:  # float8 may have wider parameters
             raise RuntimeError(f"mixed dtype ({device.type.upper()}): all inputs must share same datatype.")
         kernel = "rms_norm" if rms else "LayerNormKernelImpl"
         raise NotImplementedError(f"\"{kernel}\" not implemented for '{NAMES.get(dtype, dtype)}'")
@@ -110,19 +111,19 @@ def check_kinds(function: Function, x: Tensor, weight: Parameter, bias: Paramete
 
 
 def mixed_by_pytorch_alone(x: Tensor, weight: Tensor) -> bool:
-    """Return True for dtypes that PyTorch's rms_norm takes beside each other, and the kernels do not."""
+    """Return True for a mix of dtypes that PyTorch's rms_norm takes and the kernels do not."""
     mix = {x.dtype, weight.dtype}
     return len(mix) == 2 and mix not in MIXED and mix <= FLOATS.keys() and x.device == weight.device
 
 
 def not_a_tensor(function: Function, name: str, given: object) -> TypeError:
-    """What PyTorch raises for it."""
+    """Return PyTorch's TypeError for an argument that is no tensor."""
     return TypeError(f"{argument(function, name)} must be Tensor, not {type(given).__name__}")
 
 
 def shape_of(function: Function, normalized_shape: Any) -> Shape:
-    """normalized_shape as a tuple of at least one int; a single int is one."""
-    if isinstance(normalized_shape, (int, torch.SymInt)):  # what Dynamo makes of a size can be asked no more than that
+    """Return normalized_shape as a tuple of at least one int. A single int counts as a tuple of one."""
+    if isinstance(normalized_shape, (int, torch.SymInt)):  # Dynamo's sizes answer no other question
         normalized_shape = (normalized_shape,)
     elif type(normalized_shape) is not tuple:
         normalized_shape = _tuple_of(function, normalized_shape)
@@ -141,7 +142,7 @@ def shape_of(function: Function, normalized_shape: Any) -> Shape:
 
 
 def _is_size(size: Any) -> bool:
-    """Does it stand for an int? A bool does not, for PyTorch."""
+    """Return True if a value can be an int. As in PyTorch, a bool cannot."""
     try:
         index(size)
     except TypeError:
@@ -150,7 +151,7 @@ def _is_size(size: Any) -> bool:
 
 
 def _tuple_of(function: Function, normalized_shape: Any) -> tuple:
-    """What a sequence has in it, or a number that is no int: more than PyTorch's functions take, as much as modules."""
+    """Return a sequence's elements, or one int-like number, as a tuple: as much as PyTorch's modules take."""
     try:
         if hasattr(normalized_shape, "__iter__") and not isinstance(normalized_shape, str):
             return tuple(normalized_shape)
@@ -162,6 +163,6 @@ def _tuple_of(function: Function, normalized_shape: Any) -> tuple:
 
 
 def argument(function: Function, name: str) -> str:
-    """An argument, by function, name and position."""
+    """Return PyTorch's words for an argument: its function, name and position."""
     position = list(signature(function).parameters).index(name) + 1
     return f"{function.__name__}(): argument '{name}' (position {position})"

@@ -1,9 +1,9 @@
-"""Does a norm of normlab's compute what the norm computes that it is to stand in for? Asked by `normlab.nn.replace`.
+"""Compare an old norm with the norm of normlab's that would replace it. Called by `normlab.nn.replace`.
 
-Copies of both get the same random parameters and inputs: small, ordinary, and beyond anything that norms clamp to.
-Outputs, all gradients and buffers are compared in float32 or float64, where another formula shows (a variance with
-n - 1, detached statistics), in training and evaluation; dtypes in every mix of float32 and a half that the old norm
-takes.
+Copies of both norms get the same random parameters and inputs: small, ordinary, and larger than any range that norms
+clamp to. Outputs, all gradients and buffers are compared in training and in evaluation. Values are compared in float32
+or float64, where another formula shows, such as a variance with n - 1 or detached statistics. Dtypes are compared for
+every mix of float32 and a half that the old norm takes.
 """
 
 import copy
@@ -23,20 +23,21 @@ FLOAT, HALVES = torch.float32, (torch.bfloat16, torch.float16)
 MIXES = [mix for half in HALVES for mix in ((half, half), (FLOAT, half), (half, FLOAT))]
 """(parameters' dtype, input's)."""
 ROUNDINGS = 64
-"""How many of them may lie between two results, of the size of the largest: sums in another order."""
+"""The difference allowed between results, in float32 roundings of the largest value: sums may differ in order."""
 SCALES = [(1, 1), (1e-3, 1), (1e3, 1), (1e-6, 1), (1e6, 1), (0, 1), (1, 1e-3), (1, 1e6)]
-"""(inputs', parameters'). The eps counts in small inputs; 1e6 is beyond float16, to whose range some norms clamp."""
+"""(inputs', parameters'). Small inputs show the eps; 1e6 lies outside of float16's range, to which some norms clamp."""
 OUTLIER = 1e4
-"""A factor of one value of each input: its x̂ is as large as x̂ can be."""
+"""The factor of one value of each input. The x̂ of this value comes close to the largest x̂ that is possible."""
 TINY = 1e-7
 
 Results: TypeAlias = dict[str, Tensor | None]
 
 
 class Difference(NamedTuple):
-    """Why a plan is none. Of several plans, the one that came furthest, or nearest, tells the reason.
+    """The first difference that a plan was rejected for. The plan that passed the most gives the reported reason.
 
-    passed: inputs, and of the next one results, that were the same. off: by how much the first other result is off.
+    passed: the number of inputs with equal results, then the number of equal results for the next input.
+    off: the error of the first unequal result; of plans that passed as much, the one with the smallest error reports.
     """
 
     passed: tuple[int, int]
@@ -45,9 +46,9 @@ class Difference(NamedTuple):
 
 
 def chosen(norm: torch.nn.Module, plans: list[Plan]) -> tuple[Plan, Rule] | str:
-    """Return the plan that computes what the norm does, with the rule for its output's dtype; or why there is none."""
+    """Return the plan that computes the norm, with the rule for its output's dtype; a reason if no plan does."""
     try:
-        with torch.inference_mode(False):  # whose tensors could not be written to
+        with torch.inference_mode(False):  # inference tensors could not be written to
             old = _copied(norm).to(_dtype_for(plans[0])).requires_grad_()
         with _quietly(_device(old)):
             plans = [plan if plan.eps else plan._replace(value=_measured_eps(old, plan)) for plan in plans]
@@ -67,7 +68,7 @@ def chosen(norm: torch.nn.Module, plans: list[Plan]) -> tuple[Plan, Rule] | str:
 
 @contextmanager
 def _quietly(device: torch.device) -> Iterator[None]:
-    """Neither use the caller's random numbers, nor its grad mode, autocast, default device and engine."""
+    """Shut out the caller's random numbers, grad mode, autocast, default device and engine in a `with` block."""
     gpus = [device] if device.type == "cuda" else []
     autocast = torch.autocast(device.type, enabled=False)
     with (
@@ -82,15 +83,15 @@ def _quietly(device: torch.device) -> Iterator[None]:
 
 
 def _copied(norm: Any) -> Any:
-    """A copy on the norm's device; on the CPU for one on the meta device, where values do not matter.
+    """Return a copy without hooks, on the norm's device, or on the CPU if that is the meta device.
 
-    Without hooks: they are not to be called, nor copied with all that they hold, which may be the model.
+    Hooks must not be called, and a copy of a hook would copy everything it refers to, which may be the model.
     """
     bare = copy.copy(norm)
     for name, value in vars(norm).items():
         if "hook" in name and isinstance(value, dict):
             vars(bare)[name] = type(value)()
-    for name in ("forward", "_old_forward", "_hf_hook"):  # what accelerate sets
+    for name in ("forward", "_old_forward", "_hf_hook"):  # accelerate sets these
         vars(bare).pop(name, None)
     copied = copy.deepcopy(bare)
     if any(tensor.is_meta for tensor in copied.parameters()):
@@ -99,7 +100,7 @@ def _copied(norm: Any) -> Any:
 
 
 def _dtype_for(plan: Plan) -> torch.dtype:
-    """What values are compared in: float64 for the family, of which PyTorch's lose digits in float32 to an outlier."""
+    """Return the dtype to compare values in: float64 for the family, as an outlier costs PyTorch's float32 digits."""
     return FLOAT if plan.rows else torch.float64
 
 
@@ -108,12 +109,12 @@ def _device(norm: Any) -> torch.device:
 
 
 def _difference(old: Any, plan: Plan, added: float = 0.0) -> Difference | None:
-    """How the norms differ. added: to the weight, for the stand-in only."""
+    """Return the first difference between a norm and its stand-in, or None. added: a number added to the new weight."""
     new = made(copy.deepcopy(old), plan)
     generator = torch.Generator().manual_seed(0)
     passed, taken, refusal = 0, None, None
     for shape in _shapes(old, plan):
-        x = _random(shape, generator).to(_device(old), _dtype_for(plan)) + 1  # a mean that is not 0
+        x = _random(shape, generator).to(_device(old), _dtype_for(plan)) + 1  # so that the mean is not 0
         x.view(-1)[0] *= OUTLIER
         _fill(old, new, plan, generator, 1.0, added)
         try:
@@ -145,14 +146,15 @@ def _difference(old: Any, plan: Plan, added: float = 0.0) -> Difference | None:
 
 
 def _shapes(old: Any, plan: Plan) -> list[tuple[int, ...]]:
-    """Shapes of inputs that the norm may take, with sizes that show which dimension is which.
+    """Return shapes of inputs that the norm may take, with sizes that show which dimension is which.
 
-    Among those for a norm over the last dimension are some that only a norm over dimension 1 takes, and the other way
-    round: what the old norm takes, the new one must take. Without parameters, norms take anything.
+    A norm over the last dimension also gets shapes that only a norm over dimension 1 takes, and the other way round:
+    the new norm must take every input that the old norm takes. A norm without parameters takes any shape, and gets only
+    the shapes of its plan.
     """
     if not plan.rows:
         channels = getattr(old, "num_features", getattr(old, "num_channels", 1))
-        return [(4, channels, 5, 3, 2)[:rank] for rank in (3, 4, 5)]  # no groups of one value, which is all rounding
+        return [(4, channels, 5, 3, 2)[:rank] for rank in (3, 4, 5)]  # groups of one value are all rounding
     inner = _inner(old, plan)
     sizes = [size for size in range(2, 6 + len(inner)) if size not in inner][:4]
     last = [(*sizes[:leading], *inner) for leading in (1, 2, 3)]
@@ -162,7 +164,7 @@ def _shapes(old: Any, plan: Plan) -> list[tuple[int, ...]]:
 
 
 def _inner(old: Any, plan: Plan) -> tuple[int, ...]:
-    """The sizes that are normalised over."""
+    """Return the sizes of the dimensions that the norm normalises over."""
     shape = made(old, plan).normalized_shape
     return tuple(shape) if hasattr(shape, "__len__") else (shape,)
 
@@ -184,7 +186,7 @@ def _random(shape: Any, generator: torch.Generator) -> Tensor:
 
 
 def _results(norm: Any, x: Tensor) -> Results:
-    """The output, the gradients, and the buffers after the forward, by the names that a reason has for them."""
+    """Return the output, the gradients, and the buffers after the forward, keyed by their names in a reason."""
     x = x.detach().requires_grad_()
     output = norm.forward(x)
     if not isinstance(output, Tensor):
@@ -207,7 +209,7 @@ def _results_or_error(norm: Any, x: Tensor) -> Results | Exception:
 
 
 def _off(wanted: Results, results: Results | Exception, passed: int, where: str) -> Difference | None:
-    """The first result that is another one."""
+    """Return the first result that differs from the wanted one, or None."""
     if isinstance(results, Exception):
         shape = tuple(wanted["its output"].shape)  # type: ignore[union-attr]
         return Difference(
@@ -234,7 +236,7 @@ def _off(wanted: Results, results: Results | Exception, passed: int, where: str)
 
 
 def _measured_eps(old: Any, plan: Plan) -> float | None:
-    """Return the eps that stands in a norm's code only, from what the norm makes of tiny values: x / sqrt(x² + eps)."""
+    """Return an eps that is written in a norm's code only, measured from the outputs x / sqrt(x² + eps) of tiny x."""
     shape = _shapes(old, plan)[1]
     dims = (1,) if plan.channels else tuple(range(1 - len(shape), 0))[-len(_inner(old, plan)) :]
     x = TINY * _random(shape, torch.Generator().manual_seed(0)).sign().to(_device(old))
@@ -243,7 +245,7 @@ def _measured_eps(old: Any, plan: Plan) -> float | None:
             parameter.fill_(name == plan.weight)
         try:
             output = old.forward(x).double()
-        except Exception:  # it takes no such shape, and the plan will be found wrong
+        except Exception:  # the norm takes no such shape; `_difference` will reject the plan
             return None
     centred = x.double() if issubclass(plan.own, FusedRMSNorm) else x.double() - x.double().mean(dims, keepdim=True)
     eps = (centred / output).square() - centred.square().mean(dims, keepdim=True)
@@ -251,7 +253,7 @@ def _measured_eps(old: Any, plan: Plan) -> float | None:
 
 
 def _with_rule(old: Any, plan: Plan) -> tuple[Plan, Rule] | str:
-    """The plan with the rule by which the old norm's outputs get their dtypes."""
+    """Return the plan with the rule for dtypes that the old norm follows; a reason if it follows none."""
     new = made(copy.deepcopy(old), plan)
     rules, inner = list(RULES), None
     for parameters, given in MIXES:
@@ -260,7 +262,7 @@ def _with_rule(old: Any, plan: Plan) -> tuple[Plan, Rule] | str:
             x = torch.ones(shape, dtype=given, device=_device(old))
             try:
                 want = old.forward(x)
-            except Exception:  # a shape or a mix that the old norm does not take says nothing of the new one
+            except Exception:  # the new norm need not take what the old norm does not take
                 continue
             inner = shape[1:]
             rules = [rule for rule in rules if _dtype(new, rule, x) == want.dtype]

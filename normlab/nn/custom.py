@@ -1,11 +1,13 @@
-"""The norms as PyTorch operators, `torch.ops.normlab.*`: what graphs hold, that torch.compile and torch.export make.
+"""The norms as PyTorch operators, `torch.ops.normlab.*`, for the graphs of torch.compile and torch.export.
 
-Called by `normlab.nn.functional`. Each computes what `normlab.nn.engines` chooses, knows its results' shapes without
-computing (the fake implementations), and has its gradient registered. Statistics have the input's leading dimensions.
+Called by `normlab.nn.functional`. The engine that `normlab.nn.engines` chooses computes an operator. Its fake
+implementation tells the results' shapes without computing, and its gradient is registered. Statistics have the shape of
+the input's leading dimensions.
 
-How many columns the exact mode keeps is known when it runs, and in a graph that is a dynamic size (`exact_norm`).
-torch.compile breaks its graph at an operator with such a size. There `exact_norm_held` gives a handle instead, a tensor
-of one element on whose storage the kept columns hang; they live as long as the graph saves it for the backward.
+The number of columns that the exact mode keeps is known only when the graph runs: `exact_norm` has results of a dynamic
+size. torch.compile breaks its graph at such an operator, so there `exact_norm_held` returns a handle instead. The
+handle is a tensor of one element, and the kept columns are an attribute of its storage. They live as long as the graph
+saves the handle for the backward.
 """
 
 from typing import Any
@@ -30,9 +32,9 @@ def norm(
     memory_efficient: MemoryEfficient,
     owners: Owners,
 ) -> Tensor:
-    """The output of a norm, by its operator. owners: see `normlab.nn.exact`."""
+    """Return the output of a norm, by its operator. owners: see `normlab.nn.exact`."""
     if memory_efficient == "exact" and not torch.is_grad_enabled():
-        memory_efficient = False  # nothing is kept
+        memory_efficient = False  # no backward will follow, so nothing is kept
     if memory_efficient == "exact":
         operator = torch.ops.normlab.exact_norm_held if torch.compiler.is_compiling() else torch.ops.normlab.exact_norm
         return operator(x, shape, weight, bias, eps, rms, *owners)[0]
@@ -50,7 +52,7 @@ def layer_norm(
     eps: float,
     memory_efficient: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(output, mean, invvar)."""
+    """Return (output, mean, invvar)."""
     shape = tuple(normalized_shape)
     output, mean, invvar = engines.chosen(x).forward(x, shape, weight, bias, eps, False)
     leading = x.shape[: x.dim() - len(shape)]
@@ -61,7 +63,7 @@ def layer_norm(
 def rms_norm(
     x: Tensor, normalized_shape: list[int], weight: Tensor | None, eps: float, memory_efficient: bool
 ) -> tuple[Tensor, Tensor]:
-    """(output, invvar)."""
+    """Return (output, invvar)."""
     shape = tuple(normalized_shape)
     output, _, invvar = engines.chosen(x).forward(x, shape, weight, None, eps, True)
     return output, invvar.reshape(x.shape[: x.dim() - len(shape)])
@@ -78,15 +80,15 @@ def exact_norm(
     own_weight: Tensor | None,
     own_bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(output, invvar, columns, values): the last two are x̂ of the columns at risk, as `normlab.host.exact.Kept`."""
+    """Return (output, invvar, columns, values). columns, values: x̂ of the columns at risk, as in a `Kept`."""
     output, invvar, kept = _exact(x, normalized_shape, weight, bias, eps, rms, (own_weight, own_bias))
-    return output, invvar, kept.columns.clone(), kept.values  # other forwards have the same list of columns
+    return output, invvar, kept.columns.clone(), kept.values  # a copy, because other forwards share the list
 
 
 def _exact(
     x: Tensor, normalized_shape: list[int], weight: Parameter, bias: Parameter, eps: float, rms: bool, owners: Owners
 ) -> tuple[Tensor, Tensor, Kept]:
-    """Return the output, invvar and what is kept."""
+    """Return the output, invvar and x̂ of the columns at risk."""
     shape, run = tuple(normalized_shape), engines.chosen(x)
     output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
     columns = run.columns_at_risk(invvar, output, shape, weight, bias, eps, owners)
@@ -108,15 +110,15 @@ def exact_norm_held(
     own_weight: Tensor | None,
     own_bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(output, invvar, handle): of the handle hangs x̂ of the columns at risk, a `normlab.host.exact.Kept`."""
+    """Return (output, invvar, handle). The handle's storage has x̂ of the columns at risk as an attribute, a `Kept`."""
     output, invvar, kept = _exact(x, normalized_shape, weight, bias, eps, rms, (own_weight, own_bias))
-    handle: Any = torch.empty(1, device="cpu")  # on the host: what touches it is not put into a CUDA graph
+    handle: Any = torch.empty(1, device="cpu")  # on the CPU, so that no CUDA graph captures its uses
     handle.untyped_storage().kept = kept
     return output, invvar, handle
 
 
 def _held(handle: Tensor) -> Kept:
-    """Return what hangs on the storage of a handle."""
+    """Return the `Kept` that belongs to a handle, or raise RuntimeError if the handle is a copy without one."""
     kept = getattr(handle.untyped_storage(), "kept", None)
     if kept is None:
         raise RuntimeError(
@@ -142,7 +144,7 @@ def norm_backward(
     memory_efficient: bool,
     input_dtype: torch.dtype,
 ) -> list[Tensor]:
-    """grad_input, and the gradients of weight and bias where they are given."""
+    """Return grad_input, then the gradients of weight and bias as far as these are given."""
     kept = None if columns is None else Kept(columns, values)
     mode: MemoryEfficient = memory_efficient if kept is None else "exact"
     gradients = engines.chosen(saved).backward(
@@ -164,10 +166,10 @@ def exact_norm_held_backward(
     rms: bool,
     input_dtype: torch.dtype,
 ) -> list[Tensor]:
-    """grad_input, and the gradients of weight and bias where they are given; handle: of `exact_norm_held`.
+    """Return grad_input, then the gradients of weight and bias as far as these are given. handle: `exact_norm_held`'s.
 
     Raises:
-        RuntimeError: the handle is a copy, made by hooks of saved tensors.
+        RuntimeError: the handle is a copy that hooks for saved tensors have made.
     """
     kept = _held(handle)
     mode: MemoryEfficient = "exact" if len(kept.columns) else True
@@ -179,7 +181,7 @@ def exact_norm_held_backward(
 
 
 def _fake(x: Tensor, shape: list[int], weight: Parameter, bias: Parameter) -> tuple[Tensor, Tensor]:
-    """Output and invvar."""
+    """Return a fake output and a fake invvar."""
     output = x.new_empty(x.shape, dtype=formulas.output_dtype(x, weight, bias))
     return output, x.new_empty(x.shape[: x.dim() - len(shape)], dtype=formulas.accumulator(x.dtype))
 
@@ -199,7 +201,7 @@ def _(x, normalized_shape, weight, eps, memory_efficient):
 def _(x, normalized_shape, weight, bias, eps, rms, own_weight, own_bias):
     output, invvar = _fake(x, normalized_shape, weight, bias)
     there = torch.library.get_ctx()
-    sizes_may_be_unknown = getattr(there, "_shape_env", there) is not None  # else FakeTensorMode has no ShapeEnv
+    sizes_may_be_unknown = getattr(there, "_shape_env", there) is not None  # only with a ShapeEnv
     capacity = there.new_dynamic_size() if sizes_may_be_unknown else 0
     columns, values = x.new_empty(capacity, dtype=torch.int32), output.new_empty(invvar.numel(), capacity)
     return output, invvar, columns, values
@@ -229,7 +231,7 @@ def _save_layer_norm(ctx: Any, inputs: tuple, output: tuple) -> None:
     x, shape, weight, bias, eps, memory_efficient = inputs
     result, mean, invvar = output
     how = How(x.dtype, shape, eps, False, memory_efficient)
-    if memory_efficient:  # invvar tells a second derivative of the input
+    if memory_efficient:  # a second derivative reaches the input through invvar
         ctx.mark_non_differentiable(mean)
         _save(ctx, Saved(result, invvar, weight, bias, None, None, None), how)
     else:
@@ -270,7 +272,7 @@ def _save(ctx: Any, saved: Saved, how: How) -> None:
 def _gradients(
     ctx: Any, grad_output: Tensor | None, grad_invvar: Tensor | None, grad_values: Tensor | None = None
 ) -> tuple[Parameter, Parameter, Parameter]:
-    """Of x, weight and bias."""
+    """Return the gradients of x, weight and bias."""
     saved = Saved(*ctx.saved_tensors)
     alone = grad_invvar is None and grad_values is None
     if grad_output is not None and alone and onlooker(grad_output) != "all":
@@ -298,7 +300,7 @@ def _exact_norm_backward(
 def _exact_norm_held_backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Parameter, ...]:
     if grad_output is None:
         return (None,) * 8
-    if torch.is_grad_enabled():  # what is kept does not tell how it depends on x
+    if torch.is_grad_enabled():  # autograd does not see how the kept values depend on x
         raise NotImplementedError(
             'a compiled norm with memory_efficient="exact" has no second derivatives: use memory_efficient=False there'
         )

@@ -1,14 +1,16 @@
-"""Whose dtype a norm's output has, where the input's and the parameters' differ, and what autocast makes of it.
+"""The rules for the dtype of a norm's output: mixed dtypes of input and parameters, and autocast.
 
-The kernels know one rule: the output has the parameters' dtype, the input's where there are none. For the others, half
-parameters beside a float32 input are made float32 first, and a half that is wanted is rounded from a float32 output.
+The kernels know one rule: the output has the parameters' dtype, or the input's if there are no parameters. Under the
+other rules, half parameters of a float32 input are made float32 first, and a float32 output is rounded to the half that
+the rule wants.
 
-| rule | output's dtype | under autocast | of |
+| rule | output's dtype | under autocast | used by |
 | --- | --- | --- | --- |
 | "apex" | the parameters' | the autocast dtype | apex's names |
-| "torch" | the input's | float32 on a GPU; on a CPU as without | torch.nn's norms (RMSNorm: `RMS_NORM_RULE`) |
-| "parameters", "input" | its | as without | formulas, in other libraries' norms |
-| "wider" | what PyTorch promotes both to | as without | formulas that end in `weight * x` |
+| "torch" | the input's | float32 on a GPU, no change on a CPU | torch.nn's norms (RMSNorm: `RMS_NORM_RULE`) |
+| "parameters" | the parameters' | no change | other libraries' norms, written as formulas |
+| "input" | the input's | no change | other libraries' norms, written as formulas |
+| "wider" | the one that PyTorch promotes both to | no change | formulas that end in `weight * x` |
 """
 
 from collections.abc import Iterator
@@ -24,7 +26,7 @@ from normlab.nn.shapes import Parameter, Shape
 
 Rule: TypeAlias = Literal["apex", "torch", "parameters", "input", "wider"]
 RULES: tuple[Rule, ...] = ("input", "parameters", "wider")
-"""Those of formulas."""
+"""The rules that `replace_norms` tries for another library's norm."""
 OF_PARAMETERS = ("apex", "parameters")
 OF_INPUT = ("torch", "input")
 
@@ -35,7 +37,7 @@ _input_rounded = False  # no ContextVar: Dynamo of PyTorch 2.13 cannot read one
 def apex_autocast() -> Iterator[None]:
     """Round inputs to the autocast dtype before apex's norms see them, for the length of a `with` block, as apex does.
 
-    Without it, their statistics are of the input as it comes. It holds in all threads, as torch.backends' switches do.
+    Without it, the statistics are the unrounded input's. It holds in all threads, like torch.backends' switches.
     """
     global _input_rounded
     before, _input_rounded = _input_rounded, True
@@ -48,7 +50,7 @@ def apex_autocast() -> Iterator[None]:
 def autocast(
     x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, rule: Rule
 ) -> tuple[Tensor, Parameter, Parameter]:
-    """Return what autocast makes of the arguments. It leaves alone an input in float64, as in PyTorch."""
+    """Return the arguments in the dtypes that autocast gives them. A float64 input stays, as in PyTorch."""
     if x.dtype not in (torch.float32, *HALVES) or rule not in ("apex", "torch"):
         return x, weight, bias
     if rule == "torch":
@@ -64,7 +66,7 @@ def autocast(
         x = x.float()
     if weight is None and bias is None:
         if x.dtype != dtype:
-            weight = torch.ones(shape, dtype=dtype, device=x.device)  # a weight of ones asks for the output's dtype
+            weight = torch.ones(shape, dtype=dtype, device=x.device)  # ones, so that the output has their dtype
         return x, weight, bias
     return x, None if weight is None else weight.to(dtype), None if bias is None else bias.to(dtype)
 
@@ -75,14 +77,17 @@ def widened(parameter: Parameter) -> Parameter:
 
 
 def in_float32(x: Tensor, rule: Rule) -> bool:
-    """Return True if autocast asks for a float32 output of this input: PyTorch's norms are on a GPU's list of those."""
+    """Return True if autocast wants a float32 output: on a GPU it lists PyTorch's norms as operations in float32."""
     if rule != "torch" or x.is_meta or x.device.type == "cpu" or x.dtype is torch.float64:
         return False
     return torch.is_autocast_enabled(x.device.type)
 
 
 def input_is_smaller(x: Tensor, weight: Parameter, bias: Parameter, rule: Rule) -> bool:
-    """Return True if a half input gives a float32 output that no next layer keeps: it rounds it, or autocast does."""
+    """Return True if a half input has a float32 output under this rule, so that saving the output would cost more.
+
+    No next layer shares the float32 output: the rule or autocast rounds it before that layer saves it.
+    """
     if x.dtype not in HALVES or rule not in OF_INPUT:
         return False
     return in_float32(x, rule) or any(one is not None and one.dtype is torch.float32 for one in (weight, bias))
@@ -95,9 +100,9 @@ def ruled(output: Tensor, input: Tensor, rule: Rule) -> Tensor:
 
 @torch.no_grad()
 def asks_autocast(norm: torch.nn.Module, shape: Shape) -> bool:
-    """Return True if under a GPU's autocast the norm of a half input is float32, as PyTorch's are. Needs no GPU."""
+    """Return True if a GPU's autocast makes the norm of a half input float32, like PyTorch's. Needs no GPU."""
     before = torch.is_autocast_enabled("cuda")
-    torch.set_autocast_enabled("cuda", True)  # torch.autocast would look for a GPU
+    torch.set_autocast_enabled("cuda", True)  # torch.autocast would ask for a GPU
     try:
         with FakeTensorMode():
             x = torch.empty(2, *shape, dtype=torch.float16, device="cuda")
@@ -110,4 +115,4 @@ def asks_autocast(norm: torch.nn.Module, shape: Shape) -> bool:
 
 
 RMS_NORM_RULE: Rule = "torch" if asks_autocast(torch.nn.RMSNorm(8, device="cpu"), (8,)) else "input"
-"""Of torch.nn.RMSNorm, which PyTorch 2.11 does not have on a GPU's list of norms in float32."""
+"""The rule of torch.nn.RMSNorm. PyTorch 2.11 does not list it among a GPU's operations in float32."""

@@ -1,7 +1,7 @@
-"""What computes a norm: PyTorch's own operations for CPU tensors, the kernels for CUDA tensors.
+"""The two engines that compute norms: PyTorch's own operations for CPU tensors, the kernels for CUDA tensors.
 
-Both are modules with the same functions: `normlab.nn.vectorised` and `normlab.nn.launched`. Inside
-`engine("simulator")` the kernels take CPU tensors, too, in the simulator: for tests and lessons.
+An engine is a module, `normlab.nn.vectorised` or `normlab.nn.launched`, and both have the same functions. Inside
+`engine("simulator")`, which is for tests and lessons, the kernels also compute CPU tensors, in the simulator.
 """
 
 from collections.abc import Iterator
@@ -19,10 +19,10 @@ _engine: ContextVar[str] = ContextVar("normlab_nn_engine", default="auto")
 
 @contextmanager
 def engine(name: str) -> Iterator[None]:
-    """Choose what computes norms of CPU tensors, for the length of a `with` block. CUDA tensors always run the kernels.
+    """Choose the engine of CPU tensors for the length of a `with` block. CUDA tensors always run the kernels.
 
-    A backward runs where its forward ran; that of compiled code where it is called. Nothing changes for `torch.func`'s
-    transforms.
+    A backward uses the engine of its forward, except that compiled code's backward uses the engine chosen when it runs.
+    `torch.func`'s transforms use PyTorch's operations with either engine.
 
     Args:
         name: "simulator" (normlab's kernels, simulated), or "auto" (PyTorch's operations).
@@ -40,10 +40,10 @@ def engine(name: str) -> Iterator[None]:
 
 
 def by_kernels(tensor: Tensor) -> bool:
-    """Do the kernels compute norms of this tensor now?"""
+    """Return True if the kernels compute norms of this tensor now."""
     return tensor.is_cuda or (_engine.get() == "simulator" and not tensor.is_meta)
 
 
 def chosen(tensor: Tensor) -> ModuleType:
-    """The module that computes norms over rows of this tensor now; the family's is in `normlab.nn.family.operators`."""
+    """Return the engine for norms over rows of this tensor; `normlab.nn.family.autograd` chooses for the family."""
     return launched if by_kernels(tensor) else vectorised

@@ -1,19 +1,19 @@
-"""The exact mode on a GPU: which columns to keep, counted once after each optimizer step.
+"""The exact mode on a GPU: list the columns at risk once after each optimizer step.
 
-One rule: the columns at risk depend on the parameters alone, which change at optimizer steps. So they are counted once
-after each step, and the first forward that needs the count waits for it. That forward queues one launch for each kind
-of norms, which lists the columns of all norms that were last used on its stream; other forwards compare a few integers.
-A forward also counts where a parameter's version, storage or stream is another one. A write that PyTorch's version
-counters do not show, and that no step follows, shows nowhere: call `recount`. What was counted hangs on the storage of
-the weight (of the bias, without a weight).
+The columns at risk depend on the parameters, and the parameters change at optimizer steps. So the columns are counted
+once after each step, and the first forward that needs the count waits for it. That forward queues one launch for each
+kind of norms. The launch lists the columns of all norms that were last used on the forward's stream. Every other
+forward compares a few integers, and counts again only if a parameter's version or storage, or the stream, has changed.
+If a write does not change PyTorch's version counter, and no optimizer step follows, the caller has to call `recount`.
+The counts are an attribute of the weight's storage, or of the bias's if there is no weight.
 
 While a CUDA graph is captured the host cannot wait. The graph then lists the columns in each replay, into HEADROOM
-times as many slots as were at risk when they were last counted, and counts those that found none. The next eager
-forward of the norm, or `recount`, warns of them. Replays may step an optimizer, which the host does not see: a norm
-that was captured is counted in each of its eager forwards.
+times as many slots as there were columns at risk when they were last counted. It also counts the columns that found no
+slot, and the norm's next eager forward, or `recount`, warns of them. A replay may contain an optimizer step, which the
+host does not see. So a norm that was captured is counted in each of its eager forwards.
 
-One input beside the parameters: the spread of x̂ (`normlab.kernels.exact.spread`), small where the rows of x vary by
-less than sqrt(eps). Each norm measures it in its first forward after a step, for the next count.
+The count has one input beside the parameters: the spread of x̂ (`normlab.kernels.exact.spread`), which is small where
+the rows of x vary by less than sqrt(eps). Each norm measures it in its first forward after a step, for the next count.
 
 Called by `normlab.nn.launched`.
 """
@@ -41,12 +41,12 @@ from normlab.kernels.exact.survey import Asked, launch_survey, tabulate
 from normlab.nn.private import in_a_recomputation
 from normlab.nn.shapes import Owners
 
-HEADROOM = 2  # slots in a CUDA graph for each column at risk at its capture
-GRAIN = 8  # slots: at least so many, and a multiple of it
+HEADROOM = 2  # slots in a CUDA graph per column at risk when the graph is captured
+GRAIN = 8  # slots: their number is a multiple of this, and at least this
 
 
 class _Steps:
-    count = 0  # of all optimizers
+    count = 0  # steps of all optimizers
 
 
 def _after_step(*_: Any) -> None:
@@ -57,10 +57,10 @@ register_optimizer_step_post_hook(_after_step)
 
 
 class Norm:
-    """The columns at risk of one norm, as last counted. It keeps no memory of the parameters alive.
+    """The columns at risk of one norm, as last counted. It does not keep the parameters' memory alive.
 
-    columns: (count,), int32. seen: step, stream and the parameters' identities and versions when they were counted;
-    empty before.
+    columns: (count,), int32. seen: the step, the stream and the parameters' identities and versions at the last count;
+    empty before the first count.
     """
 
     def __init__(self, owners: Owners, output_dtype: str, statistics: str, eps: float):
@@ -73,23 +73,23 @@ class Norm:
         self.dtype = FLOATS[str(given[0].dtype).removeprefix("torch.")]
         self.eps = checks.rounded_eps(eps, statistics)
         self.limits = limits(self.eps, output_dtype)
-        self.kind = self.dtype, self.limits, *[one is not None for one in owners]  # one launch serves all of a kind
+        self.kind = self.dtype, self.limits, *[one is not None for one in owners]  # a launch counts norms of one kind
         # Without a bias, a small spread puts columns at risk only where outputs become subnormal.
         self.needs_spread = owners[1] is not None or output_dtype == "float16"
         self.spread = torch.ones(1, dtype=getattr(torch, statistics), device=self.device)
         self.tally = torch.zeros(3, dtype=torch.int64, device="cpu", pin_memory=self.device.type == "cuda")
-        self.numbers = self.tally.numpy().data  # `choose_columns`'s counts in CUDA graphs, read without waiting
+        self.numbers = self.tally.numpy().data  # counts by CUDA graphs, read without waiting
         self.columns = torch.empty(0, dtype=torch.int32, device=self.device)
         self.seen: tuple = ()
         self.at: list[int] = []  # the parameters' addresses when they were last counted
-        self.alone = self.captured = False  # alone: its parameters may be there or not, so that only its forward counts
-        self.place: tuple[_Survey, int] | None = None  # what counts it, and which of its norms this one is
+        self.alone = self.captured = False  # alone: its parameters come and go, so that only its own forward counts
+        self.place: tuple[_Survey, int] | None = None  # the survey that counts this norm, and the norm's number in it
         self.measured, self.told = -1, 0
-        self.measuring: tuple[int, Launch] | None = None  # for so many rows
+        self.measuring: tuple[int, Launch] | None = None  # the number of rows, and the launch for it
         self.stream = TorchBackend(self.device).stream
 
     def addresses(self) -> list[int]:
-        """Return where the parameters lie; [] if their memory is gone, or given away for a while as FSDP does."""
+        """Return the parameters' addresses; [] if their memory is freed, or emptied for a time as by FSDP."""
         size, found = self.dtype.itemsize, []
         for reference, offset in zip(self.storages, self.offsets, strict=True):
             storage = reference()
@@ -101,7 +101,7 @@ class Norm:
         return there
 
     def used(self, stream: int, given: list[Tensor]) -> None:
-        """Remember the stream, and the parameters: others may lie in the same memory, with versions of their own."""
+        """Note the stream and the parameters: other tensors in the same memory have version counters of their own."""
         ids = [id(one) for one in given]
         if (stream, ids) != (self.stream, self.ids):
             self.place, self.stream = None, stream
@@ -109,19 +109,19 @@ class Norm:
             self.ids, self.counters = ids, [_version_counter(one) for one in given]
 
     def take(self, made: "Made", number: int) -> None:
-        """Take the list that a survey has made for its norm of this number."""
+        """Take over the list of columns that a survey has made for its norm of the given number."""
         start = made.starts[number]
         self.columns = made.columns[start : start + made.counts[number]]
         self.seen = made.step, self.stream, *self.ids, *made.versions[number]
 
     def measure(self, invvar: Tensor) -> None:
-        """Queue the launch that measures the spread; it is prepared once for each number of rows."""
+        """Queue the launch that measures the spread. It is prepared again when the number of rows changes."""
         backend, rows, measuring = TorchBackend(self.device), invvar.numel(), self.measuring
         if measuring is None or measuring[0] != rows:
             launch = launch_spread(
                 prepare, backend.operand(invvar, (rows,)), self.eps, backend.operand(self.spread, (1,))
             )
-            launch.patches = ((launch.slots[0], 0, 0),)  # each call has an invvar of its own
+            launch.patches = ((launch.slots[0], 0, 0),)  # replaced in each call by the address of its invvar
             self.measuring = measuring = rows, launch
         measuring[1](backend.stream, [invvar.data_ptr()])
 
@@ -139,13 +139,13 @@ class Norm:
 
 
 _known: "weakref.WeakSet[Norm]" = weakref.WeakSet()
-_captured: list[Norm] = []  # for good: a graph writes into their memory as long as it lives
-_plans: dict[tuple, list["_Survey"]] = {}  # by device and stream: what counts the norms last used there, a kind each
-_lock = RLock()  # of these; never held while the host waits
+_captured: list[Norm] = []  # never emptied: a CUDA graph writes into their memory as long as it lives
+_plans: dict[tuple, list["_Survey"]] = {}  # by device and stream: a survey for each kind of norms last used there
+_lock = RLock()  # guards the three above; never held while the host waits
 
 
 def takes(output: Tensor, owners: Owners) -> bool:
-    """Return whether the host would have to wait for a count, and the parameters tell of their changes."""
+    """Return True if this module can count: for CUDA tensors whose parameters are contiguous and have versions."""
     given = [one for one in owners if one is not None]
     return output.is_cuda and all(one.is_contiguous() and not one.is_inference() for one in given)
 
@@ -153,7 +153,7 @@ def takes(output: Tensor, owners: Owners) -> bool:
 def columns_at_risk(invvar: Tensor, output_dtype: torch.dtype, eps: float, owners: Owners) -> Tensor:
     """Return the numbers of the columns at risk, (count,), int32. Waits for the GPU if they have to be counted.
 
-    owners: weight and bias as the caller has them, not as autocast rounds them; one may be None.
+    owners: the weight and bias that the caller gave, before autocast rounds them; one may be None.
 
     Raises:
         RuntimeError: a CUDA graph is being captured, and nothing has been counted yet.
@@ -170,7 +170,7 @@ def columns_at_risk(invvar: Tensor, output_dtype: torch.dtype, eps: float, owner
     if norm.captured or (now != norm.seen and not (norm.seen and in_a_recomputation())):
         norm.used(stream, given)
         if norm.place is not None and norm.place[0].made is not None:
-            norm.take(norm.place[0].made, norm.place[1])  # perhaps another norm's forward has had it counted
+            norm.take(norm.place[0].made, norm.place[1])  # another norm's forward may have counted it
         if norm.captured or now != norm.seen:
             norm.take(*_count(norm))
         if norm.numbers[1] != norm.told:
@@ -179,10 +179,10 @@ def columns_at_risk(invvar: Tensor, output_dtype: torch.dtype, eps: float, owner
 
 
 def recount(model: torch.nn.Module) -> None:
-    """Count the columns at risk of a model's norms anew in their next forward; warn of those that CUDA graphs lost.
+    """Let the next forward of a model's norms count the columns at risk again, and warn of columns CUDA graphs lost.
 
-    Call it after writes that PyTorch's version counters do not show (through `.data`, by a collective or by a kernel of
-    your own), unless an optimizer's step follows. Waits for the GPU.
+    Call it after a write that PyTorch's version counters do not show, unless an optimizer's step follows. Such a write
+    goes through `.data`, or is made by a collective or by a kernel of your own. Waits for the GPU.
     """
     _Steps.count += 1
     for name, storage in _storages(model):
@@ -192,7 +192,10 @@ def recount(model: torch.nn.Module) -> None:
 
 
 def _norm_of(owners: Owners, output_dtype: torch.dtype, statistics: torch.dtype, eps: float) -> Norm | None:
-    """Return what is known of these parameters, which hangs on the storage of the first; None in a graph's capture."""
+    """Return the `Norm` of these parameters, an attribute of the first one's storage, or make it.
+
+    Return None if there is none while a CUDA graph is captured.
+    """
     weight, bias = owners
     first: Any = bias if weight is None else weight
     storage, other = first.untyped_storage(), None if bias is None else bias.untyped_storage()
@@ -209,7 +212,7 @@ def _norm_of(owners: Owners, output_dtype: torch.dtype, statistics: torch.dtype,
     norm = Norm(owners, output_name, statistics_name, eps)
     with _lock:
         gone = [one for one, old in storage.normlab_exact.items() if None in [part() for part in old.storages]]
-        for one in gone:  # whose bias is gone
+        for one in gone:  # norms whose bias has been freed
             del storage.normlab_exact[one]
         storage.normlab_exact[key] = norm
         _known.add(norm)
@@ -220,7 +223,8 @@ def _norm_of(owners: Owners, output_dtype: torch.dtype, statistics: torch.dtype,
 def _version_counter(parameter: Tensor) -> Tensor:
     """Return an empty tensor that shares the parameter's version counter, and no memory.
 
-    Inside a custom operator `detach` gives a counter of its own, so it is called in a thread, which is outside.
+    Inside a custom operator the result of `detach` gets a new counter. Another thread is outside of the operator, so
+    `detach` is called there.
     """
     found: list[Tensor] = []
     outside = Thread(target=lambda: found.append(parameter.detach()))
@@ -231,10 +235,10 @@ def _version_counter(parameter: Tensor) -> Tensor:
 
 
 def _count(wanted: Norm) -> tuple["Made", int]:
-    """List the columns at risk of all norms on this one's stream: one launch for each kind of norms, and one wait.
+    """List the columns at risk of all norms on the wanted norm's stream: one launch for each kind of norms, one wait.
 
-    The GPU has nothing to do from the end of the wait to the next launch: so each norm takes its own list later. Return
-    the one made for this norm, and its number there.
+    Return the lists that hold the wanted norm's, and the norm's number in them. The other norms take their lists in
+    their own forwards, because the GPU is idle from the end of the wait to the next launch.
     """
     with _lock:
         surveys = _plans.get((wanted.device, wanted.stream), [])
@@ -249,9 +253,10 @@ def _count(wanted: Norm) -> tuple["Made", int]:
 
 
 def _planned(wanted: Norm) -> list["_Survey"]:
-    """Return what counts a norm: together with all of its stream, or alone where its parameters come and go.
+    """Return the surveys that count a norm: together with all norms of its stream, or alone.
 
-    So does its first count: in a model's first step the others have just been counted, or are not known yet.
+    A norm is counted alone if its parameters come and go. Its first count is alone, too: in a model's first step the
+    other norms either have just been counted or are not known yet.
     """
     wanted.addresses()
     if not wanted.seen or wanted.alone or wanted.captured:
@@ -267,10 +272,10 @@ def _planned(wanted: Norm) -> list["_Survey"]:
 
 
 class Made(NamedTuple):
-    """What a launch of a survey has listed.
+    """The lists that a survey's launch has made.
 
-    step: that it came after. versions: of each norm's parameters. columns: of all norms, int32, where each norm's begin
-    at `starts`. counts: how many each norm has.
+    step: the count of optimizer steps at the launch. versions: each norm's parameters' versions. columns: int32, all
+    norms' columns; each norm's list begins at its element of `starts`. counts: the lengths of the lists.
     """
 
     step: int
@@ -281,9 +286,9 @@ class Made(NamedTuple):
 
 
 class _Survey:
-    """A launch that lists the columns of norms of one kind, prepared for parameters at these addresses.
+    """A launch that lists the columns of norms of one kind, prepared for the parameters' present addresses.
 
-    made: by the latest launch that was waited for.
+    made: the lists of the latest launch that the host has waited for.
     """
 
     def __init__(self, norms: list[Norm]):
@@ -291,9 +296,7 @@ class _Survey:
         self.backend, self.stream = TorchBackend(first.device), torch.cuda.current_stream(first.device)
         asked = [Asked(norm.n2, norm.at[0], norm.at[-1], norm.spread.data_ptr()) for norm in norms]
         table, memory, spreads = tabulate(asked, first.dtype, first.eps.dtype, self.backend.index)
-        self.table = self.backend.operand(
-            torch.from_numpy(table).to(first.device), table.shape
-        )  # kept for the launches
+        self.table = self.backend.operand(torch.from_numpy(table).to(first.device), table.shape)  # the launches read it
         self.slots, self.starts = int(table[:, 0].sum()), table[:, -1].tolist()
         self.memory = [(part, _address(part())) for norm in norms for part in norm.storages]
         weights, biases = (memory if has else None for has in first.kind[-2:])
@@ -308,11 +311,11 @@ class _Survey:
             norm.place = self, number
 
     def stands(self) -> bool:
-        """Return whether all parameters lie where they lay when this was made."""
+        """Return True if all parameters still have the addresses that the launch was prepared for."""
         return all(_address(part()) == address for part, address in self.memory)
 
     def __call__(self) -> Made:
-        """Queue the launch; return what is read once the GPU has been waited for."""
+        """Queue the launch and return its lists, which the host may read once it has waited for the GPU."""
         step, versions = _Steps.count, [[one._version for one in norm.counters] for norm in self.norms]
         device = self.backend.device
         columns = torch.empty(self.slots, dtype=torch.int32, device=device)
@@ -322,12 +325,12 @@ class _Survey:
 
 
 def _address(storage: Any) -> int:
-    """Return where a storage lies; 0 if it is gone, or its memory is."""
+    """Return a storage's address; 0 if the storage or its memory has been freed."""
     return 0 if storage is None else storage.data_ptr()
 
 
 def _listed_in_graph(norm: Norm | None, invvar: Tensor, owners: Owners) -> Tensor:
-    """Let a CUDA graph list the columns in each replay, in slots that its capture makes."""
+    """Let a CUDA graph list the columns in each replay, and return the slots for them, allocated at its capture."""
     if norm is None or not norm.seen:
         raise RuntimeError(
             'memory_efficient="exact" has to count the columns at risk of new parameters, which a CUDA graph cannot '
@@ -338,7 +341,7 @@ def _listed_in_graph(norm: Norm | None, invvar: Tensor, owners: Owners) -> Tenso
     backend, slots = TorchBackend(norm.device), max(1, -(-HEADROOM * len(norm.columns) // GRAIN)) * GRAIN
     columns = torch.empty(slots, dtype=torch.int32, device=norm.device)
     if 2 * slots > norm.n2:
-        return columns  # so many that the input is saved
+        return columns  # with so many slots the norm saves its input instead
     weight, bias = (backend.operand(one, (norm.n2,)) for one in owners)
     tally = DeviceArray(norm.tally.data_ptr(), (3,), np.dtype(np.int64), backend.index, norm.tally)  # in pinned memory
     spread, listed = backend.operand(norm.spread, (1,)), backend.operand(columns, (slots,))
@@ -348,7 +351,7 @@ def _listed_in_graph(norm: Norm | None, invvar: Tensor, owners: Owners) -> Tenso
 
 
 def _storages(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the names and storages of a module's parameters; none of modules and parameters that have none yet."""
+    """Yield the names and storages of a module's parameters, except for parameters without a storage."""
     with suppress(AttributeError):  # a module whose __init__ has not run
         for name, parameter in module.named_parameters():
             with suppress(ValueError, RuntimeError, NotImplementedError):  # lazy or sparse
@@ -356,7 +359,7 @@ def _storages(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _name_of(norm: Norm) -> str:
-    """Return the parameter's name in the largest model that has it: looked for among all objects, for a warning."""
+    """Return the parameter's longest name in any module, to name it in a warning: searches all live objects."""
     modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]  # isinstance wakes proxies
     named = [name for one in modules for name, storage in _storages(one) if storage is norm.storages[0]()]
     return max(named, key=len, default=f"a norm of {norm.n2} columns")

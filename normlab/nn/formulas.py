@@ -1,7 +1,7 @@
 """The formulas of a norm by PyTorch's operations, over whole tensors: all of them are differentiable.
 
-They are those of `normlab.stages.recompute` and `normlab.stages.gradient`, in accumulator precision: float64 for
-float64, else float32. Statistics broadcast against the rows.
+The formulas are the same as in `normlab.stages.recompute` and `normlab.stages.gradient`. They compute in accumulator
+precision: float64 for float64, else float32. Statistics broadcast against the rows.
 """
 
 from typing import overload
@@ -14,23 +14,23 @@ from normlab.nn.shapes import Gradients, MemoryEfficient, Parameter, Shape, Stat
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """What sums are done in, and statistics kept in."""
+    """Return the dtype of sums and statistics."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def output_dtype(x: Tensor, weight: Parameter, bias: Parameter) -> torch.dtype:
-    """The parameters' dtype, x's where there are none."""
+    """Return the parameters' dtype, or x's without parameters."""
     parameter = bias if weight is None else weight
     return x.dtype if parameter is None else parameter.dtype
 
 
 def inner(shape: Shape) -> tuple[int, ...]:
-    """The dimensions that are normalised over, counted from the last."""
+    """Return the dimensions that a norm goes over, counted from the last."""
     return tuple(range(-len(shape), 0))
 
 
 def outer(tensor: Tensor, shape: Shape) -> tuple[int, ...]:
-    """The dimensions of the rows."""
+    """Return the dimensions that number the rows."""
     return tuple(range(tensor.dim() - len(shape)))
 
 
@@ -39,7 +39,7 @@ def to(tensor: Tensor, dtype: torch.dtype) -> Tensor: ...
 @overload
 def to(tensor: None, dtype: torch.dtype) -> None: ...
 def to(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """tensor.to(dtype), at a tenth of its price where there is nothing to do: a call asks for a dozen. None stays."""
+    """Return tensor.to(dtype), or None for None. A tensor of this dtype takes a tenth of the time of `Tensor.to`."""
     return tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype)
 
 
@@ -48,19 +48,19 @@ def column(statistic: Tensor, like: Tensor, shape: Shape) -> Tensor: ...
 @overload
 def column(statistic: None, like: Tensor, shape: Shape) -> None: ...
 def column(statistic: Tensor | None, like: Tensor, shape: Shape) -> Tensor | None:
-    """A statistic so that it broadcasts against the rows of `like`; None stays."""
+    """Return a statistic in a shape that broadcasts against the rows of `like`; None for None."""
     if statistic is None or statistic.dim() == like.dim():
         return statistic
     return statistic.reshape(statistic.shape + (1,) * len(shape))
 
 
 def summed(tensor: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """The sum over some dimensions, which may be none: for PyTorch that would mean all. A tensor of its own."""
+    """Return the sum over the given dimensions; for () a copy, where PyTorch would sum over all of them."""
     return tensor.sum(dims) if dims else tensor.clone()
 
 
 def statistics(x: Tensor, shape: Shape, eps: float, rms: bool) -> tuple[Statistic, Tensor]:
-    """(mean, invvar) of the rows of x, which is in accumulator precision."""
+    """Return (mean, invvar) of the rows of x, which is in accumulator precision."""
     dims = inner(shape)
     if rms:
         return None, (x.square().mean(dims, keepdim=True) + eps).rsqrt()
@@ -69,40 +69,42 @@ def statistics(x: Tensor, shape: Shape, eps: float, rms: bool) -> tuple[Statisti
 
 
 def clamp_by_magnitude(gamma: Tensor, eps: float) -> Tensor:
-    """gamma, but at least eps away from 0, on the side it was; NaN stays."""
+    """Return gamma moved to at least eps away from 0, with its sign; NaN stays."""
     return torch.where(gamma >= 0, gamma.clamp(min=eps), gamma.clamp(max=-eps))
 
 
 def normalised_from_input(x: Tensor, mean: Statistic, invvar: Tensor) -> Tensor:
-    """x̂ = (x - mean) invvar."""
+    """Return x̂ = (x - mean) invvar."""
     return (x if mean is None else x - mean) * invvar
 
 
 def normalised_from_output(
     output: Tensor, gamma: Parameter, beta: Parameter, eps: float, shape: Shape, kept: Kept | None
 ) -> tuple[Tensor, Tensor]:
-    """(x̂, y - beta), with x̂ = (y - beta) / gamma: gamma clamped, or, with kept columns, as it is and they as kept.
+    """Return (x̂, y - beta), where x̂ = (y - beta) / gamma with gamma clamped.
 
-    output, gamma, beta: in accumulator precision.
+    With kept columns gamma is not clamped, and x̂ of these columns is replaced by the kept values. output, gamma, beta:
+    in accumulator precision.
     """
     shifted = output if beta is None else output - beta
     if kept is None:
         return shifted if gamma is None else shifted / clamp_by_magnitude(gamma, eps), shifted
     columns, values = kept
     size = values.numel()
-    if type(size) is int and not size:  # no column, or no row; of a graph, that is known when it runs
+    if type(size) is int and not size:  # no column or no row; in a graph the size may be unknown
         return shifted if gamma is None else shifted / gamma, shifted
     there = columns >= 0
     at = columns[there].long()
     xhat = shifted
     if gamma is not None:
-        # what is replaced below must not be an infinity: its derivative would be one, too, and 0 times it NaN
+        # Divide kept columns by 1: an infinity, though replaced below, would have an infinite derivative, and
+        # 0 times infinity is NaN.
         xhat = shifted / gamma.flatten().index_fill(0, at, 1).reshape(shape)
     return replaced(xhat, at, values[:, there]), shifted
 
 
 def replaced(tensor: Tensor, columns: Tensor, values: Tensor) -> Tensor:
-    """A tensor with other values (n1, columns) in some of its columns."""
+    """Return a copy of a tensor with the given values (n1, count) in the given columns."""
     n1 = values.shape[0]
     rows = tensor.reshape(n1, tensor.numel() // max(1, n1))
     return rows.index_copy(1, columns, values.to(rows.dtype)).reshape(tensor.shape)
@@ -111,7 +113,7 @@ def replaced(tensor: Tensor, columns: Tensor, values: Tensor) -> Tensor:
 def projected(
     g: Tensor, mean_of: Tensor | None, products: Tensor, xhat: Tensor, invvar: Tensor, shape: Shape
 ) -> Tensor:
-    """(g - mean(mean_of) - x̂ mean(products)) invvar: what a gradient at x̂ is at x. mean_of is None for RMSNorm."""
+    """Return (g - mean(mean_of) - x̂ mean(products)) invvar: the gradient at x from g at x̂. RMSNorm: mean_of=None."""
     dims = inner(shape)
     result = g - xhat * products.mean(dims, keepdim=True)
     if mean_of is not None:
@@ -132,7 +134,7 @@ def composed_gradients(
     memory_efficient: MemoryEfficient,
     kept: Kept | None,
 ) -> Gradients:
-    """The gradients in accumulator precision, by operations that have gradients themselves."""
+    """Return the gradients in accumulator precision, by operations that are differentiable themselves."""
     wide = invvar.dtype
     dy, values = to(grad_output, wide), to(saved, wide)
     invvar = column(invvar, dy, shape)
@@ -142,7 +144,7 @@ def composed_gradients(
         xhat, shifted = normalised_from_output(values, gamma, beta, eps, shape, kept)
     g = mean_of = dy if gamma is None else dy * gamma
     products = g * xhat
-    if memory_efficient and kept is None:  # apex's way: g has the clamped gamma, its mean the gamma as it is
+    if memory_efficient and kept is None:  # as apex: g takes the clamped gamma, its mean the unclamped one
         products = dy * shifted  # dy gamma x̂: the division by gamma cancels
         if gamma is not None:
             g = dy * clamp_by_magnitude(gamma, eps)

@@ -1,19 +1,20 @@
-"""The norms as functions: apex's six, with apex's names, signatures and defaults, and the two that all of them are.
+"""The norms as functions: torch.nn's `layer_norm` and `rms_norm`, and apex's six with apex's signatures and defaults.
 
-Eager tensors go through an autograd function (`normlab.nn.autograd`), the cheapest way on the host. What is compiled,
-exported or traced by make_fx, and tensors that only pretend (fake, functional), go through custom operators
-(`normlab.nn.custom`), which the graph shows. torch.func's transforms and forward mode go through PyTorch's
-differentiable operations; what torch.jit.trace traces or ONNX exports gets ATen's. DTensors (of tensor parallelism) and
-nested tensors get PyTorch's own norms, which know how these are laid out, and so do MaskedTensors.
+A mode or a tensor with a `__torch_function__` gets the call first, torch.fx's proxies among them. Then `norm` chooses:
 
-Mixed precision: the input's dtype and the parameters' may differ if one is float32 and the other a half. The output has
-the parameters' dtype, the input's where there are none.
+- Eager tensors go through an autograd function (`normlab.nn.autograd`), the cheapest way on the host.
+- Compiled, exported and make_fx-traced calls, and fake or functional tensors, go through operators that the graph shows
+  (`normlab.nn.custom`).
+- torch.func's transforms and forward mode go through PyTorch's differentiable operations.
+- torch.jit.trace and the export to ONNX get ATen's operations.
+- DTensors (of tensor parallelism), nested and MaskedTensors get PyTorch's own norms, which know their layout.
 
-Autocast: statistics in float32, of the input as it comes, and the output in the autocast dtype, to which the parameters
-are rounded. apex rounds the input, too: `normlab.nn.apex_autocast`. `dtype_rule` has other rules for dtypes, PyTorch's
-own among them (`normlab.nn.dtypes`).
+Mixed precision: a float32 input may have half parameters, and a half input float32 parameters. The output has the
+parameters' dtype, or the input's if there are no parameters.
 
-Modes and tensors with a `__torch_function__` are asked first, torch.fx's proxies among them.
+Under autocast the parameters are rounded to the autocast dtype, and the output has it. The statistics are float32 and
+those of the unrounded input. apex rounds the input, too: `normlab.nn.apex_autocast` switches this on.
+`normlab.nn.dtypes` has the rules for dtypes that `dtype_rule` chooses from.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
 
 NormalizedShape: TypeAlias = int | Sequence[int]
 LEFT_TO_PYTORCH = ("DTensor", "MaskedTensor")
-"""Types of tensors by name: their imports take up to 0.4 s."""
+"""Tensor types whose norms PyTorch computes. They are known by name, because importing them takes up to 0.4 s."""
 
 
 def layer_norm(
@@ -46,22 +47,22 @@ def layer_norm(
     *,
     dtype_rule: Rule = "apex",
 ) -> Tensor:
-    """LayerNorm over the trailing dimensions, as `torch.nn.functional.layer_norm`.
+    """Return the LayerNorm over the trailing dimensions, as `torch.nn.functional.layer_norm` does.
 
     Args:
         input: (*leading, *normalized_shape), float16, bfloat16, float32 or float64; any strides.
         normalized_shape: the trailing dimensions to normalise over, or the last one as an int.
         weight, bias: normalized_shape; each may be None.
         eps: added to the biased variance.
-        memory_efficient: what the backward keeps. False: the input. True: the output, and gradients go wrong where
-            a weight is small (`normlab.oracle.recompute_error`), as in apex. "exact": the output and x̂ of the columns
-            at risk, and gradients are right for every weight, up to the output's rounding.
-        dtype_rule: whose dtype the output has, where the input's and the parameters' differ, and under autocast: a rule
-            of `normlab.nn.dtypes`.
+        memory_efficient: which tensors the backward keeps. False: the input. True: the output; as in apex, gradients
+            are then wrong where a weight is small (`normlab.oracle.recompute_error`). "exact": the output and x̂ of the
+            columns at risk; gradients are then right for every weight, up to the output's rounding.
+        dtype_rule: a rule of `normlab.nn.dtypes`. It sets the output's dtype under autocast, and where the input's
+            dtype differs from the parameters'.
 
     Raises:
-        RuntimeError, TypeError, NotImplementedError: PyTorch's, in its words.
-        ValueError: another memory_efficient.
+        RuntimeError, TypeError, NotImplementedError: PyTorch's errors, in PyTorch's words.
+        ValueError: memory_efficient is not False, True or "exact".
     """
     mode, rule = memory_efficient, dtype_rule
     return norm(layer_norm, input, normalized_shape, weight, bias, eps, mode, rms=False, rule=rule)
@@ -76,9 +77,9 @@ def rms_norm(
     *,
     dtype_rule: Rule = "apex",
 ) -> Tensor:
-    """RMSNorm over the trailing dimensions, as `torch.nn.functional.rms_norm`. Otherwise as `layer_norm`.
+    """Return the RMSNorm over the trailing dimensions, as `torch.nn.functional.rms_norm` does; else see `layer_norm`.
 
-    eps=None is PyTorch's rule: the machine epsilon of what sums are done in, float64's for float64, else float32's.
+    eps=None means PyTorch's default: the machine epsilon of the sums' dtype, float64 for float64 and else float32.
     """
     mode, rule = memory_efficient, dtype_rule
     return norm(rms_norm, input, normalized_shape, weight, None, eps, mode, rms=True, rule=rule)
@@ -87,7 +88,7 @@ def rms_norm(
 def fused_layer_norm(
     input: Tensor, normalized_shape: NormalizedShape, eps: float = 1e-6, memory_efficient: MemoryEfficient = False
 ) -> Tensor:
-    """`layer_norm` without parameters; apex's name, signature and default eps."""
+    """Return `layer_norm` without parameters; name, signature and default eps are apex's."""
     return norm(fused_layer_norm, input, normalized_shape, None, None, eps, memory_efficient, rms=False)
 
 
@@ -99,7 +100,7 @@ def fused_layer_norm_affine(
     eps: float = 1e-6,
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
-    """`layer_norm`; apex's name, signature and default eps. Either parameter may be None."""
+    """Return `layer_norm`, where either parameter may be None; name, signature and default eps are apex's."""
     return norm(fused_layer_norm_affine, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
 
 
@@ -111,7 +112,7 @@ def mixed_dtype_fused_layer_norm_affine(
     eps: float = 1e-6,
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
-    """`fused_layer_norm_affine`, which mixes dtypes here, too; apex's name, signature and default eps."""
+    """Return `fused_layer_norm_affine`, which takes mixed dtypes itself; name, signature and default eps are apex's."""
     function = mixed_dtype_fused_layer_norm_affine
     return norm(function, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
 
@@ -122,7 +123,7 @@ def fused_rms_norm(
     eps: float | None = 1e-6,
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
-    """`rms_norm` without a weight; apex's name, signature and default eps."""
+    """Return `rms_norm` without a weight; name, signature and default eps are apex's."""
     return norm(fused_rms_norm, input, normalized_shape, None, None, eps, memory_efficient, rms=True)
 
 
@@ -133,7 +134,7 @@ def fused_rms_norm_affine(
     eps: float | None = 1e-6,
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
-    """`rms_norm`; apex's name, signature and default eps."""
+    """Return `rms_norm`; name, signature and default eps are apex's."""
     return norm(fused_rms_norm_affine, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
 
 
@@ -144,7 +145,7 @@ def mixed_dtype_fused_rms_norm_affine(
     eps: float | None = 1e-6,
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
-    """`fused_rms_norm_affine`, which mixes dtypes here, too; apex's name, signature and default eps."""
+    """Return `fused_rms_norm_affine`, which takes mixed dtypes itself; name, signature and default eps are apex's."""
     function = mixed_dtype_fused_rms_norm_affine
     return norm(function, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
 
@@ -161,7 +162,10 @@ def norm(
     rms: bool,
     rule: Rule = "apex",
 ) -> Tensor:
-    """Return what each of the above does, which is `function`; the modules' as well. rule: of `normlab.nn.dtypes`."""
+    """Return the norm that a public function or a module asks for. rule: a rule of `normlab.nn.dtypes`.
+
+    function: the public function, which errors name and which a `__torch_function__` gets.
+    """
     if has_torch_function_variadic(x, weight, bias):
         given = {"input": x, "normalized_shape": normalized_shape, "weight": weight, "bias": bias, "eps": eps}
         return overridden(function, given | {"memory_efficient": memory_efficient, "dtype_rule": rule})
@@ -182,7 +186,7 @@ def _computed(
     rms: bool,
     rule: Rule,
 ) -> Tensor:
-    """The norm, before `normlab.nn.dtypes.ruled`."""
+    """Return the norm's output, whose layout and dtype `norm` then corrects."""
     if not isinstance(x, Tensor):
         raise checks.not_a_tensor(function, "input", x)
     shape = checks.shape_of(function, normalized_shape)
@@ -190,10 +194,10 @@ def _computed(
         eps = torch.finfo(formulas.accumulator(x.dtype)).eps
     owners = weight, bias
     if rule not in dtypes.OF_PARAMETERS and x.dtype is torch.float32:
-        weight, bias = dtypes.widened(weight), dtypes.widened(bias)  # so that the output is not rounded
+        weight, bias = dtypes.widened(weight), dtypes.widened(bias)  # so that the kernel does not round the output
     if x.is_nested or (type(x) not in PLAIN and type(x).__name__ in LEFT_TO_PYTORCH):
         return _pytorch_s(x, shape, weight, bias, eps, rms)
-    if torch.jit.is_tracing():  # before the checks of shapes, which are tensors there
+    if torch.jit.is_tracing():  # before the checks of shapes: a trace has tensors as sizes
         if not x.is_meta and torch.is_autocast_enabled(x.device.type):
             x, weight, bias = dtypes.autocast(x, shape, weight, bias, rule)
         checks.check_kinds(function, x, weight, bias)
@@ -208,8 +212,8 @@ def _computed(
         return autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owners), cached, pointers)[0]
     checks.check(function, x, shape, weight, bias, eps)
     if x.is_meta:
-        memory_efficient = memory_efficient is not False  # no column is at risk of what is not there
-    elif any_autocast() and torch.is_autocast_enabled(x.device.type):  # the former takes a tenth
+        memory_efficient = memory_efficient is not False  # a meta tensor has no values that could be at risk
+    elif any_autocast() and torch.is_autocast_enabled(x.device.type):  # any_autocast takes a tenth of the time
         x, weight, bias = dtypes.autocast(x, shape, weight, bias, rule)
     if rms and weight is not None and checks.mixed_by_pytorch_alone(x, weight):
         wide = torch.promote_types(x.dtype, weight.dtype)
@@ -231,7 +235,7 @@ def _computed(
 
 
 def _differentiated(x: Tensor, weight: Parameter, bias: Parameter) -> bool:
-    """Will gradients be asked for?"""
+    """Return True if autograd must be able to compute gradients of this call."""
     wanted = x.requires_grad or (weight is not None and weight.requires_grad)
     return (wanted or (bias is not None and bias.requires_grad)) and torch.is_grad_enabled()
 
@@ -239,9 +243,10 @@ def _differentiated(x: Tensor, weight: Parameter, bias: Parameter) -> bool:
 def _cached_launch(
     x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: Any, rms: bool
 ) -> tuple[CachedLaunch | None, list[int]]:
-    """Return the cached launch of such a forward, and the addresses to call it with; None for other calls.
+    """Return the cached launch of this forward, or None, and the addresses to call it with.
 
-    Once the checks have passed it, nothing of what they look at is any different: that saves a tenth of a small call.
+    The cache's key holds all that the checks look at, so that the checks need to pass once for a key. Leaving them out
+    saves a tenth of a small call's time.
     """
     if not unwatched() or not engines.by_kernels(x) or type(eps) is not float or any_autocast() or in_a_graph(x):
         return None, []
@@ -250,7 +255,7 @@ def _cached_launch(
 
 
 def _laid_out(output: Tensor, x: Tensor) -> Tensor:
-    """The output as PyTorch's rms_norm lays it out: channels last where x is. Its layer_norm does not."""
+    """Return the output with channels last where x has them so: PyTorch's rms_norm does this, its layer_norm not."""
     if x.is_nested or transformed() or x.is_contiguous():
         return output
     for dims, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
@@ -260,19 +265,22 @@ def _laid_out(output: Tensor, x: Tensor) -> Tensor:
 
 
 def _pytorch_s(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool) -> Tensor:
-    """PyTorch's own norm, which saves the input."""
+    """Return PyTorch's own norm, which saves the input for its backward."""
     if rms:
         return torch.nn.functional.rms_norm(x, list(shape), weight, eps)
     return torch.nn.functional.layer_norm(x, list(shape), weight, bias, eps)
 
 
 def _exportable(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool) -> Tensor:
-    """A norm for tracers and ONNX: ATen's layer_norm; its rms_norm ONNX's exporter does not know in parts."""
+    """Return a norm for tracers and ONNX, by ATen's layer_norm.
+
+    RMSNorm is composed of elementary operations, because ONNX's exporter does not know ATen's rms_norm.
+    """
     if rms:
         return vectorised.composed(x, shape, weight, bias, eps, rms)
     dtype = formulas.output_dtype(x, weight, bias)
-    if x.dtype != dtype:  # ATen's takes half parameters only beside a half input, and gives the input's dtype
+    if x.dtype != dtype:  # ATen takes half parameters only with a half input, and returns the input's dtype
         wide = formulas.accumulator(x.dtype)
         x, weight, bias = x.to(wide), formulas.to(weight, wide), formulas.to(bias, wide)
-    # Also where it is there already: a trace that runs under autocast gets float32 from ATen's.
+    # `to` stands in every trace, because ATen's layer_norm returns float32 if the trace later runs under autocast.
     return torch.nn.functional.layer_norm(x, shape, weight, bias, eps).to(dtype)

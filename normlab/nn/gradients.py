@@ -1,8 +1,8 @@
-"""The gradients of a norm where somebody looks on, beside those that `normlab.nn.engines` computes straight away.
+"""The gradients of a norm that PyTorch has to trace or to differentiate again; the engines compute all others.
 
-Second derivatives, batches of gradients and tangents need all operations to be seen: `composed`. A graph that holds a
-backward needs one operator: `in_graph`. Both take what a norm has saved, whoever it was: `Saved`. Which of them it is,
-`normlab.nn.private.onlooker` says; but from gradients at invvar or the kept x̂ there is `composed` alone.
+Second derivatives, batches of gradients and tangents must see every operation, and get `composed`. A graph that holds
+a backward gets one operator, by `in_graph`. `normlab.nn.private.onlooker` tells which of the two a backward needs; only
+`composed` takes gradients at invvar or at the kept x̂. Both functions take a norm's saved tensors as `Saved`.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from normlab.nn.shapes import Gradients, MemoryEfficient, Parameter, Shape
 
 
 class Saved(NamedTuple):
-    """Tensors: the input or the output, and what belongs to it; columns and values as a `Kept`."""
+    """The tensors that a norm saves. tensor: the input or the output. columns, values: of a `Kept`."""
 
     tensor: Tensor
     invvar: Tensor
@@ -28,12 +28,12 @@ class Saved(NamedTuple):
 
     @property
     def kept(self) -> Kept | None:
-        """The normalised values of the columns at risk, if any were looked for."""
+        """Return the columns at risk with their x̂; None if the forward has kept none."""
         return None if self.columns is None or self.values is None else Kept(self.columns, self.values)
 
 
 class How(NamedTuple):
-    """What else a backward has to know. dtype: the input's."""
+    """The arguments that a backward needs beside `Saved`. dtype: the input's."""
 
     dtype: torch.dtype
     shape: Shape
@@ -45,15 +45,14 @@ class How(NamedTuple):
 def composed(
     grad_output: Tensor | None, grad_invvar: Tensor | None, grad_values: Tensor | None, saved: Saved, how: How
 ) -> tuple[Parameter, Parameter, Parameter]:
-    """Gradients of x, weight and bias, from those at what the forward returns, which a second derivative reaches.
+    """Return the gradients of x, weight and bias, differentiable, from the gradients at the forward's outputs.
 
-    Saving the output, x is not at hand for a second derivative. It is reached through what depends on it: the output,
-    the invvar and the kept x̂ are all outputs of the forward, and are saved as such, so that gradients of theirs come
-    back to it.
+    A norm that saves its output has no x for a second derivative. But the output, the invvar and the kept x̂ depend on
+    x and are outputs of the forward. The second derivative adds to their gradients, and autograd carries these on to x.
     """
     dtype, shape, eps, rms, memory_efficient = how
     mean, invvar = saved.mean, saved.invvar
-    if not memory_efficient:  # so that the gradient knows how they depend on x
+    if not memory_efficient:  # computed anew, so that autograd sees how they depend on x
         mean, invvar = formulas.statistics(saved.tensor.to(invvar.dtype), shape, eps, rms)
     result: tuple[Parameter, Parameter, Parameter] = None, None, None
     if grad_output is not None:
@@ -68,7 +67,7 @@ def composed(
 
 
 def in_graph(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
-    """Gradients of x, weight and bias, by an operator."""
+    """Return the gradients of x, weight and bias, by one operator."""
     tensor, invvar, weight, bias, columns, values, mean = saved
     dtype, shape, eps, rms, memory_efficient = how
     found = torch.ops.normlab.norm_backward(
@@ -78,9 +77,9 @@ def in_graph(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
 
 
 def _through_saved(grad_invvar: Tensor | None, grad_values: Tensor | None, saved: Saved, how: How) -> Tensor:
-    """What the gradients at invvar and at the kept x̂ are at x; both are there in a second derivative only.
+    """Return the gradient at x caused by gradients at invvar and at the kept x̂, which only second derivatives have.
 
-    d invvar / dx = -invvar² x̂ / n, and a gradient at some columns of x̂ is one of g.
+    d invvar / dx = -invvar² x̂ / n. A gradient at some columns of x̂ is `projected` like g, with 0 elsewhere.
     """
     _, shape, eps, rms, _ = how
     output, wide, kept = saved.tensor, saved.invvar.dtype, saved.kept

@@ -1,6 +1,7 @@
 """A norm by normlab's kernels, through `normlab.host.norms`: CUDA tensors on their GPU, CPU tensors in the simulator.
 
-The same functions as `normlab.nn.vectorised`, which documents them. Statistics have the input's leading dimensions.
+The functions are those of `normlab.nn.vectorised`, which documents them, except that statistics here have the shape of
+the input's leading dimensions.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -19,15 +20,15 @@ _AS_IT_IS: AbstractContextManager[None] = nullcontext()
 
 
 def world(tensor: Tensor) -> AbstractContextManager[None]:
-    """Where kernels of this tensor run."""
+    """Return the context that a tensor's kernels are launched in: the simulator's for a CPU tensor."""
     return _AS_IT_IS if tensor.is_cuda else engine.using("simulator")
 
 
 def forward(
     x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool
 ) -> tuple[Tensor, Statistic, Tensor]:
-    """(output, mean, invvar)."""
-    if 0 in shape:  # no columns: no kernels for that, and nothing to compute
+    """Return (output, mean, invvar)."""
+    if 0 in shape:  # there are no kernels for rows without columns, and nothing to compute
         return vectorised.forward(x, shape, weight, bias, eps, rms)
     with world(x):
         if rms:
@@ -39,10 +40,10 @@ def forward(
 def columns_at_risk(
     invvar: Tensor, output: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, owners: Owners
 ) -> Tensor:
-    """Return the numbers of the columns at risk. owners: the parameters by which `normlab.nn.exact` knows them."""
+    """Return the numbers of the columns at risk. owners: the caller's parameters, for `normlab.nn.exact`."""
     if 0 in shape or not invvar.numel():
         return vectorised.columns_at_risk(invvar, output, shape, weight, bias, eps, owners)
-    if owners[0] is None and owners[1] is None and eps <= 1:  # a weight of ones at most, made for autocast
+    if owners[0] is None and owners[1] is None and eps <= 1:  # there is at most autocast's weight of ones
         return torch.empty(0, dtype=torch.int32, device=output.device)
     if exact.takes(output, owners):
         return exact.columns_at_risk(invvar, output.dtype, eps, owners)
@@ -60,7 +61,7 @@ def keep(
     eps: float,
     columns: Tensor,
 ) -> Tensor:
-    """Return x̂ of these columns."""
+    """Return x̂ of the given columns."""
     if 0 in shape:
         return vectorised.keep(x, mean, invvar, shape, weight, bias, eps, columns)
     with world(x):
@@ -81,7 +82,7 @@ def backward(
     kept: Kept | None,
     input_dtype: dtype,
 ) -> Gradients:
-    """(grad_input, grad_weight, grad_bias)."""
+    """Return (grad_input, grad_weight, grad_bias)."""
     if 0 in shape:
         return vectorised.backward(
             grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, kept, input_dtype
@@ -90,7 +91,7 @@ def backward(
         grad_output, saved, mean, invvar, shape, weight, bias, eps, memory_efficient, kept, input_dtype, rms
     )
     cached = replay.find(key)
-    if cached is not None:  # to find it here spares the way through three functions
+    if cached is not None:  # found here, it saves the time of three more functions
         return cached(pointers)
     how: dict[str, Any] = {"memory_efficient": memory_efficient, "kept": kept, "input_dtype": input_dtype}
     with world(saved):

@@ -1,6 +1,6 @@
-"""apex's four modules, as torch.nn's LayerNorm and RMSNorm with another forward.
+"""apex's four modules, as subclasses of torch.nn's LayerNorm and RMSNorm with another forward.
 
-State dicts, extra_repr, initial values, pickling and everything else are theirs, and isinstance says so.
+State dicts, initial values, pickling and everything else come from torch.nn's modules.
 """
 
 import warnings
@@ -19,13 +19,13 @@ class FusedLayerNorm(torch.nn.LayerNorm):
     """`normlab.nn.layer_norm` as a module; apex's name, arguments and defaults.
 
     Args:
-        normalized_shape, eps, elementwise_affine: as of torch.nn.LayerNorm.
-        memory_efficient: what the backward keeps: False, True or "exact", as of `normlab.nn.layer_norm`.
-        bias, device, dtype: as of torch.nn.LayerNorm; apex has none.
+        normalized_shape, eps, elementwise_affine: as for torch.nn.LayerNorm.
+        memory_efficient: which tensors the backward keeps: False, True or "exact", as for `normlab.nn.layer_norm`.
+        bias, device, dtype: as for torch.nn.LayerNorm; apex has none of the three.
     """
 
     dtype_rule: Rule = "apex"
-    """Whose dtype the output has (`normlab.nn.dtypes`). `replace_norms` gives its norms that of the norm that was."""
+    """The rule for output dtypes (`normlab.nn.dtypes`). `replace_norms` sets the one that the old norm followed."""
 
     __prepare_scriptable__ = cannot_be_scripted
 
@@ -45,11 +45,11 @@ class FusedLayerNorm(torch.nn.LayerNorm):
         self.memory_efficient = memory_efficient
 
     def extra_repr(self) -> str:
-        """Return torch.nn's, with the mode of a norm that `replace_norms` has made."""
+        """Return torch.nn's text; a norm made by `replace_norms` adds its memory_efficient."""
         return super().extra_repr() + _mode_of_replaced(self)
 
     def forward(self, input: Tensor) -> Tensor:
-        """(*leading, *normalized_shape) to the same, in the dtype of `dtype_rule`."""
+        """Return the norm of (*leading, *normalized_shape), of the same shape, in the dtype of `dtype_rule`."""
         if type(input) is not Tensor and (node := leaf(self, FusedLayerNorm.forward, input)) is not None:
             return node
         shape, mode, rule = self.normalized_shape, self.memory_efficient, self.dtype_rule
@@ -59,16 +59,16 @@ class FusedLayerNorm(torch.nn.LayerNorm):
 
 
 class FusedRMSNorm(torch.nn.RMSNorm):
-    """`normlab.nn.rms_norm` as a module; apex's name, arguments and defaults. eps=None is PyTorch's rule.
+    """`normlab.nn.rms_norm` as a module; apex's name, arguments and defaults. eps=None: as `rms_norm`.
 
     Args:
-        normalized_shape, eps, elementwise_affine: as of torch.nn.RMSNorm.
-        memory_efficient: what the backward keeps: False, True or "exact", as of `normlab.nn.layer_norm`.
-        device, dtype: as of torch.nn.RMSNorm; apex has none.
+        normalized_shape, eps, elementwise_affine: as for torch.nn.RMSNorm.
+        memory_efficient: which tensors the backward keeps: False, True or "exact", as for `normlab.nn.layer_norm`.
+        device, dtype: as for torch.nn.RMSNorm; apex has neither.
     """
 
     dtype_rule: Rule = "apex"
-    """Whose dtype the output has (`normlab.nn.dtypes`). `replace_norms` gives its norms that of the norm that was."""
+    """The rule for output dtypes (`normlab.nn.dtypes`). `replace_norms` sets the one that the old norm followed."""
 
     __prepare_scriptable__ = cannot_be_scripted
 
@@ -87,11 +87,11 @@ class FusedRMSNorm(torch.nn.RMSNorm):
         self.memory_efficient = memory_efficient
 
     def extra_repr(self) -> str:
-        """Return torch.nn's, with the mode of a norm that `replace_norms` has made."""
+        """Return torch.nn's text; a norm made by `replace_norms` adds its memory_efficient."""
         return super().extra_repr() + _mode_of_replaced(self)
 
     def forward(self, input: Tensor) -> Tensor:
-        """(*leading, *normalized_shape) to the same, in the dtype of `dtype_rule`."""
+        """Return the norm of (*leading, *normalized_shape), of the same shape, in the dtype of `dtype_rule`."""
         if type(input) is not Tensor and (node := leaf(self, FusedRMSNorm.forward, input)) is not None:
             return node
         shape, mode, rule = self.normalized_shape, self.memory_efficient, self.dtype_rule
@@ -134,13 +134,16 @@ def _mode_of_replaced(module: Any) -> str:
 
 
 def _parameter(module: torch.nn.Module, name: str) -> Parameter:
-    """`getattr` in a quarter of its time, which looks everywhere else first. Parametrizations have it elsewhere."""
+    """Return a parameter in a quarter of the time of `getattr`, which looks in every other place first.
+
+    `getattr` remains for a module that has the parameter elsewhere, as parametrizations do.
+    """
     own = module._parameters
     return own[name] if name in own and name not in module.__dict__ else getattr(module, name)
 
 
 def _with_parameters(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options without elementwise_affine, which apex warns of, and refuses to be False."""
+    """Return the options without elementwise_affine. As in apex, it causes a warning, and an error if it is False."""
     if "elementwise_affine" in options:
         warnings.warn(f"{name} does not support `elementwise_affine` argument", stacklevel=3)
         if not options["elementwise_affine"]:

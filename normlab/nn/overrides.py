@@ -1,6 +1,7 @@
-"""Calls that are not computed but handed on: to a `__torch_function__`, or to torch.fx as a node of its graph.
+"""Hand a call on instead of computing it: to a `__torch_function__`, or to torch.fx as a node of its graph.
 
-Called by `normlab.nn.functional` in each call, and by the modules for torch.fx's proxies.
+`normlab.nn.functional` calls `overridden` if a mode is active or an argument has a `__torch_function__`. The modules
+call `leaf` for torch.fx's proxies.
 """
 
 from collections.abc import Callable
@@ -12,13 +13,13 @@ from torch.fx import Proxy, Tracer
 from torch.overrides import handle_torch_function
 
 _TORCHS = torch.nn.LayerNorm(1, device="cpu")
-"""A norm of torch.nn, to ask a tracer about."""
+"""A norm of torch.nn: a tracer is asked whether it keeps such a module as one node."""
 
 
 def overridden(function: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """Return what a mode's or an argument's `__torch_function__` makes of this call of a public function.
+    """Return the result of a mode's or an argument's `__torch_function__` for this call of a public function.
 
-    given: values for all of the function's parameters, and perhaps more.
+    given: values for all of the function's parameters; values for other names are ignored.
     """
     first, *names = signature(function).parameters
     tensors = [given[name] for name in ("input", "weight", "bias")]
@@ -26,10 +27,10 @@ def overridden(function: Callable[..., Any], given: dict[str, Any]) -> Any:
 
 
 def leaf(module: torch.nn.Module, forward: Callable[..., Any], input: Any) -> Any:
-    """Return the proxy of a node that calls the module, if the input is one and the tracer makes torch.nn's norms such.
+    """Return the proxy of a node that calls the module, if the input is a proxy and the tracer keeps norms as nodes.
 
-    None where the forward has to be traced: that of the module which the graph is made of, and where a call does more
-    than this forward, which would be done again when the graph runs: hooks, and a subclass's own forward.
+    Return None if the forward has to be traced: if the module is the traced root, or if a call of the module does more
+    than this forward. The node would repeat a hook or a subclass's own forward when the graph runs.
     """
     if not isinstance(input, Proxy) or not isinstance(input.tracer, Tracer):
         return None
@@ -43,7 +44,7 @@ def leaf(module: torch.nn.Module, forward: Callable[..., Any], input: Any) -> An
 
 
 def cannot_be_scripted(module: torch.nn.Module) -> NoReturn:
-    """Raise NotImplementedError: torch.jit.script asks for a module that it can compile."""
+    """Raise NotImplementedError. torch.jit.script calls this to get a module that it can compile."""
     raise NotImplementedError(
         f"torch.jit.script cannot compile {type(module).__name__}: use torch.jit.trace, or torch.export"
     )

@@ -1,7 +1,7 @@
-"""Everything that `normlab.nn` asks of PyTorch by a private name, and what is assumed where PyTorch lacks it.
+"""The private names of PyTorch that `normlab.nn` uses, each with a fallback for a PyTorch that lacks the name.
 
-The public functions that come nearest are named at each. All of these are asked in every call, so that each is the
-quickest way to ask.
+Where a public function comes near, a comment names it. Every call of a norm asks these functions, so each of them is
+the quickest way to ask.
 """
 
 from collections.abc import Callable
@@ -16,30 +16,30 @@ PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def _found(path: str, otherwise: Any) -> Any:
-    """Return `torch.<path>`, or something else where this PyTorch does not have it."""
+    """Return `torch.<path>`, or `otherwise` if this PyTorch does not have it."""
     found: Any = torch
     for name in path.split("."):
         found = getattr(found, name, None)
     return otherwise if found is None else found
 
 
-# No public question: torch.overrides tells of function modes only.
+# There is no public function for dispatch modes: torch.overrides tells of function modes only.
 _dispatch_modes: Callable[[], int] = _found("_C._len_torch_dispatch_stack", lambda: 0)
 _mode_of_kind = _found("_C._get_dispatch_mode", lambda kind: None)
 _kinds = _found("_C._TorchDispatchModeKey", None)
 _TRACERS = [getattr(_kinds, name) for name in ("PROXY", "FAKE", "FUNCTIONAL") if hasattr(_kinds, name)]
 _key_is_included = _found("_C._dispatch_tls_is_dispatch_key_included", lambda key: False)
 _PRE_DISPATCH = _found("_C.DispatchKey.PreDispatch", None)
-# torch.func has no question for its transforms; torch.autograd.forward_ad's level is the only trace of forward mode.
+# torch.func cannot be asked for its transforms; the level of torch.autograd.forward_ad alone shows forward mode.
 _transforms_active = _found("_C._are_functorch_transforms_active", lambda: False)
 _of_torch_func = _found("_C._functorch.is_functorch_wrapped_tensor", lambda tensor: False)
 _of_grads_batched = _found("_C._functorch.is_legacy_batchedtensor", lambda tensor: False)
 _is_vmapped = _found("_C._functorch.is_batchedtensor", lambda tensor: False)
 _level = _found("_C._functorch.maybe_get_level", lambda tensor: None)
 _unwrapped = _found("_C._functorch.get_unwrapped", lambda tensor: tensor)
-# torch.export makes fake tensors too, but of a whole program.
+# Publicly only torch.export makes fake tensors, and for a whole program.
 FakeTensorMode: Any = _found("_subclasses.FakeTensorMode", None)
-# torch.is_autocast_enabled wants a device type, which takes ten times as long to find.
+# torch.is_autocast_enabled needs a device type, and finding this takes ten times as long.
 any_autocast: Callable[[], bool] = _found("_C._is_any_autocast_enabled", lambda: True)
 _saving_hooks = _found("_C._autograd._top_saved_tensors_default_hooks", lambda ignore: None)
 _graph_task: Callable[[], int] = _found("_C._current_graph_task_id", lambda: -1)
@@ -50,7 +50,7 @@ def _forward_mode() -> bool:
 
 
 def in_a_graph(x: Tensor) -> bool:
-    """Return True if the norm is compiled or traced, or its input is a tensor that has to see operators."""
+    """Return True if the norm is compiled or traced, or if its input's class has to see operators."""
     if torch.compiler.is_compiling() or type(x) not in PLAIN:
         return True
     if _PRE_DISPATCH is not None and _key_is_included(_PRE_DISPATCH):  # a tracer that comes before autograd
@@ -59,7 +59,7 @@ def in_a_graph(x: Tensor) -> bool:
 
 
 def unwatched() -> bool:
-    """Return True if no tracer, transform or dispatch mode is active that a cached launch would pass by."""
+    """Return True if no tracer, transform or dispatch mode is active: a cached launch would bypass it."""
     return not (torch.compiler.is_compiling() or _dispatch_modes() or transformed())
 
 
@@ -69,12 +69,12 @@ def transformed() -> bool:
 
 
 def batched(gradient: Tensor) -> bool:
-    """Return True for a batch of gradients that looks like one: is_grads_batched's or vmap's."""
+    """Return True if a gradient stands for a batch of gradients, made by is_grads_batched or by vmap."""
     return _of_grads_batched(gradient) or _of_torch_func(gradient)
 
 
 def vmap_levels(tensor: Tensor) -> set[int]:
-    """Return the levels of vmap that go over a tensor."""
+    """Return the levels of the vmaps that a tensor is batched by."""
     levels = set()
     while _of_torch_func(tensor):
         if _is_vmapped(tensor):
@@ -84,20 +84,21 @@ def vmap_levels(tensor: Tensor) -> set[int]:
 
 
 def in_a_recomputation() -> bool:
-    """Return True while a backward runs a checkpointed forward again: the non-reentrant kind, which has hooks.
+    """Return True while a backward runs the forward of a non-reentrant checkpoint again. Its hooks give this away.
 
-    A reentrant one has saved nothing in its first run, so that its second run need not save the same.
+    A reentrant checkpoint does not count: its first run saves nothing that the second run would have to match.
     """
     return _graph_task() >= 0 and _saving_hooks(True) is not None
 
 
 def onlooker(gradient: Tensor) -> Literal["graph", "all"] | None:
-    """Return what has to see how gradients are computed from this one: None, "graph" (operators) or "all" (each
-    operation, for second derivatives, for a batch of gradients or for one with a tangent).
+    """Return how much of a backward PyTorch has to see: None for nothing, "graph" for operators, "all" for operations.
+
+    "all" is for second derivatives, for a batch of gradients and for a gradient with a tangent.
     """
     if torch.is_grad_enabled():
         return "all"
-    if torch.compiler.is_compiling():  # which knows neither of the others, and could not look into what asks for them
+    if torch.compiler.is_compiling():  # the compiler knows no other case, and cannot trace the questions below
         return "graph"
     if _forward_mode() or batched(gradient):
         return "all"
@@ -107,8 +108,8 @@ def onlooker(gradient: Tensor) -> Literal["graph", "all"] | None:
 def direct_apply(function: Any) -> Callable[..., Any]:
     """Return an autograd function's apply without the Python that torch wraps around forward and backward.
 
-    The wrapper of the forward is for torch.func's transforms (3 of 60 µs), that of the backward for other ways to write
-    one (0.6 µs); the caller has seen that no transform is active.
+    The wrapper of the forward serves torch.func's transforms and takes 3 of 60 µs. The caller of apply has made sure
+    that no transform is active. The wrapper of the backward serves other ways to write a backward and takes 0.6 µs.
     """
     backward = getattr(function, "_backward_cls", None)
     if backward is None:

@@ -1,10 +1,11 @@
-"""Swap a model's norms for normlab's, in place, parameters shared: torch.nn's, and those of any other class.
+"""Swap a model's norms for normlab's in place, with shared parameters: torch.nn's norms and any other class's.
 
-A norm of torch.nn's own class is known. A subclass of one is asked (`normlab.nn.comparing`), as is every class that is
-called a norm, or has transformers' name for the eps (T5LayerNorm is an RMSNorm): by which weight, over which dimension?
-Where no norm of normlab's computes the same (Gemma's weight stands for 1 + weight) it stays, and the report says why.
+A norm of one of torch.nn's own classes is known. Any other norm is compared with plans (`normlab.nn.comparing`), which
+differ in the weight and in the dimension: a subclass of torch.nn's norms, a class with "norm" in its name, and a class
+with `variance_epsilon`, transformers' name for the eps. A norm stays if no plan computes the same, and the report says
+why: Gemma's norm, for example, scales by 1 + weight.
 
-A swapped norm keeps its class's interface (`normlab.nn.stand_in`), and its output the dtype that the old one's had.
+A swapped norm keeps its class's interface (`normlab.nn.stand_in`), and its output keeps the old output's dtype.
 """
 
 from collections.abc import Collection
@@ -39,12 +40,12 @@ def replace_norms(model: torch.nn.Module, memory_efficient: MemoryEfficient = "e
     """Swap the norms of a model in place.
 
     Args:
-        model: any module. It is no norm itself, for that could not be swapped in place.
-        memory_efficient: what the backward of layer and RMS norms keeps, as of `normlab.nn.layer_norm`. Those that are
-            normlab's already get it, too.
+        model: any module. If it is a norm itself, it stays, because it cannot be swapped in place.
+        memory_efficient: the mode of layer and RMS norms, as for `normlab.nn.layer_norm`. FusedLayerNorm and
+            FusedRMSNorm modules that the model has already get this mode, too.
 
     Returns:
-        what was swapped and what was not; `print` shows it as a table.
+        a report of the norms that were swapped and of those that were not; `print` shows it as a table.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
     >>> print(replace_norms(model, memory_efficient=True))
@@ -54,7 +55,7 @@ def replace_norms(model: torch.nn.Module, memory_efficient: MemoryEfficient = "e
     """
     checks.check_mode(memory_efficient)
     report = Report(model, memory_efficient)
-    known: dict[torch.nn.Module, Any] = {}  # a norm used in two places stays one
+    known: dict[torch.nn.Module, Any] = {}  # a norm with two names is replaced by one norm
     choices: dict[Any, Choice] = {}
     for name, old in model.named_modules(remove_duplicate=False):
         if isinstance(old, (FusedLayerNorm, FusedRMSNorm)):
@@ -74,7 +75,7 @@ def replace_norms(model: torch.nn.Module, memory_efficient: MemoryEfficient = "e
             report.left.append((name, type(old), new))
         else:
             report.missed.append((name, type(old), new))
-    for name, old in list(model.named_modules(remove_duplicate=False)):  # an error has left the model as it was
+    for name, old in list(model.named_modules(remove_duplicate=False)):  # after all that may raise an error
         new = known.get(old, "")
         if new is old:
             new.memory_efficient = memory_efficient
@@ -84,17 +85,17 @@ def replace_norms(model: torch.nn.Module, memory_efficient: MemoryEfficient = "e
 
 
 def _looks_like_a_norm(module: torch.nn.Module) -> bool:
-    """Is it torch.nn's, called a norm, or has it an eps beside parameters of one dimension?"""
+    """Return True for torch.nn's norms, for a norm by name, and for an eps beside one-dimensional parameters."""
     if isinstance(module, TORCH_S):
         return not isinstance(module, tuple(FAMILY.values()))
-    if _layers(module):  # it is a block, with a norm perhaps among them
+    if _layers(module):  # a block of layers, perhaps with a norm among them
         return False
     dimensions = {parameter.dim() for parameter in module.parameters()}
     return _is_called_a_norm(module) or (_eps(module) is not None and dimensions == {1})
 
 
 def _layers(module: torch.nn.Module) -> list[str]:
-    """The names of the modules in it that have parameters."""
+    """Return the names of the module's children that have parameters."""
     return [name for name, child in module.named_children() if any(True for _ in child.parameters())]
 
 
@@ -103,15 +104,15 @@ def _is_called_a_norm(module: torch.nn.Module) -> bool:
 
 
 def _eps(module: torch.nn.Module) -> str | None:
-    """The name of its attribute for the eps."""
+    """Return the name of the module's attribute for the eps, or None."""
     own = vars(module)
-    if "eps" in own:  # None, perhaps, as of torch.nn.RMSNorm
+    if "eps" in own:  # its value may be None, as torch.nn.RMSNorm's
         return "eps"
     return next((name for name in own if "eps" in name.lower() and type(own[name]) in (int, float)), None)
 
 
 def _plans(old: Any) -> list[Plan]:
-    """Norms of normlab's that may compute what old does."""
+    """Return the plans, norms of normlab's, that may compute the same as the old norm."""
     for kind in type(old).__mro__:
         if kind in FAMILY:
             return [Plan(FAMILY[kind], _keyword(old))]
@@ -130,7 +131,7 @@ def _plans(old: Any) -> list[Plan]:
 
 
 def _fits(plan: Plan, parameters: Collection[str]) -> bool:
-    """Has it a place for each parameter, and do those that are called weight and bias have theirs?"""
+    """Return True if the plan uses every parameter once, and those named weight and bias in these roles."""
     placed = {"weight": plan.weight} if plan.own is FusedRMSNorm else {"weight": plan.weight, "bias": plan.bias}
     named = all(placed.get(role) == role for role in ("weight", "bias") if role in parameters)
     return named and {plan.weight, plan.bias} - {None} == set(parameters) == set(placed.values()) - {None}
@@ -141,7 +142,7 @@ def _over_either_dimension(plan: Plan) -> list[Plan]:
 
 
 def _inputs(old: Any) -> list[Parameter]:
-    """What its class's forward takes."""
+    """Return the parameters of the class's forward, without self."""
     return list(signature(type(old).forward).parameters.values())[1:]
 
 
@@ -151,7 +152,7 @@ def _keyword(old: Any) -> str:
 
 
 def _made(old: Any, plans: list[Plan], memory_efficient: MemoryEfficient, choices: dict[Any, Choice]) -> Any:
-    """A norm with the old one's parameters, or why there is none."""
+    """Return a norm with the old norm's parameters, or the reason why there is none."""
     obstacle = _obstacle(old)
     if obstacle:
         return obstacle
@@ -173,14 +174,14 @@ def _made(old: Any, plans: list[Plan], memory_efficient: MemoryEfficient, choice
 
 
 def _obstacle(old: Any) -> str | None:
-    """Why a norm has to stay, whatever it computes."""
+    """Return the reason why a norm has to stay, whatever it computes; None if it has not."""
     if isinstance(old, torch.nn.SyncBatchNorm):
-        return "its statistics are those of all processes, and normlab's are of one"
+        return "its statistics are taken over all processes, and normlab's over one"
     if isinstance(old, LazyModuleMixin):
         return "it is lazy: it has no shape before its first forward"
     if parametrize.is_parametrized(old):
         return "its parameters are parametrized"
-    for name, value in vars(old).items():  # pruned, say, or torch.nn.utils.weight_norm's: made before every forward
+    for name, value in vars(old).items():  # by pruning or weight_norm, which make it before every forward
         if isinstance(value, torch.Tensor):
             return f"its {name} is no parameter"
     if has_its_own_forward(old):
@@ -198,19 +199,22 @@ def _obstacle(old: Any) -> str | None:
 
 
 def _unrecognised(old: Any) -> str:
-    """Why no norm of normlab's could be one like it."""
+    """Return the reason why there is no plan for a norm."""
     if isinstance(old, TORCH_S):
         return "normlab has none of its kind"
     if not _is_called_a_norm(old):
-        return "an eps and parameters, but neither its name nor a variance_epsilon calls it a norm"
+        return "it has an eps and parameters, but no norm in its name and no variance_epsilon"
     names = [name for name, _ in old.named_parameters()]
     if names:
-        return f"parameters that are none of a layer or RMS norm: {', '.join(names)}"
-    return "neither parameters nor a normalized_shape say over how many values it normalises"
+        return f"its parameters are not those of a layer or RMS norm: {', '.join(names)}"
+    return "it has neither parameters nor a normalized_shape to tell over how many values it normalises"
 
 
 def _key(old: Any) -> Any:
-    """Equal for norms that compute the same of equal inputs and parameters; the norm itself if that cannot be said."""
+    """Return a key that is equal only for norms that compute the same from equal inputs and parameters.
+
+    A norm with an attribute that cannot be hashed is its own key.
+    """
     common = {*vars(torch.nn.Module()), "forward", "_old_forward", "_hf_hook"}
     own = sorted((name, value) for name, value in vars(old).items() if name not in common)
     parameters = [(name, one.shape, one.device) for name, one in old.named_parameters()]

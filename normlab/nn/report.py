@@ -1,4 +1,4 @@
-"""What `normlab.nn.replace_norms` did to a model, and the bytes that it saves."""
+"""The report of `normlab.nn.replace_norms`: the norms of a model before and after, and the bytes saved."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,10 +12,10 @@ from normlab.nn.stand_in import become
 
 
 class Report(list[tuple[str, type, type]]):
-    """The norms that were replaced: (name, old class, normlab's class). Printed as a table of all norms.
+    """The list of replaced norms: (name, old class, normlab's class). Its `str` is a table of all norms.
 
-    left: norms that stay, as (name, class, reason). missed: what looks like a norm and was not recognised, likewise.
-    switched: norms that were normlab's and got another memory_efficient, as (name, class, memory_efficient before).
+    left: norms that stay, as (name, class, reason). missed: modules that look like a norm but were not recognised, as
+    (name, class, reason). switched: norms of normlab's with a new memory_efficient, as (name, class, the old one).
     """
 
     def __init__(self, model: torch.nn.Module, memory_efficient: Any) -> None:
@@ -32,18 +32,18 @@ class Report(list[tuple[str, type, type]]):
 
     @property
     def refused(self) -> list[tuple[str, type, str]]:
-        """Return what is left, by its former name."""
+        """Return `left` under its former name."""
         return self.left
 
     def bytes_saved(self, *inputs: Any, **named: Any) -> int:
-        """Return how many bytes fewer autograd keeps after a forward of the model than with the norms that it had.
+        """Return how many bytes fewer autograd keeps after a forward of the model than it kept with the old norms.
 
-        All that the model's forward saves for a backward is counted, each storage once: an output that the next layer
-        keeps anyway costs nothing. Parameters, buffers and the inputs do not count. The model runs twice, its hooks
-        included, as it is, in training or evaluation; buffers and random numbers are set back.
+        Every storage that the model's forward saves for a backward counts once, so an output that the next layer keeps
+        anyway costs nothing. Parameters, buffers and the inputs do not count. The model runs twice with its hooks, in
+        training or evaluation mode as it is. Buffers and random numbers are set back afterwards.
 
         Args:
-            inputs, named: of the model's forward.
+            inputs, named: the arguments of the model's forward.
         """
         now = self._kept(inputs, named)
         with _as_before(self._model):
@@ -74,7 +74,7 @@ class Report(list[tuple[str, type, type]]):
         return total
 
     def __str__(self) -> str:
-        """Return the table: a row for each norm, then the numbers."""
+        """Return the table: a row for each norm, then how many norms were replaced, switched, left and missed."""
         modes = {name: f", {self._mode}" for name, _, new in self if hasattr(new, "dtype_rule")}
         rows = [(name, old, new.__name__ + modes.get(name, "")) for name, old, new in self]
         rows += [(name, kind, f"{self._mode}, was {mode!r}") for name, kind, mode in self.switched]
@@ -91,7 +91,7 @@ class Report(list[tuple[str, type, type]]):
 
 @contextmanager
 def _as_before(model: torch.nn.Module) -> Iterator[None]:
-    """The model with its old norms, for the length of a `with` block."""
+    """Give the model its old norms for the length of a `with` block."""
     norms = {norm: type(norm) for norm in model.modules() if "made_of" in vars(norm)}
     for norm in norms:
         become(norm, vars(norm)["made_of"][0])
@@ -103,7 +103,7 @@ def _as_before(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _tensors(given: Any) -> Iterator[Tensor]:
-    """All tensors in arguments."""
+    """Yield all tensors in an argument, also those in lists, tuples and dicts."""
     if isinstance(given, Tensor):
         yield given
     elif isinstance(given, (list, tuple, Mapping)):

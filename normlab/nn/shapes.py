@@ -9,10 +9,10 @@ Shape: TypeAlias = tuple[int, ...]
 Parameter: TypeAlias = Tensor | None
 """weight or bias."""
 Owners: TypeAlias = tuple[Parameter, Parameter]
-"""weight and bias as the caller has them, not as autocast rounds them."""
+"""The weight and bias that the caller gave, before autocast rounds them."""
 Statistic: TypeAlias = Tensor | None
-"""mean, which RMSNorm does not have."""
+"""mean; None for RMSNorm."""
 Gradients: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]
 """(grad_input, grad_weight, grad_bias)."""
 MemoryEfficient: TypeAlias = bool | Literal["exact"]
-"""What the backward keeps: False the input, True the output, "exact" the output and x̂ of the columns at risk."""
+"""The tensors that the backward keeps. False: the input; True: the output; "exact": also x̂ of the columns at risk."""

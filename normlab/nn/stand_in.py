@@ -1,8 +1,8 @@
-"""A norm of normlab's in the place of a norm of another class, whose interface it keeps.
+"""Make the norm of normlab's that replaces a norm of another class and keeps the old class's interface.
 
-For torch.nn's own classes there is one of normlab's. Otherwise the class is made from the old class and normlab's: the
-old name, attributes and methods with normlab's forward. So `isinstance` holds for both, weights keep their names, and
-a forward's argument its keyword.
+normlab has a subclass for each of torch.nn's own classes, and this subclass replaces them. For any other class a new
+class is made from the old class and normlab's: it has the old name, attributes and methods, and normlab's forward. So
+`isinstance` holds for both classes, weights keep their names, and the forward's argument keeps its keyword.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,10 @@ from normlab.nn.shapes import MemoryEfficient
 class Plan(NamedTuple):
     """How a norm of normlab's stands in for another.
 
-    own: normlab's class. keyword: what the old forward calls its input. weight, bias, eps: the names of the old norm's
-    attributes that are normlab's of these names, None where it has none. value: of eps, where the old norm has no
-    attribute for it. channels: the dimension that is normalised over is 1 (of N, C, *spatial), not the last one; the
-    output has it last in memory ("moved"), or lies there as the input does ("as input").
+    own: normlab's class. keyword: the old forward's name for its input. weight, bias, eps: the names of the old norm's
+    attributes with these meanings, None if it has no such attribute. value: the eps of an old norm without an attribute
+    for it. channels: False to normalise over the last dimensions. Otherwise the norm goes over dimension 1, of (N, C,
+    *spatial), and the output has this dimension last in memory ("moved") or has the input's layout ("as input").
     """
 
     own: Any
@@ -38,25 +38,25 @@ class Plan(NamedTuple):
 
     @property
     def rows(self) -> bool:
-        """Does normlab's class have memory_efficient and dtype_rule?"""
+        """Return True if normlab's class is a norm over rows, with memory_efficient and dtype_rule."""
         return issubclass(self.own, (FusedLayerNorm, FusedRMSNorm))
 
 
 class StandIn(torch.nn.Module):
-    """What the classes that `stand_in` makes have in common."""
+    """The base of the classes that `stand_in` makes."""
 
     made_of: tuple[Any, Plan]
-    """The old class, and the plan: of the class, and of each norm that `made` has made."""
+    """The old class and the plan. The classes have this attribute, and so has each norm that `made` returns."""
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """Copies and pickles make the class again, which no module holds."""
+        """Return how copies and pickles make the class again: pickle cannot import it, because no module holds it."""
         return _blank, self.made_of, self.__getstate__()
 
     def extra_repr(self: Any) -> str:
-        """What the old class says, then normlab's class and the mode."""
+        """Return the old class's text, then normlab's class and the mode."""
         old, plan = self.made_of
         said = [old.extra_repr(self)]
-        if old.extra_repr is torch.nn.Module.extra_repr:  # nothing
+        if old.extra_repr is torch.nn.Module.extra_repr:  # Module's own returns nothing
             said = [f"{tuple(self.normalized_shape)}, eps={self.eps}"]
         said.append(f"normlab.nn.{plan.own.__name__}")
         if plan.rows:
@@ -66,7 +66,7 @@ class StandIn(torch.nn.Module):
 
 @cache
 def stand_in(old: Any, plan: Plan) -> Any:
-    """Return the class of norms that stand in for those of class old."""
+    """Return the class that replaces the class `old` by this plan."""
     if issubclass(plan.own, old):
         return plan.own
     roles = {"weight": plan.weight, "bias": plan.bias, "eps": plan.eps}
@@ -76,7 +76,7 @@ def stand_in(old: Any, plan: Plan) -> Any:
 
 
 def made(old: Any, plan: Plan, memory_efficient: MemoryEfficient = False) -> Any:
-    """Return a norm that stands in for old, and shares its parameters, buffers and hooks."""
+    """Return a norm that replaces `old` and shares its parameters, buffers and hooks."""
     its_class: Any = type(old)
     kind = stand_in(its_class, plan)
     new = kind.__new__(kind)
@@ -101,7 +101,7 @@ def made(old: Any, plan: Plan, memory_efficient: MemoryEfficient = False) -> Any
 
 
 def become(norm: torch.nn.Module, kind: Any) -> None:
-    """Give a norm a class, and the class's forward to those who hold it in the norm: accelerate's hooks."""
+    """Give a norm another class, and replace the forward that accelerate's hooks hold in the norm's attributes."""
     norm.__class__ = kind
     held = vars(norm)
     for name in ("_old_forward", "forward"):
@@ -112,7 +112,7 @@ def become(norm: torch.nn.Module, kind: Any) -> None:
 
 
 def has_its_own_forward(norm: torch.nn.Module) -> bool:
-    """Is its forward neither its class's, nor its class's with accelerate's hooks around it?"""
+    """Return True if a norm's forward is not its class's, even without the hooks that accelerate puts around it."""
     held = vars(norm)
     forward = held.get("forward")
     if isinstance(forward, partial) and "_hf_hook" in held and forward.args == (norm,):
@@ -126,12 +126,12 @@ def _blank(old: Any, plan: Plan) -> StandIn:
 
 
 def _alias(name: str) -> property:
-    """normlab's name for what the old class calls otherwise. No attrgetter, which Dynamo does not know."""
+    """Return a property that reads the old class's attribute `name`. Dynamo does not know operator.attrgetter."""
     return property(lambda norm: getattr(norm, name))
 
 
 def _forward(plan: Plan) -> Callable[..., Tensor]:
-    """normlab's forward, over the plan's dimension, of an argument with the plan's name."""
+    """Return normlab's forward over the plan's dimension; its argument has the plan's keyword."""
     compute = _over_channels(plan) if plan.channels else plan.own.forward
     keyword = plan.keyword
     if keyword == "input" and not plan.channels:

@@ -1,7 +1,8 @@
 """A norm by PyTorch's own operations, in accumulator precision; rounded once.
 
-What CPU tensors run, and on every device what a second derivative runs. Statistics come with the normalised dimensions
-kept as 1, so that they broadcast; those of `normlab.nn.launched` are welcome, too.
+CPU tensors run it, and so do second derivatives on every device. It returns statistics whose normalised dimensions are
+kept as 1, so that they broadcast; it also takes the statistics of `normlab.nn.launched`, which leave these dimensions
+out.
 """
 
 from math import prod
@@ -21,16 +22,16 @@ from normlab.nn.shapes import Gradients, MemoryEfficient, Owners, Parameter, Sha
 def forward(
     x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool
 ) -> tuple[Tensor, Statistic, Tensor]:
-    """(output, mean, invvar): y = x̂ gamma + beta.
+    """Return (output, mean, invvar), where output = x̂ gamma + beta.
 
-    x: (*leading, *shape), any strides; weight, bias: shape, or None. output: the parameters' dtype, x's without any;
-    mean: None for rms.
+    x: (*leading, *shape), any strides; weight, bias: shape, or None. output: the parameters' dtype, or x's without
+    parameters; mean: None for rms.
     """
     wide, dtype = accumulator(x.dtype), output_dtype(x, weight, bias)
     gamma, beta = to(weight, wide), to(bias, wide)
     if x.device.type == "cpu" and x.numel() and (rms or x.dtype != wide or dtype != wide):
         if x.dtype == dtype and not rms:
-            ones = torch.ones(shape, dtype=wide, device=x.device)  # float32 parameters ask for float32 statistics
+            ones = torch.ones(shape, dtype=wide, device=x.device)  # float32 parameters get float32 statistics from ATen
             found = torch.native_layer_norm(x, shape, ones if gamma is None else gamma, beta, eps)
             if blocks.spread_out(*found[1:], eps):
                 return found
@@ -43,7 +44,7 @@ def forward(
 
 
 def composed(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool) -> Tensor:
-    """The output alone, by operations that every transform of torch.func knows."""
+    """Return the output alone, by operations that every transform of torch.func knows."""
     wide = accumulator(x.dtype)
     values = x.to(wide)
     output = normalised_from_input(values, *statistics(values, shape, eps, rms))
@@ -57,7 +58,7 @@ def composed(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: f
 def columns_at_risk(
     invvar: Tensor, output: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, owners: Owners
 ) -> Tensor:
-    """Return the numbers of the columns at risk, int32; see `normlab.kernels.exact.risk`. owners are of no use here."""
+    """Return the numbers of the columns at risk, int32; see `normlab.kernels.exact.risk`. owners is not used."""
     wide, device = invvar.dtype, invvar.device
     risky = torch.zeros(shape, dtype=torch.bool, device=device)
     if (weight is not None or bias is not None) and invvar.numel():
@@ -87,7 +88,7 @@ def keep(
     eps: float,
     columns: Tensor,
 ) -> Tensor:
-    """Return x̂ of these columns, (n1, count), in the output's dtype."""
+    """Return x̂ of the given columns, (n1, count), in the output's dtype."""
     rows = invvar.numel()
     values = x.reshape(rows, prod(shape))[:, columns.long()].to(invvar.dtype)
     xhat = normalised_from_input(values, None if mean is None else mean.reshape(rows, 1), invvar.reshape(rows, 1))
@@ -108,10 +109,10 @@ def backward(
     kept: Kept | None,
     input_dtype: torch.dtype,
 ) -> Gradients:
-    """(grad_input, grad_weight, grad_bias), as `normlab.layer_norm_backward`; those of absent parameters are None.
+    """Return (grad_input, grad_weight, grad_bias) as `normlab.layer_norm_backward`; None for an absent parameter's.
 
-    kept: what `keep` gave, for memory_efficient="exact", else None. input_dtype: of the forward's x, and so of
-    grad_input.
+    kept: the columns and their x̂ that `keep` returned, for memory_efficient="exact", else None. input_dtype: the dtype
+    of the forward's x, and so of grad_input.
     """
     gamma, beta = to(weight, invvar.dtype), to(bias, invvar.dtype)
     once = onlooker(grad_output) is None and not in_a_graph(saved)

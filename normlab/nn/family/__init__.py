@@ -1,7 +1,7 @@
 """Batch, instance and group norm for PyTorch: torch.nn.functional's functions and torch.nn's modules, by name.
 
-`functional` checks and chooses, `modules` are torch.nn's with another forward. What PyTorch sees is one autograd
-function (`autograd`) and, in graphs, one operator (`operators`) for all norms, as `normlab.host.family` has one
-formula. Two engines compute it, `vectorised` and `launched`, as those of `normlab.nn` do for LayerNorm, which is at
-home there.
+`functional` checks the arguments and chooses how to compute; `modules` are torch.nn's modules with another forward. All
+norms share one autograd function (`autograd`) and, in graphs, one operator (`operators`), because they have one formula
+(`normlab.host.family`). `launched` computes it by normlab's kernels, `aten` by PyTorch's kernels on a CPU, and
+`vectorised` by PyTorch's differentiable operations. `normlab.nn` itself has LayerNorm and RMSNorm.
 """

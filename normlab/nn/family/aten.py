@@ -1,11 +1,15 @@
-"""The family on a CPU, by PyTorch's own kernels: of the input where they are exact enough, else of its centred pieces.
+"""The family on a CPU, by PyTorch's own kernels: of the input where they are exact enough, else of x - mean.
 
-The same two functions as `normlab.nn.family.vectorised`, which documents them. Instance norm is group norm with a
+The functions are those of `normlab.nn.family.vectorised`, which documents them. Instance norm is group norm with a
 channel per group, except that evaluation, and training that tracks running statistics, are batch norm as in PyTorch.
 
-PyTorch computes x · invvar gamma + (beta - mean invvar gamma), which cancels where a mean is far from 0: hence `far`.
-Of float32 with a mean of 1e6 and a spread of 1 its output is off by 1e-2 (channels first) or has no right digit (last);
-of centred pieces it is off by 1e-7.
+PyTorch computes x · invvar gamma + (beta - mean invvar gamma), which cancels where a mean is far from 0. So `far` asks
+for such means. The error of a float32 output, at a mean of 1e6 and a spread of 1:
+
+| computed of | channels first | channels last |
+| --- | --- | --- |
+| x | 1e-2 | no digit is right |
+| x - mean | 1e-7 | 1e-7 |
 """
 
 from collections.abc import Iterator
@@ -20,12 +24,12 @@ from normlab.nn.family.norms import Given, Norm
 from normlab.nn.formulas import accumulator
 from normlab.nn.shapes import Gradients, Parameter
 
-# |mean| / sqrt(variance + eps) up to which PyTorch's kernels are taken. Its group norm of channels last computes the
-# variance as E[x²] - mean²: at 30, (8, 6, 30, 30), float32, the output is off by 2.3e-4 (centred by 1e-7), at 1000 by
-# 0.23.
+# PyTorch's kernels compute x itself up to this |mean| / sqrt(variance + eps). With channels last its group norm
+# computes the variance as E[x²] - mean². In float32 at (8, 6, 30, 30) its output is then off by 2.3e-4 at a ratio of
+# 30, instead of 1e-7 for x - mean. At a ratio of 1000 it is off by 0.23.
 FAR = 4.0
-PIECES = 8  # of halves: a centred piece needs 7 times its own memory, so 8 pieces need 0.9 activations
-CHUNK = 2**18  # values that a core's second-level cache holds, as float32
+PIECES = 8  # for halves: a centred piece needs 7 times its own memory, so 8 pieces need 0.9 activations
+CHUNK = 2**18  # float32 values that fit into a core's second-level cache
 
 
 def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
@@ -39,7 +43,7 @@ def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
         return _track(given)
     output, mean, invvar, updated = _train(norm, given)
     if far(mean, invvar):
-        del output  # of which no second one is to be beside it
+        del output  # so that memory never holds two outputs
         return _train_by_pieces(norm, given) if given.x.dtype in HALVES else _train_centred(norm, given)
     _copy(given, updated)
     return output, mean, invvar
@@ -48,11 +52,12 @@ def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
 def backward(
     grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, weight: Parameter, bias: Parameter
 ) -> Gradients:
-    """Return (grad_input, grad_weight, grad_bias); those of absent parameters are None."""
+    """Return (grad_input, grad_weight, grad_bias); None for an absent parameter's."""
     x = norm.laid(x)
     if not x.numel():
         return vectorised.backward(grad_output, x, mean, invvar, norm, weight, bias)
-    # In x's layout: of another one PyTorch's batch norm adds up halves in halves, off by 8 to 150 times the bound.
+    # dy gets x's layout: from another layout PyTorch's batch norm adds up halves in halves, and misses the bound by a
+    # factor of 8 to 150.
     dy = grad_output.contiguous(memory_format=norm.output_layout(x))
     gamma, every = _affine(x, weight), [True] * 3
     if norm.kind == "batch" or not norm.own:
@@ -68,7 +73,7 @@ def backward(
 
 
 def _as_given(gradients: tuple[Tensor, Tensor, Tensor], weight: Parameter, bias: Parameter) -> Gradients:
-    """Return the gradients, those of parameters in their dtypes, None for an absent one."""
+    """Return the gradients, those of the parameters in the parameters' dtypes, or None for an absent parameter."""
     grad_input, grad_weight, grad_bias = gradients
     return (
         grad_input,
@@ -78,25 +83,25 @@ def _as_given(gradients: tuple[Tensor, Tensor, Tensor], weight: Parameter, bias:
 
 
 def far(mean: Tensor, invvar: Tensor) -> bool:
-    """Return whether some set's mean is so far from 0 that PyTorch's kernels lose digits; NaN counts as far."""
+    """Return True if the mean of any set is so far from 0 that PyTorch's kernels lose digits; NaN counts as far."""
     return not bool((mean.abs() * invvar).max() <= FAR)
 
 
 def _affine(x: Tensor, parameter: Parameter, default: float = 1.0) -> Tensor:
-    """Return a parameter in accumulator precision, so that PyTorch keeps statistics in it, too; `default` for None."""
+    """Return a parameter in accumulator precision, which PyTorch then uses for statistics, too; `default` for None."""
     if parameter is None:
         return x.new_full(x.shape[1:2], default, dtype=accumulator(x.dtype))
     return parameter.detach().to(accumulator(x.dtype)).contiguous()
 
 
 def _sizes(norm: Norm, x: Tensor) -> tuple[int, int, int, int]:
-    """Return N, C, the spatial size and the groups, as PyTorch's group norm wants them."""
+    """Return N, C, the spatial size and the number of groups, the arguments of PyTorch's group norm."""
     n, c = x.shape[:2]
     return n, c, x.numel() // (n * c), c if norm.groups is None else norm.groups
 
 
 def _train(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
-    """Return (output, mean, invvar, new running statistics or nothing), by PyTorch's kernels."""
+    """Return (output, mean, invvar, new running statistics or ()), by PyTorch's kernels."""
     x, *tracked, weight, bias, momentum, eps = given
     affine = _affine(x, weight), _affine(x, bias, 0.0)
     if norm.kind != "batch":
@@ -107,14 +112,14 @@ def _train(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor, tuple[Tens
 
 
 def _copy(given: Given, updated: tuple[Tensor, ...]) -> None:
-    """Bring updated running statistics, if any, to the caller's."""
+    """Copy updated running statistics, if any, to the caller's tensors."""
     for running, new in zip((given.running_mean, given.running_var), updated, strict=False):
         assert running is not None
         running.detach().copy_(new)
 
 
 def _track(given: Given) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what `forward` does, for instance norm: batch norm of one sample that has all samples' channels."""
+    """Return (output, mean, invvar) of instance norm: batch norm of one sample that has all samples' channels."""
     x, running_mean, running_var, weight, bias, momentum, eps = given
     n, c, *spatial = x.shape
     channels = (None if one is None else one.detach().repeat(n) for one in (running_mean, running_var, weight, bias))
@@ -127,8 +132,8 @@ def _track(given: Given) -> tuple[Tensor, Tensor, Tensor]:
 def _evaluate(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
     """Return (output, mean, invvar), with the running statistics.
 
-    Of float32 PyTorch's output misses the oracle's bounds even for means of 0 (1.2 to 2.4 times the bound; 15 times at
-    a mean of 8); of halves it is within them up to `FAR`, since the output's rounding is the larger.
+    In float32, PyTorch's output misses the oracle's bounds even for means of 0, by a factor of 1.2 to 2.4. At a mean of
+    8 the factor is 15. In halves the output is within the bounds up to `FAR`, because its rounding is the larger error.
     """
     x, running_mean, running_var, weight, bias, _, eps = given
     assert running_mean is not None
@@ -145,24 +150,25 @@ def _evaluate(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _centred(norm: Norm, x: Tensor, mean: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Return (x - mean) scale + shift, a number per channel each; by as many samples at a time as a core's cache holds.
+    """Return (x - mean) scale + shift, where mean, scale and shift have a number per channel.
 
-    float32, (32, 64, 56, 56), one thread of an EPYC: 1.7 ms, PyTorch's 1.1. addcmul has vectors for channels last only.
+    It computes as many samples at a time as a core's cache holds. At (32, 64, 56, 56), float32, it takes 1.7 ms on one
+    thread of an EPYC, and PyTorch's kernel 1.1 ms. addcmul is used for channels last, where alone it has vector code.
     """
     output = torch.empty_like(x, memory_format=norm.output_layout(x))
     mean, scale, shift = (one.view(-1, *(1,) * (x.dim() - 2)) for one in (mean, scale, shift))
-    for values, place in zip(*(one.split(max(1, CHUNK // x[0].numel())) for one in (x, output)), strict=True):
+    for values, result in zip(*(one.split(max(1, CHUNK // x[0].numel())) for one in (x, output)), strict=True):
         if x.dtype != mean.dtype:
-            place.copy_((values - mean).mul_(scale).add_(shift))
+            result.copy_((values - mean).mul_(scale).add_(shift))
         elif x.is_contiguous():
-            torch.sub(values, mean, out=place).mul_(scale).add_(shift)
+            torch.sub(values, mean, out=result).mul_(scale).add_(shift)
         else:
-            torch.addcmul(shift, torch.sub(values, mean, out=place), scale, out=place)
+            torch.addcmul(shift, torch.sub(values, mean, out=result), scale, out=result)
     return output
 
 
 class Piece(NamedTuple):
-    """Some of a norm's sets: their own norm, and where they are in an input, in parameters and in statistics."""
+    """A part of a norm's sets: the norm of this part alone, and its slices of the input, parameters and statistics."""
 
     norm: Norm
     of_input: tuple[slice, ...]
@@ -170,12 +176,12 @@ class Piece(NamedTuple):
     of_statistics: tuple[slice, ...]
 
     def parameters(self, *all_of_them: Parameter) -> tuple[Parameter, ...]:
-        """Return the piece's elements of parameters: views, so that running statistics are updated."""
+        """Return the piece's elements of parameters, as views, so that updates reach the running statistics."""
         return tuple(None if one is None else one[self.of_parameter] for one in all_of_them)
 
 
 def pieces(norm: Norm, x: Tensor) -> Iterator[Piece]:
-    """Return a norm's sets in up to `PIECES` pieces: of samples if there are enough, else of channels."""
+    """Yield a norm's sets in up to `PIECES` pieces: of samples if there are enough, else of channels."""
     n, c = x.shape[:2]
     groups = c if norm.groups is None else norm.groups
     every = slice(None)
@@ -194,7 +200,7 @@ def pieces(norm: Norm, x: Tensor) -> Iterator[Piece]:
 
 
 def _train_by_pieces(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (output, mean, invvar), computed of x - mean, which loses no digits."""
+    """Return (output, mean, invvar), computed piece by piece of x - mean, which loses no digits."""
     x, *parameters, momentum, eps = given
     output = torch.empty_like(x, memory_format=norm.output_layout(x))
     mean, invvar = (x.new_empty(norm.statistics_shape(x), dtype=accumulator(x.dtype)) for _ in range(2))
@@ -206,7 +212,7 @@ def _train_by_pieces(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _train_centred(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (output, mean, invvar); the mean of x - mean is not quite 0, and is added to the mean."""
+    """Return (output, mean, invvar), computed of x - mean. Its own small mean is added to the mean."""
     values = norm.split(given.x)
     shift = values.mean(norm.over(values), dtype=accumulator(given.x.dtype))
     output, rest, invvar, updated = _train(norm, given._replace(x=_less(values, shift, norm)))
@@ -218,7 +224,7 @@ def _train_centred(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
 def _backward_by_pieces(
     norm: Norm, dy: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, gamma: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x, weight and bias, the latter in accumulator precision."""
+    """Return the gradients of x, weight and bias, computed piece by piece; the last two in accumulator precision."""
     grad_input = torch.empty_like(x, memory_format=norm.layout(x))
     grad_weight, grad_bias = torch.zeros_like(gamma), torch.zeros_like(gamma)
     for piece in pieces(norm, x):
@@ -244,5 +250,5 @@ def _backward_centred(
 
 
 def _less(values: Tensor, mean: Tensor, norm: Norm) -> Tensor:
-    """Return a split input less its sets' means: in accumulator precision and the norm's memory format, not split."""
+    """Return x - mean for an input split into sets: no longer split, in accumulator precision, in the norm's layout."""
     return norm.laid((values - vectorised.column(mean, values)).flatten(1, 2))

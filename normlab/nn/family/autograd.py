@@ -1,8 +1,8 @@
-"""The family as one autograd function, for eager PyTorch: what is saved, and the gradients, once and twice.
+"""The family as one autograd function for eager PyTorch: the tensors that it saves, its first and second derivatives.
 
-Called by `normlab.nn.family.functional`. A first derivative runs where the forward ran; with create_graph=True it is
-composed of differentiable operations (`normlab.nn.family.vectorised`) on any device. Running statistics change in
-place; the backward keeps a copy of those that an evaluation took.
+Called by `normlab.nn.family.functional`. A first derivative uses the engine of the forward. With create_graph=True it
+is composed of differentiable operations (`normlab.nn.family.vectorised`) on any device. Running statistics change in
+place, so the backward of an evaluation keeps a copy of them.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from normlab.nn.shapes import Gradients, Parameter
 
 
 def chosen(x: Tensor) -> ModuleType:
-    """Return the module that computes norms of this tensor now."""
+    """Return the engine that computes norms of this tensor now."""
     if engines.by_kernels(x):
         return launched
     return aten if x.device.type == "cpu" else vectorised
@@ -31,7 +31,7 @@ class FamilyNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, norm: Norm, *given: Any) -> Tensor:
-        """The output."""
+        """Return the output."""
         taken = Given(*given)
         ctx.run, ctx.how = chosen(taken.x), (norm, taken.eps)
         output, mean, invvar = ctx.run.forward(norm, taken)
@@ -40,15 +40,15 @@ class FamilyNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients of x, weight and bias."""
+        """Return the gradients of x, weight and bias."""
         grad_input, *affine = gradients(ctx, grad_output, ctx.run.backward)
         return None, grad_input, None, None, *affine, None, None
 
 
 def gradients(ctx: Any, grad_output: Tensor, once: Callable[..., Gradients]) -> Gradients:
-    """Those of x, weight and bias; `once` computes them where they need not be differentiated themselves.
+    """Return the gradients of x, weight and bias, by `once` unless they have to be differentiable themselves.
 
-    ctx has saved x, mean, invvar, weight and bias, and norm and eps as `ctx.how`.
+    ctx has saved x, mean, invvar, weight and bias, and it has norm and eps as `ctx.how`.
     """
     x, mean, invvar, weight, bias = ctx.saved_tensors
     norm, eps = ctx.how
@@ -57,7 +57,7 @@ def gradients(ctx: Any, grad_output: Tensor, once: Callable[..., Gradients]) -> 
         once = by_operator
     elif looks_on == "all":
         once = vectorised.backward
-        if norm.own:  # so that the gradient knows how they depend on x
+        if norm.own:  # computed anew, so that autograd sees how they depend on x
             mean, invvar = vectorised.statistics(x, norm, eps)
     return once(grad_output, x, mean, invvar, norm, weight, bias)
 
@@ -65,6 +65,6 @@ def gradients(ctx: Any, grad_output: Tensor, once: Callable[..., Gradients]) -> 
 def by_operator(
     grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, weight: Parameter, bias: Parameter
 ) -> Gradients:
-    """Gradients of x, weight and bias, for a graph."""
+    """Return the gradients of x, weight and bias by one operator, for a graph."""
     found = torch.ops.normlab.family_norm_backward(grad_output, x, mean, invvar, *norm, weight, bias)
     return found[0], None if weight is None else found[1], None if bias is None else found[-1]

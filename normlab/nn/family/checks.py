@@ -1,7 +1,7 @@
-"""Mistakes in what is handed to a norm of the family, told in PyTorch's words for the same mistake.
+"""Checks of the arguments of the family's norms, with PyTorch's words for the same mistake.
 
-Called by `normlab.nn.family.functional` before anything is computed. Where PyTorch counts something that the caller
-does not know of (instance norm's weight, repeated for every sample), what the caller has given is counted.
+Called by `normlab.nn.family.functional` before the norm is computed. For instance norm PyTorch's messages count the
+weight repeated for every sample, which the caller has not seen; the messages here count the weight that was given.
 """
 
 from math import prod
@@ -18,7 +18,7 @@ from normlab.nn.shapes import Parameter
 
 
 def _takes_empty_sets() -> bool:
-    """Return whether this PyTorch takes a group norm of no channels, or of empty ones: since 2.14 it raises."""
+    """Return True if this PyTorch takes a group norm without channels, or with empty ones: since 2.14 it raises."""
     try:
         torch.group_norm(torch.empty(1, 0, 1, device="cpu"), 1)
     except RuntimeError:
@@ -30,14 +30,15 @@ TAKES_EMPTY_SETS = _takes_empty_sets()
 
 
 def check(function: Any, norm: Norm, given: Given) -> None:
-    """Raise what PyTorch raises.
+    """Raise PyTorch's error for arguments that PyTorch refuses.
 
     Raises:
         ValueError: a single value to take a mean of, one running statistic without the other, a batch norm's eps
             that is too small.
-        RuntimeError: shapes, dtypes and devices that do not go together, running statistics missing or with a gradient.
-        TypeError: something that is no tensor or no number.
-        NotImplementedError: a dtype that is no real floating one.
+        RuntimeError: shapes, dtypes and devices that do not go together, running statistics that are missing or
+            require a gradient.
+        TypeError: an argument is no tensor or no number.
+        NotImplementedError: the input's dtype has no norms.
     """
     x, running_mean, running_var, weight, bias, momentum, eps = given
     tensors = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
@@ -48,7 +49,7 @@ def check(function: Any, norm: Norm, given: Given) -> None:
         if not isinstance(value, (Real, torch.SymFloat)):
             raise TypeError(f"{argument(function, name)} must be float, not {type(value).__name__}")
     _check_input(function, norm, x)
-    if norm.kind == "batch" and norm.own and eps <= 0:  # of its other norms PyTorch takes any
+    if norm.kind == "batch" and norm.own and eps <= 0:  # PyTorch's other norms take any eps
         raise ValueError(f"batch_norm eps must be positive during training, but got {eps}")
     if norm.kind == "batch" and eps < 0:
         raise ValueError(f"batch_norm eps must be non-negative, but got {eps}")
@@ -69,7 +70,7 @@ def check(function: Any, norm: Norm, given: Given) -> None:
 
 
 def check_batched(norm: Norm, given: Given) -> None:
-    """Raise what PyTorch raises where vmap goes over the input, but not over statistics that the call is to update."""
+    """Raise PyTorch's error if vmap batches the input, but not the running statistics that the call has to update."""
     for running in (given.running_mean, given.running_var):
         if norm.own and running is not None and not vmap_levels(given.x) <= vmap_levels(running):
             raise RuntimeError(
@@ -98,7 +99,7 @@ def _check_input(function: Any, norm: Norm, x: Tensor) -> None:
                 "Expected number of channels in input to be divisible by num_groups, "
                 f"but got input of shape {list(x.shape)} and num_groups={groups}"
             )
-        values = n * c // groups * prod(spatial)  # of all samples, as PyTorch counts
+        values = n * c // groups * prod(spatial)  # over all samples, as PyTorch counts
     if norm.own and values == 1:
         what = "spatial element" if norm.kind == "instance" else "value per channel"
         raise ValueError(f"Expected more than 1 {what} when training, got input size {x.size()}")
@@ -113,7 +114,7 @@ def _check_running(norm: Norm, running_mean: Parameter, running_var: Parameter) 
         if norm.kind == "instance":
             raise RuntimeError("Expected running_mean and running_var to be defined when use_input_stats is false")
         raise RuntimeError("running_mean must be defined in evaluation mode")
-    for running in (running_mean, running_var):  # before anything is computed: both are updated, or neither
+    for running in (running_mean, running_var):  # checked first, so that both are updated or neither
         if norm.own and running is not None and running.dim() == 1 and len(running) > 1 and running.stride(0) == 0:
             raise RuntimeError(
                 "unsupported operation: more than one element of the written-to tensor refers to a single memory "

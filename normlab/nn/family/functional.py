@@ -1,13 +1,16 @@
 """The family's norms as functions, with torch.nn.functional's names, signatures and defaults.
 
-Called by `normlab.nn.family.modules`. Eager tensors go through an autograd function (`normlab.nn.family.autograd`), the
-cheapest way on the host. What is compiled or exported, and tensors that only pretend (fake, functional), go through a
-custom operator (`normlab.nn.family.operators`), which the graph shows. torch.func's transforms and forward mode go
-through PyTorch's differentiable operations; what is scripted or traced (torch.jit) or exported to
-ONNX gets ATen's. torch.fx and other users of `__torch_function__` see the functions here.
+Called by `normlab.nn.family.modules`. torch.fx and other users of `__torch_function__` see the functions here. Then the
+kind of call chooses:
 
-Sums are in float32 (float64 for float64), and the output has the input's dtype, whatever the parameters'. Autocast
-changes group norm of CUDA tensors only, as in PyTorch (autocast_mode.cpp): halves become float32, and the output is.
+- Eager tensors go through an autograd function (`normlab.nn.family.autograd`), the cheapest way on the host.
+- Compiled and exported calls, and fake or functional tensors, go through one operator that the graph shows
+  (`normlab.nn.family.operators`).
+- torch.func's transforms and forward mode go through PyTorch's differentiable operations.
+- torch.jit's scripts and traces and the export to ONNX get ATen's operations.
+
+Sums are in float32 (float64 for float64). The output has the input's dtype, whatever the parameters' dtype. As in
+PyTorch (autocast_mode.cpp), autocast changes only group norm of CUDA tensors: it makes halves and the output float32.
 """
 
 from typing import Any
@@ -32,25 +35,25 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Batch norm, a mean for every channel, as `torch.nn.functional.batch_norm`.
+    """Return batch norm, with a mean for every channel, as `torch.nn.functional.batch_norm` does.
 
     Args:
         input: (N, C, *spatial), float16, bfloat16, float32 or float64; any strides.
-        running_mean, running_var: (C,), or both None. Training updates them in place, evaluation takes them.
+        running_mean, running_var: (C,), or both None. Training updates them in place, evaluation normalises by them.
         weight, bias: (C,), each may be None. Parameters have the input's dtype, or are float32 beside a half input.
-        training: take the statistics of the input.
-        momentum: the new statistics' share in the running ones.
+        training: normalise by the statistics of the input.
+        momentum: the share of the new statistics in the running ones.
         eps: added to the biased variance.
 
     Raises:
-        RuntimeError, ValueError, TypeError, NotImplementedError: PyTorch's, in its words.
+        RuntimeError, ValueError, TypeError, NotImplementedError: PyTorch's errors, in PyTorch's words.
     """
     if has_torch_function_variadic(input, running_mean, running_var, weight, bias):
         tensors = input, running_mean, running_var, weight, bias
         return handle_torch_function(batch_norm, tensors, *tensors, training, momentum, eps)
     if torch.jit.is_scripting():
         return torch.nn.functional.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
-    else:  # a branch is what TorchScript leaves out
+    else:  # in a branch, because TorchScript leaves out only branches
         norm = Norm("batch", None, bool(training))
         return _norm(batch_norm, norm, Given(input, running_mean, running_var, weight, bias, momentum, eps))
 
@@ -65,10 +68,10 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Instance norm, a mean for every sample's channel, as `torch.nn.functional.instance_norm`.
+    """Return instance norm, with a mean for every sample's channel, as `torch.nn.functional.instance_norm` does.
 
-    Arguments and errors as `batch_norm`, whose `training` is `use_input_stats`. Running statistics are updated with the
-    average over the samples.
+    Arguments and errors are those of `batch_norm`; `use_input_stats` is its `training`. The running statistics are
+    updated with the average over the samples.
     """
     if has_torch_function_variadic(input, running_mean, running_var, weight, bias):
         tensors = input, running_mean, running_var, weight, bias
@@ -77,7 +80,7 @@ def instance_norm(
         return torch.nn.functional.instance_norm(
             input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
         )
-    else:  # a branch is what TorchScript leaves out
+    else:  # in a branch, because TorchScript leaves out only branches
         norm = Norm("instance", None, bool(use_input_stats))
         return _norm(instance_norm, norm, Given(input, running_mean, running_var, weight, bias, momentum, eps))
 
@@ -85,7 +88,7 @@ def instance_norm(
 def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
-    """Group norm, a mean for every sample's group of channels, as `torch.nn.functional.group_norm`."""
+    """Return group norm, with a mean for every sample's group of channels, as `torch.nn.functional.group_norm` does."""
     if has_torch_function_variadic(input, weight, bias):
         return handle_torch_function(group_norm, (input, weight, bias), input, num_groups, weight, bias, eps)
     if torch.jit.is_scripting():
@@ -104,12 +107,12 @@ def _norm(function: Any, norm: Norm, given: Given) -> Tensor:
     if torch.jit.is_tracing() or (torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()):
         return _exportable(norm, given)
     if norm.kind == "batch" and x.shape == (0,):
-        return x.clone()  # as PyTorch does: no channels either
+        return x.clone()  # as PyTorch: without channels nothing is checked
     checks.check(function, norm, given)
     if transformed():
         checks.check_batched(norm, given)
         return vectorised.forward(norm, given)[0]
-    if norm.kind != "batch":  # PyTorch keeps such a copy for the backward, too; batch norm's kernels take any strides
+    if norm.kind != "batch":  # the backward keeps this copy, as in PyTorch; batch norm takes any strides
         given = given._replace(x=norm.laid(x))
     if in_a_graph(x):
         return operators.apply(norm, given)
@@ -119,12 +122,12 @@ def _norm(function: Any, norm: Norm, given: Given) -> Tensor:
 
 
 def _in_float32(given: Given) -> Given:
-    """Return what autocast makes of the arguments: float32, except for float64."""
+    """Return the arguments as autocast converts them: halves become float32."""
     return Given._make(one.float() if isinstance(one, Tensor) and one.dtype in HALVES else one for one in given)
 
 
 def _exportable(norm: Norm, given: Given) -> Tensor:
-    """PyTorch's own, for tracers and ONNX. A trace that runs under autocast gets float32 from it: hence `to`."""
+    """Return PyTorch's own norm, for tracers and ONNX. `to` is for autocast, under which a trace may run in float32."""
     x, running_mean, running_var, weight, bias, momentum, eps = given
     if norm.groups is not None:
         return torch.nn.functional.group_norm(x, norm.groups, weight, bias, eps).to(x.dtype)

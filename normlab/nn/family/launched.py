@@ -1,7 +1,6 @@
-"""The family by normlab's kernels, through `normlab.host.family`: CUDA tensors on their GPU, CPU tensors in the
-simulator.
+"""The family by normlab's kernels, through `normlab.host.family`: CUDA tensors on their GPU, CPU ones in the simulator.
 
-The same two functions as `normlab.nn.family.vectorised`, which documents them.
+The functions are those of `normlab.nn.family.vectorised`, which documents them.
 """
 
 from torch import Tensor
@@ -13,7 +12,7 @@ from normlab.nn.shapes import Gradients, Parameter
 
 
 def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
-    """(output, mean, invvar)."""
+    """Return (output, mean, invvar)."""
     x, running_mean, running_var, weight, bias, momentum, eps = given
     x = norm.laid(x)
     with world(x):
@@ -28,7 +27,7 @@ def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
 def backward(
     grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, weight: Parameter, bias: Parameter
 ) -> Gradients:
-    """(grad_input, grad_weight, grad_bias)."""
+    """Return (grad_input, grad_weight, grad_bias)."""
     x = norm.laid(x)
     with world(x):
         if norm.groups is not None:

@@ -1,8 +1,8 @@
 """torch.nn's norms by name: each is PyTorch's own module with another forward.
 
-State dicts, extra_repr, initial values, checks of dimensions and everything else are theirs, and isinstance says so.
-`LayerNorm` and `RMSNorm` are `normlab.nn.modules`' without memory_efficient, and with torch.nn's arguments
-and torch.nn's rule for dtypes: the output has the input's, under a GPU's autocast float32.
+State dicts, extra_repr, initial values, checks of dimensions and everything else come from PyTorch's modules.
+`LayerNorm` and `RMSNorm` have no memory_efficient, unlike `normlab.nn.modules`, and they follow torch.nn's rule for
+dtypes: the output has the input's dtype, or float32 under a GPU's autocast.
 """
 
 from typing import Any
@@ -17,17 +17,18 @@ from normlab.nn.family import functional
 from normlab.nn.overrides import cannot_be_scripted, leaf
 
 _TORCHS = torch.nn.GroupNorm(1, 1, device="cpu")
-"""A norm of torch.nn, to ask a tracer about."""
+"""A norm of torch.nn: a tracer is asked whether it keeps such a module as one node."""
 
 
 class _OneNode(torch.nn.Module):
     """A norm that `torch.fx.symbolic_trace` keeps as one node of its graph, as it keeps torch.nn's own modules.
 
-    Looking inside, it would come upon checks of a shape that it does not know, and would lose count of the batches.
+    A trace of the forward would fail in checks of shapes, because a proxy has no shape, and its graph would not count
+    the batches.
     """
 
     def __call__(self, input: Any, *rest: Any, **options: Any) -> Any:
-        """Return the output, or its place in the graph that is being traced."""
+        """Return the output, or its proxy while torch.fx traces."""
         if isinstance(input, Proxy) and isinstance(tracer := input.tracer, Tracer):
             path = tracer.path_of_module(self)
             if tracer.is_leaf_module(_TORCHS, path):
@@ -36,16 +37,16 @@ class _OneNode(torch.nn.Module):
 
 
 def _symbolic(input: Tensor) -> bool:
-    """Return whether torch.fx traces inside a module, where a graph cannot hold checks of shapes."""
+    """Return True if torch.fx traces the module's inside: the graph cannot hold the checks of shapes."""
     if torch.jit.is_scripting():
         return False
-    else:  # a branch is what TorchScript leaves out
+    else:  # in a branch, because TorchScript leaves out only branches
         return isinstance(input, Proxy)
 
 
 class _BatchNorm(_OneNode, torch.nn.modules.batchnorm._BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
-        """(N, C, *spatial) to the same; (N, C) is welcome to BatchNorm1d."""
+        """Return batch norm of (N, C, *spatial), of the same shape. BatchNorm1d takes (N, C), too."""
         if not _symbolic(input):
             self._check_input_dim(input)
         own = self.training or (self.running_mean is None and self.running_var is None)
@@ -69,8 +70,8 @@ class _BatchNorm(_OneNode, torch.nn.modules.batchnorm._BatchNorm):
 
 class _InstanceNorm(_OneNode, torch.nn.modules.instancenorm._InstanceNorm):
     def forward(self, input: Tensor) -> Tensor:
-        """(N, C, *spatial) to the same, and without N; torch.nn's checks, then `_apply_instance_norm`."""
-        if torch.jit.is_scripting():  # which knows no super()
+        """Return instance norm of (N, C, *spatial) or (C, *spatial): torch.nn's checks, then `_apply_instance_norm`."""
+        if torch.jit.is_scripting():  # TorchScript does not know super()
             self._check_input_dim(input)
             if input.dim() == self._get_no_batch_dim():
                 return self._handle_no_batch_input(input)
@@ -79,7 +80,7 @@ class _InstanceNorm(_OneNode, torch.nn.modules.instancenorm._InstanceNorm):
             return self._apply_instance_norm(input) if isinstance(input, Proxy) else super().forward(input)
 
     def _apply_instance_norm(self, input: Tensor) -> Tensor:
-        """(N, C, *spatial) to the same; torch.nn's forward has added the N that may be missing."""
+        """Return instance norm of (N, C, *spatial). If the input had no N, torch.nn's forward has added it."""
         own = self.training or not self.track_running_stats
         momentum = 0.0 if self.momentum is None else self.momentum
         return functional.instance_norm(
@@ -115,7 +116,7 @@ class GroupNorm(_OneNode, torch.nn.GroupNorm):
     """torch.nn.GroupNorm by normlab: `normlab.nn.group_norm` of (N, C, *spatial)."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """(N, C, *spatial) to the same."""
+        """Return group norm of (N, C, *spatial), of the same shape."""
         return functional.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
 
@@ -125,7 +126,7 @@ class LayerNorm(torch.nn.LayerNorm):
     __prepare_scriptable__ = cannot_be_scripted
 
     def forward(self, input: Tensor) -> Tensor:
-        """(*leading, *normalized_shape) to the same, in the dtype that torch.nn's has, also under autocast."""
+        """Return LayerNorm of (*leading, *normalized_shape), in the dtype of torch.nn's output, also under autocast."""
         if type(input) is not Tensor and (node := leaf(self, LayerNorm.forward, input)) is not None:
             return node
         shape, eps = self.normalized_shape, self.eps
@@ -138,7 +139,7 @@ class RMSNorm(torch.nn.RMSNorm):
     __prepare_scriptable__ = cannot_be_scripted
 
     def forward(self, input: Tensor) -> Tensor:
-        """(*leading, *normalized_shape) to the same, in the dtype that torch.nn's has, also under autocast."""
+        """Return RMSNorm of (*leading, *normalized_shape), in the dtype of torch.nn's output, also under autocast."""
         if type(input) is not Tensor and (node := leaf(self, RMSNorm.forward, input)) is not None:
             return node
         shape, eps = self.normalized_shape, self.eps

@@ -1,4 +1,4 @@
-"""What makes a norm of the family: its kind, its groups, whose statistics it takes; and what it is given."""
+"""A norm of the family (kind, groups, source of its statistics), and the arguments of a call."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from normlab.nn.shapes import Parameter
 
 
 class Given(NamedTuple):
-    """The arguments that all norms have, in the order of torch.nn.functional's; None for what is absent."""
+    """The arguments that all norms have, in torch.nn.functional's order; an absent one is None."""
 
     x: Tensor
     running_mean: Parameter
@@ -21,30 +21,37 @@ class Given(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """kind: "batch", "instance" or "group"; groups: of group norm, else None; own: the input's own statistics."""
+    """A norm of the family.
+
+    kind: "batch", "instance" or "group". groups: the number of groups of group norm, else None. own: True to normalise
+    by the input's own statistics, False to normalise by the running ones.
+    """
 
     kind: str
     groups: int | None
     own: bool
 
     def split(self, x: Tensor) -> Tensor:
-        """(N, C, *spatial) as (N, groups, C / groups, *spatial): a view. Each channel is a group but for group norm."""
+        """Return (N, C, *spatial) as a view (N, groups, C / groups, *spatial).
+
+        Each channel is a group, except in group norm.
+        """
         channels = x.shape[1]
         groups = channels if self.groups is None else self.groups
         return x.view(x.shape[0], groups, channels // groups if groups else 1, *x.shape[2:])
 
     def over(self, values: Tensor) -> tuple[int, ...]:
-        """The dimensions of a split tensor that a set goes over."""
+        """Return the dimensions of a split tensor that a set extends over."""
         inside = tuple(range(2, values.dim()))
         return (0, *inside) if self.kind == "batch" else inside
 
     def statistics_shape(self, x: Tensor) -> tuple[int, ...]:
-        """(C,) for batch norm, else (N, groups)."""
+        """Return the shape of mean and invvar: (C,) for batch norm, else (N, groups)."""
         n, groups = self.split(x).shape[:2]
         return (groups,) if self.kind == "batch" else (n, groups)
 
     def layout(self, x: Tensor) -> torch.memory_format:
-        """Return the memory format that torch.nn.functional computes a norm of x in, and has the gradient of x in."""
+        """Return the memory format that torch.nn.functional copies x to, and that its gradient of x has."""
         if self.kind == "instance" or (self.kind == "group" and x.is_cuda):
             return torch.contiguous_format
         return suggested(x)
@@ -63,11 +70,11 @@ class Norm(NamedTuple):
 
 
 def suggested(x: Tensor) -> torch.memory_format:
-    """Return the memory format that x's strides suggest, as PyTorch's `suggest_memory_format`, a C++ function."""
+    """Return the memory format that x's strides suggest, as PyTorch's C++ function `suggest_memory_format` does."""
     strides, least = x.stride(), 0
     if x.dim() not in (4, 5) or strides[1] == 0:
         return torch.contiguous_format
-    for axis in (1, *range(x.dim() - 1, 1, -1), 0):  # from the inmost, if channels are last
+    for axis in (1, *range(x.dim() - 1, 1, -1), 0):  # from the innermost axis outwards, if channels are last
         if x.shape[axis] == 0 or strides[axis] < least or (axis == 0 and strides[1] == least):
             return torch.contiguous_format
         least = strides[axis] * x.shape[axis]

@@ -1,8 +1,8 @@
 """The family as PyTorch operators: `torch.ops.normlab.family_norm` and its backward, one each for all norms.
 
-What graphs hold, that torch.compile and torch.export make; called by `normlab.nn.family.functional`. An operator that
-has a gradient must change nothing in place, so the updated running statistics are a result; the caller copies them to
-where they belong, which graphs know how to keep.
+Called by `normlab.nn.family.functional`, for the graphs of torch.compile and torch.export. An operator with a gradient
+must not change its arguments, so the updated running statistics are a result. `apply` copies them to the caller's
+tensors, and the graph holds these copies.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from normlab.nn.formulas import accumulator
 
 
 def apply(norm: Norm, given: Given) -> Tensor:
-    """The output of a norm, by its operator. The running statistics change in place where norm.own."""
+    """Return the output of a norm, by its operator. With norm.own the running statistics are updated in place."""
     output, _, _, updated = torch.ops.normlab.family_norm(*norm, *given)
     if norm.own and given.running_mean is not None and given.running_var is not None:
         given.running_mean.detach().copy_(updated[0])
@@ -37,7 +37,7 @@ def family_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(output, mean, invvar, running): running is (2, C), the updated mean and variance, or (0, C) where none are."""
+    """Return (output, mean, invvar, running). running: (2, C), the updated mean and variance, or (0, C) if none."""
     running = x.new_empty((0, x.shape[1]))
     if own and running_mean is not None and running_var is not None:
         running = torch.stack((running_mean, running_var))
@@ -58,7 +58,7 @@ def family_norm_backward(
     weight: Tensor | None,
     bias: Tensor | None,
 ) -> list[Tensor]:
-    """grad_input, and the gradients of weight and bias where they are given."""
+    """Return grad_input, then the gradients of weight and bias as far as these are given."""
     every = chosen(x).backward(grad_output, x, mean, invvar, Norm(kind, groups, own), weight, bias)
     return [gradient for gradient in every if gradient is not None]
 

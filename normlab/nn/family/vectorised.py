@@ -1,7 +1,8 @@
-"""The family by PyTorch's own operations, in accumulator precision: one formula, whatever the norm; rounded once.
+"""The family by PyTorch's own operations, in accumulator precision: one formula for all norms; rounded once.
 
-What transforms and second derivatives run on every device, and CPU tensors where PyTorch's kernels would lose digits
-(`normlab.nn.family.aten`): all of it is differentiable. A group of channels is a view.
+Everything here is differentiable. Transforms and second derivatives use it on every device. It also computes CPU
+tensors without elements (`normlab.nn.family.aten`) and tensors on devices without kernels. A group of channels is a
+view.
 """
 
 import torch
@@ -14,9 +15,9 @@ from normlab.nn.shapes import Gradients, Parameter
 
 
 def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
-    """(output, mean, invvar): y = x̂ gamma + beta. The running statistics change in place where norm.own.
+    """Return (output, mean, invvar), where output = x̂ gamma + beta. With norm.own it updates the running statistics.
 
-    x: (N, C, *spatial), and output, which lies like `dense(norm, x)`.
+    x, output: (N, C, *spatial); the output has the strides of `dense(norm, x)`.
     mean, invvar: `norm.statistics_shape`, accumulator precision.
     """
     x, running_mean, running_var, weight, bias, momentum, eps = given
@@ -30,13 +31,13 @@ def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
         output = output * along(weight, values)
     if bias is not None:
         output = output + along(bias, values)
-    return torch.ops.aten._unsafe_view(output, x.shape).to(x.dtype), mean, invvar  # no view of it: it may be written to
+    return torch.ops.aten._unsafe_view(output, x.shape).to(x.dtype), mean, invvar  # no view: may be written to
 
 
 def moments(
     values: Tensor, norm: Norm, running_mean: Parameter = None, running_var: Parameter = None
 ) -> tuple[Tensor, Tensor]:
-    """(mean, biased variance) of the sets of a split tensor; where not norm.own, the running ones for every set."""
+    """Return (mean, biased variance) of the sets of a split tensor; without norm.own, every set's running ones."""
     if norm.own or running_mean is None or running_var is None:
         over = norm.over(values)
         mean = values.mean(over)
@@ -47,7 +48,7 @@ def moments(
 
 
 def statistics(x: Tensor, norm: Norm, eps: float) -> tuple[Tensor, Tensor]:
-    """(mean, invvar) of x's own sets, as differentiable functions of x."""
+    """Return (mean, invvar) of x's own sets, as differentiable functions of x."""
     mean, variance = moments(norm.split(x.to(accumulator(x.dtype))), norm)
     return mean, (variance + eps).rsqrt()
 
@@ -55,7 +56,7 @@ def statistics(x: Tensor, norm: Norm, eps: float) -> tuple[Tensor, Tensor]:
 def update(
     values: Tensor, mean: Tensor, variance: Tensor, momentum: float, running_mean: Tensor, running_var: Tensor
 ) -> None:
-    """running = (1 - momentum) running + momentum new, where new is the samples' average, its variance unbiased."""
+    """Set running = (1 - momentum) running + momentum new. new: the samples' average; its variance is unbiased."""
     channels, count = values.shape[1], values.numel() // mean.numel()
     unbiased = variance * (count / (count - 1))
     for running, new in ((running_mean, mean), (running_var, unbiased)):
@@ -66,9 +67,9 @@ def update(
 def backward(
     grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, weight: Parameter, bias: Parameter
 ) -> Gradients:
-    """(grad_input, grad_weight, grad_bias) of sum(grad_output · output); those of absent parameters are None.
+    """Return (grad_input, grad_weight, grad_bias) of sum(grad_output · output); None for an absent parameter's.
 
-    grad_input lies like `dense(norm, x)`.
+    grad_input has the strides of `dense(norm, x)`.
     """
     x, wide = dense(norm, x), invvar.dtype
     values, dy = norm.split(x.to(wide)), norm.split(lying_as(x, grad_output).to(wide))
@@ -89,27 +90,27 @@ def backward(
 
 
 def normalised(values: Tensor, mean: Tensor, invvar: Tensor) -> Tensor:
-    """x̂ = (x - mean) invvar."""
+    """Return x̂ = (x - mean) invvar."""
     return (values - column(mean, values)) * column(invvar, values)
 
 
 def column(statistic: Tensor, values: Tensor) -> Tensor:
-    """A number a set, so that it broadcasts against a split tensor."""
+    """Return a statistic, one number per set, in a shape that broadcasts against a split tensor."""
     return statistic.reshape(statistic.shape + (1,) * (values.dim() - 2))
 
 
 def along(parameter: Tensor, values: Tensor) -> Tensor:
-    """A number a channel, likewise, in a split tensor's precision."""
+    """Return a parameter, one number per channel, in the precision of a split tensor and broadcasting against it."""
     return parameter.to(values.dtype).reshape(values.shape[1:3] + (1,) * (values.dim() - 3))
 
 
 def dense(norm: Norm, x: Tensor) -> Tensor:
-    """x in the memory format that torch.nn.functional computes in. Of a batch of them vmap knows one format only."""
+    """Return x in the memory format of torch.nn.functional; a batch made by vmap has the contiguous format only."""
     return x.contiguous() if batched(x) else norm.laid(x)
 
 
 def lying_as(x: Tensor, tensor: Tensor) -> Tensor:
-    """A tensor of x's shape with x's strides; x is dense. Of a batch of them nobody knows the strides."""
+    """Return a tensor of x's shape with x's strides; x is dense. A batch stays, because its strides are not known."""
     if tensor.stride() == x.stride() or batched(tensor):
         return tensor
     return torch.empty_like(x, dtype=tensor.dtype).copy_(tensor)
