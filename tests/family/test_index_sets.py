@@ -43,5 +43,5 @@ def test_every_panel_colours_two_sets():
 
 
 def test_the_family_imports_no_matplotlib():
-    code = "import normlab, sys; normlab.host.family.batch_norm; print('matplotlib' in sys.modules)"
+    code = "import normlab, sys; normlab.family.batch_norm; print('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
