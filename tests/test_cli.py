@@ -136,7 +136,7 @@ def test_normlab_alone_shows_what_one_can_do_in_order_of_use():
     done = run()
     assert done.exit_code == 0
     shown = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("  normlab ")]
-    assert shown == ["compare", "tutorials", "course", "course", "trace", "run", "memory", "bench"]
+    assert shown == ["compare", "tutorials", "course", "course", "explain", "trace", "run", "memory", "bench"]
     assert all(run(name, "--help").exit_code == 0 for name in shown)
     assert max(map(len, done.stdout.splitlines())) <= 100
 

@@ -75,7 +75,7 @@ class Recording:
     def empty(self, shape: tuple[int, ...], dtype: Any, zeroed: bool = False) -> DeviceArray:
         """Return an array without memory, as scratch."""
         name = f"scratch {len(self.scratch)}"
-        pointer = self.alignment * (2 * len(self.names) + 1)
+        pointer = max(self.names) + 2 * self.alignment  # no more aligned than the others
         self.names[pointer], self.shapes[name] = name, tuple(shape)
         self.scratch.append(Scratch(name, tuple(shape), np.dtype(dtype), zeroed))
         return DeviceArray(pointer, tuple(shape), np.dtype(dtype), 0, None)

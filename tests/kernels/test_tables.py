@@ -1,0 +1,47 @@
+"""The tables' rows: in columns of full vectors; narrower vectors are laid out as longer rows of as many vectors."""
+
+import itertools
+
+import devices
+import pytest
+
+from normlab.kernels.backward import layouts as backward_layouts
+from normlab.kernels.backward.tables import table_for
+from normlab.kernels.forward import layouts as forward_layouts
+from normlab.kernels.forward.tables import NARROW, SLICES, TABLES
+
+HALVES_AND_SINGLES = ((2, 2), (2, 4), (4, 4))
+
+
+def test_every_row_has_a_reason():
+    backward = (table_for(*sizes, kind) for sizes in HALVES_AND_SINGLES for kind in backward_layouts.KINDS)
+    for row in itertools.chain(*TABLES.values(), *SLICES.values(), NARROW, *backward):
+        assert len(row.why) > 20
+        assert row.vectors >= 1
+
+
+@pytest.mark.parametrize(("itemsize", "rms"), TABLES)
+def test_forward_rows_ascend_and_hold_up_to_their_last_column(itemsize, rms):
+    ends = [row.columns_up_to for row in TABLES[itemsize, rms]]
+    assert ends == sorted(set(ends))
+    for row in TABLES[itemsize, rms]:
+        full = 16 // itemsize
+        found = [forward_layouts.rows_for(row.columns_up_to + more, full, itemsize, rms) for more in (0, full)]
+        assert found[0].why == row.why
+        assert found[1] is None or found[1].why != row.why
+
+
+@pytest.mark.parametrize("itemsize", [2, 4])
+@pytest.mark.parametrize("narrower", [2, 4])
+def test_narrower_vectors_are_laid_out_as_rows_of_as_many_vectors(itemsize, narrower):
+    full, device = 16 // itemsize, devices.of((9, 0))
+    width = full // narrower
+    for vectors, rms in itertools.product((1, 9, 64, 100, 257, 512, 1024), (False, True)):
+        wide, narrow = (forward_layouts.rows_for(vectors * one, one, itemsize, rms) for one in (full, width))
+        assert wide.layout._replace(deal=None) == narrow.layout._replace(deal=None)
+        assert wide.layout.deal[:2] == narrow.layout.deal[:2]
+        kind = next(kind for kind in backward_layouts.KINDS if not kind.memory_efficient and not kind.biased)
+        sizes = (itemsize,) * 3
+        wide, narrow = (backward_layouts.layout_for(vectors * one, one, sizes, kind, device) for one in (full, width))
+        if narrow is not None:  # asynchronous copies are at least four bytes
+            assert (wide.why, wide.layout.deal.threads) == (narrow.why, narrow.layout.deal.threads)
