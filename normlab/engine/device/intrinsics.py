@@ -28,7 +28,10 @@ def load(typing_context, array, index):
 
 @intrinsic
 def store(typing_context, array, index, value):
-    """Store `array[index] = value`, rounded to nearest even to the array's dtype (apex's U -> V); index as in `load`."""
+    """Store `array[index] = value`, rounded to nearest even to the array's dtype (apex's U -> V).
+
+    `index` as in `load`.
+    """
 
     def generate(context, builder, signature, args):
         pointer = element_pointer(context, builder, signature, args)
