@@ -1,4 +1,4 @@
-"""`cuda.jit` in all its forms."""
+"""Replace `cuda.jit`, in all its forms, with a decorator that makes simulated kernels."""
 
 from types import FunctionType
 from typing import Any
@@ -15,10 +15,11 @@ OPTIONS = {
 
 
 def jit(launcher: Launcher, func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
-    """`cuda.jit` in all its forms; options that only concern a compiler change nothing.
+    """Return a kernel or a decorator, as `cuda.jit` does; options that only concern a compiler change nothing.
 
-    Raises NotImplementedError for `link`, `extensions` and `boundscheck`, KeyError for an option that Numba does not
-    have.
+    Raises:
+        NotImplementedError: for `link`, `extensions` and `boundscheck`.
+        KeyError: Numba does not have the option.
     """
     if unknown := options.keys() - OPTIONS:
         raise KeyError(f"Unrecognized options: {unknown}. Known options are {sorted(OPTIONS)}")
