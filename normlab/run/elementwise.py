@@ -21,7 +21,7 @@ class Builder:
     """The common base of `Vectorize` and `GUVectorize`, which keep a kernel for each declared signature."""
 
     def __init__(self, function: Any, targetoptions: dict[str, Any] | None, cache: bool):
-        """Build for `function`. Raise TypeError for `cache`, and KeyError for an option that the target does not know."""
+        """Build for `function`. Raise TypeError for `cache`, and KeyError for an unknown option."""
         if cache:
             raise TypeError("caching is not supported")
         if unknown := (targetoptions or {}).keys() - {"nopython", "is_dynamic"}:

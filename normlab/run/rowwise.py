@@ -124,7 +124,7 @@ class GeneralizedUfunc:
         return results[0] if len(results) == 1 else tuple(results)
 
     def _resolved(self, arrays: list[Any]) -> tuple[np.dtype, ...]:
-        """Return the declared dtypes that equal the given ones, else the first that can be cast to them, as in Numba."""
+        """Return the declared dtypes that equal the given dtypes, else the first that can be cast to them."""
         given = tuple(array.dtype for array in arrays)
         for declared in self._kernels:
             if declared == given:
