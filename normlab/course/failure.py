@@ -48,7 +48,7 @@ class FailureError(Exception):
     """Raised by a step of a check, with the failure that it found."""
 
     def __init__(self, failure: Failure):
-        """Carry `failure`."""
+        """Keep `failure`."""
         super().__init__(failure.headline)
         self.failure = failure
 

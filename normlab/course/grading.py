@@ -165,7 +165,7 @@ class _Grader:
         return drawn, fails
 
     def _explained(self, drawn: Drawn, fails: Failure) -> Failure:
-        """Add which thread wrote a wrong value, the input, and what the kernel printed."""
+        """Return a failure with the thread that wrote a wrong value, the input and the kernel's output added."""
         case = self.exercise.make(drawn)
         if fails.element is not None:
             name, index = fails.element

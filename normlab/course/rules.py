@@ -69,6 +69,7 @@ def added_lines(source: str, skeleton: str) -> int:
 
 
 def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
+    """Yield the rules that a module's statements break, and the rules that its functions break."""
     allowed = IMPORTS | {ast.unparse(node) for node in skeleton.body if isinstance(node, ast.Import | ast.ImportFrom)}
     known: set[str] = set()
     for node in tree.body:
@@ -114,6 +115,7 @@ def _bound(node: ast.stmt) -> Iterator[str]:
 
 
 def _function(function: ast.FunctionDef, known: set[str]) -> Iterator[Broken]:
+    """Yield the rules that a function breaks; `known` are the names that the module defines."""
     decorators = [ast.unparse(one) for one in function.decorator_list]
     if decorators not in (["cuda.jit"], ["cuda.jit(device=True)"]):
         yield Broken(
@@ -138,6 +140,7 @@ def _function(function: ast.FunctionDef, known: set[str]) -> Iterator[Broken]:
 
 
 def _node(node: ast.AST, own: set[str], known: set[str]) -> Iterator[Broken]:
+    """Yield the rule that a node of a function breaks; `own` are the function's names, `known` the module's."""
     line = getattr(node, "lineno", None)
     if isinstance(node, ast.stmt | ast.expr) and not isinstance(node, STATEMENTS + EXPRESSIONS):
         yield Broken("python", f"a kernel has no {_words(node)}: loops, branches and arithmetic have to do", line)

@@ -31,7 +31,7 @@ PRINTED = 2000  # characters of a kernel's printed output that are kept
 
 
 class TimeUpError(BaseException):
-    """Raised when the processor time is up; a BaseException, so the simulator's `except Exception` does not catch it."""
+    """Raised when the processor time is up; a BaseException, which no `except Exception` of the simulator catches."""
 
 
 def serve(connection: Connection, seconds: float, altogether: float, memory: int) -> None:

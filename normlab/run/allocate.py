@@ -42,7 +42,7 @@ def uninitialised(shape: Any, dtype: Any = np.float64, strides: Any = None, orde
 
 
 def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | None = None) -> DeviceArray:
-    """Return a copy of a host array on the device; a device array is returned as it is."""
+    """Return a copy of a host array on the device; return a device array unchanged."""
     if to is not None:
         if copy:
             to.copy_to_device(obj, stream)

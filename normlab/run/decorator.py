@@ -34,6 +34,7 @@ def jit(launcher: Launcher, func_or_sig: Any = None, device: bool = False, **opt
 
 
 def _decorated(function: Any, launcher: Launcher, options: dict[str, Any], signatures: list[Signature]) -> Kernel:
+    """Return the kernel of a decorated function. Raise TypeError if it is not a Python function."""
     function = getattr(function, "py_func", function)
     if not isinstance(function, FunctionType):
         raise TypeError(f"cuda.jit decorates a Python function, not a {type(function).__name__}")

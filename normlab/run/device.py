@@ -58,7 +58,7 @@ ATTRIBUTES = {
 
 
 class Device:
-    """The one simulated GPU. As a context manager it is what `cuda.gpus[0]` is."""
+    """The one simulated GPU. It can be used as a context manager, like `cuda.gpus[0]`."""
 
     id = 0
     name = "NVIDIA H200"
@@ -93,7 +93,7 @@ class Device:
         return {f"pci_{part}_id": ATTRIBUTES[f"PCI_{part.upper()}_ID"] for part in ("domain", "bus", "device")}
 
     def reset(self) -> None:
-        """Do nothing: what is on the device belongs to the arrays of the program."""
+        """Do nothing: the program's arrays own the device's memory."""
 
 
 class MemoryInfo(NamedTuple):
@@ -182,7 +182,7 @@ class Context:
     """The context that `cuda.current_context()` returns."""
 
     def __init__(self, device: Device):
-        """Belong to `device`."""
+        """Make the context of `device`."""
         self.device = device
 
     def __getattr__(self, name: str) -> Any:
@@ -197,7 +197,7 @@ class Context:
         return MemoryInfo(MEMORY - Allocation.in_use, MEMORY)
 
     def reset(self) -> None:
-        """Do nothing: what is on the device belongs to the arrays of the program."""
+        """Do nothing: the program's arrays own the device's memory."""
 
     push = pop = prepare_for_use = reset
 

@@ -51,11 +51,12 @@ class Overload:
         return resident * ATTRIBUTES["MULTIPROCESSOR_COUNT"]
 
     def __getattr__(self, name: str) -> Any:
-        """Say what is missing."""
+        """Raise an error that names the missing attribute."""
         raise _missing(name)
 
 
 def _missing(name: str) -> Exception:
+    """Return NotImplementedError for an attribute that only a compiled kernel has, else AttributeError."""
     if name in NOT_COMPILED:
         return NotImplementedError(f"{name}: normlab run interprets kernels and compiles none, so it cannot know")
     return AttributeError(f"a kernel of normlab run has no attribute {name!r}")
@@ -87,7 +88,7 @@ class Kernel:
                 raise TypeError("CUDA kernel must have void return type.")
 
     def __getattr__(self, name: str) -> Any:
-        """Say what is missing."""
+        """Raise an error that names the missing attribute."""
         raise _missing(name)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:

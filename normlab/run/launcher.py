@@ -52,6 +52,7 @@ class Launcher:
                 self._watch(launch)
 
     def _watch(self, launch: Launch) -> None:
+        """Run a launch under the sanitizer, and trace a kernel's first launch, as the program was asked to."""
         record = self._records.setdefault(launch.source.__code__, Record(launch.source))
         record.launches += 1
         traced = self._trace and record.launches == 1
@@ -71,6 +72,7 @@ class Launcher:
             sim.simulate(launch.function)[launch.configuration](*launch.values)
 
     def _sanitized(self, launch: Launch, record: Record) -> None:
+        """Run a launch under the sanitizer, and record its findings even if the launch raises."""
         garbage = [part for memory in launch.fresh for part in unwritten(memory)]
         try:
             report = sim.sanitize(launch.function, uninitialized=garbage)[launch.configuration](*launch.values)

@@ -81,6 +81,8 @@ def host_face(launcher: Launcher) -> dict[str, Any]:
 
 
 def _refuse(what: str, why: str) -> Any:
+    """Return a function that raises NotImplementedError, naming itself and the reason."""
+
     def refuse(*arguments: Any, **options: Any) -> None:
         raise NotImplementedError(f"{what} is not in normlab run: {why}")
 

@@ -140,7 +140,7 @@ def _register(bits):
 
 
 def _checked_bits(name, array):
-    """Return the bits of an element. Raise TypingError unless they are 32 or 64, the sizes that the GPU can move."""
+    """Return the bits of an element. Raise TypingError unless they are 32 or 64."""
     if array.dtype.bitwidth not in (32, 64):
         raise TypingError(f"{name} moves elements of 32 or 64 bits, but got an array of {array.dtype}")
     return array.dtype.bitwidth

@@ -20,8 +20,8 @@ def load_vector(typing_context, array, index, width):
     """Return `width` neighbouring elements, from `array[index]` on, as a tuple in accumulator precision.
 
     One instruction loads them. `width` is a literal int, and width times itemsize must be 4, 8 or 16 bytes. The address
-    must be a multiple of those bytes; a misaligned address is a fault on a GPU. The elements are neighbours along the
-    last axis, which is contiguous. Index as in `load`.
+    must be a multiple of width times itemsize, because a misaligned address is a fault on a GPU. The elements are
+    neighbours along the last axis, which is contiguous. Index as in `load`.
     """
     if not isinstance(width, types.IntegerLiteral):
         return None  # Numba then raises a TypingError that names the argument types
