@@ -1,7 +1,7 @@
-"""The course: exercises along the path from one value to whole kernels, graded without a GPU.
+"""The course: exercises that lead from one value to whole kernels, graded without a GPU.
 
-`catalogue` lists them: `exercises/` is what a student gets, `checks/` how each is checked, in the words of `exercise`
-and `data`. `grading` grades one file: `rules` by its source, then `process` and `worker` run it apart, and `failure`
-says what is wrong; `hidden` adds an instructor's own checks. `folder` is a student's copy, `classroom` a class's.
-`normlab course` (cli/course.py) is the door to all of it.
+`catalogue` lists the exercises. A student gets the files in `exercises/`; the modules in `checks/` describe how each is
+checked, with the classes of `exercise` and `data`. `grading` grades one file: `rules` checks its source, `process` and
+`worker` run it in a separate process, and `failure` says what is wrong. `hidden` adds an instructor's own checks.
+`folder` manages a student's folder, and `classroom` grades a class. The command is `normlab course` (cli/course.py).
 """

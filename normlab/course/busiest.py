@@ -1,4 +1,4 @@
-"""How many elements of global memory the busiest thread touches: whether threads share the work, or one does it all."""
+"""Count the elements of global memory that the busiest thread touches, to see whether the threads share the work."""
 
 from collections import defaultdict
 from typing import Any
@@ -9,30 +9,30 @@ from normlab.sim.machine.observed import ObservedArray, offset_of, pointer
 
 
 class Touched(Observer):
-    """Remembers which elements of global memory each thread reads or writes; one that it comes back to counts once."""
+    """Records which elements of global memory each thread reads or writes; a repeated access counts once."""
 
     def __init__(self) -> None:
-        """Know of no access yet."""
+        """Start without any access."""
         super().__init__()
-        self.elements: defaultdict[Any, set[int]] = defaultdict(set)  # thread → addresses of the host
+        self.elements: defaultdict[Any, set[int]] = defaultdict(set)  # thread → host addresses
 
     def read(self, array: ObservedArray, key: Any) -> Any:
-        """Read, and look who does."""
+        """Read, and record the reading thread."""
         self._note(array, key, 1)
         return super().read(array, key)
 
     def write(self, array: ObservedArray, key: Any, value: Any) -> None:
-        """Store, and look who does."""
+        """Store, and record the writing thread."""
         self._note(array, key, 1)
         super().write(array, key, value)
 
     def read_vector(self, array: ObservedArray, key: tuple, width: int) -> Any:
-        """Read, and look who does."""
+        """Read, and record the reading thread."""
         self._note(array, key, width)
         return super().read_vector(array, key, width)
 
     def write_vector(self, array: ObservedArray, key: tuple, values: tuple) -> None:
-        """Store, and look who does."""
+        """Store, and record the writing thread."""
         self._note(array, key, len(values))
         super().write_vector(array, key, values)
 
@@ -44,7 +44,7 @@ class Touched(Observer):
 
 
 def busiest(kernel: Any) -> Launchable:
-    """Return `kernel` as something to launch; the launch returns which thread touches most elements, and how many."""
+    """Return `kernel`, ready to launch; the launch returns the thread that touches most elements, and their number."""
 
     def start(launch: Launch, arguments: tuple) -> dict[str, Any]:
         watch = Touched()

@@ -1,4 +1,4 @@
-"""All exercises, in order: `exercises/NN_name.py` is what a student gets, `checks/name.py` how it is checked."""
+"""List all exercises in order: a student gets `exercises/NN_name.py`, and `checks/name.py` describes the check."""
 
 from functools import cache
 from importlib import import_module
@@ -12,7 +12,7 @@ FILES = {path.name[:2]: path for path in sorted(FOLDER.glob("[0-9][0-9]_*.py"))}
 
 @cache
 def exercise(number: str) -> Exercise:
-    """Return the exercise of a number such as "03"."""
+    """Return the exercise with a number such as "03"."""
     module = import_module(f"normlab.course.checks.{FILES[number].stem[3:]}")
     return module.EXERCISE
 
@@ -23,7 +23,7 @@ def skeleton(number: str) -> str:
 
 
 def number_of(asked: str) -> str:
-    """Return the number that "3", "03", "03_name" or "name.py" means; raises ValueError for anything else."""
+    """Return the number that "3", "03", "03_name" or "name.py" means. Raise ValueError for an unknown exercise."""
     word = asked.strip().rsplit("/", 1)[-1].removesuffix(".py")
     for number, path in FILES.items():
         if word in (number, str(int(number)), path.stem, path.stem[3:]):

@@ -1,6 +1,6 @@
-"""A class graded: a folder for each student, scores as JSON and CSV, and a results.json as Gradescope reads it.
+"""Grade a class: a folder for each student, scores as JSON and CSV, and a results.json in Gradescope's format.
 
-All of it depends on the files, the seed and the hidden checks alone: no times, no dates.
+The scores depend only on the files, the seed and the hidden checks. They contain no times and no dates.
 """
 
 import csv
@@ -25,19 +25,19 @@ class Student:
 
     @property
     def points(self) -> int:
-        """Points reached."""
+        """Return the points reached."""
         return sum(result.points for result in self.results)
 
     @property
     def possible(self) -> int:
-        """Points that could be reached."""
+        """Return the points that could be reached."""
         return sum(result.possible for result in self.results)
 
 
 def students(classroom: Path, output: Path) -> list[Path]:
-    """Return the folders to grade: `classroom` itself if it has exercises, else its folders but for `output`, by name.
+    """Return the folders to grade: `classroom` if it has exercises, else its folders except `output`, sorted by name.
 
-    Raises ValueError where none has an exercise.
+    Raise ValueError if no folder has an exercise.
     """
     if folder.is_course(classroom):
         return [classroom]
@@ -49,14 +49,14 @@ def students(classroom: Path, output: Path) -> list[Path]:
 
 
 def grade(paths: list[Path], seed: int, hidden: Hidden | None) -> Iterator[Student]:
-    """Grade one folder after another."""
+    """Grade one folder after another, and yield each student's results."""
     for path in paths:
         results = [folder.graded(path, number, seed=seed, hidden=hidden) for number in catalogue.FILES]
         yield Student(path.resolve().name, results)
 
 
 def write(graded: list[Student], output: Path, seed: int) -> list[Path]:
-    """Write scores.json, scores.csv and results/NAME.json; return the paths of what was written."""
+    """Write scores.json, scores.csv and results/NAME.json; return the paths of the written files."""
     (output / "results").mkdir(parents=True, exist_ok=True)
     scores = output / "scores.json"
     scores.write_text(_json({"seed": seed, "students": [_scores(student) for student in graded]}), encoding="utf-8")
@@ -97,7 +97,7 @@ def _scores(student: Student) -> dict[str, Any]:
 
 
 def gradescope(student: Student) -> dict[str, Any]:
-    """Return a results.json: a test for each exercise, and one that students do not see for its hidden checks."""
+    """Return the content of a results.json: a test per exercise, and one, hidden from students, for hidden checks."""
     tests = []
     for result in student.results:
         tests.append(_test(result, {"right", "budgets"}, "", result.failure, "visible"))
@@ -121,6 +121,6 @@ def _test(result: Result, parts: set[str], which: str, failure: Failure | None, 
 
 
 def told(failure: Failure, file: str) -> str:
-    """Return a failure as plain text: its headline, with the place in `file`, then what explains it."""
+    """Return a failure as plain text: its headline, with the line in `file`, then its details."""
     where = f" ({file}:{failure.line})" if failure.line else ""
     return "\n".join([f"{failure.headline}{where}", *(f"  {line}" for line in failure.details)])

@@ -1,4 +1,4 @@
-"""The numbers that exercises are checked with, by kind, and right answers that several exercises share."""
+"""Draw the numbers that exercises are checked with, and compute the right answers that several exercises share."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,10 @@ EPS = 1e-5
 
 
 def values(kind: str, rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """float32 of a kind: "counting" 1, 2, 3, …; "normal"; "offset", a mean of 1000 with a spread of 1; "equal"."""
+    """Return float32 numbers of a kind: "counting" 1, 2, 3, …; "normal"; "offset" with mean 1000; or "equal".
+
+    The numbers of the kinds "normal" and "offset" have a standard deviation of 1.
+    """
     if kind == "counting":
         return np.arange(1, np.prod(shape, dtype=int) + 1, dtype=np.float32).reshape(shape)
     if kind == "equal":
@@ -26,18 +29,18 @@ def values(kind: str, rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def nothing(*shape: int) -> np.ndarray:
-    """float32 for results."""
+    """Return an uninitialised float32 array for results."""
     return np.empty(shape, np.float32)
 
 
 def sums(x: np.ndarray) -> Answer:
-    """The sum of every row of x (n1, n2), by whatever order of additions."""
+    """Return the sum of every row of x (n1, n2), with a bound that holds for every order of additions."""
     ones = np.ones((x.shape[1], 1), np.float32)
     return Answer(oracle.product(x, ones)[:, 0], oracle.product_bound(x, ones)[:, 0])
 
 
 def sums_case(drawn: Drawn, grid: int, block: int) -> Case:
-    """The sums of drawn["rows"] rows of `block` values, by the kernel sum_rows(x, sums)."""
+    """Return a case in which the kernel sum_rows(x, sums) adds up drawn["rows"] rows of `block` values."""
     x = values(drawn.kind, drawn.rng, drawn["rows"], block)
     return Case(
         launches=[Launch("sum_rows", grid, block, ("x", "sums"))],
@@ -47,12 +50,12 @@ def sums_case(drawn: Drawn, grid: int, block: int) -> Case:
 
 
 def arithmetic(n2: int, statistics: oracle.arithmetic.Statistics = "welford") -> oracle.Arithmetic:
-    """How a solution may compute a row of n2: with no tree at all it rounds the most."""
+    """Return the arithmetic of a solution without a tree, which rounds the most: one thread adds all n2 values."""
     return oracle.Arithmetic(row_terms=n2, row_merges=12, column_terms=n2, column_merges=0, statistics=statistics)
 
 
 def moments_case(drawn: Drawn, kernel: str, grid: int, block: int) -> Case:
-    """Mean and biased variance of every row of x, by `kernel`(x, means, variances)."""
+    """Return a case in which `kernel`(x, means, variances) computes mean and biased variance of every row of x."""
     x = values(drawn.kind, drawn.rng, drawn["rows"], drawn["columns"])
     rows = as_rows(x, x.shape[1], None, None, EPS)
     mean, variance = mean_and_variance(rows.x, normalise(rows, centred=True), arithmetic(x.shape[1]))
@@ -68,7 +71,7 @@ def _answer(held: Inexact) -> Answer:
 
 
 class NormCase(NamedTuple):
-    """What the exercises about a whole norm have in common; eps is a float32, as a kernel gets it."""
+    """The arrays and answers that all exercises about a whole norm share; eps is the float32 that a kernel gets."""
 
     arrays: dict[str, np.ndarray]
     want: dict[str, Answer]
@@ -76,7 +79,7 @@ class NormCase(NamedTuple):
 
 
 def norm_case(drawn: Drawn, rms: bool = False) -> NormCase:
-    """LayerNorm or, without means and bias, RMSNorm of drawn["rows"] rows of drawn["columns"]."""
+    """Return LayerNorm's arrays and answers, or RMSNorm's (no means, no bias), for the drawn rows and columns."""
     rng, rows, columns = drawn.rng, drawn["rows"], drawn["columns"]
     x = values(drawn.kind, rng, rows, columns)
     weight, bias = values("normal", rng, 2, columns)
@@ -94,7 +97,7 @@ def norm_case(drawn: Drawn, rms: bool = False) -> NormCase:
 
 
 def backward_case(drawn: Drawn, name: str, how: oracle.Arithmetic) -> tuple[dict[str, np.ndarray], Answer]:
-    """What LayerNorm's backward is given, and its gradient `name`; the statistics are exact, but for their rounding."""
+    """Return the inputs of LayerNorm's backward and its gradient `name`; the statistics are exact, then rounded."""
     rng, rows, columns = drawn.rng, drawn["rows"], drawn["columns"]
     x, grad_output = values(drawn.kind, rng, rows, columns), values("normal", rng, rows, columns)
     weight = values("normal", rng, columns)
@@ -105,7 +108,7 @@ def backward_case(drawn: Drawn, name: str, how: oracle.Arithmetic) -> tuple[dict
 
 
 def gradient(arrays: dict[str, np.ndarray], name: str, how: oracle.Arithmetic, rows: slice = slice(None)) -> Answer:
-    """The gradient `name` of some rows of what `backward_case` gives."""
+    """Return the gradient `name` of some rows of the inputs that `backward_case` returns."""
     x = arrays["x"][rows]
     given = arrays["grad_output"][rows], x, x.shape[1], arrays["weight"], None, EPS
     truth, bound = oracle.layer_norm_backward(*given), oracle.layer_norm_backward_bound(*given, how)

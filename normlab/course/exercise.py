@@ -1,6 +1,7 @@
-"""What an exercise is made of: drawn inputs, launches, right answers with their bounds, budgets, hints.
+"""The parts of an exercise: drawn inputs, launches, right answers with their bounds, budgets, hints.
 
-`checks/` describes the exercises in these words, a file each; `grading` works through them. Nothing here runs a kernel.
+The modules in `checks/` describe one exercise each with these classes, and `grading` uses them. Nothing here runs a
+kernel.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-# Budgets are in Nsight Compute's words, from `normlab.sim.METRICS`; messages have plainer ones.
+# Budgets use Nsight Compute's metric names, from `normlab.sim.METRICS`; messages to students use plainer words.
 LOADS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
 LOADED_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 STORES = "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum"
@@ -41,7 +42,7 @@ class Launch(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What an array must hold afterwards, and how far off it may be: NaN bounds ask for equal NaNs."""
+    """The values that an array must hold after the launches, and a bound on their errors; NaN demands an equal NaN."""
 
     value: ArrayLike
     bound: ArrayLike
@@ -49,7 +50,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """One input. Arrays named in `want` or `scratch` reach the kernel poisoned, and count as never written."""
+    """One input. Arrays named in `want` or `scratch` are filled with NaN, and count as unwritten for the sanitizer."""
 
     launches: list[Launch]
     arrays: dict[str, np.ndarray]
@@ -59,7 +60,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Size:
-    """A size that is drawn: its range, and the edges that every check visits."""
+    """The range of a drawn size, and the edge values that every check visits."""
 
     smallest: int
     largest: int
@@ -68,7 +69,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Drawn:
-    """All that a case is made from: its sizes, a kind of data (`data.values`), a seed."""
+    """The draw from which a case is made: its sizes, a kind of data (`data.values`) and a seed."""
 
     sizes: dict[str, int]
     kind: str
@@ -76,7 +77,7 @@ class Drawn:
 
     @property
     def rng(self) -> np.random.Generator:
-        """The generator of this case's numbers."""
+        """Return the generator of this case's numbers."""
         return np.random.default_rng(self.seed)
 
     def __getitem__(self, name: str) -> int:
@@ -84,13 +85,13 @@ class Drawn:
         return self.sizes[name]
 
     def __str__(self) -> str:
-        """Return the sizes and the kind, as messages name them."""
+        """Return the sizes and the kind as text for messages."""
         return ", ".join([*(f"{name} = {size}" for name, size in self.sizes.items()), f"{self.kind} values"])
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How often a solution may do something on the exercise's example; `why` follows "at most" in messages."""
+    """The largest value of a metric on the exercise's example; messages append `why` to it."""
 
     metric: str
     at_most: int
@@ -99,9 +100,9 @@ class Budget:
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise. `make` turns a draw into a case; kinds of data stand in order, the easiest to read first."""
+    """One exercise. `make` turns a draw into a case; `kinds` lists the kinds of data, the most readable kind first."""
 
-    name: str  # of its file, without the number
+    name: str  # the file's name without the number
     title: str
     make: Callable[[Drawn], Case]
     sizes: dict[str, Size]
@@ -109,12 +110,12 @@ class Exercise:
     hints: tuple[str, ...]
     kinds: tuple[str, ...] = ("counting", "normal", "offset")
     budgets: tuple[Budget, ...] = ()
-    lines: int | None = None  # of code that may be added at most
-    elements: int | None = None  # of global memory that one thread may touch on the example: threads share the work
-    picture: str = "tree"  # what --show draws: "tree", "banks" or "sectors"
+    lines: int | None = None  # the most lines of code that a solution may add
+    elements: int | None = None  # the most elements of global memory that one thread may touch on the example
+    picture: str = "tree"  # the picture that --show draws: "tree", "banks" or "sectors"
 
     def draws(self, seed: int, count: int) -> list[Drawn]:
-        """Return the smallest input, every edge of every size, the example and `count` draws more, small ones first."""
+        """Return the smallest input, every edge of every size, the example and `count` random draws, sorted by size."""
         rng = np.random.default_rng([seed, *self.name.encode()])
         chosen = [{name: size.smallest for name, size in self.sizes.items()}]
         chosen += [{name: edge} for name, size in self.sizes.items() for edge in size.edges]
@@ -131,7 +132,7 @@ class Exercise:
         found = []
         for name, size in self.sizes.items():
             less = drawn[name] - size.smallest
-            while less > 0:  # as in a search by halves
+            while less > 0:  # halve the distance to the drawn size, from the smallest size on
                 found.append(Drawn(drawn.sizes | {name: drawn[name] - less}, drawn.kind, drawn.seed))
                 less //= 2
         kinds = self.kinds[: self.kinds.index(drawn.kind)] if drawn.kind in self.kinds else ()
@@ -139,5 +140,5 @@ class Exercise:
 
     @property
     def example_case(self) -> Drawn:
-        """The one input on which budgets are counted and pictures drawn."""
+        """Return the one input on which budgets are counted and pictures drawn."""
         return Drawn(self.example, self.kinds[0], 0)

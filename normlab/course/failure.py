@@ -1,4 +1,4 @@
-"""What goes wrong with a solution, in words that teach. Called by `grading`; nothing is run here."""
+"""Explain what went wrong with a solution, in words that teach. `grading` calls this file, which runs no kernel."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,8 +12,8 @@ from normlab.sim import METRICS
 
 WARP = 32  # threads
 SHOWN = 40  # elements of an input that a message prints at most
-PRINTED = 10  # lines of what a kernel printed
-# What the sanitizer finds, causes before what may follow from them.
+PRINTED = 10  # lines of a kernel's printed output that a message shows
+# The kinds of the sanitizer's findings, each cause before its possible consequences.
 FIRST = [
     "barrier-divergence",
     "deadlock",
@@ -29,7 +29,7 @@ FIRST = [
 class Failure:
     """What went wrong: a kind, one clear line, the line of the student's file, and more lines that explain.
 
-    `element`: the array and the index of a wrong value. `printed`: what the kernel printed.
+    `element`: the array and the index of a wrong value. `printed`: the kernel's printed output.
     """
 
     kind: str
@@ -45,16 +45,16 @@ class Failure:
 
 
 class FailureError(Exception):
-    """Carries a failure out of the steps of a check."""
+    """Raised by a step of a check, with the failure that it found."""
 
     def __init__(self, failure: Failure):
-        """Carry `failure`."""
+        """Keep `failure`."""
         super().__init__(failure.headline)
         self.failure = failure
 
 
 def stopped(error: StoppedError) -> Failure:
-    """Say why a solution did not come to its end."""
+    """Return a failure that says why a solution did not finish."""
     headline = {
         "time": "took too long: is there an endless loop, or a thread that waits for what no other writes?",
         "memory": f"took too much memory: {error.text}",
@@ -67,10 +67,10 @@ def stopped(error: StoppedError) -> Failure:
 
 
 def found(findings: list[dict[str, Any]], case: Case, file: str) -> Failure:
-    """Say what the sanitizer found.
+    """Return a failure that explains the sanitizer's most basic finding.
 
-    In a small input it may be lanes of one warp that race, for which a warp's barrier would do; in a larger one it is
-    warps, too.
+    On a small input only lanes of one warp may race, and the finding then advises a warp's barrier. If a launch has
+    several warps, the advice becomes a block's barrier.
     """
     finding = min(findings, key=lambda one: FIRST.index(one["kind"]))
     advice = finding["advice"]
@@ -84,12 +84,12 @@ def found(findings: list[dict[str, Any]], case: Case, file: str) -> Failure:
 
 
 def changed_input(name: str) -> Failure:
-    """Say that an input is no longer what it was."""
+    """Return a failure that says that the kernel changed an input."""
     return Failure("input", f"{name} is an input, and was changed: a kernel writes to its results only")
 
 
 def wrong_value(name: str, got: np.ndarray, want: Answer) -> Failure | None:
-    """Name the first element that is off by more than its bound; None if there is none."""
+    """Return a failure that names the first element that is off by more than its bound; None if there is none."""
     value, bound = (np.broadcast_to(part, got.shape) for part in want)
     wrong = np.argwhere(~(elementwise_ratios(got, value, bound) <= 1))
     if not len(wrong):
@@ -101,7 +101,7 @@ def wrong_value(name: str, got: np.ndarray, want: Answer) -> Failure | None:
 
 
 def written(failure: Failure, writer: dict[str, Any] | None, file: str) -> Failure:
-    """Add to a wrong value which thread wrote it, and where."""
+    """Return the failure of a wrong value, with the thread that wrote the value and the line."""
     if writer is None:
         return failure.explained("no thread wrote it")
     line = writer["line"] if writer["file"] == file else None
@@ -109,7 +109,7 @@ def written(failure: Failure, writer: dict[str, Any] | None, file: str) -> Failu
 
 
 def on_input(failure: Failure, drawn: Drawn, case: Case) -> Failure:
-    """Add to a failure the input that it was found with, and what the kernel printed."""
+    """Return a failure with its input and the kernel's printed output added."""
     results = {*case.want, *case.scratch}
     inputs = [(name, array) for name, array in case.arrays.items() if name not in results and array.size <= SHOWN]
     lines = [f"  {line}" for line in failure.printed.splitlines()[:PRINTED]]
@@ -121,7 +121,7 @@ def on_input(failure: Failure, drawn: Drawn, case: Case) -> Failure:
 
 
 def over_budget(budget: Budget, traces: list[dict[str, Any]], drawn: Drawn, file: str) -> Failure | None:
-    """Say by how much a budget is passed, and which line takes most of it; None if it is not."""
+    """Return a failure that names the exceeded budget and the line that uses most of it; None if the budget is kept."""
     counted = sum(one["metrics"][budget.metric] for one in traces)
     if counted <= budget.at_most:
         return None
@@ -137,7 +137,7 @@ def over_budget(budget: Budget, traces: list[dict[str, Any]], drawn: Drawn, file
 
 
 def unshared(busiest: dict[str, Any], at_most: int, drawn: Drawn) -> Failure:
-    """Say that one thread does too much."""
+    """Return a failure that says that one thread does too much of the work."""
     headline = (
         f"{busiest['elements']} elements of global memory touched by one thread, at most {at_most} allowed: let all "
         "threads of a block share the work"
@@ -150,7 +150,7 @@ def _thread(who: dict[str, Any]) -> str:
 
 
 def _place(who: dict[str, Any], file: str) -> str:
-    """Say at which line something was done: of the student's file, or of one that it calls."""
+    """Return the line of an access as text: a line of the student's file, or of a file that it calls."""
     if who["line"] is None:
         return ""
     of = "" if who["file"] == file else f" of {who['file'].rsplit('/', 1)[-1]}, which you call"

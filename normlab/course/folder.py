@@ -1,4 +1,4 @@
-"""A student's folder: the exercises laid out, which of them are solved, how many hints were read."""
+"""Manage a student's folder: its exercise files, which exercises are solved, and how many hints were read."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ LARGEST = 200_000  # bytes that a solution may have
 
 
 def start(folder: Path) -> tuple[list[str], list[str]]:
-    """Lay out the exercises in `folder`; return the names of files written, and of files that were there and stay."""
+    """Write the exercise files that `folder` does not have; return the names of files written, and of files kept."""
     folder.mkdir(parents=True, exist_ok=True)
     written, kept = [], []
     for number, path in catalogue.FILES.items():
@@ -30,7 +30,7 @@ def start(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def file_of(folder: Path, number: str) -> Path:
-    """Return where an exercise lies in `folder`."""
+    """Return the path of an exercise's file in `folder`."""
     return folder / catalogue.FILES[number].name
 
 
@@ -40,7 +40,7 @@ def is_course(folder: Path) -> bool:
 
 
 def graded(folder: Path, number: str, **how: Any) -> Result:
-    """Grade an exercise of `folder`; a file that cannot be read is a failure like others. `how`: as `grading.check`."""
+    """Grade an exercise of `folder`; an unreadable file is a failure, too. `how`: options of `grading.check`."""
     path = file_of(folder, number)
     if not path.exists():
         return _unread(number, Failure("missing", f"there is no {path.name}"), how)
@@ -58,14 +58,14 @@ def graded(folder: Path, number: str, **how: Any) -> Result:
 
 
 def _unread(number: str, failure: Failure, how: dict[str, Any]) -> Result:
-    """Return the result of a file that is not there, with the parts that it might have had."""
+    """Return the result of a file that is missing or unreadable, with the parts that the exercise would have."""
     how = {name: value for name, value in how.items() if name == "hidden"}
     blank = check(number, catalogue.skeleton(number), "", **how)
     return Result(number, blank.name, blank.title, blank.parts, failure)
 
 
 def remember(folder: Path, result: Result) -> None:
-    """Note whether an exercise is solved, and by which text."""
+    """Save whether an exercise is solved, with a digest of the solution's text."""
     memory = _memory(folder)
     memory["solved"].pop(result.number, None)
     if result.passed:
@@ -74,7 +74,7 @@ def remember(folder: Path, result: Result) -> None:
 
 
 def next_hint(folder: Path, number: str) -> tuple[int, int, str]:
-    """Return the next hint of an exercise, after "number k of n"; the last one again when all have been read."""
+    """Return the next hint's number, the number of hints, and the hint; the last hint again after all were read."""
     memory, hints = _memory(folder), catalogue.exercise(number).hints
     count = min(memory["hints"].get(number, 0) + 1, len(hints))
     memory["hints"][number] = count
@@ -84,7 +84,7 @@ def next_hint(folder: Path, number: str) -> tuple[int, int, str]:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an exercise is: "solved", "changed" since, "begun", "not begun" or "missing"; hints read, of so many."""
+    """An exercise's state ("solved", "changed" since, "begun", "not begun", "missing"), hints read, and all hints."""
 
     number: str
     title: str
@@ -94,7 +94,7 @@ class Progress:
 
 
 def progress(folder: Path) -> list[Progress]:
-    """Return how far each exercise is; nothing is run."""
+    """Return the state of each exercise, without running any."""
     memory, found = _memory(folder), []
     for number in catalogue.FILES:
         exercise, path = catalogue.exercise(number), file_of(folder, number)
@@ -117,7 +117,7 @@ def _digest(path: Path) -> str:
 
 
 def _memory(folder: Path) -> dict[str, Any]:
-    """Return what is remembered; nothing, where the file is not there or is not what was written."""
+    """Return the saved state, or an empty state if the file is missing or damaged."""
     try:
         memory = json.loads((folder / MEMORY).read_text(encoding="utf-8"))
         return {"solved": dict(memory["solved"]), "hints": dict(memory["hints"])}
@@ -126,6 +126,6 @@ def _memory(folder: Path) -> dict[str, Any]:
 
 
 def _write(folder: Path, memory: dict[str, Any]) -> None:
-    """Remember, where the folder can be written to."""
+    """Save the state; do nothing if the folder is read-only."""
     with suppress(OSError):
         (folder / MEMORY).write_text(json.dumps(memory, indent=2) + "\n", encoding="utf-8")

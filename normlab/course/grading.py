@@ -1,7 +1,7 @@
-"""One file graded: by its source, then on drawn inputs under the sanitizer, then by its budgets.
+"""Grade one file: check its source, run it on drawn inputs under the sanitizer, then count its budgets.
 
-The inputs go from small to large, so the first failure is a small one; it is made smaller as long as it stays one.
-Everything depends on file and seed alone, so the same seed gives the same score.
+The inputs go from small to large, so the first failing input is small. The grader then looks for a smaller input that
+fails in the same way. The draws depend only on the exercise and the seed.
 """
 
 import time
@@ -17,16 +17,16 @@ from normlab.course.failure import Failure, FailureError
 from normlab.course.hidden import Hidden
 from normlab.course.process import NORMAL, Limits, Solution, StoppedError
 
-DRAWS = 12  # inputs beside the smallest, the edges and the example
-TRIES = 48  # runs that making a failing input smaller may take
+DRAWS = 12  # random inputs, in addition to the smallest, the edges and the example
+TRIES = 48  # the most runs to find a smaller failing input
 POINTS = {"right": 6, "budgets": 2, "hidden": 2}
 
 
 @dataclass(frozen=True)
 class Result:
-    """A graded file. `parts`: "right", "budgets", "hidden" → points, of those that the exercise has.
+    """A graded file. `parts`: points for each of "right", "budgets" and "hidden" that the exercise has.
 
-    no_picture: why a picture that was asked for could not be drawn.
+    no_picture: the reason why a requested picture could not be drawn.
     """
 
     number: str
@@ -41,17 +41,17 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Whether everything that the student can see holds."""
+        """Return whether all checks that the student can see have passed."""
         return self.failure is None
 
     @property
     def points(self) -> int:
-        """Points reached."""
+        """Return the points reached."""
         return sum(self.parts.values())
 
     @property
     def possible(self) -> int:
-        """Points that could be reached."""
+        """Return the points that could be reached."""
         return sum(POINTS[part] for part in self.parts)
 
 
@@ -101,7 +101,7 @@ def check(
 
 
 def _obey(source: str, skeleton: str) -> None:
-    """Hold the source to the rules."""
+    """Raise FailureError if the source is the skeleton itself, or breaks a rule."""
     if source == skeleton:
         raise FailureError(Failure("untouched", "nothing is written yet"))
     if broken := rules.broken(source, skeleton):
@@ -116,31 +116,31 @@ def _begin(source: str, file: str, limits: Limits) -> Solution:
 
 
 def _short(exercise: Exercise, source: str, skeleton: str) -> None:
-    """Hold the source to its budget of lines."""
+    """Raise FailureError if the source has more new lines than the exercise allows."""
     added = rules.added_lines(source, skeleton)
     if exercise.lines is not None and added > exercise.lines:
         raise FailureError(Failure("lines", f"{added} lines of code added, at most {exercise.lines} allowed"))
 
 
 class _Grader:
-    """Runs one solution of one exercise; what fails is raised as a FailureError."""
+    """Runs one solution of one exercise, and raises a failure as a FailureError."""
 
     def __init__(self, exercise: Exercise, solution: Solution, file: str):
         self.exercise, self.solution, self.file = exercise, solution, file
 
     def right(self, draws: Iterable[Drawn]) -> None:
-        """Run every draw; explain the first that fails, made as small as can be."""
+        """Run every draw. If one fails, explain the smallest failing input found."""
         for drawn in draws:
             if fails := self._fails(drawn):
                 raise FailureError(self._explained(*self._smallest(drawn, fails)))
 
     def _fails(self, drawn: Drawn) -> Failure | None:
-        """Run one input."""
+        """Run one input, and return its failure, if any, with the kernel's printed output."""
         fails = self._judge(self.exercise.make(drawn))
         return fails and replace(fails, printed=self.solution.printed)
 
     def _judge(self, case: Case) -> Failure | None:
-        """Run a case under the sanitizer, and compare."""
+        """Run a case under the sanitizer, and compare its arrays with the right answers."""
         try:
             run = self.solution.run(case, "sanitize")
         except StoppedError as error:
@@ -154,8 +154,8 @@ class _Grader:
         return next(filter(None, wrong), None)
 
     def _smallest(self, drawn: Drawn, fails: Failure) -> tuple[Drawn, Failure]:
-        """Return the smallest input found that fails in the same way, and how."""
-        tries = 0 if fails.kind in ("ended", "time") else TRIES  # there may be nobody left to ask
+        """Return the smallest input found that fails in the same way, and its failure."""
+        tries = 0 if fails.kind in ("ended", "time") else TRIES  # the solution's process may have ended
         simpler = iter(self.exercise.simpler(drawn))
         while tries and (candidate := next(simpler, None)) is not None:
             tries -= 1
@@ -165,17 +165,17 @@ class _Grader:
         return drawn, fails
 
     def _explained(self, drawn: Drawn, fails: Failure) -> Failure:
-        """Add which thread wrote a wrong value, the input, and what the kernel printed."""
+        """Return a failure with the thread that wrote a wrong value, the input and the kernel's output added."""
         case = self.exercise.make(drawn)
         if fails.element is not None:
             name, index = fails.element
-            with suppress(StoppedError):  # its time may be up: then the failure stands without the writer
+            with suppress(StoppedError):  # the solution's time may be up; the failure is then told without the writer
                 observed = self.solution.run(case, "writer", array=name, index=list(index)).observed
                 fails = failure.written(fails, observed["writer"], self.file)
         return failure.on_input(fails, drawn, case)
 
     def within(self, budgets: Iterable[Budget]) -> None:
-        """Count what the solution asks of memory on the example, and hold it to its budgets."""
+        """Trace the solution on the example, and raise FailureError if it exceeds one of the budgets."""
         if not budgets:
             return
         drawn = self.exercise.example_case
@@ -188,7 +188,7 @@ class _Grader:
                 raise FailureError(over)
 
     def shared(self) -> None:
-        """Hold the solution to how much one thread may do of the example."""
+        """Raise FailureError if one thread touches more elements of the example than the exercise allows."""
         if self.exercise.elements is None:
             return
         drawn = self.exercise.example_case
@@ -200,6 +200,6 @@ class _Grader:
             raise FailureError(failure.unshared(busiest, self.exercise.elements, drawn))
 
     def picture(self) -> bytes | None:
-        """Draw what the solution does on the example; raises StoppedError if it does not come that far."""
+        """Return a picture of the solution on the example. Raise StoppedError if the solution does not finish."""
         case = self.exercise.make(self.exercise.example_case)
         return self.solution.run(case, "trace", picture=self.exercise.picture).picture

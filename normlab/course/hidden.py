@@ -1,9 +1,9 @@
-"""Checks that are not shipped: a TOML file of the instructor's, with more inputs and more budgets.
+"""Read an instructor's hidden checks, which are not shipped: a TOML file with more inputs and more budgets.
 
-seed = 8231                    # of what is drawn for every exercise
-draws = 10                     # more inputs of every exercise
+seed = 8231                    # the seed of the hidden draws of all exercises
+draws = 10                     # more inputs for every exercise
 
-[welford_step]                 # of one exercise, by its name
+[welford_step]                 # for the exercise with this name
 draws = 20
 cases = [{rows = 3, columns = 77, kind = "offset"}]
 budgets = {"normlab__barriers.sum" = 4}
@@ -39,7 +39,7 @@ class Hidden:
     tables: dict[str, dict[str, Any]]
 
     def of(self, exercise: Exercise) -> Extra:
-        """Return what there is for an exercise."""
+        """Return the hidden inputs and budgets of an exercise."""
         table = self.tables.get(exercise.name, {})
         draws = exercise.draws(self.seed, table.get("draws", self.draws))
         for number, case in enumerate(table.get("cases", [])):
@@ -50,7 +50,7 @@ class Hidden:
 
 
 def read(path: Path) -> Hidden:
-    """Return the checks of a file; raises OSError, and ValueError for what is wrong in it."""
+    """Return the checks of a file. Raise OSError if it cannot be read, and ValueError if its content is wrong."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -68,7 +68,7 @@ def read(path: Path) -> Hidden:
 
 
 def _check(where: str, exercise: Exercise, table: Any) -> None:
-    """Raise ValueError for what an exercise's table may not have."""
+    """Raise ValueError unless an exercise's table has valid draws, cases and budgets only."""
     if not isinstance(table, dict):
         raise ValueError(f"{where}: a table is needed, not {table!r}")
     for key, value in table.items():

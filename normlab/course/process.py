@@ -1,8 +1,8 @@
-"""A student's file in a process of its own, with limits on time and memory.
+"""Run a student's file in a separate process, with limits on time and memory.
 
-The process (`worker`) gets launches and inputs and gives back arrays and what was observed; every answer repeats a
-nonce that it could not know before, so what a file prints, or how it exits, is no answer. Processes are forked from a
-server that has imported everything, where the system can.
+The grader sends launches and inputs to the process (`worker`), which sends back arrays and observations. Every answer
+repeats a nonce that the process could not know before, so a file cannot pass off its output or its exit as an answer.
+If the system supports it, processes are forked from a server that has imported everything.
 """
 
 import multiprocessing
@@ -18,16 +18,16 @@ from normlab.course import wire, worker
 from normlab.course.exercise import Case, Launch
 
 NO_RESULT = "the solution's process sent something that is no result"
-# What is watched → what a reply must have.
+# The way a run is watched → the key that its reply must have.
 OBSERVED = {"sanitize": "findings", "trace": "traces", "writer": "writer", "busiest": "busiest"}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a solution may take: of processor time, which does not depend on what else the machine does, and of memory.
+    """The limits of a solution. Processor time is limited because it depends little on the machine's other work.
 
-    seconds: of processor time, a launch. altogether: of all its launches. patience: seconds of the clock that the
-    grader waits for a launch, for those that sleep or compute where no timer stops them. memory: bytes.
+    seconds: processor time per request. altogether: processor time of all requests. patience: seconds of wall-clock
+    time that the grader waits for a request, for a solution that sleeps or that no timer can stop. memory: bytes.
     """
 
     seconds: float = 2.5
@@ -37,17 +37,17 @@ class Limits:
 
 
 class StoppedError(Exception):
-    """A solution did not come to its end. `kind`: "time", "memory", "syntax", "exit", "ended", "exception"."""
+    """Raised if a solution does not finish. `kind`: "time", "memory", "syntax", "exit", "ended", "exception"."""
 
     def __init__(self, kind: str, text: str, line: int | None = None, notes: tuple[str, ...] = ()):
-        """Keep all of it."""
+        """Keep the kind, the text, the line of the student's file, and the notes."""
         super().__init__(text)
         self.kind, self.text, self.line, self.notes = kind, text, line, notes
 
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a case: its arrays afterwards, and what was observed (`worker`)."""
+    """The result of a case: its arrays after the launches, and the observations (`worker`)."""
 
     arrays: dict[str, np.ndarray]
     observed: dict[str, Any]
@@ -56,31 +56,31 @@ class Run:
 
 @cache
 def _context() -> BaseContext:
-    """Return how processes are started: forked from a warm server, or anew where there is no such thing."""
+    """Return the way to start processes: forked from a warm server, or spawned if the system has no fork server."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", "normlab.course.warm"])  # by name: it is not for this process
+    context.set_forkserver_preload(["__main__", "normlab.course.warm"])  # the server imports these, not this process
     return context
 
 
 NORMAL = Limits()
-STARTING = 60.0  # seconds of the clock until a process is there; its file is not yet in it
-DRAWING = 60.0  # seconds of the clock more where there is a picture to draw: matplotlib's first import lists all fonts
+STARTING = 60.0  # seconds of wall-clock time for a process to start, before it loads its file
+DRAWING = 60.0  # further seconds of wall-clock time to draw a picture: matplotlib's first import lists all fonts
 
 
 class Solution:
-    """The process of one file; a context manager. Raises StoppedError wherever the file's code does not do its part."""
+    """The process of one file, as a context manager. It raises StoppedError if the file's code does not finish."""
 
     def __init__(self, source: str, file: str, limits: Limits = NORMAL):
-        """Start the process and load `source`, which errors call `file`."""
+        """Start the process and load `source`; errors name it `file`."""
         self._patience = limits.patience
         self.printed = ""
         self._here, there = _context().Pipe()
         given = there, limits.seconds, limits.altogether, limits.memory
         self._process = _context().Process(target=worker.serve, args=given, daemon=True)  # type: ignore[attr-defined]
         self._process.start()
-        there.close()  # the process has it now: the pipe ends when it does
+        there.close()  # the process has its own copy: the pipe closes when the process ends
         try:
             self._ask({"source": "", "file": file}, [], "being started", STARTING)
             self._ask({"source": source, "file": file}, [], "being loaded", self._patience)
@@ -93,19 +93,19 @@ class Solution:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
+        """End the process."""
         self.close()
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
+        """Kill the process, even in the middle of a launch."""
         self._process.kill()
         self._process.join()
         self._here.close()
 
     def run(self, case: Case, watch: str, picture: str | None = None, **more: Any) -> Run:
-        """Run a case's launches under `watch`, one of OBSERVED (`worker`). The case stays as it is.
+        """Run a case's launches under `watch`, one of OBSERVED (`worker`). The case's own arrays stay unchanged.
 
-        picture: what to draw of a trace (`Exercise.picture`), if anything.
+        picture: the picture to draw from a trace (`Exercise.picture`), or None.
         """
         fresh = [*case.want, *case.scratch]
         arrays = {name: _poisoned(array) if name in fresh else array for name, array in case.arrays.items()}
@@ -151,7 +151,7 @@ class Solution:
         return reply, results
 
     def _how(self) -> str:
-        """Say how the process has ended."""
+        """Return the process's exit code or signal as text, or "" if it has not ended."""
         self._process.join(1)
         code = self._process.exitcode
         if code is None:
@@ -160,12 +160,12 @@ class Solution:
 
 
 def _poisoned(array: np.ndarray) -> np.ndarray:
-    """Return an array of the same kind whose contents nobody takes for a result."""
+    """Return an array of the same shape and dtype, filled with NaN, so that it cannot be taken for a result."""
     return np.full_like(array, np.nan)
 
 
 def _arguments(launch: Launch) -> list[tuple[str, Any]]:
-    """Return a launch's arguments as JSON can hold them."""
+    """Return a launch's arguments in a form that JSON can hold."""
     told: list[tuple[str, Any]] = []
     for one in launch.arguments:
         if isinstance(one, str):

@@ -1,9 +1,9 @@
-"""What a solution may be made of, told from its source before anything of it runs.
+"""Check a solution's source by the course's rules before any of it runs.
 
-A kernel here is Python, so it could do what no GPU can: call NumPy, sort lists, open files. Such a file is refused with
-the line and the reason, as Numba would refuse it, and so is one in which lines of the exercise are missing. With no
-statement outside of functions but imports and constants, and no names in them but those of a kernel, the file has no
-hand on the process that runs it either.
+A kernel here is Python, so it could do things that no GPU can: call NumPy, sort lists, open files. The grader refuses
+such a file with the line and the reason, as Numba would. It also refuses a file in which lines of the exercise are
+missing. The rules allow only imports and constants outside of functions, and only a kernel's names inside. They also
+keep a file from manipulating the process that runs it.
 """
 
 import ast
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 BUILTINS = {"range", "len", "min", "max", "abs", "int", "float", "bool", "round", "print", "pow"}
 ARRAY_ATTRIBUTES = {"shape", "size", "ndim", "dtype", "x", "y", "z", "w"}
-# float32(0) begins a sum in every exercise; NumPy is for what is tried out, and a kernel may not name it.
+# float32(0) begins a sum in every exercise. A student may try things out with NumPy, but a kernel may not use it.
 IMPORTS = {"import math", "import numpy", "import numpy as np", "from normlab.engine import float32"}
 NUMPY = {"np", "numpy"}
 CONSTANT = (ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
@@ -44,7 +44,7 @@ EXPRESSIONS = (
 
 
 class Broken(NamedTuple):
-    """A rule that is broken: a kind ("syntax", "import", "outside", "numpy", "python", "removed"), text and line."""
+    """A broken rule: its kind ("syntax", "import", "outside", "numpy", "python", "removed"), a text and the line."""
 
     kind: str
     text: str
@@ -52,7 +52,7 @@ class Broken(NamedTuple):
 
 
 def broken(source: str, skeleton: str) -> Broken | None:
-    """Return the first rule that `source`, made from `skeleton`, breaks."""
+    """Return the first rule that `source`, made from `skeleton`, breaks, or None."""
     try:
         tree = ast.parse(source)
         return next(_violations(tree, ast.parse(skeleton)), None) or _removed(tree, skeleton)
@@ -64,11 +64,12 @@ def broken(source: str, skeleton: str) -> Broken | None:
 
 
 def added_lines(source: str, skeleton: str) -> int:
-    """Return how many lines of code `source` has more than `skeleton`; comments and docstrings are none."""
+    """Return how many more lines of code `source` has than `skeleton`; comments and docstrings do not count."""
     return len(_code_lines(ast.parse(source))) - len(_code_lines(ast.parse(skeleton)))
 
 
 def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
+    """Yield the rules that a module's statements break, and the rules that its functions break."""
     allowed = IMPORTS | {ast.unparse(node) for node in skeleton.body if isinstance(node, ast.Import | ast.ImportFrom)}
     known: set[str] = set()
     for node in tree.body:
@@ -104,7 +105,7 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
 
 
 def _bound(node: ast.stmt) -> Iterator[str]:
-    """Give the names that a statement of the module binds."""
+    """Yield the names that a statement of the module binds."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
     elif isinstance(node, ast.FunctionDef):
@@ -114,6 +115,7 @@ def _bound(node: ast.stmt) -> Iterator[str]:
 
 
 def _function(function: ast.FunctionDef, known: set[str]) -> Iterator[Broken]:
+    """Yield the rules that a function breaks; `known` are the names that the module defines."""
     decorators = [ast.unparse(one) for one in function.decorator_list]
     if decorators not in (["cuda.jit"], ["cuda.jit(device=True)"]):
         yield Broken(
@@ -138,6 +140,7 @@ def _function(function: ast.FunctionDef, known: set[str]) -> Iterator[Broken]:
 
 
 def _node(node: ast.AST, own: set[str], known: set[str]) -> Iterator[Broken]:
+    """Yield the rule that a node of a function breaks; `own` are the function's names, `known` the module's."""
     line = getattr(node, "lineno", None)
     if isinstance(node, ast.stmt | ast.expr) and not isinstance(node, STATEMENTS + EXPRESSIONS):
         yield Broken("python", f"a kernel has no {_words(node)}: loops, branches and arithmetic have to do", line)
@@ -172,7 +175,7 @@ def _node(node: ast.AST, own: set[str], known: set[str]) -> Iterator[Broken]:
 
 
 def _root(node: ast.Attribute) -> tuple[str, str]:
-    """Return the name that a chain of attributes begins with, if it does, and the first attribute."""
+    """Return the name at the start of a chain of attributes ("" if there is none), and the first attribute."""
     while isinstance(node.value, ast.Attribute):
         node = node.value
     return (node.value.id if isinstance(node.value, ast.Name) else ""), node.attr
@@ -191,17 +194,17 @@ def _is_main(node: ast.stmt) -> bool:
 
 
 def _removed(tree: ast.Module, skeleton: str) -> Broken | None:
-    """Say which line of the skeleton is not in the solution, or not in its place."""
+    """Return a broken rule for the first line of the skeleton that is missing or out of order, or None."""
     lines = iter(_code_lines(tree))
     for line in _code_lines(ast.parse(skeleton)):
-        if line not in lines:  # which goes on where the last line was found
+        if line not in lines:  # `in` advances the iterator, so lines must come in the skeleton's order
             text = f"a line of the exercise is gone or changed: {line.strip()!r}; add lines, and leave the others"
             return Broken("removed", text, None)
     return None
 
 
 def _code_lines(tree: ast.Module) -> list[str]:
-    """Return code without comments, docstrings and what is under `if __name__ == '__main__':`, one format for all."""
+    """Return a module's lines of code, formatted alike: without comments, docstrings and the `__main__` block."""
     tree.body = [node for node in tree.body if not (_is_text(node) or _is_main(node))]
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):

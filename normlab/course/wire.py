@@ -1,4 +1,4 @@
-"""What grader and solution send each other: a header as JSON, then the plain bytes of arrays. Nothing is unpickled."""
+"""Pack the messages between grader and solution: a JSON header, then the plain bytes of arrays, without pickle."""
 
 import json
 from collections.abc import Sequence
@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-LENGTH = 8  # bytes that say how long the header is
+LENGTH = 8  # bytes of the number that gives the header's length
 
 
 def pack(header: dict[str, Any], blobs: list[bytes]) -> bytes:
-    """Return one message."""
+    """Return one message, as bytes."""
     head = json.dumps(header | {"blobs": [len(blob) for blob in blobs]}).encode()
     return b"".join([len(head).to_bytes(LENGTH, "little"), head, *blobs])
 
 
 def unpack(message: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """Return header and blobs; raises ValueError for what is no message."""
+    """Return a message's header and blobs. Raise ValueError for a malformed message."""
     start = LENGTH + int.from_bytes(message[:LENGTH], "little")
     header = json.loads(message[LENGTH:start])
     if not isinstance(header, dict) or not isinstance(header.get("blobs"), list):
@@ -29,12 +29,12 @@ def unpack(message: bytes) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def described(arrays: dict[str, np.ndarray]) -> list[list[Any]]:
-    """Return what JSON can say of arrays: names, dtypes and shapes."""
+    """Return the names, dtypes and shapes of arrays, in a form that JSON can hold."""
     return [[name, str(array.dtype), list(array.shape)] for name, array in arrays.items()]
 
 
 def rebuilt(description: Sequence[Sequence[Any]], blobs: list[bytes]) -> dict[str, np.ndarray]:
-    """Return the arrays again, writable; raises ValueError where the bytes do not fit."""
+    """Return writable arrays from their descriptions and bytes. Raise ValueError if the bytes do not fit."""
     return {
         name: np.frombuffer(blob, dtype).reshape(shape).copy()
         for (name, dtype, shape), blob in zip(description, blobs, strict=True)

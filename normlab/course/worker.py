@@ -1,8 +1,8 @@
-"""The solution's own process: it loads the student's file and launches its kernels as it is told, nothing else.
+"""The solution's own process: load the student's file, and launch its kernels as the grader asks.
 
-Started by `process`, which sends inputs and compares what comes back: no right answer is known here. What the simulator
-observes is, and `rules` keeps a file's hands off that. A launch that takes too long is stopped by a timer, at the line
-where it is. Drawing a picture afterwards takes none of the solution's time.
+The grader (`process`) starts this process, sends inputs and compares the results, so this process holds no right
+answers. It does hold the simulator's observations, and `rules` keeps a file from changing them. A timer stops a launch
+that takes too long, at its current line. Drawing a picture does not count as the solution's time.
 """
 
 import gc
@@ -27,23 +27,23 @@ from normlab.sim import Trace, sanitize, trace
 from normlab.sim.machine.launch import Launch
 from normlab.stages import row  # noqa: F401  imports what exercises import, before any process is forked
 
-PRINTED = 2000  # characters of what a kernel prints that are kept
+PRINTED = 2000  # characters of a kernel's printed output that are kept
 
 
 class TimeUpError(BaseException):
-    """Processor time is up; no `except Exception` of the simulator catches it."""
+    """Raised when the processor time is up; a BaseException, which no `except Exception` of the simulator catches."""
 
 
 def serve(connection: Connection, seconds: float, altogether: float, memory: int) -> None:
     """Answer requests until the grader hangs up.
 
-    Each may take `seconds` of processor time, all of them `altogether`, drawing not counted; `memory`: bytes more than
-    there are now.
+    A request may take `seconds` of processor time, and all requests together `altogether`, without drawing. The process
+    may allocate `memory` more bytes than it has now.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the grader's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader handles Ctrl-C
     _silence()
     _limit_memory(memory)
-    gc.freeze()  # what was imported is no garbage: looking at all of it took 0.1 s of every process
+    gc.freeze()  # imported modules are never garbage, and collecting them took 0.1 s in every process
     names: dict[str, Any] = {}
     file = ""
     drawing = 0.0  # processor seconds
@@ -64,19 +64,19 @@ def serve(connection: Connection, seconds: float, altogether: float, memory: int
                 reply, results = _failure(error, file), []
             reply |= {"nonce": header["nonce"], "printed": printed.getvalue()[:PRINTED]}
             connection.send_bytes(wire.pack(reply, results))
-    except (EOFError, OSError):  # the grader is done
+    except (EOFError, OSError):  # the grader has closed the connection
         return
 
 
 def _silence() -> None:
-    """Let nothing that the file writes reach the grader's terminal."""
+    """Redirect stdin, stdout and stderr to the null device, so that a file's output cannot reach the terminal."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
 
 
 def _limit_memory(more: int) -> None:
-    """Allow `more` bytes than the process has now, where the system can."""
+    """Limit the process to `more` bytes beyond its present size, on systems that have /proc/self/statm."""
     statistics = Path("/proc/self/statm")
     if statistics.exists():
         import resource
@@ -86,9 +86,9 @@ def _limit_memory(more: int) -> None:
 
 
 def _within(seconds: float, do: Callable[[], Any]) -> Any:
-    """Return what `do` returns; raise TimeUpError in its midst when its processor time is up."""
+    """Return the result of `do()`. Raise TimeUpError within it when its processor time is up."""
     if not hasattr(signal, "setitimer"):
-        return do()  # the grader's own patience has to do
+        return do()  # only the grader's patience limits the time then
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise TimeUpError
@@ -102,7 +102,7 @@ def _within(seconds: float, do: Callable[[], Any]) -> Any:
 
 
 def _failure(error: BaseException, file: str) -> dict[str, Any]:
-    """Return an exception as the grader can tell it: its kind, text, and the line of the student's file."""
+    """Return an exception as a reply to the grader: its kind, text, notes and the line of the student's file."""
     line, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == file:
@@ -113,14 +113,14 @@ def _failure(error: BaseException, file: str) -> dict[str, Any]:
     kinds = {TimeUpError: "time", MemoryError: "memory", SyntaxError: "syntax", SystemExit: "exit"}
     kind = next((kind for base, kind in kinds.items() if isinstance(error, base)), "exception")
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    notes = [note for note in getattr(error, "__notes__", []) if "\n" not in note]  # else a report
+    notes = [note for note in getattr(error, "__notes__", []) if "\n" not in note]  # longer notes are reports
     return {"failed": {"kind": kind, "text": text, "line": line, "notes": notes}}
 
 
 def _answer(
     names: dict[str, Any], header: dict[str, Any], blobs: list[bytes]
 ) -> tuple[dict[str, Any], list[bytes], list[Trace]]:
-    """Load a source, or run launches: the reply, the arrays' bytes afterwards, and what a picture is drawn from."""
+    """Load a source, or run launches; return the reply, the arrays' bytes after the launches, and the traces."""
     if "source" in header:
         module = ModuleType("solution")
         names.update(vars(module), __file__=header["file"])
@@ -168,7 +168,10 @@ def _launch_all(
 
 
 def _findings(launch: Launch, arguments: list[Any]) -> list[dict[str, Any]]:
-    """Launch under the sanitizer. What it found before an exception is the cause, as a bad index is of a bad value."""
+    """Launch under the sanitizer and return its findings.
+
+    If the launch raises after a finding, the finding is reported, because it is probably the cause.
+    """
     try:
         report = launch(*arguments)
     except Exception as error:
@@ -186,7 +189,7 @@ def _argument(given: list, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _picture(traces: list[Trace], kind: str) -> bytes:
-    """Return a PNG of who gives values to whom, or of the costliest request of shared or global memory."""
+    """Return a PNG: the tree of values passed between threads, or the costliest request to shared or global memory."""
     import matplotlib
 
     matplotlib.use("Agg")

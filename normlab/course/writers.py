@@ -1,4 +1,4 @@
-"""Which thread wrote an element last, and at which line: what a wrong result is explained with."""
+"""Find the thread that wrote an element last, and the line, to explain a wrong result."""
 
 import sys
 from types import FrameType
@@ -12,26 +12,26 @@ from normlab.sim.machine.observed import ObservedArray, offset_of, pointer
 
 
 class LastWriter(Observer):
-    """Remembers who wrote one element last."""
+    """Records the thread that wrote one element last."""
 
     def __init__(self, address: int):
-        """Watch the element at an address of the host."""
+        """Watch the element at a host address."""
         super().__init__()
         self._address = address
         self.writer: dict[str, Any] | None = None
 
     def write(self, array: ObservedArray, key: Any, value: Any) -> None:
-        """Store, and look who does."""
+        """Store, and record the writing thread."""
         super().write(array, key, value)
         self._note(array, key, 1, sys._getframe(1))
 
     def write_vector(self, array: ObservedArray, key: tuple, values: tuple) -> None:
-        """Store, and look who does."""
+        """Store, and record the writing thread."""
         super().write_vector(array, key, values)
         self._note(array, key, len(values), sys._getframe(1))
 
     def atomic(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
-        """Let the atomic be done, and look who does it."""
+        """Do the atomic operation, and record the writing thread."""
         self._note(array, key, 1, sys._getframe(1))
         return super().atomic(array, key)
 
@@ -53,7 +53,7 @@ class LastWriter(Observer):
 
 
 def last_writer(kernel: Any, array: np.ndarray, index: tuple[int, ...]) -> Launchable:
-    """Return `kernel` as something to launch, as `simulate` does; the launch returns who wrote the element, or None."""
+    """Return `kernel`, ready to launch; the launch returns the thread that wrote the element last, or None."""
     address = pointer(array) + sum(one * stride for one, stride in zip(index, array.strides, strict=True))
 
     def start(launch: Launch, arguments: tuple) -> dict[str, Any] | None:

@@ -1,7 +1,8 @@
-"""The engine room: the one place that imports a CUDA compiler, and the one that picks the GPU or the simulator.
+"""Compile and launch kernels. Only the engine chooses between the GPU and the simulator.
 
-Everything above names `cuda`, `launch` and the intrinsics `load`, `store` and `cast` from here. A kernel written so
-runs unchanged in three worlds: compiled on a GPU, interpreted by `normlab.sim`, and compiled to PTX with no GPU at all.
+Kernels import `cuda` and the intrinsics (`load`, `store`, `cast`, …) from here, and the host code imports `launch`.
+The same kernel then runs in three ways: compiled on a GPU, interpreted by `normlab.sim`, or compiled to PTX without a
+GPU.
 """
 
 from numba import cuda, float32, float64, uint16, uint32, uint64

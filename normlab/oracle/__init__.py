@@ -1,7 +1,7 @@
-"""NumPy float64 truth of the norms and of the matrix product, and how far from it a correctly rounding kernel may be.
+"""Compute the norms and the matrix product in NumPy float64, and bound the error of a correctly rounding kernel.
 
-Imports nothing of the house. `values` is the truth, `forward_bounds` and `backward_bounds` say how far off a
-kernel with a given `Arithmetic` may be, `check` compares.
+The oracle imports no other part of normlab. `values` computes the true results. `forward_bounds` and `backward_bounds`
+bound the error of a kernel with a given `Arithmetic`. `check` compares a kernel's result with the truth.
 
 >>> import numpy as np
 >>> x = np.float32([[1, 2, 4]])

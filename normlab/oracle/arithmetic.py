@@ -1,6 +1,6 @@
-"""How a kernel computes, as far as its rounding depends on it: formats, and how long its sums are.
+"""Describe the part of a kernel's arithmetic that decides its rounding: its formats, and the lengths of its sums.
 
-Given to the bounds by whoever knows the kernel (a test, `normlab compare`).
+The caller of a bound (a test, or `normlab compare`) knows the kernel and passes its `Arithmetic`.
 """
 
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ Statistics = Literal["welford", "two_pass", "grouped", "merged"]
 
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic:
-    """Formats by name, sums by their shape: `terms` are added one after another, then `merges` levels of a tree follow.
+    """Formats by name, and sums by shape: one thread adds `terms` in sequence, then a tree of `merges` levels follows.
 
-    A kernel of 128 threads a row, each adding every 128th of 769 values, has `row_terms=7, row_merges=7`.
-    Numbers that are too large only make the bounds wider.
+    A kernel with 128 threads per row, each adding every 128th of 769 values, has `row_terms=7, row_merges=7`. Numbers
+    that are too large only make the bounds wider.
 
-    A merge of two Welford results, mean_a + (mean_b - mean_a) (n_b / n), is assumed to have the side that counts more
-    values, or an empty one, as `a`: so it is on the way to thread 0 in a rotation, a butterfly or a halving of a row
-    that was dealt out in turn. The other way round, the mean may be off by n_b / n_a times its bound
-    (`moments.welford`).
+    The bounds assume that a merge of two Welford results, mean_a + (mean_b - mean_a) (n_b / n), takes as `a` the side
+    that counts more values, or an empty side. Thread 0's results satisfy this in a rotation, a butterfly or a halving
+    if the threads take the row's values in turn. With the sides swapped, the mean may be off by n_b / n_a times its
+    bound (`moments.welford`).
     """
 
     input: str = "float32"
@@ -31,25 +31,25 @@ class Arithmetic:
     parameter: str = "float32"
     """Storage of weight and bias, and of their gradients."""
     accumulator: str = "float32"
-    """What everything is computed in; mean and invvar are stored in it."""
+    """The format of all computations, and the storage of mean and invvar."""
     row_terms: int
-    """Most values of a row that one thread adds up."""
+    """The largest number of values of a row that one thread adds up."""
     row_merges: int
     """Levels of the tree that merges the threads' partial results of a row."""
     column_terms: int
-    """Most rows that one thread adds up for grad_weight and grad_bias."""
+    """The largest number of rows that one thread adds up for grad_weight and grad_bias."""
     column_merges: int
-    """Levels of the tree that merges those."""
+    """Levels of the tree that merges the threads' partial sums of a column."""
     statistics: Statistics = "welford"
-    """How layer norm's variance is computed: the functions of these names in `moments`. RMS norm just adds squares.
+    """The method for layer norm's variance, named as the function in `moments`. RMS norm just adds squares.
 
-    "grouped" is a tree in every group (a warp, say) and one over the groups: `row_merges` counts the levels of both.
-    "merged" is two passes in every group, and Chan's merges of the groups: `row_merges` counts the levels of both; a
-    merge after another one is a level.
+    "grouped" has one tree in every group (for example a warp) and one over the groups. "merged" has two passes in every
+    group, then Chan's merges of the groups; each merge in a sequence counts as a level. For both methods `row_merges`
+    counts the levels inside a group and over the groups.
     """
 
     def __post_init__(self) -> None:
-        """ValueError for a format that nobody knows, or for sums of no terms."""
+        """Raise ValueError if a format or the method is unknown, or if a sum has no terms."""
         for name in (self.input, self.output, self.parameter, self.accumulator):
             float_format(name)
         if min(self.row_terms, self.column_terms) < 1 or min(self.row_merges, self.column_merges) < 0:
@@ -59,25 +59,25 @@ class Arithmetic:
 
     @property
     def u_format(self) -> Format:
-        """The accumulator's format, apex's type U."""
+        """Return the accumulator's format, apex's type U."""
         return float_format(self.accumulator)
 
     @property
     def u(self) -> Extended:
-        """What one operation may cost, relatively: the kernel's rounding and the oracle's own."""
+        """Return the largest relative error of one operation: the kernel's rounding plus the oracle's own."""
         return Extended(self.u_format.unit_roundoff) + EXTENDED_ROUNDOFF
 
     @property
     def oracle_sum(self) -> float:
-        """Roundings of the oracle's own pairwise sums, counted in the kernel's: 64 are enough for 2^40 terms."""
+        """Return the oracle's own roundings per sum, in units of the kernel's; 64 pairwise levels allow 2^40 terms."""
         return 64 * EXTENDED_ROUNDOFF / self.u_format.unit_roundoff
 
     @property
     def row_sum(self) -> float:
-        """Roundings that a term of a sum along a row goes through."""
+        """Return how many roundings a term of a sum along a row goes through."""
         return self.row_terms + self.row_merges + self.oracle_sum
 
     @property
     def column_sum(self) -> float:
-        """Roundings that a term of a sum over rows goes through."""
+        """Return how many roundings a term of a sum over rows goes through."""
         return self.column_terms + self.column_merges + self.oracle_sum

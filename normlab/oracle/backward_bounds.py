@@ -1,18 +1,18 @@
-"""How far off a kernel's gradients may be, element by element, before it has run.
+"""Bound the error of a kernel's gradients, element by element, before the kernel runs.
 
 The kernel's formulas are written once, with numbers that carry their error (`inexact`), under the assumptions stated in
-`forward_bounds`. x̂ is computed first, in one of two ways: (x - mean) r from the saved input with the saved
-statistics, or, `memory_efficient`, (y - β) / clamp(γ) from the saved output (`recompute`). Then, left to right,
+`forward_bounds`. x̂ comes first. It is (x - mean) r, from the saved input and the saved statistics; or, with
+`memory_efficient`, (y - β) / clamp(γ), from the saved output (`recompute`). Then, left to right,
 
     ∂L/∂x = (n g - Σ₁ - x̂ Σ₂) r / n,  or the same with means for sums
-        g = ∂L/∂y γ             recomputing: ∂L/∂y clamp(γ), as in apex
-        Σ₁ = Σ ∂L/∂y γ          RMS norm: has none
-        Σ₂ = Σ (∂L/∂y γ) x̂      recomputing: Σ ∂L/∂y (y - β), which needs no division and so no clamp
+        g = ∂L/∂y γ             memory_efficient: ∂L/∂y clamp(γ), as in apex
+        Σ₁ = Σ ∂L/∂y γ          RMS norm: no such term
+        Σ₂ = Σ (∂L/∂y γ) x̂      memory_efficient: Σ ∂L/∂y (y - β), which needs no division and so no clamp
     ∂L/∂γ = Σ over rows of ∂L/∂y x̂
     ∂L/∂β = Σ over rows of ∂L/∂y
 
-In columns whose x̂ was `kept` beside the output, x̂ comes from the saved input, rounded to storage, γ is as it is, and
-Σ₂ adds ∂L/∂y (y - β) like the others, then what that lacks of ∂L/∂y γ x̂ (`recompute.completed`).
+In a column whose x̂ was `kept` beside the output, x̂ comes from the saved input, rounded to storage, and γ is not
+clamped. Σ₂ first adds ∂L/∂y (y - β), as in other columns, then the difference from ∂L/∂y γ x̂ (`recompute.completed`).
 """
 
 from typing import NamedTuple
@@ -37,7 +37,7 @@ from normlab.oracle.values import NormGradients, normalise
 
 
 class Saved(NamedTuple):
-    """What the forward left, and bounds on its errors; None: the exact values, rounded to storage."""
+    """The forward's saved results, and bounds on their errors; None: the exact values, rounded to storage."""
 
     memory_efficient: bool
     mean_error: ArrayLike | None
@@ -61,13 +61,13 @@ def layer_norm_backward_bound(
     output_error: ArrayLike | None = None,
     kept: ArrayLike | None = None,
 ) -> NormGradients:
-    """Elementwise absolute bounds on |kernel - layer_norm_backward(grad_output, x, …)|, shaped like its result.
+    """Return elementwise absolute bounds on |kernel - layer_norm_backward(grad_output, x, …)|, shaped like its result.
 
-    `x` is the input on both paths. What the kernel was handed may itself be off: `mean_error`, `invvar_error`
-    (x's leading dimensions) and `output_error` (x's shape) bound by how much; by default it was handed exact
-    values, rounded to storage. With `memory_efficient` the bound contains the clamp's bias where |weight|
-    < eps, and follows `recompute_error`; but not in the columns that `kept` numbers (in a row of n2): their
-    normalised values were kept beside the output.
+    `x` is the input on both paths. The kernel's saved inputs may themselves have errors: `mean_error`, `invvar_error`
+    (x's leading dimensions) and `output_error` (x's shape) bound these errors. By default the saved values are exact,
+    then rounded to storage. With `memory_efficient` the bound contains the clamp's bias where |weight| < eps, and
+    follows `recompute_error`, except in the columns listed in `kept` (indices into a row of n2): the forward kept
+    their normalised values beside the output.
     """
     saved = Saved(memory_efficient, mean_error, invvar_error, output_error, kept)
     rows = as_rows(x, normalized_shape, weight, bias, eps)
@@ -87,7 +87,7 @@ def rms_norm_backward_bound(
     output_error: ArrayLike | None = None,
     kept: ArrayLike | None = None,
 ) -> NormGradients:
-    """Elementwise absolute bounds on |kernel - rms_norm_backward(grad_output, x, …)|, as the layer norm's."""
+    """Return elementwise absolute bounds on |kernel - rms_norm_backward(grad_output, x, …)|, as for layer norm."""
     saved = Saved(memory_efficient, None, invvar_error, output_error, kept)
     rows = as_rows(x, normalized_shape, weight, None, eps)
     return backward_bound(grad_output, rows, arithmetic, saved, centred=False)
@@ -96,7 +96,7 @@ def rms_norm_backward_bound(
 def backward_bound(
     grad_output: ArrayLike, rows: Rows, arithmetic: Arithmetic, saved: Saved, *, centred: bool
 ) -> NormGradients:
-    """Both norms' bounds; without `centred` the row's mean takes no part."""
+    """Return layer norm's bounds, or RMS norm's if `centred` is False: RMS norm subtracts no mean."""
     dy = held_exactly(rows.matrix(grad_output, "grad_output"), arithmetic)
     with np.errstate(all="ignore"):
         middle = normalise(rows, centred=centred)
@@ -121,12 +121,12 @@ def backward_bound(
         grad_weight = (dy * xhat).sum(0, arithmetic.column_sum)
         grad_bias = dy.sum(0, arithmetic.column_sum)
 
-        # An infinite grad_output times an x̂ that may be 0 or of either sign: infinite or NaN, and of which sign?
+        # If x̂ may be 0 or have either sign, an infinite grad_output times x̂ may be NaN or an infinity of either sign.
         unsure = np.logical_or(np.isinf(xhat.error), abs(xhat.exact) <= xhat.error)
-        # Neither is known where a finite term of the same sums may overflow, maybe to the other side.
+        # The sum is also unknown if a finite term may overflow, possibly to the infinity of the opposite sign.
         overflows = np.isinf(g.error) | np.isinf(true_g.error) | np.isinf(terms2.error)
         infinite = np.isinf(dy.exact)
-        no_scale = abs(invvar.exact) <= invvar.error  # an invvar that may be held as 0, and infinity times 0 is NaN
+        no_scale = abs(invvar.exact) <= invvar.error  # the kernel may hold invvar as 0, and infinity times 0 is NaN
         unsure_rows = infinite.any(axis=1, keepdims=True) & ((unsure | overflows).any(axis=1, keepdims=True) | no_scale)
         unsure_columns = (infinite & unsure).any(axis=0, keepdims=True)
 
@@ -141,10 +141,10 @@ def backward_bound(
 
 
 def assembled(g: Inexact, terms1: Inexact | None, terms2: Inexact, xhat: Inexact, invvar: Inexact) -> Inexact:
-    """∂L/∂x = (n g - Σ₁ - x̂ Σ₂) r / n, with sums or with means, in whatever order: roundings enough for all.
+    """Return ∂L/∂x = (n g - Σ₁ - x̂ Σ₂) r / n with an error that covers sums or means, in any order of evaluation.
 
-    n g rounds once, a mean at most twice (a rounded 1/n, and times it), r / n and the product with it three
-    times. Means are n times smaller than sums, and so are their products with x̂: both underflow the sooner.
+    n g rounds once. A mean rounds at most twice: 1/n, and the product with 1/n. r / n and the product with it round
+    three times. Means are n times smaller than sums, and so are their products with x̂, so both underflow sooner.
     """
     arithmetic, n = g.arithmetic, Extended(g.exact.shape[1])
     n_g = g.scaled(n).rounded_again(1)
@@ -159,7 +159,7 @@ def assembled(g: Inexact, terms1: Inexact | None, terms2: Inexact, xhat: Inexact
 
 
 def handed_in(exact: ExtendedArray, error: ArrayLike | None, name: str, rows: Rows, arithmetic: Arithmetic) -> Inexact:
-    """A statistic (n1, 1) that the forward saved, off by `error` or by its rounding to the accumulator's format."""
+    """Return a saved statistic (n1, 1), with `error` or, if that is None, its rounding to the accumulator's format."""
     if error is not None:
         return Inexact(exact, rows.column(error, name), arithmetic)
     return through_memory(held_exactly(exact, arithmetic), arithmetic.u_format)
@@ -168,5 +168,5 @@ def handed_in(exact: ExtendedArray, error: ArrayLike | None, name: str, rows: Ro
 def or_unknown(
     error: ExtendedArray, unknown: np.ndarray | np.bool_, exact: ExtendedArray, shape: tuple[int, ...]
 ) -> FloatArray:
-    """The finished bound, infinite where nothing is known."""
+    """Return the finished bound, infinite where `unknown` is True."""
     return finished(np.where(unknown, Extended(np.inf), error), exact, shape)

@@ -1,7 +1,7 @@
 """Compare a kernel's result with the oracle, element by element, within a bound.
 
-NaN and infinity never pass by accident: both sides must have the same ones. The two exceptions are stated in
-`assert_within`.
+NaN and infinity never pass by accident: both arrays must have the same NaNs and infinities. `assert_within` states the
+two exceptions.
 """
 
 import numpy as np
@@ -11,12 +11,12 @@ from normlab.oracle.floats import FloatArray, float_format
 
 
 def assert_within(got: ArrayLike, want: ArrayLike, bound: ArrayLike, what: str) -> float:
-    """Assert |got - want| <= bound everywhere and give the largest |got - want| / bound, 0 where both are 0.
+    """Assert |got - want| <= bound everywhere; return the largest |got - want| / bound, where 0 / 0 counts as 0.
 
-    Equal NaNs and equal infinities are asserted, whatever the bound. Except: where |want| + bound passes the
-    largest number of got's type an infinity of the right sign is right, and where the bound is infinite
-    anything is (nothing is known). A NaN bound lets nothing but equal NaNs and infinities pass. AssertionError
-    names the worst element.
+    NaNs and infinities must be equal on both sides, whatever the bound, with two exceptions. Where |want| + bound
+    passes the largest number of got's type, an infinity of want's sign passes. Where the bound is infinite, every
+    value passes, because nothing is known. With a NaN bound only equal NaNs and equal infinities pass. The
+    AssertionError names the worst element.
 
     >>> assert_within(np.float32([1.0, 2.0]), [1.0, 2.5], [0.0, 1.0], "y")
     0.5
@@ -44,8 +44,9 @@ def assert_within(got: ArrayLike, want: ArrayLike, bound: ArrayLike, what: str) 
 
 
 def ratio(got: ArrayLike, want: ArrayLike, bound: ArrayLike) -> float:
-    """The largest |got - want| / bound, as `assert_within` but without asserting: above 1 it fails, infinite
-    by pattern.
+    """Return the largest |got - want| / bound: `assert_within` fails if it is above 1.
+
+    It is infinite if the shapes differ, or if a NaN or an infinity is on one side only.
 
     >>> ratio(np.float32([1.0, np.nan]), [1.0, 2.0], [0.5, 0.5])
     inf
@@ -58,9 +59,9 @@ def ratio(got: ArrayLike, want: ArrayLike, bound: ArrayLike) -> float:
 
 
 def elementwise_ratios(got: np.ndarray, want: np.ndarray, bound: np.ndarray) -> FloatArray:
-    """Elementwise |got - want| / bound, 0 for what is right by pattern and infinite for what is wrong by it."""
+    """Return elementwise |got - want| / bound: 0 for NaNs and infinities that may pass, infinite for all others."""
     largest = float(float_format(got.dtype).largest)
-    with np.errstate(all="ignore"):  # a NaN that signals would warn as it is widened
+    with np.errstate(all="ignore"):  # NumPy would warn when it widens a signalling NaN
         held, right, allowed = got.astype(np.float64), want.astype(np.float64), bound.astype(np.float64)
         error = np.abs(held - right)
         ratios = np.where(error == 0, 0.0, error / allowed)

@@ -1,10 +1,9 @@
-"""NumPy float64 truth of batch, layer, instance and group norm: one formula over four index sets.
+"""Compute batch, layer, instance and group norm in NumPy float64: one formula over four kinds of index sets.
 
     y = γ (x - mean_S) / √(σ²_S + ε) + β        x: (N, C, *spatial)
 
-`IndexSets` says which elements S are, for all four norms; everything else is written once, through the layer norm's
-functions: a set, reshaped, is a row. Source: Wu and He, "Group Normalization", 2018, section 3.
-Bounds: `family_bounds`.
+`IndexSets` says for each norm which elements of x form a set S. A set, reshaped, is a row, so the layer norm's
+functions compute all four norms. Source: Wu and He, "Group Normalization", 2018, section 3. Bounds: `family_bounds`.
 """
 
 from collections.abc import Sequence
@@ -21,9 +20,9 @@ from normlab.oracle.values import NormGradients, NormResult, layer_norm, layer_n
 
 @dataclass(frozen=True)
 class IndexSets:
-    """x seen as (batches, outer, sets, channels, run): a set (b, s) is all of x[b, :, s, :, :].
+    """A view of x as (batches, outer, sets, channels, run): the set (b, s) is all of x[b, :, s, :, :].
 
-    The statistics have `shape`. Parameters have an element for each (s, channel), `parameters` is their shape.
+    The statistics have the shape `shape`. Parameters have one element per (s, channel), and the shape `parameters`.
     """
 
     batches: int
@@ -36,41 +35,41 @@ class IndexSets:
 
     @property
     def split(self) -> tuple[int, ...]:
-        """The five dimensions."""
+        """Return the five dimensions."""
         return self.batches, self.outer, self.sets, self.channels, self.run
 
     @property
     def values(self) -> int:
-        """How many values a set has."""
+        """Return how many values a set has."""
         return self.outer * self.channels * self.run
 
     def rows(self, array: ArrayLike, s: int) -> ExtendedArray:
-        """The sets (b, s) of an array like x, for all b: (batches, values)."""
+        """Return the sets (b, s), for all b, of an array shaped like x: (batches, values)."""
         return extended(array).reshape(self.split)[:, :, s].reshape(self.batches, self.values)
 
     def row_parameter(self, parameter: ArrayLike | None, s: int) -> ExtendedArray | None:
-        """A parameter's elements along such a row: (values,)."""
+        """Return a parameter, repeated for the values of a set (b, s): (values,)."""
         if parameter is None:
             return None
         own = extended(parameter).reshape(self.sets, self.channels)[s]
         return np.broadcast_to(own[:, None], (self.outer, self.channels, self.run)).reshape(-1)
 
     def column_sum(self, values: Any) -> ExtendedArray:
-        """What such a row's elements add up to for each of its channels: (channels,)."""
+        """Add up the values of one set's row over each channel: (channels,)."""
         return extended(values).reshape(self.outer, self.channels, self.run).sum(axis=(0, 2))
 
     def like_x(self, rows: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
-        """An array like x from its rows, one entry for each s."""
+        """Assemble an array shaped like x from the results of `rows`, one entry for each s."""
         split = [extended(one).reshape(self.batches, self.outer, self.channels, self.run) for one in rows]
         return np.stack(split, axis=2).reshape(shape).astype(np.float64)
 
     def statistics(self, columns: Sequence[Any]) -> np.ndarray:
-        """The statistics from those of the sets (b, s), one entry for each s."""
+        """Assemble the statistics, in their shape, from one entry (batches,) for each s."""
         return np.stack([extended(one) for one in columns], axis=1).reshape(self.shape).astype(np.float64)
 
 
 def batch_sets(shape: tuple[int, ...]) -> IndexSets:
-    """A set is a channel.
+    """Return batch norm's index sets: a set is a channel.
 
     >>> batch_sets((8, 3, 5, 5)).split
     (1, 8, 3, 1, 25)
@@ -80,19 +79,19 @@ def batch_sets(shape: tuple[int, ...]) -> IndexSets:
 
 
 def instance_sets(shape: tuple[int, ...]) -> IndexSets:
-    """A set is a sample's channel."""
+    """Return instance norm's index sets: a set is one channel of one sample."""
     n, c, *spatial = shape
     return IndexSets(n, 1, c, 1, prod(spatial), (n, c), (c,))
 
 
 def group_sets(shape: tuple[int, ...], num_groups: int) -> IndexSets:
-    """A set is a sample's group of neighbouring channels."""
+    """Return group norm's index sets: a set is one group of neighbouring channels of one sample."""
     n, c, *spatial = shape
     return IndexSets(n, 1, num_groups, c // num_groups, prod(spatial), (n, num_groups), (c,))
 
 
 def layer_sets(shape: tuple[int, ...], dimensions: int) -> IndexSets:
-    """A set is a sample: the last `dimensions` of the shape."""
+    """Return layer norm's index sets: a set covers the last `dimensions` dimensions of the shape."""
     leading, normalized = shape[: len(shape) - dimensions], shape[len(shape) - dimensions :]
     return IndexSets(prod(leading), 1, 1, prod(normalized), 1, leading, normalized)
 
@@ -100,7 +99,7 @@ def layer_sets(shape: tuple[int, ...], dimensions: int) -> IndexSets:
 def family_norm(
     x: ArrayLike, sets: IndexSets, weight: ArrayLike | None = None, bias: ArrayLike | None = None, eps: float = 1e-5
 ) -> NormResult:
-    """(output, mean, invvar) with the statistics of x itself; mean and invvar have the shape `sets.shape`.
+    """Return (output, mean, invvar) with the statistics of x itself; mean and invvar have the shape `sets.shape`.
 
     >>> family_norm([[1.0, 5.0], [3.0, 5.0]], batch_sets((2, 2)), eps=0.0).mean.tolist()
     [2.0, 5.0]
@@ -121,7 +120,7 @@ def family_norm_backward(
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> NormGradients:
-    """Gradients of sum(grad_output · family_norm(x))."""
+    """Return the gradients of sum(grad_output · family_norm(x))."""
     inputs, weights, biases = [], [], []
     for s in range(sets.sets):
         gradients = layer_norm_backward(
@@ -138,7 +137,7 @@ def family_norm_backward(
 
 
 def always_there(sets: IndexSets, weight: ArrayLike | None, s: int) -> tuple[ExtendedArray, ExtendedArray]:
-    """Parameters that are always there, so that their gradients are."""
+    """Return the weight, or ones, and a bias of zeros, so that both gradients are always computed."""
     given = sets.row_parameter(weight, s)
     return np.ones(sets.values, Extended) if given is None else given, np.zeros(sets.values, Extended)
 
@@ -151,7 +150,7 @@ def evaluated_norm(
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> NormResult:
-    """Batch norm in evaluation: the statistics are given, (C,). x: (N, C, *spatial)."""
+    """Return batch norm in evaluation: the caller gives the statistics (C,); x is (N, C, *spatial)."""
     mean, invvar = extended(running_mean), 1 / np.sqrt(extended(running_var) + Extended(eps))
     gamma, beta = (None if given is None else extended(given) for given in (weight, bias))
     output = (extended(x) - along(mean, x)) * along(invvar, x)
@@ -171,7 +170,7 @@ def evaluated_norm_backward(
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> NormGradients:
-    """Gradients of sum(grad_output · evaluated_norm(x)): the statistics do not depend on x."""
+    """Return the gradients of sum(grad_output · evaluated_norm(x)); the statistics do not depend on x."""
     dy = extended(grad_output)
     normalised = evaluated_norm(x, running_mean, running_var, None, None, eps)
     grad_input = dy * along(1 / np.sqrt(extended(running_var) + Extended(eps)), x)
@@ -186,5 +185,5 @@ def evaluated_norm_backward(
 
 
 def along(values: np.ndarray, x: ArrayLike) -> np.ndarray:
-    """One value a channel, shaped to be broadcast against x: (1, C, 1, …)."""
+    """Return one value per channel, shaped to be broadcast against x: (1, C, 1, …)."""
     return values.reshape(1, -1, *[1] * (np.ndim(x) - 2))

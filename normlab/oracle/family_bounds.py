@@ -1,8 +1,8 @@
-"""How far off a kernel's batch, layer, instance or group norm may be: the layer norm's bounds, set by set.
+"""Bound the error of a kernel's batch, layer, instance or group norm: the layer norm's bounds, set by set.
 
-A set is a row (`family`), so the layer norm's bounds hold for it as they are. A parameter's gradient adds up several
-columns of such rows: its chain of additions (`Arithmetic.column_terms`, `column_merges`) is the whole one, over all
-values of a channel, and it is rounded to storage once, at the end.
+A set is a row (`family`), so the layer norm's bounds hold for it unchanged. A parameter's gradient adds up several
+columns of such rows. `Arithmetic.column_terms` and `column_merges` count the whole chain of additions over all values
+of a channel, and the gradient is rounded to storage once, at the end.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ def family_norm_bound(
     eps: float,
     arithmetic: Arithmetic,
 ) -> NormResult:
-    """Elementwise absolute bounds on |kernel - family_norm(x, …)|, shaped like its result."""
+    """Return elementwise absolute bounds on |kernel - family_norm(x, …)|, shaped like its result."""
     bounds = [
         layer_norm_bound(
             sets.rows(x, s), sets.values, sets.row_parameter(weight, s), sets.row_parameter(bias, s), eps, arithmetic
@@ -48,7 +48,10 @@ def family_norm_backward_bound(
     arithmetic: Arithmetic,
     errors: NormResult,
 ) -> NormGradients:
-    """Elementwise absolute bounds on |kernel - family_norm_backward(…)|; `errors` bounds the forward's results."""
+    """Return elementwise absolute bounds on |kernel - family_norm_backward(…)|; `errors` bounds the forward's errors.
+
+    The parameters' gradients are bounded before their rounding to storage, which `stored` adds.
+    """
     unstored = replace(arithmetic, parameter=arithmetic.accumulator)
     mean_errors, invvar_errors = (
         np.asarray(error).reshape(sets.batches, sets.sets) for error in (errors.mean, errors.invvar)
@@ -77,7 +80,7 @@ def family_norm_backward_bound(
 
 
 def stored(bound: NormGradients, truth: NormGradients, parameter: str) -> NormGradients:
-    """The bounds of the parameters' gradients after their rounding to storage."""
+    """Return the bounds with the rounding of the parameters' gradients to storage added."""
     storage = float_format(parameter)
 
     def rounded(error: np.ndarray | None, exact: np.ndarray | None) -> np.ndarray | None:
@@ -102,7 +105,7 @@ def evaluated_norm_bound(
     eps: float,
     arithmetic: Arithmetic,
 ) -> NormResult:
-    """Elementwise absolute bounds on |kernel - evaluated_norm(x, …)|; the statistics are held without error."""
+    """Return elementwise absolute bounds on |kernel - evaluated_norm(x, …)|; the kernel's statistics are exact."""
     with np.errstate(all="ignore"):
         channels = _Channels(x, arithmetic)
         invvar = channels.inverse_root(running_var, eps)
@@ -128,7 +131,7 @@ def evaluated_norm_backward_bound(
     eps: float,
     arithmetic: Arithmetic,
 ) -> NormGradients:
-    """Elementwise absolute bounds on |kernel - evaluated_norm_backward(…)|."""
+    """Return elementwise absolute bounds on |kernel - evaluated_norm_backward(…)|."""
     with np.errstate(all="ignore"):
         channels, storage = _Channels(x, arithmetic), float_format(arithmetic.parameter)
         dy, invvar = channels.values(grad_output), channels.inverse_root(running_var, eps)
@@ -144,7 +147,7 @@ def evaluated_norm_backward_bound(
 
 
 class _Channels:
-    """Arrays like x, (N, C, *spatial), as numbers with an error, (C, values)."""
+    """Convert arrays shaped like x, (N, C, *spatial), to numbers with an error, (C, values), and back."""
 
     def __init__(self, x: ArrayLike, arithmetic: Arithmetic):
         self.shape, self.arithmetic = np.shape(x), arithmetic

@@ -1,4 +1,4 @@
-"""Floating-point formats as numbers: what one rounding may cost. Called by every other file of the oracle.
+"""Describe floating-point formats by numbers, and the error of one rounding. Every other file of the oracle uses this.
 
 Source: IEEE 754-2019; Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed. 2002, chapters 2 and 3.
 """
@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-Extended = np.longdouble  # 64 bits of significand on x86, 113 on Linux/ARM; just float64 on Windows and Apple silicon
+Extended = np.longdouble  # 64 bits of significand on x86, 113 on Linux/ARM; only float64 on Windows and Apple silicon
 ExtendedArray = NDArray[np.longdouble]
 FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Format:
-    """A binary format: `precision` bits of significand (the hidden one counts), exponents `smallest` to `biggest`."""
+    """A binary format: `precision` bits of significand, with the hidden bit, and exponents `smallest` to `biggest`."""
 
     precision: int
     smallest: int
@@ -26,17 +26,17 @@ class Format:
 
     @property
     def unit_roundoff(self) -> float:
-        """u: rounding to nearest changes a normal number by at most u times its size."""
+        """Return u: rounding to nearest changes a normal number by at most u times its size."""
         return 2.0**-self.precision
 
     @property
     def half_subnormal(self) -> Extended:
-        """What rounding may cost where u times the size is less: half the smallest subnormal number."""
+        """Return half the smallest subnormal number: the largest rounding error of a number near 0."""
         return Extended(2) ** (self.smallest - self.precision)
 
     @property
     def largest(self) -> Extended:
-        """The largest finite number."""
+        """Return the largest finite number."""
         return (2 - Extended(2) ** (1 - self.precision)) * Extended(2) ** self.biggest
 
 
@@ -51,7 +51,7 @@ EXTENDED_ROUNDOFF = float(np.finfo(Extended).eps) / 2
 
 
 def float_format(dtype: DTypeLike) -> Format:
-    """The format of a dtype or of its name.
+    """Return the format of a dtype or of a dtype's name. Raise ValueError for a dtype that is not in FORMATS.
 
     >>> float(float_format("float16").largest), float_format(np.float32).precision
     (65504.0, 24)
@@ -63,7 +63,7 @@ def float_format(dtype: DTypeLike) -> Format:
 
 
 def unit_roundoff(dtype: DTypeLike) -> float:
-    """u of a dtype or of its name: half the distance from 1 to the next number.
+    """Return u of a dtype or of a dtype's name: half the distance from 1 to the next number.
 
     >>> unit_roundoff("bfloat16") == 2**-8, unit_roundoff(np.float32) == 2**-24
     (True, True)
@@ -72,9 +72,9 @@ def unit_roundoff(dtype: DTypeLike) -> float:
 
 
 def gamma_k(roundings: float, u: Extended) -> Extended:
-    """Higham's γ_k = k u / (1 - k u): the relative change that k roundings in a row can make (lemma 3.1).
+    """Return Higham's γ_k = k u / (1 - k u): the largest relative change by k roundings in sequence (lemma 3.1).
 
-    Infinite where k u reaches 1: after so many roundings nothing is known.
+    Infinite if k u reaches 1: after that many roundings nothing is known.
 
     >>> float(gamma_k(2, Extended(0.25))), float(gamma_k(4, Extended(0.25)))
     (1.0, inf)
@@ -85,12 +85,12 @@ def gamma_k(roundings: float, u: Extended) -> Extended:
 
 
 def extended(values: Any, name: str = "array") -> ExtendedArray:
-    """Any real array as float64, widened: the oracle sees the float64 value of whatever comes in.
+    """Return a real array, or a torch CPU tensor, converted to float64 and then widened to extended precision.
 
-    Torch's CPU tensors come in, too, without importing torch. TypeError for what is not real.
+    torch is not imported for that. Raise TypeError for a dtype that is not real.
     """
     if hasattr(values, "detach"):
-        values = values.detach()  # NumPy takes no tensor that requires a gradient, and none of bfloat16
+        values = values.detach()  # NumPy converts no tensor that requires a gradient, and no bfloat16 tensor
         values = values.float() if str(values.dtype) == "torch.bfloat16" else values
     array = np.asarray(values)
     if not np.can_cast(array.dtype, np.float64, "same_kind"):
@@ -99,7 +99,7 @@ def extended(values: Any, name: str = "array") -> ExtendedArray:
 
 
 def real(eps: Any) -> float:
-    """Eps as a float, infinite where it is too large for one. TypeError for what is no real number."""
+    """Return eps as a float, infinite if it is too large for a float. Raise TypeError unless it is a real number."""
     if not isinstance(eps, Real):
         raise TypeError(f"eps must be a real number, got {eps!r}")
     try:

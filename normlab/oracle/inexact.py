@@ -1,12 +1,12 @@
-"""Running error analysis: arithmetic on pairs (exact value, bound on how far off the kernel's is).
+"""Running error analysis: compute with pairs (exact value, bound on the error of the kernel's value).
 
-The bounds write the kernel's formula once, with these numbers, and every operator adds what its rounding may cost.
-Products of errors are kept, so that a bound holds when it is large, too. Called by the forward and backward bounds.
-Source: Wilkinson's running error analysis, Higham 2002, section 3.3.
+The forward and backward bounds write the kernel's formula once, with these numbers, and every operator adds the
+largest error of its rounding. Products of errors are kept, so that a large bound holds, too. Source: Wilkinson's
+running error analysis, Higham 2002, section 3.3.
 
-An error is of one of three kinds. Finite: a bound. Infinite: nothing is known, because the kernel may have overflowed,
-or took the root of a number whose sign rounding decides. NaN: the exact value is NaN or infinite, and so is
-the kernel's.
+An error is of one of three kinds. A finite error is a bound. An infinite error means that nothing is known, because the
+kernel may have overflowed, or took the root of a number whose sign depends on rounding. A NaN means that the exact
+value is NaN or infinite, and the kernel's value is the same.
 """
 
 from dataclasses import dataclass
@@ -26,88 +26,91 @@ class Inexact:
     arithmetic: Arithmetic
 
     def __add__(self, other: "Inexact") -> "Inexact":
-        """One rounding; a sum of subnormal numbers is exact."""
+        """Add, with one rounding; a sum of subnormal numbers is exact."""
         exact, error = self.exact + other.exact, self.error + other.error
         rounding = self.arithmetic.u * (abs(exact) + error)
         return self._held(exact, error, error + rounding)
 
     def __neg__(self) -> "Inexact":
-        """Free."""
+        """Negate, without an error."""
         return Inexact(-self.exact, self.error, self.arithmetic)
 
     def __sub__(self, other: "Inexact") -> "Inexact":
-        """As a sum."""
+        """Subtract, with the error of a sum."""
         return self + -other
 
     def __mul__(self, other: "Inexact") -> "Inexact":
-        """|a b - â b̂| <= |a| e_b + |b| e_a + e_a e_b, and one rounding."""
+        """Multiply: |a b - â b̂| <= |a| e_b + |b| e_a + e_a e_b, and one rounding."""
         exact = self.exact * other.exact
         error = abs(self.exact) * other.error + abs(other.exact) * self.error + self.error * other.error
         return self._held(exact, self.error + other.error, error).rounded_again(1)
 
     def divided_exactly(self, divisor: ExtendedArray) -> "Inexact":
-        """Divided by numbers that the kernel holds without error. Nothing is known where one of them is 0."""
+        """Divide by numbers that the kernel holds without error. The result is unknown where the divisor is 0."""
         error = np.where(divisor == 0, Extended(np.inf), self.error / abs(divisor))
         return self._held(self.exact / divisor, self.error, error).rounded_again(1)
 
     def scaled(self, factor: Extended) -> "Inexact":
-        """Times an exact positive factor, in the mathematics only: its roundings are the caller's to add."""
+        """Multiply by an exact positive factor without a rounding; the caller adds the kernel's roundings."""
         return Inexact(self.exact * factor, self.error * factor, self.arithmetic)
 
     def rounded_again(self, times: int, held_by: Extended | int = 1) -> "Inexact":
-        """The same numbers after `times` multiplications or divisions more, which are exact but for their rounding.
+        """Add the error of `times` further multiplications or divisions by exact numbers.
 
-        `held_by`: the kernel may hold these numbers divided by that, so that they underflow the sooner.
+        `held_by`: the kernel may hold these numbers divided by `held_by`, so that they underflow sooner.
         """
         rounding = gamma_k(times, self.arithmetic.u) * (abs(self.exact) + self.error)
         underflow = times * held_by * self.arithmetic.u_format.half_subnormal
         return self._held(self.exact, self.error, self.error + rounding + underflow)
 
     def sum(self, axis: int, roundings: float) -> "Inexact":
-        """Added up along an axis, each term going through `roundings` additions: Σ e_i + γ_k Σ (|a_i| + e_i)."""
+        """Add up along an axis. Each term goes through `roundings` additions: Σ e_i + γ_k Σ (|a_i| + e_i)."""
         passed_on = self.error.sum(axis=axis, keepdims=True)
         magnitude = (abs(self.exact) + self.error).sum(axis=axis, keepdims=True)
         exact = self.exact.sum(axis=axis, keepdims=True)
         added = gamma_k(roundings, self.arithmetic.u) * magnitude
-        # A partial sum may overflow though the whole one does not.
+        # A partial sum may overflow although the whole sum does not.
         added = np.where(magnitude + added > self.arithmetic.u_format.largest, Extended(np.inf), added)
         return self._held(exact, passed_on, passed_on + added)
 
     def instead_of(self, exact: ExtendedArray) -> "Inexact":
-        """The same held numbers, measured against another exact value: a method's bias becomes part of the error."""
+        """Measure the held numbers against another exact value, so that a method's bias becomes part of the error."""
         return self._held(exact, self.error, self.error + abs(self.exact - exact))
 
     def stored(self, storage: Format) -> ExtendedArray:
-        """The error after the one rounding to a storage format."""
+        """Return the error after the one rounding to a storage format."""
         rounding = storage.unit_roundoff * (abs(self.exact) + self.error) + storage.half_subnormal
         return unless_special(self.error + rounding, self.error)
 
     def _held(self, exact: ExtendedArray, operands: ExtendedArray, error: ExtendedArray) -> "Inexact":
-        """A result, whose error is special where `operands`, the sum of the operands' errors, is, or overflow."""
+        """Return a result; its error is infinite if it may overflow, and special where `operands` is special.
+
+        `operands`: the sum of the operands' errors.
+        """
         error = unless_special(error, operands)
         overflows = abs(exact) + error > self.arithmetic.u_format.largest
         return Inexact(exact, np.where(overflows, Extended(np.inf), error), self.arithmetic)
 
 
 def held_exactly(values: ExtendedArray, arithmetic: Arithmetic) -> Inexact:
-    """What the kernel loads: no error, and the same NaNs and infinities."""
+    """Return values that the kernel loads exactly: without an error, and with the same NaNs and infinities."""
     return Inexact(values, np.where(np.isfinite(values), Extended(0), Extended(np.nan)), arithmetic)
 
 
 def sum_of_three(a: Inexact, b: Inexact, c: Inexact) -> Inexact:
-    """a + b + c, in whatever order a programmer or a compiler takes: whichever two come first round by their sum."""
+    """Return a + b + c with an error that covers every order of the two additions."""
     exact, error = a.exact + b.exact + c.exact, a.error + b.error + c.error
     first = np.maximum(np.maximum(abs(a.exact + b.exact), abs(b.exact + c.exact)), abs(a.exact + c.exact)) + error
-    # The second addition rounds what the first one left.
+    # The second addition's operand already carries the rounding of the first addition.
     after_first = error + a.arithmetic.u * first
     return a._held(exact, error, after_first + a.arithmetic.u * (abs(exact) + after_first))
 
 
 def where(condition: np.ndarray, a: Inexact, b: Inexact) -> Inexact:
-    """The numbers of `a` where `condition` holds, which is broadcast, else those of `b`."""
+    """Return the numbers of `a` where `condition`, broadcast, is True, else the numbers of `b`."""
     return Inexact(np.where(condition, a.exact, b.exact), np.where(condition, a.error, b.error), a.arithmetic)
 
 
 def unless_special(error: ExtendedArray, operands: ExtendedArray) -> ExtendedArray:
-    """`error` where the operands' errors were finite, else those: infinity times 0 must not become a NaN."""
+    """Return `error`, except where `operands` is not finite: there `operands`, so that infinity times 0 is no NaN."""
     return np.where(np.isfinite(operands), error, operands)

@@ -1,7 +1,7 @@
-"""How far off a kernel's mean and variance of a row may be. Called by `forward_bounds`, whose assumptions hold here.
+"""Bound the error of a kernel's mean and variance of a row, under the assumptions in `forward_bounds`, the caller.
 
 Each bound is derived in its docstring. Notation: γ_k = k u / (1 - k u), σ² the row's variance, mean|x| and rms its mean
-magnitude and root mean square, η half the smallest subnormal number; what the kernel holds wears a hat.
+magnitude and root mean square, η half the smallest subnormal number; a hat marks the value that the kernel holds.
 """
 
 from math import sqrt
@@ -17,21 +17,21 @@ NOTHING_KNOWN, SAME_PATTERN = Extended(np.inf), Extended(np.nan)  # the special 
 
 
 def mean_and_variance(x: ExtendedArray, middle: Normalised, arithmetic: Arithmetic) -> tuple[Inexact, Inexact]:
-    """Of every row of x (n1, n2), each (n1, 1), in the way the arithmetic says."""
+    """Return mean and variance of every row of x (n1, n2), each (n1, 1), with the errors of the arithmetic's method."""
     method = {"welford": welford, "two_pass": two_pass, "grouped": grouped, "merged": merged}[arithmetic.statistics]
     mean_error, variance_error = method(x, middle.variance, arithmetic)
-    # No sum of x passes n max|x|. What is squared is as far apart as the row's values and the errors of two means at
-    # most, and multiplied by n at most: Chan's merge multiplies by n_A (n_B/n) before it squares, so by 0 where one
-    # thread is empty and its mean of 0 is far from the other's. The factor 4 is for rounding, and for groups, whose
-    # squares within and between add up to twice that.
+    # No sum of x passes n max|x|. A squared difference is at most the row's range plus the errors of two means, and its
+    # factor is at most n. Chan's merge multiplies by n_A (n_B/n) before it squares: by 0 if one thread is empty, whose
+    # mean of 0 may be far from the other thread's mean. The factor 4 covers rounding, and groups: their squares within
+    # groups and between groups add up to twice as much.
     largest = abs(x).max(axis=1, keepdims=True, initial=0)
     apart = x.max(axis=1, keepdims=True) - x.min(axis=1, keepdims=True)
     apart = apart + 2 * gamma_k(4 * arithmetic.row_sum, arithmetic.u) * largest
     overflows = 4 * x.shape[1] * np.maximum(largest, apart * apart) > arithmetic.u_format.largest
     mean_error = np.where(overflows, NOTHING_KNOWN, mean_error)
     variance_error = np.where(overflows, NOTHING_KNOWN, variance_error)
-    # A row with an infinity has no variance. Its mean is infinite, but for inf - inf: in Welford's steps, and where the
-    # finite values may add up to an infinity of the other sign. The factor 4 is for rounding.
+    # A row with an infinity has no variance. Its mean is infinite, unless inf - inf makes it NaN. That happens in
+    # Welford's steps, or if the finite values add up to an infinity of the opposite sign. The factor 4 covers rounding.
     broken = ~np.isfinite(largest)
     added = np.where(np.isfinite(x), abs(x), 0).sum(axis=1, keepdims=True)
     may_overflow = 4 * added > arithmetic.u_format.largest
@@ -42,9 +42,10 @@ def mean_and_variance(x: ExtendedArray, middle: Normalised, arithmetic: Arithmet
 
 
 def mean_square(x: ExtendedArray, middle: Normalised, arithmetic: Arithmetic) -> Inexact:
-    """RMS norm's Σx²/n: every square and every addition rounds, so does dividing by n (twice if it multiplies by 1/n).
+    """Return RMS norm's Σx²/n: squares and additions round, and so does dividing by n (twice if it multiplies by 1/n).
 
-    All terms are positive: the relative error is at most γ_{D+3}. Underflow costs η a square, η in their mean, and η.
+    All terms are positive, so the relative error is at most γ_{D+3}. Underflow costs η per square, so η in the squares'
+    mean, and another η for the division.
     """
     error = gamma_k(arithmetic.row_sum + 3, arithmetic.u) * middle.variance + 2 * arithmetic.u_format.half_subnormal
     overflows = x.shape[1] * (middle.variance + error) > arithmetic.u_format.largest
@@ -53,14 +54,15 @@ def mean_square(x: ExtendedArray, middle: Normalised, arithmetic: Arithmetic) ->
 
 
 def two_pass(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) -> tuple[ExtendedArray, ExtendedArray]:
-    """Bounds for mean = Σx/n, then variance = Σ(x - mean)²/n. Chan, Golub and LeVeque 1983, section 3.
+    """Return bounds for mean = Σx/n, then variance = Σ(x - mean)²/n. Chan, Golub and LeVeque 1983, section 3.
 
     Mean: each x goes through D = row_terms + row_merges additions, then the division (2 roundings if times 1/n):
         |mean^ - mean| <= γ_{D+2} mean|x| =: d
-    Variance: Σ(x - mean^)²/n is σ² + (mean^ - mean)² exactly; there is no first-order term, as deviations add up to 0.
-    A square carries 2 roundings of its deviation and 1 of its own, then the sum's and the division's:
+    Variance: Σ(x - mean^)²/n is σ² + (mean^ - mean)² exactly; the first-order term is 0, because deviations add up to
+    0. A square carries 2 roundings of its deviation and 1 of its own, then the sum's and the division's:
         |variance^ - σ²| <= d² + γ_{D+5} (σ² + d²)
-    Underflow costs η in the mean; in the variance η a square, so η in their mean, and η for the division.
+    Underflow costs η in the mean. In the variance it costs η per square, so η in the squares' mean, and η for the
+    division.
     """
     u, eta = arithmetic.u, arithmetic.u_format.half_subnormal
     mean_error = gamma_k(arithmetic.row_sum + 2, u) * row_mean(abs(x)) + eta
@@ -69,11 +71,12 @@ def two_pass(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) 
 
 
 def grouped(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) -> tuple[ExtendedArray, ExtendedArray]:
-    """Bounds for two passes in every group w of n_w values, and squares within groups plus squares between them.
+    """Return bounds for two passes in every group w of n_w values, adding squares within and between the groups.
 
-    s_w = Σ_w x, m_w = s_w / n_w, q_w = Σ_w (x - m_w)², then over the groups, empty ones left out:
+    s_w = Σ_w x, m_w = s_w / n_w, q_w = Σ_w (x - m_w)², then over the groups that are not empty:
         mean = Σ s_w / n,   variance = Σ (q_w + n_w (m_w - mean)²) / n
-    Chan, Golub and LeVeque 1983, formula 2.1, for any number of groups at once. D: additions in a group and over them.
+    This is formula 2.1 of Chan, Golub and LeVeque 1983, for any number of groups at once. D counts the additions in a
+    group and over the groups.
 
     Mean: as in `two_pass`. A group's mean is off by |e_w| <= γ_{D+2} mean_w|x| + η <= γ_{D+2} rms_w + η, so that
         Σ n_w e_w² / n <= d²,   d := γ_{D+2} rms + η,   and the row's mean is off by |e| <= d, too
@@ -83,12 +86,13 @@ def grouped(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) -
     The exact squares add up to n σ². By Cauchy's inequality and Σ n_w (m_w - mean)² <= n σ² the rest, divided by n, is
     at most
         P = 2 σ d + d² + (d + d)²
-    2 σ d is of first order, unlike in `two_pass`: nothing ties a group's wrong mean to the others'.
-    Then a square within rounds 3 times (deviation twice, product), one between 4 times (by n_w, too). So do the
-    additions, at most D for both, and 1 more, q_w + n_w (…); dividing by n costs 2 if it multiplies by 1/n:
+    2 σ d is of first order, unlike in `two_pass`, because the errors of the groups' means need not cancel.
+    A square within a group rounds 3 times (deviation twice, product), a square between groups 4 times (by n_w, too).
+    The at most D additions round, and so does the addition in q_w + n_w (…). Dividing by n rounds twice if it
+    multiplies by 1/n:
         |variance^ - σ²| <= P + γ_{D+6} (σ² + P)
-    A square between skips the additions in a group, of which there is at least one: hence D + 6 is enough for it.
-    Underflow costs η a square and a product by n_w, and η for the division: less than 4 η.
+    A square between groups skips the additions in a group, of which there is at least one, so D + 6 is enough for it.
+    Underflow costs η per square and per product by n_w, and η for the division: less than 4 η.
     """
     u, eta = arithmetic.u, arithmetic.u_format.half_subnormal
     means = gamma_k(arithmetic.row_sum + 2, u)
@@ -99,7 +103,7 @@ def grouped(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) -
 
 
 def welford(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) -> tuple[ExtendedArray, ExtendedArray]:
-    """Bounds for Welford's steps in every thread (1962) and Chan's merges of the threads (Chan, Golub, LeVeque 1983).
+    """Return bounds for Welford's steps (1962) in every thread, then Chan's merges (Chan, Golub, LeVeque 1983).
 
     Mean of a thread's first k values. Step k holds m̂_k = (m̂_{k-1} + (x_k - m̂_{k-1}) (1+θ) / k) (1+φ), |θ| <= γ_2 and
     |φ| <= u, so m̂_{k-1} counts by (1 - 1/k) (1 - θ/(k-1)) (1+φ) instead of 1 - 1/k. The first step is exact. Multiplied
@@ -108,21 +112,21 @@ def welford(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) -
     A merge m_A + (m_B - m_A) (n_B/n) (1+θ), |θ| <= γ_3, and rounded: m_B counts by n_B/n (1+θ), m_A by
     n_A/n (1 - θ n_B/n_A). With n_B <= n_A that adds 4 roundings, so with t terms and l levels of merges
         |mean^ - mean| <= γ_{D_t + 4l} mean|x|
-    With n_B = ρ n_A, ρ > 1, it would add 1 + 3ρ, and such errors are made: hence the assumption. Nothing else needs it.
-    With n_A = 0 the merge is exact.
+    With n_B = ρ n_A, ρ > 1, it would add 1 + 3ρ, and kernels do make such errors. Only this step needs the assumption
+    n_B <= n_A (`Arithmetic`). With n_A = 0 the merge is exact.
     Variance. With exact means the terms (x_k - m_{k-1}) (x_k - m_k) = δ_k ε_k = τ_k² and (m_B - m_A)² n_A n_B / n = τ²
-    add up to n σ². With means that are off by e_k they change by at most
+    add up to n σ². With errors e_k in the means the terms change by at most
         |δ_k e_k| + |ε_k e_{k-1}| + |e_k e_{k-1}|,  where |δ_k| <= √2 τ_k and |ε_k| <= τ_k
         2 τ φ + φ²,                                 where φ² = (e_A - e_B)² n_A n_B / n <= n_A e_A² + n_B e_B²
     As (mean|x_1…x_k|)² <= (x_1² + … + x_k²) / k, with v = u / (1 - D u) for the longest chain D
         Σ e_k² <= v² c² Σx²,  c² = Σ_{k=2}^t D_k²/k,    Σ φ² <= v² f² Σx²,  f² = Σ_{j<l} (D_t + 4j)²
     and by Cauchy's inequality all changes, divided by n, are together at most
         P = v σ rms √((1+√2)² c² + 4 f²) + v² rms² (c² + f²)
-    Then the terms round, 3 times in a step, 6 in a merge (δ (δ (n_A (n_B/n))): δ twice, n_B/n, three products), and so
-    do their additions, 1 a step, 2 a level, and the division:
+    A term rounds 3 times in a step and 6 times in a merge (δ (δ (n_A (n_B/n))): δ twice, n_B/n, three products). The
+    additions round, 1 per step and 2 per level, and so does the division:
         |variance^ - σ²| <= P + γ_K (σ² + P),   K = 2l + max(t + 2, 5) + 1
     To first order that is a multiple of D u κ σ² with κ = rms/σ, as in Chan, Golub and LeVeque's table of bounds.
-    Underflow costs η a step and a level in the mean, in the variance η a level and less than 6 η for the rest.
+    Underflow costs η per step and per level in the mean; in the variance, η per level and less than 6 η for the rest.
     """
     u, eta = arithmetic.u, arithmetic.u_format.half_subnormal
     n2 = x.shape[1]
@@ -144,15 +148,15 @@ def welford(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) -
 
 
 def merged(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) -> tuple[ExtendedArray, ExtendedArray]:
-    """Bounds for two passes in every group w of n_w values, and Chan's merges of the groups, in at most l levels.
+    """Return bounds for two passes in every group w of n_w values, then Chan's merges of the groups in up to l levels.
 
-    D: additions in a group. A group's mean is off by |e_w| <= γ_{D+2} mean_w|x|, its sum of squares is m2_w + n_w e_w²
-    (`two_pass`). A merge adds 1 + 3ρ roundings (`welford`), where ρ = n_B / n_A <= 4/3 is assumed here: 5. So
+    D counts the additions in a group. A group's mean is off by |e_w| <= γ_{D+2} mean_w|x|, and its sum of squares is
+    m2_w + n_w e_w² (`two_pass`). A merge adds 1 + 3ρ roundings (`welford`): 5, assuming ρ = n_B / n_A <= 4/3. So
         |mean^ - mean| <= γ_{D+2+5l} mean|x|
     Changes of the variance, as in `welford` but with Σ n_w e_w² in place of the steps':
         P = 2 v σ rms f + v² rms² ((D+2)² + f²),   f² = Σ_{j<l} (D + 2 + 5j)²
-    A square rounds 3 times and through D additions in its group, a merge's term 6 times, both through 2 additions a
-    level and the division:
+    A square rounds 3 times and goes through D additions in its group. A merge's term rounds 6 times. Both go through 2
+    additions per level and the division:
         |variance^ - σ²| <= P + γ_K (σ² + P),   K = D + 2l + 7
     Underflow as in `welford`.
     """

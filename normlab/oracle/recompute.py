@@ -1,7 +1,7 @@
-"""x̂ recomputed from the saved output, apex's `memory_efficient`: what it costs. Called by `backward_bounds`.
+"""Bound the error of x̂ recomputed from the saved output, apex's `memory_efficient`. Called by `backward_bounds`.
 
-The output was rounded to storage as a number of size |β| + |γ x̂|; dividing its distance from β by γ magnifies
-that error. Near γ = 0 apex clamps the weight, which changes x̂ by a known factor.
+The forward rounded the output, a number of size |β| + |γ x̂|, to storage. Dividing y - β by γ magnifies this error.
+Near γ = 0 apex clamps the weight, which changes x̂ by a known factor.
 """
 
 import numpy as np
@@ -26,14 +26,14 @@ from normlab.oracle.rows import Rows
 def recompute_error(
     xhat: ArrayLike, weight: ArrayLike | None, bias: ArrayLike | None, eps: float, dtype: DTypeLike
 ) -> FloatArray:
-    """The law of recomputing: how far x̂ from an output saved in `dtype` is off, up to a small constant.
+    """Return the error, up to a small constant, of x̂ recomputed from an output saved in `dtype`.
 
         u (|β| + |γ x̂|) / |clamp(γ)|  +  |x̂| |1 - γ / clamp(γ)|
 
-    First the output's rounding, divided by the weight; then the clamp's bias, which is 0 where |γ| >= eps. So
-    a bias that is large against its weight drowns x̂: with β = 1, γ = 1e-3 and float16 outputs, half a unit of
-    x̂ may be lost. `xhat` (…, *normalized_shape), `weight` and `bias` (normalized_shape); the result is shaped
-    like `xhat`.
+    The first term is the output's rounding, divided by the weight. The second is the clamp's bias, which is 0 where
+    |γ| >= eps. A bias that is much larger than its weight therefore hides x̂: with β = 1, γ = 1e-3 and float16 outputs,
+    x̂ may be off by half a unit. `xhat` has the shape (…, *normalized_shape), `weight` and `bias` have the shape
+    normalized_shape, and the result is shaped like `xhat`.
 
     >>> float(recompute_error(1.0, 1e-3, 1.0, 1e-5, "float16").round(2))
     0.49
@@ -48,12 +48,12 @@ def recompute_error(
 
 
 def clamp_by_magnitude(weight: ExtendedArray, eps: Extended) -> ExtendedArray:
-    """The weight, pushed out of (-eps, eps) with its sign kept; 0 becomes eps. apex's function of the same name."""
+    """Return the weight with magnitudes below eps raised to eps and signs kept; 0 becomes eps. As apex's function."""
     return np.where(weight >= 0, np.maximum(weight, eps), np.minimum(weight, -eps))
 
 
 def saved_output(xhat: ExtendedArray, rows: Rows, error: ArrayLike | None, arithmetic: Arithmetic) -> Inexact:
-    """y as the forward stored it, off by `error` (x's shape) or by its rounding."""
+    """Return y as the forward stored it, with `error` (x's shape) or, if that is None, the error of its rounding."""
     y = xhat * rows.weight + rows.bias
     storage = float_format(arithmetic.output)
     if error is None:
@@ -63,16 +63,17 @@ def saved_output(xhat: ExtendedArray, rows: Rows, error: ArrayLike | None, arith
 
 
 def through_memory(held: Inexact, storage: Format) -> Inexact:
-    """The same numbers, stored in a format and loaded again; unknown where they are too large for it."""
+    """Return the numbers after a store to a format and a load; unknown where they are too large for the format."""
     off = held.stored(storage)
     off = np.where(abs(held.exact) + off > storage.largest, Extended(np.inf), off)
     return Inexact(held.exact, off, held.arithmetic)
 
 
 def completed(dy: Inexact, xhat: Inexact, shifted: Inexact, rows: Rows) -> Inexact:
-    """∂L/∂y γ x̂ as a term of Σ₂, added in two portions: ∂L/∂y (y - β), then ∂L/∂y (γ x̂ - (y - β)).
+    """Return ∂L/∂y γ x̂ as a term of Σ₂ that is added in two portions: ∂L/∂y (y - β), then ∂L/∂y (γ x̂ - (y - β)).
 
-    What y was off by cancels; but the portions, and the sums that they went through, were rounded by their own size.
+    The error of y cancels. The roundings of the portions and of their sums remain, and are proportional to the
+    portions' sizes.
     """
     arithmetic = dy.arithmetic
     term = dy * (xhat * held_exactly(rows.weight, arithmetic) if rows.has_weight else xhat)
@@ -82,15 +83,15 @@ def completed(dy: Inexact, xhat: Inexact, shifted: Inexact, rows: Rows) -> Inexa
 
 
 def unshifted(y: Inexact, rows: Rows) -> Inexact:
-    """y - β, which is γ x̂."""
+    """Return y - β, which is γ x̂."""
     return y - held_exactly(rows.bias, y.arithmetic) if rows.has_bias else y
 
 
 def unscaled(shifted: Inexact, xhat: ExtendedArray, rows: Rows, eps: Extended) -> Inexact:
-    """(y - β) / clamp(γ) as an x̂, or times a rounded 1 / clamp(γ), which rounds once more.
+    """Return (y - β) / clamp(γ), measured against x̂; a kernel that multiplies by 1 / clamp(γ) rounds once more.
 
-    A 16-bit weight may be inverted where it is used, by an instruction that is off by a unit in the last place: two
-    roundings. The clamp's bias |x̂| |γ / clamp(γ) - 1| is part of the error.
+    For a 16-bit weight the kernel may compute 1 / clamp(γ) with an instruction that is off by one unit in the last
+    place: two roundings. The clamp's bias |x̂| |γ / clamp(γ) - 1| is part of the error.
     """
     if not rows.has_weight:
         return shifted
@@ -100,11 +101,11 @@ def unscaled(shifted: Inexact, xhat: ExtendedArray, rows: Rows, eps: Extended) -
 
 
 def times_clamped_weight(dy: Inexact, rows: Rows, eps: Extended) -> Inexact:
-    """∂L/∂y clamp(γ) as a ∂L/∂y γ. The clamp's bias |∂L/∂y| |clamp(γ) - γ| is part of its error."""
+    """Return ∂L/∂y clamp(γ), measured against ∂L/∂y γ: the clamp's bias |∂L/∂y| |clamp(γ) - γ| is part of the error."""
     if not rows.has_weight:
         return dy
     clamped = clamp_by_magnitude(rows.weight, eps)
     product = (dy * held_exactly(clamped, dy.arithmetic)).instead_of(dy.exact * rows.weight)
-    # An infinite ε makes every weight infinite, and the product infinite or NaN.
+    # An infinite ε makes every clamped weight infinite, and the product infinite or NaN.
     lost = np.isinf(clamped) & np.isfinite(rows.weight)
     return Inexact(product.exact, np.where(lost, Extended(np.inf), product.error), dy.arithmetic)

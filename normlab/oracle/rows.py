@@ -1,6 +1,6 @@
-"""Arguments of a norm, checked and laid out as a matrix: n1 rows to normalise, n2 values in each.
+"""Check the arguments of a norm and reshape them to a matrix: n1 rows to normalise, with n2 values each.
 
-Called by `values` and by the bounds; raises before anything is computed.
+`values` and the bounds call this first, so that wrong arguments raise before anything is computed.
 """
 
 from collections.abc import Sequence
@@ -25,25 +25,25 @@ class Rows:
     weight: ExtendedArray  # (n2,)
     bias: ExtendedArray  # (n2,)
     eps: float
-    leading: tuple[int, ...]  # what x's shape has before normalized_shape
+    leading: tuple[int, ...]  # x's dimensions before normalized_shape
     normalized: tuple[int, ...]
     has_weight: bool
     has_bias: bool
 
     @property
     def n2(self) -> int:
-        """How many values a row has."""
+        """Return how many values a row has."""
         return self.x.shape[1]
 
     def matrix(self, values: ArrayLike, name: str) -> ExtendedArray:
-        """Another array of x's shape, as (n1, n2)."""
+        """Return another array of x's shape as (n1, n2). Raise ValueError for any other shape."""
         result, want = extended(values, name), self.leading + self.normalized
         if result.shape != want:
             raise ValueError(f"{name} has shape {result.shape}, but x has shape {want}")
         return result.reshape(self.x.shape)
 
     def column(self, values: ArrayLike, name: str) -> ExtendedArray:
-        """One number a row, shaped as x's leading dimensions, as (n1, 1)."""
+        """Return an array of one number per row, shaped like x's leading dimensions, as (n1, 1)."""
         result = extended(values, name)
         if result.shape != self.leading:
             raise ValueError(f"{name} has shape {result.shape}, but x has leading dimensions {self.leading}")
@@ -57,7 +57,12 @@ def as_rows(
     bias: ArrayLike | None,
     eps: float,
 ) -> Rows:
-    """Check the arguments and give the matrix. ValueError for shapes, names both sides; TypeError for the rest."""
+    """Check the arguments and return them as rows.
+
+    Raises:
+        ValueError: two shapes do not match; the message names both.
+        TypeError: an argument has a wrong type.
+    """
     normalized, eps = shape_of(normalized_shape), real(eps)
     if not normalized or prod(normalized) == 0:
         raise ValueError(
@@ -82,7 +87,7 @@ def as_rows(
 
 
 def shape_of(normalized_shape: NormalizedShape) -> tuple[int, ...]:
-    """A tuple of ints. TypeError for what is neither an integer nor a sequence of such."""
+    """Return normalized_shape as a tuple of ints. Raise TypeError unless it is an integer or a sequence of integers."""
     entries = normalized_shape if isinstance(normalized_shape, Sequence | np.ndarray) else (normalized_shape,)
     try:
         return tuple(index(entry) for entry in entries)
@@ -91,7 +96,7 @@ def shape_of(normalized_shape: NormalizedShape) -> tuple[int, ...]:
 
 
 def parameter(values: ArrayLike, name: str, normalized: tuple[int, ...]) -> ExtendedArray:
-    """Weight or bias as (n2,)."""
+    """Return weight or bias as (n2,). Raise ValueError for a wrong shape."""
     result = extended(values, name)
     if result.shape != normalized:
         raise ValueError(f"{name} has shape {result.shape}, but normalized_shape={normalized}")

@@ -1,8 +1,8 @@
-"""Running statistics of batch and instance norm: what a training batch makes of them, and how far off a kernel may be.
+"""Update the running statistics of batch and instance norm after a training batch, and bound a kernel's error.
 
     running = (1 - momentum) running + momentum new        new: the samples' average of mean and unbiased variance
 
-The mean and the variance of a sample's channel are those of `family`, and their bounds those of `moments`.
+The mean and the variance of a sample's channel are defined as in `family`, and `moments` bounds their errors.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from normlab.oracle.values import Normalised, normalise
 
 
 class Running(NamedTuple):
-    """Both (C,)."""
+    """The running mean and the running variance, each (C,)."""
 
     mean: FloatArray
     var: FloatArray
@@ -30,7 +30,7 @@ class Running(NamedTuple):
 def running_statistics(
     x: ArrayLike, sets: IndexSets, running_mean: ArrayLike, running_var: ArrayLike, momentum: float
 ) -> Running:
-    """What they are after a batch; sets: `batch_sets` or `instance_sets`, of at least two values each.
+    """Return the running statistics after a batch; sets: `batch_sets` or `instance_sets`, of at least two values each.
 
     >>> running_statistics([[0.0], [2.0]], IndexSets(1, 2, 1, 1, 1, (1,), (1,)), [0.0], [1.0], 0.5)
     Running(mean=array([0.5]), var=array([1.5]))
@@ -54,11 +54,11 @@ def running_statistics_bound(
     arithmetic: Arithmetic,
     storage: str,
 ) -> Running:
-    """Absolute bounds on |kernel - running_statistics(…)|; storage: the running statistics' format.
+    """Return absolute bounds on |kernel - running_statistics(…)|; storage: the running statistics' format.
 
-    The momentum is rounded to the accumulator's format, and once more in 1 - momentum, and in momentum over the number
-    of samples. The unbiased variance is divided by n - 1 instead of n; or multiplied by n / (n - 1), 2 roundings more.
-    The average is a sum of as many terms as there are samples.
+    The momentum is rounded to the accumulator's format. 1 - momentum, and momentum over the number of samples, round
+    once more. The kernel divides the unbiased variance by n - 1 instead of n, or multiplies it by n / (n - 1), which
+    takes 2 more roundings. The average is a sum with one term per sample.
     """
     u, m, form = arithmetic.u, abs(Extended(momentum)), float_format(storage)
     one = np.ones((1, 1), Extended)
@@ -81,7 +81,7 @@ def running_statistics_bound(
 
 
 def _middle(x: ArrayLike, sets: IndexSets, s: int) -> tuple[ExtendedArray, Normalised]:
-    """The samples' values of a channel (batches, values), and their statistics."""
+    """Return the samples' values of a channel (batches, values), and their statistics."""
     rows = as_rows(sets.rows(x, s), sets.values, None, None, 0.0)
     return rows.x, normalise(rows, centred=True)
 

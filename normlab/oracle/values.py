@@ -1,10 +1,10 @@
-"""What is right: layer norm and RMS norm, forward and backward, in float64 whatever comes in.
+"""Compute layer norm and RMS norm, forward and backward: the true results, in float64 for inputs of every dtype.
 
-Computed in extended precision (`floats.Extended`) with two-pass variances and pairwise sums, then rounded once
-to float64. NaN and infinity stay in their row's results and reach the parameter gradients; variance + eps
-below zero gives NaN. Every test compares with these numbers, and `forward_bounds` and `backward_bounds` say by
-how much a kernel may be off. Source: Ba, Kiros and Hinton, "Layer Normalization", 2016; Zhang and Sennrich,
-"Root Mean Square Layer Normalization", 2019.
+The functions compute in extended precision (`floats.Extended`) with two-pass variances and pairwise sums, then round
+once to float64. NaN and infinity stay in their row's results, and reach the parameter gradients. A negative
+variance + eps gives NaN. The tests compare kernels with these numbers, within the bounds of `forward_bounds` and
+`backward_bounds`. Source: Ba, Kiros and Hinton, "Layer Normalization", 2016; Zhang and Sennrich, "Root Mean Square
+Layer Normalization", 2019.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from normlab.oracle.rows import NormalizedShape, Rows, as_rows
 
 
 class NormResult(NamedTuple):
-    """Forward. `output` has x's shape; `mean` (None for RMS norm) and `invvar` have x's leading dimensions."""
+    """A forward's results: `output` in x's shape, `mean` (None for RMS norm) and `invvar` in its leading dimensions."""
 
     output: FloatArray
     mean: FloatArray | None
@@ -25,7 +25,7 @@ class NormResult(NamedTuple):
 
 
 class NormGradients(NamedTuple):
-    """Backward. `grad_input` has x's shape, the others normalized_shape; None where the parameter is absent."""
+    """A backward's results: `grad_input` in x's shape; the others in normalized_shape, or None without a parameter."""
 
     grad_input: FloatArray
     grad_weight: FloatArray | None
@@ -33,7 +33,7 @@ class NormGradients(NamedTuple):
 
 
 class Normalised(NamedTuple):
-    """The middle of a norm, in extended precision."""
+    """The normalised rows and their statistics, in extended precision."""
 
     xhat: ExtendedArray  # (n1, n2)
     mean: ExtendedArray  # (n1, 1)
@@ -48,7 +48,7 @@ def layer_norm(
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> NormResult:
-    """y = (x - mean) / sqrt(variance + eps) · weight + bias over the trailing dimensions `normalized_shape`.
+    """Return y = (x - mean) / sqrt(variance + eps) · weight + bias over the trailing dimensions `normalized_shape`.
 
     >>> output, mean, invvar = layer_norm([[1, 2, 3], [4, 4, 4]], 3, eps=0.25)
     >>> output.round(3).tolist(), mean.tolist(), invvar.round(3).tolist()
@@ -69,7 +69,7 @@ def layer_norm(
 def rms_norm(
     x: ArrayLike, normalized_shape: NormalizedShape, weight: ArrayLike | None = None, eps: float = 1e-5
 ) -> NormResult:
-    """y = x / sqrt(mean(x²) + eps) · weight over the trailing dimensions `normalized_shape`.
+    """Return y = x / sqrt(mean(x²) + eps) · weight over the trailing dimensions `normalized_shape`.
 
     >>> rms_norm([3.0, 4.0], 2, eps=0.0).output.round(3).tolist()
     [0.849, 1.131]
@@ -89,7 +89,7 @@ def layer_norm_backward(
     bias: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> NormGradients:
-    """Gradients of sum(grad_output · layer_norm(x)). Exact for every weight, zero included.
+    """Return the gradients of sum(grad_output · layer_norm(x)), exact for every weight, including zero.
 
     >>> layer_norm_backward([[0.0, 0.0, 1.0]], [[1.0, 2.0, 3.0]], 3, [1, 1, 1]).grad_weight.round(3).tolist()
     [0.0, 0.0, 1.225]
@@ -104,16 +104,16 @@ def rms_norm_backward(
     weight: ArrayLike | None = None,
     eps: float = 1e-5,
 ) -> NormGradients:
-    """Gradients of sum(grad_output · rms_norm(x)); grad_bias is None."""
+    """Return the gradients of sum(grad_output · rms_norm(x)); grad_bias is None."""
     return backward(grad_output, as_rows(x, normalized_shape, weight, None, eps), centred=False)
 
 
 def normalise(rows: Rows, *, centred: bool) -> Normalised:
-    """Mean, variance and x̂ of every row; without `centred` the mean is taken to be 0, which is RMS norm."""
+    """Return mean, variance and x̂ of every row. If `centred` is False, the mean is taken as 0, as in RMS norm."""
     mean = np.zeros_like(rows.x[:, :1])
     if centred:
         mean = row_mean(rows.x)
-        # The first mean carries the rounding of a sum of x; what is left is a sum of small deviations.
+        # The first mean carries the rounding of a sum of x. The mean of the small deviations corrects it.
         mean = mean + np.where(np.isfinite(mean), row_mean(rows.x - mean), 0)
     deviation = rows.x - mean
     variance = row_mean(deviation * deviation)
@@ -123,7 +123,7 @@ def normalise(rows: Rows, *, centred: bool) -> Normalised:
 
 
 def backward(grad_output: ArrayLike, rows: Rows, *, centred: bool) -> NormGradients:
-    """Both norms' gradients; without `centred` the row's own mean does not depend on x, so its term is missing."""
+    """Return layer norm's gradients, or RMS norm's if `centred` is False: without a mean, the mean's term is absent."""
     dy = rows.matrix(grad_output, "grad_output")
     with np.errstate(all="ignore"):
         middle = normalise(rows, centred=centred)
@@ -139,15 +139,16 @@ def backward(grad_output: ArrayLike, rows: Rows, *, centred: bool) -> NormGradie
 
 
 def row_mean(values: ExtendedArray) -> ExtendedArray:
-    """Mean over a row: (n1, n2) to (n1, 1)."""
+    """Return the mean of every row: (n1, n2) to (n1, 1)."""
     return values.sum(axis=1, keepdims=True) / values.shape[1]
 
 
 def column_sum(values: ExtendedArray) -> ExtendedArray:
-    """Sum over rows: (n1, n2) to (n2,). Transposed first, because NumPy adds in pairs only along contiguous memory."""
+    """Return the sum over rows: (n1, n2) to (n2,)."""
+    # Transposed first, because NumPy adds in pairs only along contiguous memory.
     return np.ascontiguousarray(values.T).sum(axis=1)
 
 
 def narrow(values: ExtendedArray, shape: tuple[int, ...]) -> FloatArray:
-    """The one rounding to float64."""
+    """Round once to float64, and reshape."""
     return values.astype(np.float64).reshape(shape)

@@ -1,9 +1,9 @@
-"""`normlab run`: a program that uses `numba.cuda`, unmodified, on a machine without a GPU.
+"""`normlab run`: run an unmodified program that uses `numba.cuda` on a machine without a GPU.
 
-`program` runs the script, `stand_in` replaces the host side of `numba.cuda` while it runs: `decorator` and `kernel`
-(`cuda.jit` and launches), `allocate` and `memory` (device arrays), `device` (device, context, streams, events),
-`elementwise` (vectorize), `rowwise` (guvectorize). Every launch goes through `launcher`, to the simulator; `record`
-keeps what is reported at the end.
+`program` runs the script. While the script runs, `stand_in` replaces the host side of `numba.cuda`: `decorator` and
+`kernel` (`cuda.jit` and launches), `allocate` and `memory` (device arrays), `device` (device, context, streams,
+events), `elementwise` (vectorize), `rowwise` (guvectorize). `launcher` sends every launch to the simulator, and
+`record` collects the report for the end.
 """
 
 import atexit
@@ -24,14 +24,14 @@ __all__ = ["run_program"]
 def run_program(
     script: str, arguments: list[str], sanitize: bool = False, trace: bool = False, json_file: Path | None = None
 ) -> int:
-    """Run `script` as `python script arguments…` would, its kernels in the simulator, whether there is a GPU or not.
+    """Run `script` as `python script arguments…` would, but with its kernels in the simulator, even if there is a GPU.
 
-    sanitize, trace: watch every launch, and report on stderr when the interpreter exits, kernel by kernel; in
-    `json_file`, too, if one is given.
+    sanitize, trace: watch every launch, and print a report per kernel on stderr when the interpreter exits; also write
+    the report to `json_file`, if one is given.
 
-    Returns the program's exit code, with which the caller has to exit: `numba.cuda` stays replaced until then, for the
-    threads that the program left running and for what it registered with `atexit`. If the sanitizer found something,
-    the process exits with 1. Raises OSError for a script that cannot be read.
+    Return the program's exit code. The caller must exit with it. `numba.cuda` stays replaced until then, for threads
+    that are still running and for the program's `atexit` functions. If the sanitizer found something, the process
+    exits with 1. Raise OSError if the script cannot be read.
     """
     with open(script, "rb"):
         pass
@@ -49,10 +49,10 @@ def run_program(
 
 
 def _report(launcher: "Launcher", json_file: Path | None) -> None:
-    """Print the report of a whole program; called after all that it registered with `atexit` itself."""
+    """Print the report of a whole program; called after the functions that the program registered with `atexit`."""
     sys.stdout.flush()
     if json_file is not None:
         json_file.write_text(json.dumps(launcher.as_dict(), indent=2), encoding="utf-8")
     print(launcher.report(), file=sys.stderr, flush=True)
     if launcher.found_something:
-        os._exit(1)  # the exit code is settled by now, and this alone can change it
+        os._exit(1)  # an `atexit` function cannot change the interpreter's exit code in any other way

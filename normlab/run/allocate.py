@@ -1,4 +1,4 @@
-"""How a program gets memory: `cuda.to_device`, `device_array`, `pinned_array`, `mapped`, … and asks where it is.
+"""Allocate memory for a program, and say where an array lies: `cuda.to_device`, `device_array`, `pinned_array`, …
 
 Fresh memory holds NaN, or the byte 0x5a (`poison.py`).
 """
@@ -22,7 +22,7 @@ def copied(host: Any) -> np.ndarray:
 
 
 def uninitialised(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C") -> np.ndarray:
-    """Return fresh memory; raises TypeError or ValueError for a shape, strides or order that cannot be."""
+    """Return fresh memory. Raise TypeError or ValueError for an invalid shape, strides or order."""
     extents = shape if isinstance(shape, (tuple, list)) else (shape,)
     if not all(isinstance(extent, (int, np.integer)) for extent in extents):
         raise TypeError(f"shape must be an integer or tuple of integers, not {shape!r}")
@@ -42,7 +42,7 @@ def uninitialised(shape: Any, dtype: Any = np.float64, strides: Any = None, orde
 
 
 def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | None = None) -> DeviceArray:
-    """Return a copy of a host array on the device; a device array is returned as it is."""
+    """Return a copy of a host array on the device; return a device array unchanged."""
     if to is not None:
         if copy:
             to.copy_to_device(obj, stream)
@@ -57,7 +57,7 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | No
 def device_array(
     shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0
 ) -> DeviceArray:
-    """Return an array that nothing was written to."""
+    """Return an uninitialised device array."""
     memory = uninitialised(shape, dtype, strides, order)
     return DeviceArray(memory, Allocation(memory, fresh=True), stream)
 
@@ -100,7 +100,7 @@ def _layout_of(array: Any) -> dict[str, Any]:
 
 
 def device_array_like(ary: Any, stream: Any = 0) -> DeviceArray:
-    """Return an array of the shape, dtype and order of `ary` that nothing was written to."""
+    """Return an uninitialised device array with the shape, dtype and order of `ary`."""
     return device_array(**_layout_of(ary), stream=stream)
 
 
@@ -138,7 +138,7 @@ def is_cuda_ndarray(obj: Any) -> bool:
 
 
 def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
-    """Return a device array as it is; raises TypeError for anything else: no other library's memory is simulated."""
+    """Return a device array unchanged. Raise TypeError for other arrays: no other library's memory is simulated."""
     if not isinstance(obj, DeviceArray):
         raise TypeError(f"normlab run knows its own device arrays only, not a {type(obj).__name__}")
     return obj

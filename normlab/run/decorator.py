@@ -1,4 +1,4 @@
-"""`cuda.jit` in all its forms."""
+"""Replace `cuda.jit`, in all its forms, with a decorator that makes simulated kernels."""
 
 from types import FunctionType
 from typing import Any
@@ -15,10 +15,11 @@ OPTIONS = {
 
 
 def jit(launcher: Launcher, func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
-    """`cuda.jit` in all its forms; options that only concern a compiler change nothing.
+    """Return a kernel or a decorator, as `cuda.jit` does; options that only concern a compiler change nothing.
 
-    Raises NotImplementedError for `link`, `extensions` and `boundscheck`, KeyError for an option that Numba does not
-    have.
+    Raises:
+        NotImplementedError: for `link`, `extensions` and `boundscheck`.
+        KeyError: Numba does not have the option.
     """
     if unknown := options.keys() - OPTIONS:
         raise KeyError(f"Unrecognized options: {unknown}. Known options are {sorted(OPTIONS)}")
@@ -33,6 +34,7 @@ def jit(launcher: Launcher, func_or_sig: Any = None, device: bool = False, **opt
 
 
 def _decorated(function: Any, launcher: Launcher, options: dict[str, Any], signatures: list[Signature]) -> Kernel:
+    """Return the kernel of a decorated function. Raise TypeError if it is not a Python function."""
     function = getattr(function, "py_func", function)
     if not isinstance(function, FunctionType):
         raise TypeError(f"cuda.jit decorates a Python function, not a {type(function).__name__}")

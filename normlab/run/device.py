@@ -1,7 +1,7 @@
 """The simulated GPU itself: device, context, streams and events, with the numbers of an NVIDIA H200 (SXM).
 
-Work is done when it is asked for, so a stream is always empty and an event always reached. What is not here raises an
-AttributeError that names it.
+Every launch and copy ends before its call returns, so a stream is always empty and an event always reached. An
+attribute that is missing here raises an AttributeError that names it.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from normlab.run.memory import Allocation
 
 MEMORY = 150_109_880_320  # bytes
-# The names of CUDA's device attributes → what the driver says of an H200.
+# The names of CUDA's device attributes → the values that the driver reports for an H200.
 ATTRIBUTES = {
     "MAX_THREADS_PER_BLOCK": 1024,
     "MAX_BLOCK_DIM_X": 1024,
@@ -58,7 +58,7 @@ ATTRIBUTES = {
 
 
 class Device:
-    """The one simulated GPU. As a context manager it is what `cuda.gpus[0]` is."""
+    """The one simulated GPU. It can be used as a context manager, like `cuda.gpus[0]`."""
 
     id = 0
     name = "NVIDIA H200"
@@ -66,7 +66,7 @@ class Device:
     uuid = "GPU-00000000-0000-0000-0000-000000000000"
     supports_float16 = True
     supports_bfloat16 = True
-    supports_fp8 = False  # which the hardware has and the simulator has not
+    supports_fp8 = False  # the hardware supports it, but the simulator does not
 
     def __getattr__(self, name: str) -> int:
         """Return a device attribute under its name in CUDA's driver."""
@@ -75,14 +75,14 @@ class Device:
         raise AttributeError(f"normlab run's device has no attribute {name!r}")
 
     def __repr__(self) -> str:
-        """Print as Numba does, and say what it is."""
+        """Return Numba's text for a device, and say that this one is simulated."""
         return f"<CUDA device 0 '{self.name}', simulated by normlab>"
 
     def __enter__(self) -> None:
-        """Select this device, which always is."""
+        """Do nothing: this device is always selected."""
 
     def __exit__(self, *error: object) -> None:
-        """Leave it selected."""
+        """Do nothing: the device stays selected."""
 
     def get_primary_context(self) -> "Context":
         """Return the only context."""
@@ -93,7 +93,7 @@ class Device:
         return {f"pci_{part}_id": ATTRIBUTES[f"PCI_{part.upper()}_ID"] for part in ("domain", "bus", "device")}
 
     def reset(self) -> None:
-        """Do nothing: what is on the device belongs to the arrays of the program."""
+        """Do nothing: the program's arrays own the device's memory."""
 
 
 class MemoryInfo(NamedTuple):
@@ -104,12 +104,12 @@ class MemoryInfo(NamedTuple):
 
 
 class Stream:
-    """A queue of work, always empty: every launch and copy is finished when its call returns."""
+    """A queue of work, always empty, because every launch and copy ends before its call returns."""
 
     _made = 0
 
     def __init__(self, handle: int | None = None):
-        """Be a new stream, or the one with this handle."""
+        """Make a new stream, or the stream with this handle."""
         if handle is None:
             Stream._made += 1
             handle = 0x1000 + Stream._made  # unlike the handles 0, 1 and 2 of the default streams
@@ -120,7 +120,7 @@ class Stream:
         return self.handle
 
     def __bool__(self) -> bool:
-        """Be true, as every object of Numba's `Stream` is."""
+        """Return True, as every object of Numba's `Stream` does."""
         return True
 
     def __repr__(self) -> str:
@@ -137,7 +137,7 @@ class Stream:
         yield self
 
     def add_callback(self, callback: Callable[[Any, int, Any], None], arg: Any = None) -> None:
-        """Call `callback(stream, 0, arg)` now: all work before it is done."""
+        """Call `callback(stream, 0, arg)` now, because all earlier work is done."""
         callback(self, 0, arg)
 
     def async_done(self) -> "asyncio.Future[Stream]":
@@ -148,19 +148,19 @@ class Stream:
 
 
 class Event:
-    """A point in time; times are of the simulation, by the host's clock, and nothing like a GPU's."""
+    """A point in time by the host's clock. Differences are times of the simulation, not times of a GPU."""
 
     def __init__(self, timing: bool = True):
-        """Be an event that was not recorded yet."""
+        """Make an event that has not been recorded yet."""
         self.timing = timing
         self._time: float | None = None
 
     def record(self, stream: Any = 0) -> None:
-        """Take the time."""
+        """Record the host's time."""
         self._time = time.perf_counter()
 
     def query(self) -> bool:
-        """Return True: what came before is done."""
+        """Return True, because all earlier work is done."""
         return True
 
     def synchronize(self) -> None:
@@ -179,25 +179,25 @@ class Event:
 
 
 class Context:
-    """What `cuda.current_context()` returns."""
+    """The context that `cuda.current_context()` returns."""
 
     def __init__(self, device: Device):
-        """Belong to `device`."""
+        """Make the context of `device`."""
         self.device = device
 
     def __getattr__(self, name: str) -> Any:
-        """Say what is missing."""
+        """Raise AttributeError, naming the missing attribute."""
         raise AttributeError(f"normlab run's context has no attribute {name!r}")
 
     def synchronize(self) -> None:
-        """Return at once: all work is done when it is asked for."""
+        """Return at once, because all work is already done."""
 
     def get_memory_info(self) -> MemoryInfo:
-        """Return free and total bytes; in use is what the program's device arrays hold."""
+        """Return free and total bytes; only the program's device arrays count as in use."""
         return MemoryInfo(MEMORY - Allocation.in_use, MEMORY)
 
     def reset(self) -> None:
-        """Do nothing: what is on the device belongs to the arrays of the program."""
+        """Do nothing: the program's arrays own the device's memory."""
 
     push = pop = prepare_for_use = reset
 
@@ -216,16 +216,16 @@ class Context:
 
 
 class DeviceList(list[Device]):
-    """`cuda.gpus`: the one device."""
+    """The list `cuda.gpus`, with its one device."""
 
     @property
     def current(self) -> Device:
-        """The selected device."""
+        """Return the selected device."""
         return self[0]
 
     @property
     def lst(self) -> "DeviceList":
-        """The list itself."""
+        """Return the list itself."""
         return self
 
 
@@ -247,7 +247,7 @@ def select_device(device_id: int) -> Device:
 
 
 def detect() -> bool:
-    """Print the device as Numba prints what it finds; returns True."""
+    """Print the device in the format of Numba's `cuda.detect`; return True."""
     print("Found 1 CUDA devices")
     print(f"id 0    {DEVICE.name:>20} {'[SUPPORTED]':>40}")
     for what, value in (("Compute Capability", "9.0"), ("UUID", DEVICE.uuid), ("Simulated by", "normlab run")):
@@ -258,5 +258,5 @@ def detect() -> bool:
 
 @contextmanager
 def nothing() -> Iterator[None]:
-    """Stand for `cuda.defer_cleanup` and `cuda.profiling`, which have nothing to do."""
+    """Do nothing: the replacement of `cuda.defer_cleanup` and `cuda.profiling`."""
     yield

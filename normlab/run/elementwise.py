@@ -1,4 +1,4 @@
-"""`numba.vectorize` with `target="cuda"`: one thread for each element; and what it shares with `rowwise.py`.
+"""Replace `numba.vectorize` with `target="cuda"`: one thread per element. `rowwise.py` shares parts of this file.
 
 Numba's builders look up "cuda" in a registry; `stand_in` puts `Vectorize` there. It broadcasts on the host, then
 launches one kernel, in which every thread calls the function for its own element.
@@ -18,10 +18,10 @@ from normlab.run.signatures import signature_of
 
 
 class Builder:
-    """What both have in common: declared signatures, each with its kernel; and what they need not know."""
+    """The common base of `Vectorize` and `GUVectorize`, which keep a kernel for each declared signature."""
 
     def __init__(self, function: Any, targetoptions: dict[str, Any] | None, cache: bool):
-        """Build for `function`; raises TypeError or KeyError for what the cuda target does not know."""
+        """Build for `function`. Raise TypeError for `cache`, and KeyError for an unknown option."""
         if cache:
             raise TypeError("caching is not supported")
         if unknown := (targetoptions or {}).keys() - {"nopython", "is_dynamic"}:
@@ -29,21 +29,21 @@ class Builder:
         self.py_func = self.pyfunc = function
 
     def kernel(self, caller: Any) -> Kernel:
-        """Return the kernel whose threads run `caller`, in the name of the function that it calls."""
+        """Return the kernel whose threads run `caller`; the kernel has the name of the function that `caller` calls."""
         caller.__name__ = self.py_func.__name__
         made = cuda.jit(caller)
         made.source = self.py_func
         return made
 
     def disable_compile(self) -> None:
-        """Do nothing: signatures are added before."""
+        """Do nothing: all signatures have been added by now."""
 
 
 SCALARS = (int, float, complex, np.number)
 
 
 def array_in(argument: Any) -> Any:
-    """Return a device array as it is, everything else as a NumPy array."""
+    """Return a device array unchanged, and any other argument as a NumPy array."""
     return argument if isinstance(argument, DeviceArray) else np.asarray(argument)
 
 
@@ -54,9 +54,9 @@ def on_device(array: Any, dtype: np.dtype) -> np.ndarray:
 
 
 def result(out: Any, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
-    """Return the device array to compute into: `out` if it is one of the right shape, else a new one.
+    """Return the device array to compute into: `out` if it is a device array, else a new one.
 
-    Raises ValueError or TypeError for an `out` that does not fit.
+    Raise ValueError or TypeError if `out` has the wrong shape or dtype.
     """
     if out is not None and out.shape != shape:
         raise ValueError(f"output shape mismatch: out has {out.shape}, the result {shape}")
@@ -66,7 +66,7 @@ def result(out: Any, shape: tuple[int, ...], dtype: np.dtype) -> DeviceArray:
 
 
 def returned(made: DeviceArray, out: Any, any_device: bool) -> Any:
-    """Return a result where the caller expects it: in `out`, or where the arguments are."""
+    """Return a result in `out`, or, without an `out`, on the device if any argument was there, else on the host."""
     if out is None:
         return made if any_device else made.copy_to_host()
     if not isinstance(out, DeviceArray):
@@ -83,7 +83,7 @@ class Vectorize(Builder):
         self.kernels: dict[tuple[np.dtype, ...], tuple[np.dtype, Kernel]] = {}
 
     def add(self, sig: Any) -> None:
-        """Add a signature, such as `float32(float32, float32)`; raises TypeError without a result type."""
+        """Add a signature, such as `float32(float32, float32)`. Raise TypeError if it has no result type."""
         arguments, declared = signature_of(sig)
         if declared is None:
             raise TypeError(f"vectorize on normlab run needs a result type, as in 'float32(float32)'; got {sig!r}")
@@ -114,7 +114,7 @@ class Ufunc:
         self._kernels = kernels
 
     def __call__(self, *arguments: Any, out: Any = None, stream: Any = 0) -> Any:
-        """Compute elementwise; on the device if one of the arguments (or `out`) is there."""
+        """Compute elementwise; the result is on the device if one of the arguments (or `out`) is there."""
         arrays = [array_in([each] if isinstance(each, SCALARS) else each) for each in arguments]
         dtypes = self._resolved(arguments, arrays)
         made_dtype, kernel = self._kernels[dtypes]
@@ -129,7 +129,10 @@ class Ufunc:
         return returned(made, out, any(isinstance(array, DeviceArray) for array in arrays))
 
     def _resolved(self, arguments: Sequence[Any], arrays: list[Any]) -> tuple[np.dtype, ...]:
-        """Return the declared dtypes that fit: arrays exactly; a scalar fits any, if that leaves no choice."""
+        """Return the declared dtypes that fit. Arrays must match exactly; a scalar fits any dtype.
+
+        Raise TypeError if no declared signature fits, or more than one.
+        """
         scalar = [isinstance(argument, SCALARS) for argument in arguments]
         same_count = [dtypes for dtypes in self._kernels if len(dtypes) == len(arrays)]
         exact = [dtypes for dtypes in same_count if all(a.dtype == d for a, d in zip(arrays, dtypes, strict=True))]
@@ -151,7 +154,7 @@ class Ufunc:
         return matches[0]
 
     def reduce(self, arg: Any, stream: Any = 0) -> Any:
-        """Combine all elements of a one-dimensional array, halves with each other, as Numba does."""
+        """Reduce a one-dimensional array by combining its two halves again and again, as Numba does."""
         if arg.ndim != 1:
             raise TypeError(f"reduce takes a one-dimensional array, not one of shape {arg.shape}")
         if not arg.size:

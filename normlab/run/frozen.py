@@ -1,7 +1,8 @@
-"""A kernel as it was when it was compiled: Numba takes a global for a constant of the code that it compiles.
+"""Keep a kernel's globals as they were at compilation, because Numba compiles a global's value as a constant.
 
-A program that changes a global afterwards goes on with the old value on a GPU, until it calls `recompile` or launches
-with other types. So a specialisation keeps its function with the globals of that moment, device functions too.
+If a program changes a global later, a kernel on a GPU keeps the old value until the program calls `recompile` or
+launches with other types. A specialisation here therefore keeps copies of the kernel and of its device functions with
+the globals of that moment.
 """
 
 from types import CellType, FunctionType, SimpleNamespace
@@ -13,9 +14,9 @@ from normlab.sim.language.rewrite import names_of
 
 
 def frozen(function: FunctionType, done: dict[int, FunctionType] | None = None) -> FunctionType:
-    """Return `function` with the values that its globals and closure have now, and the same for what it calls.
+    """Return a copy of `function`, and of the functions it calls, with the present values of globals and closures.
 
-    `done`: id of a function → its frozen copy, for functions that name each other.
+    `done`: id of a function → its frozen copy, for functions that call each other.
     """
     done = {} if done is None else done
     if id(function) in done:
@@ -27,16 +28,16 @@ def frozen(function: FunctionType, done: dict[int, FunctionType] | None = None) 
     for name in names_of(function.__code__) & function.__globals__.keys():
         kept[name] = _kept(function.__globals__[name], done)
     for cell, now in zip(cells, function.__closure__ or (), strict=True):
-        if now != CellType():  # else a variable without a value yet
+        if now != CellType():  # an empty cell is a variable without a value yet
             cell.cell_contents = _kept(now.cell_contents, done)
     return copy
 
 
 def _kept(value: Any, done: dict[int, FunctionType]) -> Any:
-    """Return a global's value as a constant."""
+    """Return a constant copy of a global's value."""
     if isinstance(value, np.ndarray):
         return value.copy()
-    called = getattr(value, "called", value)  # of a device function with declared types, the one that converts
+    called = getattr(value, "called", value)  # a device function with declared types has a converting wrapper here
     if isinstance(getattr(called, "py_func", None), FunctionType):
         return SimpleNamespace(py_func=frozen(called.py_func, done))
     return value

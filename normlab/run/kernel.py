@@ -1,7 +1,7 @@
-"""What `cuda.jit` returns: a kernel that a program launches as if it were compiled.
+"""The kernel that `cuda.jit` returns: a program launches it as if it were compiled.
 
-Arguments travel by `transfer.py` and take their declared types by `signatures.py`; what then runs the launch is
-`launcher.py`'s to decide.
+`transfer.py` moves the arguments, `signatures.py` converts them to their declared types, and `launcher.py` decides how
+the launch runs.
 """
 
 import functools
@@ -19,7 +19,7 @@ from normlab.run.signatures import Signature, bind, signature_of
 from normlab.run.transfer import Transfer
 from normlab.sim import simulate
 
-FORALL_BLOCK = 128  # threads; a GPU's driver would choose more, and every idle thread costs time here
+FORALL_BLOCK = 128  # threads; the driver of a GPU would choose more, but an idle thread costs time in the simulator
 WARP = ATTRIBUTES["WARP_SIZE"]
 NOT_COMPILED = {
     *("inspect_asm", "inspect_cfg", "inspect_disasm_cfg", "inspect_llvm", "inspect_lto_ptx", "inspect_sass"),
@@ -31,15 +31,15 @@ MISSING_CONFIGURATION = "Kernel launch configuration was not specified. Use the 
 
 
 class Overload:
-    """One specialisation of a kernel: what there is to know of it without having compiled it."""
+    """One specialisation of a kernel: its signature, and the function with the globals of that moment."""
 
     def __init__(self, kernel: "Kernel", signature: Signature):
-        """Belong to `kernel`."""
+        """Specialise `kernel` for `signature`, with its globals as they are now."""
         self.kernel, self.signature = kernel, signature
         self.function = frozen(kernel.py_func)
 
     def max_cooperative_grid_blocks(self, blockdim: Any, dynsmemsize: int = 0) -> int:
-        """Return how many blocks of `blockdim` threads an H200 holds at once, as far as registers allow it."""
+        """Return how many blocks of `blockdim` threads an H200 holds at once; registers are not counted."""
         threads = math.prod(blockdim) if isinstance(blockdim, (tuple, list)) else int(blockdim)
         warps = -(-threads // WARP)
         resident = min(
@@ -51,11 +51,12 @@ class Overload:
         return resident * ATTRIBUTES["MULTIPROCESSOR_COUNT"]
 
     def __getattr__(self, name: str) -> Any:
-        """Say what is missing."""
+        """Raise an error that names the missing attribute."""
         raise _missing(name)
 
 
 def _missing(name: str) -> Exception:
+    """Return NotImplementedError for an attribute that only a compiled kernel has, else AttributeError."""
     if name in NOT_COMPILED:
         return NotImplementedError(f"{name}: normlab run interprets kernels and compiles none, so it cannot know")
     return AttributeError(f"a kernel of normlab run has no attribute {name!r}")
@@ -64,14 +65,14 @@ def _missing(name: str) -> Exception:
 class Kernel:
     """A kernel or device function.
 
-    `py_func` is its Python function, which the simulator runs; `source` the program's own, which a report names.
+    `py_func` is the Python function that the simulator runs; `source` is the program's function, which a report names.
     """
 
     def __init__(self, function: Any, launcher: Launcher, options: dict[str, Any], signatures: list[Signature]):
-        """Stand for `function`, launched by `launcher`; `signatures` are those declared."""
+        """Make the kernel of `function`, launched by `launcher`; `signatures` are the declared signatures."""
         functools.update_wrapper(self, function)
         self.py_func = self.source = function
-        self.called: Kernel = self  # what other kernels call under this name
+        self.called: Kernel = self  # the kernel that runs when other kernels call this name
         self.targetoptions = options
         self.specialized = len(signatures) == 1
         self._launcher, self._signatures = launcher, signatures
@@ -87,7 +88,7 @@ class Kernel:
                 raise TypeError("CUDA kernel must have void return type.")
 
     def __getattr__(self, name: str) -> Any:
-        """Say what is missing."""
+        """Raise an error that names the missing attribute."""
         raise _missing(name)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -99,7 +100,7 @@ class Kernel:
         return self.py_func.__qualname__
 
     def __repr__(self) -> str:
-        """Print as Numba does."""
+        """Return a text like Numba's, with this package's name."""
         return f"<normlab.run Kernel({self.py_func!r})>"
 
     def __getitem__(self, configuration: Any) -> "Configured":
@@ -109,7 +110,7 @@ class Kernel:
         return self.configure(*configuration)
 
     def configure(self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> "Configured":
-        """Return the kernel configured."""
+        """Return the kernel with this launch configuration."""
         return Configured(self, griddim, blockdim, stream, sharedmem)
 
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Callable[..., None]:
@@ -120,7 +121,7 @@ class Kernel:
         return self.configure(-(-ntasks // block), block, stream, sharedmem) if ntasks else lambda *arguments: None
 
     def __call__(self, *arguments: Any) -> None:
-        """Refuse: a kernel is launched with a configuration."""
+        """Raise ValueError: a kernel is launched with a configuration."""
         raise ValueError(MISSING_CONFIGURATION)
 
     def compile(self, sig: Any) -> Overload:
@@ -138,17 +139,17 @@ class Kernel:
         return Kernel(self.py_func, self._launcher, self.targetoptions, [Signature(types, None)])
 
     def recompile(self) -> None:
-        """Take the globals as they are now, in every specialisation."""
+        """Update every specialisation to the globals as they are now."""
         for overload in self.overloads.values():
             overload.function = frozen(self.py_func)
 
     @property
     def signatures(self) -> list[tuple]:
-        """The argument types of every specialisation, declared or launched."""
+        """Return the argument types of every specialisation, declared or launched."""
         return list(self.overloads)
 
     def launch(self, configuration: tuple, arguments: tuple) -> None:
-        """Move the arguments, run the launch, move back what comes back."""
+        """Move the arguments to the device, run the launch, and copy the results back."""
         name = self.py_func.__name__
         transfer = Transfer(name, arguments)
         values = transfer.values
@@ -166,7 +167,7 @@ class Configured:
     """A kernel with its launch configuration; calling it is the launch."""
 
     def __init__(self, kernel: Kernel, griddim: Any, blockdim: Any, stream: Any, sharedmem: int):
-        """Check the configuration; raises as `simulate` does."""
+        """Check the configuration, and raise the errors that `simulate` raises."""
         self.kernel, self.griddim, self.blockdim, self.stream, self.sharedmem = (
             kernel,
             tuple(griddim) if isinstance(griddim, list) else griddim,
@@ -181,5 +182,5 @@ class Configured:
         return self.griddim, self.blockdim, self.stream, self.sharedmem
 
     def __call__(self, *args: Any) -> None:
-        """Launch."""
+        """Launch the kernel with this configuration."""
         self.kernel.launch(self._configuration, args)

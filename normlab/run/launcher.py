@@ -1,6 +1,6 @@
-"""What runs a launch: the simulator, or under `--sanitize` and `--trace` those who watch it; and what they report.
+"""Run each launch in the simulator, watched by the sanitizer and the tracer if `--sanitize` and `--trace` ask for it.
 
-The one place that decides it. A watched program runs as it does otherwise: findings are kept for the end.
+Only this file decides that. A watched program runs on after a finding: the report comes at the end.
 """
 
 import threading
@@ -19,14 +19,14 @@ class Launch(NamedTuple):
     """A launch with its arguments in device memory."""
 
     source: FunctionType  # the program's function, which the report names
-    function: FunctionType  # what runs
+    function: FunctionType  # the frozen copy, which the simulator runs
     configuration: tuple
     values: list[Any]
-    fresh: list[np.ndarray]  # of the values, those that were allocated empty
+    fresh: list[np.ndarray]  # the arrays among the values whose memory was allocated empty
 
 
 def arrays_in(values: Iterable[Any]) -> Iterator[np.ndarray]:
-    """Walk through the arrays among a launch's values, those in tuples too; read-only ones left out."""
+    """Yield the writable arrays among a launch's values, including arrays in tuples."""
     for value in values:
         if isinstance(value, tuple):
             yield from arrays_in(value)
@@ -35,10 +35,10 @@ def arrays_in(values: Iterable[Any]) -> Iterator[np.ndarray]:
 
 
 class Launcher:
-    """Runs the launches of one program, one after another, whichever threads they come from."""
+    """Runs the launches of one program one after another, even if several threads of the program launch."""
 
     def __init__(self, sanitize: bool = False, trace: bool = False):
-        """Simulate, and watch if asked to."""
+        """Prepare to run launches, under the sanitizer or the tracer if asked to."""
         self._sanitize, self._trace = sanitize, trace
         self._records: dict[CodeType, Record] = {}
         self._lock = threading.RLock()
@@ -52,6 +52,7 @@ class Launcher:
                 self._watch(launch)
 
     def _watch(self, launch: Launch) -> None:
+        """Run a launch under the sanitizer, and trace a kernel's first launch, as the program was asked to."""
         record = self._records.setdefault(launch.source.__code__, Record(launch.source))
         record.launches += 1
         traced = self._trace and record.launches == 1
@@ -63,7 +64,7 @@ class Launcher:
                 record.first = error
                 if not self._sanitize:
                     raise
-        if self._sanitize:  # a launch that was traced is watched twice: the second time on the same contents
+        if self._sanitize:  # a traced launch runs a second time under the sanitizer, on the same contents of memory
             for memory, content in zip(arrays_in(launch.values), before, strict=False):
                 memory[...] = content
             self._sanitized(launch, record)
@@ -71,6 +72,7 @@ class Launcher:
             sim.simulate(launch.function)[launch.configuration](*launch.values)
 
     def _sanitized(self, launch: Launch, record: Record) -> None:
+        """Run a launch under the sanitizer, and record its findings even if the launch raises."""
         garbage = [part for memory in launch.fresh for part in unwritten(memory)]
         try:
             report = sim.sanitize(launch.function, uninitialized=garbage)[launch.configuration](*launch.values)
@@ -83,11 +85,11 @@ class Launcher:
 
     @property
     def found_something(self) -> bool:
-        """Whether the sanitizer found anything in any launch."""
+        """Return whether the sanitizer found anything in any launch."""
         return any(record.findings for record in self._records.values())
 
     def report(self) -> str:
-        """Return what there is to say at the end, kernel by kernel."""
+        """Return the report for the end of the program, kernel by kernel."""
         launches = sum(record.launches for record in self._records.values())
         found = sum(len(record.findings) for record in self._records.values())
         head = f"normlab run: {plural(len(self._records), 'kernel', 'kernels')}, "
@@ -97,5 +99,5 @@ class Launcher:
         return "\n\n".join([head, *map(str, self._records.values())])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the same as what JSON has."""
+        """Return the report as a dict that JSON can hold."""
         return {"kernels": [record.as_dict() for record in self._records.values()]}

@@ -1,7 +1,8 @@
 """Device arrays as a program on the host sees them: `copy_to_host`, slices, views.
 
-A `DeviceArray` keeps its elements in a NumPy array that nothing on the host shares, so that a forgotten copy shows here
-as it does on a GPU. `allocate.py` makes them; `transfer.py` hands `DeviceArray.memory` to a launch.
+A `DeviceArray` keeps its elements in a NumPy array that shares no memory with the program's host arrays, so a forgotten
+copy gives a wrong result here as on a GPU. `allocate.py` makes device arrays, and `transfer.py` passes
+`DeviceArray.memory` to a launch.
 """
 
 import math
@@ -18,12 +19,12 @@ CONTIGUOUS_NEEDED = (
 
 
 class Allocation:
-    """One piece of device memory, counted as in use as long as somebody holds it."""
+    """One piece of device memory, counted as in use until Python frees this object."""
 
-    in_use = 0  # bytes, of all that live
+    in_use = 0  # bytes of all allocations that exist
 
     def __init__(self, memory: np.ndarray, fresh: bool = False):
-        """Count `memory`; `fresh` if it was allocated empty, so that what is in it may be garbage."""
+        """Count `memory`; `fresh` if it was allocated empty, so that it may hold garbage."""
         self.fresh = fresh
         Allocation.in_use += memory.nbytes
         weakref.finalize(self, Allocation._freed, memory.nbytes).atexit = False
@@ -34,7 +35,7 @@ class Allocation:
 
 
 class DeviceArray:
-    """An array in the simulated GPU's memory, with what Numba's `DeviceNDArray` offers a program.
+    """An array in the simulated GPU's memory, with the methods of Numba's `DeviceNDArray`.
 
     `memory` is the NumPy array of its elements. Slices share it; `copy_to_host`, item access and `numpy.asarray` copy.
     """
@@ -43,7 +44,7 @@ class DeviceArray:
     __cuda_memory__ = True
 
     def __init__(self, memory: np.ndarray, allocation: Allocation | None = None, stream: Any = 0):
-        """Wrap `memory`: all of an allocation that was filled at once, unless one is given."""
+        """Wrap `memory`, a part of `allocation` or, by default, an allocation of its own that is already filled."""
         self.memory, self.stream = memory, stream
         self.allocation = allocation or Allocation(memory)
         self.shape, self.strides, self.dtype = memory.shape, memory.strides, memory.dtype
@@ -51,7 +52,7 @@ class DeviceArray:
 
     @property
     def alloc_size(self) -> int:
-        """Bytes from the first element to the end of the last."""
+        """Return the bytes from the first element to the end of the last element."""
         if not self.size:
             return 0
         steps = zip(self.shape, self.strides, strict=True)
@@ -59,7 +60,7 @@ class DeviceArray:
 
     @property
     def flags(self) -> dict[str, bool]:
-        """Contiguity, as `numpy.ndarray.flags` names it."""
+        """Return the contiguity, under the names of `numpy.ndarray.flags`."""
         return {"C_CONTIGUOUS": self.is_c_contiguous(), "F_CONTIGUOUS": self.is_f_contiguous()}
 
     def is_c_contiguous(self) -> bool:
@@ -72,13 +73,13 @@ class DeviceArray:
 
     @property
     def _numba_type_(self) -> Any:
-        """What `numba.typeof` answers."""
+        """Return the type that `numba.typeof` reports."""
         from normlab.run.numba_host import type_of
 
         return type_of(self.memory)
 
     def __getattr__(self, name: str) -> Any:
-        """Say what a simulated array cannot have, or what this one has not."""
+        """Raise AttributeError, which says whether the attribute needs a real GPU or is unknown."""
         if name in ("__cuda_array_interface__", "__dlpack__", "device_ctypes_pointer", "gpu_data", "get_ipc_handle"):
             raise AttributeError(f"{name}: an array of normlab run is in no GPU's memory, so it has no address there")
         raise AttributeError(f"a device array of normlab run has no attribute {name!r}")
@@ -88,7 +89,7 @@ class DeviceArray:
         return len(self.memory)
 
     def __repr__(self) -> str:
-        """Print as Numba's arrays do: without the elements."""
+        """Return a text without the elements, as Numba's arrays do."""
         return f"<normlab.run DeviceArray of shape {self.shape}, {self.dtype}>"
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -100,7 +101,7 @@ class DeviceArray:
     # --- copies ------------------------------------------------------------------------------------------------------
 
     def copy_to_host(self, ary: np.ndarray | None = None, stream: Any = 0) -> np.ndarray:
-        """Copy into `ary`, or a new host array, and return that. The copy is finished on return, stream or not."""
+        """Copy into `ary`, or a new host array, and return it. The copy is complete on return, even with a stream."""
         if any(stride < 0 for stride in self.strides):
             raise NotImplementedError(f"D->H copy not implemented for negative strides: {self.strides}")
         if ary is None:
@@ -159,11 +160,11 @@ class DeviceArray:
 
     @property
     def T(self) -> "DeviceArray":  # noqa: N802 - the name that arrays have it under
-        """The transpose, a copy."""
+        """Return the transpose, as a copy."""
         return self.transpose()
 
     def transpose(self, axes: Any = None) -> "DeviceArray":
-        """Return the transpose of a matrix: a copy, as Numba makes one."""
+        """Return the transpose of a matrix, as a copy, as Numba does."""
         if axes and tuple(axes) == tuple(range(self.ndim)):
             return self
         if self.ndim != 2:
@@ -173,12 +174,12 @@ class DeviceArray:
         return DeviceArray(self.memory.T.copy(order="C"), stream=self.stream)
 
     def reshape(self, *newshape: Any, order: str = "C") -> "DeviceArray":
-        """Return a view of another shape; raises NotImplementedError where that needs a copy."""
+        """Return a view of another shape. Raise NotImplementedError if that needs a copy."""
         shape = newshape[0] if len(newshape) == 1 and isinstance(newshape[0], (tuple, list)) else newshape
         return self._without_copy(self.memory.reshape(shape, order=order))  # type: ignore[call-overload]
 
     def ravel(self, order: str = "C", stream: Any = 0) -> "DeviceArray":
-        """Return a flat view; raises NotImplementedError where that needs a copy."""
+        """Return a flat view. Raise NotImplementedError if that needs a copy."""
         return self._without_copy(self.memory.reshape(-1, order=order), stream)  # type: ignore[call-overload]
 
     def _without_copy(self, memory: np.ndarray, stream: Any = 0) -> "DeviceArray":
@@ -195,7 +196,7 @@ class DeviceArray:
         return self._view(self.memory.view(dtype))
 
     def split(self, section: int, stream: Any = 0) -> Iterator["DeviceArray"]:
-        """Walk through views of `section` elements each; the last may be shorter."""
+        """Yield views of `section` elements each; the last view may be shorter."""
         if self.ndim != 1:
             raise ValueError("only support 1d array")
         if self.strides[0] != self.dtype.itemsize:
@@ -215,7 +216,7 @@ class HostMappedArray(np.ndarray):
     __cuda_memory__ = True
 
     def copy_to_host(self, ary: np.ndarray | None = None, stream: Any = 0) -> np.ndarray:
-        """Copy into `ary`, or a new host array, and return that."""
+        """Copy into `ary`, or a new host array, and return it."""
         return DeviceArray(np.asarray(self)).copy_to_host(ary)
 
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
@@ -224,7 +225,7 @@ class HostMappedArray(np.ndarray):
 
 
 def check_contiguous(array: np.ndarray) -> None:
-    """Raise ValueError, as Numba does, for an array that cannot be copied in one piece; broadcast axes do not count."""
+    """Raise ValueError, as Numba does, unless an array can be copied in one piece; broadcast axes do not count."""
     core = array[tuple(0 if stride == 0 else slice(None) for stride in array.strides)] if array.size else array
     if not (core.flags.c_contiguous or core.flags.f_contiguous):
         raise ValueError(CONTIGUOUS_NEEDED)

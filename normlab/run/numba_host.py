@@ -1,7 +1,7 @@
-"""What a program on the host asks of Numba itself: types, signatures, and the modules that `stand_in` alters.
+"""Provide Numba's types and signatures, and the modules of Numba that `stand_in` alters.
 
-The one file of this room that imports Numba, and it is imported late: `run_program` has to hide `NUMBA_ENABLE_CUDASIM`
-before, which Numba reads when it is imported.
+Only this file of the folder imports Numba. It is imported late, because Numba reads `NUMBA_ENABLE_CUDASIM` on import,
+and `run_program` must remove that variable before.
 """
 
 from typing import Any
@@ -45,14 +45,14 @@ def normalised(signature: Any) -> tuple[tuple, Any]:
 
 
 def scalar_dtype(kind: Any) -> np.dtype | None:
-    """Return the NumPy dtype of a Numba type of numbers, None for every other type."""
+    """Return the NumPy dtype of a Numba number type, or None for any other type."""
     return np.dtype(as_dtype(kind)) if isinstance(kind, (types.Number, types.Boolean)) else None
 
 
 def type_of(value: Any) -> Any:
     """Return the Numba type of a kernel's argument: of an array in simulated memory, a scalar or a tuple.
 
-    Raises NotImplementedError or ValueError for what Numba has no type for.
+    Raise NotImplementedError or ValueError if Numba has no type for the value.
     """
     if isinstance(value, tuple):
         return types.Tuple([type_of(item) for item in value])
@@ -63,7 +63,7 @@ def type_of(value: Any) -> Any:
 
 
 def ufunc_makers(name: str) -> list[Any]:
-    """Return the classes behind `numba.vectorize` and `cuda.vectorize`, whose `target_registry` maps a target's name.
+    """Return the classes behind `numba.vectorize` and `cuda.vectorize`; their `target_registry` maps names to builders.
 
     name: "Vectorize", or "GUVectorize" for `guvectorize`.
     """

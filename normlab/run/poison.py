@@ -1,7 +1,7 @@
-"""What fresh device memory holds: NaN with a payload of its own, or the byte 0x5a; and which of it is still there.
+"""Fill fresh device memory with a recognisable NaN or with the byte 0x5a, and find the elements still unwritten.
 
-A program may allocate in one launch, write half of it in the next and read it all in a third. `unwritten` finds what
-nobody wrote by its content, for the sanitizer: values that no program computes by chance.
+A program may allocate memory, write half of it in one launch, and read all of it in another launch. For the sanitizer,
+`unwritten` recognises unwritten elements by their content, because a program is unlikely to compute these values.
 """
 
 import ml_dtypes
@@ -16,7 +16,7 @@ NAN = {  # little endian: the payload 5a…, below the bits of a quiet NaN
 }
 NAN[np.dtype(np.complex64)] = NAN[np.dtype(np.float32)] * 2
 NAN[np.dtype(np.complex128)] = NAN[np.dtype(np.float64)] * 2
-TELLING = 4  # bytes: shorter elements may have the poison's value by chance, though not a whole array of them
+TELLING = 4  # bytes: a shorter element may equal the poison by chance, so only a whole array of them counts as fresh
 
 
 def pattern(dtype: np.dtype) -> np.ndarray:
@@ -25,7 +25,7 @@ def pattern(dtype: np.dtype) -> np.ndarray:
 
 
 def poisoned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Return fresh memory."""
+    """Return fresh memory, filled with the pattern of its dtype."""
     memory = np.empty(shape, dtype)
     if memory.size and dtype.itemsize:
         memory.reshape(-1).view(np.uint8).reshape(-1, dtype.itemsize)[:] = pattern(dtype)
@@ -33,7 +33,7 @@ def poisoned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def unwritten(memory: np.ndarray) -> list[np.ndarray]:
-    """Return views of what is still fresh in `memory`: all of it, or runs of elements."""
+    """Return views of the elements of `memory` that are still fresh: the whole array, or runs of elements."""
     if not memory.size:
         return []
     elements = np.ascontiguousarray(memory).reshape(-1).view(np.uint8).reshape(memory.size, -1)

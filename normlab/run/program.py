@@ -1,6 +1,6 @@
-"""A script run as `python script.py` runs it: as `__main__`, with its arguments, its folder first on the path.
+"""Run a script as `python script.py` does: as `__main__`, with its arguments, and with its folder first on the path.
 
-What it raises is printed without the frames of this room and of the simulator, and becomes the exit code.
+An exception of the script is printed without the frames of `normlab.run` and of the simulator. It sets the exit code.
 """
 
 import builtins
@@ -35,7 +35,7 @@ def execute(script: str, arguments: list[str]) -> int:
 
 
 def _exit_code(stop: SystemExit) -> int:
-    """Return what the shell sees of `sys.exit(code)`."""
+    """Return the exit code that the shell gets from `sys.exit(code)`."""
     if stop.code is None:
         return 0
     if isinstance(stop.code, int):

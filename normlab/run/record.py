@@ -1,4 +1,4 @@
-"""What is known of each kernel at the end of a watched program: its launches, what was found in them, a trace."""
+"""Collect for each kernel of a watched program its launches, the sanitizer's findings and a trace."""
 
 import sys
 from collections import Counter
@@ -10,24 +10,24 @@ from typing import Any
 from normlab.sim.sanitizing.findings import PRINTED
 from normlab.sim.tracing.tables import as_text, terminal_width
 
-INDENT = 2  # columns, of what is said of one kernel
+INDENT = 2  # columns by which a kernel's paragraph is indented
 
 
 class Record:
-    """What is known of one kernel."""
+    """The launches and findings of one kernel."""
 
     def __init__(self, source: Any):
-        """Know nothing yet of the kernel but `source`, the program's function."""
+        """Start an empty record of the kernel with the Python function `source`."""
         self.kernel = source.__name__
         self.file, self.line = source.__code__.co_filename, source.__code__.co_firstlineno
         self.launches = 0
-        self.findings: dict[tuple, Any] = {}  # what makes two findings the same → the first
+        self.findings: dict[tuple, Any] = {}  # key of equal findings → the first of them
         self.launches_with: Counter[tuple] = Counter()
-        self.first_with: dict[tuple, tuple[int, Any, Any]] = {}  # → number, grid and block of that launch
-        self.first: Any = None  # the trace of the first launch, or what it raised
+        self.first_with: dict[tuple, tuple[int, Any, Any]] = {}  # key → number, grid and block of its first launch
+        self.first: Any = None  # the trace of the first launch, or the exception that it raised
 
     def add(self, findings: Iterable[Any], configuration: tuple) -> None:
-        """Count the findings of one launch; kind, array and lines make two the same, whatever the element."""
+        """Count the findings of one launch. Findings with the same kind, array and lines count as one finding."""
         same = {(each.kind, each.array, each.lines, each.benign): each for each in findings}
         self.findings = {**same, **self.findings}
         self.launches_with.update(same.keys())
@@ -35,7 +35,7 @@ class Record:
             self.first_with.setdefault(key, (self.launches, *configuration[:2]))
 
     def __str__(self) -> str:
-        """Print as a paragraph of the report: of many findings of one kind on one array the first ones."""
+        """Return a paragraph of the report, with the first findings of each kind on each array."""
         launches = plural(self.launches, "launch", "launches")
         lines = [f"{self.kernel} ({Path(self.file).name}:{self.line}): {launches}"]
         of_kind: Counter[tuple] = Counter()
@@ -57,7 +57,7 @@ class Record:
         return indent("\n".join(lines), " " * INDENT).strip()
 
     def _which(self, key: tuple) -> str:
-        """Return in how many launches something was found, and in which first."""
+        """Return in how many launches a finding occurred, and in which launch first."""
         count, (number, grid, block) = self.launches_with[key], self.first_with[key]
         which = f"{'the' if count == 1 else 'first the'} {ordinal(number)}"
         return f"{plural(count, 'launch', 'launches')}, {which}, {self.kernel}[{grid}, {block}]"
@@ -67,7 +67,7 @@ class Record:
         return f"{type(self.first).__name__}: {self.first}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it as what JSON has."""
+        """Return the record as a dict that JSON can hold."""
         raised = isinstance(self.first, BaseException)
         return {
             "kernel": self.kernel,

@@ -1,6 +1,6 @@
-"""`numba.guvectorize` with `target="cuda"`: one thread for each row, matrix or whatever the layout names.
+"""Replace `numba.guvectorize` with `target="cuda"`: one thread per row, per matrix, or per core array of the layout.
 
-It broadcasts the other dimensions on the host, as `elementwise.py` does, then launches one kernel.
+The host broadcasts the other dimensions, as in `elementwise.py`, then launches one kernel.
 """
 
 import functools
@@ -44,7 +44,7 @@ class GUVectorize(Builder):
         if len(arguments) != len(self.inputs) + len(self.outputs):
             raise TypeError(f"the signature {sig} has not as many arguments as the layout has inputs and outputs")
         core = cuda.jit(device=True)(self.py_func)
-        # What has no core dimensions, and yet is declared an array (an output has to be), is an array of one element.
+        # An operand without core dimensions may be declared as an array; an output must be. It has then one element.
         single = tuple(
             is_array(kind) and not names for kind, names in zip(arguments, (*self.inputs, *self.outputs), strict=True)
         )
@@ -64,12 +64,14 @@ class GUVectorize(Builder):
         self.kernels[tuple(dtypes[:split])] = tuple(dtypes[split:]), self.kernel(rowwise)
 
     def build_ufunc(self) -> "GeneralizedUfunc":
-        """Return the function."""
+        """Return the function of arrays."""
         return GeneralizedUfunc(self)
 
 
 def core_dimensions(layout: str) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Return the names of every input's and every output's core dimensions; raises ValueError for a bad layout.
+    """Return the names of every input's and every output's core dimensions.
+
+    Raise ValueError for a malformed layout, and NameError for an output dimension that no input has.
 
     >>> core_dimensions("(m, n), (n) -> (m)")
     ([('m', 'n'), ('n',)], [('m',)])
@@ -86,15 +88,15 @@ def core_dimensions(layout: str) -> tuple[list[tuple[str, ...]], list[tuple[str,
 
 
 class GeneralizedUfunc:
-    """A function of rows (or matrices, …) that broadcasts over the other dimensions and runs on the simulated GPU."""
+    """A function of rows (or matrices, …) that runs on the simulated GPU and broadcasts over the other dimensions."""
 
     def __init__(self, builder: GUVectorize):
-        """Compute what `builder` was given."""
+        """Compute the function that `builder` was given."""
         functools.update_wrapper(self, builder.py_func)
         self._kernels, self._inputs, self._outputs = builder.kernels, builder.inputs, builder.outputs
 
     def __call__(self, *arguments: Any, out: Any = None, stream: Any = 0) -> Any:
-        """Compute; outputs may follow the inputs. On the device if one of the arguments is there."""
+        """Compute; outputs may follow the inputs. The result is on the device if one of the arguments is there."""
         count = len(self._inputs)
         if len(arguments) not in (count, count + len(self._outputs)):
             raise TypeError(
@@ -122,7 +124,7 @@ class GeneralizedUfunc:
         return results[0] if len(results) == 1 else tuple(results)
 
     def _resolved(self, arrays: list[Any]) -> tuple[np.dtype, ...]:
-        """Return the declared dtypes: the same, else the first that can be cast to what is given, as Numba looks."""
+        """Return the declared dtypes that equal the given dtypes, else the first that can be cast to them."""
         given = tuple(array.dtype for array in arrays)
         for declared in self._kernels:
             if declared == given:
@@ -135,7 +137,7 @@ class GeneralizedUfunc:
         raise TypeError(f"no matching signature for {', '.join(map(str, given))}")
 
     def _loop(self, arrays: list[Any]) -> tuple[tuple[int, ...], dict[str, int]]:
-        """Return the shape that the inputs broadcast to beside their core dimensions, and the sizes of those."""
+        """Return the shape to which the inputs' outer dimensions broadcast, and the sizes of the core dimensions."""
         sizes: dict[str, int] = {}
         loops = []
         for number, (array, names) in enumerate(zip(arrays, self._inputs, strict=True), start=1):

@@ -1,7 +1,8 @@
-"""Eager signatures: what `@cuda.jit("void(float32[:], int32)")` does to the arguments of a launch.
+"""Convert a launch's arguments to the types of an eager signature, as in `@cuda.jit("void(float32[:], int32)")`.
 
-A scalar becomes the declared type, as the driver passes it; an array has to be what was declared, for a GPU would read
-its bytes as that. `kernel.py` calls this before a launch, and wraps device functions that declare their types.
+A scalar is converted to the declared type, as the driver passes it. An array must already have the declared type,
+because a GPU would read its bytes as that type. `kernel.py` calls this before a launch, and `decorator.py` wraps
+device functions that declare their types.
 """
 
 import operator
@@ -27,7 +28,7 @@ def signature_of(declared: Any) -> Signature:
 
 
 def signatures_of(declared: Any) -> list[Signature] | None:
-    """Return what `cuda.jit` was given as signatures; None if it is something else, such as a function."""
+    """Return the signatures that `cuda.jit` was given; None if it was given something else, such as a function."""
     if is_signature(declared):
         return [signature_of(declared)]
     if isinstance(declared, list):
@@ -61,7 +62,7 @@ def misfit(kind: Any, value: Any) -> int | None:
 def bind(name: str, signatures: list[Signature], values: list[Any]) -> tuple[Signature, list[Any]]:
     """Return the signature that fits the values of a launch best, and the values in its types.
 
-    Raises TypeError where none fits: kernel `name`, what was given, what was declared.
+    Raise TypeError if no signature fits; the message has the kernel's `name`, the given and the declared types.
     """
     given = ", ".join(_spelled(value) for value in values)
     fitting: list[tuple[int, int, Signature]] = []
@@ -89,7 +90,7 @@ def _spelled(value: Any) -> str:
 def converted(name: str, kind: Any, value: Any) -> Any:
     """Return a scalar in its declared type: rounded to a narrower float, wrapped to a narrower integer.
 
-    Raises TypeError for a float that was declared an integer, as passing it to a GPU does.
+    Raise TypeError for a float whose declared type is an integer, as Numba does on a GPU.
     """
     dtype = scalar_dtype(kind)
     if dtype is None:
@@ -105,7 +106,7 @@ def converted(name: str, kind: Any, value: Any) -> Any:
 
 
 def casts(signature: Signature) -> tuple[tuple, Any]:
-    """Return what turns a device function's arguments and result into their declared types; None for what stays."""
+    """Return functions that convert a device function's arguments and result to their declared types; None: no cast."""
     return tuple(map(_cast, signature.arguments)), None if signature.result is None else _cast(signature.result)
 
 

@@ -1,9 +1,9 @@
-"""The host side of `numba.cuda`, replaced for the length of one program.
+"""Replace the host side of `numba.cuda` while one program runs.
 
-`stand_in` alters attributes of Numba's own modules, so that `from numba import cuda`, `from numba.cuda import jit` and
-`numba.vectorize(..., target="cuda")` find the files beside this one, wherever a program imports them. What kernels
-call (`cuda.grid`, `cuda.shared`, …) stays Numba's: the simulator knows it. What is not replaced and would reach for a
-driver is refused by name, also where there is a driver.
+`stand_in` alters attributes of Numba's own modules. `from numba import cuda`, `from numba.cuda import jit` and
+`numba.vectorize(..., target="cuda")` then find the replacements in this folder, wherever a program imports them.
+Functions that kernels call (`cuda.grid`, `cuda.shared`, …) stay Numba's, because the simulator interprets them. Any
+other function that needs a driver raises an error that names it, even if there is a driver.
 """
 
 import atexit
@@ -34,12 +34,12 @@ NO_COMPILER = "kernels are interpreted here, and nothing compiles them"
 
 
 def host_face(launcher: Launcher) -> dict[str, Any]:
-    """Return the names of `numba.cuda` that a program on the host uses → what stands for them."""
+    """Return a dict from the names in `numba.cuda` that a program on the host uses to their replacements."""
 
     class Reduce(numba_host.reduction.Reduce):
-        """Numba's own reduction; its kernels are made by `cuda.jit`, and so are ours. Remembers no others."""
+        """Numba's own reduction with a separate cache; its kernels come from `cuda.jit`, which is replaced."""
 
-        _cache: dict[Any, Any] = {}  # noqa: RUF012 - as it is called and annotated there
+        _cache: dict[Any, Any] = {}  # noqa: RUF012 - Numba's own name and annotation
 
     return {
         **{name: _refuse(f"cuda.{name}", NO_DRIVER) for name in UNSUPPORTED},
@@ -81,13 +81,15 @@ def host_face(launcher: Launcher) -> dict[str, Any]:
 
 
 def _refuse(what: str, why: str) -> Any:
+    """Return a function that raises NotImplementedError, naming itself and the reason."""
+
     def refuse(*arguments: Any, **options: Any) -> None:
         raise NotImplementedError(f"{what} is not in normlab run: {why}")
 
     return refuse
 
 
-# The modules below numba.cuda in which programs, and Numba itself, look for the same names.
+# The submodules of numba.cuda in which programs, and Numba itself, look up the same names.
 ELSEWHERE = (
     *("api", "args", "decorators", "kernels.reduction"),
     *("cudadrv.devicearray", "cudadrv.devices", "cudadrv.driver"),
@@ -95,18 +97,19 @@ ELSEWHERE = (
 
 
 class ForChild:
-    """Travels to every process that `multiprocessing` spawns, where unpickling it replaces `numba.cuda` for good.
+    """Sent to every process that `multiprocessing` spawns, where unpickling it replaces `numba.cuda` for good.
 
-    A forked process has inherited that. In either, launches are simulated and not watched: reports are of one process.
+    A forked process inherits the replacement. Child processes simulate their launches without watching them, because a
+    report covers one process.
     """
 
     def __reduce__(self) -> tuple:
-        """Pickle as the call."""
+        """Pickle as a call of `replace_for_good`."""
         return replace_for_good, (Launcher,)
 
 
 def replace_for_good(make_launcher: Callable[[], Launcher]) -> None:
-    """Replace the host side of `numba.cuda` until the interpreter exits, for what runs `atexit`, too."""
+    """Replace the host side of `numba.cuda` until the interpreter exits; `atexit` functions still see it replaced."""
     replaced = ExitStack()
     replaced.enter_context(stand_in(make_launcher()))
     atexit.register(replaced.close)

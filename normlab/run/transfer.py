@@ -1,4 +1,4 @@
-"""How the arguments of a launch travel, as Numba moves them: device arrays as they are, host arrays there and back."""
+"""Move the arguments of a launch as Numba does: device arrays stay, host arrays are copied to the device and back."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from normlab.run.memory import DeviceArray, HostMappedArray
 
 
 class InOut:
-    """`cuda.InOut(array)`: copied to the device and back, as every host array is by default."""
+    """The marker `cuda.InOut(array)`: the array is copied to the device and back, as host arrays are by default."""
 
     def __init__(self, value: Any):
         """Mark a host array."""
@@ -18,18 +18,18 @@ class InOut:
 
 
 class In(InOut):
-    """`cuda.In(array)`: copied to the device only."""
+    """The marker `cuda.In(array)`: the array is copied to the device only."""
 
 
 class Out(InOut):
-    """`cuda.Out(array)`: copied back only; the kernel finds uninitialised memory."""
+    """The marker `cuda.Out(array)`: the array is copied back only; the kernel gets uninitialised memory."""
 
 
 class Transfer:
-    """The arguments of one launch in device memory, and how they come back."""
+    """The arguments of one launch in device memory, and the functions that copy results back to the host."""
 
     def __init__(self, kernel: str, arguments: tuple):
-        """Move `arguments`; raises TypeError or ValueError where Numba cannot."""
+        """Move `arguments`. Raise TypeError or ValueError if Numba could not move one of them."""
         self.back: list[Callable[[], None]] = []
         self.fresh: list[np.ndarray] = []
         self.values = []
@@ -40,7 +40,7 @@ class Transfer:
                 raise TypeError(f"argument {position} of kernel {kernel!r} {error}") from None
 
     def moved(self, argument: Any) -> Any:
-        """Return one argument as the kernel gets it."""
+        """Return one argument in the form that the kernel gets."""
         hint = type(argument) if isinstance(argument, InOut) else InOut
         value = argument.value if isinstance(argument, InOut) else argument
         if isinstance(value, tuple):
@@ -59,7 +59,7 @@ class Transfer:
         return value
 
     def copied(self, host: np.ndarray, hint: type[InOut]) -> np.ndarray:
-        """Return a copy of `host`, and see to its way back."""
+        """Return a copy of `host`, and queue the copy back if `hint` and the array allow it."""
         memory = copied(host)
         if hint is Out:
             memory = uninitialised(host.shape, host.dtype, host.strides)

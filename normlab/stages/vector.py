@@ -99,7 +99,7 @@ def row_loader(deal: Deal) -> Any:
         for v in range(vectors):
             column = first + v * span
             if whole or column < x.shape[1]:
-                # evict_last: L2 keeps the input longer than the output, 1 to 4 % faster (`engine.caching`)
+                # evict_last: L2 keeps the input longer than the output, 1 to 4 % faster (`engine.device.caching`)
                 load_vector_evict_last(values, v * width, x, (row, column), width)
             else:  # zeros, so that sums over all elements need no condition
                 for k in range(width):

@@ -1,1 +1,1 @@
-"""From a Python function to PTX, machine code, and what that takes of a GPU: with no GPU and no driver."""
+"""Compile a Python function to PTX and machine code, and report its registers and shared memory, without a GPU."""

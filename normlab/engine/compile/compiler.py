@@ -1,6 +1,6 @@
-"""What the engine names of Numba, wherever the Numba at hand keeps it.
+"""Import Numba's compiler types from wherever the installed version keeps them. Only the engine's files use this.
 
-On macOS, where numba-cuda has no wheels, Numba's own, older `numba.cuda` serves. Used by the engine's files alone.
+numba-cuda has no wheels for macOS, so the engine falls back there on the older `numba.cuda` that Numba itself brings.
 """
 
 try:
@@ -14,4 +14,4 @@ except ImportError:
 
 __all__ = ["BFLOAT16", "TypingError", "cgutils", "from_dtype", "types"]
 
-BFLOAT16 = getattr(types, "bfloat16", None)  # which the older one does not know
+BFLOAT16 = getattr(types, "bfloat16", None)  # the older numba.cuda has no bfloat16

@@ -1,8 +1,8 @@
-"""Compiled kernels on disk, for the next process: a warm start runs neither Numba nor NVVM.
+"""Keep compiled kernels on disk, so that the next process runs neither Numba nor NVVM.
 
-They lie in $NORMLAB_CACHE_DIR, or where the platform keeps a user's caches, and may be deleted at any time. A file's
-name is a hash of all that its contents depend on, so nothing in it is ever out of date; only kernels of this package
-are kept, for of others we do not know which functions they call.
+The files lie in $NORMLAB_CACHE_DIR, or in the platform's cache folder, and may be deleted at any time. A file's name
+is a hash of everything that its contents depend on, so a file is never out of date. Only this package's kernels are
+kept, because the engine cannot know which functions another package's kernel calls.
 """
 
 import hashlib
@@ -30,11 +30,11 @@ OPTIONS = ("launch_bounds", "max_registers", "fastmath", "lineinfo", "opt")
 
 
 def cubin(kernel: Any, kinds: tuple, cc: tuple[int, int]) -> tuple[str, bytes]:
-    """A kernel's name in its machine code, and that code: from the disk if it is there, else compiled and put there.
+    """Return a kernel's entry name and its machine code: from the disk, or compiled now and written to the disk.
 
     Args:
         kernel: a function under `cuda.jit`.
-        kinds: of its arguments, as `signatures.kind_of` finds them.
+        kinds: the kinds of the kernel's arguments, from `signatures.kind_of`.
         cc: compute capability.
     """
     path = _path(kernel, kinds, cc)
@@ -48,7 +48,7 @@ def cubin(kernel: Any, kinds: tuple, cc: tuple[int, int]) -> tuple[str, bytes]:
 
 
 def directory() -> Path | None:
-    """Where the kernels lie; None: there is no place."""
+    """Return the folder of the compiled kernels, or None if the user has no home directory."""
     chosen = os.environ.get("NORMLAB_CACHE_DIR")
     if chosen:
         return Path(chosen)
@@ -66,7 +66,7 @@ def directory() -> Path | None:
 
 
 def _path(kernel: Any, kinds: tuple, cc: tuple[int, int]) -> Path | None:
-    """A kernel's file, or None for one that is not kept."""
+    """Return the path of a kernel's file, or None if the kernel cannot be kept."""
     folder = directory()
     try:
         facts = [*_facts(kernel), repr(kinds), repr(cc), repr([kernel.targetoptions.get(name) for name in OPTIONS])]
@@ -79,12 +79,13 @@ def _path(kernel: Any, kinds: tuple, cc: tuple[int, int]) -> Path | None:
 
 
 class _UnknownError(Exception):
-    """A function depends on something of which no text says all."""
+    """Raised when a kernel's closure holds a value that no text describes completely."""
 
 
 def _facts(value: Any) -> Iterator[str]:
-    """Texts that say all of what a kernel's code takes from outside: its name and its closure's contents."""
-    function = getattr(value, "py_func", None) or getattr(value, "_defn", value)  # a dispatcher's, an intrinsic's
+    """Yield texts that together identify a kernel: its qualified name, and the contents of its closure."""
+    # A dispatcher has `py_func`, an intrinsic `_defn`.
+    function = getattr(value, "py_func", None) or getattr(value, "_defn", value)
     if isinstance(value, tuple):
         yield f"{len(value)} entries"
         for entry in value:
@@ -92,7 +93,7 @@ def _facts(value: Any) -> Iterator[str]:
     elif value is None or isinstance(value, (bool, int, float, str, np.generic, np.dtype, types.Type)):
         yield f"{type(value).__name__} {value!r}"
     elif getattr(function, "__module__", "").startswith("normlab.") and hasattr(function, "__code__"):
-        # The line, for a builder may define one of two functions of one name.
+        # The line number is needed because a builder may hold two functions of the same name and return either.
         yield f"{function.__module__}.{function.__qualname__} line {function.__code__.co_firstlineno}"
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             yield name
@@ -103,7 +104,7 @@ def _facts(value: Any) -> Iterator[str]:
 
 @cache
 def _surroundings() -> str:
-    """The sources of all functions that a kernel can call, and the versions of all that compiles it."""
+    """Return a hash of the sources of all functions that a kernel can call, with the compilers' versions."""
     text = hashlib.sha256()
     for folder in SOURCES:
         for file in sorted((PACKAGE / folder).rglob("*.py")):
@@ -118,7 +119,7 @@ def _surroundings() -> str:
 
 
 def _read(path: Path) -> tuple[str, bytes] | None:
-    """What `_write` wrote; None where there is nothing, or something damaged."""
+    """Return the entry name and image that `_write` wrote, or None if the file is missing or damaged."""
     try:
         digest, _, rest = path.read_bytes().partition(b"\n")
     except OSError:
@@ -130,7 +131,7 @@ def _read(path: Path) -> tuple[str, bytes] | None:
 
 
 def _write(path: Path, entry: str, image: bytes) -> None:
-    """Put a file there at once, whole: a process that reads meanwhile finds the old one, the new one or none."""
+    """Write a file atomically: a process that reads at the same time finds the old file, the new file or no file."""
     rest = entry.encode() + b"\n" + image
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

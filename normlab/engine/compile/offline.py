@@ -1,8 +1,8 @@
-"""From a Python function to PTX and to a cubin, with no GPU and no driver.
+"""Compile a Python function to PTX or to a cubin, without a GPU and without a driver.
 
-One path for all: what `launch` runs, what the disk keeps (`cubins`) and what tests hold to account (`compile_ptx`,
-`resources`) is Numba's intermediate code, which nvJitLink optimises and assembles. Numba's own launcher goes this way,
-too. PTX given to nvJitLink takes more registers (88 where this way takes 59): it is assembled for later linking.
+`launch`, the files on disk (`cubins`) and the tests (`compile_ptx`, `resources`) all use one path: Numba generates
+LTO-IR, and nvJitLink optimises and assembles it. Numba's own launcher takes the same path. Do not give PTX to
+nvJitLink instead: it assembles PTX for later linking, which took 88 registers where LTO-IR took 59.
 """
 
 import re
@@ -19,7 +19,7 @@ _COMPILING = RLock()
 
 
 class Cubin(NamedTuple):
-    """A kernel's machine code: its name in there, the image, and what the assembler said of it."""
+    """A kernel's machine code: its entry name, the image, and the assembler's log."""
 
     entry: str
     image: bytes
@@ -27,16 +27,17 @@ class Cubin(NamedTuple):
 
 
 def compile_ptx(kernel: Any, types: tuple, cc: tuple[int, int] = (9, 0)) -> str:
-    """A kernel's PTX for a compute capability: what its cubin is assembled from.
+    """Return the PTX from which a kernel's cubin for a compute capability is assembled.
 
     Args:
-        kernel: a function under `cuda.jit`; its `launch_bounds`, `max_registers`, `fastmath`, `lineinfo`, `opt` count.
-        types: one entry an argument: None, a NumPy dtype for a scalar, or (dtype, ndim) for a C-contiguous array.
+        kernel: a function under `cuda.jit`; its `launch_bounds`, `max_registers`, `fastmath`, `lineinfo` and `opt`
+            are used.
+        types: one entry per argument: None, a NumPy dtype for a scalar, or (dtype, ndim) for a C-contiguous array.
         cc: compute capability.
 
     Raises:
-        ValueError: a kernel with `debug` or with code of other languages (`link`).
-        RuntimeError: nvJitLink refuses the code; the message says why.
+        ValueError: the kernel has `debug=True`, or links code of another language (`link`).
+        RuntimeError: nvJitLink refuses the code; the message gives its log.
     """
     from cuda.bindings import nvjitlink
 
@@ -45,7 +46,7 @@ def compile_ptx(kernel: Any, types: tuple, cc: tuple[int, int] = (9, 0)) -> str:
 
 
 def compile_cubin(kernel: Any, kinds: tuple, cc: tuple[int, int]) -> Cubin:
-    """A kernel's machine code; `kinds` are those of its arguments, as `signatures.kind_of` finds them.
+    """Return a kernel's machine code. `kinds` are the kinds of its arguments, from `signatures.kind_of`.
 
     Raises:
         ValueError, RuntimeError: as `compile_ptx`.
@@ -60,7 +61,7 @@ def compile_cubin(kernel: Any, kinds: tuple, cc: tuple[int, int]) -> Cubin:
 
 
 def _link(kernel: Any, kinds: tuple, cc: tuple[int, int], size: Any, read: Any, *options: str) -> tuple[bytes, str]:
-    """What nvJitLink makes of a kernel, got by `size` and `read`, and its log."""
+    """Link a kernel with nvJitLink; return the result, fetched with `size` and `read`, and the log."""
     from cuda.bindings import nvjitlink
 
     name = kernel.py_func.__name__
@@ -68,7 +69,7 @@ def _link(kernel: Any, kinds: tuple, cc: tuple[int, int], size: Any, read: Any, 
         raise ValueError(f"{name} has debug=True, but is optimised when it is linked; the simulator can debug it")
     if kernel.targetoptions.get("link"):
         raise ValueError(f"{name} has link={kernel.targetoptions['link']}, but `launch` takes kernels of Python alone")
-    # Where there is a driver, nvJitLink keeps its results in the driver's cache, and those come without a log.
+    # "-no-cache": with a driver, nvJitLink caches its results, and a cached result comes without a log.
     options = (f"-arch=sm_{cc[0]}{cc[1]}", "-lto", "-verbose", "-no-cache", *options)
     if kernel.targetoptions.get("max_registers"):
         options += (f"-maxrregcount={kernel.targetoptions['max_registers']}",)
@@ -91,19 +92,20 @@ def _link(kernel: Any, kinds: tuple, cc: tuple[int, int], size: Any, read: Any, 
 
 
 def _text(linker: Any, size: Any, read: Any) -> str:
+    """Return one of nvJitLink's logs as a string."""
     text = bytearray(size(linker))
     read(linker, text)
     return text.rstrip(b"\0").decode()
 
 
 def _intermediate_codes(kernel: Any, kinds: tuple, cc: tuple[int, int]) -> list[bytes]:
-    """LTO-IR of the kernel, and of the C++ helpers of Numba that it calls: float16 arithmetic has some."""
+    """Return the LTO-IR of the kernel and of the C++ helpers that Numba adds, for example for float16 arithmetic."""
     options = {name: kernel.targetoptions.get(name) for name in ("launch_bounds", "opt")}
     options |= {name: bool(kernel.targetoptions.get(name)) for name in ("fastmath", "lineinfo")}
     signature = tuple(map(numba_type, kinds))
     with _COMPILING:
         real = _dispatcher.get_current_device
-        # Numba asks the current GPU which architecture a device function is for; here there may be none.
+        # Numba compiles device functions for the current GPU's architecture. Here there may be no GPU, so we answer cc.
         _dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=cc)
         try:
             codes, _ = cuda.compile_all(

@@ -1,4 +1,4 @@
-"""What a kernel takes of a multiprocessor, and how many of its blocks fit on one: known without a GPU."""
+"""Count a kernel's registers and shared memory, and how many of its blocks fit on a multiprocessor, without a GPU."""
 
 import re
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from normlab.engine.compile.signatures import kinds_of_types
 
 
 class Resources(NamedTuple):
-    """Registers a thread, static shared bytes a block, local bytes a thread, and bytes of spills a thread."""
+    """Registers per thread, static shared bytes per block, local bytes per thread, and bytes of spills per thread."""
 
     registers: int
     shared_bytes: int
@@ -18,7 +18,7 @@ class Resources(NamedTuple):
 
 
 class Occupancy(NamedTuple):
-    """Blocks and warps that a multiprocessor holds at a time, and the share of the warps it could hold."""
+    """Blocks and warps resident on a multiprocessor, and the warps as a fraction of the multiprocessor's maximum."""
 
     blocks: int
     warps: int
@@ -28,7 +28,7 @@ class Occupancy(NamedTuple):
 class _Multiprocessor(NamedTuple):
     warps: int
     blocks: int
-    shared_bytes: int  # of all blocks together; one block has RESERVED less
+    shared_bytes: int  # of all blocks together; one block can use RESERVED bytes less
 
 
 # CUDA C++ Programming Guide, table of technical specifications per compute capability.
@@ -37,15 +37,15 @@ MULTIPROCESSORS = {
     (9, 0): _Multiprocessor(64, 32, 228 * 1024),
 }
 SMALLEST_SHARED = 99 * 1024
-REGISTERS = 65536  # a multiprocessor, in PARTITIONS equal parts, each with its own warps
+REGISTERS = 65536  # per multiprocessor, in PARTITIONS equal parts; each warp belongs to one part
 PARTITIONS = 4
-REGISTER_UNIT = 256  # registers are given to a warp in such units
-SHARED_UNIT = 128  # and shared memory to a block in these bytes,
-RESERVED = 1024  # beside what the system keeps for itself a block
+REGISTER_UNIT = 256  # registers are allocated to a warp in multiples of this
+SHARED_UNIT = 128  # shared memory is allocated to a block in multiples of this many bytes
+RESERVED = 1024  # bytes of shared memory per block that the system keeps for itself
 
 
 def resources(kernel: Any, types: tuple, cc: tuple[int, int] = (9, 0)) -> Resources:
-    """What the assembler says a kernel takes.
+    """Return the registers, shared memory and spills that the assembler reports for a kernel.
 
     Args:
         kernel, types, cc: as for `compile_ptx`.
@@ -68,21 +68,21 @@ def resources(kernel: Any, types: tuple, cc: tuple[int, int] = (9, 0)) -> Resour
 
 
 def block_shared_bytes(cc: tuple[int, int]) -> int:
-    """Shared memory that one block may have, static and dynamic together; of an unknown GPU, the least."""
+    """Return the most shared bytes, static plus dynamic, that a block may use; the smallest limit for an unknown cc."""
     return MULTIPROCESSORS[cc].shared_bytes - RESERVED if cc in MULTIPROCESSORS else SMALLEST_SHARED
 
 
 def occupancy(registers: int, shared_bytes: int, threads: int, cc: tuple[int, int] = (9, 0)) -> Occupancy:
-    """How many blocks of a kernel a multiprocessor holds.
+    """Return how many blocks of a kernel a multiprocessor holds at a time.
 
-    The least of what its warps, its blocks, its registers and its shared memory allow. A warp's registers are rounded
-    up to REGISTER_UNIT and come from one of the PARTITIONS; a block's shared memory, RESERVED added, is rounded up to
-    SHARED_UNIT. Source: the formulas of NVIDIA's cuda_occupancy.h, for these compute capabilities.
+    Four limits count, and the smallest decides: warps, blocks, registers and shared memory. A warp's registers are
+    rounded up to REGISTER_UNIT and come from one of the PARTITIONS. RESERVED is added to a block's shared memory, and
+    the sum is rounded up to SHARED_UNIT. Source: the formulas of NVIDIA's cuda_occupancy.h.
 
     Args:
-        registers: a thread.
-        shared_bytes: a block, static and dynamic together.
-        threads: a block.
+        registers: per thread.
+        shared_bytes: per block, static and dynamic together.
+        threads: per block.
         cc: compute capability; one of MULTIPROCESSORS.
 
     >>> occupancy(registers=48, shared_bytes=1056, threads=128)
@@ -95,7 +95,7 @@ def occupancy(registers: int, shared_bytes: int, threads: int, cc: tuple[int, in
     warps = -(-threads // 32)
     warp_registers = _up(32 * registers, REGISTER_UNIT)
     block_bytes = _up(shared_bytes + RESERVED, SHARED_UNIT)
-    # A launch is refused by a check that thinks of a block's warps as spread evenly over the partitions.
+    # The driver checks a launch as if a block's warps were spread evenly over the partitions.
     refused = (
         not 1 <= threads <= 1024
         or _up(warps, PARTITIONS) * warp_registers > REGISTERS

@@ -1,4 +1,4 @@
-"""From a launch's arguments to what a kernel is compiled for, and to the parameters that the driver hands it."""
+"""Turn a launch's arguments into the types that a kernel is compiled for, and into the driver's kernel parameters."""
 
 import sys
 from math import prod
@@ -13,9 +13,9 @@ DATA = 4  # which of an array's parameters is the pointer to its elements
 
 
 class DeviceArray(NamedTuple):
-    """A C-contiguous (or, with `strides`, any) array in GPU memory, whoever allocated it.
+    """An array in GPU memory, from any allocator. It is C-contiguous unless `strides` is given.
 
-    `owner` keeps the memory alive. `dtype` is a NumPy dtype; bfloat16 is `ml_dtypes.bfloat16`.
+    The reference `owner` keeps the memory alive. `dtype` is a NumPy dtype; bfloat16 is `ml_dtypes.bfloat16`.
     """
 
     pointer: int
@@ -27,12 +27,12 @@ class DeviceArray(NamedTuple):
 
 
 def accumulator(statistics: Any) -> Any:
-    """The Numba type that a kernel computes in: that of the statistics it writes, float64 for float64 input."""
+    """Return the Numba type that a kernel computes in: float64 if its statistics are float64, else float32."""
     return float64 if statistics.dtype == np.float64 else float32
 
 
 def dimensions(size: int | tuple) -> tuple[int, int, int]:
-    """A grid or block size as three ints."""
+    """Return a grid or block size as three ints. Raise ValueError for a size that no launch can have."""
     sizes = size if isinstance(size, tuple) else (size,)
     if not 1 <= len(sizes) <= 3:
         raise ValueError(f"a grid or a block has one to three dimensions, got {size}")
@@ -43,7 +43,10 @@ def dimensions(size: int | tuple) -> tuple[int, int, int]:
 
 
 def kind_of(arg: Any) -> Any:
-    """What a kernel is compiled for: None, the dtype of a scalar, or (dtype, dimensions, layout) of an array."""
+    """Return the kind of an argument: None, a scalar's dtype, or an array's (dtype, dimensions, layout).
+
+    A kernel is compiled once for each combination of kinds.
+    """
     if arg is None:
         return None
     if isinstance(arg, DeviceArray):
@@ -57,12 +60,12 @@ def kind_of(arg: Any) -> Any:
 
 
 def kinds_of_types(types: tuple) -> tuple:
-    """The kinds that `compile_ptx`'s `types` stand for: its arrays are C-contiguous."""
+    """Return the kinds for the entries of `compile_ptx`'s `types`; the arrays are C-contiguous."""
     return tuple((np.dtype(entry[0]), entry[1], "C") if isinstance(entry, tuple) else entry for entry in types)
 
 
 def numba_type(kind: Any) -> Any:
-    """The Numba type of a kind."""
+    """Return the Numba type of a kind."""
     if kind is None:
         return types.none
     dtype, *array = kind if isinstance(kind, tuple) else (kind,)
@@ -71,10 +74,10 @@ def numba_type(kind: Any) -> Any:
 
 
 def parameters(arg: Any) -> list[bytes]:
-    """One launch argument as the kernel parameters of Numba's calling convention.
+    """Return the kernel parameters that Numba's calling convention makes of one launch argument.
 
-    An array is: meminfo, parent, number of items, bytes an item, data, shape…, strides…, each of 8 bytes; None is one
-    null pointer.
+    An array becomes: meminfo, parent, number of items, bytes per item, data, shape…, strides…, of 8 bytes each. None
+    becomes one null pointer.
     """
     if arg is None:
         return [bytes(8)]
@@ -86,6 +89,7 @@ def parameters(arg: Any) -> list[bytes]:
 
 
 def _contiguous_strides(view: DeviceArray) -> tuple[int, ...]:
+    """Return the strides of a C-contiguous array, in bytes."""
     steps = [view.dtype.itemsize]
     for size in reversed(view.shape[1:]):
         steps.insert(0, steps[0] * size)

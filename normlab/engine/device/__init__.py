@@ -1,1 +1,1 @@
-"""What kernels call: intrinsics, each with a Python twin for the simulator."""
+"""The intrinsics that kernels call, each with a Python twin for the simulator."""

@@ -1,8 +1,8 @@
-"""Copies from global into shared memory that go on while the thread computes (`cp.async`, compute capability 8.0).
+"""Copy from global into shared memory while the thread computes (`cp.async`, compute capability 8.0).
 
-A thread starts copies, makes a group of those so far, and later waits until all groups but the latest few have
-arrived: with two groups on their way, one stage of a buffer fills while the other is read. The elements take no
-register on their way. Each intrinsic has its Python twin in `normlab.sim.machine.asynchronous`.
+A thread starts copies, commits them as a group, and later waits until all except the latest few groups have arrived.
+With two groups pending, one stage of a buffer fills while the thread reads the other stage. The copied elements pass
+through no register. Each intrinsic has its Python twin in `normlab.sim.machine.asynchronous`.
 
 Source: PTX ISA, "Data movement and conversion instructions: non-bulk copy".
 """
@@ -16,23 +16,24 @@ from normlab.sim import register_twin
 from normlab.sim.machine import asynchronous
 
 GLOBAL, SHARED = 1, 3  # the address spaces of NVVM
-MEMORY = "~{memory}"  # the compiler keeps no value of memory in a register across, and moves no access over it
+MEMORY = "~{memory}"  # the compiler moves no memory access across, and keeps no loaded value in a register across
 
 
 @intrinsic
 def copy_async(typing_context, target, target_index, source, source_index, width):
-    """Start to copy `width` elements' worth of bytes from `source[source_index]` on to `target[target_index]` on.
+    """Start to copy `width` elements into `target`, from `target_index` on; the bytes come from `source[source_index]`.
 
-    `target` is in shared and `source` in global memory, both C-contiguous. Bits are copied as they are, so that the
-    dtypes may differ: a pair of bfloat16 goes into a uint32. `width` is a literal int and counts elements of `target`;
-    width times its itemsize is 4, 8 or 16 bytes, whole elements of `source`, to a multiple of which both addresses must
-    be aligned; a multiple of 16 bytes is several instructions. The indices are ints or tuples of ints, never negative.
+    `target` is in shared and `source` in global memory, both C-contiguous. Bits are copied unchanged, so the dtypes
+    may differ: a pair of bfloat16 can go into a uint32. `width` is a literal int and counts elements of `target`. The
+    copy has 4, 8 or 16 bytes, or a multiple of 16 bytes (then it takes several instructions), and covers whole
+    elements of `source`. Both addresses must be aligned to the instruction's bytes. The indices are ints or tuples of
+    ints, never negative.
 
-    The elements are there after `wait_copies`, for the thread that called it; for other threads after a barrier that
-    follows. Sixteen bytes go by L2 alone, fewer through L1.
+    The calling thread may read the elements after `wait_copies`; other threads need a barrier after that. A copy of
+    16 bytes bypasses L1; a smaller one goes through L1.
     """
     if not isinstance(width, types.IntegerLiteral):
-        return None  # not for this intrinsic: Numba's error names the types that it was given
+        return None  # Numba then raises a TypingError that names the argument types
     count, dtype = width.literal_value, target.dtype
     size = count * dtype.bitwidth // 8
     if (size not in (4, 8) and (size % 16 or size < 16)) or size * 8 % source.dtype.bitwidth:
@@ -64,16 +65,16 @@ def copy_async(typing_context, target, target_index, source, source_index, width
 
 @intrinsic
 def commit_copies(typing_context):
-    """Make one group of the copies that the thread has started since the last group; it may be empty."""
+    """Commit the copies that the thread has started since its last group as a new group, which may be empty."""
     return _statement("cp.async.commit_group;")
 
 
 @intrinsic
 def wait_copies(typing_context, pending):
-    """Wait until at most `pending`, a literal int, of the thread's latest groups are still on their way.
+    """Wait until at most `pending`, a literal int, of the thread's latest groups are still pending.
 
-    What has arrived is visible to this thread: put a barrier behind if others read it. Copies that no
-    `commit_copies` has put into a group are not waited for.
+    The arrived elements are visible to the calling thread. Put a barrier after this call if other threads read them.
+    Copies that `commit_copies` has not put into a group are not waited for.
     """
     if not isinstance(pending, types.IntegerLiteral):
         return None
@@ -83,7 +84,7 @@ def wait_copies(typing_context, pending):
 
 
 def _statement(text, *arguments):
-    """An intrinsic without a result that is one instruction, across which no access to memory moves."""
+    """Return the type and generator of an intrinsic that is one instruction and a barrier to the compiler."""
 
     def generate(context, builder, signature, args):
         function = ir.FunctionType(ir.VoidType(), [])
@@ -94,7 +95,7 @@ def _statement(text, *arguments):
 
 
 def address(builder, pointer, space):
-    """A generic pointer, as Numba's arrays carry it, as an address in one space: 32 bits for shared memory, else 64."""
+    """Return the address, in one address space, of a generic pointer: 32 bits for shared memory, else 64 bits."""
     there = builder.addrspacecast(pointer, ir.PointerType(pointer.type.pointee, addrspace=space))
     return builder.ptrtoint(there, ir.IntType(32 if space == SHARED else 64))
 

@@ -1,8 +1,8 @@
 """Thread-block clusters: blocks that run at once and reach each other's shared memory (compute capability 9.0).
 
-A launch with `cluster=8` makes clusters of eight blocks that are neighbours along x. They share a barrier, and an
-array that each of them has in shared memory can be read and written in all of them. A launch without has clusters of
-one block. Each intrinsic has its Python twin in `normlab.sim.machine.clusters`.
+A launch with `cluster=8` groups eight neighbouring blocks along x into a cluster. The blocks of a cluster share a
+barrier, and each of them can read and write the others' copies of a shared array. A launch without `cluster` has
+clusters of one block. Each intrinsic has its Python twin in `normlab.sim.machine.clusters`.
 
 Source: PTX ISA, `barrier.cluster`, `fence` (8.6, for `.sync_restrict`), `mapa`, `%cluster_ctarank`; CUDA programming
 guide, "Distributed shared memory".
@@ -31,7 +31,7 @@ WAIT = "barrier.cluster.wait.acquire.aligned;"
 
 @intrinsic
 def cluster_rank(typing_context):
-    """The number of this block in its cluster, an int32: `blockIdx.x` modulo the cluster's size."""
+    """Return this block's number in its cluster, an int32: `blockIdx.x` modulo the cluster's size."""
 
     def generate(context, builder, signature, args):
         _check_capability("cluster_rank")
@@ -43,10 +43,11 @@ def cluster_rank(typing_context):
 
 @intrinsic
 def cluster_sync(typing_context):
-    """Wait for all threads of the cluster; what they did to memory before is visible to all of them behind it.
+    """Wait for all threads of the cluster. After it, every thread sees what the others wrote to memory before it.
 
-    The first one also says that all blocks have begun, so that their shared memory is there; the last one keeps a block
-    from ending while others still reach into it. All lanes of a warp come to it together.
+    A kernel needs one before its first access to another block's shared memory, because that block may not have
+    started. It needs one after its last such access, because the other block may end. All lanes of a warp must call it
+    together.
     """
 
     return _barrier("cluster_sync", f"{ARRIVE} {WAIT}")
@@ -54,27 +55,27 @@ def cluster_sync(typing_context):
 
 @intrinsic
 def cluster_arrive(typing_context):
-    """The first half of `cluster_sync`: say that what this thread did to memory so far is done, and go on."""
+    """Announce that this thread's memory accesses so far are done, and go on: the first half of `cluster_sync`."""
     return _barrier("cluster_arrive", ARRIVE)
 
 
 @intrinsic
 def cluster_arrive_shared(typing_context):
-    """As `cluster_arrive`, but only for what this thread wrote to the shared memory of its own block.
+    """Arrive as `cluster_arrive` does, but release only what this thread wrote to its own block's shared memory.
 
-    `cluster_arrive` first waits until all that the thread has stored has come as far as the whole GPU sees it, rows of
-    output included, of which no other block wants to know. What the thread stored in another block, or in global
-    memory, is not ordered by this one.
+    `cluster_arrive` first waits until the whole GPU sees all of the thread's stores, including rows of output that no
+    other block reads. This intrinsic skips that wait. It therefore does not order the thread's stores to global memory
+    or to another block's shared memory.
     """
     return _barrier("cluster_arrive_shared", ARRIVE_SHARED)
 
 
 @intrinsic
 def cluster_wait(typing_context):
-    """The second half of `cluster_sync`: wait until all threads of the cluster have come to its first half.
+    """Wait until all threads of the cluster have arrived: the second half of `cluster_sync`.
 
-    What they did before it is visible behind. What is done in between neither disturbs nor is ordered. The halves
-    follow each other in turn, in every thread.
+    After it, a thread sees what the other threads wrote before they arrived. Accesses between the two halves are not
+    ordered. Every thread calls the two halves in turn.
     """
     return _barrier("cluster_wait", WAIT)
 
@@ -83,7 +84,7 @@ def _barrier(name, text):
     def generate(context, builder, signature, args):
         _check_capability(name)
         barrier = ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), text, MEMORY, side_effect=True)
-        builder.call(barrier, [], attrs=("convergent",))  # one place for all: no copy of it in each branch of an `if`
+        builder.call(barrier, [], attrs=("convergent",))  # the compiler must not copy it into the branches of an `if`
         return context.get_dummy_value()
 
     return types.none(), generate
@@ -91,7 +92,7 @@ def _barrier(name, text):
 
 @intrinsic
 def store_to_block(typing_context, array, index, value, rank):
-    """`array[index] = value` in the shared memory of block `rank` of the cluster, where the same array lies.
+    """Store `array[index] = value` in the copy of `array` that block `rank` of the cluster has in shared memory.
 
     `array` is in shared memory and has elements of 32 or 64 bits; `index` is an int or a tuple of ints, never negative.
     The other block may read the element after a `cluster_sync`.
@@ -113,7 +114,7 @@ def store_to_block(typing_context, array, index, value, rank):
 
 @intrinsic
 def load_from_block(typing_context, array, index, rank):
-    """`array[index]` in the shared memory of block `rank` of the cluster; limits as in `store_to_block`."""
+    """Return `array[index]` from the shared memory of block `rank` of the cluster; limits as in `store_to_block`."""
     bits = _checked_bits("load_from_block", array)
 
     def generate(context, builder, signature, args):
@@ -128,7 +129,7 @@ def load_from_block(typing_context, array, index, rank):
 
 
 def _remote_address(context, builder, signature, args, rank, rank_type):
-    """The address of an element in the shared memory of another block, in the cluster's window."""
+    """Return the address of an element in another block's shared memory, in the cluster's address window."""
     here = address(builder, element_pointer(context, builder, signature, args), SHARED)
     number = context.cast(builder, rank, rank_type, types.int32)
     function = ir.FunctionType(WORD, [WORD, WORD])
@@ -140,15 +141,18 @@ def _register(bits):
 
 
 def _checked_bits(name, array):
-    """The bits of an element; raises TypingError if no instruction moves so many."""
+    """Return the bits of an element. Raise TypingError unless they are 32 or 64."""
     if array.dtype.bitwidth not in (32, 64):
         raise TypingError(f"{name} moves elements of 32 or 64 bits, but got an array of {array.dtype}")
     return array.dtype.bitwidth
 
 
 def _check_capability(name):
-    """Raise TypingError for an older GPU: while code is made, as Numba types a call once for all of them."""
-    target = ConfigStack().top().compute_capability  # of the compilation that goes on
+    """Raise TypingError if the kernel is compiled for an older GPU.
+
+    The check runs while code is generated, because Numba types a call only once for all compute capabilities.
+    """
+    target = ConfigStack().top().compute_capability  # of the compilation in progress
     if target < NEEDED:
         major, minor = target
         raise TypingError(

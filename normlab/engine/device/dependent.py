@@ -1,11 +1,11 @@
-"""Kernels that begin before the one ahead of them in the stream has ended (programmatic dependent launch, 9.0).
+"""Start a kernel before the previous kernel in its stream has ended (programmatic dependent launch, 9.0).
 
-A launch takes a microsecond or two after the last block of the kernel before it has ended: too long for a kernel that
-itself takes three. A kernel that calls `grid_dependency_sync` is launched ahead of time (`launch` sees that it does):
-as soon as all blocks of the kernel before have called `launch_dependents`, or ended, its blocks come in where there is
-room, do what needs nothing of that kernel, and wait. So may the second and later kernels of an operation, whose first
-one was launched the ordinary way: before that began, all inputs were there. Older GPUs do neither. In the simulator a
-launch ends before the next one begins.
+An ordinary launch starts a microsecond or two after the last block of the previous kernel: too long before a kernel
+that itself takes three. `launch` starts a kernel that calls `grid_dependency_sync` early: as soon as every block of
+the previous kernel has called `launch_dependents` or ended. The early blocks do the work that needs nothing from the
+previous kernel, then wait in `grid_dependency_sync`. This is safe for the second and later kernels of an operation
+whose first kernel was launched in the ordinary way, because all inputs were complete before the first kernel began.
+On GPUs older than 9.0 both intrinsics do nothing. In the simulator a launch ends before the next one begins.
 
 Source: PTX ISA, `griddepcontrol`; CUDA programming guide, "Programmatic dependent launch".
 """
@@ -23,21 +23,21 @@ from normlab.sim import register_twin
 
 @intrinsic
 def launch_dependents(typing_context):
-    """Let the next kernel in the stream begin, if it waits for this one by itself (cudaTriggerProgrammaticLaunch…)."""
+    """Let the next kernel in the stream begin if it calls `grid_dependency_sync` (cudaTriggerProgrammaticLaunch…)."""
     return _statement("griddepcontrol.launch_dependents;")
 
 
 @intrinsic
 def grid_dependency_sync(typing_context):
-    """Wait until the kernels before have ended and all their stores are visible (cudaGridDependencySynchronize).
+    """Wait until the previous kernels have ended and their stores are visible (cudaGridDependencySynchronize).
 
-    All that they write, or that others may read while they run, is touched behind it alone.
+    Only after this call may a kernel read memory that the previous kernels write, or write memory that they use.
     """
     return _statement("griddepcontrol.wait;")
 
 
 def begins_early(kernel: Any) -> bool:
-    """Does the kernel wait by itself for those before it?"""
+    """Return True if the kernel calls `grid_dependency_sync`, so that it may be launched early."""
     return "grid_dependency_sync" in kernel.py_func.__code__.co_names
 
 
@@ -51,7 +51,7 @@ def _statement(text):
 
 
 def _nothing() -> None:
-    """The twin of both."""
+    """Do nothing: the simulator's twin of both intrinsics."""
 
 
 register_twin(launch_dependents, _nothing)

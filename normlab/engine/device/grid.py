@@ -1,8 +1,8 @@
-"""A barrier for all blocks of a launch: a kernel that uses it goes over memory twice, and keeps what its blocks know.
+"""A barrier for all blocks of a launch: a kernel can pass over memory twice and keep its registers between the passes.
 
-All blocks have to be on the GPU at once, for the first ones wait for the last. So a kernel that calls `grid_sync` is
-launched as a cooperative one (`launch` sees that it does): the driver then refuses a grid that the GPU does not hold,
-instead of letting it hang. Its Python twin is in `normlab.sim.machine.grid`.
+All blocks must be on the GPU at once, because the first blocks wait for the last. `launch` therefore launches a kernel
+that calls `grid_sync` as a cooperative kernel: the driver refuses a grid that does not fit on the GPU, where an
+ordinary launch would hang. The Python twin is in `normlab.sim.machine.grid`.
 
 Source: PTX ISA, `red` and `ld` with `.release` and `.acquire`; CUDA programming guide, "Grid synchronization".
 """
@@ -18,8 +18,8 @@ from normlab.engine.device.intrinsics import element_pointer
 from normlab.sim import register_twin
 from normlab.sim.machine import grid
 
-# The block's barrier before hands what its threads have done to its first thread, which hands it on; the one behind
-# brings what the others have done to all of them.
+# The first `barrier.sync` orders the block's stores before its thread 0, whose `red.release` publishes them. Thread 0's
+# `ld.acquire` sees the other blocks' stores, and the second `barrier.sync` makes them visible to the whole block.
 MEETING = """{
 .reg .pred there;
 .reg .b32 blocks, number, seen;
@@ -48,10 +48,11 @@ barrier.sync 0;
 
 @intrinsic
 def grid_sync(typing_context, arrivals, index):
-    """Wait for all threads of the grid; what they did to memory before is visible to all of them behind it.
+    """Wait for all threads of the grid. After it, every thread sees what the others wrote to memory before it.
 
-    `arrivals[index]`, an element of 32 bits in global memory, counts the blocks: it is 0 before the launch, and nothing
-    else touches it. A second meeting has an element of its own. All threads come to it, none of them has returned.
+    `arrivals[index]`, an element of 32 bits in global memory, counts the blocks. It must be 0 before the launch, and
+    nothing else may touch it. A second barrier in the same launch needs an element of its own. Every thread must call
+    it: no thread may have returned.
     """
     if arrivals.dtype.bitwidth != 32:
         raise TypingError(f"grid_sync counts in an element of 32 bits, but got {arrivals}")
@@ -59,14 +60,14 @@ def grid_sync(typing_context, arrivals, index):
     def generate(context, builder, signature, args):
         place = address(builder, element_pointer(context, builder, signature, args), GLOBAL)
         meeting = ir.InlineAsm(ir.FunctionType(ir.VoidType(), [place.type]), MEETING, f"l,{MEMORY}", side_effect=True)
-        builder.call(meeting, [place], attrs=("convergent",))  # one place for all: no copy of it in each branch
+        builder.call(meeting, [place], attrs=("convergent",))  # the compiler must not copy it into branches
         return context.get_dummy_value()
 
     return types.none(arrivals, index), generate
 
 
 def meets_all(kernel: Any) -> bool:
-    """Do the blocks of the kernel wait for each other?"""
+    """Return True if the kernel calls `grid_sync`, so that all its blocks must be on the GPU at once."""
     return "grid_sync" in kernel.py_func.__code__.co_names
 
 

@@ -1,4 +1,4 @@
-"""Loads, stores and casts that a kernel writes once for all dtypes, with their Python twins for the simulator."""
+"""Load, store and cast elements of any dtype with the same kernel code; with Python twins for the simulator."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ from normlab.sim import register_twin
 
 @intrinsic
 def load(typing_context, array, index):
-    """`array[index]` in accumulator precision (apex's T -> U): float64 stays, everything narrower becomes float32.
+    """Return `array[index]` in accumulator precision (apex's T -> U): float64 stays, narrower dtypes become float32.
 
-    `index` is an int or a tuple of ints, and never negative: Numba's own indexing asks at every access whether to
-    count from the end, which costs an inner loop more than its arithmetic does.
+    `index` is an int or a tuple of ints, never negative. Numba's own indexing tests at every access whether the index
+    counts from the end, and that test costs an inner loop more than its arithmetic does.
     """
     wide = types.float64 if array.dtype == types.float64 else types.float32
 
@@ -28,7 +28,10 @@ def load(typing_context, array, index):
 
 @intrinsic
 def store(typing_context, array, index, value):
-    """`array[index] = value`, rounded to nearest even into the array's dtype (apex's U -> V). Index as in `load`."""
+    """Store `array[index] = value`, rounded to nearest even to the array's dtype (apex's U -> V).
+
+    `index` as in `load`.
+    """
 
     def generate(context, builder, signature, args):
         pointer = element_pointer(context, builder, signature, args)
@@ -40,7 +43,7 @@ def store(typing_context, array, index, value):
 
 @intrinsic
 def cast(typing_context, value, array):
-    """A value in the dtype of `array`: `cast(0, array)` and `cast(n, array)`, where a bare `0.0` would be a float64."""
+    """Return a value in `array`'s dtype. Write `cast(0, array)` where a bare `0.0` would be a float64."""
 
     def generate(context, builder, signature, args):
         return convert(context, builder, args[0], value, array.dtype)
@@ -50,9 +53,9 @@ def cast(typing_context, value, array):
 
 @intrinsic
 def flat(typing_context, array):
-    """A C-contiguous array with one axis instead of several: `array.reshape(-1)`, which Numba does not have on a GPU.
+    """Return a C-contiguous array as one axis: `array.reshape(-1)`, which Numba does not have on a GPU.
 
-    With one index for row and column, a loop adds to it and multiplies nothing.
+    A loop then advances one index by addition, and needs no multiplication of row by row length.
     """
     if array.layout != "C":
         raise TypingError(f"flat needs a C-contiguous array, but got {array}")
@@ -71,7 +74,7 @@ def flat(typing_context, array):
 
 
 def element_pointer(context, builder, signature, args):
-    """The address of the element that an intrinsic's first two arguments, array and index, name."""
+    """Return the address of `array[index]`, where array and index are an intrinsic's first two arguments."""
     array, index = signature.args[:2]
     many = isinstance(index, types.BaseTuple)
     values = cgutils.unpack_tuple(builder, args[1]) if many else [args[1]]
@@ -84,7 +87,7 @@ def element_pointer(context, builder, signature, args):
 
 
 def widen(context, builder, value, source, wide):
-    """A value of type `source` in accumulator precision, the type `wide`."""
+    """Convert a value of type `source` to the accumulator's type `wide`, exactly."""
     if source == BFLOAT16:  # the upper half of a float32
         bits = builder.shl(builder.zext(value, ir.IntType(32)), ir.IntType(32)(16))
         return builder.bitcast(bits, ir.FloatType())
@@ -92,7 +95,7 @@ def widen(context, builder, value, source, wide):
 
 
 def convert(context, builder, value, source, target):
-    """A value of type `source` as one of type `target`, rounded to nearest even."""
+    """Convert a value of type `source` to type `target`, rounded to nearest even."""
     if target != BFLOAT16:
         return context.cast(builder, value, source, target)
     single = context.cast(builder, value, source, types.float32)
@@ -102,7 +105,7 @@ def convert(context, builder, value, source, target):
 
 def _load(array: Any, index: Any) -> Any:
     value = array[index]
-    kind = type(value)  # isinstance and a needless cast take twice as long as the load itself
+    kind = type(value)  # compared by identity: isinstance and a needless cast take twice as long as the load itself
     return value if kind is np.float32 or kind is np.float64 else np.float32(value)
 
 
@@ -112,7 +115,7 @@ def _store(array: Any, index: Any, value: Any) -> None:
 
 def _cast(value: Any, array: np.ndarray) -> Any:
     kind = array.dtype.type
-    return value if type(value) is kind else kind(value)  # as `_load`
+    return value if type(value) is kind else kind(value)  # no needless cast, as in `_load`
 
 
 def _flat(array: Any) -> Any:

@@ -1,4 +1,4 @@
-"""1 / value by the GPU's own approximation, with Python twins for the simulator, which round correctly."""
+"""Compute 1 / value with the GPU's fast approximation. The simulator's Python twins round correctly instead."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from normlab.sim import register_twin
 
 
 def _reciprocal(name: str, instruction: str, summary: str) -> Any:
-    """The intrinsic `name(value)` that one PTX instruction makes of a float32."""
+    """Return an intrinsic `name(value)` that applies one PTX instruction to a float32."""
 
     def typed(typing_context, value):
         if value != types.float32:
@@ -31,12 +31,12 @@ def _reciprocal(name: str, instruction: str, summary: str) -> Any:
 reciprocal = _reciprocal(
     "reciprocal",
     "rcp.approx.f32",
-    """1 / value of a float32, off by at most a unit in its last place. Source: PTX ISA, `rcp.approx.f32`.""",
+    """Return 1 / value of a float32, off by at most one unit in the last place. Source: PTX ISA, `rcp.approx.f32`.""",
 )
 reciprocal_of_normal = _reciprocal(
     "reciprocal_of_normal",
     "rcp.approx.ftz.f32",
-    """The same by a single instruction, to which subnormal values are 0, and which makes 0 of subnormal results.""",
+    """Return 1 / value in a single instruction that takes subnormal values as 0 and flushes subnormal results to 0.""",
 )
 
 

@@ -1,6 +1,6 @@
-"""A barrier for one team of a block's threads, where `cuda.syncthreads` would let all teams wait for the slowest.
+"""A barrier for one row group of a block. With `cuda.syncthreads`, every row group would wait for the slowest.
 
-Its Python twin is in `normlab.sim.machine.teams`. Source: PTX ISA, `barrier` (`barrier.sync a, b`).
+The Python twin is in `normlab.sim.machine.teams`. Source: PTX ISA, `barrier` (`barrier.sync a, b`).
 """
 
 from llvmlite import ir
@@ -16,16 +16,18 @@ WORD = ir.IntType(32)
 
 @intrinsic
 def team_sync(typing_context, number, threads):
-    """Wait at the barrier `number` of the block until `threads` threads, this one among them, have come to it.
+    """Wait at the block's barrier `number` until `threads` threads, including this one, have arrived.
 
-    What they did to memory before is visible to all of them behind it. Both are ints, `number` from 1 to 15, as 0 is
-    the barrier of `cuda.syncthreads`, and `threads` a multiple of 32. Whole warps come to it, all of them with the same
-    `threads`; teams that may meet at the same time have numbers of their own. A thread that has returned does not
-    count as arrived. A kernel whose number is known only when it runs takes all 16 barriers of its block, and with them
-    no more than four blocks fit on a multiprocessor of compute capability 9.0, which `occupancy` does not count.
+    After it, each of the threads sees what the others wrote to memory before it. `number` is an int from 1 to 15,
+    because `cuda.syncthreads` uses barrier 0. `threads` is a multiple of 32, the same for all warps that arrive. Warps
+    arrive whole, and a thread that has returned does not count. Row groups that may wait at the same time need
+    different numbers.
+
+    If `number` is not a constant, the kernel reserves all 16 barriers of its block. A multiprocessor of compute
+    capability 9.0 then holds at most four blocks, a limit that `occupancy` does not count.
     """
     if not (isinstance(number, types.Integer) and isinstance(threads, types.Integer)):
-        return None  # not for this intrinsic: Numba's error names the types that it was given
+        return None  # Numba then raises a TypingError that names the argument types
 
     def generate(context, builder, signature, args):
         operands = [
@@ -33,7 +35,7 @@ def team_sync(typing_context, number, threads):
         ]
         function = ir.FunctionType(ir.VoidType(), [WORD, WORD])
         barrier = ir.InlineAsm(function, "barrier.sync $0, $1;", f"r,r,{MEMORY}", side_effect=True)
-        builder.call(barrier, operands, attrs=("convergent",))  # no copy of it in each branch of an `if`
+        builder.call(barrier, operands, attrs=("convergent",))  # the compiler must not copy it into branches
         return context.get_dummy_value()
 
     return types.none(number, threads), generate

@@ -1,4 +1,4 @@
-"""Intrinsics that move several neighbouring elements by one instruction, with their Python twins for the simulator."""
+"""Load and store several neighbouring elements in one instruction; with Python twins for the simulator."""
 
 from typing import Any
 
@@ -17,14 +17,14 @@ WORD, WORD_BYTES = ir.IntType(32), 4
 
 @intrinsic
 def load_vector(typing_context, array, index, width):
-    """`width` neighbouring elements from `array[index]` on, in one instruction: a tuple in accumulator precision.
+    """Return `width` neighbouring elements, from `array[index]` on, as a tuple in accumulator precision.
 
-    `width` is a literal int; width times itemsize is 4, 8 or 16 bytes, to a multiple of which the address must be
-    aligned: on a GPU a misaligned one is a fault. The elements lie next to each other along the last axis, which is
-    contiguous. Index as in `load`.
+    One instruction loads them. `width` is a literal int, and width times itemsize must be 4, 8 or 16 bytes. The address
+    must be a multiple of width times itemsize, because a misaligned address is a fault on a GPU. The elements are
+    neighbours along the last axis, which is contiguous. Index as in `load`.
     """
     if not isinstance(width, types.IntegerLiteral):
-        return None  # not for this intrinsic: Numba's error names the types that it was given
+        return None  # Numba then raises a TypingError that names the argument types
     count = width.literal_value
     _check_vector("load_vector", array, count)
     wide = types.float64 if array.dtype == types.float64 else types.float32
@@ -42,7 +42,10 @@ def load_vector(typing_context, array, index, width):
 
 @intrinsic
 def store_vector(typing_context, array, index, values):
-    """`array[index], …` = the tuple `values`, rounded as in `store`, in one instruction; limits as in `load_vector`."""
+    """Store the tuple `values` from `array[index]` on in one instruction, rounded as in `store`.
+
+    Limits as in `load_vector`.
+    """
     if not isinstance(values, types.BaseTuple):
         return None
     count = len(values)
@@ -50,7 +53,7 @@ def store_vector(typing_context, array, index, values):
 
     def generate(context, builder, signature, args):
         pointer, size = _vector_pointer(context, builder, array, index, args[:2], count, array.dtype)
-        wide = values[0]  # of the tuple's types: they are all the same, or are made so
+        wide = values[0]  # the type of the tuple's first element; the other elements are cast to it
         elements = [
             context.cast(builder, value, kind, wide)
             for value, kind in zip(cgutils.unpack_tuple(builder, args[2]), values, strict=True)
@@ -64,10 +67,10 @@ def store_vector(typing_context, array, index, values):
 
 @intrinsic
 def load_vector_into(typing_context, target, start, array, index, width):
-    """`target[start], …` = `width` neighbouring elements from `array[index]` on, widened as in `load_vector`.
+    """Load `width` neighbouring elements, from `array[index]` on, into `target[start], …`, widened as in `load_vector`.
 
-    `target` is a local array, which stays in registers as long as `start` is known to the compiler. Limits as in
-    `load_vector`, but that `width` may be 1, and that a multiple of 16 bytes is several instructions.
+    `target` is a local array, which stays in registers if the compiler knows `start`. Limits as in `load_vector`,
+    except that `width` may be 1 and that a multiple of 16 bytes takes several instructions.
     """
     if not isinstance(width, types.IntegerLiteral):
         return None
@@ -78,9 +81,9 @@ def load_vector_into(typing_context, target, start, array, index, width):
 
 @intrinsic
 def load_vector_evict_last(typing_context, target, start, array, index, width):
-    """As `load_vector_into`, from global memory; L2 gives up what was read so later than other lines.
+    """Load from global memory as `load_vector_into` does, and ask L2 to evict the lines that were read last.
 
-    See `engine.caching`. A single element of 16 bits is loaded without the hint.
+    `engine.device.caching` says why. A single element of 16 bits is loaded without the hint.
     """
     if not isinstance(width, types.IntegerLiteral):
         return None
@@ -91,9 +94,9 @@ def load_vector_evict_last(typing_context, target, start, array, index, width):
 
 @intrinsic
 def load_bits_into(typing_context, target, start, array, index, width, like):
-    """As `load_vector_into`, from an array of unsigned integers that hold the bits of elements of `like`'s dtype.
+    """Load as `load_vector_into` does, from an array of unsigned integers that hold the bits of `like`'s dtype.
 
-    For shared memory, where Numba has no arrays of bfloat16.
+    Needed for bfloat16 in shared memory, because Numba has no shared arrays of bfloat16.
     """
     if not isinstance(width, types.IntegerLiteral):
         return None
@@ -105,14 +108,14 @@ def load_bits_into(typing_context, target, start, array, index, width, like):
 
 
 def _load(builder, pointer, size):
-    """What lies at a pointer to a vector of so many bytes."""
+    """Load the vector of `size` bytes at a pointer."""
     loaded = builder.load(pointer)
     loaded.align = size
     return loaded
 
 
 def _load_evict_last(builder, pointer, size):
-    """The same, by an instruction with a hint for L2."""
+    """Load the vector at a pointer to global memory, with the hint `evict_last` for L2."""
     words = size // WORD_BYTES
     if words == 0:
         return _load(builder, pointer, size)
@@ -133,7 +136,7 @@ def _load_evict_last(builder, pointer, size):
 
 
 def _load_into(target, start, array, index, count, dtype, load=_load):
-    """The code generator of all three: `count` elements of type `dtype`."""
+    """Return the code generator of the three `load_…` intrinsics above: it loads `count` elements of type `dtype`."""
 
     def generate(context, builder, signature, args):
         one = _elements_at_once(dtype, count)
@@ -151,9 +154,9 @@ def _load_into(target, start, array, index, count, dtype, load=_load):
 
 @intrinsic
 def store_vector_from(typing_context, array, index, source, start, width):
-    """`array[index], …` = `source[start], …`, `width` of them, rounded as in `store`, in one instruction.
+    """Store `width` elements of the local array `source`, from `start` on, to `array[index], …`, rounded as in `store`.
 
-    `source` is a local array; limits as in `load_vector_into`.
+    Limits as in `load_vector_into`: up to 16 bytes are one instruction.
     """
     if not isinstance(width, types.IntegerLiteral):
         return None
@@ -176,20 +179,21 @@ def store_vector_from(typing_context, array, index, source, start, width):
 
 
 def _elements_at_once(dtype, count):
-    """Elements that one instruction moves, of so many."""
+    """Return how many of `count` elements one instruction of at most 16 bytes moves."""
     return min(count, 128 // dtype.bitwidth)
 
 
 def _neighbour(context, builder, array, start, args, position):
-    """The address of an element of a local array, so many behind the one that its intrinsic names."""
+    """Return the address of the element of a local array that lies `position` after the element `start`."""
     pointer = element_pointer(context, builder, types.none(array, start), args)
     return builder.gep(pointer, [ir.IntType(64)(position)])
 
 
 def _vector_pointer(context, builder, array, index, args, count, dtype):
-    """The address of `count` elements of type `dtype` as one vector, and their size in bytes.
+    """Return the address of `count` elements of type `dtype` as one vector, and their size in bytes.
 
-    Two halves travel as one 32-bit word: of a vector of 16-bit elements the compiler would make two instructions.
+    Elements of 16 bits are moved in pairs, as 32-bit words, because the compiler splits a vector of 16-bit elements
+    into two instructions.
     """
     paired = dtype.bitwidth == 16 and count > 1
     part = ir.IntType(32) if paired else context.get_data_type(dtype)
@@ -200,6 +204,7 @@ def _vector_pointer(context, builder, array, index, args, count, dtype):
 
 
 def _vector_element(builder, vector, position, dtype):
+    """Return one element of a vector whose 16-bit elements may be paired in words."""
     if vector.type.element != WORD or dtype.bitwidth != 16:
         return builder.extract_element(vector, WORD(position))
     word = builder.extract_element(vector, WORD(position // 2))
@@ -207,7 +212,7 @@ def _vector_element(builder, vector, position, dtype):
 
 
 def _vector_of(context, builder, values, source, target):
-    """Values of type `source` as a vector of `target`; halves are rounded and packed two at a time."""
+    """Return values of type `source` as a vector of type `target`; 16-bit elements are rounded and packed in pairs."""
     if target.bitwidth == 16 and len(values) > 1:
         singles = [context.cast(builder, value, source, types.float32) for value in values]
         kind = "bf16x2" if target == BFLOAT16 else "f16x2"
@@ -223,6 +228,7 @@ def _vector_of(context, builder, values, source, target):
 
 
 def _check_vector(name, array, count):
+    """Raise TypingError unless intrinsic `name` can move `count` elements of `array`."""
     size = count * array.dtype.bitwidth // 8
     several = name in ("load_vector", "store_vector") or size % 16
     if size not in (4, 8, 16) and count != 1 and several:

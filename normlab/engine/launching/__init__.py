@@ -1,1 +1,1 @@
-"""The driver, arrays in GPU memory, and launches, on a GPU or in the simulator."""
+"""Call the driver, allocate arrays in GPU memory, and launch kernels on a GPU or in the simulator."""

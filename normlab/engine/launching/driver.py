@@ -1,7 +1,8 @@
-"""The CUDA driver, as far as the engine asks it, called through ctypes.
+"""Call the CUDA driver through ctypes: the calls that the engine needs.
 
-A call of `cuLaunchKernelEx` whose arguments were prepared as ctypes objects costs less than the same call through
-cuda-bindings, which turns eleven Python objects into C on the way. `driver()` is the one of this process.
+ctypes is used because its arguments can be prepared once. The same call of `cuLaunchKernelEx` through cuda-bindings
+costs more, because cuda-bindings converts eleven Python objects to C each time. `driver()` returns the process's
+driver.
 """
 
 import ctypes
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-# Numbers from cuda.h; tests/engine/test_driver.py compares them with those of cuda-bindings.
+# Numbers from cuda.h; tests/engine/test_driver.py compares them with the numbers in cuda-bindings.
 COMPUTE_CAPABILITY = (75, 76)  # CUdevice_attribute: major, minor
 MULTIPROCESSORS = 16
 MAX_DYNAMIC_SHARED_BYTES = 8  # CUfunction_attribute
@@ -24,7 +25,7 @@ RELAXED = 2  # CUstreamCaptureMode
 
 
 class LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttribute; its value: a cluster's size, or 1 for yes."""
+    """CUlaunchAttribute. Its value is a cluster's size, or 1 to switch the attribute on."""
 
     _fields_ = (("id", ctypes.c_uint), ("pad", ctypes.c_char * 4), ("value", ctypes.c_uint * 16))
 
@@ -43,7 +44,7 @@ class LaunchConfig(ctypes.Structure):
 
 
 class DriverError(RuntimeError):
-    """The driver refused; `code` is its CUresult."""
+    """Raised when the driver refuses a call; `code` is the driver's CUresult."""
 
     def __init__(self, what: str, code: int, name: str, text: str):
         super().__init__(f"the driver could not {what}: {name} ({text})")
@@ -51,7 +52,7 @@ class DriverError(RuntimeError):
 
 
 class Driver:
-    """The calls, on a library that has them: libcuda, or a test's."""
+    """The driver's calls, on a library that implements them: libcuda, or a test's replacement."""
 
     def __init__(self, library: Any):
         self.library = library
@@ -61,7 +62,7 @@ class Driver:
         self.devices = self._number("count the GPUs", library.cuDeviceGetCount)
 
     def check(self, what: str, code: int) -> None:
-        """Raise DriverError, saying what the driver could not do, unless a call returned 0."""
+        """Raise DriverError, with a message that names the failed action, unless a call returned 0."""
         if code:
             texts = [ctypes.c_char_p(), ctypes.c_char_p()]
             self.library.cuGetErrorName(code, ctypes.byref(texts[0]))
@@ -70,17 +71,19 @@ class Driver:
             raise DriverError(what, code, name, text)
 
     def _number(self, what: str, call: Any, *args: Any) -> int:
+        """Return the int that a call writes to its first argument."""
         number = ctypes.c_int()
         self.check(what, call(ctypes.byref(number), *args))
         return number.value
 
     def _handle(self, what: str, call: Any, *args: Any) -> int:
+        """Return the pointer that a call writes to its first argument."""
         handle = ctypes.c_void_p()
         self.check(what, call(ctypes.byref(handle), *args))
         return handle.value or 0
 
     def compute_capability(self, device: int) -> tuple[int, int]:
-        """Such as (9, 0)."""
+        """Return a GPU's compute capability, such as (9, 0)."""
         major, minor = (
             self._number("tell the compute capability", self.library.cuDeviceGetAttribute, attribute, device)
             for attribute in COMPUTE_CAPABILITY
@@ -88,21 +91,21 @@ class Driver:
         return major, minor
 
     def multiprocessors(self, device: int) -> int:
-        """How many a GPU has."""
+        """Return how many multiprocessors a GPU has."""
         call = self.library.cuDeviceGetAttribute
         return self._number("count the multiprocessors", call, MULTIPROCESSORS, device)
 
     def device_of(self, pointer: int) -> int:
-        """The number of the GPU whose memory an address belongs to."""
+        """Return the number of the GPU whose memory an address belongs to."""
         call = self.library.cuPointerGetAttribute
         return self._number(f"tell whose the address {pointer:#x} is", call, DEVICE_ORDINAL, ctypes.c_void_p(pointer))
 
     def current_context(self) -> int:
-        """The context current in this thread; 0: none."""
+        """Return the handle of the context current in this thread, or 0 if there is none."""
         return self._handle("tell the current context", self.library.cuCtxGetCurrent)
 
     def context(self, device: int) -> int:
-        """A device's primary context: that of torch, CuPy, Numba and the CUDA runtime. Never released."""
+        """Return a device's primary context, which torch, CuPy, Numba and the CUDA runtime share. Never released."""
         if device not in self._contexts:
             what = f"retain the primary context of GPU {device}"
             self._contexts[device] = self._handle(what, self.library.cuDevicePrimaryCtxRetain, device)
@@ -110,7 +113,7 @@ class Driver:
 
     @contextmanager
     def current(self, device: int) -> Iterator[None]:
-        """A device's primary context is current in this thread, and what was current before is again at the end."""
+        """Make a device's primary context current in this thread, and restore the previous context at the end."""
         context = self.context(device)
         if self.current_context() == context:
             yield
@@ -122,10 +125,10 @@ class Driver:
             self._handle("restore the context", self.library.cuCtxPopCurrent_v2)
 
     def load(self, image: bytes, entry: str, device: int) -> int:
-        """The handle of a cubin's function on a device.
+        """Load a cubin on a device; return the handle of its function.
 
-        Loading allocates memory, which a thread that captures a CUDA graph may not, unless it says that the graph need
-        not repeat it: hence the relaxed mode. The image is loaded whole, so that no launch has to load any more.
+        Loading allocates memory. A thread that captures a CUDA graph may allocate only in the relaxed capture mode, so
+        this function switches to that mode. The whole image is loaded now, so that no launch loads anything later.
         """
         mode = ctypes.c_int(RELAXED)
         with self.current(device):
@@ -138,7 +141,7 @@ class Driver:
                 self.library.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
     def clear(self, pointer: int, size: int, stream: int, device: int) -> None:
-        """Queue on a stream of a GPU that so many bytes from an address on become 0."""
+        """Queue work on a GPU's stream that sets `size` bytes, from an address on, to 0."""
         what = f"clear {size} bytes on GPU {device}"
         call = self.library.cuMemsetD8Async
         with self.current(device):
@@ -147,17 +150,20 @@ class Driver:
             )
 
     def set_attribute(self, what: str, function: int, attribute: int, value: int) -> None:
-        """Set a CUfunction_attribute."""
+        """Set a function's attribute, one of CUfunction_attribute."""
         self.check(what, self.library.cuFuncSetAttribute(ctypes.c_void_p(function), attribute, value))
 
     def resident_blocks(self, function: int, threads: int, shared_bytes: int) -> int:
-        """Blocks of a function that one multiprocessor holds at a time."""
+        """Return how many blocks of a function one multiprocessor holds at a time."""
         call = self.library.cuOccupancyMaxActiveBlocksPerMultiprocessor
         what = "tell how many blocks a multiprocessor holds"
         return self._number(what, call, ctypes.c_void_p(function), threads, ctypes.c_size_t(shared_bytes))
 
     def resident_clusters(self, function: int, config: LaunchConfig) -> int:
-        """Clusters of a function that the current GPU holds at a time: its multiprocessors come in groups."""
+        """Return how many clusters of a function the current GPU holds at a time.
+
+        Only the driver knows this number, because a cluster must fit into one group of multiprocessors.
+        """
         call = self.library.cuOccupancyMaxActiveClusters
         what = "tell how many clusters the GPU holds"
         return self._number(what, call, ctypes.c_void_p(function), ctypes.byref(config))
@@ -165,10 +171,10 @@ class Driver:
 
 @cache
 def driver() -> Driver:
-    """The driver of this process.
+    """Return the driver of this process.
 
     Raises:
-        RuntimeError: there is none.
+        RuntimeError: the machine has no driver.
     """
     try:
         library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")

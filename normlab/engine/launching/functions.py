@@ -1,4 +1,4 @@
-"""Kernels on a GPU: compiled once for the kinds of their arguments, or taken from the disk, and loaded on a device."""
+"""Load kernels on a device: each is compiled, or read from disk, once for each combination of argument kinds."""
 
 from threading import RLock
 from typing import Any
@@ -8,7 +8,7 @@ from normlab.engine.device.dependent import NEEDED, begins_early
 from normlab.engine.device.grid import meets_all
 from normlab.engine.launching.driver import MAX_DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTER_SIZE, Driver
 
-PORTABLE_CLUSTER = 8  # blocks; more exist on some GPUs, for kernels that have asked for them
+PORTABLE_CLUSTER = 8  # blocks; some GPUs allow larger clusters if the kernel's attribute asks for them
 CLUSTER_CAPABILITY = (9, 0)
 
 _lock = RLock()
@@ -19,10 +19,10 @@ class Function:
     """A kernel, loaded on a device.
 
     Attributes:
-        handle: the driver's, which belongs to the device's primary context.
-        name: for messages.
-        early: whether its launches begin before the kernel ahead has ended (`engine.dependent`).
-        cooperative: whether all blocks of its launches are on the GPU at once (`engine.grid`).
+        handle: the driver's handle, which belongs to the device's primary context.
+        name: the kernel's name, for messages.
+        early: True if a launch may begin before the previous kernel has ended (`engine.device.dependent`).
+        cooperative: True if all blocks of a launch must be on the GPU at once (`engine.device.grid`).
     """
 
     def __init__(self, driver: Driver, kernel: Any, kinds: tuple, device: int):
@@ -34,18 +34,20 @@ class Function:
         self.cooperative = meets_all(kernel)
         entry, image = cubins.cubin(kernel, kinds, self.capability)
         self.handle = driver.load(image, entry, device)
-        self._granted = 0  # beyond 48 KiB a block has to ask, but that is with the static shared memory, unknown here
+        # Dynamic shared bytes requested so far. Only a total above 48 KiB needs a request, but the static part of the
+        # total is unknown here, so every larger size is requested.
+        self._granted = 0
 
     def is_current(self) -> bool:
-        """Would a launch in this thread now find the function's context?"""
+        """Return True if the function's context is current in this thread, so that a launch can succeed."""
         return self.driver.current_context() == self.driver.context(self.device)
 
     def allow(self, shared_bytes: int, cluster: int) -> None:
-        """Ask the driver for what a launch needs beyond the ordinary; call it before every new configuration.
+        """Request the dynamic shared memory and the cluster size that a launch needs; call before a new configuration.
 
         Raises:
-            ValueError: clusters on a GPU that has none.
-            RuntimeError: more than the GPU has.
+            ValueError: the launch has clusters, but the GPU does not support clusters.
+            RuntimeError: the launch asks for more than the GPU has.
         """
         if cluster > 1 and self.capability < CLUSTER_CAPABILITY:
             raise ValueError(
@@ -66,11 +68,11 @@ class Function:
 
 
 def function(driver: Driver, kernel: Any, kinds: tuple, device: int) -> Function:
-    """A kernel for the kinds of its arguments (see `signatures.kind_of`) on a device; made once a process."""
+    """Return a kernel, loaded on a device, for the kinds of its arguments (`signatures.kind_of`); loaded only once."""
     key = kernel, kinds, device
     found = _functions.get(key)
     if found is None:
-        with _lock:  # Numba's compiler takes one thread at a time, and who waits finds the other's result
+        with _lock:  # Numba compiles in one thread at a time; a thread that waited finds the first thread's result
             found = _functions.get(key)
             if found is None:
                 found = _functions[key] = Function(driver, kernel, kinds, device)

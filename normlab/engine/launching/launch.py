@@ -1,8 +1,8 @@
-"""Launching a kernel: on a GPU through the driver, or in the simulator.
+"""Launch a kernel: on a GPU through the driver, or in the simulator.
 
-On a GPU a launch is prepared, then called. Preparing finds the function and packs the arguments; a call tells the
-driver the stream and, in a launch that is called again and again, the arrays' new addresses. Nothing is allocated on
-the GPU, nothing waits for it, so that a CUDA graph can capture the call.
+On a GPU the host first prepares a launch, then calls it. Preparing finds the function and packs the arguments. A call
+passes the stream to the driver, and in a cached launch also the arrays' new addresses. A call neither allocates GPU
+memory nor waits for the GPU, so a CUDA graph can capture it.
 """
 
 import ctypes
@@ -36,22 +36,23 @@ def launch(
     shared_bytes: int = 0,
     cluster: int = 1,
 ) -> None:
-    """Run a kernel: on the GPU for `DeviceArray` arguments, else on whatever `use_gpu()` says, in place on NumPy
-    arrays.
+    """Run a kernel on its arguments, in place.
+
+    `DeviceArray` arguments run on their GPU. NumPy arrays run on a GPU if `use_gpu()` is True, else in the simulator.
 
     Args:
         kernel: a function under `cuda.jit`.
-        grid: blocks, an int or a tuple of up to three.
-        block: threads a block, likewise.
+        grid: number of blocks, an int or a tuple of up to three ints.
+        block: threads per block, an int or a tuple of up to three ints.
         args: arrays (all on the device, or all on the host), NumPy or Python scalars, or None for an absent array.
             Python ints become int64 and Python floats float64, so pass `np.float32(eps)` to stay in single precision.
-        stream: the handle of a CUDA stream; the work is only queued there when the arguments are on the device.
-        shared_bytes: dynamic shared memory a block.
-        cluster: neighbouring blocks along x that make a thread-block cluster; the grid's x is a multiple of it.
+        stream: the handle of a CUDA stream. With arguments on the device, the call returns once the work is queued.
+        shared_bytes: dynamic shared memory per block.
+        cluster: neighbouring blocks along x per thread-block cluster; the grid's x must be a multiple of it.
 
     Raises:
-        ValueError: a configuration that no GPU has, or arrays on different GPUs.
-        TypeError: an argument that is none of those above.
+        ValueError: no GPU can have the configuration, or the arrays lie on different GPUs.
+        TypeError: an argument has none of the types listed above.
         RuntimeError: the driver refuses; the message names the kernel, the configuration and the driver's reason.
     """
     if any(isinstance(arg, DeviceArray) for arg in args):
@@ -69,7 +70,7 @@ def launch(
 def prepare(
     kernel: Any, grid: int | tuple, block: int | tuple, *args: Any, shared_bytes: int = 0, cluster: int = 1
 ) -> "Launch":
-    """A launch on a GPU, to be called with a stream; arguments and errors as for `launch`."""
+    """Prepare a launch on a GPU, and return it to be called with a stream; arguments and errors as for `launch`."""
     devices = {arg.device for arg in args if isinstance(arg, DeviceArray)} or {0}
     if len(devices) > 1:
         raise ValueError(f"the arrays of one launch lie on different GPUs: {sorted(devices)}")
@@ -78,10 +79,10 @@ def prepare(
 
 
 def resident_clusters(kernel: Any, block: int | tuple, *args: Any, shared_bytes: int = 0, cluster: int = 1) -> int:
-    """How many clusters of a kernel its GPU holds at a time (blocks, if `cluster` is 1); at least 1.
+    """Return how many clusters of a kernel the GPU holds at a time (blocks if `cluster` is 1); at least 1.
 
-    A grid of so many is all at work from the beginning to the end. Arguments as for `launch`; for arrays in host memory
-    the answer is an H200's with one block on each multiprocessor.
+    All blocks of a grid of that size run at once, from beginning to end. Arguments as for `launch`. For arrays in host
+    memory, the function assumes an H200 with one block on each multiprocessor.
     """
     if not any(isinstance(arg, DeviceArray) for arg in args):
         return SIMULATED_MULTIPROCESSORS // cluster
@@ -92,10 +93,10 @@ class Launch:
     """A kernel with its configuration and its packed arguments. Any number of threads may call it at the same time.
 
     Attributes:
-        patches: what each call sets anew, at first nothing: (slot, source, offset) makes `pointers[source] + offset`
-            the word `slot` of the packed arguments.
-        slots: for each array among the arguments, the word that is its address.
-        words: for each argument, the first of its words.
+        patches: the words that each call replaces, at first none. An entry (slot, source, offset) sets the word `slot`
+            of the packed arguments to `pointers[source] + offset`.
+        slots: for each array among the arguments, the index of the word with its address.
+        words: for each argument, the index of its first word.
     """
 
     def __init__(self, function: Function, grid: tuple, block: tuple, args: tuple, shared_bytes: int, cluster: int):
@@ -131,12 +132,12 @@ class Launch:
                 self._bytes += parameter + bytes(-len(parameter) % 8)
 
     def __call__(self, stream: int = 0, pointers: Sequence[int] = ()) -> None:
-        """Queue the kernel on a stream; `pointers` are what `patches` choose from.
+        """Queue the kernel on a stream; `patches` take their addresses from `pointers`.
 
-        The GPU's context must be current. With one GPU it nearly always is, so that the first try is made without
-        asking; the second is for a thread that has not used the GPU yet.
+        A launch needs the GPU's context to be current. On a machine with one GPU it nearly always is, so the first
+        attempt does not check. The second attempt serves a thread that has not used the GPU yet.
         """
-        try:  # a frame is off the list as long as it is in use, so that no other thread writes into it
+        try:  # a frame in use is off the list, so no other thread can write into it
             frame = self._frames.pop()
         except IndexError:
             frame = self._frame()
@@ -153,7 +154,7 @@ class Launch:
             self.function.driver.check(f"launch {self}", code)
 
     def resident(self) -> int:
-        """Clusters (blocks, without clusters) that the GPU holds at a time."""
+        """Return how many clusters the GPU holds at a time; if `cluster` is 1, how many blocks."""
         driver, device = self.function.driver, self.function.device
         with driver.current(device):
             if self.cluster == 1:
@@ -163,7 +164,7 @@ class Launch:
             return driver.resident_clusters(self.function.handle, config)
 
     def _frame(self) -> tuple:
-        """What one call at a time needs: the arguments' words, the configuration, and the arguments of the call."""
+        """Return the buffers of one call: the arguments' words, the configuration, and the driver call's arguments."""
         words = (ctypes.c_uint64 * (len(self._bytes) // 8)).from_buffer_copy(self._bytes)
         addresses = [ctypes.addressof(words) + start for start in self._starts]
         attributes = (LaunchAttribute * len(self._attributes))(*self._attributes)
@@ -172,11 +173,11 @@ class Launch:
         return words, config, (ctypes.byref(config), function, (ctypes.c_void_p * len(addresses))(*addresses), None)
 
     def __str__(self) -> str:
-        """The kernel and its configuration, for messages."""
+        """Return the kernel's name and its configuration, for messages."""
         grid, block = (_shortest(size) for size in (self.grid, self.block))
         return f"{self.function.name}[{grid}, {block}], shared_bytes={self.shared_bytes}, cluster={self.cluster}"
 
 
 def _shortest(size: tuple[int, int, int]) -> int | tuple:
-    """A size as people write it: an int where y and z are 1."""
+    """Return a size in its shortest form: an int if y and z are 1, else the tuple."""
     return size[0] if size[1:] == (1, 1) else size

@@ -1,4 +1,4 @@
-"""Where host arrays are computed: on a GPU or in the simulator."""
+"""Choose whether kernels on host arrays run on a GPU or in the simulator."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,21 +14,21 @@ _schedule: ContextVar[str | int] = ContextVar("normlab_schedule", default="forwa
 
 @cache
 def gpu_available() -> bool:
-    """Is there a CUDA driver with at least one GPU? Asked once a process."""
+    """Return True if there is a CUDA driver with at least one GPU. The process asks only once."""
     return bool(cuda.is_available())
 
 
 @contextmanager
 def using(world: str, schedule: str | int = "forward") -> Iterator[None]:
-    """Choose where host arrays are computed, for the length of a `with` block.
+    """Choose where kernels on host arrays run, for the length of a `with` block.
 
     Args:
         world: "gpu", "simulator", or "auto": the GPU if there is one, else the simulator.
         schedule: the order in which the simulator runs blocks, warps and lanes: "forward", "reverse" or a seed.
 
     Raises:
-        ValueError: an unknown world.
-        RuntimeError: "gpu" on a machine that has none.
+        ValueError: `world` is unknown.
+        RuntimeError: `world` is "gpu", but the machine has no GPU.
     """
     if world not in WORLDS:
         raise ValueError(f"unknown engine {world!r}: choose one of {', '.join(WORLDS)}")
@@ -43,10 +43,10 @@ def using(world: str, schedule: str | int = "forward") -> Iterator[None]:
 
 
 def use_gpu() -> bool:
-    """Will host arrays be computed on a GPU now?"""
+    """Return True if a kernel on host arrays would run on a GPU now."""
     return _world.get() == "gpu" or (_world.get() == "auto" and gpu_available())
 
 
 def schedule() -> str | int:
-    """The order in which the simulator runs blocks, warps and lanes now."""
+    """Return the order in which the simulator runs blocks, warps and lanes now."""
     return _schedule.get()
