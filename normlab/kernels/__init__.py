@@ -1,8 +1,8 @@
 """Ladders: whole kernels, one file a step, each built from stages and differing from the step before by one idea.
 
 `LADDERS` maps each ladder's name to its steps in order: "forward", "backward", "sgemm" and "family", whose steps are
-the passes of batch, instance and group norm. Tests, benchmarks, tutorials and `explain` walk it. Every step has a name, a
-summary and `plan(problem, device)`. Adding a step is adding a file `step_N_name.py` that defines `STEP`.
+the passes of batch, instance and group norm. Tests, benchmarks, tutorials and `explain` walk it. Every step has a name,
+a summary and `plan(problem, device)`. Adding a step is adding a file `step_N_name.py` that defines `STEP`.
 """
 
 from importlib import import_module
