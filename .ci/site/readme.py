@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from normlab.bench import records, report
-from normlab.kernels import LADDERS, SGEMM
+from normlab.kernels import LADDERS
 from normlab.measure.files import record
 from normlab.measure.numbers import megabytes, scientific, size
 from normlab.measure.tables import NORMS, Grid, markdown
@@ -42,8 +42,7 @@ MODULES = {
 
 def steps(*ladders: str) -> str:
     """Return the steps of ladders, each with its idea."""
-    known = {**LADDERS, "sgemm": SGEMM}
-    rows = [[f"`{ladder}/{step.name}`", step.summary] for ladder in ladders for step in known[ladder]]
+    rows = [[f"`{ladder}/{step.name}`", step.summary] for ladder in ladders for step in LADDERS[ladder]]
     return _table(["step", ""], rows, {"step", ""})
 
 
@@ -165,7 +164,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "memory on a CPU": memory_on_a_cpu,
     "memory on a GPU": memory_on_a_gpu,
     "losses": losses,
-    "steps of norms": lambda: steps("forward", "backward"),
+    "steps of norms": lambda: steps("forward", "backward", "family"),
     "counters": counters,
     "steps of the product": lambda: steps("sgemm"),
     "benchmarks": benchmarks,
