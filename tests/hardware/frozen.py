@@ -28,7 +28,8 @@ from kernels.test_sgemm_ptx import launched
 from products import operands, run
 
 from hardware.all_steps import draw
-from normlab.engine import compile_ptx, offline, resources, using
+from normlab.engine import compile_ptx, resources, using
+from normlab.engine.compile import offline
 from normlab.kernels import LADDERS, SGEMM
 
 REGISTERS = 2  # the difference that counts as none

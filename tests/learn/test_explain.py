@@ -107,7 +107,7 @@ def launches_of(step, problem) -> list:
 def test_it_is_at_the_top_level_and_needs_no_driver():
     assert normlab.explain is explain
     code = (
-        "from normlab.engine import driver; driver.Driver.__init__ = None\n"
+        "from normlab.engine.launching import driver; driver.Driver.__init__ = None\n"
         "import normlab; print(normlab.explain('forward', n2=65536, device='h100').plan.step)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
