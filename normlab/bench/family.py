@@ -172,6 +172,7 @@ class Check:
 
         A peer's order of additions is unknown. It gets the bound of the longest chain: one value after another.
         """
+        # Each is (terms, merges), as in `normlab.kernels.plan.Chains`; a peer may add up without a tree.
         over_set: tuple[int, int] = (self.sets.values, 0)
         over_channel: tuple[int, int] = (prod(self.shape) // self.shape[1], 0)
         if own:
@@ -206,7 +207,7 @@ class Check:
             if got is None:
                 continue
             want, limit = getattr(truth, name), getattr(bound, name)
-            if not own:
+            if not own:  # a peer may round on the way: the same allowance as in `normlab.bench.check`
                 roundings = PEER_ROUNDINGS.get(name, 0) * oracle.unit_roundoff(self.problem.dtype)
                 limit = limit + roundings * (np.abs(want) + np.sqrt(np.mean(want**2)))
             ratios[name] = oracle.ratio(to_numpy(self._part(got)), want, limit)

@@ -100,7 +100,7 @@ def first_calls(names: list[str], call: Callable[[str, Path], dict[str, float]])
     times: dict[str, Any] = {}
     for name in names:
         with TemporaryDirectory() as folder:
-            try:
+            try:  # two processes with the same folder: the cold one fills the caches that the warm one finds
                 times[name] = {"status": "ok", "cold": call(name, Path(folder)), "warm": call(name, Path(folder))}
             except RuntimeError as error:
                 times[name] = {"status": "unable", "reason": str(error)}

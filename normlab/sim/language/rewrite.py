@@ -27,13 +27,14 @@ from normlab.sim.language.integers import INTEGER_CASTS, TYPES, adopt_scalar
 from normlab.sim.language.operators import OPERATOR_GLOBALS, safe_code
 from normlab.sim.protocols import Cuda
 
+# Every package that may hold Numba's CUDA target; none of them has to be installed.
 CUDA_PACKAGES = ("numba.cuda", "numba_cuda.numba.cuda", "numba_cuda_mlir.cuda", "numba_cuda_mlir")
 SIMULATED_BUILTINS = vars(builtins) | BUILTINS
 SIMULATED_MATH = Namespace(
     "math", {name: np.float64(getattr(math, name)) for name in ("pi", "e", "tau", "inf", "nan")} | MATH
 )
 
-_twins: dict[int, tuple[Any, Any, bool]] = {}
+_twins: dict[int, tuple[Any, Any, bool]] = {}  # id of an original → original, twin, of_launch
 
 
 def register_twin(original: Any, twin: Any, of_launch: bool = False) -> None:
@@ -83,7 +84,7 @@ class Rewriter:
         code = safe_code(original.__code__, marked)
         new_globals: dict[str, Any] = {"__builtins__": SIMULATED_BUILTINS, **OPERATOR_GLOBALS}
         if observer is not None and marked:
-            new_globals |= observer.marks(in_kernel=not self._done)
+            new_globals |= observer.marks(in_kernel=not self._done)  # the kernel is the first function rewritten
         closure = tuple(CellType() for _ in original.__closure__ or ())
         rewritten = FunctionType(code, new_globals, original.__name__, None, closure)
         self._done[id(original)] = rewritten  # before its globals are rewritten, because the function may name itself

@@ -111,7 +111,7 @@ def _wait(cuda: Cuda, operation: str) -> None:
     thread = cuda.current
     if thread.arrival is None:
         raise SimulationError("cluster_wait comes without a cluster_arrive before it")
-    if thread.arrival == thread.block.cluster.meetings:
+    if thread.arrival == thread.block.cluster.meetings:  # the barrier has not been passed since the thread arrived
         thread.block.at_cluster.append(thread)
         cuda.grid_run.stop(thread, operation)
     thread.arrival = None

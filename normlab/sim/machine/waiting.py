@@ -10,11 +10,11 @@ from normlab.sim.language.errors import calling_frame, is_machinery, place
 from normlab.sim.machine.observed import ObservedArray
 from normlab.sim.protocols import Block, Thread
 
-SMALL = 4096  # bytes; larger arrays are not compared for changes, which would take too long at every turn
+SMALL = 4096  # bytes; the contents of larger arrays are not compared, because that would take too long at every turn
 
 
 def variables(frame: FrameType | None) -> tuple:
-    """Return the local variables of the kernel and of the device functions it has called, in a form to compare.
+    """Return the local variables of the kernel and of the device functions that it is in, in a form to compare.
 
     The scheduler compares the results of two turns of a loop. If they are equal, the loop waits for a change that only
     another thread can make. Small arrays are compared by their bytes, scalars by their text, all else by identity. The

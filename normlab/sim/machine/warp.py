@@ -10,8 +10,8 @@ from normlab.sim.protocols import Block
 class Warp:
     """Thirty-two threads that shuffle and vote among themselves; the last warp of a block may have fewer.
 
-    A thread that runs is in none of the lists `ready`, `waiting` and `spinning`. `live` has every thread that has not
-    returned, in the order of the lanes; `live_mask` has a bit for each of them.
+    `live` has every thread that has not returned, in the order of the lanes; `live_mask` has a bit for each of them. A
+    live thread is in at most one of `ready`, `waiting` and `spinning`: in none while it runs or waits at a barrier.
     """
 
     __slots__ = ("block", "live", "live_mask", "ready", "seen", "spinning", "threads", "waiting")

@@ -58,9 +58,10 @@ class BlockClock:
         """Start before the first barrier of a block of `cluster`."""
         self.index, self.cluster = index, cluster
         self.phase = 0
-        self.known = self.fenced = NOTHING  # by all its threads together, at the last barrier
+        self.known = self.fenced = NOTHING  # what its threads together knew and had fenced at the last barrier
         self.threads: list[ThreadClock] = []  # the threads that have a clock, also after they have returned
-        self.signals: dict[tuple, tuple[int, Access]] = {}  # thread and instruction → its last atomic and the address
+        # (thread, code's id, instruction) → address and access of the last atomic there; for the advice in `races.py`.
+        self.signals: dict[tuple, tuple[int, Access]] = {}
 
 
 class ThreadClock:

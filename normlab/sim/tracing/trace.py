@@ -97,9 +97,10 @@ class Trace(TraceData):
     ) -> "Axes":
         """Draw which bytes of which sectors each lane of one request of global memory accesses.
 
-        `line`: a `Request`, or a line number, which stands for the costliest of the line's kept requests. `operation`,
-        `array`: choose among the line's requests, as in `requests`, with the same errors. `ax`: the matplotlib axes to
-        draw in; None: a new figure. Returns the axes. Raises ValueError for a request of shared memory.
+        `line`: a `Request`, or a line number, which stands for the line's costliest request of global memory.
+        `operation`, `array`: choose among the line's requests, as in `requests`, with the same errors. `ax`: the
+        matplotlib axes to draw in; None: a new figure. Returns the axes. Raises ValueError for a request of shared
+        memory.
         """
         from normlab.sim.tracing.pictures import draw_sectors
 
@@ -110,7 +111,8 @@ class Trace(TraceData):
     ) -> "Axes":
         """Draw which banks each lane of one request of shared memory accesses.
 
-        Arguments as in `draw_sectors`. Raises ValueError for a request of global memory.
+        Arguments as in `draw_sectors`, but a line number stands for the line's costliest request of shared memory.
+        Raises ValueError for a request of global memory.
         """
         from normlab.sim.tracing.pictures import draw_banks
 

@@ -94,7 +94,7 @@ def _reading(shown: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        if "object" in str(error).lower():
+        if "object" in str(error).lower():  # NumPy: "Object arrays cannot be loaded when allow_pickle=False"
             raise InputError(f"{shown} holds Python objects (a pickle), not numbers; they are not loaded") from None
         reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{shown} cannot be read: {reason}") from None

@@ -78,7 +78,7 @@ def judge(
             ("exact", exact.gradients),
         )
         for name, error in errors.items()
-        if not error.bound_ratio <= 1
+        if not error.bound_ratio <= 1  # "not <=", so that a NaN counts as exceeded
     ]
     if broken:
         return Verdict(
@@ -110,7 +110,7 @@ def _weigh(saved: Backward, recomputed: Backward, exact: Backward, roundoff: flo
     if factors[worst] <= AS_GOOD:
         return Verdict("as_good", "recomputing is as good as saving")
     errors = [backward.gradients[worst] for backward in (recomputed, saved, exact)]
-    if np.isinf(errors[0].relative):
+    if np.isinf(errors[0].relative):  # the truth is 0 everywhere, so only absolute errors say anything
         here, there, instead = (scientific(error.largest) for error in errors)
         found = (
             f"where 0 is right, recomputing gives {here} in {worst}, saving {there}: {reason}; exact gives {instead}"

@@ -99,6 +99,7 @@ class Bench:
         losses = [loss.detach()]
         loss.backward()
         self.optimizer.step()
+        # Free the first step's graph: the peak is measured from what is allocated when its counter is reset.
         del loss
         gc.collect()
         if self.device == "cuda":
@@ -141,6 +142,7 @@ def run(shape: Shape, steps: int, device: str, advance: Callable[[], None] = lam
         raise CapacityError(f"{error}".splitlines()[0]) from None
     for row in rows:
         times = [one[row["variant"]] for one in rounds]
+        # A ratio within each round: between two rounds the machine's speed may have changed.
         against = spread([one[row["variant"]] / one[BASE] for one in rounds]).median
         row |= {"step": spread(times).as_dict(), "step_against_saved_input": round(against, 4)}
     return {
