@@ -106,9 +106,9 @@ class ThreadClock:
 class CopyClock(ThreadClock):
     """The clock of a thread's asynchronous copies while they are under way, ordered with no other clock.
 
-    A copy under way races with every access of its target, even by the thread that started it. No barrier orders the
-    copies, because their clock belongs to a block of its own. When a thread has waited for a copy, `copies.py` replaces
-    the copy's write by a write of that thread.
+    Until a thread waits for it, a copy races with every later access of its target, even by the thread that started it.
+    No barrier orders the copies, because their clock belongs to a block of its own. When a thread has waited for a
+    copy, `copies.py` replaces the copy's write by a write of that thread.
     """
 
     __slots__ = ("_issuer",)
