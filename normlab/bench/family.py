@@ -1,8 +1,9 @@
-"""Measure batch, instance, group and layer norm beside PyTorch on images, channels first and last.
+"""Measure batch, instance, group and layer norm beside PyTorch on images, channels first and last: `bench family`.
 
-A row of the record is as in `normlab.bench.norm`, except for the problem's shape. Both contenders are checked on the
-values that they are timed on: on a few whole channels (of group norm: one group), which are a problem of their own.
-Layer norm is checked by `normlab.bench.check`: on one sample, and on the sums over all samples.
+A record has a row per problem, as in `normlab.bench.norm`, but with (N, C, H, W) as its shape. normlab and PyTorch are
+both checked before they are timed, on the same data, against the float64 oracle. The oracle is slow, so it computes
+only a part of the problem that no other part changes. For batch and instance norm this is one whole channel, for group
+norm one whole group. Layer norm is checked by `normlab.bench.check`: on one sample, and on the sums over all samples.
 """
 
 from collections.abc import Callable
@@ -34,15 +35,15 @@ DTYPES = ("float32", "bfloat16")
 LAYOUTS = ("NCHW", "NHWC")
 SHAPES = ((32, 256, 56, 56), (64, 1024, 14, 14), (8, 64, 224, 224))
 GROUPS = 32
-CHECKED = 1  # channels, where they are not a group's
+CHECKED = 1  # channels that are checked of batch and instance norm
 
 
 @dataclass(frozen=True)
 class FamilyProblem:
-    """A norm with weight and bias on (N, C, H, W); layout: NCHW, or channels last, NHWC.
+    """A norm with weight and bias on x of shape (N, C, H, W); layout: "NCHW", or "NHWC" for channels last in memory.
 
     Layer norm normalises over (C, H, W), and its parameters have this shape; other norms' parameters have C elements.
-    Layer norm copies an input with channels last, in PyTorch as in normlab: both return y with channels first.
+    For layer norm, PyTorch and normlab both copy an x with channels last, and return y with channels first.
     """
 
     norm: str
@@ -53,7 +54,7 @@ class FamilyProblem:
 
     @property
     def groups(self) -> int | None:
-        """Return the groups of group norm: 32, or as many as there are channels; None of other norms."""
+        """Return the number of groups of group norm: 32, or C if C is smaller; None for other norms."""
         return min(GROUPS, self.shape[1]) if self.norm == "group" else None
 
     @property
@@ -68,17 +69,18 @@ class FamilyProblem:
 
     @property
     def bytes(self) -> int:
-        """Return the least to move: x and y forward; x and both gradients backward.
+        """Return the fewest bytes that the problem has to move: x and y forward; x and both gradients backward.
 
-        A forward that reads x twice from DRAM reaches 2/3 of a copy's speed, a backward that reads both arrays twice
-        3/5. Layer norm's parameters are as large as a sample, and count: weight and bias; weight and both gradients.
+        A forward that reads x twice from DRAM therefore reaches 2/3 of a copy's speed. A backward that reads both of
+        its inputs twice reaches 3/5. Layer norm's parameters are as large as a sample, so they count too: weight and
+        bias forward; weight and both gradients of parameters backward.
         """
         arrays = 2 if self.direction == "forward" else 3
         of_parameters = arrays * self.array_bytes // self.shape[0] if self.norm == "layer" else 0
         return arrays * self.array_bytes + of_parameters
 
     def draw(self, device: str) -> Data:
-        """Return random data, the same every time; weight in [0.5, 1.5), all else standard normal."""
+        """Return random data, the same at every call: weight in [0.5, 1.5), all else standard normal."""
         import torch
 
         dtype, parameters = getattr(torch, self.dtype), self.parameters
@@ -94,7 +96,7 @@ class FamilyProblem:
 
 
 def problems(norms: list[str], directions: list[str], dtypes: list[str]) -> list[FamilyProblem]:
-    """Return all combinations, with every layout and shape."""
+    """Return all combinations of the arguments, each with every layout and shape."""
     return [
         FamilyProblem(norm, direction, dtype, layout, shape)
         for direction, norm, dtype, layout, shape in product(directions, norms, dtypes, LAYOUTS, SHAPES)
@@ -102,7 +104,7 @@ def problems(norms: list[str], directions: list[str], dtypes: list[str]) -> list
 
 
 class Ours:
-    """normlab's own."""
+    """normlab's norms as a contender: `forward` and `backward` return a call that the timer can repeat."""
 
     name, memory_efficient, directions = OURS, False, DIRECTIONS
 
@@ -130,7 +132,7 @@ class Ours:
 
 
 def torch_s(problem: FamilyProblem) -> ByAutograd:
-    """Return PyTorch's own norm, eager."""
+    """Return PyTorch's norm as a contender, eager."""
     from torch.nn import functional
 
     functions: dict[str, Callable[..., Any]] = {
@@ -143,7 +145,10 @@ def torch_s(problem: FamilyProblem) -> ByAutograd:
 
 
 class Check:
-    """The truth about a few channels of one problem."""
+    """The oracle's results on the last channel of one problem, or on the last group of group norm.
+
+    These channels' statistics, and their gradients, depend on no other channel, so they are a problem of their own.
+    """
 
     def __init__(self, problem: FamilyProblem, data: Data):
         self.problem, self.data = problem, data
@@ -157,13 +162,17 @@ class Check:
 
     @property
     def sets(self) -> IndexSets:
-        """Return the index sets of the checked channels."""
+        """Return the sets of elements that are normalised together, in the checked channels alone."""
         if self.problem.norm == "group":
             return group_sets(self.shape, 1)
         return (batch_sets if self.problem.norm == "batch" else instance_sets)(self.shape)
 
     def arithmetic(self, own: bool) -> oracle.Arithmetic:
-        """Return normlab's arithmetic; for a peer, whose order is unknown, the longest sums there can be."""
+        """Return how a contender rounds, from which its error bound follows; `own`: the contender is normlab.
+
+        A peer's order of additions is unknown. It gets the bound of the longest chain: one value after another.
+        """
+        # Each is (terms, merges), as in `normlab.kernels.plan.Chains`; a peer may add up without a tree.
         over_set: tuple[int, int] = (self.sets.values, 0)
         over_channel: tuple[int, int] = (prod(self.shape) // self.shape[1], 0)
         if own:
@@ -183,7 +192,7 @@ class Check:
 
     @cached_property
     def truth(self) -> Any:
-        """Return the oracle's results."""
+        """Return the oracle's results, computed once for all contenders."""
         given = self.x, self.sets, self.weight, self.bias, EPS
         return family_norm(*given) if self.problem.direction == "forward" else family_norm_backward(self.dy, *given)
 
@@ -198,21 +207,25 @@ class Check:
             if got is None:
                 continue
             want, limit = getattr(truth, name), getattr(bound, name)
-            if not own:
+            if not own:  # a peer may round on the way: the same allowance as in `normlab.bench.check`
                 roundings = PEER_ROUNDINGS.get(name, 0) * oracle.unit_roundoff(self.problem.dtype)
                 limit = limit + roundings * (np.abs(want) + np.sqrt(np.mean(want**2)))
             ratios[name] = oracle.ratio(to_numpy(self._part(got)), want, limit)
         return ratios
 
     def _part(self, result: Any) -> Any:
-        """Return the checked channels of a result: its first axis if it has one number per channel, else its second."""
+        """Return the checked part of a result, which depends on the result's shape.
+
+        One number per channel: the channels lie along the first axis. Group norm's statistics, (N, groups): the last
+        group. All else, (N, C, …): the channels lie along the second axis.
+        """
         if result.ndim == 1:
             return result[self.channels]
         return result[:, -1:] if result.ndim == 2 and self.problem.norm == "group" else result[:, self.channels]
 
 
 class CheckOfRows:
-    """The truth about layer norm: a sample is a row, and its first one is held against the oracle."""
+    """Layer norm's check: with each sample as a row, `normlab.bench.check` compares one row with the oracle."""
 
     def __init__(self, problem: FamilyProblem, data: Data):
         n = problem.shape[0]
@@ -230,7 +243,10 @@ class CheckOfRows:
 def compete(
     wanted: list[FamilyProblem], timer: Timer, device: str, advance: Callable[[], None] = lambda: None
 ) -> list[dict[str, Any]]:
-    """Return a row for every problem, as a record holds it; `advance` is called after each."""
+    """Return a row of the record for every problem; `advance` is called after each.
+
+    After Ctrl-C, return the rows that are done.
+    """
 
     def row(problem: FamilyProblem) -> dict[str, Any]:
         data = problem.draw(device)

@@ -1,8 +1,10 @@
-"""Measure what a call costs on the host, with next to nothing to do on the GPU: `normlab bench host`.
+"""Measure what a call costs on the host: `normlab bench host`. The arrays are so small that the GPU has little to do.
 
-Eagerly: the time from call to return, allocation of the results included, while the GPU keeps up. Replayed: one of many
-calls that a CUDA graph has captured, from the replay to the end of its work. And the first call of a new process, with
-the compilers' disk caches empty and then filled.
+Three times are measured:
+
+- eager: from call to return, allocation of the results included, while the GPU keeps up with the host;
+- replayed: per call of a CUDA graph of CALLS calls, from the start of the replay to the end of the GPU's work;
+- first call: in a new process with the compilers' disk caches empty, and in a second one with the caches then filled.
 """
 
 import json
@@ -19,11 +21,11 @@ from normlab.bench.norm import failure
 from normlab.bench.problem import Problem
 from normlab.measure.timing import REPETITIONS, Spread, host_time
 
-SHAPE = (8, 4096)
+SHAPE = (8, 4096)  # n1, n2
 DTYPE = "bfloat16"
-# Where the compilers of all contenders keep what they have compiled.
+# Environment variables that name the folders in which the contenders' compilers keep compiled code.
 CACHES = ("NORMLAB_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "QUACK_CACHE_DIR", "CUDA_CACHE_PATH")
-CALLS = 100
+CALLS = 100  # in a row, or in one graph
 METHOD = (
     f"eager: host time of a call, of {CALLS} in a row on an idle GPU, {REPETITIONS} times; graph: time of a call, of "
     f"{CALLS} captured in one CUDA graph, from its replay to the end of its work, {REPETITIONS} times; medians and "
@@ -39,7 +41,10 @@ def measure(
     replayed: Callable[[Callable[[], Any]], Spread],
     device: str,
 ) -> list[dict[str, Any]]:
-    """Return a row for every problem: every contender's eager call and its call under graph replay."""
+    """Return a row for every problem: each contender's time of an eager call and of a call under graph replay.
+
+    eager, replayed: `eager_time` and `replay_time`; tests pass functions that need no GPU.
+    """
     rows = []
     for problem in problems:
         data, entries = problem.draw(device), {}
@@ -60,7 +65,7 @@ def measure(
 
 
 def _attempt(replayed: Callable[[Callable[[], Any]], Spread], call: Callable[[], Any]) -> dict[str, Any]:
-    """Return the time under replay as "graph"; None for a call that cannot be captured, and "no_graph" says why."""
+    """Return the time under replay as "graph". If the call cannot be captured: None, and the reason as "no_graph"."""
     try:
         return {"graph": replayed(call).as_dict()}
     except RuntimeError as error:
@@ -85,7 +90,7 @@ def replay_time(call: Callable[[], Any]) -> Spread:
     graph, results = torch.cuda.CUDAGraph(), []
     with torch.cuda.graph(graph):
         for _ in range(CALLS):
-            results.append(call())  # kept: each has memory of its own, as in an eager run
+            results.append(call())  # keep every result, so that no later call of the graph writes to its memory
     whole = host_time(graph.replay, torch.cuda.synchronize, 1, wait=True)
     return Spread(*(value / CALLS for value in whole))
 
@@ -95,7 +100,7 @@ def first_calls(names: list[str], call: Callable[[str, Path], dict[str, float]])
     times: dict[str, Any] = {}
     for name in names:
         with TemporaryDirectory() as folder:
-            try:
+            try:  # two processes with the same folder: the cold one fills the caches that the warm one finds
                 times[name] = {"status": "ok", "cold": call(name, Path(folder)), "warm": call(name, Path(folder))}
             except RuntimeError as error:
                 times[name] = {"status": "unable", "reason": str(error)}
@@ -103,10 +108,10 @@ def first_calls(names: list[str], call: Callable[[str, Path], dict[str, float]])
 
 
 def first_call(name: str, folder: Path) -> dict[str, float]:
-    """Return the seconds of `normlab.bench.first_call` in a process whose compilers keep their caches in `folder`.
+    """Run `normlab.bench.first_call` in a process whose compilers keep their caches in `folder`; return its seconds.
 
     Raises:
-        RuntimeError: the process failed; with the last line of what it said.
+        RuntimeError: the process failed; the message has the last line of its stderr.
     """
     environment = os.environ | {variable: str(folder / variable) for variable in CACHES}
     command = [sys.executable, "-m", "normlab.bench.first_call", name]

@@ -1,7 +1,8 @@
-"""Grade one file: check its source, run it on drawn inputs under the sanitizer, then count its budgets.
+"""Grade one file: check its source, run it on drawn inputs under the sanitizer, then compare it with the budgets.
 
-The inputs go from small to large, so the first failing input is small. The grader then looks for a smaller input that
-fails in the same way. The draws depend only on the exercise and the seed.
+A budget is a limit on a traced metric, such as the number of barriers. The inputs depend only on the
+exercise and the seed. They go from small to large, so the first failing input is small. The grader then looks for a
+smaller input that fails in the same way.
 """
 
 import time
@@ -24,9 +25,12 @@ POINTS = {"right": 6, "budgets": 2, "hidden": 2}
 
 @dataclass(frozen=True)
 class Result:
-    """A graded file. `parts`: points for each of "right", "budgets" and "hidden" that the exercise has.
+    """A graded file.
 
-    no_picture: the reason why a requested picture could not be drawn.
+    `parts`: the points reached in each part that the exercise has. "right": the results on the drawn inputs; "budgets":
+    the exercise's limits; "hidden": further inputs and budgets, which only a teacher's file has (`hidden.py`).
+    `failure`: the first failure in the parts that the student can see. `hidden_failure`: that of "hidden".
+    `picture`: the bytes of a requested picture. `no_picture`: why it could not be drawn.
     """
 
     number: str
@@ -64,7 +68,11 @@ def check(
     show: bool = False,
     limits: Limits = NORMAL,
 ) -> Result:
-    """Grade `source`, the text of `file`, as exercise `number`. `show`: draw a picture, too."""
+    """Grade `source`, the text of `file`, as exercise `number`.
+
+    `hidden`: a teacher's further inputs and budgets. `show`: draw a picture, too. A failure in the hidden part does not
+    end the grading, any other failure does.
+    """
     began = time.perf_counter()
     exercise, skeleton = catalogue.exercise(number), catalogue.skeleton(number)
     extra = hidden.of(exercise) if hidden else None
@@ -101,7 +109,7 @@ def check(
 
 
 def _obey(source: str, skeleton: str) -> None:
-    """Raise FailureError if the source is the skeleton itself, or breaks a rule."""
+    """Raise FailureError if the source is still the skeleton that the student was given, or breaks a rule."""
     if source == skeleton:
         raise FailureError(Failure("untouched", "nothing is written yet"))
     if broken := rules.broken(source, skeleton):
@@ -109,6 +117,7 @@ def _obey(source: str, skeleton: str) -> None:
 
 
 def _begin(source: str, file: str, limits: Limits) -> Solution:
+    """Start the solution's process. Raise FailureError if the file's code does not finish loading."""
     try:
         return Solution(source, file, limits)
     except StoppedError as error:
@@ -123,7 +132,7 @@ def _short(exercise: Exercise, source: str, skeleton: str) -> None:
 
 
 class _Grader:
-    """Runs one solution of one exercise, and raises a failure as a FailureError."""
+    """Runs one solution of one exercise. Each check raises FailureError if the solution fails it."""
 
     def __init__(self, exercise: Exercise, solution: Solution, file: str):
         self.exercise, self.solution, self.file = exercise, solution, file
@@ -135,12 +144,15 @@ class _Grader:
                 raise FailureError(self._explained(*self._smallest(drawn, fails)))
 
     def _fails(self, drawn: Drawn) -> Failure | None:
-        """Run one input, and return its failure, if any, with the kernel's printed output."""
+        """Run one input; return its failure with the kernel's printed output added, or None if it passes."""
         fails = self._judge(self.exercise.make(drawn))
         return fails and replace(fails, printed=self.solution.printed)
 
     def _judge(self, case: Case) -> Failure | None:
-        """Run a case under the sanitizer, and compare its arrays with the right answers."""
+        """Run a case under the sanitizer; return its failure, or None.
+
+        In this order: the solution did not finish; a finding of the sanitizer; a changed input; a wrong value.
+        """
         try:
             run = self.solution.run(case, "sanitize")
         except StoppedError as error:
@@ -154,8 +166,12 @@ class _Grader:
         return next(filter(None, wrong), None)
 
     def _smallest(self, drawn: Drawn, fails: Failure) -> tuple[Drawn, Failure]:
-        """Return the smallest input found that fails in the same way, and its failure."""
-        tries = 0 if fails.kind in ("ended", "time") else TRIES  # the solution's process may have ended
+        """Return the smallest input found with a failure of the same kind, and this failure.
+
+        `Exercise.simpler` lists inputs that are simpler in one respect, the simplest first. The search takes the first
+        of them that fails in the same way, and goes on from it, until none does or TRIES runs are used up.
+        """
+        tries = 0 if fails.kind in ("ended", "time") else TRIES  # the process may be gone, and its time used up
         simpler = iter(self.exercise.simpler(drawn))
         while tries and (candidate := next(simpler, None)) is not None:
             tries -= 1
@@ -165,17 +181,20 @@ class _Grader:
         return drawn, fails
 
     def _explained(self, drawn: Drawn, fails: Failure) -> Failure:
-        """Return a failure with the thread that wrote a wrong value, the input and the kernel's output added."""
+        """Return a failure with details added: the input and, for a wrong value, the thread that wrote it.
+
+        The solution runs once more to find the thread, now with a watch on the wrong element.
+        """
         case = self.exercise.make(drawn)
         if fails.element is not None:
             name, index = fails.element
-            with suppress(StoppedError):  # the solution's time may be up; the failure is then told without the writer
+            with suppress(StoppedError):  # if the solution's time is up, the failure does not name the writer
                 observed = self.solution.run(case, "writer", array=name, index=list(index)).observed
                 fails = failure.written(fails, observed["writer"], self.file)
         return failure.on_input(fails, drawn, case)
 
     def within(self, budgets: Iterable[Budget]) -> None:
-        """Trace the solution on the example, and raise FailureError if it exceeds one of the budgets."""
+        """Trace the solution on the exercise's example; raise FailureError if it exceeds one of the budgets."""
         if not budgets:
             return
         drawn = self.exercise.example_case
@@ -188,7 +207,10 @@ class _Grader:
                 raise FailureError(over)
 
     def shared(self) -> None:
-        """Raise FailureError if one thread touches more elements of the example than the exercise allows."""
+        """Raise FailureError if the work is shared too unevenly.
+
+        That is, if one thread touches more elements of global memory on the example than the exercise allows.
+        """
         if self.exercise.elements is None:
             return
         drawn = self.exercise.example_case

@@ -1,8 +1,11 @@
 """Run a student's file in a separate process, with limits on time and memory.
 
-The grader sends launches and inputs to the process (`worker`), which sends back arrays and observations. Every answer
-repeats a nonce that the process could not know before, so a file cannot pass off its output or its exit as an answer.
-If the system supports it, processes are forked from a server that has imported everything.
+The grader sends launches and inputs to the process, which runs `worker.serve`. The process sends back arrays, and what
+the simulator observed. Each request has a new random nonce, which the answer must repeat. So the student's file cannot
+send an answer that it prepared before the request.
+
+If the system supports it, processes are forked from a server that has imported everything (`warm`), so that not every
+process has to import it again.
 """
 
 import multiprocessing
@@ -18,16 +21,19 @@ from normlab.course import wire, worker
 from normlab.course.exercise import Case, Launch
 
 NO_RESULT = "the solution's process sent something that is no result"
-# The way a run is watched → the key that its reply must have.
+# What the worker observes during a run → the key of the observation in its reply.
 OBSERVED = {"sanitize": "findings", "trace": "traces", "writer": "writer", "busiest": "busiest"}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a solution. Processor time is limited because it depends little on the machine's other work.
+    """The limits of a solution's process.
 
-    seconds: processor time per request. altogether: processor time of all requests. patience: seconds of wall-clock
-    time that the grader waits for a request, for a solution that sleeps or that no timer can stop. memory: bytes.
+    seconds: processor time per request. altogether: processor time of all requests together. Both limit processor time,
+    because it depends little on the machine's other work.
+    patience: wall-clock seconds that the grader waits for an answer. It stops a solution that sleeps, which uses no
+    processor time, or that the worker's timer cannot stop.
+    memory: bytes that the process may allocate beyond its size at the start.
     """
 
     seconds: float = 2.5
@@ -37,17 +43,23 @@ class Limits:
 
 
 class StoppedError(Exception):
-    """Raised if a solution does not finish. `kind`: "time", "memory", "syntax", "exit", "ended", "exception"."""
+    """Raised if a solution does not finish, or if its process sends no valid answer.
+
+    `kind`: "time", "memory", "syntax", "exit", "exception" or "ended", which is a process that ended or sent no result.
+    """
 
     def __init__(self, kind: str, text: str, line: int | None = None, notes: tuple[str, ...] = ()):
-        """Keep the kind, the text, the line of the student's file, and the notes."""
+        """Keep the kind, the text, the line of the student's file, and the notes, which are further lines of text."""
         super().__init__(text)
         self.kind, self.text, self.line, self.notes = kind, text, line, notes
 
 
 @dataclass(frozen=True)
 class Run:
-    """The result of a case: its arrays after the launches, and the observations (`worker`)."""
+    """The result of a case: its arrays after the launches, the worker's observations, and a picture if one was asked.
+
+    `observed` is the worker's whole reply, with the observation under its key in OBSERVED.
+    """
 
     arrays: dict[str, np.ndarray]
     observed: dict[str, Any]
@@ -56,31 +68,38 @@ class Run:
 
 @cache
 def _context() -> BaseContext:
-    """Return the way to start processes: forked from a warm server, or spawned if the system has no fork server."""
+    """Return the way to start processes: forked from a server, or spawned if the system has no fork server."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", "normlab.course.warm"])  # the server imports these, not this process
+    context.set_forkserver_preload(["__main__", "normlab.course.warm"])  # imported by the server
     return context
 
 
 NORMAL = Limits()
-STARTING = 60.0  # seconds of wall-clock time for a process to start, before it loads its file
-DRAWING = 60.0  # further seconds of wall-clock time to draw a picture: matplotlib's first import lists all fonts
+STARTING = 60.0  # wall-clock seconds that a process may take to start, before it loads its file
+DRAWING = 60.0  # wall-clock seconds in addition, to draw a picture: matplotlib's first import lists all fonts
 
 
 class Solution:
-    """The process of one file, as a context manager. It raises StoppedError if the file's code does not finish."""
+    """The process of one student's file, as a context manager that kills the process at its end.
+
+    `__init__` and `run` raise StoppedError if the file's code does not finish. `printed`: the last request's output.
+    """
 
     def __init__(self, source: str, file: str, limits: Limits = NORMAL):
-        """Start the process and load `source`; errors name it `file`."""
+        """Start the process and load `source`; errors name it `file`.
+
+        An empty source is loaded first. So the patience for the student's file does not include the process's start.
+        """
         self._patience = limits.patience
         self.printed = ""
         self._here, there = _context().Pipe()
         given = there, limits.seconds, limits.altogether, limits.memory
         self._process = _context().Process(target=worker.serve, args=given, daemon=True)  # type: ignore[attr-defined]
         self._process.start()
-        there.close()  # the process has its own copy: the pipe closes when the process ends
+        # The process has its own copy of this end. With this copy closed, the process's end closes the pipe.
+        there.close()
         try:
             self._ask({"source": "", "file": file}, [], "being started", STARTING)
             self._ask({"source": source, "file": file}, [], "being loaded", self._patience)
@@ -103,9 +122,11 @@ class Solution:
         self._here.close()
 
     def run(self, case: Case, watch: str, picture: str | None = None, **more: Any) -> Run:
-        """Run a case's launches under `watch`, one of OBSERVED (`worker`). The case's own arrays stay unchanged.
+        """Run a case's launches in the process. The process gets copies, so the case's own arrays stay unchanged.
 
-        picture: the picture to draw from a trace (`Exercise.picture`), or None.
+        watch: what the worker observes, a key of OBSERVED. picture: the kind of picture to draw from the trace
+        (`Exercise.picture`), or None. more: further arguments of the watch, such as the `array` and the `index` whose
+        "writer" is wanted.
         """
         fresh = [*case.want, *case.scratch]
         arrays = {name: _poisoned(array) if name in fresh else array for name, array in case.arrays.items()}
@@ -131,6 +152,10 @@ class Solution:
     def _ask(
         self, header: dict[str, Any], blobs: list[bytes], doing: str, patience: float
     ) -> tuple[dict[str, Any], list[bytes]]:
+        """Send a request, and return the reply's header and its arrays as bytes.
+
+        `doing` says in a message what the process was doing if it ended. `patience`: wall-clock seconds to wait.
+        """
         nonce = secrets.token_hex(8)
         try:
             self._here.send_bytes(wire.pack(header | {"nonce": nonce}, blobs))
@@ -141,7 +166,7 @@ class Solution:
             raise StoppedError(
                 "ended", f"the process ended by itself {self._how()}while {doing}, without a result"
             ) from None
-        except ValueError:
+        except ValueError:  # not in the form of `wire`; without a nonce the empty reply is refused below
             reply, results = {}, []
         if reply.get("nonce") != nonce:
             raise StoppedError("ended", NO_RESULT)
@@ -151,7 +176,7 @@ class Solution:
         return reply, results
 
     def _how(self) -> str:
-        """Return the process's exit code or signal as text, or "" if it has not ended."""
+        """Return the process's exit code or signal as text for a message, or "" if it has not ended after 1 s."""
         self._process.join(1)
         code = self._process.exitcode
         if code is None:
@@ -160,12 +185,15 @@ class Solution:
 
 
 def _poisoned(array: np.ndarray) -> np.ndarray:
-    """Return an array of the same shape and dtype, filled with NaN, so that it cannot be taken for a result."""
+    """Return an array of the same shape and dtype, filled with NaN, which no right answer accepts for a number."""
     return np.full_like(array, np.nan)
 
 
 def _arguments(launch: Launch) -> list[tuple[str, Any]]:
-    """Return a launch's arguments in a form that JSON can hold."""
+    """Return a launch's arguments as (kind, value) pairs that JSON can hold.
+
+    The kind of an array's name is "array", that of a NumPy scalar its dtype; None is "none", all else "python".
+    """
     told: list[tuple[str, Any]] = []
     for one in launch.arguments:
         if isinstance(one, str):

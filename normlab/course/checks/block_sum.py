@@ -1,4 +1,8 @@
-"""Exercise: a block's sum with a barrier too few. Solved in `normlab.stages.block.block_sum`."""
+"""Exercise: find the missing barrier in a block's sum, which adds the warps' sums through shared memory.
+
+One block sums row after row, and the rows share one buffer. The race needs two rows and two warps, hence the edges 2
+of both sizes. Solved in `normlab.stages.block.block_sum`.
+"""
 
 from normlab.course.data import sums_case
 from normlab.course.exercise import BARRIERS, Budget, Case, Drawn, Exercise, Size

@@ -1,4 +1,7 @@
-"""Exercise: a warp's sum by rotation. Solved in `normlab.stages.warp.warp_sum`."""
+"""Exercise: add up the values of a warp's 32 lanes by shuffles that rotate them. Only lane 0's sum is checked.
+
+Each of five steps doubles the number of lanes whose values a lane has summed. Solved in `normlab.stages.warp.warp_sum`.
+"""
 
 from normlab.course.data import sums_case
 from normlab.course.exercise import SHUFFLES, Budget, Case, Drawn, Exercise, Size

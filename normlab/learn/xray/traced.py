@@ -1,4 +1,8 @@
-"""What was counted of a step: its launches' traces, made by a `Recorder` that a step is given as its `launch`."""
+"""Trace the launches of one step of a ladder.
+
+A step of `normlab.kernels` launches its kernels through a function that its caller gives it. Here this function is a
+`Recorder`, which runs each kernel in the simulator and keeps its trace. `norms`, `family` and `products` use it.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,20 +13,23 @@ import numpy as np
 from normlab.sim import Trace, trace
 from normlab.sim.tracing import Counts
 
-SLOWER = 5  # times that a traced kernel takes at most, compared with a simulated one
+SLOWER = 5  # a traced kernel takes at most so many times as long as a simulated one
 
 
 @dataclass(frozen=True)
 class StepTrace:
-    """A step's launches, each traced, in order."""
+    """The traces of a step's launches, in order."""
 
-    step: Any  # whatever has a name
+    step: Any  # of any ladder; it has a name
     traces: list[Trace]
-    results: list[str]  # what each launch computes of the named results, "grad_weight" say; or nothing
+    results: list[str]  # per launch: the named results among its arguments, such as "grad_weight-grad_bias", or ""
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The metrics of all its launches together; unique bytes count once a launch."""
+        """Return the metrics of all launches together. A byte that several launches touch counts once per launch.
+
+        `Counts.add` leaves unique bytes out, so they are added here.
+        """
         total = Counts()
         for one in self.traces:
             total.add(one.counts)
@@ -32,7 +39,10 @@ class StepTrace:
 
 
 class Recorder:
-    """Launches kernels as a step asks for, in the simulator, and traces them. named: name → array of a result."""
+    """A step's `launch` function: runs every kernel in the simulator, and keeps its trace.
+
+    named: name → array of a result, to say in `StepTrace.results` which launch takes which result; None: not said.
+    """
 
     def __init__(self, named: Mapping[str, Any] | None = None):
         self.named = {id(array): name for name, array in (named or {}).items() if array is not None}
@@ -42,21 +52,21 @@ class Recorder:
     def __call__(
         self, kernel: Any, grid: Any, block: Any, *arguments: Any, shared_bytes: int = 0, cluster: int = 1
     ) -> None:
-        """As `engine.launch`."""
+        """Run one kernel, with the arguments of `engine.launch`, and keep its trace."""
         self.traces.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*arguments))
         self.results.append("-".join(self.named[id(one)] for one in arguments if id(one) in self.named))
 
     def of(self, step: Any) -> StepTrace:
-        """All launches, as those of a step."""
+        """Return all launches so far as the `StepTrace` of `step`."""
         return StepTrace(step, self.traces, self.results)
 
 
 class Problem(Protocol):
-    """What the steps of a ladder are traced on: a dataclass, whose fields the JSON shows."""
+    """The input on which the steps of a ladder are traced. A dataclass, because the JSON output shows its fields."""
 
     @property
     def title(self) -> str:
-        """In words."""
+        """Return the problem in words."""
         ...
 
     def seconds(self, steps: Sequence[Any]) -> float:
@@ -69,7 +79,7 @@ class Problem(Protocol):
 
 
 class Scratch:
-    """Memory for a step's partial results."""
+    """An allocator, in NumPy, which a step asks for arrays for its partial results."""
 
     empty = staticmethod(np.empty)
     zeros = staticmethod(np.zeros)

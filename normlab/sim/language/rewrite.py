@@ -1,8 +1,15 @@
-"""A kernel's Python function, made to run in the simulator.
+"""Turn a kernel's Python function into a function that the simulator can run.
 
-`Rewriter.function` builds a new function with the kernel's code and with other globals: `cuda` is the simulated
-namespace, a dispatcher is its own rewritten Python function, Numba's types are casts, `math` does not raise. Nothing
-of the original is touched, and no Numba is imported: what belongs to Numba is told by module name and by attributes.
+`Rewriter.function` builds a new function from the kernel's code, in which operators compute as on a device
+(`operators.py`). It gives the function new globals:
+
+- `cuda` is the simulated namespace (`machine/api.py`);
+- a kernel or device function compiled by Numba is its own Python function, rewritten in the same way;
+- a type of Numba is a cast to this type;
+- `math` has functions that return NaN or infinity where Python's would raise.
+
+The original function is not changed. Numba is not imported: its objects are recognised by the names of their modules
+and by their attributes.
 """
 
 import builtins
@@ -20,28 +27,34 @@ from normlab.sim.language.integers import INTEGER_CASTS, TYPES, adopt_scalar
 from normlab.sim.language.operators import OPERATOR_GLOBALS, safe_code
 from normlab.sim.protocols import Cuda
 
+# Every package that may hold Numba's CUDA target; none of them has to be installed.
 CUDA_PACKAGES = ("numba.cuda", "numba_cuda.numba.cuda", "numba_cuda_mlir.cuda", "numba_cuda_mlir")
 SIMULATED_BUILTINS = vars(builtins) | BUILTINS
 SIMULATED_MATH = Namespace(
     "math", {name: np.float64(getattr(math, name)) for name in ("pi", "e", "tau", "inf", "nan")} | MATH
 )
 
-_twins: dict[int, tuple[Any, Any, bool]] = {}
+_twins: dict[int, tuple[Any, Any, bool]] = {}  # id of an original → original, twin, of_launch
 
 
 def register_twin(original: Any, twin: Any, of_launch: bool = False) -> None:
-    """Say that a kernel which names `original` calls `twin` in the simulator.
+    """Let a kernel that names `original` use `twin` in the simulator.
 
-    For what has no Python body to run, such as a Numba intrinsic. `twin` is called as it is if it is a plain Python
-    function, with the launch's `cuda` (api.py) before its arguments if it is one `of_launch`; if it is to use `cuda`
-    as a kernel does, make it a device function (`cuda.jit(device=True)`).
+    A twin is needed for a function without a Python body to run, such as a Numba intrinsic. There are three kinds:
+
+    - a plain Python function is called as it is;
+    - with `of_launch`, a plain Python function gets the launch's `cuda` (`machine/api.py`) as its first argument;
+    - a device function (`cuda.jit(device=True)`) is rewritten, and can use `cuda` as a kernel does.
     """
     # Keeping the original alive keeps its id from being given to another object.
     _twins[id(original)] = original, twin, of_launch
 
 
 def python_function(value: Any) -> FunctionType | None:
-    """Return the Python function behind a dispatcher of Numba or a kernel of its stock simulator, else None."""
+    """Return the Python function of a kernel or device function, compiled by Numba or made by Numba's own simulator.
+
+    Return None for any other value; a plain Python function is one.
+    """
     if isinstance(value, FunctionType):
         return None
     function = getattr(value, "py_func", None)
@@ -51,7 +64,7 @@ def python_function(value: Any) -> FunctionType | None:
 
 
 class Rewriter:
-    """Turns kernels and device functions into functions for one launch, each of them once."""
+    """Turns a kernel and everything that it names into what one launch runs; each function is rewritten once."""
 
     def __init__(self, cuda: Cuda):
         """Rewrite for the launch of `cuda`."""
@@ -59,7 +72,11 @@ class Rewriter:
         self._done: dict[int, FunctionType] = {}
 
     def function(self, original: FunctionType) -> FunctionType:
-        """Return `original` as the simulator runs it."""
+        """Return `original`, rewritten.
+
+        If the launch's observer wants marks, the new code also calls the observer's functions at loop turns and
+        accesses.
+        """
         if id(original) in self._done:
             return self._done[id(original)]
         observer = self._cuda.observer
@@ -67,21 +84,21 @@ class Rewriter:
         code = safe_code(original.__code__, marked)
         new_globals: dict[str, Any] = {"__builtins__": SIMULATED_BUILTINS, **OPERATOR_GLOBALS}
         if observer is not None and marked:
-            new_globals |= observer.marks(in_kernel=not self._done)
+            new_globals |= observer.marks(in_kernel=not self._done)  # the kernel is the first function rewritten
         closure = tuple(CellType() for _ in original.__closure__ or ())
         rewritten = FunctionType(code, new_globals, original.__name__, None, closure)
-        self._done[id(original)] = rewritten  # before looking at what it names: it may name itself
+        self._done[id(original)] = rewritten  # before its globals are rewritten, because the function may name itself
         rewritten.__defaults__ = self.value(original.__defaults__)
         for name in names_of(code):
             if name in original.__globals__:
                 new_globals[name] = self.value(original.__globals__[name])
         for cell, new_cell in zip(original.__closure__ or (), closure, strict=True):
-            if cell != CellType():  # else a variable without a value yet
+            if cell != CellType():  # an empty cell is a variable without a value yet
                 new_cell.cell_contents = self.value(cell.cell_contents)
         return rewritten
 
     def value(self, value: Any) -> Any:
-        """Return what a kernel finds under a name that stands for `value` outside."""
+        """Return what a rewritten function finds under a name under which the original finds `value`."""
         if id(value) in _twins:
             _, twin, of_launch = _twins[id(value)]
             if of_launch:
@@ -118,7 +135,7 @@ class Rewriter:
         return SIMULATED_MATH if module is math else ModuleInKernel(module, self)
 
     def _member_of_cuda(self, module: str, name: str) -> Any:
-        """Return the simulated counterpart of what was imported by name, as in `from numba.cuda import threadIdx`."""
+        """Return the simulated counterpart of an object imported by name, as in `from numba.cuda import threadIdx`."""
         if name in ("threadIdx", "blockIdx"):
             return IndexByName(self._cuda, name)
         home = cuda_path(module) or ""
@@ -134,7 +151,7 @@ class Rewriter:
 
 
 class IndexByName:
-    """`threadIdx` or `blockIdx` imported by name: one object for all threads, so it asks for the running one's."""
+    """`threadIdx` or `blockIdx` imported by name: one object for all threads, which looks up the running thread's."""
 
     def __init__(self, cuda: Cuda, name: str):
         """Stand for the index `name` of `cuda`."""
@@ -146,20 +163,20 @@ class IndexByName:
 
 
 class ModuleInKernel:
-    """A module that a kernel names: its attributes are what a kernel sees under their names."""
+    """A module that a kernel names; `Rewriter.value` makes each attribute when the kernel first uses it."""
 
     def __init__(self, module: ModuleType, rewriter: Rewriter):
         """Stand for `module`."""
         self._module, self._rewriter = module, rewriter
 
     def __getattr__(self, name: str) -> Any:
-        """Return the module's attribute as the kernel sees it."""
+        """Return the module's attribute, rewritten. Python calls this only for an attribute not stored yet."""
         value = self.__dict__[name] = self._rewriter.value(getattr(self._module, name))
         return value
 
 
 def cuda_path(module: str) -> str | None:
-    """Return the path of `module` below `numba.cuda` (in whichever package that is), or None if it is elsewhere."""
+    """Return the path of `module` below one of the CUDA_PACKAGES, "" for the package itself, None for other modules."""
     for package in CUDA_PACKAGES:
         if module == package:
             return ""

@@ -1,4 +1,4 @@
-"""Lines of a kernel's source."""
+"""Find the source lines of a kernel's instructions, in files and in notebook cells."""
 
 import linecache
 import sys
@@ -23,36 +23,44 @@ class Line:
 
     @property
     def text(self) -> str:
-        """The line, without indentation."""
+        """Return the line, without indentation."""
         return linecache.getline(self.file, self.number).strip()
 
     def __str__(self) -> str:
-        """Return file:number: text, for a notebook's line its cell."""
+        """Return "file:number: text"; for a line in a notebook, with the cell's name in place of the file."""
         return f"{notebook_cell(self.file) or self.file}:{self.number}: {self.text or NO_SOURCE}"
 
 
 def notebook_cell(file: str) -> str | None:
-    """Return the name of the notebook cell that `file` stands for, if it does."""
+    """Return the name of the notebook cell that IPython compiled as `file`, or None for a real file.
+
+    IPython compiles each cell under the name of a temporary file that means nothing to a reader.
+    """
     session: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     try:
         kind, label = session.compile.format_code_name(file)
-    except (AttributeError, TypeError):  # no notebook, or no cell of it
+    except (AttributeError, TypeError):  # no IPython, or `file` is none of its cells
         return None
     return f"{kind} {label}"
 
 
 def file_name(file: str) -> str:
-    """Return what a reader knows a file by: its name, or that of a notebook's cell."""
+    """Return the name by which a reader knows `file`: without its folders, or the notebook cell's name."""
     return notebook_cell(file) or file.rsplit("/", 1)[-1]
 
 
 def line_of(code: CodeType, instruction: int) -> Line:
-    """Return the source line of an instruction (`f_lasti`) of `code`."""
+    """Return the source line of the instruction at byte offset `instruction` (a frame's `f_lasti`) of `code`."""
     return Line(code.co_filename, _number(code, instruction))
 
 
 @cache
 def _number(code: CodeType, instruction: int) -> int:
-    """Return the line's number. Equal code of another file shares the cache entry, but it has the same lines, too."""
+    """Return the number of the instruction's line; the first line of `code` for an instruction without one.
+
+    The cache takes two code objects for one if they compare equal. They may come from two files, but then they have
+    equal line numbers, too.
+    """
+    # An instruction has two bytes, and co_positions() has one entry per instruction.
     position = next(islice(code.co_positions(), instruction // 2, None), None)
     return (position[0] if position else None) or code.co_firstlineno

@@ -1,8 +1,8 @@
-"""Thread-block clusters: blocks that run in turns, meet at a barrier and reach each other's shared memory.
+"""Simulate thread-block clusters: blocks that meet at a barrier and reach each other's shared memory.
 
-`Cluster` is what the scheduler runs, of one block in a launch without clusters. The functions below are the twins of
-an engine's `cluster_rank`, `cluster_sync`, `cluster_arrive`, `cluster_arrive_shared`, `cluster_wait`,
-`store_to_block` and `load_from_block`.
+The scheduler runs one `Cluster` after another; in a launch without clusters each has one block. The functions below
+run in the simulator in the place of `normlab.engine`'s intrinsics of the same names: `cluster_rank`, `cluster_sync`,
+`cluster_arrive`, `cluster_arrive_shared`, `cluster_wait`, `store_to_block` and `load_from_block`.
 """
 
 from typing import Any
@@ -15,10 +15,11 @@ MAX_CLUSTER = 16  # blocks, on an H200; a kernel has to ask for more than 8
 
 
 class Cluster:
-    """Blocks that are resident together, neighbours along x, in the order of their ranks, with a barrier.
+    """Blocks that are resident together and share a barrier: neighbours along x, in the order of their ranks.
 
-    A thread arrives at the barrier, and waits there at once or later. The barrier is passed when all threads that have
-    not returned have arrived: then the waiting threads go on, and later arrivals count for the next passing.
+    A thread first arrives at the barrier. It waits there at once (`cluster_sync`) or later (`cluster_arrive`, then
+    `cluster_wait`). The barrier is passed when at least one thread waits and all threads that have not returned have
+    arrived. Then the waiting threads go on, and later arrivals count for the next passing.
     """
 
     __slots__ = ("arrived", "blocks", "meetings")
@@ -27,20 +28,20 @@ class Cluster:
         """Start without blocks."""
         self.blocks: list[Any] = []  # of Block
         self.meetings = 0  # how often the barrier has been passed
-        self.arrived: set[Thread] = set()  # since then; threads that return are taken out
+        self.arrived: set[Thread] = set()  # since the barrier was last passed; a thread that returns is taken out
 
     @property
     def live(self) -> list[Any]:
-        """The blocks that have not ended."""
+        """Return the blocks that have not ended."""
         return [block for block in self.blocks if block.live_count]
 
     @property
     def missing(self) -> int:
-        """How many threads have neither arrived at the barrier nor returned."""
+        """Return how many threads have neither arrived at the barrier nor returned."""
         return sum(block.live_count for block in self.blocks) - len(self.arrived)
 
     def meets(self) -> bool:
-        """Return whether threads wait at the barrier and all others have arrived or returned."""
+        """Return whether at least one thread waits at the barrier, and every thread has arrived or returned."""
         return any(block.at_cluster for block in self.blocks) and not self.missing
 
     def release(self) -> None:
@@ -71,16 +72,16 @@ def cluster_sync(cuda: Cuda) -> None:
 
 
 def cluster_arrive(cuda: Cuda) -> None:
-    """Arrive at the cluster's barrier, and go on; raises SimulationError for a second arrival without a wait."""
+    """Arrive at the cluster's barrier, and go on. Raises SimulationError for a second arrival without a wait."""
     cuda.current.stored_remotely = False
     _arrive(cuda)
 
 
 def cluster_arrive_shared(cuda: Cuda) -> None:
-    """Arrive at the cluster's barrier with stores to the own block's shared memory, and go on.
+    """Arrive at the cluster's barrier, and go on; on a GPU this orders only stores to the own block's shared memory.
 
-    Stores to other memory are ordered here, too, although a GPU does not order them. Raises SimulationError after a
-    store to another block, because on a GPU no thread could rely on reading it.
+    The simulator orders all stores, and does not find a kernel that relies on more than a GPU orders. The exception is
+    a store to another block: after it, this raises SimulationError, because on a GPU no thread could rely on the value.
     """
     if cuda.current.stored_remotely:
         raise SimulationError(
@@ -110,7 +111,7 @@ def _wait(cuda: Cuda, operation: str) -> None:
     thread = cuda.current
     if thread.arrival is None:
         raise SimulationError("cluster_wait comes without a cluster_arrive before it")
-    if thread.arrival == thread.block.cluster.meetings:
+    if thread.arrival == thread.block.cluster.meetings:  # the barrier has not been passed since the thread arrived
         thread.block.at_cluster.append(thread)
         cuda.grid_run.stop(thread, operation)
     thread.arrival = None
@@ -119,7 +120,7 @@ def _wait(cuda: Cuda, operation: str) -> None:
 
 
 def store_to_block(cuda: Cuda, array: Any, index: Any, value: Any, rank: Any) -> None:
-    """Do `array[index] = value` in the block `rank` of the cluster."""
+    """Do `array[index] = value` on the copy of the shared `array` that block `rank` of the cluster has."""
     remote = _in_block(cuda, array, index, int(rank), "write")
     cuda.current.stored_remotely = True
     if remote is not None:
@@ -127,15 +128,19 @@ def store_to_block(cuda: Cuda, array: Any, index: Any, value: Any, rank: Any) ->
 
 
 def load_from_block(cuda: Cuda, array: Any, index: Any, rank: Any) -> Any:
-    """Return `array[index]` of the block `rank` of the cluster."""
+    """Return `array[index]` of the copy of the shared `array` that block `rank` of the cluster has.
+
+    Where an observer has refused the access, return garbage: NaN or a large integer.
+    """
     remote = _in_block(cuda, array, index, int(rank), "read")
     return fresh((1,), array.dtype)[0] if remote is None else remote[index]
 
 
 def _in_block(cuda: Cuda, array: Any, index: Any, rank: int, operation: str) -> Any:
-    """Return what lies in block `rank` where `array` lies in the running thread's, None if it may not be used.
+    """Return block `rank`'s copy of the running thread's shared `array`.
 
-    Raises SimulationError for a block that is not in the cluster or has ended, and for an array that is not shared.
+    Raises SimulationError for a rank that is not in the cluster, for an array that is not shared, and for a block that
+    has ended. An observer may note the access to a block that has ended as a finding instead: then return None.
     """
     blocks = cuda.current.block.cluster.blocks
     if not 0 <= rank < len(blocks):

@@ -1,4 +1,4 @@
-"""Where stopped threads wait, and for which others: what a DeadlockError says; and what shows that a loop goes on."""
+"""Describe stopped threads for a DeadlockError, and read a thread's variables, which show whether a loop goes on."""
 
 from collections.abc import Sequence
 from types import FrameType
@@ -10,11 +10,16 @@ from normlab.sim.language.errors import calling_frame, is_machinery, place
 from normlab.sim.machine.observed import ObservedArray
 from normlab.sim.protocols import Block, Thread
 
-SMALL = 4096  # bytes; larger arrays are not compared for changes, which would take too long at every turn
+SMALL = 4096  # bytes; the contents of larger arrays are not compared, because that would take too long at every turn
 
 
 def variables(frame: FrameType | None) -> tuple:
-    """Return what the local variables of the kernel, and of the device functions that it is in, hold now."""
+    """Return the local variables of the kernel and of the device functions that it is in, in a form to compare.
+
+    The scheduler compares the results of two turns of a loop. If they are equal, the loop waits for a change that only
+    another thread can make. Small arrays are compared by their bytes, scalars by their text, all else by identity. The
+    position in each function is included.
+    """
     found: list[Any] = []
     frame = calling_frame(frame)
     while frame is not None and not is_machinery(frame):
@@ -49,7 +54,10 @@ def wanted(thread: Thread) -> str:
 
 
 def describe_waiting(what: str, kernel_name: str, blocks: Sequence[Block]) -> str:
-    """Return a report of where the threads of `blocks` wait, and for which other threads."""
+    """Return a report that begins with `what` and says where the threads of `blocks` wait, and for which threads.
+
+    Threads that wait at the same operation on the same line share an entry; its first thread is the example.
+    """
     places: dict[tuple, list[Thread]] = {}
     returned = 0
     for block in blocks:

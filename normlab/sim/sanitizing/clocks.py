@@ -1,19 +1,26 @@
-"""What happens before what: the clocks of threads and blocks.
+"""Keep vector clocks of threads and blocks, which tell whether one access happened before another.
 
-A full vector clock has an entry for every thread of the grid. These clocks are coarser, because CUDA's threads
-synchronise in groups: a barrier ends a block's `phase`, and a warp operation, a fence or an atomic advances a thread's
-`time`. All accesses of a thread between two such moments share one `Epoch`. The comparison of two accesses is exact:
+Two accesses of one address race if neither happened before the other. The sanitizer calls a function here at each
+synchronisation, and asks `before(earlier, later)` at each access.
+
+A full vector clock has an entry for every thread of the grid. The clocks here have fewer entries, because CUDA threads
+synchronise in groups. A block counts its barriers: its `phase`. A thread counts its warp operations, its team's
+barriers and its fences: its `time`. A thread also counts its arrivals at the cluster's barrier. All accesses of a
+thread between two changes of what it knows or passes on share one `Epoch`. The comparison of two accesses is exact:
 `tests/sim/sanitizing/test_clocks.py` compares it with reachability in the graph of all events. `shadow.py` decides
 which accesses are kept to be compared.
 
 A `threadfence` takes a snapshot of everything that happened before it: the thread's own accesses and, through earlier
-barriers, those of its block. Every later atomic of the thread leaves the snapshot at its address, and the next thread
-that accesses the address takes it. Three rules keep to what working programs do:
+barriers, its block's accesses. Every later atomic of the thread leaves the snapshot at its address. A thread that
+reads the address afterwards, or updates it by an atomic, learns the snapshot. Three rules accept what working programs
+do:
 
-- The thread that takes needs no fence. The PTX model asks for one, but NVIDIA's own threadFenceReduction has none.
-- The fence may be another thread's: `threadfence(); syncthreads()` and then an atomic by thread 0 is common.
-- A plain store to a flag passes on as much as an atomic. The race on the flag is reported by itself, and would
-  otherwise be repeated for everything that the flag guards.
+- The thread that learns the snapshot needs no fence. The PTX model asks for one, but NVIDIA's own threadFenceReduction
+  has none.
+- The fence and the atomic may come from two threads: `threadfence(); syncthreads()` and then an atomic by thread 0 is
+  common.
+- A plain store leaves the snapshot at its address, too. A plain store to a flag is a race, and is reported as one. If
+  the store left nothing, every access that the flag guards would be reported again.
 
 Source: Flanagan and Freund, FastTrack: efficient and precise dynamic race detection, PLDI 2009; PTX ISA, memory
 consistency model, causality order.
@@ -26,11 +33,12 @@ from typing import Any, NamedTuple
 
 
 class Known(NamedTuple):
-    """What happened before: accesses in phases of a block, or at times of a thread, below a number.
+    """The accesses that happened before the owner's next access. Every entry maps a key to a number n.
 
-    `phases`: block → number. A cluster is among the keys, with how often its barrier has been passed: what its threads
-    did before that many arrivals happened before. `journals`: what was left at an address, as the number of facts read
-    there. The facts themselves are not copied, because a journal may hold facts about thousands of threads.
+    `phases`, key a block: all accesses of the block in phases below n. `phases`, key a cluster: all accesses that the
+    cluster's threads made before their n-th arrival at its barrier. `times`, key a thread: its accesses at times below
+    n. `journals`, key a journal: everything that the first n facts of the journal say. The facts themselves are not
+    copied, because a journal may hold facts about thousands of threads.
     """
 
     phases: dict[Any, int]
@@ -47,18 +55,20 @@ class BlockClock:
     __slots__ = ("cluster", "fenced", "index", "known", "phase", "signals", "threads")
 
     def __init__(self, index: tuple[int, int, int], cluster: Any = None):
-        """Start before the first barrier; `cluster`: the one that the block is in."""
+        """Start before the first barrier of a block of `cluster`."""
         self.index, self.cluster = index, cluster
         self.phase = 0
-        self.known = self.fenced = NOTHING  # what all its threads knew, and had fenced, at the last barrier
-        self.threads: list[ThreadClock] = []  # those that have accessed memory or met others, returned ones too
-        self.signals: dict[tuple, tuple[int, Access]] = {}  # thread and instruction → its last atomic and the address
+        self.known = self.fenced = NOTHING  # what its threads together knew and had fenced at the last barrier
+        self.threads: list[ThreadClock] = []  # the threads that have a clock, also after they have returned
+        # (thread, code's id, instruction) → address and access of the last atomic there; for the advice in `races.py`.
+        self.signals: dict[tuple, tuple[int, Access]] = {}
 
 
 class ThreadClock:
-    """What one thread knows to have happened before, and which part of it a fence lets its atomics pass on.
+    """One thread's clock: what it knows to have happened before, and what its fences let its atomics pass on.
 
-    An atomic passes `fenced` on to every thread, and `fenced_for_block`, which holds `fenced`, to its own block.
+    An atomic passes `fenced` on to every thread of the grid. It passes `fenced_for_block`, which includes `fenced`, on
+    to the threads of its own block.
     """
 
     __slots__ = (
@@ -69,14 +79,14 @@ class ThreadClock:
         """Start with what the block knows."""
         self.block, self.warp, self.lane, self.index = block, warp, lane, index
         self.time = self.arrivals = 0
-        self.team = 0  # the number of the team's barrier that it passed last
+        self.team = 0  # the number of the team barrier that the thread passed last; 0 for none
         self.known, self.fenced, self.fenced_for_block = block.known, block.fenced, block.fenced
         self.epoch: Epoch | None = None
         block.threads.append(self)
 
     @property
     def issuer(self) -> "ThreadClock":
-        """The thread itself; a `CopyClock` returns the thread that started the copies."""
+        """The thread whose code made the access: here the thread itself, in a `CopyClock` another thread."""
         return self
 
     def now(self) -> "Epoch":
@@ -88,15 +98,17 @@ class ThreadClock:
     def end_epoch(self) -> None:
         """Begin a new epoch at the next access, because the thread has learned or passed on something."""
         if self.epoch is not None:
-            self.epoch.accesses.clear()  # they point back to the epoch: no cycle is left, so memory is freed at once
+            # The accesses point back to the epoch. Without this cycle the epoch is freed as soon as it is not used.
+            self.epoch.accesses.clear()
             self.epoch = None
 
 
 class CopyClock(ThreadClock):
-    """The clock of a thread's asynchronous copies while they are under way: no other clock is ordered with it.
+    """The clock of a thread's asynchronous copies while they are under way, ordered with no other clock.
 
-    The copies have a block of their own, so no barrier orders them. A copy that has arrived counts as a write by the
-    thread itself at the moment in which it waited for the copy.
+    Until a thread waits for it, a copy races with every later access of its target, even by the thread that started it.
+    No barrier orders the copies, because their clock belongs to a block of its own. When a thread has waited for a
+    copy, `copies.py` replaces the copy's write by a write of that thread.
     """
 
     __slots__ = ("_issuer",)
@@ -113,7 +125,7 @@ class CopyClock(ThreadClock):
 
 
 class Epoch:
-    """A part of one thread's run in which the thread neither learns nor passes on anything."""
+    """A part of one thread's run: its accesses between two changes of what it knows or passes on."""
 
     __slots__ = ("accesses", "arrivals", "known", "phase", "thread", "time")
 
@@ -124,11 +136,11 @@ class Epoch:
         self.accesses: dict[int, Access] = {}  # by instruction
 
 
-Access = tuple[Epoch, CodeType, int]  # the thread and when, the code of its function, and the instruction in that
+Access = tuple[Epoch, CodeType, int]  # thread and moment; the code of its function; the instruction in that code
 
 
 def before(earlier: Epoch, later: Epoch) -> bool:
-    """Return whether the accesses of `earlier` happened before those of `later`, the current epoch of its thread."""
+    """Return whether the accesses of `earlier` happened before `later`, which is the current epoch of its thread."""
     thread, known = earlier.thread, later.known
     return (
         thread is later.thread
@@ -140,8 +152,11 @@ def before(earlier: Epoch, later: Epoch) -> bool:
 
 
 def _told(earlier: Epoch, journals: dict["Journal", int]) -> bool:
-    """Return whether a journal, up to its length, or one that it refers to says that `earlier` happened before."""
-    asked: dict[Journal, int] = {}  # the longest part of each that was looked into
+    """Return whether `journals`, each up to its number of facts, say that `earlier` happened before.
+
+    A fact may name another journal and a number of its facts. The search then includes these facts.
+    """
+    asked: dict[Journal, int] = {}  # journal → how many of its facts were searched; more may be asked for later
     rest = list(journals.items())
     while rest:
         journal, length = rest.pop()
@@ -154,20 +169,20 @@ def _told(earlier: Epoch, journals: dict["Journal", int]) -> bool:
 
 
 def union(portions: Iterable[Known]) -> Known:
-    """Return everything that at least one of `portions` knows."""
+    """Return everything that at least one of `portions` holds."""
     different = {id(known): known for known in portions if known is not NOTHING}
     if len(different) < 2:
         return next(iter(different.values()), NOTHING)
     parts = [_latest(tables) for tables in zip(*different.values(), strict=True)]
     for known in different.values():
-        # One portion holds all others: return that object, so that the caller sees by `is` that nothing is new.
+        # If one portion includes all others, return that object: the caller tests with `is` whether anything is new.
         if all(table is part for table, part in zip(known, parts, strict=True)):
             return known
     return Known(*parts)
 
 
 def _latest(parts: tuple[dict, ...]) -> Any:
-    """Return the largest number under every key: the largest of `parts`, copied only if another one adds to it."""
+    """Return a table with the largest number under each key; copy the longest of `parts` only if it has to change."""
     largest = max(parts, key=len)
     found = largest
     for part in parts:
@@ -181,10 +196,10 @@ def _latest(parts: tuple[dict, ...]) -> Any:
 
 
 def pass_barrier(block: BlockClock) -> None:
-    """Let every thread of a block know what all its threads know. A thread that has returned counts as arrived."""
+    """Let every thread of a block know what all its threads know. Threads that have returned are included."""
     block.phase += 1
     known = union([block.known, *(thread.known for thread in block.threads)])
-    # The block's new phase covers every time of its own threads: only those of other blocks are kept.
+    # The new phase covers all accesses of the block's own threads: only times of other blocks' threads are kept.
     others = {thread: time for thread, time in known.times.items() if thread.block is not block}
     block.known = Known({**known.phases, block: block.phase}, others, known.journals)
     block.fenced = union([block.fenced, *(thread.fenced for thread in block.threads)])
@@ -192,7 +207,11 @@ def pass_barrier(block: BlockClock) -> None:
 
 
 def pass_grid_sync(blocks: Iterable[BlockClock]) -> None:
-    """Let every thread of the grid know everything. No clock lists what came before: the shadows forget it."""
+    """Begin a new phase of every block after a grid sync, and let the clocks forget everything else.
+
+    The grid sync orders all earlier accesses before all later ones. The caller lets the shadows forget the earlier
+    accesses, too, so `before` is never asked about one of them.
+    """
     for block in blocks:
         block.phase += 1
         block.known, block.fenced = Known({block: block.phase}, {}, {}), NOTHING
@@ -200,43 +219,47 @@ def pass_grid_sync(blocks: Iterable[BlockClock]) -> None:
 
 
 def _adopt(block: BlockClock) -> None:
-    """Give every thread of a block what the block knows."""
+    """Let every thread of a block know exactly what the block knows."""
     for thread in block.threads:
         thread.known, thread.fenced, thread.fenced_for_block = block.known, block.fenced, block.fenced
         thread.end_epoch()
 
 
 class Gathering:
-    """A cluster's barrier: threads leave what they know when they arrive, and take what all have left after waiting."""
+    """A cluster's barrier, which a thread passes in two steps: it arrives, does other work, and then waits.
+
+    A thread brings what it knows when it arrives. After its wait it learns what all threads brought.
+    """
 
     __slots__ = ("_arrived", "_brought", "_taken", "meetings")
 
     def __init__(self) -> None:
         """Start before the first arrival."""
         self.meetings = 0
-        self._arrived: dict[ThreadClock, tuple[Known, Known, Known]] = {}  # by the threads that have not waited yet
-        self._brought: list[tuple[Known, Known, Known]] = []
-        self._taken = NOTHING, NOTHING, NOTHING
+        # Every triple: known, fenced, fenced_for_block.
+        self._arrived: dict[ThreadClock, tuple[Known, Known, Known]] = {}  # what each thread brought, until its wait
+        self._brought: list[tuple[Known, Known, Known]] = []  # since the barrier was last passed
+        self._taken = NOTHING, NOTHING, NOTHING  # the union of all triples brought to the last passing
 
     def arrive(self, thread: ThreadClock) -> None:
-        """Leave what a thread knows. What the thread does from now on belongs to the barrier's next phase."""
+        """Keep what `thread` knows for the other threads. Its later accesses count for the barrier's next passing."""
         self._arrived[thread] = thread.known, thread.fenced, thread.fenced_for_block
         self._brought.append(self._arrived[thread])
         thread.arrivals += 1
         thread.end_epoch()
 
     def meet(self, cluster: Any) -> None:
-        """Unite what all threads have left, and add that the barrier has been passed once more."""
+        """Unite what all threads brought, and count that the barrier has been passed once more."""
         self.meetings += 1
         known, fenced, fenced_for_block = (union(parts) for parts in zip(*self._brought, strict=True))
         known = Known({**known.phases, cluster: self.meetings}, known.times, known.journals)
         self._taken, self._brought = (known, fenced, fenced_for_block), []
 
     def take(self, thread: ThreadClock) -> None:
-        """Let a thread that has waited know what all threads have left."""
+        """Let `thread`, which has waited, know what all threads brought."""
         now = thread.known, thread.fenced, thread.fenced_for_block
         thread.known, thread.fenced, thread.fenced_for_block = (
-            # `taken` holds what the thread brought: a union is needed only if it has learned more since.
+            # `taken` includes what the thread brought. A union is needed only if the thread has learned more since.
             taken if own is brought else union((own, taken))
             for own, brought, taken in zip(now, self._arrived.pop(thread), self._taken, strict=True)
         )
@@ -244,7 +267,7 @@ class Gathering:
 
 
 def meet(threads: list[ThreadClock]) -> None:
-    """Let threads that have met in a warp operation, or at a team's barrier, know what each of them knows."""
+    """Let `threads`, which have met in a warp operation or at a team's barrier, know what each of them knows."""
     known = union(thread.known for thread in threads)
     times = known.times.copy()
     for thread in threads:
@@ -259,7 +282,10 @@ def meet(threads: list[ThreadClock]) -> None:
 
 
 def fence(thread: ThreadClock, for_block_only: bool) -> None:
-    """Let the thread's later atomics pass on everything that it has done and knows now."""
+    """Let later atomics of `thread` pass on everything that the thread has done and knows now.
+
+    `for_block_only`: the fence is a `threadfence_block`, so the atomics pass it on only within the block.
+    """
     thread.time += 1
     known = thread.known
     thread.fenced_for_block = Known(known.phases, {**known.times, thread: thread.time}, known.journals)
@@ -269,27 +295,31 @@ def fence(thread: ThreadClock, for_block_only: bool) -> None:
 
 
 class Journal:
-    """All facts ever left at an address, in the order in which they came.
+    """A list of all facts that were ever left at one address, in order; it only grows.
 
-    A fact says that a block has reached a phase, a thread a time, or another journal a length. A thread that takes the
-    facts remembers only how many it took, and so does a journal that refers to another one. Thus a lock or a counter
-    that every thread of a grid passes costs each thread the same, however many threads came before.
+    A fact is a key and a number, as in `Known`: it says that a block's accesses below a phase, a thread's accesses
+    below a time, or the first facts of another journal happened before. A thread that reads the address remembers only
+    how many facts the journal had. Thus a lock or a counter that every thread of a grid passes costs each thread the
+    same, however many threads came before.
 
-    Most journals belong to one thread that signals alone: what it left is kept whole and not written out as facts.
+    Usually only one thread leaves anything at an address. Its latest `Known` is then kept whole, without facts.
     """
 
     __slots__ = ("_facts", "_only", "_where", "others")
 
     def __init__(self) -> None:
         """Start empty."""
-        self._only: tuple[ThreadClock, Known] | None = None  # the only thread that has left something, and what it left
-        self._facts = 0  # how many there are
-        # Block, thread or journal → the numbers told of it, which grow, and the position of each among the facts.
+        self._only: tuple[ThreadClock, Known] | None = None  # a thread and its latest `Known`, if it is the only one
+        self._facts = 0  # the number of facts
+        # Key of a fact → its numbers, which grow, and the position of each number's fact in the journal.
         self._where: dict[Any, tuple[list[int], list[int]]] = {}
-        self.others: list[Journal] = []  # the keys that are journals
+        self.others: list[Journal] = []  # the keys of facts that are journals
 
     def tells(self, earlier: Epoch, length: int) -> bool:
-        """Return whether the first `length` facts say that `earlier` happened before, without other journals' facts."""
+        """Return whether the first `length` facts themselves say that `earlier` happened before.
+
+        The facts of `others`, the journals that the facts name, are left to the caller.
+        """
         thread = earlier.thread
         return (
             self.latest(thread.block, length) > earlier.phase
@@ -298,14 +328,14 @@ class Journal:
         )
 
     def latest(self, key: Any, length: int) -> int:
-        """Return the largest number that the first `length` facts tell of a block, thread or journal, else 0."""
+        """Return the largest number that the first `length` facts have for `key`, or 0 if they have none."""
         if key not in self._where:
             return 0
         numbers, positions = self._where[key]
         return numbers[bisect_left(positions, length) - 1]
 
     def add(self, thread: ThreadClock, known: Known) -> None:
-        """Leave what `thread` has fenced; write facts once a second thread has left something."""
+        """Leave `known`, which `thread` has fenced. From the second thread on, write facts."""
         if not self._facts:
             if self._only is None or self._only[0] is thread:
                 self._only = thread, known
@@ -315,7 +345,7 @@ class Journal:
         self._extend(known)
 
     def _extend(self, known: Known) -> None:
-        """Append what is new in `known` as facts."""
+        """Append a fact for each number in `known` that is larger than the journal's last one for its key."""
         self.others += [journal for journal in known.journals if journal not in self._where]
         for table in known:
             for key, number in table.items():
@@ -326,7 +356,7 @@ class Journal:
                     self._facts += 1
 
     def learned_by(self, thread: ThreadClock) -> Known:
-        """Return what `thread` knows once it has taken the facts: the same object as before if nothing is new."""
+        """Return what `thread` knows together with all facts; return `thread.known` itself if nothing is new."""
         known = thread.known
         if self._only is not None:
             return known if self._only[0] is thread else union((known, self._only[1]))
@@ -336,17 +366,17 @@ class Journal:
 
 
 class Left:
-    """What atomics have left at an address: for every thread, and for the threads of one block."""
+    """What atomics and stores have left at one address: a journal for all threads, and one for each block alone."""
 
     __slots__ = ("for_all", "for_block")
 
     def __init__(self) -> None:
-        """Start with nothing."""
+        """Start with empty journals."""
         self.for_all = Journal()
         self.for_block: dict[BlockClock, Journal] = {}
 
     def leave(self, thread: ThreadClock) -> None:
-        """Pass on what `thread` has fenced."""
+        """Leave what `thread` has fenced, for all threads and for its block."""
         if thread.fenced is not NOTHING:
             self.for_all.add(thread, thread.fenced)
         if thread.fenced_for_block is not thread.fenced:
@@ -355,7 +385,7 @@ class Left:
             self.for_block[thread.block].add(thread, thread.fenced_for_block)
 
     def take(self, thread: ThreadClock) -> None:
-        """Let `thread` know what was left here."""
+        """Let `thread` know what was left for all threads and for its block."""
         for journal in (self.for_all, self.for_block.get(thread.block)):
             if journal is not None:
                 known = journal.learned_by(thread)

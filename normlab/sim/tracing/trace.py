@@ -1,4 +1,4 @@
-"""`trace`: runs a kernel and returns its memory requests as a `Trace`, which prints, draws and saves itself."""
+"""Run a kernel in the simulator and count its memory requests: `trace` returns a `Trace`, to print, draw and save."""
 
 import sys
 from collections.abc import Collection, Iterable
@@ -22,11 +22,12 @@ def trace(
 ) -> Launchable:
     """Return `kernel` as something to launch under observation: `trace(kernel)[grid, block](*arguments)` is a `Trace`.
 
-    The kernel runs as `simulate` runs it, in place on its arguments. `keep`: line numbers of the kernel's source, of
-    which every request is kept, to be looked at one by one; of other lines the first and the costliest are.
+    The kernel runs as `simulate` runs it, in place on its arguments; `schedule` and `cluster` are those of `simulate`.
+    `keep`: one or several line numbers of the kernel's source. The trace keeps every request of these lines; of each
+    other line it keeps only the first and the costliest request. `Trace.requests` returns the requests kept.
 
-    Raises what `simulate` raises, TypeError for a `keep` of other than ints, ValueError for lines below 1 and, after
-    the launch, for lines that neither the kernel has nor a function that it called.
+    Raises what `simulate` raises; TypeError for a `keep` of other than ints; ValueError for a line number below 1. It
+    also raises ValueError, after the launch, for a line that is not in the kernel and at which nothing was counted.
 
     >>> import numpy as np
     >>> from numba import cuda
@@ -51,7 +52,7 @@ def trace(
 
 
 def _line_numbers(keep: Any) -> set[int]:
-    """Return the line numbers of `keep`; raises TypeError for what is none, ValueError for one below 1."""
+    """Return the line numbers in `keep`. Raises TypeError for a value that is no int, ValueError for one below 1."""
     lines = [keep] if isinstance(keep, int) else list(keep) if isinstance(keep, Iterable) else [keep]
     if isinstance(keep, str) or not all(isinstance(line, int) and not isinstance(line, bool) for line in lines):
         raise TypeError(f"keep takes line numbers of the kernel's source, an int or several, not {keep!r}")
@@ -61,7 +62,10 @@ def _line_numbers(keep: Any) -> set[int]:
 
 
 def _check_kept(lines: set[int], launch: Launch, recorder: Recorder) -> None:
-    """Raise ValueError for a line that is neither the kernel's nor one of a function in which something happened."""
+    """Raise ValueError for a line that is outside the kernel and at which nothing was counted.
+
+    Lines are bare numbers without a file, so a counted line of any called function's file is accepted.
+    """
     code = launch.function.__code__
     last = max(line or 0 for _, _, line in code.co_lines())
     known = {line.number for line in recorder.tally.lines} | {*range(code.co_firstlineno, last + 1)}
@@ -73,13 +77,16 @@ def _check_kept(lines: set[int], launch: Launch, recorder: Recorder) -> None:
 
 
 class Trace(TraceData):
-    """What a launch did to memory, with tables, pictures and a report of it. `TraceData` has the attributes."""
+    """What a launch did to memory, shown as tables, pictures and an HTML page. `TraceData` describes the attributes.
+
+    matplotlib and the report are imported only by the methods that need them.
+    """
 
     def compare(self, other: "Trace", labels: tuple[str, str] | None = None) -> Comparison:
-        """Return the metrics of two traces side by side; prints as a table, in a notebook too.
+        """Return the metrics of two traces side by side; the result prints as a table, in a notebook too.
 
-        `labels`: what to call this trace and the other, instead of their kernels. Raises TypeError for what is no
-        Trace and for labels that are no two strings, ValueError for two labels that are the same.
+        `labels`: names for this trace and the other one, instead of the names of their kernels. Raises TypeError if
+        `other` is no Trace or `labels` are not two strings, ValueError if both labels are the same.
         """
         if not isinstance(other, Trace):
             raise TypeError(f"compare takes another Trace, not {type(other).__name__}")
@@ -88,10 +95,12 @@ class Trace(TraceData):
     def draw_sectors(
         self, line: int | Request, operation: str | None = None, array: str | None = None, ax: "Axes | None" = None
     ) -> "Axes":
-        """Draw which bytes of which sectors the lanes want: `line`'s costliest request of global memory, or a request.
+        """Draw which bytes of which sectors each lane of one request of global memory accesses.
 
-        Draws in the matplotlib `ax`, or a figure of its own, and returns the axes. Arguments and errors as those of
-        `requests`; ValueError, too, for a request of shared memory.
+        `line`: a `Request`, or a line number, which stands for the line's costliest request of global memory.
+        `operation`, `array`: choose among the line's requests, as in `requests`, with the same errors. `ax`: the
+        matplotlib axes to draw in; None: a new figure. Returns the axes. Raises ValueError for a request of shared
+        memory.
         """
         from normlab.sim.tracing.pictures import draw_sectors
 
@@ -100,9 +109,10 @@ class Trace(TraceData):
     def draw_banks(
         self, line: int | Request, operation: str | None = None, array: str | None = None, ax: "Axes | None" = None
     ) -> "Axes":
-        """Draw which banks the lanes want: `line`'s costliest request of shared memory, or a request.
+        """Draw which banks each lane of one request of shared memory accesses.
 
-        As `draw_sectors`; ValueError for a request of global memory.
+        Arguments as in `draw_sectors`, but a line number stands for the line's costliest request of shared memory.
+        Raises ValueError for a request of global memory.
         """
         from normlab.sim.tracing.pictures import draw_banks
 
@@ -111,10 +121,10 @@ class Trace(TraceData):
     def draw_tree(
         self, steps: range | int | None = None, threads: range | int | None = None, ax: "Axes | None" = None
     ) -> "Axes":
-        """Draw who gives values to whom in the first block, step by step: a reduction's tree.
+        """Draw which thread of the first block gives a value to which, step by step: for a reduction, its tree.
 
-        `steps`, `threads`: which to show, an int for the first so many. Raises ValueError where there is nothing to
-        show, TypeError for what is no int or range.
+        `steps`, `threads`: a range of those to show, or an int for the first so many. Raises ValueError if there is
+        nothing to show, TypeError for a value that is neither an int nor a range.
         """
         from normlab.sim.tracing.pictures import draw_tree
 
@@ -125,8 +135,9 @@ class Trace(TraceData):
     ) -> "Axes":
         """Draw how often each element of `array`, the kernel's name for it, was loaded ("ld"), stored ("st") or both.
 
-        `width`: elements a row of a 1-D array. Raises ValueError for an unknown array or operation, for an array
-        without elements, and for a width of what is not 1-D, TypeError for a width that is no int.
+        `width`: elements per row of the picture, for a 1-D array. Raises ValueError for an unknown array or operation,
+        for an array without elements, and for a width with an array that is not 1-D; TypeError for a width that is no
+        int.
         """
         from normlab.sim.tracing.pictures import draw_heat
 
@@ -135,27 +146,30 @@ class Trace(TraceData):
     def draw_comparison(
         self, other: "Trace", ax: "Axes | None" = None, labels: tuple[str, str] | None = None
     ) -> "Axes":
-        """Draw the metrics of two traces as pairs of bars; `labels` and errors as those of `compare`."""
+        """Draw the metrics of two traces as pairs of bars. `labels` and errors as in `compare`."""
         from normlab.sim.tracing.pictures import draw_comparison
 
         return draw_comparison(self.compare(other, labels), ax)
 
     def _one(self, line: int | Request, operation: str | None, array: str | None, space: str) -> Request:
-        """Return `line` if it is a request, else the costliest of that line, of `space` if there are such."""
+        """Return `line` if it is a request, else the line's costliest request of `space`, or of any if none is."""
         if isinstance(line, Request):
             return line
         found = self.requests(line, operation, array)
         return max(found, key=lambda request: (request.space == space, request.cost))
 
     def __str__(self) -> str:
-        """Return the metrics and the lines as tables, on a terminal no wider than it is."""
+        """Return the metrics and the lines as tables; if stdout is a terminal, they are no wider than the terminal."""
         return tables.as_text(self, tables.terminal_width(sys.stdout))
 
     def _repr_html_(self) -> str:
         return tables.as_html(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write one standalone HTML page (source, counters, maps of the chosen line) and return its path."""
+        """Write one standalone HTML page, and return its path.
+
+        The page shows the kernel's source with counters per line, and maps of the line that its reader chooses.
+        """
         from normlab.sim.tracing.report import write
 
         return write(self, Path(path))

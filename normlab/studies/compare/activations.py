@@ -1,7 +1,7 @@
-"""Read activations to compare on, and check them: three bundled layers, or a user's .npy or .npz.
+"""Read the activations that `normlab compare` runs on: three bundled layers, or a user's .npy or .npz file.
 
-Nothing that could run code is loaded, and whatever is wrong is an `InputError` of one line.
-`normlab.studies.compare.traffic` makes layers of what is found here.
+Pickles are refused, because loading one can run code. Every mistake in a file becomes an `InputError` of one line.
+`normlab.studies.compare.traffic` turns a `Source` into a layer in one dtype.
 """
 
 import zipfile
@@ -20,12 +20,15 @@ ARRAYS = ("input", "weight", "bias", "grad_output", "eps")
 
 
 class InputError(Exception):
-    """Something is wrong with what the user gave; the message is one line, for the user."""
+    """Raised for a mistake in the user's file; the message is one line, for the user."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One layer as it was found, unchecked: `arrays` has "input" and whichever others of ARRAYS there are."""
+    """One layer as it was read: its name, its arrays, and notes for the report.
+
+    `arrays` has "input", and may have the other names of ARRAYS. `check` says whether the arrays fit each other.
+    """
 
     name: str
     arrays: dict[str, Any]
@@ -33,7 +36,7 @@ class Source:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return (n1, n2): rows, and elements per row, which is the last dimension."""
+        """Return (n1, n2): the number of rows, and the elements per row, which are the input's last dimension."""
         *leading, n2 = np.shape(self.arrays["input"])
         return prod(leading), n2
 
@@ -50,10 +53,13 @@ def bundled() -> list[Source]:
 
 
 def read(path: Path) -> Source:
-    """Return the layer of a .npy (the input alone) or a .npz (ARRAYS). Nothing that could run code is loaded.
+    """Return the layer in a .npy file, which holds the input alone, or in a .npz file, which may hold all of ARRAYS.
+
+    The file's first bytes decide which of the two it is, whatever its name. Arrays of other names are not read.
 
     Raises:
-        InputError: no such file, none that NumPy reads without pickle, no input in it, or shapes that do not fit.
+        InputError: there is no such file, NumPy cannot read it without pickle, it has no input, or its shapes do not
+            fit.
     """
     shown = str(path).encode("utf-8", "replace").decode()
     if path.is_dir():
@@ -84,11 +90,11 @@ def read(path: Path) -> Source:
 
 @contextmanager
 def _reading(shown: str) -> Iterator[None]:
-    """Turn everything that NumPy raises on a broken file into an InputError."""
+    """Turn every error that NumPy raises on a broken file into an InputError about the file `shown`."""
     try:
         yield
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        if "object" in str(error).lower():
+        if "object" in str(error).lower():  # NumPy: "Object arrays cannot be loaded when allow_pickle=False"
             raise InputError(f"{shown} holds Python objects (a pickle), not numbers; they are not loaded") from None
         reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{shown} cannot be read: {reason}") from None
@@ -96,19 +102,21 @@ def _reading(shown: str) -> Iterator[None]:
 
 def _load_npy(path: Path) -> Any:
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)  # only the rows that are taken are read from disk
-    except ValueError:  # what cannot be mapped, such as an array without elements
+        # Mapped, because `traffic` takes only some rows: the others are then never read from disk.
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError:  # the file cannot be mapped, for example because the array has no elements
         return np.load(path, allow_pickle=False)
 
 
 def _what_else(start: bytes) -> str:
+    """Return what a file is that is neither .npy nor .npz, by its first bytes, as the middle of a message."""
     if not start:
         return "is an empty file"
     return "is a pickle, which may run code and is not loaded" if start[0] == 0x80 else "is not a NumPy file"
 
 
 def check(source: Source) -> None:
-    """Raise InputError unless a source's arrays hold real numbers, and their shapes fit."""
+    """Raise InputError unless a source's arrays hold real numbers, their shapes fit, and eps is valid."""
     arrays = source.arrays
     for key in ARRAYS:
         if key in arrays:
@@ -127,6 +135,7 @@ def check(source: Source) -> None:
 
 
 def _check_numbers(key: str, array: Any) -> None:
+    """Raise InputError unless the array is a NumPy array of floats or integers."""
     if not isinstance(array, np.ndarray):
         raise InputError(f"{key} is not a NumPy array")
     if array.dtype.kind == "V" and array.dtype.itemsize == 2 and array.dtype.names is None:

@@ -1,6 +1,8 @@
-"""Judge a layer: is recomputing worse, why, what does exact do, and is anything beyond its bound?
+"""Judge a layer's three backwards: from the saved input, recomputed from the output, and exact.
 
-Called by `normlab.studies.compare`, on the numbers that `normlab.studies.compare.passes` measured.
+The verdict says whether recomputing is worse than saving the input, and why; how far the exact path is off, and how
+many bytes more it keeps; and whether an error exceeds its bound. `normlab.studies.compare` calls this file on the
+errors that `normlab.studies.compare.passes` measured. An error is relative to the truth's norm (`measure.Error`).
 """
 
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from normlab.studies.compare.measure import Error
 from normlab.studies.compare.passes import Backward
 from normlab.studies.compare.traffic import Layer
 
-AS_GOOD = 2.0  # recomputing is "as good" up to this factor of the saved input's error
+AS_GOOD = 2.0  # recomputing is "as good" if its error is at most this factor times the saved input's error
 
 
 @dataclass(frozen=True)
@@ -24,11 +26,18 @@ class Verdict:
 
 
 def reason(layer: Layer, at_risk: np.ndarray, dtype: str) -> str:
-    """Return why recomputing from this layer's output may be worse, by its channels at risk: (n2,), bool."""
+    """Return why recomputing from this layer's output may be worse.
+
+    Recomputing divides (output - bias) by gamma, the weight. A small gamma enlarges the output's rounding error.
+
+    Args:
+        at_risk: (n2,), bool: the channels for which recomputing has a much larger error bound than saving the input.
+        dtype: of the output.
+    """
     gamma = np.abs(layer.weight.astype(np.float64))
     bias = np.zeros_like(gamma) if layer.bias is None else np.abs(layer.bias.astype(np.float64))
     clamped = at_risk & (gamma < layer.eps)  # the kernel divides by eps instead
-    drowned = at_risk & ~clamped & (gamma < bias)  # what the output holds beside the bias is mostly rounding
+    drowned = at_risk & ~clamped & (gamma < bias)  # output - bias is then mostly the output's rounding error
     small = clamped | drowned
     why = []
     if small.any():
@@ -49,13 +58,15 @@ def reason(layer: Layer, at_risk: np.ndarray, dtype: str) -> str:
 def judge(
     output: Error, saved: Backward, recomputed: Backward, exact: Backward, roundoff: float, reason: str
 ) -> Verdict:
-    """Weigh recomputing against saving, and everything against its bound.
+    """Return the verdict on a layer: recomputing compared with saving, and every error compared with its bound.
+
+    An error above its bound decides the verdict; else a value that is not finite; else the ratio of the two errors.
 
     Args:
         output: the forward's error.
-        saved, recomputed, exact: the three backwards'.
-        roundoff: unit roundoff of the dtype; errors below it are not told apart.
-        reason: why recomputing may be worse, to be quoted if it is.
+        saved, recomputed, exact: the three backwards.
+        roundoff: unit roundoff of the dtype. A saved input's error below it counts as this much.
+        reason: why recomputing may be worse; the verdict quotes it if recomputing is worse.
     """
     weighed = _not_finite(saved, recomputed, exact) or _weigh(saved, recomputed, exact, roundoff, reason)
     broken = [
@@ -67,7 +78,7 @@ def judge(
             ("exact", exact.gradients),
         )
         for name, error in errors.items()
-        if not error.bound_ratio <= 1
+        if not error.bound_ratio <= 1  # "not <=", so that a NaN counts as exceeded
     ]
     if broken:
         return Verdict(
@@ -78,6 +89,7 @@ def judge(
 
 
 def _not_finite(saved: Backward, recomputed: Backward, exact: Backward) -> Verdict | None:
+    """Return the verdict "not_finite" if a gradient has a NaN or infinity where the truth is a number, else None."""
     found = [
         f"{path} gives NaN or infinity in {error.not_finite:,} of {error.size:,} values of {name}"
         for path, backward in (("recomputing", recomputed), ("saving the input", saved), ("exact", exact))
@@ -92,12 +104,13 @@ def _not_finite(saved: Backward, recomputed: Backward, exact: Backward) -> Verdi
 
 
 def _weigh(saved: Backward, recomputed: Backward, exact: Backward, roundoff: float, reason: str) -> Verdict:
+    """Return "as_good" or "worse", by the gradient for which recomputing is worst compared with saving."""
     factors = {name: _factor(recomputed.gradients[name], error, roundoff) for name, error in saved.gradients.items()}
     worst = max(factors, key=lambda name: factors[name])
     if factors[worst] <= AS_GOOD:
         return Verdict("as_good", "recomputing is as good as saving")
     errors = [backward.gradients[worst] for backward in (recomputed, saved, exact)]
-    if np.isinf(errors[0].relative):
+    if np.isinf(errors[0].relative):  # the truth is 0 everywhere, so only absolute errors say anything
         here, there, instead = (scientific(error.largest) for error in errors)
         found = (
             f"where 0 is right, recomputing gives {here} in {worst}, saving {there}: {reason}; exact gives {instead}"
@@ -109,11 +122,15 @@ def _weigh(saved: Backward, recomputed: Backward, exact: Backward, roundoff: flo
 
 
 def _price(exact: Backward, recomputed: Backward) -> str:
+    """Return the end of a sentence: how many bytes more the exact path keeps than the recomputed one."""
     return f"keeps {size(exact.bytes_kept - recomputed.bytes_kept)} more"
 
 
 def _factor(recomputed: Error, saved: Error, roundoff: float) -> float:
-    """Return how many times worse recomputing is; by the largest error where the truth is 0 and both are wrong."""
+    """Return how many times as large as the saved input's error the recomputed error is.
+
+    The saved input's relative error is infinite if the truth is 0 everywhere. The largest errors are compared then.
+    """
     if np.isinf(saved.relative):
         return recomputed.largest / saved.largest
     return recomputed.relative / max(saved.relative, roundoff)

@@ -1,8 +1,9 @@
 """Measure bytes and time of a model's training steps with each of four variants of its norms: `normlab memory`.
 
-One model serves all variants, on the same batch: for each variant its parameters are set anew, and its norms exchanged.
-First each variant trains alone, so that its peak is its own. Then the variants take turns, a step each, so that a drift
-of the machine's speed slows all of them alike.
+The variants are torch.nn's norms, and normlab's with each of three values of memory_efficient (`variants.py`). One
+model serves all variants, on the same batch; a `Switch` exchanges its norms. First each variant trains alone from the
+same initial parameters, so that the peak of memory is this variant's. Then the variants take turns, a step each, so
+that a drift of the machine's speed slows all of them alike.
 """
 
 import gc
@@ -25,9 +26,9 @@ from normlab.studies.memory.variants import TORCH, VARIANTS, Switch
 
 SMALL = Shape(layers=4, hidden=256, batch=2, sequence=256, norm="rms", dtype="bfloat16")
 SEED = 0
-RATE = 10.0  # of SGD, over the model's hidden: wider models take shorter steps
-BASE = "False"  # what times are compared with
-ADVANCES = len(VARIANTS) + 1  # alone, and in turns
+RATE = 10.0  # SGD's learning rate times the model's hidden: wider models take shorter steps
+BASE = "False"  # the variant with whose times all times are compared: normlab's norms with the input saved
+ADVANCES = len(VARIANTS) + 1  # calls of `advance`: one after each variant alone, one after all turns
 METHOD = (
     "One model and one batch for all variants; SGD, parameters in the dtype named. Saved: storages that autograd keeps "
     "for the backward, parameters and batch excluded. Peak: torch.cuda.max_memory_allocated over the steps after the "
@@ -46,7 +47,9 @@ def device() -> str:
 
 
 def shape(device: str, norm: str, dtype: str, **sizes: int | None) -> Shape:
-    """Return a model by its layers, hidden, batch and sequence; None is the device's default.
+    """Return the `Shape` of a model with the given layers, hidden, batch and sequence; None takes the device's default.
+
+    The defaults are LLaMA-7B's sizes on a GPU, and SMALL's on a CPU.
 
     Raises:
         ValueError: an odd hidden.
@@ -59,12 +62,15 @@ def shape(device: str, norm: str, dtype: str, **sizes: int | None) -> Shape:
 
 
 def seconds(shape: Shape, steps: int, device: str) -> float:
-    """Return about how long `run` takes on a CPU; 0 for a GPU, where it is short."""
+    """Return about how long `run` takes on a CPU; 0 for a GPU, where it is short.
+
+    Each variant takes `steps` steps alone and `steps` + 1 in turns.
+    """
     return shape.seconds * len(VARIANTS) * (2 * steps + 1) if device == "cpu" else 0.0
 
 
 class Bench:
-    """A model, its batch, and a step of training."""
+    """A model, its norms' switch, its batch and its optimizer."""
 
     def __init__(self, shape: Shape, device: str) -> None:
         self.shape, self.device = shape, device
@@ -74,7 +80,7 @@ class Bench:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE / shape.hidden)
 
     def step(self) -> Tensor:
-        """Take a step and return the loss before it."""
+        """Take one training step, and return the loss before it."""
         self.optimizer.zero_grad()
         loss = self.model(*self.batch)
         loss.backward()
@@ -82,7 +88,10 @@ class Bench:
         return loss.detach()
 
     def alone(self, variant: str, steps: int) -> dict[str, Any]:
-        """Return bytes saved, peak, and losses of `steps` steps from the start, at least 2."""
+        """Train one variant from the initial parameters; return its bytes saved and predicted, its peak and its losses.
+
+        `steps`: at least 2. The first step counts the bytes saved; the peak is measured over the later steps.
+        """
         self.switch(variant)
         self.model.reset(SEED)
         with counting([*self.model.parameters(), *self.batch]) as saved:
@@ -90,6 +99,7 @@ class Bench:
         losses = [loss.detach()]
         loss.backward()
         self.optimizer.step()
+        # Free the first step's graph: the peak is measured from what is allocated when its counter is reset.
         del loss
         gc.collect()
         if self.device == "cuda":
@@ -104,7 +114,7 @@ class Bench:
         }
 
     def timed(self, variant: str) -> float:
-        """Return the seconds of a step."""
+        """Return the seconds of one step of `variant`, from the parameters as they are."""
         self.switch(variant)
         if self.device == "cuda":
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -119,7 +129,7 @@ class Bench:
 
 
 def run(shape: Shape, steps: int, device: str, advance: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Return the record of `normlab memory`; `advance` is called ADVANCES times.
+    """Return the record of `normlab memory`; `advance`, for a progress bar, is called ADVANCES times.
 
     Raises:
         CapacityError: the model does not fit.
@@ -132,6 +142,7 @@ def run(shape: Shape, steps: int, device: str, advance: Callable[[], None] = lam
         raise CapacityError(f"{error}".splitlines()[0]) from None
     for row in rows:
         times = [one[row["variant"]] for one in rounds]
+        # A ratio within each round: between two rounds the machine's speed may have changed.
         against = spread([one[row["variant"]] / one[BASE] for one in rounds]).median
         row |= {"step": spread(times).as_dict(), "step_against_saved_input": round(against, 4)}
     return {
@@ -152,14 +163,14 @@ def run(shape: Shape, steps: int, device: str, advance: Callable[[], None] = lam
 
 
 def predicted(like: Shape) -> dict[str, Any]:
-    """Return what LLaMA-7B's blocks save on a GPU, by role, with the norm and in the dtype of `like`."""
+    """Return the bytes by role that LLaMA-7B saves on a GPU in each variant, with the norm and the dtype of `like`."""
     large = prediction.LLAMA._replace(norm=like.norm, dtype=like.dtype)
     rows = [{"variant": variant, **prediction.saved(large, variant, "cuda")} for variant in VARIANTS]
     return {**large._asdict(), "rows": rows}
 
 
 def check_fits(shape: Shape, device: str) -> None:
-    """Raise CapacityError for a model that is larger than the memory there is."""
+    """Raise CapacityError if a step needs more than the GPU's free memory, or than the host's memory for a CPU."""
     if device == "cuda":
         there = torch.cuda.mem_get_info()[0]
     else:
@@ -175,7 +186,11 @@ def check_fits(shape: Shape, device: str) -> None:
 def _rows(
     shape: Shape, steps: int, device: str, advance: Callable[[], None]
 ) -> tuple[list[dict[str, Any]], list[dict[str, float]]]:
-    """Return what each variant does alone, and rounds of seconds by variant."""
+    """Return a row per variant from its steps alone, and a dict from variant to seconds per round of turns.
+
+    There are `steps` + 1 rounds; the first one warms up and is left out. Every second round takes the variants in
+    reverse, so that no variant always runs after the same one.
+    """
     bench, rows = Bench(shape, device), []
     for variant in VARIANTS:
         rows.append({"variant": variant, **bench.alone(variant, steps)})

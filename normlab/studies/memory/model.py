@@ -1,10 +1,13 @@
 """Build a decoder with LLaMA's blocks over bytes: `normlab memory` measures it, `normlab train` trains it.
 
-A block is pre-norm, and adds to the residual stream twice: attention (q, k, v from one norm, rotary positions) and a
-SwiGLU MLP (gate and up from the other). An addition keeps nothing for its backward, and a linear layer its input, which
-here is a norm's output. So the norm alone needs its input.
+A block adds to the residual stream twice: attention with rotary positions, then a SwiGLU MLP. Each of the two reads the
+stream through a norm of its own.
 
-Its norms are torch.nn's; `normlab.studies.memory.variants` exchanges them.
+The model shows what a norm that recomputes saves. For the backward, an addition keeps nothing, and a linear layer keeps
+its input, which here is a norm's output. So only the norm needs the norm's input. A norm whose backward reads the
+output instead needs no activation that the linear layers do not keep anyway.
+
+The norms are torch.nn's; `normlab.studies.memory.variants` exchanges them.
 """
 
 from typing import Any, NamedTuple
@@ -17,14 +20,14 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention, sil
 NORMS: dict[str, type[Module]] = {"layer": LayerNorm, "rms": RMSNorm}
 EPS = 1e-5
 VOCABULARY = 256  # a token is a byte
-HEAD = 128  # LLaMA's columns a head
+HEAD = 128  # columns per attention head, as in LLaMA
 SPREAD = 0.02  # standard deviation of every initial weight
-CPU_SPEED = 5e10  # additions and multiplications a second, roughly
-LONGEST_WAVE = 10_000.0  # base of the rotary angles
+CPU_SPEED = 5e10  # additions and multiplications per second, roughly
+LONGEST_WAVE = 10_000.0  # base of the rotary angles: the slowest pair of columns turns by 1 in nearly so many tokens
 
 
 class Shape(NamedTuple):
-    """How large a model is, and what it is fed: (batch, sequence) bytes at a time."""
+    """A model's sizes, its norm ("layer" or "rms") and its dtype; and the (batch, sequence) bytes that a step reads."""
 
     layers: int
     hidden: int
@@ -35,12 +38,12 @@ class Shape(NamedTuple):
 
     @property
     def heads(self) -> int:
-        """Return how many attention heads there are: of HEAD columns, or one if HEAD does not divide the columns."""
+        """Return the number of attention heads, of HEAD columns each; 1 if HEAD does not divide hidden."""
         return 1 if self.hidden % HEAD else self.hidden // HEAD
 
     @property
     def inner(self) -> int:
-        """Return the columns inside the MLP: 8/3 of hidden, up to a multiple of 256, as LLaMA has it."""
+        """Return the columns inside the MLP: 8/3 of hidden, rounded up to a multiple of 256, as in LLaMA."""
         return -(-8 * self.hidden // (3 * 256)) * 256
 
     @property
@@ -50,23 +53,26 @@ class Shape(NamedTuple):
 
     @property
     def norms(self) -> int:
-        """Return how many norms there are: two per block, and the last."""
+        """Return the number of norms: two per block, and one before the head."""
         return 2 * self.layers + 1
 
     @property
     def parameters(self) -> int:
-        """Return how many numbers are trained."""
+        """Return the number of trained numbers, of the embedding and the head too."""
         block = 4 * self.hidden**2 + 3 * self.hidden * self.inner
         norm = self.hidden * (2 if self.norm == "layer" else 1)
         return self.layers * block + self.norms * norm + 2 * VOCABULARY * self.hidden
 
     @property
     def seconds(self) -> float:
-        """Return about how long a step takes on a CPU."""
+        """Return about how long a step takes on a CPU.
+
+        A parameter takes part in 2 operations per token in the forward, and in 4 in the backward.
+        """
         return 6 * self.parameters * self.tokens / CPU_SPEED
 
     def check(self) -> None:
-        """Raise ValueError for an odd hidden: positions turn pairs of columns."""
+        """Raise ValueError for an odd hidden, because rotary positions turn pairs of columns."""
         if self.hidden % 2:
             raise ValueError(f"--hidden {self.hidden}: an even number is needed, for rotary positions")
 
@@ -80,7 +86,7 @@ class Attention(Module):
         self.q, self.k, self.v, self.o = (Linear(shape.hidden, shape.hidden, bias=False, **like) for _ in range(4))
 
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-        """Attend from and to x, a norm's output; rotary: as of `rotary_tables`."""
+        """Let each position of x, a norm's output, attend to itself and earlier ones; rotary: from `rotary_tables`."""
         q, k, v = (linear(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for linear in (self.q, self.k, self.v))
         # (batch, heads, sequence, columns of a head)
         attended = scaled_dot_product_attention(rotated(q, rotary), rotated(k, rotary), v, is_causal=True)
@@ -101,7 +107,7 @@ class SwiGLU(Module):
 
 
 class Block(Module):
-    """Two norms, and what each of them feeds."""
+    """Two norms, and the attention and the MLP that read them."""
 
     def __init__(self, shape: Shape, **like: Any) -> None:
         super().__init__()
@@ -115,14 +121,14 @@ class Block(Module):
 
 
 class Decoder(Module):
-    """forward(inputs, targets), both (batch, sequence) int64, is the mean cross entropy, a float32 scalar.
+    """The whole model: forward(inputs, targets), both (batch, sequence) int64, returns the mean cross entropy.
 
-    The parameters are not set: see `reset`.
+    The loss is a float32 scalar. `__init__` leaves the parameters uninitialised; `reset` sets them.
     """
 
     def __init__(self, shape: Shape, device: str) -> None:
         super().__init__()
-        like = {"device": "meta", "dtype": getattr(torch, shape.dtype)}  # nothing is drawn that `reset` would overwrite
+        like = {"device": "meta", "dtype": getattr(torch, shape.dtype)}  # "meta": draw no values, `reset` does
         self.head_columns = shape.hidden // shape.heads
         self.embedding = Embedding(VOCABULARY, shape.hidden, **like)
         self.blocks = ModuleList(Block(shape, **like) for _ in range(shape.layers))
@@ -131,7 +137,7 @@ class Decoder(Module):
         self.to_empty(device=device)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss."""
+        """Return the loss of predicting each target from the inputs up to its position."""
         stream = self.embedding(inputs)
         rotary = rotary_tables(inputs.shape[1], self.head_columns, stream)
         for block in self.blocks:
@@ -141,7 +147,7 @@ class Decoder(Module):
 
     @torch.no_grad()
     def reset(self, seed: int, norm_weight: float = 1.0) -> None:
-        """Set all parameters: the same for the same seed, whatever they were. The norms' weights to one number."""
+        """Set all parameters anew: matrices at random by `seed`, the norms' weights to `norm_weight`, biases to 0."""
         random = torch.Generator(self.head.weight.device).manual_seed(seed)
         for name, parameter in self.named_parameters():
             if parameter.dim() > 1:
@@ -152,7 +158,10 @@ class Decoder(Module):
 
 
 def rotary_tables(sequence: int, columns: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (cos, sin) of the angle of each position and column: (sequence, columns) each, in the dtype of `like`."""
+    """Return (cos, sin) of each position's angle in each column: (sequence, columns) each, in the dtype of `like`.
+
+    Columns i and i + columns / 2 form a pair, and have the same angle. Computed in float32.
+    """
     wide: dict[str, Any] = {"dtype": torch.float32, "device": like.device}
     waves = LONGEST_WAVE ** -(torch.arange(0, columns, 2, **wide) / columns)
     angles = torch.outer(torch.arange(sequence, **wide), waves).repeat(1, 2)
@@ -160,7 +169,10 @@ def rotary_tables(sequence: int, columns: int, like: Tensor) -> tuple[Tensor, Te
 
 
 def rotated(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-    """Each column and the one half a head further, as a point in the plane, turned: (…, sequence, columns)."""
+    """Return x (…, sequence, columns) with each pair of columns turned, as a point in the plane, by its angle.
+
+    Columns i and i + columns / 2 form a pair; columns: of one head.
+    """
     cos, sin = rotary
     left, right = x.chunk(2, -1)
     return x * cos + torch.cat((-right, left), -1) * sin

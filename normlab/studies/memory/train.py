@@ -1,8 +1,8 @@
 """Train a small decoder on a text with each of the four variants of its norms: `normlab train`.
 
-The variants read the same batches from the same initial parameters, so that their losses differ by rounding, or because
-a gradient is wrong. How far rounding alone takes two runs apart is measured with torch.nn: it trains again with the
-passages of every batch in another order, which changes only the order of additions.
+All variants start from the same parameters and read the same batches. So their losses can differ only by rounding, or
+because a gradient is wrong. Further runs measure how large a difference rounding alone makes: torch.nn trains again
+with the passages of every batch in another order, which changes only the order of additions.
 """
 
 import math
@@ -21,9 +21,9 @@ from normlab.studies.memory.threads import threads
 from normlab.studies.memory.variants import TORCH, VARIANTS, Switch
 
 SEED = 0
-RATE = 3e-3  # of AdamW
-WINDOW = 20  # steps that a smoothed loss is the mean of
-OTHER_ORDERS = 7  # of each batch, for torch.nn's further runs: rotated by 1, 2, … places
+RATE = 3e-3  # AdamW's learning rate
+WINDOW = 20  # a smoothed loss is the mean of so many steps
+OTHER_ORDERS = 7  # the most further runs of torch.nn: with the passages of each batch rotated by 1, 2, … places
 DEFAULT_DTYPES = ("float32", "bfloat16")
 DTYPES = (*DEFAULT_DTYPES, "float64")  # in float16 alone, without a scaled loss, AdamW divides by 0
 METHOD = (
@@ -35,7 +35,7 @@ METHOD = (
 
 
 class Lesson(NamedTuple):
-    """What is trained, on what, for how long; norm_weight: the norms' initial weight."""
+    """A model's shape, the text and the number of steps to train it; norm_weight: the norms' initial weight."""
 
     shape: Shape
     text: Text
@@ -45,7 +45,10 @@ class Lesson(NamedTuple):
 
     @property
     def runs(self) -> list[tuple[str, int]]:
-        """Return (variant, places by which batches are rotated) of all runs in one dtype; the first is torch.nn, 0."""
+        """Return (variant, places by which batches are rotated) of each run in one dtype.
+
+        The first is torch.nn with 0 places, with which the others are compared.
+        """
         others = range(1, min(self.shape.batch, 1 + OTHER_ORDERS))
         return [*((variant, 0) for variant in VARIANTS), *((TORCH, places) for places in others)]
 
@@ -56,7 +59,7 @@ class Lesson(NamedTuple):
 
 
 def prepare(path: Path | None, norm: str, dtype: str, norm_weight: float, steps: int, **sizes: int) -> Lesson:
-    """Return a lesson on a file's text, or on normlab's own for None, on the GPU if there is one.
+    """Return a lesson on the text of the file `path`, or of normlab's own source for None; on a GPU if there is one.
 
     Raises:
         OSError: no such file.
@@ -89,7 +92,7 @@ def losses(lesson: Lesson, variant: str, turned: int = 0) -> list[float]:
 
 
 def smoothed(curve: list[float]) -> np.ndarray:
-    """Return means of WINDOW steps, or of all if there are fewer.
+    """Return the mean of each WINDOW steps in a row, or the mean of all steps if there are fewer.
 
     >>> smoothed([float(step) for step in range(22)]).tolist()
     [9.5, 10.5, 11.5]
@@ -98,12 +101,12 @@ def smoothed(curve: list[float]) -> np.ndarray:
 
 
 def difference(curve: list[float], other: list[float]) -> float:
-    """Return the largest difference of two smoothed curves; NaN where one has a NaN."""
+    """Return the largest difference between two curves after smoothing; NaN if one of them has a NaN."""
     return float(np.abs(smoothed(curve) - smoothed(other)).max())
 
 
 def run(lesson: Lesson, dtypes: list[str], advance: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Return the record of `normlab train`; `advance` is called for each run in each dtype."""
+    """Return the record of `normlab train`; `advance` is called after each run in each dtype."""
     with threads(lesson.shape):
         rows = [row for dtype in dtypes for row in _rows(_in(lesson, dtype), advance)]
     shape = lesson.shape._asdict()
@@ -123,11 +126,12 @@ def run(lesson: Lesson, dtypes: list[str], advance: Callable[[], None] = lambda:
 
 
 def _in(lesson: Lesson, dtype: str) -> Lesson:
+    """Return the same lesson in another dtype."""
     return lesson._replace(shape=lesson.shape._replace(dtype=dtype))
 
 
 def _rows(lesson: Lesson, advance: Callable[[], None]) -> list[dict[str, Any]]:
-    """Return an entry for each run in one dtype, torch.nn's first."""
+    """Return an entry for each run in the lesson's dtype: its losses, and their difference from torch.nn's."""
     rows: list[dict[str, Any]] = []
     for variant, turned in lesson.runs:
         curve = losses(lesson, variant, turned)

@@ -1,4 +1,4 @@
-"""Picture of two traces side by side."""
+"""Draw the metrics of two traces as pairs of bars: `Trace.draw_comparison`."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,12 @@ if TYPE_CHECKING:
 
 
 def draw_comparison(comparison: Comparison, ax: "Axes | None" = None) -> "Axes":
-    """Draw two bars for every metric that one of two traces has, each pair scaled to its larger value.
+    """Draw two bars for every metric of a `Comparison`, and return the axes.
 
-    The value stands at the bar; in `ax` or a figure of its own.
+    Each pair of bars is scaled to its larger value, because metrics have different units. So there is no axis of
+    values: each value is printed at the end of its bar. `ax`: the axes to draw in; None: a new figure.
+
+    A `Comparison` leaves out a metric that is 0 in both traces, so no pair is divided by 0.
     """
     names = list(comparison.metrics)
     ax = ink.axes(ax, 8.5, 1.8 + 0.42 * len(names))

@@ -1,10 +1,10 @@
-"""The words that pictures and the HTML report have for what they show."""
+"""Put requests into words, for the titles of pictures and for the HTML report."""
 
 from normlab.sim.tracing.request import OPERATIONS, Request
 
 
 def count(number: int, word: str) -> str:
-    """Return a number and its noun.
+    """Return a number and its noun, in the plural unless the number is 1.
 
     >>> count(1, "sector"), count(1200, "sector")
     ('1 sector', '1,200 sectors')
@@ -13,7 +13,10 @@ def count(number: int, word: str) -> str:
 
 
 def subject(request: Request) -> str:
-    """Return what a request is: its line, and where it begins, which tells two loads of one line apart."""
+    """Return a request's operation, array, line, size, and where its first lane begins.
+
+    The beginning, in bytes from the start of the array, tells two loads of one array on one line apart.
+    """
     begin = f"lane {request.lanes[0]} at byte {request.addresses[0] - request.origin:,}"
     return (
         f"{request.space} {OPERATIONS[request.operation]} of {request.array!r}, line {request.line.number}: "
@@ -22,5 +25,5 @@ def subject(request: Request) -> str:
 
 
 def maker(request: Request) -> str:
-    """Return whose request it is."""
+    """Return the block and the warp that made the request."""
     return f"block {request.block}, warp {request.warp}"
