@@ -330,7 +330,7 @@ def _warn_if_slow(chosen: Step, direction: str, n1: int, n2: int, backend: Backe
         warnings.warn(
             f"the simulator takes about {_duration(seconds)} for step {chosen.name!r} on {n1:,} x {n2:,} elements; "
             f"{'' if quickest is chosen else faster}fewer rows are faster, and a GPU takes milliseconds",
-            stacklevel=4,
+            stacklevel=5,  # the caller, above `checks.positional`,
         )
 
 

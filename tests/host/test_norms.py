@@ -370,8 +370,9 @@ def test_a_long_simulation_is_announced(monkeypatch):
     monkeypatch.setattr(norms, "PATIENCE", 1e-4)
     best = BEST["forward"]
     text = rf"about 0 s for step '{best}' on 2 x 512 elements; step='thread_per_row' takes about 0 s, fewer rows"
-    with pytest.warns(UserWarning, match=text):
+    with pytest.warns(UserWarning, match=text) as found:
         layer_norm_forward(draw(2, 512), 512)
+    assert found[0].filename == __file__, "it names the line of the caller"
 
 
 # ---- keyword-only, after one release -----------------------------------------------------------------------------------
