@@ -47,8 +47,8 @@ from normlab.stages.lanes import blocks_in_bands, lanes_in_z_order, warps_in_row
 from normlab.stages.thread_tile import RUN, Share, outer_product, part_loader, share_storer
 from normlab.stages.unroll import repeated
 
-DOWN, ACROSS = 4, 8  # lanes of a warp
-BAND = 8  # rows of blocks
+DOWN, ACROSS = 4, 8  # rows and columns of lanes in a warp
+BAND = 8  # rows of blocks that take their columns together (`blocks_in_bands`), so that they share A and B in L2
 LINE = 8  # neighbouring k's in a row of A that 8 lanes fetch together: the 32 bytes of a sector
 
 
@@ -194,7 +194,7 @@ def build(plan: Tiles, widths: Widths) -> Any:
         later stage. On return the elements of the next stage's first k are there.
         """
         commit_copies()  # the later stage's group
-        # All k's but the last. The last one waits in registers, so the barrier need not wait for its products.
+        # All k's but the last, whose elements are loaded here, too: its products hide the loads after the barrier.
         multiply(0, slot + row, slot + a_size + column, sums, a_part, b_part, ring)
         slot += slot_size
         if slot == stages * slot_size:
