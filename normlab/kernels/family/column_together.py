@@ -113,6 +113,7 @@ def build_forward(itemsize, width, across, down, slots, kept):
                     betas[k] = load(bias, channel + k)
 
         # Exchange: every block merges the moments of all parts of its stack. Thread (x, 0) gets the result.
+        # After `merge_parts` the exchange buffer may be written again.
         grid_sync(arrivals, 0)  # all blocks have written their moments before a block reads them
         merge_parts(pieces, end, turns, channels, channel, means, m2s, exchange, counts)
         if y == 0:
@@ -218,6 +219,7 @@ def build_backward(itemsize, width, across, down, slots, kept):
                     gammas[k] = load(weight, channel + k)
 
         # Exchange: every block adds up the sums of all parts of its stack. Thread (x, 0) gets the result.
+        # After `merge_parts` the exchange buffer may be written again.
         grid_sync(arrivals, 0)  # all blocks have written their sums before a block reads them
         merge_parts(pieces, channels, channel, sums, products, exchange)
         if y == 0:
