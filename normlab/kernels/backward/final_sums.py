@@ -1,10 +1,16 @@
-"""The last step of every backward that keeps partial sums: each block of it adds up some columns of them.
+"""Add up the partial sums of grad_weight and grad_bias: the last kernel of a backward whose blocks write partial sums.
 
-Many rows of partial sums: grid (columns / 32, parameters), block (32, 8). Thread (x, y) adds rows y, y + 8, … of its
-column in four sums of its own, so that four loads are in flight; then the eight sums of a column meet in shared memory.
-Few rows, which long ones leave: a thread adds up all of four columns, row after row, with eight rows' 16 bytes in
-flight. Shared among eight threads, columns took so many blocks that starting them took longer than adding.
-The order depends on the number of rows alone: the same bits every time.
+The partial sums of a parameter are a matrix (rows, n2), one row per block that wrote some. The gradient is the sum of
+its rows. There are two kernels:
+
+- More than FEW_ROWS rows: grid (n2 / 32, parameters), block (32, 8). Thread (x, y) adds up rows y, y + 8, … of column
+  x of the block's 32. It has four sums, so that four loads are in flight. Then thread (x, 0) adds up the eight threads'
+  sums of the column through shared memory.
+- FEW_ROWS rows or fewer, as a backward of long rows leaves: a thread adds up a vector of neighbouring columns, up to 16
+  bytes, over all rows one after another, with the loads of eight rows in flight. Eight threads per column took so many
+  blocks that starting them took longer than adding.
+
+Each order depends on the number of rows alone, so the bits are the same every time.
 """
 
 from functools import cache
@@ -25,32 +31,32 @@ from normlab.kernels.problem import BackwardProblem
 from normlab.stages.vector import BYTES, widest
 
 ARGUMENTS = "part_weight", "part_bias", "grad_weight", "grad_bias"  # of the kernels, in order
-COLUMNS = 32
+COLUMNS = 32  # per block
 THREADS_A_COLUMN = 8
-IN_FLIGHT = 4
-FEW_ROWS = 16  # or fewer
-FEW_THREADS = 128  # a block, then
-FEW_IN_FLIGHT = 8
-# What the bounds of sums over rows assume: fewer multiprocessors have more rows each.
+IN_FLIGHT = 4  # loads per thread, each added into a sum of its own
+FEW_ROWS = 16  # up to so many rows the second kernel adds up
+FEW_THREADS = 128  # per block of the second kernel
+FEW_IN_FLIGHT = 8  # rows that a thread of the second kernel loads before it adds
+# The error bounds of sums over rows assume a GPU of this size; on fewer multiprocessors each adds up more rows.
 PROCESSORS = 132
-CLUSTERED_PROCESSORS = 112  # of them, those that clusters of 16 blocks find room on
+CLUSTERED_PROCESSORS = 112  # the multiprocessors of them on which clusters of 16 blocks find room
 
 
 @cuda.jit(device=True)
 def column_sum(parts, column, y):
-    """This thread's share of a column of `parts`, (rows, n2)."""
+    """Return the sum of rows y, y + 8, … of a column of `parts`, (rows, n2): one thread's share of the column."""
     first = cast(0, parts)
     second = cast(0, parts)
     third = cast(0, parts)
     fourth = cast(0, parts)
     row = y
-    while row + 3 * THREADS_A_COLUMN < parts.shape[0]:
+    while row + 3 * THREADS_A_COLUMN < parts.shape[0]:  # four sums: no addition waits for the one before
         first += load(parts, (row, column))
         second += load(parts, (row + THREADS_A_COLUMN, column))
         third += load(parts, (row + 2 * THREADS_A_COLUMN, column))
         fourth += load(parts, (row + 3 * THREADS_A_COLUMN, column))
         row += IN_FLIGHT * THREADS_A_COLUMN
-    while row < parts.shape[0]:
+    while row < parts.shape[0]:  # up to three rows are left over
         first += load(parts, (row, column))
         row += THREADS_A_COLUMN
     return (first + second) + (third + fourth)
@@ -58,22 +64,29 @@ def column_sum(parts, column, y):
 
 @cache
 def build(dtype: Any) -> Any:
-    """The kernel for an accumulator dtype."""
+    """Return the kernel for many rows and an accumulator dtype."""
 
     @cuda.jit
     def backward_final_sums(part_weight, part_bias, grad_weight, grad_bias):
-        """part_…: (rows, n2), accumulator dtype; grad_…: (n2,); a parameter's both may be None."""
+        """Write the sum of part_weight's rows to grad_weight, and of part_bias's to grad_bias.
+
+        part_…: (rows, n2), accumulator dtype; grad_…: (n2,); both arrays of a parameter may be None. Blocks with
+        y = 0 take the weight and those with y = 1 the bias; if only one of them is given, every block takes it.
+        """
+        # First each thread's share of its column.
         sums = cuda.shared.array((THREADS_A_COLUMN, COLUMNS), dtype)
         x = cuda.threadIdx.x
         y = cuda.threadIdx.y
         column = cuda.blockIdx.x * COLUMNS + x
         is_weight = part_weight is not None and (part_bias is None or cuda.blockIdx.y == 0)
         sums[y, x] = cast(0, sums)
-        grid_dependency_sync()  # it begins before the partial sums are there
+        grid_dependency_sync()  # the kernel may start early: all partial sums are written before a thread loads one
         if part_weight is not None and is_weight and column < part_weight.shape[1]:
             sums[y, x] = column_sum(part_weight, column, y)
         if part_bias is not None and not is_weight and column < part_bias.shape[1]:
             sums[y, x] = column_sum(part_bias, column, y)
+
+        # Then the eight shares of each column.
         cuda.syncthreads()  # all sums of a column are in shared memory before one thread adds them up
         if y == 0:
             total = sums[0, x]
@@ -89,7 +102,10 @@ def build(dtype: Any) -> Any:
 
 @cache
 def few_columns_sums(dtype: Any, width: int) -> Any:
-    """The device function `add_up(parts, gradient, column)`: `width` columns of `parts`, (rows, n2), into gradient."""
+    """Return the device function `add_up(parts, gradient, column)`, with which one thread adds up whole columns.
+
+    It writes the sums of columns `column` to `column + width - 1` of `parts`, (rows, n2), to `gradient`, (n2,).
+    """
     values_in_flight = FEW_IN_FLIGHT * width
 
     @cuda.jit(device=True)
@@ -99,6 +115,7 @@ def few_columns_sums(dtype: Any, width: int) -> Any:
         for k in range(width):
             sums[k] = cast(0, sums)
         for row in range(0, parts.shape[0], FEW_IN_FLIGHT):
+            # All loads first, then the additions in the order of the rows. Rows past the last count as 0.
             for ahead in range(FEW_IN_FLIGHT):
                 for k in range(width):
                     values[ahead * width + k] = cast(0, sums)
@@ -114,15 +131,15 @@ def few_columns_sums(dtype: Any, width: int) -> Any:
 
 @cache
 def build_few(dtype: Any, width: int) -> Any:
-    """The kernel for few rows, and for an accumulator dtype and columns a thread."""
+    """Return the kernel for few rows. width: columns per thread."""
     add_up = few_columns_sums(dtype, width)
 
     @cuda.jit(launch_bounds=(FEW_THREADS, 1))
     def backward_few_final_sums(part_weight, part_bias, grad_weight, grad_bias):
-        """As `backward_final_sums`; n2 is a multiple of `width`, and all addresses are aligned to as many elements."""
+        """Do what `backward_final_sums` does; n2 and all addresses are multiples of `width` elements."""
         column = (cuda.blockIdx.x * FEW_THREADS + cuda.threadIdx.x) * width
         is_weight = part_weight is not None and (part_bias is None or cuda.blockIdx.y == 0)
-        grid_dependency_sync()
+        grid_dependency_sync()  # all partial sums are written before a thread loads one
         if part_weight is not None and is_weight and column < part_weight.shape[1]:
             add_up(part_weight, grad_weight, column)
         if part_bias is not None and not is_weight and column < part_bias.shape[1]:
@@ -132,8 +149,11 @@ def build_few(dtype: Any, width: int) -> Any:
 
 
 def terms(rows: int) -> int:
-    """The longest chain of additions over so many rows of partial sums, or over fewer."""
-    shared = -(-rows // THREADS_A_COLUMN) + THREADS_A_COLUMN  # of one thread, and of the last one
+    """Return the longest chain of additions over `rows` rows of partial sums, or over fewer rows.
+
+    Fewer rows can have the longer chain: FEW_ROWS rows are one chain, more rows are shared by eight threads.
+    """
+    shared = -(-rows // THREADS_A_COLUMN) + THREADS_A_COLUMN  # a thread's rows, then the column's eight threads
     return rows if rows <= FEW_ROWS else max(FEW_ROWS, shared)
 
 
@@ -145,20 +165,20 @@ def parts_for(problem: BackwardProblem, rows: int) -> tuple[Scratch, ...]:
 
 
 def absent_parts(problem: BackwardProblem) -> tuple[tuple[str, None], ...]:
-    """Return the values of partial sums that there are none of."""
+    """Return None as the partial sums of each parameter that is absent, by the kernels' argument names."""
     wanted = ("part_weight", problem.weight), ("part_bias", problem.bias)
     return tuple((name, None) for name, given in wanted if given is None)
 
 
 def sums_of(problem: BackwardProblem, rows: int) -> tuple[Work, ...]:
-    """Return the kernel that adds up so many rows of partial sums, if there are any."""
+    """Return the kernel that adds up `rows` rows of partial sums; nothing if there is neither weight nor bias."""
     parameters = [parameter for parameter in (problem.weight, problem.bias) if parameter is not None]
     if not parameters:
         return ()
     _, n2 = problem.shape
     dtype = accumulator(problem.invvar)
     if rows <= FEW_ROWS:
-        width = min(BYTES // problem.invvar.dtype.itemsize, widest(n2, *problem.gradients))  # new memory is aligned
+        width = min(BYTES // problem.invvar.dtype.itemsize, widest(n2, *problem.gradients))  # scratch is aligned
         grid = -(-n2 // (width * FEW_THREADS)), len(parameters)
         return (Work(build_few, (dtype, width), grid, (FEW_THREADS, 1), ARGUMENTS),)
     grid = -(-n2 // COLUMNS), len(parameters)

@@ -1,10 +1,10 @@
-"""apex's three kernels: column sums through padded tiles, in two kernels, and grad_input by a block a row.
+"""Compute the backward with apex's three kernels: two for the column sums, and one for grad_input with a block per row.
 
-No atomics: 16 blocks stand above each other on every 32 columns; each sums its share of the rows into a tile in shared
-memory and writes one row of partial sums. A second kernel adds the 16. The number 16 is fixed, so the result is too,
-bit for bit.
-Moves: dy and the saved array twice for grad_input and once more for the column sums, grad_input once: 7 where 3 would
-do.
+Idea: column sums without atomics. 16 blocks (PARTS) share every 32 columns. Each of these blocks adds up its part of
+the rows in a padded tile in shared memory (`stages.strided`) and writes one row of partial sums. The second kernel adds
+up the 16 rows. The number 16 is fixed, so the order of the additions and the bits of the result are fixed, too.
+Moves: dy and the saved array twice for grad_input and once more for the column sums, grad_input once: 7 arrays where 3
+would do.
 Bound by: those readings, and few loads in flight.
 Measured: 0.33 / 0.43; recomputing 0.20 / 0.36; apex itself 0.30 / 0.45 and 0.27 / 0.40.
 Next: one persistent kernel that does both jobs on one reading.
@@ -27,28 +27,32 @@ from normlab.stages.gradient import corrected, input_gradient, leave_means, row_
 from normlab.stages.strided import COLUMNS, ROWS, TILE_STRIDE, WARPS, load_add_strided, load_write_strided
 from normlab.stages.warp import thread_index, warp_sum_butterfly
 
-PARTS = 16
-FINAL_WARPS = 8
+PARTS = 16  # blocks per 32 columns in the first kernel, and rows of partial sums
+FINAL_WARPS = 8  # per block of the second kernel
 HALF_FINAL_WARPS = FINAL_WARPS // 2
-STEP_COLUMNS = 4  # neighbouring elements a thread takes at a time
-THREADS = 32 * WARPS
+STEP_COLUMNS = 4  # neighbouring elements that a thread of the third kernel takes at a time
+THREADS = 32 * WARPS  # per block of the first and of the third kernel
 GRID_LIMIT = 65535  # apex puts the rows on gridDim.y
 
 
 def _rows_a_part(n1: int) -> int:
-    """Whole tiles of rows that one of the PARTS blocks sums."""
+    """Return the number of rows that each of the PARTS blocks adds up: whole tiles."""
     tiles = -(-n1 // ROWS)
     return -(-tiles // PARTS) * ROWS
 
 
 @cache
 def build_partial_sums(dtype, memory_efficient):
-    """Grid (columns / 32, PARTS), block (32, 4): PARTS rows of partial sums (apex: cuComputePartGradGammaBeta)."""
+    """Return the kernel that writes PARTS rows of partial sums (apex: cuComputePartGradGammaBeta).
+
+    Grid (n2 / 32, PARTS), block (32, 4): block (c, p) has 32 columns and part p of the rows.
+    """
 
     @cuda.jit
     def backward_apex_partial_sums(
         grad_output, saved, mean, invvar, weight, bias, eps, rows_a_part, part_weight, part_bias
     ):
+        # Fold the part's rows into one tile of 16 x 32. Each thread adds four elements of a row to its own four sums.
         tile_bias = cuda.shared.array((ROWS, TILE_STRIDE), dtype)
         tile_weight = cuda.shared.array((ROWS, TILE_STRIDE), dtype)
         first_row = cuda.blockIdx.y * rows_a_part
@@ -65,6 +69,8 @@ def build_partial_sums(dtype, memory_efficient):
             )  # fmt: skip
             row += ROWS
         cuda.syncthreads()  # the whole tile is in shared memory before its columns are summed
+
+        # Add up the tile's columns: thread (x, y) takes rows y, y + 4, … of column x, then a tree over y.
         x = cuda.threadIdx.x
         y = cuda.threadIdx.y
         sum_bias = cast(0, tile_bias)
@@ -72,7 +78,7 @@ def build_partial_sums(dtype, memory_efficient):
         for k in range(ROWS // WARPS):
             sum_bias += tile_bias[y + k * WARPS, x]
             sum_weight += tile_weight[y + k * WARPS, x]
-        tile_bias[y, x] = sum_bias  # row y: no other thread of this column reads it in the loop above
+        tile_bias[y, x] = sum_bias  # no barrier before: in the loop above only this thread reads row y of column x
         tile_weight[y, x] = sum_weight
         half = WARPS // 2
         while half > 0:
@@ -81,6 +87,8 @@ def build_partial_sums(dtype, memory_efficient):
                 tile_bias[y, x] += tile_bias[y + half, x]
                 tile_weight[y, x] += tile_weight[y + half, x]
             half //= 2
+
+        # Row p of the partial sums, by the first warp.
         column = cuda.blockIdx.x * COLUMNS + x
         if y == 0 and column < saved.shape[1]:
             if part_weight is not None:
@@ -93,7 +101,10 @@ def build_partial_sums(dtype, memory_efficient):
 
 @cache
 def build_final_sums(dtype):
-    """Grid columns / 32, block (32, 8): the parts to the gradient of one parameter (apex: cuComputeGradGammaBeta)."""
+    """Return the kernel that adds up the partial sums of one parameter (apex: cuComputeGradGammaBeta).
+
+    Grid n2 / 32, block (32, 8): thread (x, y) adds up two of the 16 rows in column x, then a tree over y.
+    """
 
     @cuda.jit
     def backward_apex_final_sums(parts, gradient):
@@ -105,7 +116,8 @@ def build_final_sums(dtype):
         if column < gradient.shape[0]:
             for k in range(PARTS // FINAL_WARPS):
                 total += load(parts, (y * (PARTS // FINAL_WARPS) + k, column))
-        # apex has the barriers below inside a guard on the column, where the last block's threads part; ours has not
+        # In apex the barriers below stand under a condition that some threads of the last block do not meet. Here all
+        # threads reach them.
         half = HALF_FINAL_WARPS
         while half > 0:
             if half <= y < 2 * half:
@@ -123,7 +135,7 @@ def build_final_sums(dtype):
 
 @cache
 def build_grad_input(dtype, rms, memory_efficient):
-    """Grid (1, rows), block (32, 4): two sums along the row, then its gradient (apex: cuComputeGradInput)."""
+    """Return the kernel that writes grad_input (apex: cuComputeGradInput). Grid (1, rows), block (32, 4)."""
 
     @cuda.jit
     def backward_apex_grad_input(grad_output, saved, mean, invvar, weight, bias, eps, row_sums, grad_input):
@@ -132,6 +144,7 @@ def build_grad_input(dtype, rms, memory_efficient):
         n2 = saved.shape[1]
         row = cuda.blockIdx.y
         while row < saved.shape[0]:
+            # First pass: the row's sums of g and g x̂. A thread takes four neighbouring columns at a time.
             sum_g = cast(0, invvar)
             sum_gx = cast(0, invvar)
             start = STEP_COLUMNS * thread
@@ -148,6 +161,8 @@ def build_grad_input(dtype, rms, memory_efficient):
             mean_gx = corrected(sum_gx, row_sums, row) / cast(n2, invvar)
             if thread == 0:
                 leave_means(row_sums, row, mean_g, mean_gx)
+
+            # Second pass: read dy and the saved row again and store grad_input. A thread takes every 128th column.
             column = thread
             while column < n2:
                 gradient = input_gradient(

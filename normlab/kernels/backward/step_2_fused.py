@@ -1,10 +1,11 @@
-"""One persistent kernel: grad_input, and the columns' sums in registers, from one reading.
+"""Compute grad_input and the columns' sums in one persistent kernel, which reads dy and the saved array once.
 
-As many blocks as the GPU holds stay to the end and take row after row. A thread always meets the same columns, so it
-adds up their gradients in registers, over all of its rows; when the rows are done, each block writes one row of partial
-sums, and a second, small kernel adds these up. Who adds what is fixed, and so are the bits.
-Rows are dealt in 16-byte vectors and kept in registers between the two sums and the gradient, as in the forward's
-step 5. Rows that do not fit, and float64, go to step 1.
+Idea: as many blocks as the GPU holds stay to the end. Block b takes the rows b, b + blocks, … one after another. A
+thread has the same columns of every row, so it adds up their parameter gradients in registers over all of its rows.
+After its last row each block writes one row of partial sums, and a second, small kernel adds up these rows
+(`final_sums`). Which thread adds which value is fixed, and so are the bits.
+A thread has a few 16-byte vectors of the row. It keeps them in registers between the row's two sums and the gradient,
+as in the forward's step 5. Rows that do not fit the registers, and float64, go to step 1.
 Moves: dy and the saved array once, grad_input once: the least there is, and a few partial sums.
 Bound by: waiting. Between two rows a block waits first for the loads, then for its slowest warp.
 Measured: see the README; about 0.6 of a copy.
@@ -25,20 +26,20 @@ from normlab.stages.recompute import affine, clamp_by_magnitude, normalised_from
 from normlab.stages.vector import Deal, dealt, row_loader, whole_warps, widest
 from normlab.stages.warp import warp_sum_butterfly
 
-VECTORS = 2  # of a thread
-MAX_THREADS = 512
-MAX_ELEMENTS = 16  # of a thread: the row's, dy's and two sums of each are in registers
-RESIDENT_THREADS = 1024  # of a multiprocessor
+VECTORS = 2  # per thread, as long as MAX_THREADS suffice
+MAX_THREADS = 512  # per block
+MAX_ELEMENTS = 16  # per thread: for each, registers hold the saved value, dy and two sums
+RESIDENT_THREADS = 1024  # per multiprocessor
 
 
 def deal_for(n2: int, width: int) -> Deal | None:
-    """How a row is dealt to the threads of a block; None: it does not fit their registers."""
+    """Return the thread map of a row of n2 columns, in vectors of `width`; None if registers do not hold the row."""
     deal = dealt(n2, width, min(MAX_THREADS, whole_warps(-(-n2 // (width * VECTORS)))))
     return deal if deal.elements <= MAX_ELEMENTS else None
 
 
 def deal_of(problem: BackwardProblem) -> Deal | None:
-    """How a problem's rows are dealt; None: not by this step."""
+    """Return the thread map of a problem's rows; None if this step's kernel does not do the problem."""
     if problem.invvar.dtype.itemsize != 4:
         return None
     n2 = problem.saved.shape[1]
@@ -46,13 +47,13 @@ def deal_of(problem: BackwardProblem) -> Deal | None:
 
 
 def blocks_for(deal: Deal, n1: int, processors: int) -> int:
-    """Blocks that stay."""
+    """Return the number of persistent blocks."""
     return min(n1, processors * (RESIDENT_THREADS // deal.threads))
 
 
 @cache
 def build(dtype, deal: Deal, rms, memory_efficient):
-    """The kernel for an accumulator dtype, a deal, a norm and what was saved."""
+    """Return the kernel for an accumulator dtype, a thread map, a norm, and the output or the input as saved array."""
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     elements, warps = deal.elements, deal.warps
     load_row = row_loader(deal)
@@ -61,6 +62,7 @@ def build(dtype, deal: Deal, rms, memory_efficient):
     def backward_fused(
         grad_output, saved, mean, invvar, weight, bias, eps, row_sums, grad_input, part_weight, part_bias
     ):
+        # Prologue: the thread's columns, and a sum of 0 for each.
         buffer = cuda.shared.array((2, warps), dtype)
         values = cuda.local.array(elements, dtype)
         grads = cuda.local.array(elements, dtype)
@@ -75,10 +77,14 @@ def build(dtype, deal: Deal, rms, memory_efficient):
         first = cuda.threadIdx.x * width
         row = cuda.blockIdx.x
         while row < saved.shape[0]:
+            # Fetch: the saved row and dy go to registers.
             load_row(values, saved, row, first)
             load_row(grads, grad_output, row, first)
             scale = load(invvar, row)
             center = None if mean is None else load(mean, row)
+
+            # First pass, over registers: the row's sums of g and g x̂, and each column's terms. It leaves x̂ in `values`
+            # and g in `grads` for the second pass.
             sum_g = cast(0, invvar)
             sum_gx = cast(0, invvar)
             for v in range(vectors):
@@ -94,9 +100,10 @@ def build(dtype, deal: Deal, rms, memory_efficient):
                         beta = None if bias is None else betas[k]
                         g = affine(grad, gamma, None)
                         if memory_efficient:
-                            value = without_bias(values[at], beta)
+                            value = without_bias(values[at], beta)  # gamma x̂, so that dy times it is g x̂
                             sum_gx += grad * value
                             if weight is not None:
+                                # x̂ and the g of grad_input take the clamped gamma; mean(g) does not (`row_terms`)
                                 clamped = clamp_by_magnitude(gammas[k], eps)
                                 value = value / clamped
                                 grads[at] = grad * clamped
@@ -111,11 +118,15 @@ def build(dtype, deal: Deal, rms, memory_efficient):
                             sums_weight[at] += grad * value
                         if part_bias is not None:
                             sums_bias[at] += grad
+
+            # Exchange: the block adds up both sums; the barriers are in `block_sums`.
             sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
             mean_g = sum_g / cast(n2, invvar)
             mean_gx = corrected(sum_gx, row_sums, row) / cast(n2, invvar)
-            if first == 0:
+            if first == 0:  # thread 0
                 leave_means(row_sums, row, mean_g, mean_gx)
+
+            # Second pass, over registers: grad_input.
             for v in range(vectors):
                 if whole or first + v * span < n2:
                     for k in range(width):
@@ -123,6 +134,8 @@ def build(dtype, deal: Deal, rms, memory_efficient):
                         grads[at] = (grads[at] - mean_g - values[at] * mean_gx) * scale
                     store_vector_from(grad_input, (row, first + v * span), grads, v * width, width)
             row += cuda.gridDim.x
+
+        # Epilogue: each block writes its row of partial sums.
         for v in range(vectors):
             for k in range(width):
                 column = first + v * span + k

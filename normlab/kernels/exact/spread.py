@@ -1,6 +1,7 @@
-"""How far the x̂ of a batch spread: 1 where rows vary by much more than sqrt(eps), less where eps hides their spread.
+"""Measure the spread of a batch's x̂: 1 where rows vary by much more than sqrt(eps), less where eps hides how they vary.
 
-A row's x̂ has the mean square var / (var + eps) = 1 - eps invvar², so the forward's invvar tells it without x.
+The x̂ of a row have the mean square var / (var + eps) = 1 - eps invvar², so the forward's invvar gives it without x.
+The spread is the square root of the mean over all rows. `risk` compares beta with it.
 """
 
 import math
@@ -15,7 +16,7 @@ from normlab.stages.warp import warp_sum_butterfly
 MAX_THREADS = 512
 MAX_WARPS = MAX_THREADS // 32
 LARGE = 0.25  # a mean square above this counts as 1, so that columns at risk do not change from batch to batch
-SMALL = 2.0**-20  # below it 1 - eps invvar² has no digit left in float32
+SMALL = 2.0**-20  # a mean square below this counts as this: 1 - eps invvar² has no digit left in float32
 
 
 @cache
@@ -24,9 +25,12 @@ def build(dtype: Any) -> Any:
 
     @cuda.jit
     def measure_spread(invvar, eps, one, spread):
-        """Write sqrt(mean of 1 - eps invvar²) of all rows into spread, (1,); rows with a NaN or an infinity are left
-        out. Grid 1. invvar: (n1,), eps and one: scalars; all in accumulator precision.
+        """Write sqrt(mean of 1 - eps invvar²) of all rows to spread, (1,), with the limits LARGE and SMALL.
+
+        Rows whose invvar is NaN or infinite are left out; if no row remains, the spread is 1. Grid 1: one block takes
+        all rows. invvar: (n1,), eps and one: scalars; all in accumulator precision.
         """
+        # Each thread: its rows' mean squares, and how many rows count.
         buffer = cuda.shared.array((2, MAX_WARPS), dtype)
         squares = cast(0, spread)
         rows = cast(0, spread)
@@ -34,10 +38,12 @@ def build(dtype: Any) -> Any:
         while row < invvar.shape[0]:
             value = load(invvar, row)
             square = one - eps * value * value
-            if square >= -one:  # neither NaN nor minus infinity
+            if square >= -one:  # false for NaN and minus infinity; a rounding below 0 counts as 0
                 squares += max(square, cast(0, spread))
                 rows += one
             row += cuda.blockDim.x
+
+        # The block's two sums; thread 0 compares the mean with both limits, multiplied by the number of rows.
         squares, rows = block_sums(warp_sum_butterfly(squares), warp_sum_butterfly(rows), buffer)
         if cuda.threadIdx.x == 0:
             mean = max(squares, cast(SMALL, spread) * rows)
@@ -50,6 +56,9 @@ def build(dtype: Any) -> Any:
 
 
 def launch_spread(launch: Any, invvar: Any, eps: Any, spread: Any) -> Any:
-    """Queue the kernel, or whatever else `launch` does with it. eps: a NumPy scalar in accumulator precision."""
+    """Call `launch` with the kernel, one block and its arguments; return the result of that call.
+
+    eps: a NumPy scalar in accumulator precision.
+    """
     threads = min(MAX_THREADS, whole_warps(invvar.shape[0]))
     return launch(build(eps.dtype), 1, threads, invvar, eps, eps.dtype.type(1), spread)

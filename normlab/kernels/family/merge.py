@@ -1,7 +1,11 @@
 """Merge the pieces of each set: the second kernel of each pass, the same for all norms and for planes and columns.
 
-Idea: a team of lanes takes a set, with one lane per piece: a few lanes, a warp or a whole block. It merges the moments
-by Chan's formula in an order that depends on the shape alone, so the bits do not change from run to run.
+A set is the values that share a mean and a variance; a piece is a part of them whose moments or sums the first kernel
+has written (`sets`).
+
+Idea: each set has a lane group: a few lanes, a warp or a whole block, with one lane per piece up to MAX_SEATS. Each
+lane merges its pieces, then the group merges its lanes: moments by Chan's formula, sums by addition. The order depends
+on the shape alone, so the bits do not change from run to run.
 Moves: 12 bytes per piece of up to 1024 values.
 Bound by: latency.
 
@@ -21,30 +25,32 @@ from normlab.stages.lane_groups import lane_group_moments, lane_group_sum, level
 from normlab.stages.moments import chan_merge
 from normlab.stages.recompute import affine, element
 
-THREADS = 128  # per block with several teams
-MAX_SEATS = 1024  # lanes per team; one lane per piece up to it, because a second load takes longer than a barrier
+THREADS = 128  # per block with several lane groups
+MAX_SEATS = 1024  # lanes per group; one lane per piece up to it, because a second load takes longer than a barrier
 
 
 @cache
 def build_moments(dtype, seats):
-    """Return the kernel `family_merge_moments` for teams of `seats` lanes, a power of two."""
+    """Return the kernel `family_merge_moments` for lane groups of `seats` lanes, a power of two."""
     threads, warps, shift = threads_for(seats), max(1, seats // 32), seats.bit_length() - 1
     team_moments = lane_group_moments(levels_for(seats))
 
     @cuda.jit
     def family_merge_moments(pieces, outer, sets, inner, eps, mean, variance, invvar):
+        """Merge the moments of every set; arguments as for `launch_moments`, outer, sets, inner as in `Pieces`."""
+        # Prologue: lane group `index` has the set of that number, and the lane its piece number `item`.
         buffer = cuda.shared.array((3, warps), dtype)
         index = (cuda.blockIdx.x * threads + cuda.threadIdx.x) >> shift
-        live = index < mean.shape[0]
+        live = index < mean.shape[0]  # false in the last block's spare groups, which must still reach the barriers
         batch = index // sets
         center = cast(0, mean)
         m2 = cast(0, mean)
         count = cast(0, mean)
         item = cuda.threadIdx.x & (seats - 1)
-        launch_dependents()  # the last kernel may start early and fetch x
-        grid_dependency_sync()  # the first kernel's pieces are there
+        launch_dependents()  # the pass's third kernel may start now, and fetch x while this one merges
+        grid_dependency_sync()  # the first kernel has written all pieces before a lane loads one
 
-        # Each lane merges its own pieces in turn, then the lanes of a team, then the warps of a block.
+        # Merge: each lane its own pieces in turn, then the lanes of a group within a warp, then the warps of a block.
         while live and item < outer * inner:
             at = ((batch * outer + item // inner) * sets + index % sets) * inner + item % inner
             center, m2, count = chan_merge(
@@ -54,6 +60,8 @@ def build_moments(dtype, seats):
         center, m2, count = team_moments(center, m2, count)
         if warps > 1:
             center, m2, count = block_moments(center, m2, count, buffer)
+
+        # Epilogue: the first lane of each group stores its set's statistics.
         if live and cuda.threadIdx.x & (seats - 1) == 0:
             store(mean, index, center)
             store(invvar, index, float32(1) / math.sqrt(m2 / count + eps))
@@ -65,7 +73,7 @@ def build_moments(dtype, seats):
 
 @cache
 def build_sums(dtype, seats):
-    """Return the kernel `family_merge_sums` for teams of `seats` lanes, a power of two."""
+    """Return the kernel `family_merge_sums` for lane groups of `seats` lanes, a power of two."""
     threads, warps, shift = threads_for(seats), max(1, seats // 32), seats.bit_length() - 1
     team_sum = lane_group_sum(levels_for(seats))
 
@@ -73,6 +81,13 @@ def build_sums(dtype, seats):
     def family_merge_sums(
         pieces, count, outer, sets, inner, parts, weight, set_weight, divisor, first, second, total_first, total_second
     ):
+        """Add up both sums of every set; arguments as for `launch_sums`, outer, sets, inner, parts as in `Pieces`.
+
+        count: sets. weight: gamma per channel, which each piece is multiplied by before it is added. set_weight: gamma
+        per set, by which `first` and `second` are multiplied after the addition; total_first and total_second get the
+        sums without it. At most one of the two weights is given.
+        """
+        # Prologue: as in `family_merge_moments`.
         buffer = cuda.shared.array((2, warps), dtype)
         index = (cuda.blockIdx.x * threads + cuda.threadIdx.x) >> shift
         live = index < count
@@ -80,12 +95,13 @@ def build_sums(dtype, seats):
         sum_first = cast(0, pieces)
         sum_second = cast(0, pieces)
         item = cuda.threadIdx.x & (seats - 1)
-        launch_dependents()  # the last kernel may start early and fetch x
-        grid_dependency_sync()  # the first kernel's pieces are there
+        launch_dependents()  # the pass's third kernel may start now, and fetch x while this one adds up
+        grid_dependency_sync()  # the first kernel has written all pieces before a lane loads one
 
-        # Each lane merges its own pieces in turn, then the lanes of a team, then the warps of a block.
+        # Add up: each lane its own pieces in turn, then the lanes of a group within a warp, then the warps of a block.
         while live and item < outer * inner:
             at = ((batch * outer + item // inner) * sets + index % sets) * inner + item % inner
+            # `inner` pieces of a set are `parts` pieces for each of its channels
             gamma = element(weight, (index % sets) * (inner // parts) + item % inner // parts)
             sum_first += affine(load(pieces, (0, at)), gamma, None)
             sum_second += affine(load(pieces, (1, at)), gamma, None)
@@ -94,6 +110,8 @@ def build_sums(dtype, seats):
         sum_second = team_sum(sum_second)
         if warps > 1:
             sum_first, sum_second = block_sums(sum_first, sum_second, buffer)
+
+        # Epilogue: the first lane of each group stores its set's results.
         if live and cuda.threadIdx.x & (seats - 1) == 0:
             gamma = element(set_weight, index % sets)
             if first is not None:
@@ -122,8 +140,9 @@ def launch_moments(launch, pieces, shape: Pieces, eps, mean, variance, invvar):
 def launch_sums(launch, pieces, shape: Pieces, weight, divisor: int, first, second, totals=None):
     """Queue the kernel that adds up both sums of every set and divides them by `divisor`.
 
-    pieces: (2, shape.size). weight: the channels' factors of the pieces, or None. first, second: (sets,), any floating
-    dtype; one may be None. totals: where sets are channels, two such arrays for the sums without weight and divisor.
+    pieces: (2, shape.size). weight: gamma per channel, by which the pieces are multiplied, or None. first, second:
+    (sets,), any floating dtype; one may be None. totals: None, or, where each set is one channel, two such arrays that
+    get the sums without weight and divisor. With totals the weight is therefore applied after the addition.
     """
     count = np.int64(shape.batches * shape.sets)
     view = (np.int64(shape.outer), np.int64(shape.sets), np.int64(shape.inner), np.int64(shape.parts))
@@ -133,12 +152,12 @@ def launch_sums(launch, pieces, shape: Pieces, weight, divisor: int, first, seco
 
 
 def seats_for(shape: Pieces) -> int:
-    """Return the number of lanes per team: a power of two with one lane per piece, at most MAX_SEATS."""
+    """Return the number of lanes per group: a power of two with one lane per piece, at most MAX_SEATS."""
     return min(MAX_SEATS, 1 << (shape.items - 1).bit_length())
 
 
 def threads_for(seats: int) -> int:
-    """Return the number of threads per block; a team of several warps has a block to itself."""
+    """Return the number of threads per block; a lane group of several warps has a block to itself."""
     return seats if seats > 32 else THREADS
 
 
@@ -150,6 +169,6 @@ def _blocks(shape: Pieces) -> tuple[int, int]:
 
 
 def merges(shape: Pieces) -> int:
-    """Return the number of merges that a piece goes through: in its lane, then between lanes and warps."""
+    """Return the largest number of merges that a piece goes through: in its lane, then between lanes and warps."""
     seats = seats_for(shape)
     return -(-shape.items // seats) - 1 + (seats - 1).bit_length()

@@ -1,10 +1,12 @@
-"""Three passes over the row, a block of columns at a time (the row kernel of the Triton LayerNorm tutorial).
+"""Read the row in three passes, a block of columns at a time (the row kernel of the Triton LayerNorm tutorial).
 
-Mean pass, variance pass, write pass; in each, a thread has eight loads in flight and adds into eight sums of its own,
-which meet only once, at the row's end. Narrow rows get a narrow block, for idle warps still wait at every barrier.
+Idea: one pass for the mean, one for the variance and one for the output, with a thread block per row. A block of
+columns is eight elements per thread. A thread therefore has eight loads in flight. It adds them into eight sums of its
+own, which it adds up only once, at the row's end. Narrow rows get fewer threads, because idle warps still wait at every
+barrier.
 Moves: x three times by the instructions, once or twice from memory: later passes find short rows in the cache.
 Bound by: loads of one element, 2 or 4 bytes, where the hardware can take 16.
-Measured: 0.53 / 0.63: no better than step 2, for what binds both is the number of load instructions.
+Measured: 0.53 / 0.63: no better than step 2, because both are bound by the number of load instructions.
 Next: 16-byte vectors, the row kept in registers, one pass over memory.
 """
 
@@ -20,19 +22,19 @@ from normlab.stages.block import block_sum
 from normlab.stages.recompute import affine, element, normalised_from_input
 from normlab.stages.warp import warp_sum_butterfly
 
-LOADS = 8  # independent loads and sums a thread
+LOADS = 8  # independent loads and sums per thread
 MAX_THREADS = 128  # more rows in flight on a multiprocessor, and fewer warps to merge at a barrier, than with 256
 GRID_LIMIT = 2**31 - 1
 
 
 def threads_for(n2: int) -> int:
-    """The smallest power of two, from 32 to MAX_THREADS, of threads that cover the row in one block of columns."""
+    """Return the block size: the power of two whose block of columns just covers the row, from 32 to MAX_THREADS."""
     return min(MAX_THREADS, max(32, 1 << (-(-n2 // LOADS) - 1).bit_length()))
 
 
 @cuda.jit(device=True)
 def total(sums):
-    """The sum of a thread's LOADS sums."""
+    """Return the sum of a thread's LOADS sums."""
     result = sums[0]
     for k in range(1, LOADS):
         result += sums[k]
@@ -41,7 +43,7 @@ def total(sums):
 
 @cache
 def build(dtype, threads):
-    """The kernel for an accumulator dtype and a block size, both known to its shared memory and its loops."""
+    """Return the kernel for an accumulator dtype and a block size, which its arrays and loops need as constants."""
     block_columns = LOADS * threads
     warps = threads // 32
 
@@ -52,6 +54,7 @@ def build(dtype, threads):
         n2 = x.shape[1]
         row = cuda.blockIdx.x
         while row < x.shape[0]:
+            # Mean pass; RMSNorm has none, and centres on 0.
             center = cast(0, invvar)
             if mean is not None:
                 for k in range(LOADS):
@@ -65,18 +68,22 @@ def build(dtype, threads):
                     start += block_columns
                 center = block_sum(warp_sum_butterfly(total(sums)), buffer)
                 center /= cast(n2, invvar)
+
+            # Variance pass.
             for k in range(LOADS):
                 sums[k] = cast(0, invvar)
             start = cuda.threadIdx.x
             while start < n2:
                 for k in range(LOADS):
                     column = start + k * threads
-                    if column < n2:  # a lane past the end must not count as (0 - mean)²
+                    if column < n2:  # a column past the end must not count as (0 - mean)²
                         deviation = load(x, (row, column)) - center
                         sums[k] += deviation * deviation
                 start += block_columns
             square_sum = block_sum(warp_sum_butterfly(total(sums)), buffer)
             scale = float32(1) / math.sqrt(square_sum / cast(n2, invvar) + eps)
+
+            # Write pass.
             start = cuda.threadIdx.x
             while start < n2:
                 for k in range(LOADS):
@@ -105,6 +112,7 @@ def plan(problem: ForwardProblem, device: Device) -> Plan:
 
 
 def _chains(n2: int) -> Chains:
+    """Return the chains along a row: one sum's loads, the thread's other sums, then the block's threads."""
     threads = threads_for(n2)
     return Chains(terms=-(-n2 // (LOADS * threads)) + LOADS - 1, merges=threads.bit_length() - 1)
 

@@ -1,14 +1,16 @@
 """Normalise several rows per block, each by its own warps, with one barrier for both sums.
 
-Idea: each warp computes the moments of its own part of a row, and after one barrier each warp merges all of them
-(`stages.grouped`). A row of one warp needs no barrier; several short rows share a warp.
+Idea: a block is (threads per row, rows). Each warp computes the sum and the squares of its own part of a row, and after
+one barrier each warp merges those of all warps of its row (`stages.grouped`). A row of one warp needs no barrier;
+several short rows share a warp.
 Moves: x once, the output once.
 Bound by: memory. Each multiprocessor has 32 to 96 KB in flight.
 Measured: 0.97 to 1.03 of a copy for rows of up to 32 or 64 KB on an H200 (README). The L2 hint of the loads gives 0.01
 to 0.04 of that (`engine.device.caching`); a kernel without statistics would gain 0.01 to 0.03 at n2 = 768 and 1024 and
-nothing from 4096 on. Tried without gain: parameters loaded before the reduction, stores after all of their loads, other
-hints. Worse: persistent blocks (0.93), x read again instead of held in registers (0.98). Next: rows that no block can
-hold.
+nothing from 4096 on.
+Tried without gain: parameters loaded before the reduction, stores after all of their loads, other hints. Worse:
+persistent blocks (0.93), x read again instead of held in registers (0.98).
+Next: rows that no block can hold.
 """
 
 from functools import cache
@@ -43,7 +45,7 @@ def build(dtype, layout: Rows):
 
     @cuda.jit(launch_bounds=(deal.threads * rows, resident))
     def forward_one_barrier(x, weight, bias, eps, factor, output, mean, invvar):
-        # Prologue: a block has `rows` rows of threads, one per row of x.
+        # Prologue: thread (i, group) works on the block's row number `group`. Its first column there is i * width.
         exchange = cuda.shared.array((1, rows, 2, warps), dtype)
         values = cuda.local.array(elements, dtype)
         gammas = cuda.local.array(width, dtype)
@@ -132,11 +134,12 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
 
 
 def rows_of(layout: Rows) -> Chains:
-    """Return the chains along a row."""
+    """Return the chains along a row: a thread's elements, then the lanes of a warp, then the warps of the row."""
     return Chains(layout.deal.elements, 5 + (layout.deal.warps - 1).bit_length())
 
 
 def _chains(n2: int) -> Chains:
+    """Return the longest chains of all layouts for n2 columns, whatever the dtype, the alignment and the norm."""
     found = [
         layouts.rows_for(n2, width, itemsize, rms)
         for itemsize, rms in TABLES

@@ -1,8 +1,9 @@
 """Hold a long row in the shared memory of a cluster of blocks; short rows are done as in step 6.
 
 Idea: each block of a cluster keeps a slice of the row in shared memory, and the blocks exchange their sums through
-distributed shared memory, still with one barrier. The slice of the next row is fetched while this one is worked on.
-Moves: x once, the output once, the parameters once per cluster. With few rows, x once per reader.
+distributed shared memory, still with one barrier. A block fetches its slice of the next row while it works on this row.
+Moves: x once, the output once, the parameters once per cluster. With few rows several clusters read the same x
+(`readers` below).
 Bound by: the wait for the slowest block of a cluster, once per row.
 Measured: see the README, and `normlab.kernels.forward.layouts.slices_for`.
 Next: rows of more than LONGEST columns, which are cut into pieces (`split_rows`).
@@ -10,10 +11,14 @@ Next: rows of more than LONGEST columns, which are cut into pieces (`split_rows`
 What changed since step 6:
 - Asynchronous copies bring the row to shared memory without registers: above 32 KB a row does not fit in the registers
   of a block that shares its multiprocessor.
-- Blocks are persistent. A slot is free as soon as its vector is in registers; the next row's vector goes there.
+- Blocks are persistent: a cluster takes row after row. Each thread reads only the vectors that it copied itself. A
+  vector's slot in shared memory is free after the thread's last load from it, and the next row's vector goes there.
+- Where the registers suffice (`kept`), a thread loads its vectors into them once, for all passes. Elsewhere each pass
+  loads them from shared memory again.
 - The slice's parameters lie in shared memory beside the row, loaded once for all rows.
 - Many rows, at most one parameter (`one_row`): three blocks fit on a multiprocessor, and each cluster takes one row.
-- Few rows (`spread`): smaller blocks on more multiprocessors share a row, because latency is most of the time.
+- Few rows (`spread`): a slice is divided among smaller blocks on more multiprocessors, because latency is most of the
+  time.
 - Few rows (`readers`): a cluster's multiprocessors share one path to memory, so several clusters read the same row.
   Each computes the statistics and writes a part of the output.
 """
@@ -61,15 +66,20 @@ def build(dtype, slices: Slices):
     deal, blocks, itemsize, spread, parameter_bytes, _, readers, _ = slices
     vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
     cluster, columns = slices.cluster, deal.columns
+    # `spread` blocks share a slice: the warps per block, and the columns of a span that a block has side by side
     warps, stretch = deal.warps // spread, span // spread
     beside = parameter_bytes > 0  # the parameters lie beside the row
     bits, parameter_bits = BITS[itemsize], BITS[parameter_bytes or itemsize]
-    held_columns = columns // spread
+    held_columns = columns // spread  # columns of the row in this block's shared memory
     behind_row = held_columns * itemsize // (parameter_bytes or itemsize)  # the parameters' offset, in their elements
     kept = slices.kept
-    elements, hop = (deal.elements, width) if kept else (width, 0)  # values in registers; their step per vector
-    later = int(beside)  # groups of copies that may be in flight when the row must be there: the parameters'
-    next_row = int(kept)  # and when the parameters must be there: the next row's
+    # Values in registers per thread, and the distance in them from one vector to the next. If the row is not kept,
+    # every vector uses the same registers: distance 0.
+    elements, hop = (deal.elements, width) if kept else (width, 0)
+    # Groups of copies that may still be in flight. When the row must be there: the parameters' group, committed last.
+    later = int(beside)
+    # When the parameters must be there: the next row's group, which is started before that only if the row is kept.
+    next_row = int(kept)
     size, merge = group_size(deal, blocks), group_merger(deal, blocks, spread)
 
     @cuda.jit(device=True)
@@ -94,7 +104,7 @@ def build(dtype, slices: Slices):
 
     @cuda.jit(device=True)
     def fetch(parameters, at, array, column):
-        """Start to copy a vector of weight or bias to shared memory."""
+        """Start to copy a vector of weight or bias to shared memory; do nothing if the array is None."""
         if array is not None:
             copy_async(parameters, at, array, column, width)
 
@@ -125,7 +135,8 @@ def build(dtype, slices: Slices):
         stride = cuda.gridDim.x // (cluster * readers)
         warp = cuda.threadIdx.x >> 5
         offset = cuda.threadIdx.x * width  # the offset of the thread's first vector in shared memory
-        first = rank // spread * columns + rank % spread * stretch + offset  # and its column in the row
+        # Its column in the row: the slice's first column, then the block's stretch of the slice, then the thread's.
+        first = rank // spread * columns + rank % spread * stretch + offset
         gammas_at = behind_row + offset
         betas_at = gammas_at
         if weight is not None:
@@ -141,12 +152,12 @@ def build(dtype, slices: Slices):
 
         phase = 0
         while row < x.shape[0]:
-            # Wait for this row.
+            # Wait for this row. If registers keep it, start to fetch the next row now.
             following = row + stride
             if beside:
                 commit_copies()  # the parameters' group in the first turn, an empty one later
             wait_copies(later)  # no barrier: each thread reads only its own copies
-            if kept:  # to registers, once for three passes; its slots are then free for the next row
+            if kept:  # to registers, once for all passes; the slots are then free for the next row
                 for v in range(vectors):
                     if whole or first + v * span < n2:
                         load_bits_into(values, v * width, held, offset + v * stretch, width, x)
@@ -173,18 +184,18 @@ def build(dtype, slices: Slices):
                         square_sum += deviation * deviation
             leave(exchange, phase, 0, 1, warp, warp_sum_butterfly(square_sum))
 
-            # Exchange: one barrier for both sums.
+            # Exchange: one barrier for both sums, then every warp merges the sums of all warps of the row.
             if cluster > 1:
-                cluster_arrive_shared()  # orders stores to shared memory alone: the output's may still be in flight
+                cluster_arrive_shared()  # waits only for stores to shared memory: the output's may still be in flight
                 cluster_wait()  # all warps of the cluster have written their sums before a warp reads them
             else:
                 cuda.syncthreads()  # all warps of the block have written their sums before a warp reads them
             center, square_sum = merge(exchange, phase, 0, n2, factor, mean)
             phase = 1 - phase  # other warps may still read these sums: the next row's go to the other half
 
-            # Second pass: normalise and store.
+            # Second pass: normalise and store. If the row is not kept, start to fetch the next row vector by vector.
             if beside:
-                wait_copies(next_row)  # for the parameters, in the first turn
+                wait_copies(next_row)  # in the first turn for the parameters; later they are there already
             scale = cuda.libdevice.rsqrtf(square_sum * factor + eps)
             for v in range(vectors):
                 column = first + v * span
@@ -203,7 +214,7 @@ def build(dtype, slices: Slices):
                         store_vector_from(output, (row, column), values, v * hop, width)
             if not kept:
                 commit_copies()  # the next row's group
-            if cuda.threadIdx.x == 0 and rank == 0 and reader == 0:  # one thread of all the row's blocks
+            if cuda.threadIdx.x == 0 and rank == 0 and reader == 0:  # one thread per row stores the statistics
                 if mean is not None:
                     store(mean, row, center)
                 store(invvar, row, scale)
@@ -245,17 +256,18 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Resized | Refusal:
 
 
 def _work(dtype: Any, slices: Slices, rows: int) -> Work:
-    """Return the kernel for clusters that have so many rows at a time."""
+    """Return the kernel with a grid that has `rows` rows at a time: `readers` clusters for each."""
     grid = rows * slices.readers * slices.cluster
     return Work(build, (dtype, slices), grid, slices.threads, FACTOR_OPERANDS, slices.shared_bytes, slices.cluster)
 
 
 def rows_of(slices: Slices) -> Chains:
-    """Return the chains along a row."""
+    """Return the chains along a row: a thread's values and then a lane's warps; two butterflies of five levels."""
     return Chains(slices.deal.elements + (slices.deal.warps * slices.blocks) // 32, 10)
 
 
 def _chains(n2: int) -> Chains:
+    """Return the longest chains of all layouts for n2 columns, whatever the dtype, the alignment and the GPU."""
     kinds = product((1, 2, 4, 8), (2, 4), (Device.named("a100"), Device.named("h200")))
     found = [layouts.slices_for(n2, *kind) for kind in kinds if n2 % kind[0] == 0 and kind[0] * kind[1] <= BYTES]
     own = [rows_of(chosen.layout) for chosen in found if chosen is not None]

@@ -1,4 +1,4 @@
-"""What a step of the SGEMM ladder is given, and what it tells the rest of the house about itself."""
+"""Define what all steps of the SGEMM ladder share: their operands, their problem, the step itself and its plan."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ OPERANDS = "alpha", "a", "b", "beta", "c", "output"  # the arguments of every ke
 
 @dataclass(frozen=True)
 class Product:
-    """The operands of output = alpha A B + beta C, all float32 and row-major.
+    """Hold the operands of output = alpha A B + beta C, all float32 and row-major.
 
     alpha, beta: NumPy float32. a: (M, K); b: (K, N); output: (M, N), M and N > 0; c: (M, N), or None for beta = 0.
     """
@@ -42,18 +42,18 @@ class Product:
 
     @property
     def widths(self) -> "Widths":
-        """What one instruction can move of these operands, wherever they begin and however long their rows are."""
-        n = self.output.shape[1]
+        """Return how many elements of each operand one instruction can move, given its address and its row length."""
+        n = self.output.shape[1]  # the row length of B, C and the output
         return Widths(widest(self.a.shape[1], self.a), widest(n, self.b), widest(n, self.c, self.output))
 
     def blocks(self, rows: int, columns: int) -> int:
-        """How many tiles of this size cover C."""
+        """Return how many tiles of rows x columns elements cover C: the grid."""
         m, n = self.output.shape
         return -(-m // rows) * -(-n // columns)
 
 
 class Widths(NamedTuple):
-    """Elements that one instruction moves: of A, of B, and of C and the output; 1, 2 or 4."""
+    """Hold how many elements one instruction moves: of A, of B, and of both C and the output; each 1, 2 or 4."""
 
     a: int
     b: int
@@ -62,12 +62,12 @@ class Widths(NamedTuple):
 
 @dataclass(frozen=True)
 class ProductProblem:
-    """A product to be planned: (M, K) times (K, N), without arrays.
+    """Describe a product to be planned, (M, K) times (K, N), without arrays.
 
-    added: is there a C? alignment: bytes, a power of two that all addresses are multiples of.
+    added: whether there is a C. alignment: in bytes; all addresses are multiples of it.
 
     Raises:
-        ValueError: one of them is something else.
+        ValueError: m, n or k is less than one, or the alignment is no power of two or below 4.
     """
 
     m: int
@@ -77,7 +77,7 @@ class ProductProblem:
     alignment: int = 256
 
     def __post_init__(self) -> None:
-        """Check what was given."""
+        """Raise ValueError for a size or an alignment that no product has."""
         for name in ("m", "n", "k"):
             at_least_one(name, getattr(self, name))
         if self.alignment < 4 or self.alignment & (self.alignment - 1):
@@ -96,22 +96,24 @@ class ProductProblem:
 
 @dataclass(frozen=True)
 class ProductStep(Rung):
-    """One rung. Each element of C is one chain of K fused additions, k = 0 first, in every step: the bits are the same.
+    """Hold one step of the SGEMM ladder.
+
+    In every step each element of C is one chain of K fused multiply-adds, k = 0 first, so all steps give the same bits.
 
     Attributes:
-        tile: rows and columns of C that a block computes, and the k's that it goes on by at a time.
-        tile_seconds: about how long the simulator takes for one block to go on once (2 cores at 2.5 GHz).
+        tile: the rows and columns of C that a block computes, and the k's per turn of its main loop.
+        tile_seconds: about how long the simulator takes for one turn of one block (2 cores at 2.5 GHz).
     """
 
     tile: tuple[int, int, int]
     tile_seconds: float
 
     def run(self, launch: Callable[..., None], product: Product) -> None:
-        """Queue the kernel; the operands are such as `engine.launch` takes."""
+        """Plan the product and launch its kernel through `launch`; the arrays are such as `engine.launch` takes."""
         self.do(launch, None, product, Device.of(product.output))
 
     def simulated_seconds(self, m: int, n: int, k: int) -> float:
-        """About how long the simulator takes for (M, K) times (K, N); edges are computed as whole tiles."""
+        """Return about how many seconds the simulator takes for (M, K) times (K, N), with whole tiles at the edges."""
         rows, columns, depth = self.tile
         return self.tile_seconds * -(-m // rows) * -(-n // columns) * (1 + -(-k // depth))
 
@@ -125,14 +127,18 @@ def product_plan(
     why: str,
     shared_bytes: int = 0,
 ) -> Plan:
-    """Return the plan of a step; kernel: what builds it, and with which options. A block computes a tile of C."""
+    """Return the plan of a step's only kernel, with a block per tile of C.
+
+    kernel: the function that builds the kernel, and the arguments of that function. tile: as in `ProductStep`. block:
+    threads per block. why: the plan's reason. shared_bytes: dynamic shared memory per block.
+    """
     rows, columns, _ = tile
     work = Work(*kernel, product.blocks(rows, columns), block, OPERANDS, shared_bytes)
     return Plan(step, (work,), why, Chains(product.a.shape[1], 0), layout=Tile(tile, block))
 
 
 class Tile(NamedTuple):
-    """What a block computes, and by how many threads."""
+    """Hold the layout of a product's plan: what a block computes, and with how many threads."""
 
     tile: tuple[int, int, int]
     block: int | tuple[int, int]

@@ -1,20 +1,39 @@
-"""Copies that the threads only start (`cp.async`), several tiles ahead.
+"""Copy tiles of A and B to shared memory two tiles ahead, with copies that the threads only start (`cp.async`).
 
-A ring of three stages of 24 k's lies in shared memory, and a thread computes 8 x 8 elements. Copies take no registers
-on their way. A is transposed while it is copied, element by element: 8 lanes along k for each of 4 rows, whole sectors,
-and no conflict in the padded rows.
-Moves: from L2 32 operations a byte, from shared memory 2: 8 wavefronts for a k of a warp, 16 clocks of FMA.
-Takes: 128 registers, 74,880 bytes; 2 blocks of 256 threads a multiprocessor, bound by registers.
-Bound by: FMA's share of the instructions. A turn of the main loop has 1704: 1536 FMA (0.901), 96 loads from shared
-memory, 15 copies, 57 for addresses and the loop. Tiles cut short at an edge have a loop of their own: in one loop with
-them, and with every address computed from row and k, stages of 24 k's had 0.91 of cuBLAS at 4096, of 16 0.945. The
-compiler's order of instructions follows that of the loads in `multiply_k` and `turn`: other orders have bank conflicts.
-Measured, as fractions of cuBLAS in float32 on an H200: 0.96 at 4096 x 4096 x 4096, 49.4 TFLOP/s; 0.95 at 2048 x 2048 x
-2048, 0.99 at 4000 x 4100 x 3000, 1.00 at 8192 x 8192 x 8192, 51.4 TFLOP/s.
-Tried: stages of 16 k's 0.905 at 4096, of 32 0.917, of 8 (four or five) 0.88 and 0.89; two stages of 24 0.895, four
-0.947. 8 x 16 elements a thread (128 x 256, one block a multiprocessor) have 0.97 at 4096 and 2048, but 0.82 at 4000 x
-4100, where a last wave of large tiles is nearly empty. In the one loop, bands of 4, 16 and 32 rows were as good as of
-8, and of 12 worse.
+Idea: shared memory holds a ring of three stages. A stage, also called a slot, has 24 k's of the block's tiles: first
+A's, then B's. While the threads multiply one stage, the copies of the next two are on their way, and a copy takes no
+registers. Each thread computes 8 x 8 elements of C. A is transposed while it is copied, one element per copy: 8 lanes
+of a warp take neighbouring k's of each of 4 rows, so that global memory is read in whole sectors; the padded rows of
+A's tile keep these copies free of bank conflicts.
+Moves: 32 operations per byte from L2 and 2 per byte from shared memory: 8 wavefronts per warp and k, whose FMA take 16
+clocks.
+Takes: 128 registers, 74,880 bytes; 2 blocks of 256 threads per multiprocessor, bound by registers.
+Bound by: FMA's share of the instructions. A turn of the main loop has 1704 instructions: 1536 FMA (0.901), 96 loads
+from shared memory, 15 copies, 57 for addresses and the loop.
+Measured on an H200, as fractions of cuBLAS in float32:
+
+    M x N x K               of cuBLAS    TFLOP/s
+    2048 x 2048 x 2048      0.95
+    4096 x 4096 x 4096      0.96         49.4
+    4000 x 4100 x 3000      0.99
+    8192 x 8192 x 8192      1.00         51.4
+
+Tried, at 4096 x 4096 x 4096 unless said otherwise:
+
+    stages of 16 k's                                       0.905
+    stages of 32 k's                                       0.917
+    four or five stages of 8 k's                           0.88, 0.89
+    two stages of 24 k's                                   0.895
+    four stages of 24 k's                                  0.947
+    8 x 16 elements per thread, 128 x 256 per block,
+        one block per multiprocessor                       0.97, and 0.97 at 2048 x 2048 x 2048
+        at 4000 x 4100 x 3000                              0.82: the last wave is nearly empty
+    one loop for whole tiles and for tiles at an edge,
+        every address computed from row and k
+        stages of 24 k's                                   0.91
+        stages of 16 k's                                   0.945
+        bands of 4, 16 or 32 rows of blocks instead of 8   as good; 12 worse
+
 Next: nothing within float32 FMA; tensor cores would round to TF32.
 """
 
@@ -28,16 +47,17 @@ from normlab.stages.lanes import blocks_in_bands, lanes_in_z_order, warps_in_row
 from normlab.stages.thread_tile import RUN, Share, outer_product, part_loader, share_storer
 from normlab.stages.unroll import repeated
 
-DOWN, ACROSS = 4, 8  # lanes of a warp
-BAND = 8  # rows of blocks
-LINE = 8  # neighbours along a row of A that a block fetches together: the 32 bytes of a sector
+DOWN, ACROSS = 4, 8  # rows and columns of lanes in a warp
+BAND = 8  # rows of blocks that take their columns together (`blocks_in_bands`), so that they share A and B in L2
+LINE = 8  # neighbouring k's in a row of A that 8 lanes fetch together: the 32 bytes of a sector
 
 
 class Tiles(NamedTuple):
-    """What the kernel is built for.
+    """Describe what the kernel is built for.
 
-    runs_down, runs_across: of four, in a thread's share of the block's tile. warps_down, warps_across: of a block.
-    depth: k's of a stage, stages: in shared memory. blocks: on a multiprocessor, for which the registers must suffice.
+    runs_down, runs_across: runs of four rows, and of four columns, in a thread's share of the block's tile of C.
+    warps_down, warps_across: warps of a block. depth: k's per stage, an even number. stages: stages in shared memory.
+    blocks: blocks per multiprocessor for which the registers must suffice.
     """
 
     runs_down: int
@@ -50,27 +70,27 @@ class Tiles(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Of the block's tile of C."""
+        """Return the rows of the block's tile of C."""
         return RUN * self.runs_down * DOWN * self.warps_down
 
     @property
     def columns(self) -> int:
-        """Of the block's tile of C."""
+        """Return the columns of the block's tile of C."""
         return RUN * self.runs_across * ACROSS * self.warps_across
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Return the threads per block."""
         return 32 * self.warps_down * self.warps_across
 
     @property
     def a_row(self) -> int:
-        """Elements from one k of A to the next in shared memory."""
+        """Return the elements from one k of A to the next in shared memory: a row, padded by four."""
         return self.rows + RUN
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block."""
+        """Return the bytes of dynamic shared memory per block."""
         return 4 * self.stages * self.depth * (self.a_row + self.columns)
 
 
@@ -80,16 +100,19 @@ WHY = "three stages of 24 k: 0.96 of cuBLAS at 4096 x 4096 x 4096 on an H200; tw
 
 @cache
 def fetchers(plan: Tiles, width: int) -> Any:
-    """Three device functions: where a thread copies, and two that start its copies of two tiles for a slot of the ring.
+    """Return the device functions (begins, fetch, fetch_edge), with which a thread fills its part of a slot.
 
-    `begins(thread)`: row and k of its first element of A in a tile, k and column of its first one of B.
-    `fetch(ring, a_flat, b_flat, a_row_length, b_row_length, a_from, b_from, a_at, b_at)`: of tiles that lie within the
-    matrices; from and at: of the thread's first elements, in `flat` matrices and in the ring.
-    `fetch_edge(ring, a, b, top, left, start, first, thread)`: of any, at k = start, for the slot that begins at
-    `first`; what lies outside becomes zeros.
+    `begins(thread)` returns where the thread's first copies lie in the tiles: (row and k in A's, k and column in B's).
+    `fetch(ring, a_flat, b_flat, a_row_length, b_row_length, a_from, b_from, a_at, b_at)` starts the thread's copies of
+    a tile of A and a tile of B that lie wholly within the matrices. a_from, b_from: the indices of the thread's first
+    elements in the `flat` matrices; a_at, b_at: their indices in the ring.
+    `fetch_edge(ring, a, b, top, left, start, first, thread)` does the same for tiles that may reach past the matrices;
+    elements outside become zeros. A's tile begins at (top, start), B's at (start, left), the slot at ring[first].
 
-    A is transposed on the way, so that its elements travel one by one; of B `width` go together.
+    A copy of A moves one element, because neighbours in memory lie a_row apart in the transposed tile. A copy of B
+    moves `width` elements.
     """
+    # a_step: rows of A between two copies of a thread; b_step: k's of B between two; passes: how many such copies
     rows, columns, depth, threads, a_row = plan.rows, plan.columns, plan.depth, plan.threads, plan.a_row
     lines, a_step, b_across = depth // LINE, threads // LINE, columns // width
     b_step = threads // b_across
@@ -136,11 +159,14 @@ def fetchers(plan: Tiles, width: int) -> Any:
 
 @cache
 def build(plan: Tiles, widths: Widths) -> Any:
-    """The kernel for a plan and for operands of which one instruction moves so many elements."""
+    """Return the kernel for a plan; widths: elements of each operand that one instruction moves."""
     rows, columns, depth, stages, a_row = plan.rows, plan.columns, plan.depth, plan.stages, plan.a_row
     row_share, column_share = Share(plan.runs_down, RUN * DOWN), Share(plan.runs_across, RUN * ACROSS)
     side_a, side_b = row_share.elements, column_share.elements
+    # Each part in registers has two halves: the elements of this k and of the next one.
     sum_count, a_parts, b_parts = side_a * side_b, 2 * side_a, 2 * side_b
+    # in_flight: groups of copies that may be pending when the next stage must be there. ahead: k's between the stage
+    # that is multiplied and the stage that is fetched.
     a_size, slot_size, in_flight, ahead = depth * a_row, depth * (a_row + columns), stages - 2, (stages - 1) * depth
     place = warps_in_rows(plan.warps_across, DOWN * side_a, ACROSS * side_b, RUN, lanes_in_z_order)
     block_place = blocks_in_bands(BAND)
@@ -151,6 +177,8 @@ def build(plan: Tiles, widths: Widths) -> Any:
 
     @cuda.jit(device=True)
     def multiply_k(k, a_first, b_first, sums, a_part, b_part, ring):
+        """Load the thread's elements for k + 1, then add the products for k, whose elements are in registers."""
+        # B before A: the compiler's instructions follow the order of these loads, and other orders have bank conflicts
         following = (k + 1) % 2
         load_b(b_part, following * side_b, ring, b_first + (k + 1) * columns)
         load_a(a_part, following * side_a, ring, a_first + (k + 1) * a_row)
@@ -160,14 +188,21 @@ def build(plan: Tiles, widths: Widths) -> Any:
 
     @cuda.jit(device=True)
     def turn(slot, row, column, sums, a_part, b_part, ring):
-        """Multiply the tiles that begin at `slot`, of which the first k is in the parts; where the next ones begin."""
-        commit_copies()
+        """Multiply the stage that begins at ring[slot]; return where the next stage begins.
+
+        On entry the elements of its first k are in the parts' first half, and the thread has started the copies of a
+        later stage. On return the elements of the next stage's first k are there.
+        """
+        commit_copies()  # the later stage's group
+        # All k's but the last, whose elements are loaded here, too: its products hide the loads after the barrier.
         multiply(0, slot + row, slot + a_size + column, sums, a_part, b_part, ring)
         slot += slot_size
         if slot == stages * slot_size:
             slot = 0
-        wait_copies(in_flight)
-        cuda.syncthreads()  # everybody's copies of the next tiles have arrived, and nobody reads these any more
+        wait_copies(in_flight)  # this thread's copies of the next stage have arrived
+        # All threads' copies of the next stage have arrived before a thread reads it, and all threads have loaded this
+        # stage's last k before a thread fetches into its slot.
+        cuda.syncthreads()
         load_b(b_part, 0, ring, slot + a_size + column)
         load_a(a_part, 0, ring, slot + row)
         add_products(sums, a_part, b_part, 1)  # depth is even: its last k is in the second half
@@ -175,6 +210,8 @@ def build(plan: Tiles, widths: Widths) -> Any:
 
     @cuda.jit(launch_bounds=(plan.threads, plan.blocks))
     def sgemm_pipelined(alpha, a, b, beta, c, output):
+        """Compute output = alpha A B + beta C; arguments as `Product`."""
+        # Prologue: which elements of C this thread has.
         ring = cuda.shared.array(0, float32, alignment=16)
         a_part = cuda.local.array(a_parts, float32)
         b_part = cuda.local.array(b_parts, float32)
@@ -182,21 +219,25 @@ def build(plan: Tiles, widths: Widths) -> Any:
         for i in range(sum_count):
             sums[i] = float32(0)
         thread = cuda.threadIdx.x
-        row, column = place(thread)
+        row, column = place(thread)  # of the thread's first element in the block's tile
         m, n = output.shape
         k_count = a.shape[1]
         block_row, block_column = block_place(cuda.blockIdx.x, (m + rows - 1) // rows, (n + columns - 1) // columns)
         top = block_row * rows
         left = block_column * columns
+
+        # Fetch all stages but one. Load the first k of the first stage.
         for stage in range(stages - 1):
             fetch_edge(ring, a, b, top, left, stage * depth, stage * slot_size, thread)
             commit_copies()
         wait_copies(in_flight)
-        cuda.syncthreads()  # everybody's copies of the first tiles have arrived
+        cuda.syncthreads()  # all threads' copies of the first stage have arrived before a thread reads it
         load_b(b_part, 0, ring, a_size + column)
         load_a(a_part, 0, ring, row)
-        slot = 0
-        free = (stages - 1) * slot_size
+        slot = 0  # where the stage that is multiplied begins in the ring
+        free = (stages - 1) * slot_size  # where the next fetch goes: the empty slot, later that of the stage before
+
+        # Addresses of the thread's copies, which the main loop only increments.
         a_first, a_line, b_line, b_first = begins(thread)
         a_at = a_line * a_row + a_first
         b_at = a_size + b_line * columns + b_first
@@ -204,6 +245,8 @@ def build(plan: Tiles, widths: Widths) -> Any:
         b_flat = flat(b)
         a_from = (top + a_first) * k_count + ahead + a_line
         b_from = (ahead + b_line) * n + left + b_first
+
+        # Main loop: turns that fetch tiles wholly within A and B. A block whose tile reaches past C has none.
         whole = k_count // depth - (stages - 1) if top + rows <= m and left + columns <= n else 0
         turns = 0
         while turns < whole:
@@ -213,13 +256,17 @@ def build(plan: Tiles, widths: Widths) -> Any:
             free = slot
             slot = turn(slot, row, column, sums, a_part, b_part, ring)
             turns += 1
+
+        # The other turns: tiles at an edge. The fetches past the last k start no copies and store zeros.
         start = turns * depth
         while start < k_count:
             fetch_edge(ring, a, b, top, left, start + ahead, free, thread)
             free = slot
             slot = turn(slot, row, column, sums, a_part, b_part, ring)
             start += depth
-        wait_copies(0)
+
+        # Epilogue.
+        wait_copies(0)  # no copy is on its way when the block ends
         store_share(output, sums, alpha, beta, c, top + row, left + column)
 
     return sgemm_pipelined
