@@ -148,6 +148,31 @@ def test_after_a_step_the_first_forward_counts_for_all_norms_and_waits_once(gpu)
         assert gpu.waits == [3]
 
 
+def test_a_norm_that_comes_later_is_counted_with_the_others_after_the_next_step(gpu):
+    norms = [norm_of(), norm_of()]
+    for count in (2, 3):
+        hidden_step(*norms)
+        for norm in norms:
+            is_exact(norm)
+        gpu.waits.clear()
+        hidden_step(*norms)
+        for norm in norms:
+            is_exact(norm)
+        assert gpu.waits == [count]
+        norms.append(norm_of(at_risk=[1]))
+
+
+def test_parameters_that_are_gone_are_not_read_with_those_of_the_others(gpu):
+    norm, other = norm_of(), norm_of()
+    for _ in range(2):  # from the second count on they are counted together
+        is_exact(norm), is_exact(other)
+        hidden_step(norm, other)
+    norm.weight.untyped_storage().resize_(0)
+    gpu.waits.clear()
+    assert is_exact(other) == 0
+    assert gpu.waits == [1]
+
+
 def test_norms_of_several_kinds_are_counted_in_one_launch_each(gpu):
     norms = [norm_of(), norm_of(nn.FusedRMSNorm), norm_of(dtype=torch.float16), norm_of(nn.FusedRMSNorm)]
     for norm in norms:
