@@ -13,20 +13,20 @@ from typing import Any
 
 from normlab.engine import cast, cuda
 from normlab.stages.row_group import collector, gatherer
-from normlab.stages.vector import Deal
+from normlab.stages.vector import ThreadMap
 from normlab.stages.warp import lane_index
 
 FEW = 64  # warps per row up to which each warp reads all sums itself; above it the block gathers: `row_group.gatherer`
 
 
 @cache
-def group_size(deal: Deal, blocks: int) -> Any:
+def group_size(thread_map: ThreadMap, blocks: int) -> Any:
     """Return the device function `size(n2, member)`: the number of a row's n2 values that warp `member` holds.
 
     A row that has only some lanes of a warp has one member, number 0.
     """
-    vectors, span, whole = deal.vectors, deal.span, deal.whole
-    warps, columns, stretch = deal.warps, deal.columns, deal.lanes * deal.width
+    vectors, span, whole = thread_map.vectors, thread_map.span, thread_map.whole
+    warps, columns, stretch = thread_map.warps, thread_map.columns, thread_map.lanes * thread_map.width
 
     @cuda.jit(device=True)
     def size(n2, member):
@@ -44,7 +44,7 @@ def group_size(deal: Deal, blocks: int) -> Any:
 
 
 @cache
-def group_merger(deal: Deal, blocks: int, spread: int = 1) -> Any:
+def group_merger(thread_map: ThreadMap, blocks: int, spread: int = 1) -> Any:
     """Return the device function `merge(exchange, phase, row, n2, factor, mean) -> (mean, squares)`, for every lane.
 
     Above FEW warps per row the block gathers the other blocks' sums; all threads of the block then call `merge`
@@ -55,13 +55,13 @@ def group_merger(deal: Deal, blocks: int, spread: int = 1) -> Any:
     exchange: the exchange buffer, as in `row_group`, with s_w at which = 0 and q_w at which = 1. factor: 1 / n2,
     rounded. mean: None for RMSNorm, where q_w and the result are squares of the values, not of deviations.
     """
-    members = deal.warps * blocks
-    warps_and_blocks = deal.warps // spread, blocks * spread
+    members = thread_map.warps * blocks
+    warps_and_blocks = thread_map.warps // spread, blocks * spread
     many = members > FEW
     # after gathering, all members' sums lie in this block, as if the row had one block with all warps
     turns, fetch, add_up = collector(*((members, 1) if many else warps_and_blocks))
     lanes = min(32, 1 << (members - 1).bit_length())
-    size = group_size(deal, blocks)
+    size = group_size(thread_map, blocks)
 
     @cuda.jit(device=True)
     def merge(exchange, phase, row, n2, factor, mean):

@@ -15,7 +15,7 @@ BYTES = 16  # bytes per thread that one instruction moves at most
 WARP = 32  # lanes per warp
 
 
-class Deal(NamedTuple):
+class ThreadMap(NamedTuple):
     """The thread map of a slice of a row: `threads` threads with `vectors` vectors of `width` elements each.
 
     `whole`: the slice has all vectors of every thread. Otherwise the row ends within the slice, between two vectors.
@@ -52,11 +52,11 @@ class Deal(NamedTuple):
         return min(self.threads, WARP)
 
 
-def dealt(n2: int, width: int, threads: int) -> Deal:
+def map_threads(n2: int, width: int, threads: int) -> ThreadMap:
     """Return the thread map of a row of n2 columns, a multiple of `width`, for this many threads."""
     # rounded up: the last threads may have one vector less, past the row's end
     vectors = -(-n2 // (width * threads))
-    return Deal(threads, vectors, width, vectors * width * threads == n2)
+    return ThreadMap(threads, vectors, width, vectors * width * threads == n2)
 
 
 def widest(n2: int, *arrays: Any) -> int:
@@ -86,13 +86,13 @@ def whole_warps(threads: int) -> int:
 
 
 @cache
-def row_loader(deal: Deal) -> Any:
+def row_loader(thread_map: ThreadMap) -> Any:
     """Return the device function `load_row(values, x, row, first)`, which loads a thread's elements of a row.
 
-    values: local, (deal.elements,), accumulator dtype; gets zeros past the row's end. x: (n1, n2), any floating dtype,
-    aligned to `deal.width` elements. first: the column of the thread's first element.
+    values: local, (thread_map.elements,), accumulator dtype; zeros past the row's end. x: (n1, n2), floating dtype,
+    aligned to `thread_map.width` elements. first: the column of the thread's first element.
     """
-    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
+    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
 
     @cuda.jit(device=True)
     def load_row(values, x, row, first):

@@ -47,8 +47,8 @@ def kernels(t, v):
         yield column_together.build_forward(*form, 27, 18), (x, weight, weight, u, *found, row, row, row, x)
         yield column_together.build_backward(*form, 13, 8), (x, x, row, row, weight, *found, x, weight, weight)
         for values in (49 * wide, 8192 * 4):  # a warp a set, and the most that a block holds
-            deal = rows.deal_for(Sets(1, 1, 1, 1, values), wide)
-            yield rows.build(dtype, deal, 1), ((t, 2), weight, weight, u, number, number, row, row, (t, 2))
+            thread_map = rows.thread_map_for(Sets(1, 1, 1, 1, values), wide)
+            yield rows.build(dtype, thread_map, 1), ((t, 2), weight, weight, u, number, number, row, row, (t, 2))
     yield merge.build_moments(dtype, 64), (pieces, number, number, number, u, row, row, row)
     yield merge.build_sums(dtype, 64), (pieces, *[number] * 5, weight, weight, u, row, row, weight, weight)
     yield running.family_update_running, (row, row, number, u, weight, weight)

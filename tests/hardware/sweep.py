@@ -30,7 +30,7 @@ from normlab.kernels.backward.ring import Layout
 from normlab.kernels.forward import layouts, step_7_clusters
 from normlab.kernels.forward.layouts import Rows, Slices
 from normlab.kernels.plan import Chosen
-from normlab.stages.vector import Deal, dealt
+from normlab.stages.vector import ThreadMap, map_threads
 
 CAPABILITY = (9, 0)
 THREADS, ROWS, STAGES, LAGS = (32, 64, 96, 128, 160, 256, 512), (1, 2, 3, 4, 8), (2, 3, 4), (0, 1)
@@ -60,20 +60,20 @@ class Task(NamedTuple):
         return self.saved == "output"
 
 
-def slices(n2: int, width: int, threads: int) -> Iterator[tuple[Deal, int]]:
+def slices(n2: int, width: int, threads: int) -> Iterator[tuple[ThreadMap, int]]:
     """A row dealt to so many threads in each of 1, 2, 4, 8 or 16 blocks, where that comes out even enough."""
     for blocks in (1, 2, 4, 8, 16):
-        deal = dealt(width * -(-n2 // (width * blocks)), width, threads)
-        if blocks * deal.columns >= n2 and (blocks - 1) * deal.columns < n2:
-            yield deal._replace(whole=blocks * deal.columns == n2), blocks
+        thread_map = map_threads(width * -(-n2 // (width * blocks)), width, threads)
+        if blocks * thread_map.columns >= n2 and (blocks - 1) * thread_map.columns < n2:
+            yield thread_map._replace(whole=blocks * thread_map.columns == n2), blocks
 
 
 def backward_layouts(n2: int, itemsize: int, kind: Kind) -> Iterator[Layout]:
     """Those that keep a GPU busy and fit into its blocks."""
     for threads, rows, stages, lag in itertools.product(THREADS, ROWS, STAGES, LAGS):
-        for deal, blocks in slices(n2, 16 // itemsize, threads):
-            layout = Layout(deal, rows, blocks, stages, lag, itemsize, itemsize)
-            busy = 128 <= layout.threads <= 512 and 16 <= deal.elements <= MAX_ELEMENTS
+        for thread_map, blocks in slices(n2, 16 // itemsize, threads):
+            layout = Layout(thread_map, rows, blocks, stages, lag, itemsize, itemsize)
+            busy = 128 <= layout.threads <= 512 and 16 <= thread_map.elements <= MAX_ELEMENTS
             bytes_needed = layout.shared_bytes(kind.parameter_bytes) + layout.board_bytes
             if busy and stages - 1 - lag > 0 and ROOM // 3 <= bytes_needed <= ROOM:
                 yield layout
@@ -82,14 +82,14 @@ def backward_layouts(n2: int, itemsize: int, kind: Kind) -> Iterator[Layout]:
 def forward_plans(n2: int, itemsize: int) -> Iterator[Any]:
     """Rows in registers, several a block; and slices in shared memory, of rows for which that is not enough."""
     for threads, rows in itertools.product((*THREADS, 192, 320, 640, 1024), (1, 2, 4, 8, 16)):
-        deal = dealt(n2, 16 // itemsize, threads)
-        if threads * rows <= 1024 and 8 <= deal.elements <= 64 and deal.elements * threads * rows <= 2**15:
+        thread_map = map_threads(n2, 16 // itemsize, threads)
+        if threads * rows <= 1024 and 8 <= thread_map.elements <= 64 and thread_map.elements * threads * rows <= 2**15:
             for resident in {1, 1536 // (threads * rows), 2048 // (threads * rows)} - {0}:
-                yield Rows(deal, rows, resident)
+                yield Rows(thread_map, rows, resident)
     for threads in (128, 256, 512, 1024):
-        for deal, blocks in slices(n2, 16 // itemsize, threads):
-            long = Slices(deal, blocks, itemsize)
-            if n2 > 2**14 and long.shared_bytes + layouts.STATIC_BYTES <= ROOM and 4 <= deal.vectors <= 16:
+        for thread_map, blocks in slices(n2, 16 // itemsize, threads):
+            long = Slices(thread_map, blocks, itemsize)
+            if n2 > 2**14 and long.shared_bytes + layouts.STATIC_BYTES <= ROOM and 4 <= thread_map.vectors <= 16:
                 yield long
 
 

@@ -20,7 +20,7 @@ from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward import step_7_clusters
 from normlab.kernels.plan import Chosen
 from normlab.sim import sanitize
-from normlab.stages.vector import Deal
+from normlab.stages.vector import ThreadMap
 
 BFLOAT16 = ml_dtypes.bfloat16
 FORWARD = [step_of("forward", name) for name in ("vectors", "one_barrier", "clusters")]
@@ -191,7 +191,7 @@ def test_short_rows_are_right_forward():
 def few_stay(monkeypatch, number=1):
     """Let one block, or cluster, or so many do all rows, as on a GPU whose every block has many."""
     devices.find_room_for(monkeypatch, number)
-    monkeypatch.setattr(step_2_fused, "blocks_for", lambda deal, n1, processors: number)
+    monkeypatch.setattr(step_2_fused, "blocks_for", lambda thread_map, n1, processors: number)
     monkeypatch.setattr(step_3_pipelined, "gathers", lambda *args: False)
     # new memory may hold what was right a moment ago
     monkeypatch.setattr(HostBackend, "empty", lambda backend, shape, dtype: np.full(shape, np.nan, dtype))
@@ -256,7 +256,7 @@ def test_few_rows_by_one_cluster_are_right_and_nothing_is_found(turn):
 @both_paths
 def test_a_block_a_row_gathered_is_right_and_nothing_is_found(memory_efficient, monkeypatch):
     """As the longest rows of 16 bits that a block does, with 64 threads in place of 512."""
-    layout = Layout(Deal(64, 1, 4, False), 1, 1, 2, 0, 2, 2)
+    layout = Layout(ThreadMap(64, 1, 4, False), 1, 1, 2, 0, 2, 2)
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: Chosen(layout, "a test"))
     case = random_case(3, 204, BFLOAT16)
     with using("simulator"):
@@ -268,7 +268,7 @@ def test_a_block_a_row_gathered_is_right_and_nothing_is_found(memory_efficient, 
 @both_paths
 def test_the_only_rows_of_a_cluster_are_right_and_nothing_is_found(memory_efficient, lag, monkeypatch):
     """The parameters' gradients are a second cluster's; grad_input has the bits that it has among many rows."""
-    layout = Layout(Deal(32, 1, 4, False), 2, 2, 2 + lag, lag, 2, 2)
+    layout = Layout(ThreadMap(32, 1, 4, False), 2, 2, 2 + lag, lag, 2, 2)
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: Chosen(layout, "a test"))
     monkeypatch.setattr(step_3_pipelined, "APART_FROM", 256)  # as if so short rows were long
     step = step_of("backward", "pipelined")
@@ -373,11 +373,11 @@ def test_nothing_is_found_in_rows_of_several_warps(step, n2, dtype):
     sanitized(random_case(3, n2, dtype), step, False)
 
 
-def slices(deal, monkeypatch, blocks=2):
+def slices(thread_map, monkeypatch, blocks=2):
     """Let rows of float32 be dealt to so many slices each in the forward."""
     monkeypatch.setattr(forward_layouts, "rows_for", lambda *args: None)
     monkeypatch.setattr(
-        forward_layouts, "slices_for", lambda *args: Chosen(forward_layouts.Slices(deal, blocks, 4), "a test")
+        forward_layouts, "slices_for", lambda *args: Chosen(forward_layouts.Slices(thread_map, blocks, 4), "a test")
     )
 
 
@@ -406,7 +406,7 @@ def built_plans(monkeypatch):
 @pytest.mark.skipif(use_gpu(), reason="for the simulator, which has no time for long rows; a GPU has the next test")
 @pytest.mark.parametrize(("n2", "rms"), [(1748, False), (2048, True)], ids=["ragged-layer", "whole-rms"])
 def test_a_row_has_the_same_bits_however_many_blocks_share_it(n2, rms, monkeypatch):
-    slices(Deal(256, 1, 4, n2 == 2048), monkeypatch)
+    slices(ThreadMap(256, 1, 4, n2 == 2048), monkeypatch)
     devices.plan_for(monkeypatch, multiprocessors=10, shared_bytes=20000)  # of which they take 14336
     built = built_plans(monkeypatch)
     in_smaller_batches(random_case(6, n2, np.float32, rms), (4, 2, 1))
@@ -418,7 +418,7 @@ def test_a_row_has_the_same_bits_however_many_blocks_share_it(n2, rms, monkeypat
 @pytest.mark.parametrize("resident", [66, 5, 1])
 @pytest.mark.parametrize(("n2", "rms"), [(1748, False), (2048, True)], ids=["ragged-layer", "whole-rms"])
 def test_a_row_has_the_same_bits_however_many_clusters_read_it(n2, rms, resident, monkeypatch):
-    slices(Deal(64, 4, 4, n2 == 2048), monkeypatch)
+    slices(ThreadMap(64, 4, 4, n2 == 2048), monkeypatch)
     devices.plan_for(monkeypatch, multiprocessors=20)
     devices.find_room_for(monkeypatch, resident)
     built = built_plans(monkeypatch)
@@ -450,9 +450,12 @@ def test_a_long_row_has_the_same_gradient_in_every_batch_on_a_gpu(n2, dtype, rms
         assert bits(got) == bits(want[:n1]), n1
 
 
-HELD, READ_AGAIN = (Deal(64, 2, 2, False), 2), (Deal(64, 3, 4, False), 1)  # by registers, a row's vectors; or not
-WHOLE = Deal(64, 2, 2, True), 2
-MANY_WARPS = Deal(192, 1, 1, False), 11  # more than `grouped.FEW` of them, of which some have no values
+HELD, READ_AGAIN = (
+    (ThreadMap(64, 2, 2, False), 2),
+    (ThreadMap(64, 3, 4, False), 1),
+)  # by registers, a row's vectors; or not
+WHOLE = ThreadMap(64, 2, 2, True), 2
+MANY_WARPS = ThreadMap(192, 1, 1, False), 11  # more than `grouped.FEW` of them, of which some have no values
 FORMS = {  # slices, multiprocessors, shared memory; are parameters there, do registers hold a row, by how many blocks
     "parameters in global memory": (HELD, 1, 2**13, (False, False, 1)),
     "held": (HELD, 1, 2**17, (True, True, 1)),
@@ -470,12 +473,12 @@ def test_many_rows_a_cluster_are_right_and_nothing_is_found(form, monkeypatch):
     few_stay(monkeypatch)
     monkeypatch.setattr(forward_layouts, "SMALLEST_BLOCK", 32)
     monkeypatch.setattr(forward_layouts, "KEPT", 128)
-    (deal, blocks), processors, room, (shared, kept, spread) = FORMS[form]
-    slices(deal, monkeypatch, blocks)
+    (thread_map, blocks), processors, room, (shared, kept, spread) = FORMS[form]
+    slices(thread_map, monkeypatch, blocks)
     devices.plan_for(monkeypatch, multiprocessors=processors, shared_bytes=room)
-    one_row, n1, n2 = form.startswith("one row each"), 3, 512 if deal.whole else 452
+    one_row, n1, n2 = form.startswith("one row each"), 3, 512 if thread_map.whole else 452
     monkeypatch.setattr(forward_layouts, "MANY", n1 * blocks if one_row else n1 * blocks + 1)
-    if deal.whole:
+    if thread_map.whole:
         monkeypatch.setattr(forward_layouts, "ROOMY", 32)
     built = built_plans(monkeypatch)
     case, step = random_case(n1, n2, np.float32), step_of("forward", "clusters")
@@ -487,13 +490,13 @@ def test_many_rows_a_cluster_are_right_and_nothing_is_found(form, monkeypatch):
     assert {(plan.parameter_bytes > 0, plan.spread) for plan in built} == {(shared, spread)}
     assert {plan.kept for plan in built if not plan.one_row} == {kept}
     each = {(plan.parameters, plan.kept) for plan in built if plan.one_row}
-    assert each == ({(1, not deal.whole)} if one_row else set())
+    assert each == ({(1, not thread_map.whole)} if one_row else set())
 
 
 @both_paths
 def test_many_rows_a_cluster_are_right_backward_and_nothing_is_found(memory_efficient, monkeypatch):
     few_stay(monkeypatch)
-    layout = Layout(Deal(64, 1, 4, False), 2, 2, 3, 1, 4, 4)
+    layout = Layout(ThreadMap(64, 1, 4, False), 2, 2, 3, 1, 4, 4)
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: Chosen(layout, "a test"))
     case, step = random_case(5, 452, np.float32), step_of("backward", "pipelined")
     with using("simulator"):
@@ -504,7 +507,7 @@ def test_many_rows_a_cluster_are_right_backward_and_nothing_is_found(memory_effi
 @both_paths
 def test_rows_in_a_ring_of_one_stage_are_right_and_nothing_is_found(memory_efficient, monkeypatch):
     """The layout of the longest rows, with slices of 256 columns in place of 16384."""
-    layout = Layout(Deal(64, 1, 4, False), 1, 2, 1, 0, 4, 4)
+    layout = Layout(ThreadMap(64, 1, 4, False), 1, 2, 1, 0, 4, 4)
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: Chosen(layout, "a test"))
     few_stay(monkeypatch)
     case = random_case(3, 452, np.float32)

@@ -1,4 +1,4 @@
-"""Every plan of the fast steps: what it deals out, what it asks of a GPU, and what the assembler makes of its kernel.
+"""Every plan of the fast steps: how it maps threads, what it asks of a GPU, and what the assembler makes of its kernel.
 
 Assembling takes a second or two a kernel, so that only a sample is assembled by default. All kernels of the widths in
 WIDTHS, in all dtypes and affine forms: about 1600 of them,
@@ -24,7 +24,7 @@ from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward import step_5_vectors, step_6_one_barrier, step_7_clusters
 from normlab.kernels.forward.tables import TABLES
 from normlab.stages.grouped import FEW, group_size
-from normlab.stages.vector import Deal
+from normlab.stages.vector import ThreadMap
 
 BFLOAT16 = ml_dtypes.bfloat16
 CAPABILITIES = list(SHARED_BYTES)
@@ -59,47 +59,52 @@ def vector_widths(n2: int, widest_bytes: int) -> list[int]:
     return [width for width in (1, 2, 4, 8) if n2 % width == 0 and width * widest_bytes <= 16]
 
 
-class Dealt(NamedTuple):
+class Mapped(NamedTuple):
     """A row of n2 dealt to the blocks of a cluster."""
 
     n2: int
-    deal: Deal
+    thread_map: ThreadMap
     blocks: int
 
 
-def hold_deal(dealt: Dealt) -> None:
+def hold_thread_map(mapped: Mapped) -> None:
     """Every column of the row is some thread's, once, and a vector begins where it may."""
-    n2, deal, blocks = dealt
-    assert deal.threads % 32 == 0 or (32 % deal.threads == 0 and blocks == 1)
-    assert n2 % deal.width == 0
-    first = np.arange(blocks)[:, None] * deal.columns + np.arange(deal.threads) * deal.width
-    starts = (first[..., None] + np.arange(deal.vectors) * deal.span).reshape(-1)  # blocks, threads, vectors
-    if not deal.whole:
+    n2, thread_map, blocks = mapped
+    assert thread_map.threads % 32 == 0 or (32 % thread_map.threads == 0 and blocks == 1)
+    assert n2 % thread_map.width == 0
+    first = np.arange(blocks)[:, None] * thread_map.columns + np.arange(thread_map.threads) * thread_map.width
+    starts = (first[..., None] + np.arange(thread_map.vectors) * thread_map.span).reshape(
+        -1
+    )  # blocks, threads, vectors
+    if not thread_map.whole:
         starts = starts[starts < n2]
-    covered = np.bincount((starts[:, None] + np.arange(deal.width)).reshape(-1), minlength=n2)
-    assert len(covered) == n2, f"{dealt} goes past the row's end"
-    assert (covered == 1).all(), f"{dealt} leaves columns out, or has them twice"
+    covered = np.bincount((starts[:, None] + np.arange(thread_map.width)).reshape(-1), minlength=n2)
+    assert len(covered) == n2, f"{mapped} goes past the row's end"
+    assert (covered == 1).all(), f"{mapped} leaves columns out, or has them twice"
 
 
-def hold_groups(dealt: Dealt) -> None:
+def hold_groups(mapped: Mapped) -> None:
     """The sizes of the warps' groups, as the kernel counts them, are those of the columns dealt to them."""
-    n2, deal, blocks = dealt
-    size = group_size(deal, blocks).py_func
-    members = deal.warps * blocks
+    n2, thread_map, blocks = mapped
+    size = group_size(thread_map, blocks).py_func
+    members = thread_map.warps * blocks
     sizes = [size(n2, member) for member in range(members)]
-    assert sum(sizes) == n2, f"{dealt}: the warps' values are not all of the row's"
-    stretch = deal.lanes * deal.width
-    first = [member // deal.warps * deal.columns + member % deal.warps * stretch for member in range(members)]
-    columns = np.arange(deal.vectors) * deal.span
+    assert sum(sizes) == n2, f"{mapped}: the warps' values are not all of the row's"
+    stretch = thread_map.lanes * thread_map.width
+    first = [
+        member // thread_map.warps * thread_map.columns + member % thread_map.warps * stretch
+        for member in range(members)
+    ]
+    columns = np.arange(thread_map.vectors) * thread_map.span
     for member in {0, members // 2, members - 1}:
         places = (first[member] + columns)[:, None] + np.arange(stretch)
         assert sizes[member] == np.count_nonzero(places < n2)
 
 
-def hold_all(dealt: list[Dealt], groups: bool = False) -> None:
-    assert dealt, "the planner refuses everything"
-    for one in set(dealt):
-        hold_deal(one)
+def hold_all(mapped: list[Mapped], groups: bool = False) -> None:
+    assert mapped, "the planner refuses everything"
+    for one in set(mapped):
+        hold_thread_map(one)
         if groups:
             hold_groups(one)
 
@@ -109,15 +114,15 @@ def test_deals_of_a_block_cover_every_column_once(step):
     found = []
     for n2 in ALL_COLUMNS:
         for width in vector_widths(n2, 2):
-            deal = step.deal_for(n2, width)
-            if deal is None:
+            thread_map = step.thread_map_for(n2, width)
+            if thread_map is None:
                 continue
-            found.append(Dealt(n2, deal, 1))
-            assert deal.threads <= step.MAX_THREADS
-            assert deal.elements <= step.MAX_ELEMENTS
+            found.append(Mapped(n2, thread_map, 1))
+            assert thread_map.threads <= step.MAX_THREADS
+            assert thread_map.elements <= step.MAX_ELEMENTS
             chains = sys.modules[step.__name__].STEP.row_chains(n2)
-            assert chains.terms >= deal.elements
-            assert chains.merges >= 5 + (deal.warps - 1).bit_length()
+            assert chains.terms >= thread_map.elements
+            assert chains.merges >= 5 + (thread_map.warps - 1).bit_length()
     hold_all(found)
 
 
@@ -129,13 +134,13 @@ def test_plans_of_one_barrier_cover_every_column_once_and_fit_a_block():
             if chosen is None:
                 continue
             plan = chosen.layout
-            found.append(Dealt(n2, plan.deal, 1))
-            threads = plan.deal.threads * plan.rows
+            found.append(Mapped(n2, plan.thread_map, 1))
+            threads = plan.thread_map.threads * plan.rows
             assert threads <= 1024
             assert threads % 32 == 0, "all lanes shuffle"
             assert plan.resident * threads <= 2048
-            assert plan.deal.elements * threads <= 32 * 1024, "more than half of the registers are values"
-            assert step_6_one_barrier.STEP.row_chains(n2).terms >= plan.deal.elements
+            assert plan.thread_map.elements * threads <= 32 * 1024, "more than half of the registers are values"
+            assert step_6_one_barrier.STEP.row_chains(n2).terms >= plan.thread_map.elements
     hold_all(found, groups=True)
 
 
@@ -152,18 +157,20 @@ def test_plans_of_clusters_cover_every_column_once_and_fit_a_gpu(capability):
             if chosen is None:
                 continue
             plan = chosen.layout
-            found.append(Dealt(n2, plan.deal, plan.blocks))
-            assert plan.deal.elements == 32 or width < 4 or n2 > slices * 2048 * width
-            members = plan.deal.warps * plan.blocks
-            board = 4 * 2 * 2 * plan.deal.warps + 4 * 2 * (members if members > FEW else 0)  # and what is gathered
+            found.append(Mapped(n2, plan.thread_map, plan.blocks))
+            assert plan.thread_map.elements == 32 or width < 4 or n2 > slices * 2048 * width
+            members = plan.thread_map.warps * plan.blocks
+            board = 4 * 2 * 2 * plan.thread_map.warps + 4 * 2 * (
+                members if members > FEW else 0
+            )  # and what is gathered
             assert board <= forward_layouts.STATIC_BYTES
-            assert members <= FEW or 2 * members <= plan.deal.threads, "a word each"
-            assert plan.deal.threads <= 1024
+            assert members <= FEW or 2 * members <= plan.thread_map.threads, "a word each"
+            assert plan.thread_map.threads <= 1024
             assert plan.shared_bytes + board <= room
             assert plan.blocks <= slices
             assert width * itemsize in (4, 8, 16), "what an asynchronous copy moves"
             chains = step_7_clusters.STEP.row_chains(n2)
-            assert chains.terms >= plan.deal.elements + members // 32
+            assert chains.terms >= plan.thread_map.elements + members // 32
     hold_all(found, groups=True)
 
 
@@ -184,19 +191,21 @@ def test_few_rows_are_spread_out_over_as_many_blocks_as_fit(capability):
         assert spread[:3] == plan[:3], "what a row's bits depend on"
         assert spread.cluster <= most
         assert spread.threads * spread.cluster == plan.threads * plan.blocks
-        row, parameters = (plan.deal.columns * plan.blocks * size for size in (plan.itemsize, count * itemsize))
+        row, parameters = (plan.thread_map.columns * plan.blocks * size for size in (plan.itemsize, count * itemsize))
         alone = n1 * plan.blocks <= 7 / 8 * processors
         at_a_time = SHARED_BYTES.get(capability, 99 * 1024) // (
             (row + parameters) // plan.blocks + forward_layouts.STATIC_BYTES
         )
-        held = plan.deal.width * itemsize >= 4 and at_a_time >= (1 if alone else 2)
+        held = plan.thread_map.width * itemsize >= 4 and at_a_time >= (1 if alone else 2)
         assert spread.parameter_bytes == (itemsize if held else 0)
         blocks = n1 * spread.cluster * spread.readers
-        assert spread.readers == 1 or (blocks <= 7 / 8 * processors and plan.deal.vectors % spread.readers == 0)
+        assert spread.readers == 1 or (blocks <= 7 / 8 * processors and plan.thread_map.vectors % spread.readers == 0)
         if not held:
             assert spread == plan
             continue
-        assert 2 * blocks > 7 / 8 * processors or spread.readers == plan.deal.vectors, "no multiprocessor is left idle"
+        assert 2 * blocks > 7 / 8 * processors or spread.readers == plan.thread_map.vectors, (
+            "no multiprocessor is left idle"
+        )
         assert spread.shared_bytes * spread.cluster == row + parameters
         fits = plan._replace(parameter_bytes=itemsize).kept and count < 2  # more than two slices a multiprocessor
         assert spread.one_row == (fits and n1 * plan.blocks >= 16 * processors)
@@ -227,7 +236,9 @@ def test_parameters_of_long_rows_lie_in_shared_memory_for_any_number_of_rows():
         plan = forward_layouts.spread_out(plan, n1, other, devices.of((9, 0)))
         assert plan.parameter_bytes == other
         assert 2 * plan.spread * plan.shared_bytes <= 2 * 96 * 1024
-        assert plan.kept == (plan.deal.whole or plan.deal.width == 4), "registers have room for a thread's part"
+        assert plan.kept == (plan.thread_map.whole or plan.thread_map.width == 4), (
+            "registers have room for a thread's part"
+        )
 
 
 @pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 6)], ids=str)
@@ -240,23 +251,23 @@ def test_layouts_of_the_pipeline_cover_every_column_once_and_fit_a_gpu(capabilit
             if chosen is None:
                 continue
             layout = chosen.layout
-            found.append(Dealt(n2, layout.deal, layout.blocks))
+            found.append(Mapped(n2, layout.thread_map, layout.blocks))
             assert (layout.saved_bytes, layout.grad_bytes) == sizes[:2]
             assert layout.threads <= 1024
             assert layout.threads % 32 == 0, "all lanes shuffle"
-            assert layout.deal.elements <= layouts.MAX_ELEMENTS
+            assert layout.thread_map.elements <= layouts.MAX_ELEMENTS
             assert layout.shared_bytes(kind.parameter_bytes) + layout.board_bytes <= SHARED_BYTES.get(
                 capability, 99 * 1024
             )
             assert layout.blocks <= (16 if capability >= (9, 0) else 1)
             assert layout.stages - 1 - layout.lag >= 0
             assert {width * size for size in sizes[:2]} <= {4, 8, 16}, "what an asynchronous copy moves"
-            assert chains.terms >= layout.deal.elements + layout.deal.warps * layout.blocks // 32
+            assert chains.terms >= layout.thread_map.elements + layout.thread_map.warps * layout.blocks // 32
             # the ring's parts begin where a vector of 16 bytes may
             assert layout.grads_at * layout.grad_bytes % 16 == 0
             assert layout.parameters_at * 4 % 16 == 0
             # the teams' sums of the columns leave the parameters as they are
-            assert (layout.rows - 1) * layout.deal.columns <= layout.parameters_at
+            assert (layout.rows - 1) * layout.thread_map.columns <= layout.parameters_at
             if layout.blocks == 1:  # nor do those that blocks gather, of both gradients
                 assert columns.gathered_at(layout, 2) <= layout.parameters_at
     hold_all(found)

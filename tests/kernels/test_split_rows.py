@@ -31,7 +31,7 @@ both_paths = pytest.mark.parametrize("memory_efficient", [False, True])
 def split_short_rows(monkeypatch):
     """Let rows be cut into pieces that are not too long for anything else."""
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *how: None)
-    monkeypatch.setattr(step_2_fused, "deal_of", lambda problem: None)
+    monkeypatch.setattr(step_2_fused, "thread_map_of", lambda problem: None)
     monkeypatch.setattr(layouts, "rows_for", lambda *how: None)
     monkeypatch.setattr(layouts, "slices_for", lambda *how: None)
 

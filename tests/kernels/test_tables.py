@@ -38,10 +38,10 @@ def test_narrower_vectors_are_laid_out_as_rows_of_as_many_vectors(itemsize, narr
     width = full // narrower
     for vectors, rms in itertools.product((1, 9, 64, 100, 257, 512, 1024), (False, True)):
         wide, narrow = (forward_layouts.rows_for(vectors * one, one, itemsize, rms) for one in (full, width))
-        assert wide.layout._replace(deal=None) == narrow.layout._replace(deal=None)
-        assert wide.layout.deal[:2] == narrow.layout.deal[:2]
+        assert wide.layout._replace(thread_map=None) == narrow.layout._replace(thread_map=None)
+        assert wide.layout.thread_map[:2] == narrow.layout.thread_map[:2]
         kind = next(kind for kind in backward_layouts.KINDS if not kind.memory_efficient and not kind.biased)
         sizes = (itemsize,) * 3
         wide, narrow = (backward_layouts.layout_for(vectors * one, one, sizes, kind, device) for one in (full, width))
         if narrow is not None:  # asynchronous copies are at least four bytes
-            assert (wide.why, wide.layout.deal.threads) == (narrow.why, narrow.layout.deal.threads)
+            assert (wide.why, wide.layout.thread_map.threads) == (narrow.why, narrow.layout.thread_map.threads)

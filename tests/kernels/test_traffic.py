@@ -10,7 +10,7 @@ from normlab.kernels.backward import step_3_pipelined
 from normlab.kernels.forward import layouts, step_7_clusters
 from normlab.kernels.plan import Chosen
 from normlab.sim import trace
-from normlab.stages.vector import Deal
+from normlab.stages.vector import ThreadMap
 
 CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
 COPIED = "sm__sass_l1tex_t_{}_pipe_lsu_mem_global_op_ldgsts.sum"
@@ -55,7 +55,7 @@ def test_rows_and_parameters_are_read_without_bank_conflicts(memory_efficient, p
     assert (all_teams[WAVEFRONTS] - one[WAVEFRONTS]) / 7 == 4 * per_row
 
 
-def counted_clusters(deal, n1, processors, monkeypatch) -> dict[str, float]:
+def counted_clusters(thread_map, n1, processors, monkeypatch) -> dict[str, float]:
     """The counters of rows of float32 in two blocks, all of them one cluster's, or each of several clusters'."""
     found = []
 
@@ -63,10 +63,10 @@ def counted_clusters(deal, n1, processors, monkeypatch) -> dict[str, float]:
         found.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*args).metrics)
 
     monkeypatch.setattr(layouts, "rows_for", lambda *args: None)
-    monkeypatch.setattr(layouts, "slices_for", lambda *args: Chosen(layouts.Slices(deal, 2, 4), "a test"))
+    monkeypatch.setattr(layouts, "slices_for", lambda *args: Chosen(layouts.Slices(thread_map, 2, 4), "a test"))
     devices.find_room_for(monkeypatch, 1)
     devices.plan_for(monkeypatch, multiprocessors=processors)
-    n2 = 2 * deal.columns
+    n2 = 2 * thread_map.columns
     x, mean, invvar = np.ones((n1, n2), np.float32), *np.zeros((2, n1), np.float32)
     weight, bias = np.ones((2, n2), np.float32)
     step_7_clusters.STEP.run(launch, x, weight, bias, np.float32(1), np.empty_like(x), mean, invvar)
@@ -74,14 +74,14 @@ def counted_clusters(deal, n1, processors, monkeypatch) -> dict[str, float]:
 
 
 def test_a_row_that_several_clusters_read_is_written_once_and_each_parameter_read_once(monkeypatch):
-    one, four = (counted_clusters(Deal(64, 4, 4, True), 1, processors, monkeypatch) for processors in (1, 10))
+    one, four = (counted_clusters(ThreadMap(64, 4, 4, True), 1, processors, monkeypatch) for processors in (1, 10))
     row = 2048 * 4 // 32
     assert [metrics[COPIED.format("sectors")] for metrics in (one, four)] == [(1 + 2) * row, (4 + 2) * row]
     assert one[STORED] == four[STORED] == row + 2, "mean and invvar, too"
 
 
 def test_a_later_row_of_a_cluster_asks_for_no_parameters(monkeypatch):
-    found = [counted_clusters(Deal(64, 1, 4, True), n1, 1, monkeypatch) for n1 in (1, 4)]
+    found = [counted_clusters(ThreadMap(64, 1, 4, True), n1, 1, monkeypatch) for n1 in (1, 4)]
     for what, of_a_row in (("requests", 512 * 4 // 512), ("sectors", 512 * 4 // 32)):
         one, four = ([metrics[name] for name in (COPIED.format(what), LOADED.format(what))] for metrics in found)
         assert one == [3 * of_a_row] * 2, "x, weight and bias, and all of them copied"

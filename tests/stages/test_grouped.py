@@ -21,7 +21,7 @@ from normlab.engine import (
 )
 from normlab.stages.grouped import group_merger, group_size
 from normlab.stages.row_group import leave
-from normlab.stages.vector import Deal, dealt
+from normlab.stages.vector import ThreadMap, map_threads
 from normlab.stages.warp import warp_sum_butterfly
 
 
@@ -29,22 +29,28 @@ from normlab.stages.warp import warp_sum_butterfly
 @pytest.mark.parametrize("threads", [8, 32, 96, 512])
 @pytest.mark.parametrize(("vectors", "width"), [(1, 1), (3, 2), (8, 4)])
 def test_every_value_of_a_row_is_some_member_s(vectors, width, threads, blocks):
-    deal = Deal(threads, vectors, width, False)
-    size = group_size(deal, blocks).py_func
-    most = deal.columns * blocks
-    for n2 in {1, width, deal.span, deal.columns - 1, deal.columns, most // 3 + 1, most - 1, most}:
-        owners = [0] * (deal.warps * blocks)
+    thread_map = ThreadMap(threads, vectors, width, False)
+    size = group_size(thread_map, blocks).py_func
+    most = thread_map.columns * blocks
+    for n2 in {1, width, thread_map.span, thread_map.columns - 1, thread_map.columns, most // 3 + 1, most - 1, most}:
+        owners = [0] * (thread_map.warps * blocks)
         for column in range(n2):
-            block, within = divmod(column, deal.columns)
-            owners[block * deal.warps + within % deal.span // (deal.lanes * width)] += 1
-        assert [size(n2, member) for member in range(deal.warps * blocks)] == owners
+            block, within = divmod(column, thread_map.columns)
+            owners[block * thread_map.warps + within % thread_map.span // (thread_map.lanes * width)] += 1
+        assert [size(n2, member) for member in range(thread_map.warps * blocks)] == owners
 
 
 @cache
-def statistics(deal, blocks):
+def statistics(thread_map, blocks):
     """A kernel: mean and squares of each row, in every thread: results (n1, 2, blocks, threads); mean: None or not."""
-    vectors, width, span, columns, warps = deal.vectors, deal.width, deal.span, deal.columns, deal.warps
-    size, merge = group_size(deal, blocks), group_merger(deal, blocks)
+    vectors, width, span, columns, warps = (
+        thread_map.vectors,
+        thread_map.width,
+        thread_map.span,
+        thread_map.columns,
+        thread_map.warps,
+    )
+    size, merge = group_size(thread_map, blocks), group_merger(thread_map, blocks)
 
     @cuda.jit
     def kernel(x, factor, mean, results):
@@ -90,12 +96,12 @@ def statistics(deal, blocks):
 
 def of_cluster(n2, width, threads, blocks):
     """A row dealt to the blocks of a cluster: all but the last have all of their vectors."""
-    deal = dealt(-(-n2 // (blocks * width)) * width, width, threads)
-    return deal._replace(whole=blocks * deal.columns == n2)
+    thread_map = map_threads(-(-n2 // (blocks * width)) * width, width, threads)
+    return thread_map._replace(whole=blocks * thread_map.columns == n2)
 
 
-# n2, width, threads, blocks: whole deals and ragged ones, warps with no values at all, more than 32 members, than FEW
-DEALS = [
+# n2, width, threads, blocks: whole thread maps and ragged ones, warps without values, more than 32 members, than FEW
+THREAD_MAPS = [
     (256, 4, 32, 1),
     (1, 1, 32, 1),
     (1, 1, 96, 1),
@@ -110,28 +116,32 @@ DEALS = [
     (1090, 1, 544, 2),
     (2100, 1, 544, 4),
 ]
-every_deal = pytest.mark.parametrize(("n2", "width", "threads", "blocks"), DEALS)
+every_thread_map = pytest.mark.parametrize(("n2", "width", "threads", "blocks"), THREAD_MAPS)
 
 
-@every_deal
+@every_thread_map
 def test_the_groups_hold_the_row(n2, width, threads, blocks):
-    deal = of_cluster(n2, width, threads, blocks) if blocks > 1 else dealt(n2, width, threads)
-    size = group_size(deal, blocks).py_func
-    places = np.arange(blocks)[:, None, None] * deal.columns + np.arange(deal.vectors)[:, None] * deal.span
-    places = places + np.arange(deal.span)
-    warps = np.arange(blocks)[:, None, None] * deal.warps + np.arange(deal.span) // (32 * width) + 0 * places
-    counted = np.bincount(warps[places < n2], minlength=deal.warps * blocks)
-    assert [size(n2, member) for member in range(deal.warps * blocks)] == counted.tolist()
+    thread_map = of_cluster(n2, width, threads, blocks) if blocks > 1 else map_threads(n2, width, threads)
+    size = group_size(thread_map, blocks).py_func
+    places = (
+        np.arange(blocks)[:, None, None] * thread_map.columns + np.arange(thread_map.vectors)[:, None] * thread_map.span
+    )
+    places = places + np.arange(thread_map.span)
+    warps = (
+        np.arange(blocks)[:, None, None] * thread_map.warps + np.arange(thread_map.span) // (32 * width) + 0 * places
+    )
+    counted = np.bincount(warps[places < n2], minlength=thread_map.warps * blocks)
+    assert [size(n2, member) for member in range(thread_map.warps * blocks)] == counted.tolist()
     assert counted.sum() == n2
 
 
-@every_deal
+@every_thread_map
 @pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
 @pytest.mark.parametrize("kind", ["normal", "far from zero", "a step"])
 def test_mean_and_squares_are_the_oracle_s_in_every_thread(n2, width, threads, blocks, rms, kind):
     if blocks > 1 and use_gpu() and cuda.get_current_device().compute_capability < (9, 0):
         pytest.skip("clusters need compute capability 9.0")
-    deal = of_cluster(n2, width, threads, blocks) if blocks > 1 else dealt(n2, width, threads)
+    thread_map = of_cluster(n2, width, threads, blocks) if blocks > 1 else map_threads(n2, width, threads)
     rng = np.random.default_rng(n2)
     rows = 2 if threads * blocks < 512 else 1  # by a block or a cluster each, of which two are enough in small
     x = rng.normal(size=(rows, n2)) + {"normal": 0, "far from zero": 1000, "a step": 0}[kind]
@@ -140,10 +150,14 @@ def test_mean_and_squares_are_the_oracle_s_in_every_thread(n2, width, threads, b
     x = x.astype(np.float32)
     results = np.full((rows, 2, blocks, threads), np.nan, np.float32)
     mean = None if rms else np.zeros(rows, np.float32)  # what the kernel does, not what it takes
-    launch(statistics(deal, blocks), rows * blocks, threads, x, np.float32(1 / n2), mean, results, cluster=blocks)
-    members = deal.warps * blocks
+    launch(statistics(thread_map, blocks), rows * blocks, threads, x, np.float32(1 / n2), mean, results, cluster=blocks)
+    members = thread_map.warps * blocks
     how = oracle.Arithmetic(
-        row_terms=deal.elements + members // 32, row_merges=10, column_terms=1, column_merges=0, statistics="grouped"
+        row_terms=thread_map.elements + members // 32,
+        row_merges=10,
+        column_terms=1,
+        column_merges=0,
+        statistics="grouped",
     )
     eps = 1.0
     norm, bound_of = (oracle.rms_norm, oracle.rms_norm_bound) if rms else (oracle.layer_norm, oracle.layer_norm_bound)
@@ -161,16 +175,18 @@ def test_mean_and_squares_are_the_oracle_s_in_every_thread(n2, width, threads, b
 
 def test_no_schedule_changes_a_bit():
     seen = set()
-    deal = of_cluster(516, 4, 64, 2)
+    thread_map = of_cluster(516, 4, 64, 2)
     x = np.random.default_rng(0).normal(size=(2, 516)).astype(np.float32)
     for schedule in ("forward", "reverse", 1):
         results = np.full((2, 2, 2, 64), np.nan, np.float32)
         with using("simulator", schedule):
-            launch(statistics(deal, 2), 4, 64, x, np.float32(1 / 516), np.zeros(2, np.float32), results, cluster=2)
+            launch(
+                statistics(thread_map, 2), 4, 64, x, np.float32(1 / 516), np.zeros(2, np.float32), results, cluster=2
+            )
         seen.add(results.tobytes())
     assert len(seen) == 1
 
 
-def test_a_whole_deal_has_groups_of_one_size():
-    size = group_size(Deal(64, 4, 2, True), 2).py_func
+def test_a_whole_thread_map_has_groups_of_one_size():
+    size = group_size(ThreadMap(64, 4, 2, True), 2).py_func
     assert [size(1024, member) for member in range(4)] == [256] * 4

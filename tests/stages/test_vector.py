@@ -1,4 +1,4 @@
-"""Rows dealt to threads in vectors: the arithmetic of a deal, the widest vector, and what a thread loads."""
+"""Rows dealt to threads in vectors: the arithmetic of a thread map, the widest vector, and what a thread loads."""
 
 import ml_dtypes
 import numpy as np
@@ -7,7 +7,7 @@ import pytest
 from normlab.engine import cuda, float32, launch
 from normlab.kernels import LADDERS
 from normlab.sim import trace
-from normlab.stages.vector import Deal, dealt, row_loader, whole_warps, widest
+from normlab.stages.vector import ThreadMap, map_threads, row_loader, whole_warps, widest
 
 BFLOAT16 = ml_dtypes.bfloat16
 VECTORS = next(step for step in LADDERS["forward"] if step.name == "vectors")
@@ -24,13 +24,13 @@ VECTORS = next(step for step in LADDERS["forward"] if step.name == "vectors")
     ],
 )
 def test_a_row_is_dealt_in_as_few_vectors_as_hold_it(n2, width, threads, vectors, whole):
-    deal = dealt(n2, width, threads)
-    assert deal == Deal(threads, vectors, width, whole)
-    assert deal.elements == vectors * width
-    assert deal.span == threads * width
-    assert deal.columns == vectors * threads * width
-    assert deal.columns - deal.span < n2 <= deal.columns
-    assert deal.warps == threads // 32
+    thread_map = map_threads(n2, width, threads)
+    assert thread_map == ThreadMap(threads, vectors, width, whole)
+    assert thread_map.elements == vectors * width
+    assert thread_map.span == threads * width
+    assert thread_map.columns == vectors * threads * width
+    assert thread_map.columns - thread_map.span < n2 <= thread_map.columns
+    assert thread_map.warps == threads // 32
 
 
 @pytest.mark.parametrize(("threads", "warps"), [(1, 1), (32, 1), (33, 2), (1024, 32)])
@@ -74,10 +74,10 @@ def test_the_widest_dtype_limits_the_vector_of_all():
     assert widest(4096, at(BFLOAT16, 2), at(np.float32, 0)) == 2
 
 
-def loaded(x, deal, row):
+def loaded(x, thread_map, row):
     """What every thread loads of a row: (threads, elements), float32, NaN where nothing was written."""
-    load_row = row_loader(deal)
-    elements, width = deal.elements, deal.width
+    load_row = row_loader(thread_map)
+    elements, width = thread_map.elements, thread_map.width
 
     @cuda.jit
     def kernel(x, row, out):
@@ -88,8 +88,8 @@ def loaded(x, deal, row):
         for k in range(elements):
             out[cuda.threadIdx.x, k] = values[k]
 
-    out = np.full((deal.threads, elements), np.nan, np.float32)
-    launch(kernel, 1, deal.threads, x, row, out)
+    out = np.full((thread_map.threads, elements), np.nan, np.float32)
+    launch(kernel, 1, thread_map.threads, x, row, out)
     return out
 
 
@@ -98,12 +98,12 @@ def loaded(x, deal, row):
     ("n2", "width", "threads"), [(256, 4, 32), (260, 4, 32), (33, 1, 32), (6, 2, 64), (520, 4, 64)]
 )
 def test_a_thread_has_every_t_th_vector_and_zeros_past_the_end(dtype, n2, width, threads):
-    deal = dealt(n2, width, threads)
+    thread_map = map_threads(n2, width, threads)
     x = np.random.default_rng(0).normal(size=(3, n2)).astype(dtype)
-    padded = np.zeros(deal.columns, np.float32)
+    padded = np.zeros(thread_map.columns, np.float32)
     padded[:n2] = x[1]
-    want = padded.reshape(deal.vectors, threads, width).transpose(1, 0, 2).reshape(threads, -1)
-    np.testing.assert_array_equal(loaded(x, deal, 1), want)
+    want = padded.reshape(thread_map.vectors, threads, width).transpose(1, 0, 2).reshape(threads, -1)
+    np.testing.assert_array_equal(loaded(x, thread_map, 1), want)
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT16, np.float16, np.float32])

@@ -21,7 +21,7 @@ GATHERED = 8  # blocks: a cluster may have as many on every GPU that has cluster
 
 def gathered_at(layout: Layout, number: int) -> int:
     """Return the offset of a block's sums for gradient `number` (0 or 1) in shared memory, in accumulators."""
-    return (layout.rows - 1 + number) * layout.deal.columns
+    return (layout.rows - 1 + number) * layout.thread_map.columns
 
 
 @cache
@@ -30,11 +30,9 @@ def finisher(layout: Layout, kind: Kind, dtype: Any, divide: bool, gathered: boo
 
     divide: divide the sums by the clamped gamma, which the first pass left out. gathered: leave them for `gather`.
     """
-    deal, rows = layout.deal, layout.rows
-    elements, columns, span, width, vectors, whole = (
-        deal.elements, deal.columns, deal.span, deal.width, deal.vectors, deal.whole,
-    )  # fmt: skip
-    threads = deal.threads
+    thread_map, rows = layout.thread_map, layout.rows
+    threads, vectors, width, whole = thread_map
+    elements, columns, span = thread_map.elements, thread_map.columns, thread_map.span
     _, load_clamped, _, _ = readers(layout, kind)
     leave_sums = leaver(gathered_at(layout, number), width) if gathered else writer(width, kind.together)
 

@@ -6,7 +6,7 @@ from normlab.kernels.backward.kind import Kind
 from normlab.kernels.backward.ring import Layout
 from normlab.kernels.backward.tables import Candidate, table_for
 from normlab.kernels.plan import CLUSTERS_FROM, Chosen, Device
-from normlab.stages.vector import BYTES, WARP, dealt, whole_warps
+from normlab.stages.vector import BYTES, WARP, map_threads, whole_warps
 
 MAX_ELEMENTS = 40  # of a thread: the columns' sums, in registers
 
@@ -27,7 +27,7 @@ def layout_for(n2: int, width: int, sizes: tuple[int, int, int], kind: Kind, dev
             continue
         for layout in _fewer(row, n2, width, full, saved_bytes, grad_bytes):
             shared_bytes = layout.shared_bytes(kind.parameter_bytes) + layout.board_bytes
-            if layout.deal.elements <= MAX_ELEMENTS and shared_bytes <= device.shared_bytes:
+            if layout.thread_map.elements <= MAX_ELEMENTS and shared_bytes <= device.shared_bytes:
                 return Chosen(layout, row.why)
     return None
 
@@ -42,13 +42,13 @@ def _fewer(row: Candidate, n2: int, width: int, full: int, saved_bytes: int, gra
     if row.columns_a_block is not None:
         blocks = 1 << (-(-count * full // row.columns_a_block) - 1).bit_length()
     share = -(-count // blocks)
-    deal = dealt(share * width, width, row.threads or whole_warps(-(-share // row.vectors)))
-    deal = deal._replace(whole=blocks * deal.columns == n2)
-    some = [rows for rows in range(row.rows, 0, -1) if rows * deal.threads % WARP == 0]
+    thread_map = map_threads(share * width, width, row.threads or whole_warps(-(-share // row.vectors)))
+    thread_map = thread_map._replace(whole=blocks * thread_map.columns == n2)
+    some = [rows for rows in range(row.rows, 0, -1) if rows * thread_map.threads % WARP == 0]
     ways = [(rows, row.stages, row.prefetch) for rows in some] + [(some[-1], 2, 0)]
     if blocks > 1:  # no stage to fetch ahead into, but an earlier step reads a row as long as that again and again
         ways.append((1, 1, 0))
-    return [Layout(deal, rows, blocks, stages, lag, saved_bytes, grad_bytes) for rows, stages, lag in ways]
+    return [Layout(thread_map, rows, blocks, stages, lag, saved_bytes, grad_bytes) for rows, stages, lag in ways]
 
 
 _ALL = [

@@ -23,15 +23,15 @@ LEAST, MOST = 2.0**-126, 2.0**126  # between these, a float32 and its reciprocal
 def offsets(layout: Layout, kind: Kind) -> tuple[int, int]:
     """Return the offsets of gamma and beta in the block's shared memory, in elements of a parameter."""
     start = layout.parameters_at * ACCUMULATOR_BYTES // NARROW_BYTES
-    return start, start + kind.weighted * layout.deal.columns
+    return start, start + kind.weighted * layout.thread_map.columns
 
 
 @cache
 def fetcher(layout: Layout, kind: Kind) -> Any:
     """Return `fetch_parameters`, which starts asynchronous copies as a group of their own."""
-    deal = layout.deal
+    thread_map = layout.thread_map
     gamma_at, beta_at = offsets(layout, kind)
-    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
+    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
     memory_efficient = kind.memory_efficient
 
     @cuda.jit(device=True)
@@ -52,8 +52,8 @@ def fetcher(layout: Layout, kind: Kind) -> Any:
 @cache
 def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
     """Return `keep_parameters`, which waits until this thread's copies have arrived and looks for rare gammas."""
-    deal, fetched = layout.deal, layout.fetched
-    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
+    thread_map, fetched = layout.thread_map, layout.fetched
+    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
     memory_efficient = kind.memory_efficient
 
     @cuda.jit(device=True)
@@ -78,7 +78,7 @@ def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
 @cache
 def readers(layout: Layout, kind: Kind) -> tuple[Any, Any, Any, Any]:
     """Return the device functions that load parameters of 16 bits."""
-    span, width = layout.deal.span, layout.deal.width
+    span, width = layout.thread_map.span, layout.thread_map.width
     gamma_at, beta_at = offsets(layout, kind)
 
     @cuda.jit(device=True)

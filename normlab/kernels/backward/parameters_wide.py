@@ -11,7 +11,7 @@ from normlab.stages.recompute import clamp_by_magnitude
 
 def offsets(layout: Layout, kind: Kind) -> tuple[int, int, int]:
     """Return the offsets of gamma, 1 / gamma and beta in the block's shared memory, in accumulators."""
-    start, columns = layout.parameters_at, kind.weighted * layout.deal.columns
+    start, columns = layout.parameters_at, kind.weighted * layout.thread_map.columns
     return start, start + columns, start + 2 * columns
 
 
@@ -28,7 +28,7 @@ def placer(layout: Layout) -> Any:
     eight accumulators therefore has two parts: the first halves of all threads come first, then the second halves.
     """
     _, parts, plane = layout.parameter_parts
-    span = layout.deal.span
+    span = layout.thread_map.span
 
     @cuda.jit(device=True)
     def lie(start, v, number, offset):
@@ -72,9 +72,15 @@ def storer(layout: Layout) -> Any:
 @cache
 def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
     """Return `keep_parameters`, which widens, clamps and inverts the parameters; 1 / gamma is correctly rounded."""
-    deal, together = layout.deal, kind.together
+    thread_map, together = layout.thread_map, kind.together
     gamma_at, inverse_at, beta_at = offsets(layout, kind)
-    vectors, width, span, whole, elements = deal.vectors, deal.width, deal.span, deal.whole, deal.elements
+    vectors, width, span, whole, elements = (
+        thread_map.vectors,
+        thread_map.width,
+        thread_map.span,
+        thread_map.whole,
+        thread_map.elements,
+    )
     store_parameters = storer(layout)
     memory_efficient = kind.memory_efficient
 

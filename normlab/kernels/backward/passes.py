@@ -26,8 +26,8 @@ def fetcher(layout: Layout) -> Any:
     It starts the copies of the thread's share of a row. at: the share's offset in the pipeline stages. first: its first
     column.
     """
-    deal, grads_at = layout.deal, layout.grads_at
-    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
+    thread_map, grads_at = layout.thread_map, layout.grads_at
+    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
 
     @cuda.jit(device=True)
     def fetch(saved_ring, grad_ring, saved, grad_output, row, at, first):
@@ -43,8 +43,8 @@ def fetcher(layout: Layout) -> Any:
 @cache
 def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
     """Return the device function `pass_1(…) -> (sum of g x̂, sum of g)` over the thread's share of a row."""
-    deal, grads_at = layout.deal, layout.grads_at
-    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
+    thread_map, grads_at = layout.thread_map, layout.grads_at
+    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
     load_gammas, _, _, load_betas = readers(layout, kind)
     rms, memory_efficient, weighted, biased, narrow, *_ = kind
 
@@ -117,8 +117,8 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
 
     grad_input = g invvar - (x̂ steepness + shift)        steepness = mean(g x̂) invvar, shift = mean(g) invvar
     """
-    deal, grads_at = layout.deal, layout.grads_at
-    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
+    thread_map, grads_at = layout.thread_map, layout.grads_at
+    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
     load_gammas, _, load_inverses, load_betas = readers(layout, kind)
     rms, memory_efficient = kind.rms, kind.memory_efficient
 
@@ -162,7 +162,7 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
     # Unrolling saves 16-bit rows an eighth of the instructions: 689 instead of 788 at n2 = 4096.
     at_once = 1
     if layout.saved_bytes == 2:
-        at_once = deal.vectors if layout.threads <= MOST_UNROLLED else 2 - deal.vectors % 2
+        at_once = thread_map.vectors if layout.threads <= MOST_UNROLLED else 2 - thread_map.vectors % 2
     several_vectors = repeated(one_vector, at_once)
 
     @cuda.jit(device=True)

@@ -38,9 +38,15 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
     gathered: all blocks are one cluster, which adds up its columns' sums itself and writes no partial sums.
     apart: two clusters read the same rows; one makes grad_input, the other one the parameters' gradients.
     """
-    deal, rows, blocks, stages, lag, saved_bytes, grad_bytes = layout
+    thread_map, rows, blocks, stages, lag, saved_bytes, grad_bytes = layout
     rms, memory_efficient, weighted, biased, narrow, *_ = kind
-    elements, columns, threads, width, warps = deal.elements, deal.columns, deal.threads, deal.width, deal.warps
+    elements, columns, threads, width, warps = (
+        thread_map.elements,
+        thread_map.columns,
+        thread_map.threads,
+        thread_map.width,
+        thread_map.warps,
+    )
     saved_bits, grad_bits = BITS[saved_bytes], BITS[grad_bytes]
     weight_sums, bias_sums = (elements if weighted else 1), (elements if biased else 1)
     parameter_bits = BITS[NARROW_BYTES] if narrow else dtype
@@ -48,7 +54,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
     turns, fetch_sums, add_up = collector(warps, blocks)
     collected = 2 * turns  # partial sums of both sums
     alone = warps * blocks == 1  # one warp has the whole row, or several rows: no exchange
-    sum_of_lanes = lanes_sum(deal.lanes)
+    sum_of_lanes = lanes_sum(thread_map.lanes)
     (fetch_parameters, keep_parameters), fetch = keepers(layout, kind, dtype), fetcher(layout)
     pass_1, pass_2 = first_pass(layout, kind, dtype), second_pass(layout, kind, dtype)
     finish_weight = finisher(layout, kind, dtype, memory_efficient, gathered, 0)

@@ -23,7 +23,7 @@ from normlab.kernels.step import BackwardStep
 from normlab.stages.block import block_sums
 from normlab.stages.gradient import corrected, leave_means
 from normlab.stages.recompute import affine, clamp_by_magnitude, normalised_from_input, without_bias
-from normlab.stages.vector import Deal, dealt, row_loader, whole_warps, widest
+from normlab.stages.vector import ThreadMap, map_threads, row_loader, whole_warps, widest
 from normlab.stages.warp import warp_sum_butterfly
 
 VECTORS = 2  # per thread, as long as MAX_THREADS suffice
@@ -32,33 +32,33 @@ MAX_ELEMENTS = 16  # per thread: for each, registers hold the saved value, dy an
 RESIDENT_THREADS = 1024  # per multiprocessor
 
 
-def deal_for(n2: int, width: int) -> Deal | None:
+def thread_map_for(n2: int, width: int) -> ThreadMap | None:
     """Return the thread map of a row of n2 columns, in vectors of `width`; None if registers do not hold the row."""
-    deal = dealt(n2, width, min(MAX_THREADS, whole_warps(-(-n2 // (width * VECTORS)))))
-    return deal if deal.elements <= MAX_ELEMENTS else None
+    thread_map = map_threads(n2, width, min(MAX_THREADS, whole_warps(-(-n2 // (width * VECTORS)))))
+    return thread_map if thread_map.elements <= MAX_ELEMENTS else None
 
 
-def deal_of(problem: BackwardProblem) -> Deal | None:
+def thread_map_of(problem: BackwardProblem) -> ThreadMap | None:
     """Return the thread map of a problem's rows; None if this step's kernel does not do the problem."""
     if problem.invvar.dtype.itemsize != 4:
         return None
     n2 = problem.saved.shape[1]
-    return deal_for(n2, widest(n2, *problem.matrices, problem.weight, problem.bias))
+    return thread_map_for(n2, widest(n2, *problem.matrices, problem.weight, problem.bias))
 
 
-def blocks_for(deal: Deal, n1: int, processors: int) -> int:
+def blocks_for(thread_map: ThreadMap, n1: int, processors: int) -> int:
     """Return the number of persistent blocks."""
-    return min(n1, processors * (RESIDENT_THREADS // deal.threads))
+    return min(n1, processors * (RESIDENT_THREADS // thread_map.threads))
 
 
 @cache
-def build(dtype, deal: Deal, rms, memory_efficient):
+def build(dtype, thread_map: ThreadMap, rms, memory_efficient):
     """Return the kernel for an accumulator dtype, a thread map, a norm, and the output or the input as saved array."""
-    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
-    elements, warps = deal.elements, deal.warps
-    load_row = row_loader(deal)
+    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+    elements, warps = thread_map.elements, thread_map.warps
+    load_row = row_loader(thread_map)
 
-    @cuda.jit(launch_bounds=(deal.threads, 1))
+    @cuda.jit(launch_bounds=(thread_map.threads, 1))
     def backward_fused(
         grad_output, saved, mean, invvar, weight, bias, eps, row_sums, grad_input, part_weight, part_bias
     ):
@@ -153,26 +153,26 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | Refusal:
     if problem.invvar.dtype.itemsize != 4:
         return Refusal("it computes in float32, and float64 is asked for")
     n1, n2 = problem.shape
-    deal = deal_of(problem)
-    if deal is None:
+    thread_map = thread_map_of(problem)
+    if thread_map is None:
         return Refusal(f"{MAX_THREADS} threads with {MAX_ELEMENTS} elements each do not hold {n2:,} columns")
-    blocks = blocks_for(deal, n1, device.multiprocessors)
-    options = accumulator(problem.invvar), deal, problem.rms, problem.memory_efficient
+    blocks = blocks_for(thread_map, n1, device.multiprocessors)
+    options = accumulator(problem.invvar), thread_map, problem.rms, problem.memory_efficient
     arguments = *OPERANDS, "row_sums", "grad_input", "part_weight", "part_bias"
     return Plan(
         "fused",
-        (Work(build, options, blocks, deal.threads, arguments), *final_sums.sums_of(problem, blocks)),
+        (Work(build, options, blocks, thread_map.threads, arguments), *final_sums.sums_of(problem, blocks)),
         f"{RESIDENT_THREADS} threads stay on each multiprocessor, {VECTORS} vectors each or as many as it takes",
-        rows_of(deal),
+        rows_of(thread_map),
         columns_of(n1, blocks),
         scratch=final_sums.parts_for(problem, blocks),
         values=final_sums.absent_parts(problem),
     )
 
 
-def rows_of(deal: Deal) -> Chains:
+def rows_of(thread_map: ThreadMap) -> Chains:
     """Return the chains along a row."""
-    return Chains(deal.elements, 5 + (deal.warps - 1).bit_length())
+    return Chains(thread_map.elements, 5 + (thread_map.warps - 1).bit_length())
 
 
 def columns_of(n1: int, blocks: int) -> Chains:
@@ -180,18 +180,18 @@ def columns_of(n1: int, blocks: int) -> Chains:
     return Chains(-(-n1 // blocks) + final_sums.terms(blocks), 2)
 
 
-def _deals(n2: int) -> list[Deal]:
-    deals = (deal_for(n2, width) for width in (1, 2, 4, 8) if n2 % width == 0)
-    return [deal for deal in deals if deal is not None]
+def _deals(n2: int) -> list[ThreadMap]:
+    thread_maps = (thread_map_for(n2, width) for width in (1, 2, 4, 8) if n2 % width == 0)
+    return [thread_map for thread_map in thread_maps if thread_map is not None]
 
 
 def _row_chains(n2: int) -> Chains:
-    own = [rows_of(deal) for deal in _deals(n2)]
+    own = [rows_of(thread_map) for thread_map in _deals(n2)]
     return longest(*own, step_1_apex.STEP.row_chains(n2))
 
 
 def _column_chains(n1: int, n2: int) -> Chains:
-    own = [columns_of(n1, blocks_for(deal, n1, final_sums.PROCESSORS)) for deal in _deals(n2)]
+    own = [columns_of(n1, blocks_for(thread_map, n1, final_sums.PROCESSORS)) for thread_map in _deals(n2)]
     return longest(*own, step_1_apex.STEP.column_chains(n1, n2))
 
 

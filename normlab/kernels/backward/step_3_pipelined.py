@@ -79,7 +79,7 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | Resized | Refusal:
 
     def resized(resident: int) -> Plan:
         clusters = min(-(-n1 // layout.rows), resident)
-        if layout.lag and layout.blocks == 1 and layout.deal.threads >= WARP:
+        if layout.lag and layout.blocks == 1 and layout.thread_map.threads >= WARP:
             # Teams of whole warps leave no gaps: a second block only adds partial sums. Teams of lanes do (LayerNorm of
             # 64 bfloat16: 0.90 of a copy, where one block a multiprocessor has 0.82).
             clusters = min(clusters, device.multiprocessors)
@@ -96,13 +96,13 @@ def _work(options: tuple, grid: int, cluster: int, parts: tuple) -> Work:
     """Return the kernel that `build(*options)` makes; parts: the names of its partial sums, None where it has none."""
     _, layout, kind, *_ = options
     arguments = *OPERANDS, "factor", "row_sums", "grad_input", "grad_weight", "grad_bias", *parts
-    block = layout.deal.threads, layout.rows
+    block = layout.thread_map.threads, layout.rows
     return Work(build, options, grid, block, arguments, layout.shared_bytes(kind.parameter_bytes), cluster)
 
 
 def rows_of(layout: Layout) -> Chains:
     """Return the chains along a row."""
-    return Chains(layout.deal.elements + layout.deal.warps * layout.blocks // 32, 10)
+    return Chains(layout.thread_map.elements + layout.thread_map.warps * layout.blocks // 32, 10)
 
 
 def columns_of(n1: int, layout: Layout, clusters: int, parts: int) -> Chains:
@@ -127,7 +127,7 @@ def apart(layout: Layout, kind: Kind, n1: int) -> bool:
     of 262,144 float32 took 16.0 us in LayerNorm's backward with one cluster. With two it took 14.7 us, although both
     read dy and the saved array. RMSNorm took 13.2 and 12.2 us.
     """
-    long = layout.blocks > 1 and layout.blocks * layout.deal.columns >= APART_FROM
+    long = layout.blocks > 1 and layout.blocks * layout.thread_map.columns >= APART_FROM
     return long and n1 <= layout.rows and (kind.weighted or kind.biased)
 
 
@@ -153,7 +153,7 @@ def _row_chains(n2: int) -> Chains:
 
 def _may_be_split(n2: int) -> bool:
     """Return True if rows of n2 of some dtype and alignment are too long for step 2, this step's fallback."""
-    return step_2_fused.deal_for(n2, 1) is None
+    return step_2_fused.thread_map_for(n2, 1) is None
 
 
 def _column_chains(n1: int, n2: int) -> Chains:

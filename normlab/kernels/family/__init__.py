@@ -15,7 +15,7 @@ from normlab.kernels.family.columns import Columns
 from normlab.kernels.family.merge import launch_moments, launch_sums, merges
 from normlab.kernels.family.planes import Planes
 from normlab.kernels.family.rows import chains as row_chains
-from normlab.kernels.family.rows import deal_for, launch_rows
+from normlab.kernels.family.rows import launch_rows, thread_map_for
 from normlab.kernels.family.running import launch_update, launch_use
 from normlab.kernels.family.sets import Sets
 from normlab.kernels.family.together import Plan, launch_backward, launch_forward
@@ -185,7 +185,7 @@ def chains(walked: Planes | Columns) -> tuple[Chains, Chains]:
     over_set, over_channel = (
         Chains(shape.terms + 1, shape.levels + merges(shape)) for shape in (walked.pieces, walked.pieces.by_channel())
     )
-    deal, together = deal_for(walked.sets, walked.width), plan_of(walked)
+    thread_map, together = thread_map_for(walked.sets, walked.width), plan_of(walked)
     if together is not None:
         return together.chains, together.chains
-    return over_set if deal is None else longest(over_set, row_chains(deal)), over_channel
+    return over_set if thread_map is None else longest(over_set, row_chains(thread_map)), over_channel

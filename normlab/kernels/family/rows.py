@@ -17,7 +17,7 @@ from normlab.kernels.family.sets import Sets
 from normlab.kernels.plan import Chains, reshaped
 from normlab.stages.block import block_sum
 from normlab.stages.recompute import affine, element, normalised_from_input
-from normlab.stages.vector import Deal, dealt, row_loader, whole_warps, widest
+from normlab.stages.vector import ThreadMap, map_threads, row_loader, whole_warps, widest
 from normlab.stages.warp import warp_sum_butterfly
 
 ELEMENTS = 16  # per thread, unless that takes more than MAX_THREADS
@@ -27,22 +27,22 @@ SHARED_BLOCK = 4  # sets per block, if a set has one warp
 GRID_LIMIT = 2**31 - 1
 
 
-def deal_for(sets: Sets, width: int) -> Deal | None:
+def thread_map_for(sets: Sets, width: int) -> ThreadMap | None:
     """Return the thread map of a set; None if it is not contiguous or too long."""
     if sets.run == 1 or sets.outer > 1:
         return None
-    deal = dealt(sets.values, width, min(MAX_THREADS, whole_warps(-(-sets.values // ELEMENTS))))
-    return deal if deal.elements <= MOST_ELEMENTS else None
+    thread_map = map_threads(sets.values, width, min(MAX_THREADS, whole_warps(-(-sets.values // ELEMENTS))))
+    return thread_map if thread_map.elements <= MOST_ELEMENTS else None
 
 
 @cache
-def build(dtype, deal: Deal, rows: int):
-    """Return the kernel `family_rows`. Block (deal.threads, rows); rows is 1 where a set has several warps."""
-    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
-    elements, warps = deal.elements, deal.warps
-    load_row = row_loader(deal)
+def build(dtype, thread_map: ThreadMap, rows: int):
+    """Return the kernel `family_rows`. Block: (threads of a row, rows); rows is 1 where a set has several warps."""
+    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+    elements, warps = thread_map.elements, thread_map.warps
+    load_row = row_loader(thread_map)
 
-    @cuda.jit(launch_bounds=(deal.threads * rows, 1))
+    @cuda.jit(launch_bounds=(thread_map.threads * rows, 1))
     def family_rows(x, weight, bias, eps, groups, run, mean, invvar, output):
         buffer = cuda.shared.array((2, warps), dtype)
         values = cuda.local.array(elements, dtype)
@@ -100,20 +100,20 @@ def build(dtype, deal: Deal, rows: int):
 
 def launch_rows(launch, sets: Sets, x, weight, bias, eps, mean, invvar, output) -> bool:
     """Queue the kernel and return True if a block can hold a set, else return False. x, output: `sets.shape`."""
-    deal = deal_for(sets, widest(sets.run, x, output))
-    if deal is None or invvar.dtype.itemsize != 4:
+    thread_map = thread_map_for(sets, widest(sets.run, x, output))
+    if thread_map is None or invvar.dtype.itemsize != 4:
         return False
-    rows = SHARED_BLOCK if deal.warps == 1 else 1
+    rows = SHARED_BLOCK if thread_map.warps == 1 else 1
     grid = -(-sets.total // rows)
     if grid > GRID_LIMIT:
         return False
     view = np.int64(sets.sets), np.int64(sets.run)
-    kernel = build(accumulator(invvar), deal, rows)
+    kernel = build(accumulator(invvar), thread_map, rows)
     x, output = (reshaped(array, (sets.total, sets.values)) for array in (x, output))
-    launch(kernel, grid, (deal.threads, rows), x, weight, bias, eps, *view, mean, invvar, output)
+    launch(kernel, grid, (thread_map.threads, rows), x, weight, bias, eps, *view, mean, invvar, output)
     return True
 
 
-def chains(deal: Deal) -> Chains:
+def chains(thread_map: ThreadMap) -> Chains:
     """Return the longest chain of additions over a set."""
-    return Chains(deal.elements, 5 + (deal.warps - 1).bit_length())
+    return Chains(thread_map.elements, 5 + (thread_map.warps - 1).bit_length())

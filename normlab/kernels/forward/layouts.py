@@ -8,25 +8,26 @@ from typing import NamedTuple
 from normlab.kernels.forward.tables import NARROW, SLICES, TABLES, Candidate
 from normlab.kernels.plan import Chosen, Device
 from normlab.kernels.words import counted
-from normlab.stages.vector import BYTES, Deal, dealt, whole_warps
+from normlab.stages.vector import BYTES, ThreadMap, map_threads, whole_warps
 
 
 class Rows(NamedTuple):
     """What the kernel of step 6 is built for.
 
-    deal: of a row to its team. rows: of a block. resident: blocks that a multiprocessor has registers for.
+    thread_map: of a row to its team. rows: of a block. resident: blocks that a multiprocessor has registers for.
     """
 
-    deal: Deal
+    thread_map: ThreadMap
     rows: int
     resident: int = 1
 
     @property
     def words(self) -> list[str]:
         """Return each number in words."""
+        threads, vectors, width, _ = self.thread_map
         return [
-            f"{counted(self.rows, 'row')} per block, {counted(self.deal.threads, 'thread')} each",
-            f"{counted(self.deal.vectors, 'vector')} of {counted(self.deal.width, 'element')} per thread, in registers",
+            f"{counted(self.rows, 'row')} per block, {counted(threads, 'thread')} each",
+            f"{counted(vectors, 'vector')} of {counted(width, 'element')} per thread, in registers",
             f"registers for at least {counted(self.resident, 'block')} on a multiprocessor",
         ]
 
@@ -44,13 +45,13 @@ def rows_for(n2: int, width: int, itemsize: int, rms: bool) -> Chosen | None:
     otherwise = Candidate(n2, 1, "a block's registers, as far as they go; not measured", threads=MAX_THREADS)
     most = n2 * (BYTES // itemsize)  # columns of as many vectors of 16 bytes, times width
     chosen = next((row for row in TABLES[itemsize, rms] if most <= row.columns_up_to * width), otherwise)
-    deal = dealt(n2, width, chosen.threads or whole_warps(-(-count // chosen.vectors)))
-    threads = deal.threads * chosen.rows
+    thread_map = map_threads(n2, width, chosen.threads or whole_warps(-(-count // chosen.vectors)))
+    threads = thread_map.threads * chosen.rows
     largest = min(limit for limit in MAX_ELEMENTS if limit >= threads)
-    if deal.elements > MAX_ELEMENTS[largest]:
+    if thread_map.elements > MAX_ELEMENTS[largest]:
         return None
     resident = 1 if chosen.resident_threads is None else max(1, chosen.resident_threads // threads)
-    return Chosen(Rows(deal, chosen.rows, resident), chosen.why)
+    return Chosen(Rows(thread_map, chosen.rows, resident), chosen.why)
 
 
 STATIC_BYTES = 2304  # of shared memory, at most: the board, and what is gathered from others
@@ -65,7 +66,7 @@ SMALLEST_BLOCK = 64  # threads; a slice is eight blocks then, or four, and more 
 class Slices(NamedTuple):
     """What the kernel of step 7 is built for.
 
-    deal: of a slice to threads. blocks: slices of a row. itemsize: bytes an element of x. The bits depend on these.
+    thread_map: of a slice. blocks: slices of a row. itemsize: bytes per element of x. The bits depend on these.
 
     spread: blocks that share a slice. parameter_bytes: of an element of weight and bias, where shared memory holds them
     too; else 0, and they come from global memory for every row. parameters: how many of both there are. readers:
@@ -73,7 +74,7 @@ class Slices(NamedTuple):
     one row and ends, and the GPU starts the next one where there is room; else it takes rows in turn.
     """
 
-    deal: Deal
+    thread_map: ThreadMap
     blocks: int
     itemsize: int
     spread: int = 1
@@ -90,12 +91,12 @@ class Slices(NamedTuple):
     @property
     def threads(self) -> int:
         """Threads a block."""
-        return self.deal.threads // self.spread
+        return self.thread_map.threads // self.spread
 
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory a block: its parts of the row, and of weight and bias."""
-        return self.deal.columns * (self.itemsize + self.parameters * self.parameter_bytes) // self.spread
+        return self.thread_map.columns * (self.itemsize + self.parameters * self.parameter_bytes) // self.spread
 
     @property
     def kept(self) -> bool:
@@ -106,16 +107,16 @@ class Slices(NamedTuple):
         any four. And where shared memory does not hold the parameters, it has room for more blocks than so many
         registers allow.
         """
-        threads, vectors, _, whole = self.deal
+        threads, vectors, _, whole = self.thread_map
         room = (whole and not self.one_row) or threads <= ROOMY
         return threads * vectors <= KEPT and room and self.parameter_bytes > 0
 
     @property
     def resident(self) -> int:
         """Blocks that a multiprocessor has registers for: three slices', or two where 40 a thread are too few."""
-        light = self.deal.whole and not self.kept and not self.parameters * self.parameter_bytes
+        light = self.thread_map.whole and not self.kept and not self.parameters * self.parameter_bytes
         slices = 3 if self.one_row or light else 2
-        return self.spread * (slices if self.deal.threads <= 512 else 1)
+        return self.spread * (slices if self.thread_map.threads <= 512 else 1)
 
     @property
     def words(self) -> list[str]:
@@ -123,7 +124,7 @@ class Slices(NamedTuple):
         beside = "and, for all rows, its parameters" if self.parameter_bytes else "and no parameters"
         said = [
             f"a row in {counted(self.cluster, 'block')} of one cluster, {counted(self.threads, 'thread')} each",
-            f"{counted(self.deal.vectors, 'vector')} of {counted(self.deal.width, 'element')} per thread, "
+            f"{counted(self.thread_map.vectors, 'vector')} of {counted(self.thread_map.width, 'element')} per thread, "
             + ("held in registers during all passes" if self.kept else "read from shared memory in each pass"),
             f"{self.shared_bytes:,} bytes of shared memory per block for its part of the row {beside}",
             "each cluster takes one row and ends" if self.one_row else "clusters stay and take rows in turn",
@@ -154,7 +155,7 @@ def slices_for(n2: int, width: int, itemsize: int, device: Device) -> Chosen | N
         columns, blocks = row.threads * row.vectors * width, 1
         while blocks < device.largest_cluster and blocks * columns < n2:
             blocks *= 2
-        slices = Slices(Deal(row.threads, row.vectors, width, blocks * columns == n2), blocks, itemsize)
+        slices = Slices(ThreadMap(row.threads, row.vectors, width, blocks * columns == n2), blocks, itemsize)
         if blocks * columns >= n2 and slices.shared_bytes + STATIC_BYTES <= device.shared_bytes:
             return Chosen(slices, row.why)
     return None
@@ -182,12 +183,12 @@ def spread_out(slices: Slices, n1: int, parameter_bytes: int, device: Device) ->
     held = slices._replace(parameter_bytes=parameter_bytes)
     neighbours = 1 if 8 * n1 * slices.blocks <= 7 * processors else 2
     fit = neighbours * (held.shared_bytes + STATIC_BYTES) <= device.shared_bytes
-    if slices.deal.width * parameter_bytes < 4 or not fit:
+    if slices.thread_map.width * parameter_bytes < 4 or not fit:
         return slices
     most = min(processors // n1, device.largest_cluster)
     while 2 * held.cluster <= most and held.threads >= 2 * SMALLEST_BLOCK:
         held = held._replace(spread=2 * held.spread)
-    while 2 * held.readers <= held.deal.vectors and 8 * n1 * held.cluster * 2 * held.readers <= 7 * processors:
+    while 2 * held.readers <= held.thread_map.vectors and 8 * n1 * held.cluster * 2 * held.readers <= 7 * processors:
         held = held._replace(readers=2 * held.readers)
     many = n1 * held.blocks >= MANY * processors
     return held._replace(one_row=many and held.kept and held.parameters < 2)

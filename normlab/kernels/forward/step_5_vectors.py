@@ -21,7 +21,7 @@ from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.stages.block import block_sum
 from normlab.stages.recompute import affine, normalised_from_input
-from normlab.stages.vector import Deal, dealt, row_loader, whole_warps, widest
+from normlab.stages.vector import ThreadMap, map_threads, row_loader, whole_warps, widest
 from normlab.stages.warp import warp_sum_butterfly
 
 VECTORS = 4  # of a thread, if the row is long enough: loads in flight before the first is used
@@ -30,21 +30,21 @@ MAX_ELEMENTS = 32  # of a thread, kept in registers
 GRID_LIMIT = 2**31 - 1
 
 
-def deal_for(n2: int, width: int) -> Deal | None:
+def thread_map_for(n2: int, width: int) -> ThreadMap | None:
     """How a row is dealt to the threads of a block; None: it does not fit their registers."""
     threads = min(MAX_THREADS, whole_warps(-(-n2 // (width * VECTORS))))
-    deal = dealt(n2, width, threads)
-    return deal if deal.elements <= MAX_ELEMENTS else None
+    thread_map = map_threads(n2, width, threads)
+    return thread_map if thread_map.elements <= MAX_ELEMENTS else None
 
 
 @cache
-def build(dtype, deal: Deal):
-    """The kernel for an accumulator dtype and a deal."""
-    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
-    elements, warps = deal.elements, deal.warps
-    load_row = row_loader(deal)
+def build(dtype, thread_map: ThreadMap):
+    """The kernel for an accumulator dtype and a thread map."""
+    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+    elements, warps = thread_map.elements, thread_map.warps
+    load_row = row_loader(thread_map)
 
-    @cuda.jit(launch_bounds=(deal.threads, 1))
+    @cuda.jit(launch_bounds=(thread_map.threads, 1))
     def forward_vectors(x, weight, bias, eps, output, mean, invvar):
         buffer = cuda.shared.array((2, warps), dtype)
         values = cuda.local.array(elements, dtype)
@@ -96,21 +96,23 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     n1, n2 = problem.shape
     if problem.invvar.dtype.itemsize != 4:
         return Refusal("it computes in float32, and float64 is asked for")
-    deal = deal_for(n2, widest(n2, *problem.matrices))
-    if deal is None:
+    thread_map = thread_map_for(n2, widest(n2, *problem.matrices))
+    if thread_map is None:
         return Refusal(f"a block's {MAX_THREADS} threads with {MAX_ELEMENTS} elements each do not hold {n2:,} columns")
-    work = Work(build, (accumulator(problem.invvar), deal), min(n1, GRID_LIMIT), deal.threads, OPERANDS)
-    return Plan("vectors", (work,), f"up to {VECTORS} vectors per thread, then as many as it takes", rows_of(deal))
+    work = Work(build, (accumulator(problem.invvar), thread_map), min(n1, GRID_LIMIT), thread_map.threads, OPERANDS)
+    return Plan(
+        "vectors", (work,), f"up to {VECTORS} vectors per thread, then as many as it takes", rows_of(thread_map)
+    )
 
 
-def rows_of(deal: Deal) -> Chains:
+def rows_of(thread_map: ThreadMap) -> Chains:
     """Return the chains along a row."""
-    return Chains(deal.elements, 5 + (deal.warps - 1).bit_length())
+    return Chains(thread_map.elements, 5 + (thread_map.warps - 1).bit_length())
 
 
 def _chains(n2: int) -> Chains:
-    deals = [deal_for(n2, width) for width in (1, 2, 4, 8) if n2 % width == 0]
-    own = [rows_of(deal) for deal in deals if deal is not None]
+    thread_maps = [thread_map_for(n2, width) for width in (1, 2, 4, 8) if n2 % width == 0]
+    own = [rows_of(thread_map) for thread_map in thread_maps if thread_map is not None]
     return longest(*own, step_4_column_blocks.STEP.row_chains(n2))
 
 

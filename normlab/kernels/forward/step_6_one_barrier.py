@@ -37,13 +37,13 @@ GRID_LIMIT = 2**31 - 1
 @cache
 def build(dtype, layout: Rows):
     """Return the kernel for an accumulator dtype and a layout."""
-    deal, rows, resident = layout
-    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
-    elements, warps = deal.elements, deal.warps
-    load_row, size, merge = row_loader(deal), group_size(deal, 1), group_merger(deal, 1)
-    sum_of_lanes = lanes_sum(deal.lanes)
+    thread_map, rows, resident = layout
+    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+    elements, warps = thread_map.elements, thread_map.warps
+    load_row, size, merge = row_loader(thread_map), group_size(thread_map, 1), group_merger(thread_map, 1)
+    sum_of_lanes = lanes_sum(thread_map.lanes)
 
-    @cuda.jit(launch_bounds=(deal.threads * rows, resident))
+    @cuda.jit(launch_bounds=(thread_map.threads * rows, resident))
     def forward_one_barrier(x, weight, bias, eps, factor, output, mean, invvar):
         # Prologue: thread (i, group) works on the block's row number `group`. Its first column there is i * width.
         exchange = cuda.shared.array((1, rows, 2, warps), dtype)
@@ -128,14 +128,14 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     if grid > GRID_LIMIT:
         return Refusal(f"{n1:,} rows take more blocks than the {GRID_LIMIT:,} of a grid")
     options = accumulator(problem.invvar), layout
-    work = Work(build, options, grid, (layout.deal.threads, layout.rows), FACTOR_OPERANDS)
+    work = Work(build, options, grid, (layout.thread_map.threads, layout.rows), FACTOR_OPERANDS)
     values = (("factor", np.float32(1 / n2)),)
     return Plan("one_barrier", (work,), chosen.why, rows_of(layout), values=values, layout=layout)
 
 
 def rows_of(layout: Rows) -> Chains:
     """Return the chains along a row: a thread's elements, then the lanes of a warp, then the warps of the row."""
-    return Chains(layout.deal.elements, 5 + (layout.deal.warps - 1).bit_length())
+    return Chains(layout.thread_map.elements, 5 + (layout.thread_map.warps - 1).bit_length())
 
 
 def _chains(n2: int) -> Chains:

@@ -63,11 +63,11 @@ from normlab.stages.warp import warp_sum_butterfly
 @cache
 def build(dtype, slices: Slices):
     """Return the kernel for an accumulator dtype and a layout."""
-    deal, blocks, itemsize, spread, parameter_bytes, _, readers, _ = slices
-    vectors, width, span, whole = deal.vectors, deal.width, deal.span, deal.whole
-    cluster, columns = slices.cluster, deal.columns
+    thread_map, blocks, itemsize, spread, parameter_bytes, _, readers, _ = slices
+    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+    cluster, columns = slices.cluster, thread_map.columns
     # `spread` blocks share a slice: the warps per block, and the columns of a span that a block has side by side
-    warps, stretch = deal.warps // spread, span // spread
+    warps, stretch = thread_map.warps // spread, span // spread
     beside = parameter_bytes > 0  # the parameters lie beside the row
     bits, parameter_bits = BITS[itemsize], BITS[parameter_bytes or itemsize]
     held_columns = columns // spread  # columns of the row in this block's shared memory
@@ -75,12 +75,12 @@ def build(dtype, slices: Slices):
     kept = slices.kept
     # Values in registers per thread, and the distance in them from one vector to the next. If the row is not kept,
     # every vector uses the same registers: distance 0.
-    elements, hop = (deal.elements, width) if kept else (width, 0)
+    elements, hop = (thread_map.elements, width) if kept else (width, 0)
     # Groups of copies that may still be in flight. When the row must be there: the parameters' group, committed last.
     later = int(beside)
     # When the parameters must be there: the next row's group, which is started before that only if the row is kept.
     next_row = int(kept)
-    size, merge = group_size(deal, blocks), group_merger(deal, blocks, spread)
+    size, merge = group_size(thread_map, blocks), group_merger(thread_map, blocks, spread)
 
     @cuda.jit(device=True)
     def fetch_row(held, offset, x, row, first):
@@ -263,7 +263,7 @@ def _work(dtype: Any, slices: Slices, rows: int) -> Work:
 
 def rows_of(slices: Slices) -> Chains:
     """Return the chains along a row: a thread's values and then a lane's warps; two butterflies of five levels."""
-    return Chains(slices.deal.elements + (slices.deal.warps * slices.blocks) // 32, 10)
+    return Chains(slices.thread_map.elements + (slices.thread_map.warps * slices.blocks) // 32, 10)
 
 
 def _chains(n2: int) -> Chains:
