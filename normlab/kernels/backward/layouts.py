@@ -2,8 +2,8 @@
 
 import itertools
 
-from normlab.kernels.backward.kind import Kind
-from normlab.kernels.backward.ring import Layout
+from normlab.kernels.backward.pipelined.kind import Kind
+from normlab.kernels.backward.pipelined.layout import Layout
 from normlab.kernels.backward.tables import Candidate, table_for
 from normlab.kernels.plan import CLUSTERS_FROM, Chosen, Device
 from normlab.stages.vector import BYTES, WARP, map_threads, whole_warps
@@ -26,7 +26,7 @@ def layout_for(n2: int, width: int, sizes: tuple[int, int, int], kind: Kind, dev
         if row.columns_up_to * width < n2 * full or (row.columns_a_block and device.capability < CLUSTERS_FROM):
             continue
         for layout in _fewer(row, n2, width, full, saved_bytes, grad_bytes):
-            shared_bytes = layout.shared_bytes(kind.parameter_bytes) + layout.board_bytes
+            shared_bytes = layout.shared_bytes(kind.parameter_bytes) + layout.exchange_bytes
             if layout.thread_map.elements <= MAX_ELEMENTS and shared_bytes <= device.shared_bytes:
                 return Chosen(layout, row.why)
     return None
@@ -48,7 +48,9 @@ def _fewer(row: Candidate, n2: int, width: int, full: int, saved_bytes: int, gra
     ways = [(rows, row.stages, row.prefetch) for rows in some] + [(some[-1], 2, 0)]
     if blocks > 1:  # no stage to fetch ahead into, but an earlier step reads a row as long as that again and again
         ways.append((1, 1, 0))
-    return [Layout(thread_map, rows, blocks, stages, lag, saved_bytes, grad_bytes) for rows, stages, lag in ways]
+    return [
+        Layout(thread_map, rows, blocks, stages, prefetch, saved_bytes, grad_bytes) for rows, stages, prefetch in ways
+    ]
 
 
 _ALL = [

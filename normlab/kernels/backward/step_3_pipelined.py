@@ -26,12 +26,12 @@ import numpy as np
 from normlab.engine import accumulator
 from normlab.kernels import split
 from normlab.kernels.backward import final_sums, split_rows, step_1_apex, step_2_fused
-from normlab.kernels.backward.columns import GATHERED
-from normlab.kernels.backward.kind import Kind, kind_of
 from normlab.kernels.backward.layouts import KINDS, layout_for
 from normlab.kernels.backward.operands import OPERANDS
-from normlab.kernels.backward.pipeline import build
-from normlab.kernels.backward.ring import Layout
+from normlab.kernels.backward.pipelined.columns import GATHERED
+from normlab.kernels.backward.pipelined.kernel import build
+from normlab.kernels.backward.pipelined.kind import Kind, kind_of
+from normlab.kernels.backward.pipelined.layout import Layout
 from normlab.kernels.plan import CLUSTERS_FROM, Chains, Device, Plan, Refusal, Resized, Work, longest
 from normlab.kernels.problem import BackwardProblem
 from normlab.kernels.step import BackwardStep
@@ -79,7 +79,7 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | Resized | Refusal:
 
     def resized(resident: int) -> Plan:
         clusters = min(-(-n1 // layout.rows), resident)
-        if layout.lag and layout.blocks == 1 and layout.thread_map.threads >= WARP:
+        if layout.prefetch and layout.blocks == 1 and layout.thread_map.threads >= WARP:
             # Teams of whole warps leave no gaps: a second block only adds partial sums. Teams of lanes do (LayerNorm of
             # 64 bfloat16: 0.90 of a copy, where one block a multiprocessor has 0.82).
             clusters = min(clusters, device.multiprocessors)

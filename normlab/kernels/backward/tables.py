@@ -5,7 +5,7 @@
 
 from typing import NamedTuple
 
-from normlab.kernels.backward.kind import Kind
+from normlab.kernels.backward.pipelined.kind import Kind
 
 
 class Candidate(NamedTuple):

@@ -14,7 +14,7 @@ from normlab.stages.vector import BYTES, ThreadMap, map_threads, whole_warps
 class Rows(NamedTuple):
     """What the kernel of step 6 is built for.
 
-    thread_map: of a row to its team. rows: of a block. resident: blocks that a multiprocessor has registers for.
+    thread_map: of a row. rows: per block. resident: blocks that a multiprocessor has registers for.
     """
 
     thread_map: ThreadMap
@@ -33,7 +33,7 @@ class Rows(NamedTuple):
 
 
 MAX_THREADS = 1024
-MAX_ELEMENTS = {512: 64, 1024: 32}  # of a thread, in a block of up to so many
+MAX_ELEMENTS = {512: 64, 1024: 32}  # per thread, in a block of up to so many: 65,536 registers are shared among them
 
 
 def rows_for(n2: int, width: int, itemsize: int, rms: bool) -> Chosen | None:
@@ -54,12 +54,12 @@ def rows_for(n2: int, width: int, itemsize: int, rms: bool) -> Chosen | None:
     return Chosen(Rows(thread_map, chosen.rows, resident), chosen.why)
 
 
-STATIC_BYTES = 2304  # of shared memory, at most: the board, and what is gathered from others
+STATIC_BYTES = 2304  # of shared memory, at most: the exchange buffer, and the sums gathered from other blocks
 SPLIT_FROM = 2**15  # columns: a block's registers hold as many, of whatever alignment
 LONGEST = 2**18  # columns: a cluster might hold more, but is alone on its multiprocessors (see `split_rows`)
-KEPT = 2048  # vectors of a slice, at most, that registers hold for all passes
-ROOMY = 256  # threads of a block, at most, of which three leave each as many registers as it needs for that
-MANY = 16  # slices a multiprocessor: more than five times as many as it holds at once
+KEPT = 2048  # vectors per slice, at most, that registers hold for all passes
+FEW_THREADS = 256  # per block, at most: three such blocks leave each thread the registers for its part of the row
+MANY = 16  # slices per multiprocessor: more than five times as many as it holds at once
 SMALLEST_BLOCK = 64  # threads; a slice is eight blocks then, or four, and more would only have more to wait for
 
 
@@ -85,35 +85,53 @@ class Slices(NamedTuple):
 
     @property
     def cluster(self) -> int:
-        """Blocks that share a row, as one of its readers."""
+        """Return the blocks that share a row, as one of its readers."""
         return self.blocks * self.spread
 
     @property
     def threads(self) -> int:
-        """Threads a block."""
+        """Return the threads per block."""
         return self.thread_map.threads // self.spread
 
     @property
+    def warps(self) -> int:
+        """Return the warps per block."""
+        return self.thread_map.warps // self.spread
+
+    @property
+    def stretch(self) -> int:
+        """Return the columns of a span that a block has side by side: the distance of a thread's vectors in it."""
+        return self.thread_map.span // self.spread
+
+    @property
+    def held_columns(self) -> int:
+        """Return the columns of a row in a block's shared memory."""
+        return self.thread_map.columns // self.spread
+
+    @property
+    def beside(self) -> bool:
+        """Return True if the parameters lie beside the row in shared memory."""
+        return self.parameter_bytes > 0
+
+    @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory a block: its parts of the row, and of weight and bias."""
+        """Return the dynamic shared memory per block: its parts of the row, and of weight and bias."""
         return self.thread_map.columns * (self.itemsize + self.parameters * self.parameter_bytes) // self.spread
 
     @property
     def kept(self) -> bool:
-        """Whether a thread's registers hold its part of the row.
-
-        Of 64 registers, two blocks of 512 threads', eight vectors and their addresses would spill, and four of a row
-        that ends within its slice: which of them there are takes registers, too; of the 40 that three blocks leave,
-        any four. And where shared memory does not hold the parameters, it has room for more blocks than so many
-        registers allow.
-        """
+        """Return True if a thread's registers hold its part of the row."""
         threads, vectors, _, whole = self.thread_map
-        room = (whole and not self.one_row) or threads <= ROOMY
-        return threads * vectors <= KEPT and room and self.parameter_bytes > 0
+        # Two blocks of 512 threads leave each 64 registers. Eight vectors and their addresses would spill, and so would
+        # four of a row that ends within its slice, whose conditions take registers, too. Three blocks leave 40: any
+        # four would spill.
+        fits = (whole and not self.one_row) or threads <= FEW_THREADS
+        # Without the parameters shared memory has the capacity for more blocks than so many registers allow.
+        return threads * vectors <= KEPT and fits and self.beside
 
     @property
     def resident(self) -> int:
-        """Blocks that a multiprocessor has registers for: three slices', or two where 40 a thread are too few."""
+        """Return the blocks that a multiprocessor has registers for: three slices', or two where 40 are too few."""
         light = self.thread_map.whole and not self.kept and not self.parameters * self.parameter_bytes
         slices = 3 if self.one_row or light else 2
         return self.spread * (slices if self.thread_map.threads <= 512 else 1)

@@ -35,7 +35,7 @@ from normlab.kernels.split import (
     rows_of,
 )
 from normlab.stages.block import block_sum
-from normlab.stages.recompute import affine, normalised_from_input
+from normlab.stages.output import parameter_loader, vector_normaliser
 from normlab.stages.vector import widest
 from normlab.stages.warp import warp_sum_butterfly
 
@@ -137,6 +137,7 @@ def build_output(dtype: Any, width: int) -> Any:
     Grid (columns / (COLUMN_THREADS width), groups of rows), block COLUMN_THREADS.
     """
     elements = AT_ONCE * width
+    load_parameters, normalise_vector = parameter_loader(width), vector_normaliser(width)
 
     @cuda.jit(launch_bounds=(COLUMN_THREADS, 1))
     def forward_split_output(x, weight, bias, mean, invvar, output):
@@ -147,10 +148,7 @@ def build_output(dtype: Any, width: int) -> Any:
         column = (cuda.blockIdx.x * COLUMN_THREADS + cuda.threadIdx.x) * width
         if column < n2:
             # Prologue: parameters stay in registers for all rows.
-            if weight is not None:
-                load_vector_into(gammas, 0, weight, column, width)
-            if bias is not None:
-                load_vector_into(betas, 0, bias, column, width)
+            load_parameters(gammas, betas, weight, bias, column)
             top = cuda.blockIdx.y
             stride = cuda.gridDim.y
             while top < n1:
@@ -165,11 +163,7 @@ def build_output(dtype: Any, width: int) -> Any:
                     if row < n1:
                         scale = load(invvar, row)
                         center = None if mean is None else load(mean, row)
-                        for k in range(width):
-                            gamma = None if weight is None else gammas[k]
-                            beta = None if bias is None else betas[k]
-                            value = normalised_from_input(values[ahead * width + k], center, scale)
-                            values[ahead * width + k] = affine(value, gamma, beta)
+                        normalise_vector(values, ahead * width, gammas, betas, weight, bias, center, scale)
                         store_vector_from(output, (row, column), values, ahead * width, width)
                 top += AT_ONCE * stride
 
