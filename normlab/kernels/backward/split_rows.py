@@ -39,6 +39,7 @@ from normlab.kernels.split import (
 )
 from normlab.stages.block import block_sums
 from normlab.stages.gradient import corrected, leave_means
+from normlab.stages.output import parameter_loader
 from normlab.stages.recompute import affine, clamp_by_magnitude, normalised_from_input, without_bias
 from normlab.stages.vector import widest
 from normlab.stages.warp import warp_sum_butterfly
@@ -48,6 +49,7 @@ from normlab.stages.warp import warp_sum_butterfly
 def build_sums(dtype: Any, width: int, rms: bool, memory_efficient: bool) -> Any:
     """Return the kernel `backward_split_sums`. Grid (pieces, rows), block THREADS."""
     span, elements = THREADS * width, VECTORS * width
+    load_parameters = parameter_loader(width)
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def backward_split_sums(grad_output, saved, mean, invvar, weight, bias, eps, sums):
@@ -73,10 +75,7 @@ def build_sums(dtype: Any, width: int, rms: bool, memory_efficient: bool) -> Any
             # This thread's terms of both sums.
             for v in range(VECTORS):
                 if first + v * span < n2:
-                    if weight is not None:
-                        load_vector_into(gammas, 0, weight, first + v * span, width)
-                    if bias is not None:
-                        load_vector_into(betas, 0, bias, first + v * span, width)
+                    load_parameters(gammas, betas, weight, bias, first + v * span)
                     for k in range(width):
                         grad = grads[v * width + k]
                         g = affine(grad, None if weight is None else gammas[k], None)
@@ -129,7 +128,7 @@ def build_gradients(dtype: Any, width: int, memory_efficient: bool, final: bool)
 
     Grid (columns / (COLUMN_THREADS width), groups of rows), block COLUMN_THREADS. final: there is one group.
     """
-    elements = AT_ONCE * width
+    elements, load_parameters = AT_ONCE * width, parameter_loader(width)
 
     @cuda.jit(launch_bounds=(COLUMN_THREADS, 1))
     def backward_split_gradients(
@@ -149,10 +148,7 @@ def build_gradients(dtype: Any, width: int, memory_efficient: bool, final: bool)
         column = (cuda.blockIdx.x * COLUMN_THREADS + cuda.threadIdx.x) * width
         if column < n2:
             # Prologue: parameters stay in registers for all rows.
-            if weight is not None:
-                load_vector_into(gammas, 0, weight, column, width)
-            if bias is not None:
-                load_vector_into(betas, 0, bias, column, width)
+            load_parameters(gammas, betas, weight, bias, column)
             for k in range(width):
                 sums_weight[k] = cast(0, invvar)
                 sums_bias[k] = cast(0, invvar)
