@@ -60,6 +60,7 @@ def build_sums(dtype: Any, width: int, rms: bool, memory_efficient: bool) -> Any
         gammas = cuda.local.array(width, dtype)
         betas = cuda.local.array(width, dtype)
         n1, n2 = saved.shape
+        # The same columns of each row, so that a row's bits do not depend on the rows beside it.
         first = cuda.blockIdx.x * VECTORS * span + cuda.threadIdx.x * width
         row = cuda.blockIdx.y
         while row < n1:
@@ -72,7 +73,7 @@ def build_sums(dtype: Any, width: int, rms: bool, memory_efficient: bool) -> Any
             center = None if mean is None else load(mean, row)
             sum_g = cast(0, invvar)
             sum_gx = cast(0, invvar)
-            # This thread's terms of both sums.
+            # This thread's terms of both sums. x̂ is made again in the third kernel: storing it would cost a write.
             for v in range(VECTORS):
                 if first + v * span < n2:
                     load_parameters(gammas, betas, weight, bias, first + v * span)
@@ -85,7 +86,7 @@ def build_sums(dtype: Any, width: int, rms: bool, memory_efficient: bool) -> Any
                             sum_gx += g * normalised_from_input(values[v * width + k], center, scale)
                         if not rms:
                             sum_g += g
-            # Exchange within the block.
+            # Exchange within the block; the next kernel adds up the pieces. The barriers are in `block_sums`.
             sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
             if cuda.threadIdx.x == 0:
                 store(sums, (row, cuda.blockIdx.x), sum_g)
@@ -106,6 +107,7 @@ def build_means(dtype: Any) -> Any:
         row = cuda.blockIdx.x
         sum_g = cast(0, sums)
         sum_gx = cast(0, sums)
+        # Neighbouring threads read neighbouring pieces; which thread adds which piece is fixed, and so are the bits.
         piece = cuda.threadIdx.x
         while piece < sums.shape[1]:
             sum_g += load(sums, (row, piece))
@@ -152,7 +154,7 @@ def build_gradients(dtype: Any, width: int, memory_efficient: bool, final: bool)
             for k in range(width):
                 sums_weight[k] = cast(0, invvar)
                 sums_bias[k] = cast(0, invvar)
-                if memory_efficient and weight is not None:
+                if memory_efficient and weight is not None:  # once per thread, not once per row
                     gammas[k] = clamp_by_magnitude(gammas[k], eps)
             top = cuda.blockIdx.y
             stride = cuda.gridDim.y
@@ -169,7 +171,7 @@ def build_gradients(dtype: Any, width: int, memory_efficient: bool, final: bool)
                     if row < n1:
                         scale = load(invvar, row)
                         center = None if mean is None else load(mean, row)
-                        mean_g = load(means, (0, row))
+                        mean_g = load(means, (0, row))  # the same address in all threads: one transaction
                         mean_gx = load(means, (1, row))
                         for k in range(width):
                             grad = grads[ahead * width + k]
@@ -186,8 +188,9 @@ def build_gradients(dtype: Any, width: int, memory_efficient: bool, final: bool)
                                 sums_bias[k] += grad
                             grads[ahead * width + k] = (affine(grad, gamma, None) - mean_g - xhat * mean_gx) * scale
                         store_vector_from(grad_input, (row, column), grads, ahead * width, width)
-                top += AT_ONCE * stride
+                top += AT_ONCE * stride  # groups of rows share the columns, so that few columns fill the GPU
             # Epilogue: this group's sums of its columns.
+            # of a single group the sums are the gradient, and no further kernel is needed
             mine = column if final else (cuda.blockIdx.y, column)
             if part_weight is not None:
                 store_vector_from(part_weight, mine, sums_weight, 0, width)

@@ -50,6 +50,7 @@ def thread_map_of(problem: BackwardProblem) -> ThreadMap | None:
 
 def blocks_for(thread_map: ThreadMap, n1: int, processors: int) -> int:
     """Return the number of persistent blocks."""
+    # as many as stay on the GPU at once: one more block would begin when the others end, and add a row of partial sums
     return min(n1, processors * (RESIDENT_THREADS // thread_map.threads))
 
 
@@ -86,7 +87,7 @@ def build(dtype, thread_map: ThreadMap, rms, memory_efficient):
         n1, n2 = saved.shape
         first = cuda.threadIdx.x * width
         row = cuda.blockIdx.x
-        while row < n1:
+        while row < n1:  # persistent: the sums of the columns stay in registers from row to row
             # Fetch: the saved row and dy go to registers, with all loads in flight at once.
             load_row(values, saved, row, first)
             load_row(grads, grad_output, row, first)

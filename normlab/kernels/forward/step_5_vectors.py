@@ -32,6 +32,7 @@ GRID_LIMIT = 2**31 - 1
 
 def thread_map_for(n2: int, width: int) -> ThreadMap | None:
     """Return the thread map of a row in a block; None if the row does not fit the block's registers."""
+    # threads first: a thread gets a fifth vector only when a block has no more threads
     threads = min(MAX_THREADS, whole_warps(-(-n2 // (width * VECTORS))))
     thread_map = map_threads(n2, width, threads)
     return thread_map if thread_map.elements <= MAX_ELEMENTS else None
@@ -75,7 +76,7 @@ def build(dtype, thread_map: ThreadMap):
 
             # Output, from registers.
             write_row(values, output, (row, first), weight, bias, center, scale)
-            if cuda.threadIdx.x == 0:
+            if cuda.threadIdx.x == 0:  # every thread has the same statistics: one stores them
                 if mean is not None:
                     store(mean, row, center)
                 store(invvar, row, scale)

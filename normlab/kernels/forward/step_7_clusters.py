@@ -54,6 +54,7 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Resized | Refusal:
             f"it has up to {counted(device.largest_cluster, 'block')}, and rows up to {layouts.LONGEST:,} columns"
         )
     slices = chosen.layout._replace(parameters=(problem.weight is not None) + (problem.bias is not None))
+    # so far nothing depends on n1; what does, changes no bit of a row
     slices = layouts.spread_out(slices, n1, problem.output.dtype.itemsize, device)
     dtype, values = accumulator(problem.invvar), (("factor", np.float32(1 / n2)),)
 
@@ -61,8 +62,9 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Resized | Refusal:
         work = _work(dtype, slices, rows)
         return Plan("clusters", (work,), chosen.why, rows_of(slices), values=values, layout=slices)
 
-    if slices.one_row:
+    if slices.one_row:  # a cluster per row: the GPU starts the next one where one ends
         return planned(n1)
+    # Persistent clusters: as many as find a place at once, which only the driver knows.
     return Resized(
         _work(dtype, slices, 1), (), values, lambda resident: planned(min(n1, max(1, resident // slices.readers)))
     )

@@ -38,7 +38,7 @@ def gathered_at(layout: Layout, number: int) -> int:
 def epilogue(layout: Layout, kind: Kind, dtype: Any, gathered: bool, apart: bool) -> Any:
     """Return the device function `add_up_columns(operands, memory, share, sums, gradients)`."""
     weighted, biased, memory_efficient = kind.weighted, kind.biased, kind.memory_efficient
-    # With a prefetch of 1 the last turn's barrier came after the last sums were read.
+    # Only then a barrier is still owed. With a prefetch of 1 the last turn's barrier came after its sums were read.
     reads_last_sums = layout.blocks > 1 and layout.prefetch == 0
     finish_weight = finisher(layout, kind, dtype, memory_efficient, gathered, 0)
     finish_bias = finisher(layout, kind, dtype, False, gathered, 1)
@@ -52,6 +52,7 @@ def epilogue(layout: Layout, kind: Kind, dtype: Any, gathered: bool, apart: bool
         launch_dependents()  # the final sums' blocks may start on multiprocessors that this kernel leaves
         wait_copies(0)  # no copy may still write to this memory
         shared = cuda.shared.array(0, dtype, alignment=16)
+        # One gradient after the other, in the same memory: both at once would need twice as much.
         if weighted and for_columns():
             finish_weight(shared, sums.weight, operands, memory, share, gradients.grad_weight, gradients.part_weight)
         if biased and for_columns():

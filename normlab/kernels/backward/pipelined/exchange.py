@@ -41,6 +41,7 @@ def exchange_of(layout: Layout, kind: Kind) -> Exchange:
 
     @cuda.jit(device=True)
     def write_sums(memory, share, phase, sum_gx, sum_g):
+        # to this block's own memory: the other blocks read it after the barrier (`stages.row_group` says why)
         leave(memory.exchange, phase, share.group, 0, share.warp, sum_gx)
         if not rms:
             leave(memory.exchange, phase, share.group, 1, share.warp, sum_g)
@@ -59,6 +60,7 @@ def exchange_of(layout: Layout, kind: Kind) -> Exchange:
 
     @cuda.jit(device=True)
     def read_sums(partials, memory, share, phase):
+        # both loads are in flight before `means` adds up: a load from another block takes a microsecond
         fetch_sums(partials, 0, memory.exchange, phase, share.group, 0)
         if not rms:
             fetch_sums(partials, turns, memory.exchange, phase, share.group, 1)
@@ -69,10 +71,10 @@ def exchange_of(layout: Layout, kind: Kind) -> Exchange:
         mean_gx = (add_up(partials, 0) + lacking) * mean_factor
         if rms:
             return mean_gx, cast(0, partials)
-        return mean_gx, add_up(partials, turns) * mean_factor
+        return mean_gx, add_up(partials, turns) * mean_factor  # times 1 / n2: no division per row
 
     @cuda.jit(device=True)
     def keep_sums(partials, sum_gx, sum_g):
-        partials[0], partials[turns] = sum_gx, sum_g
+        partials[0], partials[turns] = sum_gx, sum_g  # one warp has all: its sums are the row's
 
     return Exchange(write_sums, arrive, wait, read_sums, means, keep_sums, 2 * turns)

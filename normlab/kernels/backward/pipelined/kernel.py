@@ -44,6 +44,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
     ):  # fmt: skip
         # Prologue: empty sums, and which columns of which rows this thread has.
         exchange = cuda.shared.array((2, rows, 2, warps), dtype)  # two phases: see `stages.row_group`
+        # One piece of dynamic shared memory in three dtypes. Bits, not values: a copy converts nothing.
         saved_stages = cuda.shared.array(0, saved_bits, alignment=16)
         grad_stages = cuda.shared.array(0, grad_bits, alignment=16)
         parameters = cuda.shared.array(0, parameter_bits, alignment=16)
@@ -68,6 +69,7 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
         cuda.syncthreads()  # the parameters are in shared memory before other row groups read them
 
         # First pass, exchange and second pass, row after row.
+        # row_sums is no member: its absence is no constant of `Kind`, and only an argument's branches are dropped.
         take_rows(operands, memory, share, row, row_sums, rare, sums, partials)
 
         # Epilogue: the columns' sums, in the memory of the pipeline stages.

@@ -39,7 +39,7 @@ class Kind(NamedTuple):
     @property
     def parameter_bytes(self) -> int:
         """Return the bytes of shared memory per column."""
-        if self.narrow:
+        if self.narrow:  # no clamped copy and no 1 / gamma: each pass makes them
             return NARROW_BYTES * (self.weighted + self.memory_efficient * self.biased)
         return ACCUMULATOR_BYTES * self.parameters
 
@@ -49,6 +49,7 @@ def kind_of(problem: Any, width: int, together: int) -> Kind:
     weight, bias = problem.weight, problem.bias
     float16 = problem.memory_efficient and problem.saved.dtype == np.float16
     kind = Kind(problem.rms, problem.memory_efficient, weight is not None, bias is not None, False, together, float16)
+    # Narrow parameters are copied 16 bytes at once, as they are; others are loaded, widened and stored.
     sizes = {array.dtype.itemsize for array in (weight, bias) if array is not None}
     narrow = kind.parameters > 0 and sizes == {NARROW_BYTES} and width == together == NARROW_WIDTH
     return kind._replace(narrow=narrow)

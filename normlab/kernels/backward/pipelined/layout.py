@@ -73,12 +73,13 @@ class Layout(NamedTuple):
     @property
     def parameters_at(self) -> int:
         """Return the offset of the parameters, in accumulators."""
-        together = self.saved_bytes + self.grad_bytes
+        together = self.saved_bytes + self.grad_bytes  # per column: all stages of one array, then of the other
         return self.stages * self.rows * self.thread_map.columns * together // ACCUMULATOR_BYTES
 
     @property
     def parameter_parts(self) -> tuple[int, int, int]:
         """Return a thread's vector of parameters in parts of 16 bytes: (elements per part, parts, their distance)."""
+        # a lane reads at most 16 bytes at once: eight float32 are two parts (`parameters_wide.placer`)
         part = min(self.thread_map.width, 16 // ACCUMULATOR_BYTES)
         return part, self.thread_map.width // part, self.thread_map.threads * part
 

@@ -40,9 +40,9 @@ class Memory(NamedTuple):
     """
 
     saved_stages: Any
-    grad_stages: Any
-    parameters: Any
-    exchange: Any
+    grad_stages: Any  # from `Layout.grads_at` on
+    parameters: Any  # from `Layout.parameters_at` on
+    exchange: Any  # (2 phases, row groups, 2 sums, warps)
 
 
 class Share(NamedTuple):

@@ -38,4 +38,5 @@ def readers(layout: Layout, kind: Kind) -> tuple[Any, Any, Any, Any]:
     load_inverses(gammas, inverses, parameters, v, offset, weight, eps, rare)    clamped gammas and 1 / gamma
     load_betas(betas, parameters, v, offset, bias)
     """
+    # both have the same signatures, so the passes do not ask which it is
     return (narrow.readers if kind.narrow else wide.readers)(layout, kind)

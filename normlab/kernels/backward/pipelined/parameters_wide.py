@@ -137,11 +137,12 @@ def readers(layout: Layout, kind: Kind) -> tuple[Any, Any, Any, Any]:
         load_parameters(betas, parameters, beta_at, v, offset)
 
     @cuda.jit(device=True)
-    def load_clamped(gammas, parameters, v, offset, weight, eps):
+    def load_clamped(gammas, parameters, v, offset, weight, eps):  # clamped once, in `keep_parameters`
         load_parameters(gammas, parameters, gamma_at, v, offset)
 
     @cuda.jit(device=True)
     def load_inverses(gammas, inverses, parameters, v, offset, weight, eps, rare):
+        # a load from shared memory in place of a division in each pass over each row
         load_parameters(gammas, parameters, gamma_at, v, offset)
         load_parameters(inverses, parameters, inverse_at, v, offset)
 

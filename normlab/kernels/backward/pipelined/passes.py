@@ -99,7 +99,7 @@ def share_adder(layout: Layout, kind: Kind, dtype: Any) -> Any:
             if whole or share.first + v * span < operands.saved.shape[1]:
                 load_bits_into(values, 0, memory.saved_stages, row.at + v * span, width, operands.saved)
                 load_bits_into(grads, 0, memory.grad_stages, grads_at + row.at + v * span, width, operands.grad_output)
-                if weighted and not (memory_efficient and rms):
+                if weighted and not (memory_efficient and rms):  # there gamma cancels, and there is no mean(g)
                     load_gammas(gammas, memory.parameters, v, share.offset, operands.weight)
                 if memory_efficient and biased:
                     load_betas(betas, memory.parameters, v, share.offset, operands.bias)
@@ -129,6 +129,7 @@ def share_adder(layout: Layout, kind: Kind, dtype: Any) -> Any:
                             sum_g += grad * gammas[k]
                         else:
                             sum_g += grad
+        # The rest is once per row.
         if not memory_efficient:
             sum_gx *= row.scale  # once per row: the products above are with x - mean
         elif unclamped_again and rare:
@@ -236,7 +237,7 @@ def vector_storer(layout: Layout, kind: Kind, dtype: Any) -> Any:
                 if memory_efficient and biased:
                     value -= betas[k]
                 if memory_efficient and weighted:
-                    value *= inverses[k]  # a product: 1 / gamma was made once, a division per element takes ten times
+                    value *= inverses[k]  # a product: 1 / gamma was made before, no division per element
                 gradient = grads[k]
                 if weighted:
                     gradient *= gammas[k]

@@ -18,6 +18,7 @@ def sharer(layout: Layout, apart: bool) -> Any:
     @cuda.jit(device=True)
     def share_of():
         thread = cuda.threadIdx.x
+        # The block is (threads, row groups): a thread finds its row group without a division.
         start = 0  # the first column of this block's slice
         cluster = cuda.blockIdx.x
         clusters = cuda.gridDim.x
@@ -65,7 +66,7 @@ def statistics_loader(kind: Kind) -> Any:
     def load_statistics(operands, row):
         center = cast(0, operands.invvar)
         scale = cast(0, operands.invvar)
-        if row < operands.saved.shape[0]:
+        if row < operands.saved.shape[0]:  # row groups of the last turn may have no row
             scale = load(operands.invvar, row)
             if centered:
                 center = load(operands.mean, row)
@@ -90,6 +91,7 @@ def beginner(layout: Layout, kind: Kind) -> Any:
             at = (stage * rows + share.group) * columns + share.offset
             fetch(operands, memory, row + stage * share.stride, at, share.first)
             commit_copies()  # after the last row an empty group: the waits count groups
+        # after the copies, which take longer: these loads wait beside them
         center, scale = load_statistics(operands, row)
         return Row(row, share.group * columns + share.offset, center, scale)
 

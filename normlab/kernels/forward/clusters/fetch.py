@@ -25,6 +25,7 @@ def sharer(slices: Slices) -> Any:
 
     @cuda.jit(device=True)
     def share_of(weight):
+        # Of one block per row the rank is a constant, and the compiler drops what depends on it.
         rank = 0
         if cluster > 1:
             rank = cluster_rank()
@@ -48,6 +49,7 @@ def writer_chooser(readers: int) -> Any:
 
     @cuda.jit(device=True)
     def writes(reader, v):
+        # by vector, not by column: a vector's store stays one instruction
         return readers == 1 or v % readers == reader
 
     return writes
@@ -66,9 +68,9 @@ def row_fetcher(slices: Slices) -> Any:
     def fetch_row(memory, x, share, row):
         if row < x.shape[0]:
             for v in range(vectors):
-                if whole or share.first + v * span < x.shape[1]:
+                if whole or share.first + v * span < x.shape[1]:  # no condition where the slices have all vectors
                     copy_async(memory.held, share.offset + v * stretch, x, (row, share.first + v * span), width)
-        commit_copies()
+        commit_copies()  # also an empty group: `wait_copies` counts groups, in every turn the same number
 
     return fetch_row
 
@@ -129,7 +131,7 @@ def parameter_fetcher(slices: Slices) -> Any:
 
     @cuda.jit(device=True)
     def fetch_parameters(memory, weight, bias, share, n2):
-        if beside:
+        if beside:  # decided when the kernel is built; see `layouts.spread_out`
             for v in range(vectors):
                 if writes(share.reader, v) and (whole or share.first + v * span < n2):
                     fetch(memory, share.gammas_at + v * stretch, weight, share.first + v * span)

@@ -14,8 +14,8 @@ class Memory(NamedTuple):
     """
 
     held: Any
-    parameters: Any
-    exchange: Any
+    parameters: Any  # after the row's `held_columns`: gamma, then beta
+    exchange: Any  # (2 phases, 1, 2 sums, warps)
 
 
 class Share(NamedTuple):
