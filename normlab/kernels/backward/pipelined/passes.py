@@ -84,7 +84,7 @@ def share_adder(layout: Layout, kind: Kind, dtype: Any) -> Any:
         kind.centered,
     )
     unclamped_again = memory_efficient and weighted and not rms and not kind.narrow
-    sum_unclamped = unclamped_adder(layout, dtype)
+    sum_unclamped = unclamped_adder(layout)
 
     @cuda.jit(device=True)
     def add_up_share(operands, memory, share, row, rare, sums):
@@ -133,25 +133,25 @@ def share_adder(layout: Layout, kind: Kind, dtype: Any) -> Any:
         if not memory_efficient:
             sum_gx *= row.scale  # once per row: the products above are with x - mean
         elif unclamped_again and rare:
-            sum_g = sum_unclamped(operands, memory, share, row)
+            sum_g = sum_unclamped(grads, operands, memory, share, row)
         return sum_gx, sum_g
 
     return add_up_share
 
 
 @cache
-def unclamped_adder(layout: Layout, dtype: Any) -> Any:
-    """Return the device function `sum_unclamped(operands, memory, share, row)`: the thread's sum of g, gamma as it is.
+def unclamped_adder(layout: Layout) -> Any:
+    """Return the device function `sum_unclamped(grads, operands, memory, share, row)`: the sum of g, gamma as it is.
 
     mean(g) needs the gamma that was not clamped. Widened parameters are clamped in shared memory (`parameters`), so
-    gamma comes from global memory again. Only threads with a clamped gamma call it.
+    gamma comes from global memory again. Only threads with a clamped gamma call it. grads: the caller's registers for a
+    vector of dy; an array of its own spilled 32 bytes at n2 = 8192 in float32, where 1024 threads leave 64 registers.
     """
     thread_map, grads_at = layout.thread_map, layout.grads_at
     vectors, width, span = thread_map.vectors, thread_map.width, thread_map.span
 
     @cuda.jit(device=True)
-    def sum_unclamped(operands, memory, share, row):
-        grads = cuda.local.array(width, dtype)
+    def sum_unclamped(grads, operands, memory, share, row):
         sum_g = cast(0, grads)
         # A while loop, because the compiler would unroll a for loop and give it the registers of all other phases.
         v = 0
