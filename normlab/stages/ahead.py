@@ -19,9 +19,9 @@ def fetcher(dtype: Any, itemsize: int, width: int) -> tuple[Any, Any, Any]:
     """Return (kind, fetch, take), which move vectors of `width` elements into pipeline stages and out of them.
 
     kind: the dtype of the stages' memory, for `cuda.shared.array`.
-    `fetch(ring, at, array, index)` starts to copy the vector at `array[index]` to `ring[at]`, …; it has arrived after
-    `wait_copies`.
-    `take(values, ring, at, like)` converts it to the accumulator's dtype and writes it to `values[0]`, …; `like` has
+    `fetch(stages, at, array, index)` starts to copy the vector at `array[index]` to `stages[at]`, …; it has arrived
+    after `wait_copies`.
+    `take(values, stages, at, like)` converts it to the accumulator's dtype and writes it to `values[0]`, …; `like` has
     the array's dtype.
 
     dtype: the accumulator's. A vector narrower than an asynchronous copy is loaded and converted at once.
@@ -29,22 +29,22 @@ def fetcher(dtype: Any, itemsize: int, width: int) -> tuple[Any, Any, Any]:
     if itemsize * width < NARROWEST:  # one element of 2 bytes: the thread waits for it here
 
         @cuda.jit(device=True)
-        def fetch(ring, at, array, index):
-            ring[at] = load(array, index)
+        def fetch(stages, at, array, index):
+            stages[at] = load(array, index)
 
         @cuda.jit(device=True)
-        def take(values, ring, at, like):
-            values[0] = ring[at]
+        def take(values, stages, at, like):
+            values[0] = stages[at]
 
         return dtype, fetch, take
 
     # The copy moves bits, not values, so the dtype is an integer's and `take` converts.
     @cuda.jit(device=True)
-    def fetch_vector(ring, at, array, index):
-        copy_async(ring, at, array, index, width)
+    def fetch_vector(stages, at, array, index):
+        copy_async(stages, at, array, index, width)
 
     @cuda.jit(device=True)
-    def take_vector(values, ring, at, like):
-        load_bits_into(values, 0, ring, at, width, like)
+    def take_vector(values, stages, at, like):
+        load_bits_into(values, 0, stages, at, width, like)
 
     return BITS[itemsize], fetch_vector, take_vector

@@ -66,7 +66,7 @@ LADDER_LAUNCHES = [
     *_forward("one_barrier", 8, 4096, ml_dtypes.bfloat16, " bfloat16"),
     *_forward("clusters", 2, 32776, ml_dtypes.bfloat16, " bfloat16"),  # sixteen blocks a row
     *_backward("fused", 8, 1024, np.float32, " float32"),
-    *_backward("pipelined", 24, 4096, np.float32, " without lag"),
-    *_backward("pipelined", 24, 768, ml_dtypes.bfloat16, " with lag"),
+    *_backward("pipelined", 24, 4096, np.float32, " without prefetch"),
+    *_backward("pipelined", 24, 768, ml_dtypes.bfloat16, " with prefetch"),
     *_backward("pipelined", 4, 8200, np.float32, " in clusters"),  # two blocks a row
 ]

@@ -24,17 +24,17 @@ from normlab.engine.compile import cubins
 from normlab.host.arrays import FLOATS
 from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import step_3_pipelined
-from normlab.kernels.backward.kind import Kind
 from normlab.kernels.backward.layouts import MAX_ELEMENTS
-from normlab.kernels.backward.ring import Layout
+from normlab.kernels.backward.pipelined.kind import Kind
+from normlab.kernels.backward.pipelined.layout import Layout
 from normlab.kernels.forward import layouts, step_7_clusters
 from normlab.kernels.forward.layouts import Rows, Slices
 from normlab.kernels.plan import Chosen
 from normlab.stages.vector import ThreadMap, map_threads
 
 CAPABILITY = (9, 0)
-THREADS, ROWS, STAGES, LAGS = (32, 64, 96, 128, 160, 256, 512), (1, 2, 3, 4, 8), (2, 3, 4), (0, 1)
-ROOM = block_shared_bytes(CAPABILITY)
+THREADS, ROWS, STAGES, PREFETCH = (32, 64, 96, 128, 160, 256, 512), (1, 2, 3, 4, 8), (2, 3, 4), (0, 1)
+CAPACITY = block_shared_bytes(CAPABILITY)
 
 
 ELEMENTS = 2**27  # of x, of a task that does not say how many rows it has
@@ -70,12 +70,12 @@ def slices(n2: int, width: int, threads: int) -> Iterator[tuple[ThreadMap, int]]
 
 def backward_layouts(n2: int, itemsize: int, kind: Kind) -> Iterator[Layout]:
     """Those that keep a GPU busy and fit into its blocks."""
-    for threads, rows, stages, lag in itertools.product(THREADS, ROWS, STAGES, LAGS):
+    for threads, rows, stages, prefetch in itertools.product(THREADS, ROWS, STAGES, PREFETCH):
         for thread_map, blocks in slices(n2, 16 // itemsize, threads):
-            layout = Layout(thread_map, rows, blocks, stages, lag, itemsize, itemsize)
+            layout = Layout(thread_map, rows, blocks, stages, prefetch, itemsize, itemsize)
             busy = 128 <= layout.threads <= 512 and 16 <= thread_map.elements <= MAX_ELEMENTS
-            bytes_needed = layout.shared_bytes(kind.parameter_bytes) + layout.board_bytes
-            if busy and stages - 1 - lag > 0 and ROOM // 3 <= bytes_needed <= ROOM:
+            bytes_needed = layout.shared_bytes(kind.parameter_bytes) + layout.exchange_bytes
+            if busy and layout.in_flight > 0 and CAPACITY // 3 <= bytes_needed <= CAPACITY:
                 yield layout
 
 
@@ -89,7 +89,7 @@ def forward_plans(n2: int, itemsize: int) -> Iterator[Any]:
     for threads in (128, 256, 512, 1024):
         for thread_map, blocks in slices(n2, 16 // itemsize, threads):
             long = Slices(thread_map, blocks, itemsize)
-            if n2 > 2**14 and long.shared_bytes + layouts.STATIC_BYTES <= ROOM and 4 <= thread_map.vectors <= 16:
+            if n2 > 2**14 and long.shared_bytes + layouts.STATIC_BYTES <= CAPACITY and 4 <= thread_map.vectors <= 16:
                 yield long
 
 

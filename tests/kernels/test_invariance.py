@@ -14,7 +14,7 @@ from normlab.host.arrays import HostBackend
 from normlab.host.checks import step_of
 from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import final_sums, layouts, step_2_fused, step_3_pipelined
-from normlab.kernels.backward.ring import Layout
+from normlab.kernels.backward.pipelined.layout import Layout
 from normlab.kernels.backward.tables import Candidate
 from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward import step_7_clusters
@@ -44,7 +44,7 @@ def bits(array):
     return None if array is None else array.tobytes()
 
 
-# Rows of one warp, of several, of several teams a block; ragged ones.
+# Rows of one warp, of several, of several row groups a block; ragged ones.
 SHAPES = [(1, np.float32), (130, BFLOAT16), (1040, BFLOAT16), (501, np.float16)]
 shapes = pytest.mark.parametrize(("n2", "dtype"), SHAPES, ids=lambda one: getattr(one, "__name__", str(one)))
 
@@ -183,7 +183,7 @@ def test_rows_of_a_cluster_are_right_in_the_forward(n1, n2, dtype, processors, m
 
 
 def test_short_rows_are_right_forward():
-    """Of 4 lanes, with columns for all and not, in more than one block; the last block has teams without a row."""
+    """Of 4 lanes, with columns for all and not, in more than one block; the last block has row groups without a row."""
     for n2 in (64, 40):
         examine_forward(random_case(70, n2, BFLOAT16), step_of("forward", "one_barrier"))
 
@@ -197,24 +197,24 @@ def few_stay(monkeypatch, number=1):
     monkeypatch.setattr(HostBackend, "empty", lambda backend, shape, dtype: np.full(shape, np.nan, dtype))
 
 
-WITHOUT_LAG = 201  # columns of float32
+WITHOUT_PREFETCH = 201  # columns of float32
 NO_PREFETCH = Candidate(columns_up_to=1024, threads=64, rows=4, stages=3, why="a test")
 
 
-def no_lag_at(n2, monkeypatch):
-    """Let so short rows be laid out as a few times longer ones are: several warps, and no lag."""
-    if n2 == WITHOUT_LAG:
+def no_prefetch_at(n2, monkeypatch):
+    """Let so short rows be laid out as a few times longer ones are: several warps, and no prefetch."""
+    if n2 == WITHOUT_PREFETCH:
         monkeypatch.setattr(layouts, "table_for", lambda *how: (NO_PREFETCH,))
 
 
-# Rows of a part of a warp, of one and of several, 32 of them a block, eight and four; with a lag but for the second and
-# the last, and recomputing the first.
+# Rows of a part of a warp, of one and of several, 32 of them a block, eight and four; with a prefetch except for
+# the second and the last, and recomputing the first.
 TURNS = [
     (70, 40, BFLOAT16),
     (19, 98, BFLOAT16),
     (5, 388, np.float32),
     (18, 198, BFLOAT16),
-    (9, WITHOUT_LAG, np.float32),
+    (9, WITHOUT_PREFETCH, np.float32),
 ]
 turns = pytest.mark.parametrize(("n1", "n2", "dtype"), TURNS, ids=lambda one: getattr(one, "__name__", str(one)))
 
@@ -225,7 +225,7 @@ turns = pytest.mark.parametrize(("n1", "n2", "dtype"), TURNS, ids=lambda one: ge
 @both_paths
 def test_many_rows_a_block_are_right(step, n1, n2, dtype, memory_efficient, monkeypatch):
     case = random_case(n1, n2, dtype)
-    no_lag_at(n2, monkeypatch)
+    no_prefetch_at(n2, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(final_sums, "sums_of", lambda *args: ())  # of the other gradients
         want = results(case, step, memory_efficient)[0]
@@ -264,11 +264,11 @@ def test_a_block_a_row_gathered_is_right_and_nothing_is_found(memory_efficient, 
         sanitized(case, step_of("backward", "pipelined"), memory_efficient)
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("prefetch", [0, 1])
 @both_paths
-def test_the_only_rows_of_a_cluster_are_right_and_nothing_is_found(memory_efficient, lag, monkeypatch):
+def test_the_only_rows_of_a_cluster_are_right_and_nothing_is_found(memory_efficient, prefetch, monkeypatch):
     """The parameters' gradients are a second cluster's; grad_input has the bits that it has among many rows."""
-    layout = Layout(ThreadMap(32, 1, 4, False), 2, 2, 2 + lag, lag, 2, 2)
+    layout = Layout(ThreadMap(32, 1, 4, False), 2, 2, 2 + prefetch, prefetch, 2, 2)
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: Chosen(layout, "a test"))
     monkeypatch.setattr(step_3_pipelined, "APART_FROM", 256)  # as if so short rows were long
     step = step_of("backward", "pipelined")
@@ -360,10 +360,12 @@ def sanitized(case, step, memory_efficient) -> None:
 
 @backward_steps
 @both_paths
-@pytest.mark.parametrize(("n1", "n2", "dtype"), [TURNS[-2], (5, WITHOUT_LAG, np.float32)], ids=["lag", "no lag"])
+@pytest.mark.parametrize(
+    ("n1", "n2", "dtype"), [TURNS[-2], (5, WITHOUT_PREFETCH, np.float32)], ids=["prefetch", "no prefetch"]
+)
 def test_nothing_is_found_in_many_rows_a_block(step, n1, n2, dtype, memory_efficient, monkeypatch):
     few_stay(monkeypatch)
-    no_lag_at(n2, monkeypatch)
+    no_prefetch_at(n2, monkeypatch)
     sanitized(random_case(n1, n2, dtype), step, memory_efficient)
 
 
@@ -479,7 +481,7 @@ def test_many_rows_a_cluster_are_right_and_nothing_is_found(form, monkeypatch):
     one_row, n1, n2 = form.startswith("one row each"), 3, 512 if thread_map.whole else 452
     monkeypatch.setattr(forward_layouts, "MANY", n1 * blocks if one_row else n1 * blocks + 1)
     if thread_map.whole:
-        monkeypatch.setattr(forward_layouts, "ROOMY", 32)
+        monkeypatch.setattr(forward_layouts, "FEW_THREADS", 32)
     built = built_plans(monkeypatch)
     case, step = random_case(n1, n2, np.float32), step_of("forward", "clusters")
     with using("simulator"):
@@ -505,7 +507,7 @@ def test_many_rows_a_cluster_are_right_backward_and_nothing_is_found(memory_effi
 
 
 @both_paths
-def test_rows_in_a_ring_of_one_stage_are_right_and_nothing_is_found(memory_efficient, monkeypatch):
+def test_rows_in_a_pipeline_of_one_stage_are_right_and_nothing_is_found(memory_efficient, monkeypatch):
     """The layout of the longest rows, with slices of 256 columns in place of 16384."""
     layout = Layout(ThreadMap(64, 1, 4, False), 1, 2, 1, 0, 4, 4)
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: Chosen(layout, "a test"))

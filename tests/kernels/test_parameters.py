@@ -9,7 +9,7 @@ from draws import Case
 from examine import arithmetic, backward_bound, examine_backward
 
 from normlab.host.checks import step_of
-from normlab.kernels.backward.kind import kind_of
+from normlab.kernels.backward.pipelined.kind import kind_of
 from normlab.kernels.backward.tables import RECOMPUTED_FLOAT16_WITH_BIAS, table_for
 
 BFLOAT16 = ml_dtypes.bfloat16

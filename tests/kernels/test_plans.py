@@ -19,7 +19,8 @@ from devices import SHARED_BYTES
 
 from normlab.engine import compile_ptx, occupancy, resources
 from normlab.kernels import LADDERS, BackwardProblem
-from normlab.kernels.backward import columns, layouts, step_2_fused, step_3_pipelined
+from normlab.kernels.backward import layouts, step_2_fused, step_3_pipelined
+from normlab.kernels.backward.pipelined import columns
 from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward import step_5_vectors, step_6_one_barrier, step_7_clusters
 from normlab.kernels.forward.tables import TABLES
@@ -256,17 +257,17 @@ def test_layouts_of_the_pipeline_cover_every_column_once_and_fit_a_gpu(capabilit
             assert layout.threads <= 1024
             assert layout.threads % 32 == 0, "all lanes shuffle"
             assert layout.thread_map.elements <= layouts.MAX_ELEMENTS
-            assert layout.shared_bytes(kind.parameter_bytes) + layout.board_bytes <= SHARED_BYTES.get(
+            assert layout.shared_bytes(kind.parameter_bytes) + layout.exchange_bytes <= SHARED_BYTES.get(
                 capability, 99 * 1024
             )
             assert layout.blocks <= (16 if capability >= (9, 0) else 1)
-            assert layout.stages - 1 - layout.lag >= 0
+            assert layout.stages - 1 - layout.prefetch >= 0
             assert {width * size for size in sizes[:2]} <= {4, 8, 16}, "what an asynchronous copy moves"
             assert chains.terms >= layout.thread_map.elements + layout.thread_map.warps * layout.blocks // 32
-            # the ring's parts begin where a vector of 16 bytes may
+            # stages and parameters begin where a vector of 16 bytes may
             assert layout.grads_at * layout.grad_bytes % 16 == 0
             assert layout.parameters_at * 4 % 16 == 0
-            # the teams' sums of the columns leave the parameters as they are
+            # the row groups' sums of the columns leave the parameters as they are
             assert (layout.rows - 1) * layout.thread_map.columns <= layout.parameters_at
             if layout.blocks == 1:  # nor do those that blocks gather, of both gradients
                 assert columns.gathered_at(layout, 2) <= layout.parameters_at

@@ -1,4 +1,4 @@
-"""A ring of vectors that are fetched ahead: what comes out of it is what lay in memory, however wide a vector is."""
+"""Pipeline stages of vectors: what comes out of them is what lay in memory, however wide a vector is."""
 
 import numpy as np
 import pytest
@@ -18,18 +18,18 @@ def doubled(dtype, itemsize, width, late=0):
 
     @cuda.jit
     def kernel(source, target):
-        ring = cuda.shared.array(size, kind, alignment=16)
+        stages = cuda.shared.array(size, kind, alignment=16)
         values = cuda.local.array(width, dtype)
         place = cuda.threadIdx.x * width
         for row in range(SLOTS - 1):
-            fetch(ring, row * step + place, source, (row, place))
+            fetch(stages, row * step + place, source, (row, place))
             commit_copies()
         for row in range(ROWS):
             if row + SLOTS - 1 < ROWS:
-                fetch(ring, (row + SLOTS - 1) % SLOTS * step + place, source, (row + SLOTS - 1, place))
+                fetch(stages, (row + SLOTS - 1) % SLOTS * step + place, source, (row + SLOTS - 1, place))
             commit_copies()
             wait_copies(pending)
-            take(values, ring, row % SLOTS * step + place, source)
+            take(values, stages, row % SLOTS * step + place, source)
             for k in range(width):
                 store(target, (row, place + k), values[k] + values[k])
 

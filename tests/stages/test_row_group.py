@@ -1,4 +1,4 @@
-"""Sums over the team of a row: warps of a block, and of all blocks of a cluster, with one barrier."""
+"""Sums over the row group: the warps of a block, and of all blocks of a cluster, with one barrier."""
 
 from functools import cache
 
@@ -22,7 +22,7 @@ from normlab.stages.row_group import collector, leave
 
 WARPS = [1, 2, 3, 5, 16, 32]
 BLOCKS = [1, 2, 4]
-teams = pytest.mark.parametrize(("warps", "blocks"), [(warps, blocks) for warps in WARPS for blocks in BLOCKS])
+row_groups = pytest.mark.parametrize(("warps", "blocks"), [(warps, blocks) for warps in WARPS for blocks in BLOCKS])
 
 
 def needs_clusters(blocks):
@@ -72,8 +72,8 @@ def problem(warps, blocks, clusters=2, turns=3):
     return values, np.full((turns, 2, clusters * blocks, 32 * warps), np.nan, np.float32)
 
 
-@teams
-def test_every_thread_of_the_team_gets_the_sum_of_all_members(warps, blocks):
+@row_groups
+def test_every_thread_of_the_row_group_gets_the_sum_of_all_members(warps, blocks):
     needs_clusters(blocks)
     clusters = 2 if warps * blocks <= 16 else 1  # that they do not meet shows in small
     values, results = problem(warps, blocks, clusters)
@@ -82,9 +82,9 @@ def test_every_thread_of_the_team_gets_the_sum_of_all_members(warps, blocks):
     turns, _, _ = collector(warps, blocks)
     for cluster in range(clusters):
         got = results[:, :, blocks * cluster : blocks * (cluster + 1)].reshape(3, 2, -1)
-        assert (got == got[..., :1]).all(), "not all threads of the team have the same bits"
+        assert (got == got[..., :1]).all(), "not all threads of the row group have the same bits"
         bound = (turns + 5) * 2.0**-24 * 1.01 * abs(exact[:, :, cluster]).sum(-1)
-        oracle.assert_within(got[..., 0], exact[:, :, cluster].sum(-1), bound, "team sum")
+        oracle.assert_within(got[..., 0], exact[:, :, cluster].sum(-1), bound, "row group sum")
 
 
 @pytest.mark.parametrize(("warps", "blocks"), [(3, 1), (5, 4)])

@@ -39,25 +39,25 @@ FEW_THREADS = 128  # per block of the second kernel
 FEW_IN_FLIGHT = 8  # rows that a thread of the second kernel loads before it adds
 # The error bounds of sums over rows assume a GPU of this size; on fewer multiprocessors each adds up more rows.
 PROCESSORS = 132
-CLUSTERED_PROCESSORS = 112  # the multiprocessors of them on which clusters of 16 blocks find room
+CLUSTERED_PROCESSORS = 112  # of these, the multiprocessors that clusters of 16 blocks can use
 
 
 @cuda.jit(device=True)
-def column_sum(parts, column, y):
-    """Return the sum of rows y, y + 8, … of a column of `parts`, (rows, n2): one thread's share of the column."""
-    first = cast(0, parts)
-    second = cast(0, parts)
-    third = cast(0, parts)
-    fourth = cast(0, parts)
+def column_sum(partials, column, y):
+    """Return the sum of rows y, y + 8, … of a column of `partials`, (rows, n2): one thread's share of the column."""
+    first = cast(0, partials)
+    second = cast(0, partials)
+    third = cast(0, partials)
+    fourth = cast(0, partials)
     row = y
-    while row + 3 * THREADS_A_COLUMN < parts.shape[0]:  # four sums: no addition waits for the one before
-        first += load(parts, (row, column))
-        second += load(parts, (row + THREADS_A_COLUMN, column))
-        third += load(parts, (row + 2 * THREADS_A_COLUMN, column))
-        fourth += load(parts, (row + 3 * THREADS_A_COLUMN, column))
+    while row + 3 * THREADS_A_COLUMN < partials.shape[0]:  # four sums: no addition waits for the one before
+        first += load(partials, (row, column))
+        second += load(partials, (row + THREADS_A_COLUMN, column))
+        third += load(partials, (row + 2 * THREADS_A_COLUMN, column))
+        fourth += load(partials, (row + 3 * THREADS_A_COLUMN, column))
         row += IN_FLIGHT * THREADS_A_COLUMN
-    while row < parts.shape[0]:  # up to three rows are left over
-        first += load(parts, (row, column))
+    while row < partials.shape[0]:  # up to three rows are left over
+        first += load(partials, (row, column))
         row += THREADS_A_COLUMN
     return (first + second) + (third + fourth)
 
@@ -102,25 +102,25 @@ def build(dtype: Any) -> Any:
 
 @cache
 def few_columns_sums(dtype: Any, width: int) -> Any:
-    """Return the device function `add_up(parts, gradient, column)`, with which one thread adds up whole columns.
+    """Return the device function `add_up(partials, gradient, column)`, with which one thread adds up whole columns.
 
-    It writes the sums of columns `column` to `column + width - 1` of `parts`, (rows, n2), to `gradient`, (n2,).
+    It writes the sums of columns `column` to `column + width - 1` of `partials`, (rows, n2), to `gradient`, (n2,).
     """
     values_in_flight = FEW_IN_FLIGHT * width
 
     @cuda.jit(device=True)
-    def add_up(parts, gradient, column):
+    def add_up(partials, gradient, column):
         values = cuda.local.array(values_in_flight, dtype)
         sums = cuda.local.array(width, dtype)
         for k in range(width):
             sums[k] = cast(0, sums)
-        for row in range(0, parts.shape[0], FEW_IN_FLIGHT):
+        for row in range(0, partials.shape[0], FEW_IN_FLIGHT):
             # All loads first, then the additions in the order of the rows. Rows past the last count as 0.
             for ahead in range(FEW_IN_FLIGHT):
                 for k in range(width):
                     values[ahead * width + k] = cast(0, sums)
-                if row + ahead < parts.shape[0]:
-                    load_vector_into(values, ahead * width, parts, (row + ahead, column), width)
+                if row + ahead < partials.shape[0]:
+                    load_vector_into(values, ahead * width, partials, (row + ahead, column), width)
             for ahead in range(FEW_IN_FLIGHT):
                 for k in range(width):
                     sums[k] += values[ahead * width + k]

@@ -1,23 +1,22 @@
-"""How rows are laid out for the pipelined backward: which threads, how many rows a block, which stages."""
+"""Lay out rows for the pipelined backward: which threads, how many rows per block, how many pipeline stages."""
 
 import itertools
 
-from normlab.kernels.backward.kind import Kind
-from normlab.kernels.backward.ring import Layout
+from normlab.kernels.backward.pipelined.kind import Kind
+from normlab.kernels.backward.pipelined.layout import Layout
 from normlab.kernels.backward.tables import Candidate, table_for
 from normlab.kernels.plan import CLUSTERS_FROM, Chosen, Device
 from normlab.stages.vector import BYTES, WARP, map_threads, whole_warps
 
-MAX_ELEMENTS = 40  # of a thread: the columns' sums, in registers
+MAX_ELEMENTS = 40  # per thread: two sums of each stay in registers from the first row to the last
 
 
 def layout_for(n2: int, width: int, sizes: tuple[int, int, int], kind: Kind, device: Device) -> Chosen | None:
-    """Return the `Layout` of a kind's work, for vectors of `width` elements; None: the kernel does not do it.
+    """Return the `Layout` for a kind and vectors of `width` elements; None if the kernel does not do such rows.
 
     sizes: bytes of an element of the saved array, of grad_output and of grad_input.
-
-    Depends on no n1, so that a row's bits are the same in every batch.
     """
+    # n1 is no argument: a row's bits are the same in every batch
     saved_bytes, grad_bytes, _ = sizes
     if width * min(saved_bytes, grad_bytes) < 4:  # no asynchronous copy is that narrow
         return None
@@ -25,30 +24,35 @@ def layout_for(n2: int, width: int, sizes: tuple[int, int, int], kind: Kind, dev
     for row in table_for(min(sizes), max(sizes), kind):
         if row.columns_up_to * width < n2 * full or (row.columns_a_block and device.capability < CLUSTERS_FROM):
             continue
+        # The first row of the table that fits the GPU's shared memory: the tables list the fastest first.
         for layout in _fewer(row, n2, width, full, saved_bytes, grad_bytes):
-            shared_bytes = layout.shared_bytes(kind.parameter_bytes) + layout.board_bytes
+            shared_bytes = layout.shared_bytes(kind.parameter_bytes) + layout.exchange_bytes
             if layout.thread_map.elements <= MAX_ELEMENTS and shared_bytes <= device.shared_bytes:
                 return Chosen(layout, row.why)
     return None
 
 
 def _fewer(row: Candidate, n2: int, width: int, full: int, saved_bytes: int, grad_bytes: int) -> list[Layout]:
-    """Return layouts after a table's row, for a ring that may be too large: with fewer rows, then with fewer stages.
+    """Return the layouts of a table's row, then smaller ones: with fewer rows per block, then with fewer stages.
 
-    A cluster has a power of two of blocks, as few as hold a row, and each has as much of it as the others, if it can.
+    The stages of the table's own layout may be larger than a block's shared memory.
     """
-    count = -(-n2 // width)
+    count = -(-n2 // width)  # vectors of the row
     blocks = 1
+    # as few blocks as hold a row, a power of two: each waits for the slowest
     if row.columns_a_block is not None:
         blocks = 1 << (-(-count * full // row.columns_a_block) - 1).bit_length()
-    share = -(-count // blocks)
+    share = -(-count // blocks)  # each block has as many vectors as the others, if the row can be divided so
     thread_map = map_threads(share * width, width, row.threads or whole_warps(-(-share // row.vectors)))
     thread_map = thread_map._replace(whole=blocks * thread_map.columns == n2)
+    # all lanes of a warp shuffle, so a block is whole warps
     some = [rows for rows in range(row.rows, 0, -1) if rows * thread_map.threads % WARP == 0]
     ways = [(rows, row.stages, row.prefetch) for rows in some] + [(some[-1], 2, 0)]
     if blocks > 1:  # no stage to fetch ahead into, but an earlier step reads a row as long as that again and again
         ways.append((1, 1, 0))
-    return [Layout(thread_map, rows, blocks, stages, lag, saved_bytes, grad_bytes) for rows, stages, lag in ways]
+    return [
+        Layout(thread_map, rows, blocks, stages, prefetch, saved_bytes, grad_bytes) for rows, stages, prefetch in ways
+    ]
 
 
 _ALL = [
@@ -57,4 +61,4 @@ _ALL = [
     if memory_efficient or not float16
 ]
 KINDS = list({(kind.memory_efficient, kind.biased, kind.float16, kind.parameter_bytes): kind for kind in _ALL}.values())
-"""As far as layouts differ."""
+"""The kinds, as far as layouts differ."""

@@ -39,6 +39,7 @@ from normlab.kernels.split import (
 )
 from normlab.stages.block import block_sums
 from normlab.stages.gradient import corrected, leave_means
+from normlab.stages.output import parameter_loader
 from normlab.stages.recompute import affine, clamp_by_magnitude, normalised_from_input, without_bias
 from normlab.stages.vector import widest
 from normlab.stages.warp import warp_sum_butterfly
@@ -48,6 +49,7 @@ from normlab.stages.warp import warp_sum_butterfly
 def build_sums(dtype: Any, width: int, rms: bool, memory_efficient: bool) -> Any:
     """Return the kernel `backward_split_sums`. Grid (pieces, rows), block THREADS."""
     span, elements = THREADS * width, VECTORS * width
+    load_parameters = parameter_loader(width)
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def backward_split_sums(grad_output, saved, mean, invvar, weight, bias, eps, sums):
@@ -58,6 +60,7 @@ def build_sums(dtype: Any, width: int, rms: bool, memory_efficient: bool) -> Any
         gammas = cuda.local.array(width, dtype)
         betas = cuda.local.array(width, dtype)
         n1, n2 = saved.shape
+        # The same columns of each row, so that a row's bits do not depend on the rows beside it.
         first = cuda.blockIdx.x * VECTORS * span + cuda.threadIdx.x * width
         row = cuda.blockIdx.y
         while row < n1:
@@ -70,13 +73,10 @@ def build_sums(dtype: Any, width: int, rms: bool, memory_efficient: bool) -> Any
             center = None if mean is None else load(mean, row)
             sum_g = cast(0, invvar)
             sum_gx = cast(0, invvar)
-            # This thread's terms of both sums.
+            # This thread's terms of both sums. x̂ is made again in the third kernel: storing it would cost a write.
             for v in range(VECTORS):
                 if first + v * span < n2:
-                    if weight is not None:
-                        load_vector_into(gammas, 0, weight, first + v * span, width)
-                    if bias is not None:
-                        load_vector_into(betas, 0, bias, first + v * span, width)
+                    load_parameters(gammas, betas, weight, bias, first + v * span)
                     for k in range(width):
                         grad = grads[v * width + k]
                         g = affine(grad, None if weight is None else gammas[k], None)
@@ -86,7 +86,7 @@ def build_sums(dtype: Any, width: int, rms: bool, memory_efficient: bool) -> Any
                             sum_gx += g * normalised_from_input(values[v * width + k], center, scale)
                         if not rms:
                             sum_g += g
-            # Exchange within the block.
+            # Exchange within the block; the next kernel adds up the pieces. The barriers are in `block_sums`.
             sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
             if cuda.threadIdx.x == 0:
                 store(sums, (row, cuda.blockIdx.x), sum_g)
@@ -107,6 +107,7 @@ def build_means(dtype: Any) -> Any:
         row = cuda.blockIdx.x
         sum_g = cast(0, sums)
         sum_gx = cast(0, sums)
+        # Neighbouring threads read neighbouring pieces; which thread adds which piece is fixed, and so are the bits.
         piece = cuda.threadIdx.x
         while piece < sums.shape[1]:
             sum_g += load(sums, (row, piece))
@@ -129,7 +130,7 @@ def build_gradients(dtype: Any, width: int, memory_efficient: bool, final: bool)
 
     Grid (columns / (COLUMN_THREADS width), groups of rows), block COLUMN_THREADS. final: there is one group.
     """
-    elements = AT_ONCE * width
+    elements, load_parameters = AT_ONCE * width, parameter_loader(width)
 
     @cuda.jit(launch_bounds=(COLUMN_THREADS, 1))
     def backward_split_gradients(
@@ -149,14 +150,11 @@ def build_gradients(dtype: Any, width: int, memory_efficient: bool, final: bool)
         column = (cuda.blockIdx.x * COLUMN_THREADS + cuda.threadIdx.x) * width
         if column < n2:
             # Prologue: parameters stay in registers for all rows.
-            if weight is not None:
-                load_vector_into(gammas, 0, weight, column, width)
-            if bias is not None:
-                load_vector_into(betas, 0, bias, column, width)
+            load_parameters(gammas, betas, weight, bias, column)
             for k in range(width):
                 sums_weight[k] = cast(0, invvar)
                 sums_bias[k] = cast(0, invvar)
-                if memory_efficient and weight is not None:
+                if memory_efficient and weight is not None:  # once per thread, not once per row
                     gammas[k] = clamp_by_magnitude(gammas[k], eps)
             top = cuda.blockIdx.y
             stride = cuda.gridDim.y
@@ -173,7 +171,7 @@ def build_gradients(dtype: Any, width: int, memory_efficient: bool, final: bool)
                     if row < n1:
                         scale = load(invvar, row)
                         center = None if mean is None else load(mean, row)
-                        mean_g = load(means, (0, row))
+                        mean_g = load(means, (0, row))  # the same address in all threads: one transaction
                         mean_gx = load(means, (1, row))
                         for k in range(width):
                             grad = grads[ahead * width + k]
@@ -190,8 +188,9 @@ def build_gradients(dtype: Any, width: int, memory_efficient: bool, final: bool)
                                 sums_bias[k] += grad
                             grads[ahead * width + k] = (affine(grad, gamma, None) - mean_g - xhat * mean_gx) * scale
                         store_vector_from(grad_input, (row, column), grads, ahead * width, width)
-                top += AT_ONCE * stride
+                top += AT_ONCE * stride  # groups of rows share the columns, so that few columns fill the GPU
             # Epilogue: this group's sums of its columns.
+            # of a single group the sums are the gradient, and no further kernel is needed
             mine = column if final else (cuda.blockIdx.y, column)
             if part_weight is not None:
                 store_vector_from(part_weight, mine, sums_weight, 0, width)

@@ -1,5 +1,6 @@
 """Compute the backward with a block per row, which adds every element to its column's gradient by a global atomic.
 
+Idea: the formula as it stands; a column's sum runs over rows, and rows are different blocks.
 The atomics add in accumulator precision to `total_weight` and `total_bias`; a second kernel per parameter rounds these
 sums into the gradients' dtype.
 Moves: dy and the saved array twice (sums, write), grad_input once, and two atomic additions per element.
@@ -30,7 +31,7 @@ GRID_LIMIT = 2**31 - 1
 def round_totals(total, gradient):
     """Round the accumulated sums of one parameter, (n2,), into its gradient."""
     column = cuda.grid(1)
-    if column < total.shape[0]:
+    if column < total.shape[0]:  # the last block has more threads than columns
         store(gradient, column, load(total, column))
 
 
@@ -42,6 +43,7 @@ def build(dtype, rms, memory_efficient):
     def backward_global_atomics(
         grad_output, saved, mean, invvar, weight, bias, eps, row_sums, grad_input, total_weight, total_bias
     ):
+        # A whole kernel takes its arrays one by one: a launch has no NamedTuple among its arguments.
         buffer = cuda.shared.array((2, WARPS), dtype)
         n2 = saved.shape[1]
         row = cuda.blockIdx.x
@@ -59,7 +61,7 @@ def build(dtype, rms, memory_efficient):
             sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
             mean_g = sum_g / cast(n2, invvar)
             mean_gx = corrected(sum_gx, row_sums, row) / cast(n2, invvar)
-            if cuda.threadIdx.x == 0:
+            if cuda.threadIdx.x == 0:  # every thread has the same means: one stores them
                 leave_means(row_sums, row, mean_g, mean_gx)
 
             # Second pass: store grad_input, and add each element to its column's sums.
@@ -72,11 +74,12 @@ def build(dtype, rms, memory_efficient):
                 grad = load(grad_output, (row, column))
                 if total_weight is not None:
                     xhat = normalised(saved, row, column, mean, invvar, weight, bias, eps, memory_efficient)
+                    # an atomic, because other blocks add their rows to the same column meanwhile
                     cuda.atomic.add(total_weight, column, grad * xhat)
                 if total_bias is not None:
                     cuda.atomic.add(total_bias, column, grad)
                 column += THREADS
-            row += cuda.gridDim.x
+            row += cuda.gridDim.x  # more rows than a grid has blocks
 
     return backward_global_atomics
 

@@ -159,7 +159,7 @@ def build_grad_input(dtype, rms, memory_efficient):
             sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
             mean_g = sum_g / cast(n2, invvar)
             mean_gx = corrected(sum_gx, row_sums, row) / cast(n2, invvar)
-            if thread == 0:
+            if thread == 0:  # every thread has the same means: one stores them
                 leave_means(row_sums, row, mean_g, mean_gx)
 
             # Second pass: read dy and the saved row again and store grad_input. A thread takes every 128th column.
@@ -170,7 +170,7 @@ def build_grad_input(dtype, rms, memory_efficient):
                 )
                 store(grad_input, (row, column), gradient)
                 column += THREADS
-            row += cuda.gridDim.y
+            row += cuda.gridDim.y  # more rows than a grid has blocks in y
 
     return backward_apex_grad_input
 

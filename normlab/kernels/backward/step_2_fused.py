@@ -13,8 +13,9 @@ Next: fetch rows ahead, and let one row's sums travel while another row is worke
 """
 
 from functools import cache
+from typing import Any, NamedTuple
 
-from normlab.engine import accumulator, cast, cuda, load, load_vector_into, store, store_vector_from
+from normlab.engine import accumulator, cast, cuda, load, store, store_vector_from
 from normlab.kernels.backward import final_sums, step_1_apex
 from normlab.kernels.backward.operands import OPERANDS
 from normlab.kernels.plan import Chains, Device, Plan, Refusal, Work, longest
@@ -22,6 +23,7 @@ from normlab.kernels.problem import BackwardProblem
 from normlab.kernels.step import BackwardStep
 from normlab.stages.block import block_sums
 from normlab.stages.gradient import corrected, leave_means
+from normlab.stages.output import parameter_loader
 from normlab.stages.recompute import affine, clamp_by_magnitude, normalised_from_input, without_bias
 from normlab.stages.vector import ThreadMap, map_threads, row_loader, whole_warps, widest
 from normlab.stages.warp import warp_sum_butterfly
@@ -48,15 +50,25 @@ def thread_map_of(problem: BackwardProblem) -> ThreadMap | None:
 
 def blocks_for(thread_map: ThreadMap, n1: int, processors: int) -> int:
     """Return the number of persistent blocks."""
+    # as many as stay on the GPU at once: one more block would begin when the others end, and add a row of partial sums
     return min(n1, processors * (RESIDENT_THREADS // thread_map.threads))
+
+
+class Registers(NamedTuple):
+    """A thread's elements of its columns, in registers: the saved row, dy, and the sums for both gradients."""
+
+    values: Any
+    grads: Any
+    sums_weight: Any
+    sums_bias: Any
 
 
 @cache
 def build(dtype, thread_map: ThreadMap, rms, memory_efficient):
     """Return the kernel for an accumulator dtype, a thread map, a norm, and the output or the input as saved array."""
-    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
-    elements, warps = thread_map.elements, thread_map.warps
-    load_row = row_loader(thread_map)
+    width, elements, warps = thread_map.width, thread_map.elements, thread_map.warps
+    load_row, write_sums = row_loader(thread_map), sums_writer(thread_map)
+    pass_1, pass_2 = first_pass(dtype, thread_map, rms, memory_efficient), second_pass(thread_map)
 
     @cuda.jit(launch_bounds=(thread_map.threads, 1))
     def backward_fused(
@@ -68,56 +80,22 @@ def build(dtype, thread_map: ThreadMap, rms, memory_efficient):
         grads = cuda.local.array(elements, dtype)
         sums_weight = cuda.local.array(elements, dtype)
         sums_bias = cuda.local.array(elements, dtype)
-        gammas = cuda.local.array(width, dtype)
-        betas = cuda.local.array(width, dtype)
         for k in range(elements):
             sums_weight[k] = cast(0, invvar)
             sums_bias[k] = cast(0, invvar)
-        n2 = saved.shape[1]
+        mine = Registers(values, grads, sums_weight, sums_bias)
+        n1, n2 = saved.shape
         first = cuda.threadIdx.x * width
         row = cuda.blockIdx.x
-        while row < saved.shape[0]:
-            # Fetch: the saved row and dy go to registers.
+        while row < n1:  # persistent: the sums of the columns stay in registers from row to row
+            # Fetch: the saved row and dy go to registers, with all loads in flight at once.
             load_row(values, saved, row, first)
             load_row(grads, grad_output, row, first)
             scale = load(invvar, row)
             center = None if mean is None else load(mean, row)
 
-            # First pass, over registers: the row's sums of g and g x̂, and each column's terms. It leaves x̂ in `values`
-            # and g in `grads` for the second pass.
-            sum_g = cast(0, invvar)
-            sum_gx = cast(0, invvar)
-            for v in range(vectors):
-                if whole or first + v * span < n2:
-                    if weight is not None:
-                        load_vector_into(gammas, 0, weight, first + v * span, width)
-                    if bias is not None:
-                        load_vector_into(betas, 0, bias, first + v * span, width)
-                    for k in range(width):
-                        at = v * width + k
-                        grad = grads[at]
-                        gamma = None if weight is None else gammas[k]
-                        beta = None if bias is None else betas[k]
-                        g = affine(grad, gamma, None)
-                        if memory_efficient:
-                            value = without_bias(values[at], beta)  # gamma x̂, so that dy times it is g x̂
-                            sum_gx += grad * value
-                            if weight is not None:
-                                # x̂ and the g of grad_input take the clamped gamma; mean(g) does not (`row_terms`)
-                                clamped = clamp_by_magnitude(gammas[k], eps)
-                                value = value / clamped
-                                grads[at] = grad * clamped
-                        else:
-                            value = normalised_from_input(values[at], center, scale)
-                            sum_gx += g * value
-                            grads[at] = g
-                        if not rms:
-                            sum_g += g
-                        values[at] = value
-                        if part_weight is not None:
-                            sums_weight[at] += grad * value
-                        if part_bias is not None:
-                            sums_bias[at] += grad
+            # First pass, over registers: the row's sums of g and g x̂, and each column's terms.
+            sum_g, sum_gx = pass_1(mine, weight, bias, eps, center, scale, first, n2)
 
             # Exchange: the block adds up both sums; the barriers are in `block_sums`.
             sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
@@ -127,25 +105,100 @@ def build(dtype, thread_map: ThreadMap, rms, memory_efficient):
                 leave_means(row_sums, row, mean_g, mean_gx)
 
             # Second pass, over registers: grad_input.
-            for v in range(vectors):
-                if whole or first + v * span < n2:
-                    for k in range(width):
-                        at = v * width + k
-                        grads[at] = (grads[at] - mean_g - values[at] * mean_gx) * scale
-                    store_vector_from(grad_input, (row, first + v * span), grads, v * width, width)
+            pass_2(mine, grad_input, row, first, scale, mean_g, mean_gx)
             row += cuda.gridDim.x
 
         # Epilogue: each block writes its row of partial sums.
-        for v in range(vectors):
-            for k in range(width):
-                column = first + v * span + k
-                if column < n2:
-                    if part_weight is not None:
-                        store(part_weight, (cuda.blockIdx.x, column), sums_weight[v * width + k])
-                    if part_bias is not None:
-                        store(part_bias, (cuda.blockIdx.x, column), sums_bias[v * width + k])
+        write_sums(part_weight, sums_weight, first)
+        write_sums(part_bias, sums_bias, first)
 
     return backward_fused
+
+
+@cache
+def first_pass(dtype, thread_map: ThreadMap, rms, memory_efficient):
+    """Return the device function `pass_1(mine, weight, bias, eps, center, scale, first, n2) -> (sum of g, of g x̂)`.
+
+    It leaves x̂ in mine.values and g in mine.grads for the second pass, and adds to the columns' sums. first: the
+    thread's first column.
+    """
+    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+    load_parameters = parameter_loader(width)
+
+    @cuda.jit(device=True)
+    def pass_1(mine, weight, bias, eps, center, scale, first, n2):
+        gammas = cuda.local.array(width, dtype)
+        betas = cuda.local.array(width, dtype)
+        sum_g = cast(0, mine.values)
+        sum_gx = cast(0, mine.values)
+        for v in range(vectors):
+            if whole or first + v * span < n2:
+                load_parameters(gammas, betas, weight, bias, first + v * span)
+                for k in range(width):
+                    at = v * width + k
+                    grad = mine.grads[at]
+                    gamma = None if weight is None else gammas[k]
+                    beta = None if bias is None else betas[k]
+                    g = affine(grad, gamma, None)
+                    if memory_efficient:
+                        value = without_bias(mine.values[at], beta)  # gamma x̂, so that dy times it is g x̂
+                        sum_gx += grad * value
+                        if weight is not None:
+                            # x̂ and the g of grad_input take the clamped gamma; mean(g) does not (`row_terms`)
+                            clamped = clamp_by_magnitude(gammas[k], eps)
+                            value = value / clamped
+                            mine.grads[at] = grad * clamped
+                    else:
+                        value = normalised_from_input(mine.values[at], center, scale)
+                        sum_gx += g * value
+                        mine.grads[at] = g
+                    if not rms:  # RMSNorm has no mean(g)
+                        sum_g += g
+                    mine.values[at] = value
+                    if weight is not None:
+                        mine.sums_weight[at] += grad * value
+                    if bias is not None:
+                        mine.sums_bias[at] += grad
+        return sum_g, sum_gx
+
+    return pass_1
+
+
+@cache
+def second_pass(thread_map: ThreadMap):
+    """Return the device function `pass_2(mine, grad_input, row, first, scale, mean_g, mean_gx)`: store grad_input."""
+    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+
+    @cuda.jit(device=True)
+    def pass_2(mine, grad_input, row, first, scale, mean_g, mean_gx):
+        for v in range(vectors):
+            if whole or first + v * span < grad_input.shape[1]:
+                for k in range(width):
+                    at = v * width + k
+                    mine.grads[at] = (mine.grads[at] - mean_g - mine.values[at] * mean_gx) * scale
+                store_vector_from(grad_input, (row, first + v * span), mine.grads, v * width, width)
+
+    return pass_2
+
+
+@cache
+def sums_writer(thread_map: ThreadMap):
+    """Return the device function `write_sums(part, sums, first)`, which writes a block's row of partial sums.
+
+    part: (blocks, n2), or None where the gradient is not wanted.
+    """
+    vectors, width, span = thread_map.vectors, thread_map.width, thread_map.span
+
+    @cuda.jit(device=True)
+    def write_sums(part, sums, first):
+        if part is not None:
+            for v in range(vectors):
+                for k in range(width):  # once per kernel, so element by element, of whatever alignment
+                    column = first + v * span + k
+                    if column < part.shape[1]:
+                        store(part, (cuda.blockIdx.x, column), sums[v * width + k])
+
+    return write_sums
 
 
 def plan(problem: BackwardProblem, device: Device) -> Plan | Refusal:
@@ -180,18 +233,18 @@ def columns_of(n1: int, blocks: int) -> Chains:
     return Chains(-(-n1 // blocks) + final_sums.terms(blocks), 2)
 
 
-def _deals(n2: int) -> list[ThreadMap]:
+def _thread_maps(n2: int) -> list[ThreadMap]:
     thread_maps = (thread_map_for(n2, width) for width in (1, 2, 4, 8) if n2 % width == 0)
     return [thread_map for thread_map in thread_maps if thread_map is not None]
 
 
 def _row_chains(n2: int) -> Chains:
-    own = [rows_of(thread_map) for thread_map in _deals(n2)]
+    own = [rows_of(thread_map) for thread_map in _thread_maps(n2)]
     return longest(*own, step_1_apex.STEP.row_chains(n2))
 
 
 def _column_chains(n1: int, n2: int) -> Chains:
-    own = [columns_of(n1, blocks_for(thread_map, n1, final_sums.PROCESSORS)) for thread_map in _deals(n2)]
+    own = [columns_of(n1, blocks_for(thread_map, n1, final_sums.PROCESSORS)) for thread_map in _thread_maps(n2)]
     return longest(*own, step_1_apex.STEP.column_chains(n1, n2))
 
 

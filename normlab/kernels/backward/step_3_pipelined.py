@@ -1,15 +1,15 @@
 """Fetch rows ahead into shared memory, and make a row's second pass while the next row's sums travel.
 
 Idea: asynchronous copies, which need no registers, bring the next rows while a persistent block works on this one. The
-first pass makes a row's two sums and the columns' sums, the second pass makes grad_input. With a lag of one row, the
-first pass over a row comes before the second pass over the previous one, so no warp waits for sums on their way.
+first pass makes a row's two sums and the columns' sums, the second pass makes grad_input. With a prefetch of one row,
+the first pass over a row comes before the second pass over the previous one, so no warp waits for sums on their way.
 Moves: dy and the saved array once (twice where two clusters share the work), grad_input once.
 Bound by: memory. Long 16-bit rows of LayerNorm are bound by instructions and by waits for shared memory: the columns'
 sums leave registers for 16 warps at most.
 Measured: see the README and `layouts`. Recomputing at n2 = 65536 in bfloat16 on an H200 takes a tenth more instructions
 (1.28e8 instead of 1.16e8) and the same time; in float16 it takes 5 % longer, because each widening is an instruction
 (HADD2.F32) of the pipe that also does the sums. Tried there in float16, where recomputing reaches 0.81 of a copy and
-saving the input 0.85: two rows by 256 threads in eight blocks 0.79, the same with a lag 0.77.
+saving the input 0.85: two rows by 256 threads in eight blocks 0.79, the same with a prefetch 0.77.
 
 What changed since step 2:
 - Several row groups share a block, each with its own row, pipeline stages and barrier; short rows share a warp.
@@ -26,12 +26,12 @@ import numpy as np
 from normlab.engine import accumulator
 from normlab.kernels import split
 from normlab.kernels.backward import final_sums, split_rows, step_1_apex, step_2_fused
-from normlab.kernels.backward.columns import GATHERED
-from normlab.kernels.backward.kind import Kind, kind_of
 from normlab.kernels.backward.layouts import KINDS, layout_for
 from normlab.kernels.backward.operands import OPERANDS
-from normlab.kernels.backward.pipeline import build
-from normlab.kernels.backward.ring import Layout
+from normlab.kernels.backward.pipelined.columns import GATHERED
+from normlab.kernels.backward.pipelined.kernel import build
+from normlab.kernels.backward.pipelined.kind import Kind, kind_of
+from normlab.kernels.backward.pipelined.layout import Layout
 from normlab.kernels.plan import CLUSTERS_FROM, Chains, Device, Plan, Refusal, Resized, Work, longest
 from normlab.kernels.problem import BackwardProblem
 from normlab.kernels.step import BackwardStep
@@ -57,7 +57,7 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | Resized | Refusal:
     chosen = layout_for(n2, width, sizes, kind, device)
     if chosen is None:
         return Refusal(
-            f"no table has rows of {n2:,} columns in vectors of {counted(width, 'element')}, or their ring is larger "
+            f"no table has rows of {n2:,} columns in vectors of {counted(width, 'element')}, or their stages need more "
             f"than the {device.shared_bytes:,} bytes of shared memory of a block"
         )
     layout = chosen.layout
@@ -69,7 +69,7 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | Resized | Refusal:
         return Plan("pipelined", work, why, rows_of(layout), columns, scratch=scratch, values=values, layout=layout)
 
     if gathers(layout, kind, n1, device):
-        # those without rows still add up columns
+        # eight blocks even for fewer rows: a block without rows still adds up columns
         work = _work((*options, True), GATHERED, GATHERED, (None, None))
         return planned((work,), Chains(layout.rows + GATHERED + 1, 2), 0, f"{chosen.why}; {GATHERED_WHY}")
     if apart(layout, kind, n1):
@@ -77,11 +77,12 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | Resized | Refusal:
         work = _work((*options, False, True), 2 * layout.blocks, layout.blocks, rows)
         return planned((work,), Chains(layout.rows + 1, 2), 0, f"{chosen.why}; {APART_WHY}")
 
+    # Persistent clusters: as many as find a place at once, which only the driver knows.
     def resized(resident: int) -> Plan:
         clusters = min(-(-n1 // layout.rows), resident)
-        if layout.lag and layout.blocks == 1 and layout.thread_map.threads >= WARP:
-            # Teams of whole warps leave no gaps: a second block only adds partial sums. Teams of lanes do (LayerNorm of
-            # 64 bfloat16: 0.90 of a copy, where one block a multiprocessor has 0.82).
+        if layout.prefetch and layout.blocks == 1 and layout.thread_map.threads >= WARP:
+            # Row groups of whole warps leave no gaps in which a second block could work: it would only add partial
+            # sums. Row groups of lanes do (LayerNorm of 64 bfloat16: 0.90 of a copy instead of 0.82).
             clusters = min(clusters, device.multiprocessors)
         work = _work(options, clusters * layout.blocks, layout.blocks, PARTS)
         sums = final_sums.sums_of(problem, clusters) if clusters > 1 else ()
@@ -112,21 +113,17 @@ def columns_of(n1: int, layout: Layout, clusters: int, parts: int) -> Chains:
 
 
 def gathers(layout: Layout, kind: Kind, n1: int, device: Device) -> bool:
-    """Are so few rows done by one cluster of blocks, which add up their columns' sums among themselves?
-
-    It saves a launch and the memory for partial sums, for both of which an eager call of few rows waits on the host.
-    """
+    """Return True if so few rows are one cluster's, whose blocks add up their columns' sums among themselves."""
+    # It saves a launch and the memory for partial sums; an eager call of few rows waits on the host for both.
     few = layout.rows < n1 <= GATHERED * layout.rows
     return few and layout.blocks == 1 and (kind.weighted or kind.biased) and device.capability >= CLUSTERS_FROM
 
 
 def apart(layout: Layout, kind: Kind, n1: int) -> bool:
-    """Return True if one turn of one cluster does all rows, so that a second cluster makes the parameters' gradients.
-
-    A cluster's blocks lie in one part of the GPU (a GPC), which has only its share of the bandwidth. On an H200 one row
-    of 262,144 float32 took 16.0 us in LayerNorm's backward with one cluster. With two it took 14.7 us, although both
-    read dy and the saved array. RMSNorm took 13.2 and 12.2 us.
-    """
+    """Return True if one turn of one cluster does all rows: a second cluster then makes the parameters' gradients."""
+    # A cluster's blocks lie in one part of the GPU (a GPC), which has only its share of the bandwidth. On an H200 one
+    # row of 262,144 float32 took 16.0 us in LayerNorm's backward with one cluster. With two it took 14.7 us, although
+    # both read dy and the saved array. RMSNorm took 13.2 and 12.2 us.
     long = layout.blocks > 1 and layout.blocks * layout.thread_map.columns >= APART_FROM
     return long and n1 <= layout.rows and (kind.weighted or kind.biased)
 

@@ -1,11 +1,11 @@
 """The rows of the pipelined backward's tables: what was fastest, by the form of the gradient and the row's length.
 
-`layouts.layout_for` takes the first row of a table that a GPU has room for.
+`layouts.layout_for` takes the first row of a table whose pipeline stages fit a GPU's shared memory.
 """
 
 from typing import NamedTuple
 
-from normlab.kernels.backward.kind import Kind
+from normlab.kernels.backward.pipelined.kind import Kind
 
 
 class Candidate(NamedTuple):
@@ -17,7 +17,7 @@ class Candidate(NamedTuple):
     Attributes:
         columns_up_to: of the rows that this is for.
         rows: of a block, at the same time.
-        stages: rows of a team in shared memory.
+        stages: pipeline stages of a row group: rows in shared memory.
         why: the reason, with the number that decided.
         threads: of a row in a block; fewer than 32 are lanes of a warp. None: as many as `vectors` leaves.
         vectors: of a thread, where `threads` is left out.
@@ -37,8 +37,8 @@ class Candidate(NamedTuple):
 
 # Measured on an H200 with all parameters as the bench does (cold L2), as fractions of a copy, to choose among layouts;
 # what the kernels reach is in the records (README).
-# 16 bits, eight elements a vector. Tried, too: teams that wait for themselves alone at an mbarrier each, which could do
-# it in clusters as well: 0.82 where `team_sync` gives 0.93 (4096), and 0.79 for 0.85 (16384).
+# 16 bits, eight elements a vector. Tried without gain: an mbarrier for each row group, which works in clusters, too.
+# It gave 0.82 where `team_sync` gives 0.93 (n2 = 4096), and 0.79 instead of 0.85 (n2 = 16384).
 # fmt: off
 LONGEST = Candidate(
     columns_up_to=262144, columns_a_block=16384, threads=512, rows=1, stages=2,
@@ -339,11 +339,11 @@ RECOMPUTED_SINGLES_WITH_BIAS = (
 def table_for(narrowest: int, widest: int, kind: Kind) -> tuple[Candidate, ...]:
     """Return the table for arrays whose elements have so many bytes."""
     if not kind.memory_efficient:
-        if widest == 4:
+        if widest == 4:  # with and without a bias: one table serves both
             return SAVED_SINGLES
         return SAVED_WITH_BIAS if kind.biased else SAVED
     if not kind.biased:
         return RECOMPUTED_SINGLES if widest == 4 else RECOMPUTED
-    if widest == 4:
+    if widest == 4:  # mixed dtypes take more registers than 1024 threads have
         return RECOMPUTED_SINGLES_WITH_BIAS if narrowest == 4 else RECOMPUTED_MIXED_WITH_BIAS
     return RECOMPUTED_FLOAT16_WITH_BIAS if kind.float16 else RECOMPUTED_WITH_BIAS

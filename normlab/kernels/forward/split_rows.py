@@ -35,7 +35,7 @@ from normlab.kernels.split import (
     rows_of,
 )
 from normlab.stages.block import block_sum
-from normlab.stages.recompute import affine, normalised_from_input
+from normlab.stages.output import parameter_loader, vector_normaliser
 from normlab.stages.vector import widest
 from normlab.stages.warp import warp_sum_butterfly
 
@@ -55,9 +55,10 @@ def build_pieces(dtype: Any, width: int, rms: bool) -> Any:
         buffer = cuda.shared.array((2, WARPS), dtype)
         values = cuda.local.array(elements, dtype)
         n1, n2 = x.shape
+        # Prologue: the same columns of each row, so that a row's bits do not depend on the rows beside it.
         start = cuda.blockIdx.x * VECTORS * span
         first = start + cuda.threadIdx.x * width
-        size = min(VECTORS * span, n2 - start)
+        size = min(VECTORS * span, n2 - start)  # the last piece may be shorter
         row = cuda.blockIdx.y
         while row < n1:
             # Fetch: the piece goes to registers, for both passes over it.
@@ -83,6 +84,7 @@ def build_pieces(dtype: Any, width: int, rms: bool) -> Any:
                     for k in range(width):
                         deviation = values[v * width + k] - center
                         square_sum += deviation * deviation
+            # The barriers in `block_sum` also keep the buffer's first result until all threads have read it.
             square_sum = block_sum(warp_sum_butterfly(square_sum), buffer)
             if cuda.threadIdx.x == 0:
                 store(sums, (n1 + row, cuda.blockIdx.x), square_sum)
@@ -116,7 +118,7 @@ def build_statistics(dtype: Any, width: int) -> Any:
         piece = cuda.threadIdx.x
         while piece < sums.shape[1]:
             square_sum += load(sums, (n1 + row, piece))
-            if mean is not None:
+            if mean is not None:  # n_w (s_w / n_w - mean)²: no difference of two large squares
                 size = cast(min(span, n2 - piece * span), sums)
                 deviation = load(sums, (row, piece)) / size - center
                 square_sum += size * (deviation * deviation)
@@ -137,6 +139,7 @@ def build_output(dtype: Any, width: int) -> Any:
     Grid (columns / (COLUMN_THREADS width), groups of rows), block COLUMN_THREADS.
     """
     elements = AT_ONCE * width
+    load_parameters, normalise_vector = parameter_loader(width), vector_normaliser(width)
 
     @cuda.jit(launch_bounds=(COLUMN_THREADS, 1))
     def forward_split_output(x, weight, bias, mean, invvar, output):
@@ -145,12 +148,9 @@ def build_output(dtype: Any, width: int) -> Any:
         betas = cuda.local.array(width, dtype)
         n1, n2 = x.shape
         column = (cuda.blockIdx.x * COLUMN_THREADS + cuda.threadIdx.x) * width
-        if column < n2:
+        if column < n2:  # no barrier below: threads past the row's end may leave
             # Prologue: parameters stay in registers for all rows.
-            if weight is not None:
-                load_vector_into(gammas, 0, weight, column, width)
-            if bias is not None:
-                load_vector_into(betas, 0, bias, column, width)
+            load_parameters(gammas, betas, weight, bias, column)
             top = cuda.blockIdx.y
             stride = cuda.gridDim.y
             while top < n1:
@@ -165,13 +165,9 @@ def build_output(dtype: Any, width: int) -> Any:
                     if row < n1:
                         scale = load(invvar, row)
                         center = None if mean is None else load(mean, row)
-                        for k in range(width):
-                            gamma = None if weight is None else gammas[k]
-                            beta = None if bias is None else betas[k]
-                            value = normalised_from_input(values[ahead * width + k], center, scale)
-                            values[ahead * width + k] = affine(value, gamma, beta)
+                        normalise_vector(values, ahead * width, gammas, betas, weight, bias, center, scale)
                         store_vector_from(output, (row, column), values, ahead * width, width)
-                top += AT_ONCE * stride
+                top += AT_ONCE * stride  # groups of rows share the columns, so that few columns fill the GPU
 
     return forward_split_output
 
@@ -183,7 +179,7 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     if not problem.scratch:
         return Refusal("the caller gives no memory for the pieces' sums")
     n1, n2 = problem.shape
-    width = widest(n2, *problem.matrices)
+    width = widest(n2, *problem.matrices)  # rows of 16-byte vectors where all arrays allow them
     dtype, pieces = accumulator(problem.invvar), pieces_for(n2, width)
     groups = groups_for(n1, n2, width, device.multiprocessors)
     return Plan(

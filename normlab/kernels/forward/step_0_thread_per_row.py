@@ -1,7 +1,8 @@
-"""A thread per row: the textbook formula, read from top to bottom.
+"""Normalise a row per thread: the textbook formula, read from top to bottom.
 
-Moves: x three times (mean, variance, write), y once; of each 32-byte sector that is fetched one element is used at a
-time, for neighbouring threads are n2 elements apart.
+Idea: no thread needs another one.
+Moves: x three times (mean, variance, write), y once. A thread uses one element of each 32-byte sector at a time,
+because neighbouring threads are n2 elements apart.
 Bound by: those sectors, which the cache throws out before their other elements are read, and by n2 additions one after
 another.
 Measured: 0.04 / 0.08.
@@ -22,23 +23,26 @@ THREADS = 128
 
 @cuda.jit
 def forward_thread_per_row(x, weight, bias, eps, output, mean, invvar):
-    """Arguments as `ForwardStep`."""
+    """Normalise row `cuda.grid(1)`; arguments as in `ForwardStep`."""
     row = cuda.grid(1)
-    if row >= x.shape[0]:
+    if row >= x.shape[0]:  # the last block has more threads than rows
         return
     n2 = x.shape[1]
+    # Mean pass; RMSNorm has none, and centres on 0.
     center = cast(0, invvar)
     if mean is not None:
         for column in range(n2):
             center += load(x, (row, column))
         center /= cast(n2, invvar)
         store(mean, row, center)
+    # Variance pass. E[x²] - E[x]² would save it, and lose every digit where the mean is large (`stages.moments`).
     square_sum = cast(0, invvar)
     for column in range(n2):
         deviation = load(x, (row, column)) - center
         square_sum += deviation * deviation
     scale = float32(1) / math.sqrt(square_sum / cast(n2, invvar) + eps)
     store(invvar, row, scale)
+    # Output pass.
     for column in range(n2):
         value = normalised_from_input(load(x, (row, column)), center, scale)
         store(output, (row, column), affine(value, element(weight, column), element(bias, column)))

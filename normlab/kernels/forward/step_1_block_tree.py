@@ -37,14 +37,14 @@ def build(dtype):
             center = cast(0, invvar)
             if mean is not None:
                 column = cuda.threadIdx.x
-                while column < n2:
+                while column < n2:  # 32 neighbouring threads read 32 neighbouring elements
                     center += load(x, (row, column))
                     column += THREADS
                 center = block_tree_sum(center, buffer) / cast(n2, invvar)
                 if cuda.threadIdx.x == 0:
                     store(mean, row, center)
 
-            # Variance pass.
+            # Variance pass: deviations from the mean, so it cannot begin before the mean is known.
             square_sum = cast(0, invvar)
             column = cuda.threadIdx.x
             while column < n2:
@@ -56,7 +56,7 @@ def build(dtype):
             if cuda.threadIdx.x == 0:
                 store(invvar, row, scale)
 
-            # Output pass.
+            # Output pass: the third reading of x, mostly from the cache.
             column = cuda.threadIdx.x
             while column < n2:
                 value = normalised_from_input(load(x, (row, column)), center, scale)

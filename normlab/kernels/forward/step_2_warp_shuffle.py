@@ -46,7 +46,7 @@ def build(dtype):
                 if cuda.threadIdx.x == 0:
                     store(mean, row, center)
 
-            # Variance pass.
+            # Variance pass: five shuffles per warp, then two rounds through shared memory for four warps.
             square_sum = cast(0, invvar)
             column = cuda.threadIdx.x
             while column < n2:
@@ -58,13 +58,13 @@ def build(dtype):
             if cuda.threadIdx.x == 0:
                 store(invvar, row, scale)
 
-            # Output pass.
+            # Output pass: the third reading of x.
             column = cuda.threadIdx.x
             while column < n2:
                 value = normalised_from_input(load(x, (row, column)), center, scale)
                 store(output, (row, column), affine(value, element(weight, column), element(bias, column)))
                 column += THREADS
-            row += cuda.gridDim.x
+            row += cuda.gridDim.x  # more rows than a grid has blocks
 
     return forward_warp_shuffle
 

@@ -1,7 +1,7 @@
-"""A block per row; 16-byte vectors, and the row in registers.
+"""Normalise a row per block, with vectors of 16 bytes and the row in registers.
 
-A thread loads up to eight neighbouring elements by one instruction, a few such vectors before it uses the first, and
-keeps them: the mean, the squares and the output all come from registers, and x is read once.
+Idea: a thread loads up to eight neighbouring elements by one instruction, a few such vectors before it uses the first.
+It keeps them: the mean, the squares and the output all come from registers, and x is read once.
 Where a row begins at no multiple of 16 bytes, or ends inside a vector, the vectors are narrower, down to one element.
 Rows that do not fit the registers of a block, and float64, go to step 4.
 Moves: x once, the output once: the least there is.
@@ -13,25 +13,26 @@ Next: one barrier, and several rows a block.
 import math
 from functools import cache
 
-from normlab.engine import accumulator, cast, cuda, float32, load_vector_into, store, store_vector_from
+from normlab.engine import accumulator, cast, cuda, float32, store
 from normlab.kernels.forward import step_4_column_blocks
 from normlab.kernels.forward.operands import OPERANDS
 from normlab.kernels.plan import Chains, Device, Plan, Refusal, Work, longest
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.stages.block import block_sum
-from normlab.stages.recompute import affine, normalised_from_input
+from normlab.stages.output import row_writer
 from normlab.stages.vector import ThreadMap, map_threads, row_loader, whole_warps, widest
 from normlab.stages.warp import warp_sum_butterfly
 
-VECTORS = 4  # of a thread, if the row is long enough: loads in flight before the first is used
+VECTORS = 4  # per thread, if the row is long enough: loads in flight before the first is used
 MAX_THREADS = 1024
-MAX_ELEMENTS = 32  # of a thread, kept in registers
+MAX_ELEMENTS = 32  # per thread: the 64 registers that 1024 threads leave hold them and little else
 GRID_LIMIT = 2**31 - 1
 
 
 def thread_map_for(n2: int, width: int) -> ThreadMap | None:
-    """How a row is dealt to the threads of a block; None: it does not fit their registers."""
+    """Return the thread map of a row in a block; None if the row does not fit the block's registers."""
+    # threads first: a thread gets a fifth vector only when a block has no more threads
     threads = min(MAX_THREADS, whole_warps(-(-n2 // (width * VECTORS))))
     thread_map = map_threads(n2, width, threads)
     return thread_map if thread_map.elements <= MAX_ELEMENTS else None
@@ -39,28 +40,31 @@ def thread_map_for(n2: int, width: int) -> ThreadMap | None:
 
 @cache
 def build(dtype, thread_map: ThreadMap):
-    """The kernel for an accumulator dtype and a thread map."""
+    """Return the kernel for an accumulator dtype and a thread map."""
     vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
     elements, warps = thread_map.elements, thread_map.warps
-    load_row = row_loader(thread_map)
+    load_row, write_row = row_loader(thread_map), row_writer(thread_map, dtype)
 
     @cuda.jit(launch_bounds=(thread_map.threads, 1))
     def forward_vectors(x, weight, bias, eps, output, mean, invvar):
         buffer = cuda.shared.array((2, warps), dtype)
         values = cuda.local.array(elements, dtype)
-        gammas = cuda.local.array(width, dtype)
-        betas = cuda.local.array(width, dtype)
         n2 = x.shape[1]
         first = cuda.threadIdx.x * width
         row = cuda.blockIdx.x
         while row < x.shape[0]:
+            # Fetch: up to four loads of 16 bytes are in flight before the thread waits for the first.
             load_row(values, x, row, first)
+
+            # Mean, over registers; RMSNorm has none, and centres on 0. The barriers are in `block_sum`.
             center = cast(0, invvar)
             if mean is not None:
                 total = cast(0, invvar)
                 for k in range(elements):
                     total += values[k]
                 center = block_sum(warp_sum_butterfly(total), buffer) / cast(n2, invvar)
+
+            # Variance, over registers: the row is not read again.
             square_sum = cast(0, invvar)
             for v in range(vectors):
                 if whole or first + v * span < n2:  # what lies past the end must not count as (0 - mean)²
@@ -69,20 +73,10 @@ def build(dtype, thread_map: ThreadMap):
                         square_sum += deviation * deviation
             square_sum = block_sum(warp_sum_butterfly(square_sum), buffer)
             scale = float32(1) / math.sqrt(square_sum / cast(n2, invvar) + eps)
-            for v in range(vectors):
-                column = first + v * span
-                if whole or column < n2:
-                    if weight is not None:
-                        load_vector_into(gammas, 0, weight, column, width)
-                    if bias is not None:
-                        load_vector_into(betas, 0, bias, column, width)
-                    for k in range(width):
-                        gamma = None if weight is None else gammas[k]
-                        beta = None if bias is None else betas[k]
-                        value = normalised_from_input(values[v * width + k], center, scale)
-                        values[v * width + k] = affine(value, gamma, beta)
-                    store_vector_from(output, (row, column), values, v * width, width)
-            if cuda.threadIdx.x == 0:
+
+            # Output, from registers.
+            write_row(values, output, (row, first), weight, bias, center, scale)
+            if cuda.threadIdx.x == 0:  # every thread has the same statistics: one stores them
                 if mean is not None:
                     store(mean, row, center)
                 store(invvar, row, scale)

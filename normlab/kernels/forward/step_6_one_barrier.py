@@ -17,7 +17,7 @@ from functools import cache
 
 import numpy as np
 
-from normlab.engine import accumulator, cast, cuda, load_vector_into, store, store_vector_from
+from normlab.engine import accumulator, cast, cuda, store
 from normlab.kernels.forward import layouts, step_4_column_blocks
 from normlab.kernels.forward.layouts import Rows
 from normlab.kernels.forward.operands import FACTOR_OPERANDS
@@ -26,7 +26,7 @@ from normlab.kernels.plan import Chains, Device, Plan, Refusal, Work, longest
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.stages.grouped import group_merger, group_size
-from normlab.stages.recompute import affine, normalised_from_input
+from normlab.stages.output import row_writer
 from normlab.stages.row_group import leave
 from normlab.stages.vector import row_loader, widest
 from normlab.stages.warp import lanes_sum
@@ -41,15 +41,13 @@ def build(dtype, layout: Rows):
     vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
     elements, warps = thread_map.elements, thread_map.warps
     load_row, size, merge = row_loader(thread_map), group_size(thread_map, 1), group_merger(thread_map, 1)
-    sum_of_lanes = lanes_sum(thread_map.lanes)
+    write_row, sum_of_lanes = row_writer(thread_map, dtype), lanes_sum(thread_map.lanes)
 
     @cuda.jit(launch_bounds=(thread_map.threads * rows, resident))
     def forward_one_barrier(x, weight, bias, eps, factor, output, mean, invvar):
         # Prologue: thread (i, group) works on the block's row number `group`. Its first column there is i * width.
         exchange = cuda.shared.array((1, rows, 2, warps), dtype)
         values = cuda.local.array(elements, dtype)
-        gammas = cuda.local.array(width, dtype)
-        betas = cuda.local.array(width, dtype)
         n2 = x.shape[1]
         group = cuda.threadIdx.y
         warp = cuda.threadIdx.x >> 5
@@ -90,20 +88,8 @@ def build(dtype, layout: Rows):
 
         # Second pass, over registers: normalise and store.
         if live:
-            for v in range(vectors):
-                column = first + v * span
-                if whole or column < n2:
-                    # Parameters come from L1 or L2. Loading them before the exchange was no faster.
-                    if weight is not None:
-                        load_vector_into(gammas, 0, weight, column, width)
-                    if bias is not None:
-                        load_vector_into(betas, 0, bias, column, width)
-                    for k in range(width):
-                        gamma = None if weight is None else gammas[k]
-                        beta = None if bias is None else betas[k]
-                        value = normalised_from_input(values[v * width + k], center, scale)
-                        values[v * width + k] = affine(value, gamma, beta)
-                    store_vector_from(output, (row, column), values, v * width, width)
+            # Parameters come from L1 or L2. Loading them before the exchange was no faster.
+            write_row(values, output, (row, first), weight, bias, center, scale)
 
             # Epilogue: one thread per row stores the statistics.
             if cuda.threadIdx.x == 0:

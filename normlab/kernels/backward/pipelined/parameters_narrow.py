@@ -13,8 +13,8 @@ from normlab.engine import (
     reciprocal_of_normal,
     wait_copies,
 )
-from normlab.kernels.backward.kind import NARROW_BYTES, Kind
-from normlab.kernels.backward.ring import ACCUMULATOR_BYTES, Layout
+from normlab.kernels.backward.pipelined.kind import NARROW_BYTES, Kind
+from normlab.kernels.backward.pipelined.layout import ACCUMULATOR_BYTES, Layout
 from normlab.stages.recompute import clamp_by_magnitude
 
 LEAST, MOST = 2.0**-126, 2.0**126  # between these, a float32 and its reciprocal are normal numbers
@@ -32,18 +32,20 @@ def fetcher(layout: Layout, kind: Kind) -> Any:
     thread_map = layout.thread_map
     gamma_at, beta_at = offsets(layout, kind)
     vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
-    memory_efficient = kind.memory_efficient
+    weighted, shifted = kind.weighted, kind.memory_efficient and kind.biased
 
     @cuda.jit(device=True)
-    def fetch_parameters(parameters, weight, bias, group, offset, first, n2):
-        if group == 0:  # once per block: all rows have the same parameters
+    def fetch_parameters(operands, memory, share):
+        if share.group == 0:  # once per block: all rows have the same parameters
             for v in range(vectors):
-                column = first + v * span
-                if whole or column < n2:
-                    if weight is not None:
-                        copy_async(parameters, gamma_at + v * span + offset, weight, column, width)
-                    if memory_efficient and bias is not None:
-                        copy_async(parameters, beta_at + v * span + offset, bias, column, width)
+                column = share.first + v * span
+                if whole or column < operands.saved.shape[1]:
+                    if weighted:
+                        copy_async(
+                            memory.parameters, gamma_at + v * span + share.offset, operands.weight, column, width
+                        )
+                    if shifted:  # beta is needed to recompute x̂ alone
+                        copy_async(memory.parameters, beta_at + v * span + share.offset, operands.bias, column, width)
         commit_copies()  # the other row groups' group is empty: all wait for the same number of groups
 
     return fetch_parameters
@@ -52,24 +54,24 @@ def fetcher(layout: Layout, kind: Kind) -> Any:
 @cache
 def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
     """Return `keep_parameters`, which waits until this thread's copies have arrived and looks for rare gammas."""
-    thread_map, fetched = layout.thread_map, layout.fetched
+    thread_map, prefetched = layout.thread_map, layout.prefetched
     vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
-    memory_efficient = kind.memory_efficient
+    inverted = kind.memory_efficient and kind.weighted
 
     @cuda.jit(device=True)
-    def keep_parameters(parameters, weight, bias, eps, group, offset, first, n2):
+    def keep_parameters(operands, memory, share):
         # Ask once per kernel, not per row, whether any gamma needs the slow reciprocal: a gamma that is clamped, or
         # whose reciprocal is not normal.
         gammas = cuda.local.array(width, dtype)
         rare = False
-        if memory_efficient and weight is not None:
+        if inverted:
             for v in range(vectors):
-                if whole or first + v * span < n2:
-                    load_vector_into(gammas, 0, weight, first + v * span, width)
+                if whole or share.first + v * span < operands.saved.shape[1]:
+                    load_vector_into(gammas, 0, operands.weight, share.first + v * span, width)
                     for k in range(width):
-                        kept = clamp_by_magnitude(gammas[k], eps)
+                        kept = clamp_by_magnitude(gammas[k], operands.eps)
                         rare = rare or kept != gammas[k] or not LEAST <= abs(kept) <= MOST
-        wait_copies(fetched)  # the rows' copies, which were started later, may still be in flight
+        wait_copies(prefetched)  # the rows' copies, which were started later, may still be in flight
         return rare
 
     return keep_parameters

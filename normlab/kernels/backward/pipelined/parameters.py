@@ -11,17 +11,17 @@ memory and lose a little: 0.93 instead of 0.94 at n2 = 768.
 
 from typing import Any
 
-from normlab.kernels.backward import parameters_narrow as narrow
-from normlab.kernels.backward import parameters_wide as wide
-from normlab.kernels.backward.kind import Kind
-from normlab.kernels.backward.ring import Layout
+from normlab.kernels.backward.pipelined import parameters_narrow as narrow
+from normlab.kernels.backward.pipelined import parameters_wide as wide
+from normlab.kernels.backward.pipelined.kind import Kind
+from normlab.kernels.backward.pipelined.layout import Layout
 
 
 def keepers(layout: Layout, kind: Kind, dtype: Any) -> tuple[Any, Any]:
     """Return the two device functions with which the first row group loads the parameters for its block.
 
-        fetch_parameters(parameters, weight, bias, group, offset, first, n2)               before the first rows' copies
-        keep_parameters(parameters, weight, bias, eps, group, offset, first, n2) -> rare   after these have been started
+        fetch_parameters(operands, memory, share)               before the first rows' copies
+        keep_parameters(operands, memory, share) -> rare        after these have been started
 
     rare: True if one of the thread's gammas was clamped, or needs a division instead of the fast reciprocal.
     """
@@ -38,4 +38,5 @@ def readers(layout: Layout, kind: Kind) -> tuple[Any, Any, Any, Any]:
     load_inverses(gammas, inverses, parameters, v, offset, weight, eps, rare)    clamped gammas and 1 / gamma
     load_betas(betas, parameters, v, offset, bias)
     """
+    # both have the same signatures, so the passes do not ask which it is
     return (narrow.readers if kind.narrow else wide.readers)(layout, kind)

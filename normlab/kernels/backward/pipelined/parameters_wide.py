@@ -4,8 +4,8 @@ from functools import cache
 from typing import Any
 
 from normlab.engine import cast, cuda, load_vector_into, store_vector_from
-from normlab.kernels.backward.kind import Kind
-from normlab.kernels.backward.ring import Layout
+from normlab.kernels.backward.pipelined.kind import Kind
+from normlab.kernels.backward.pipelined.layout import Layout
 from normlab.stages.recompute import clamp_by_magnitude
 
 
@@ -16,7 +16,7 @@ def offsets(layout: Layout, kind: Kind) -> tuple[int, int, int]:
 
 
 @cuda.jit(device=True)
-def fetch_nothing(parameters, weight, bias, group, offset, first, n2):
+def fetch_nothing(operands, memory, share):
     """Do nothing, as `fetch_parameters`: `keep_parameters` loads and widens them while the first rows are in flight."""
 
 
@@ -82,39 +82,41 @@ def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
         thread_map.elements,
     )
     store_parameters = storer(layout)
-    memory_efficient = kind.memory_efficient
+    weighted, inverted = kind.weighted, kind.memory_efficient and kind.weighted
+    shifted = kind.memory_efficient and kind.biased  # beta is needed to recompute x̂ alone
 
     @cuda.jit(device=True)
-    def keep_parameters(parameters, weight, bias, eps, group, offset, first, n2):
+    def keep_parameters(operands, memory, share):
         gammas = cuda.local.array(elements, dtype)
         inverses = cuda.local.array(width, dtype)
         betas = cuda.local.array(elements, dtype)
+        first, n2, parameters = share.first, operands.saved.shape[1], memory.parameters
         # All loads before the first store, because the compiler moves no load across a store: one after another, 32
         # loads took longer than a row.
         for v in range(vectors):
             if whole or first + v * span < n2:
                 for k in range(0, width, together):
-                    if weight is not None:
-                        load_vector_into(gammas, v * width + k, weight, first + v * span + k, together)
-                    if memory_efficient and bias is not None:
-                        load_vector_into(betas, v * width + k, bias, first + v * span + k, together)
+                    if weighted:
+                        load_vector_into(gammas, v * width + k, operands.weight, first + v * span + k, together)
+                    if shifted:
+                        load_vector_into(betas, v * width + k, operands.bias, first + v * span + k, together)
         # Every row group computes `rare` for its own threads; the first one stores the parameters for all.
         rare = False
         for v in range(vectors):
             if whole or first + v * span < n2:
-                if memory_efficient and weight is not None:
+                if inverted:
                     for k in range(width):
                         gamma = gammas[v * width + k]
-                        kept = clamp_by_magnitude(gamma, eps)
+                        kept = clamp_by_magnitude(gamma, operands.eps)
                         rare = rare or kept != gamma
                         gammas[v * width + k] = kept
-                        inverses[k] = cast(1, parameters) / kept
-                    if group == 0:
-                        store_parameters(parameters, inverse_at, v, offset, inverses, 0)
-                if weight is not None and group == 0:
-                    store_parameters(parameters, gamma_at, v, offset, gammas, v * width)
-                if memory_efficient and bias is not None and group == 0:
-                    store_parameters(parameters, beta_at, v, offset, betas, v * width)
+                        inverses[k] = cast(1, parameters) / kept  # divided once per column, not once per element
+                    if share.group == 0:
+                        store_parameters(parameters, inverse_at, v, share.offset, inverses, 0)
+                if weighted and share.group == 0:
+                    store_parameters(parameters, gamma_at, v, share.offset, gammas, v * width)
+                if shifted and share.group == 0:
+                    store_parameters(parameters, beta_at, v, share.offset, betas, v * width)
         return rare
 
     return keep_parameters
@@ -135,11 +137,12 @@ def readers(layout: Layout, kind: Kind) -> tuple[Any, Any, Any, Any]:
         load_parameters(betas, parameters, beta_at, v, offset)
 
     @cuda.jit(device=True)
-    def load_clamped(gammas, parameters, v, offset, weight, eps):
+    def load_clamped(gammas, parameters, v, offset, weight, eps):  # clamped once, in `keep_parameters`
         load_parameters(gammas, parameters, gamma_at, v, offset)
 
     @cuda.jit(device=True)
     def load_inverses(gammas, inverses, parameters, v, offset, weight, eps, rare):
+        # a load from shared memory in place of a division in each pass over each row
         load_parameters(gammas, parameters, gamma_at, v, offset)
         load_parameters(inverses, parameters, inverse_at, v, offset)
 

@@ -1,0 +1,78 @@
+"""Build the pipelined backward kernel for a layout and a kind; `step_3_pipelined` says what it does and why.
+
+A row group is the threads of a block that share a row. Each row group has its own pipeline stages, its own part of the
+exchange buffer and a barrier of its own, so row groups do not wait for each other. The whole block meets only before
+the first row, for the parameters, and after the last one, for the columns' sums (`columns`).
+"""
+
+from functools import cache
+from typing import Any
+
+from normlab.engine import cast, cuda
+from normlab.kernels.backward.pipelined.columns import epilogue
+from normlab.kernels.backward.pipelined.exchange import exchange_of
+from normlab.kernels.backward.pipelined.kind import NARROW_BYTES, Kind
+from normlab.kernels.backward.pipelined.layout import Layout
+from normlab.kernels.backward.pipelined.operands import Gradients, Memory, Operands, Sums
+from normlab.kernels.backward.pipelined.parameters import keepers
+from normlab.kernels.backward.pipelined.prologue import beginner, sharer
+from normlab.kernels.backward.pipelined.turns import turns_ahead, turns_at_once
+from normlab.stages.ahead import BITS
+
+
+@cache
+def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart: bool = False) -> Any:
+    """Return the kernel for an accumulator dtype, a layout and a kind.
+
+    gathered: all blocks are one cluster, which adds up its columns' sums itself and writes no partial sums.
+    apart: two clusters read the same rows; one makes grad_input, the other one the parameters' gradients.
+    """
+    elements, rows, warps = layout.thread_map.elements, layout.rows, layout.thread_map.warps
+    saved_bits, grad_bits = BITS[layout.saved_bytes], BITS[layout.grad_bytes]
+    parameter_bits = BITS[NARROW_BYTES] if kind.narrow else dtype
+    weight_sums, bias_sums = (elements if wanted else 1 for wanted in (kind.weighted, kind.biased))
+    collected = exchange_of(layout, kind).partials
+    share_of, fetch_first_rows = sharer(layout, apart), beginner(layout, kind)
+    fetch_parameters, keep_parameters = keepers(layout, kind, dtype)
+    take_rows = (turns_ahead if layout.prefetch else turns_at_once)(layout, kind, dtype, apart)
+    add_up_columns = epilogue(layout, kind, dtype, gathered, apart)
+
+    @cuda.jit(launch_bounds=(layout.threads, 1))
+    def backward_pipelined(
+        grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, row_sums,
+        grad_input, grad_weight, grad_bias, part_weight, part_bias,
+    ):  # fmt: skip
+        # Prologue: empty sums, and which columns of which rows this thread has.
+        exchange = cuda.shared.array((2, rows, 2, warps), dtype)  # two phases: see `stages.row_group`
+        # One piece of dynamic shared memory in three dtypes. Bits, not values: a copy converts nothing.
+        saved_stages = cuda.shared.array(0, saved_bits, alignment=16)
+        grad_stages = cuda.shared.array(0, grad_bits, alignment=16)
+        parameters = cuda.shared.array(0, parameter_bits, alignment=16)
+        partials = cuda.local.array(collected, dtype)
+        sums_weight = cuda.local.array(weight_sums, dtype)
+        sums_bias = cuda.local.array(bias_sums, dtype)
+        for k in range(weight_sums):
+            sums_weight[k] = cast(0, exchange)
+        for k in range(bias_sums):
+            sums_bias[k] = cast(0, exchange)
+        for k in range(collected):
+            partials[k] = cast(0, exchange)
+        operands = Operands(grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, grad_input)
+        memory = Memory(saved_stages, grad_stages, parameters, exchange)
+        sums = Sums(sums_weight, sums_bias)
+        share = share_of()
+
+        # Fetch the parameters and the first rows; the rows travel while the parameters are widened.
+        fetch_parameters(operands, memory, share)
+        row = fetch_first_rows(operands, memory, share)
+        rare = keep_parameters(operands, memory, share)
+        cuda.syncthreads()  # the parameters are in shared memory before other row groups read them
+
+        # First pass, exchange and second pass, row after row.
+        # row_sums is no member: its absence is no constant of `Kind`, and only an argument's branches are dropped.
+        take_rows(operands, memory, share, row, row_sums, rare, sums, partials)
+
+        # Epilogue: the columns' sums, in the memory of the pipeline stages.
+        add_up_columns(operands, memory, share, sums, Gradients(grad_weight, grad_bias, part_weight, part_bias))
+
+    return backward_pipelined

@@ -1,0 +1,250 @@
+"""Do one thread's share of the pipelined backward: fetch a row, and make the two passes over it.
+
+    first pass    adds dy x̂ and dy to the columns' sums in registers, and g x̂ and g to the row's sums
+    second pass   grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar, once the row's sums are known
+
+Both passes read the row from shared memory, so it takes no registers in between. Every thread reads only the elements
+that it fetched itself: it waits for its own copies and needs no barrier.
+"""
+
+from functools import cache
+from typing import Any
+
+from normlab.engine import cast, copy_async, cuda, load, load_bits_into, store_vector_from
+from normlab.kernels.backward.pipelined.kind import Kind
+from normlab.kernels.backward.pipelined.layout import Layout
+from normlab.kernels.backward.pipelined.parameters import readers
+from normlab.stages.unroll import repeated
+from normlab.stages.warp import lanes_sum
+
+MOST_UNROLLED = 384  # threads per block up to which registers allow unrolling all vectors; above it, two
+
+
+@cache
+def fetcher(layout: Layout) -> Any:
+    """Return the device function `fetch(operands, memory, row, at, first)`.
+
+    It starts the copies of the thread's share of a row; after the last row there are none. at: the share's offset in
+    the pipeline stages. first: its first column.
+    """
+    thread_map, grads_at = layout.thread_map, layout.grads_at
+    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+
+    @cuda.jit(device=True)
+    def fetch(operands, memory, row, at, first):
+        n1, n2 = operands.saved.shape
+        if row < n1:
+            for v in range(vectors):
+                column = first + v * span
+                if whole or column < n2:  # the same columns as in both passes: each thread reads its own copies
+                    copy_async(memory.saved_stages, at + v * span, operands.saved, (row, column), width)
+                    copy_async(memory.grad_stages, grads_at + at + v * span, operands.grad_output, (row, column), width)
+
+    return fetch
+
+
+@cache
+def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
+    """Return the device function `pass_1(operands, memory, share, row, rare, sums) -> (sum of g x̂, sum of g)`.
+
+    The sums are those of the thread's lanes; after the last row they are 0.
+    """
+    add_up_share, sum_of_lanes = share_adder(layout, kind, dtype), lanes_sum(layout.thread_map.lanes)
+    rms = kind.rms
+
+    @cuda.jit(device=True)
+    def pass_1(operands, memory, share, row, rare, sums):
+        sum_gx = cast(0, memory.exchange)
+        sum_g = cast(0, memory.exchange)
+        if row.number < operands.saved.shape[0]:
+            sum_gx, sum_g = add_up_share(operands, memory, share, row, rare, sums)
+        # The shuffles stand outside of the condition: all lanes take part, also those of row groups without a row.
+        sum_gx = sum_of_lanes(sum_gx)
+        if not rms:
+            sum_g = sum_of_lanes(sum_g)
+        return sum_gx, sum_g
+
+    return pass_1
+
+
+@cache
+def share_adder(layout: Layout, kind: Kind, dtype: Any) -> Any:
+    """Return the device function `add_up_share(…) -> (sum of g x̂, sum of g)`, arguments as `pass_1`.
+
+    Per element it adds to both sums, and to the sums of its column.
+    """
+    thread_map, grads_at = layout.thread_map, layout.grads_at
+    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+    load_gammas, _, _, load_betas = readers(layout, kind)
+    rms, memory_efficient, weighted, biased, centered = (
+        kind.rms,
+        kind.memory_efficient,
+        kind.weighted,
+        kind.biased,
+        kind.centered,
+    )
+    unclamped_again = memory_efficient and weighted and not rms and not kind.narrow
+    sum_unclamped = unclamped_adder(layout)
+
+    @cuda.jit(device=True)
+    def add_up_share(operands, memory, share, row, rare, sums):
+        values = cuda.local.array(width, dtype)
+        grads = cuda.local.array(width, dtype)
+        gammas = cuda.local.array(width, dtype)
+        betas = cuda.local.array(width, dtype)
+        sum_gx = cast(0, values)
+        sum_g = cast(0, values)
+        # Vector by vector: only the columns' sums stay in registers from row to row.
+        for v in range(vectors):
+            if whole or share.first + v * span < operands.saved.shape[1]:
+                load_bits_into(values, 0, memory.saved_stages, row.at + v * span, width, operands.saved)
+                load_bits_into(grads, 0, memory.grad_stages, grads_at + row.at + v * span, width, operands.grad_output)
+                if weighted and not (memory_efficient and rms):  # there gamma cancels, and there is no mean(g)
+                    load_gammas(gammas, memory.parameters, v, share.offset, operands.weight)
+                if memory_efficient and biased:
+                    load_betas(betas, memory.parameters, v, share.offset, operands.bias)
+                for k in range(width):
+                    grad = grads[k]
+                    value = values[k]
+                    if memory_efficient:  # value = gamma x̂; `columns.finish` divides the sums for grad_weight by gamma
+                        if biased:
+                            value -= betas[k]
+                        product = grad * value
+                        sum_gx += product  # dy gamma x̂ is g x̂: gamma cancels, however small it is
+                        if weighted:
+                            sums.weight[v * width + k] += product
+                    else:
+                        if centered:
+                            value -= row.center
+                        product = grad * value
+                        if weighted:
+                            sums.weight[v * width + k] += product * row.scale
+                            sum_gx += product * gammas[k]
+                        else:
+                            sum_gx += product
+                    if biased:
+                        sums.bias[v * width + k] += grad
+                    if not rms:
+                        if weighted:
+                            sum_g += grad * gammas[k]
+                        else:
+                            sum_g += grad
+        # The rest is once per row.
+        if not memory_efficient:
+            sum_gx *= row.scale  # once per row: the products above are with x - mean
+        elif unclamped_again and rare:
+            sum_g = sum_unclamped(grads, operands, memory, share, row)
+        return sum_gx, sum_g
+
+    return add_up_share
+
+
+@cache
+def unclamped_adder(layout: Layout) -> Any:
+    """Return the device function `sum_unclamped(grads, operands, memory, share, row)`: the sum of g, gamma as it is.
+
+    mean(g) needs the gamma that was not clamped. Widened parameters are clamped in shared memory (`parameters`), so
+    gamma comes from global memory again. Only threads with a clamped gamma call it. grads: the caller's registers for a
+    vector of dy; an array of its own spilled 32 bytes at n2 = 8192 in float32, where 1024 threads leave 64 registers.
+    """
+    thread_map, grads_at = layout.thread_map, layout.grads_at
+    vectors, width, span = thread_map.vectors, thread_map.width, thread_map.span
+
+    @cuda.jit(device=True)
+    def sum_unclamped(grads, operands, memory, share, row):
+        sum_g = cast(0, grads)
+        # A while loop, because the compiler would unroll a for loop and give it the registers of all other phases.
+        v = 0
+        while v < vectors and share.first + v * span < operands.saved.shape[1]:
+            load_bits_into(grads, 0, memory.grad_stages, grads_at + row.at + v * span, width, operands.grad_output)
+            for k in range(width):
+                sum_g += grads[k] * load(operands.weight, share.first + v * span + k)
+            v += 1
+        return sum_g
+
+    return sum_unclamped
+
+
+@cache
+def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
+    """Return the device function `pass_2(operands, memory, share, row, rare, mean_gx, mean_g)`.
+
+    It stores grad_input of the thread's share of a row:
+
+    grad_input = g invvar - (x̂ steepness + shift)        steepness = mean(g x̂) invvar, shift = mean(g) invvar
+    """
+    vectors, memory_efficient = layout.thread_map.vectors, kind.memory_efficient
+    # Unrolling saves 16-bit rows an eighth of the instructions: 689 instead of 788 at n2 = 4096.
+    at_once = 1
+    if layout.saved_bytes == 2:
+        at_once = vectors if layout.threads <= MOST_UNROLLED else 2 - vectors % 2
+    several_vectors = repeated(vector_storer(layout, kind, dtype), at_once)
+
+    @cuda.jit(device=True)
+    def pass_2(operands, memory, share, row, rare, mean_gx, mean_g):
+        # Two fused operations per element: both factors are made once per row.
+        steepness = mean_gx * row.scale
+        if not memory_efficient:  # x̂ is (x - mean) invvar
+            steepness *= row.scale
+        shift = mean_g * row.scale
+        for v in range(0, vectors, at_once):
+            several_vectors(v, operands, memory, share, row, rare, steepness, shift)
+
+    return pass_2
+
+
+@cache
+def vector_storer(layout: Layout, kind: Kind, dtype: Any) -> Any:
+    """Return the device function `store_vector(v, operands, memory, share, row, rare, steepness, shift)`.
+
+    It stores grad_input of the thread's vector v. Other arguments: see `second_pass`.
+    """
+    thread_map, grads_at = layout.thread_map, layout.grads_at
+    width, span, whole = thread_map.width, thread_map.span, thread_map.whole
+    load_gammas, _, load_inverses, load_betas = readers(layout, kind)
+    rms, memory_efficient, weighted, biased, centered = (
+        kind.rms,
+        kind.memory_efficient,
+        kind.weighted,
+        kind.biased,
+        kind.centered,
+    )
+
+    @cuda.jit(device=True)
+    def store_vector(v, operands, memory, share, row, rare, steepness, shift):
+        values = cuda.local.array(width, dtype)
+        grads = cuda.local.array(width, dtype)
+        gammas = cuda.local.array(width, dtype)
+        inverses = cuda.local.array(width, dtype)
+        betas = cuda.local.array(width, dtype)
+        column = share.first + v * span
+        if whole or column < operands.saved.shape[1]:
+            load_bits_into(values, 0, memory.saved_stages, row.at + v * span, width, operands.saved)
+            load_bits_into(grads, 0, memory.grad_stages, grads_at + row.at + v * span, width, operands.grad_output)
+            if weighted:
+                if memory_efficient:  # x̂ and g take the clamped gamma, as in apex
+                    load_inverses(
+                        gammas, inverses, memory.parameters, v, share.offset, operands.weight, operands.eps, rare
+                    )
+                else:
+                    load_gammas(gammas, memory.parameters, v, share.offset, operands.weight)
+            if memory_efficient and biased:
+                load_betas(betas, memory.parameters, v, share.offset, operands.bias)
+            for k in range(width):
+                value = values[k]
+                if centered:
+                    value -= row.center
+                if memory_efficient and biased:
+                    value -= betas[k]
+                if memory_efficient and weighted:
+                    value *= inverses[k]  # a product: 1 / gamma was made before, no division per element
+                gradient = grads[k]
+                if weighted:
+                    gradient *= gammas[k]
+                away = value * steepness
+                if not rms:
+                    away += shift
+                grads[k] = gradient * row.scale - away
+            store_vector_from(operands.grad_input, (row.number, column), grads, 0, width)
+
+    return store_vector

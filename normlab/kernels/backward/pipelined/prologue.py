@@ -1,0 +1,98 @@
+"""Begin the pipelined backward: which columns of which rows a thread has, and the first copies."""
+
+from functools import cache
+from typing import Any
+
+from normlab.engine import cast, cluster_rank, commit_copies, cuda, load
+from normlab.kernels.backward.pipelined.kind import Kind
+from normlab.kernels.backward.pipelined.layout import Layout
+from normlab.kernels.backward.pipelined.operands import Row, Share
+from normlab.kernels.backward.pipelined.passes import fetcher
+
+
+@cache
+def sharer(layout: Layout, apart: bool) -> Any:
+    """Return the device function `share_of() -> Share`, which says what this thread works on."""
+    rows, blocks, columns, width = layout.rows, layout.blocks, layout.thread_map.columns, layout.thread_map.width
+
+    @cuda.jit(device=True)
+    def share_of():
+        thread = cuda.threadIdx.x
+        # The block is (threads, row groups): a thread finds its row group without a division.
+        start = 0  # the first column of this block's slice
+        cluster = cuda.blockIdx.x
+        clusters = cuda.gridDim.x
+        if blocks > 1:
+            start = cluster_rank() * columns
+            cluster //= blocks
+            clusters //= blocks
+        if apart:  # both clusters read all rows
+            cluster = 0
+            clusters = 1
+        offset = thread * width
+        return Share(
+            thread, thread >> 5, cuda.threadIdx.y, offset, start + offset, cluster, cluster * rows, clusters * rows
+        )
+
+    return share_of
+
+
+@cache
+def roles(blocks: int, apart: bool) -> tuple[Any, Any]:
+    """Return the device functions `for_rows()` and `for_columns()`: whether this block makes those gradients.
+
+    They are called at each use, so that no register holds the answer meanwhile.
+    """
+
+    @cuda.jit(device=True)
+    def for_rows():
+        """Return True if this block makes grad_input."""
+        return not apart or cuda.blockIdx.x < blocks
+
+    @cuda.jit(device=True)
+    def for_columns():
+        """Return True if this block makes the parameters' gradients."""
+        return not apart or cuda.blockIdx.x >= blocks
+
+    return for_rows, for_columns
+
+
+@cache
+def statistics_loader(kind: Kind) -> Any:
+    """Return the device function `load_statistics(operands, row) -> (mean, invvar)`: zeros after the last row."""
+    centered = kind.centered
+
+    @cuda.jit(device=True)
+    def load_statistics(operands, row):
+        center = cast(0, operands.invvar)
+        scale = cast(0, operands.invvar)
+        if row < operands.saved.shape[0]:  # row groups of the last turn may have no row
+            scale = load(operands.invvar, row)
+            if centered:
+                center = load(operands.mean, row)
+        return center, scale
+
+    return load_statistics
+
+
+@cache
+def beginner(layout: Layout, kind: Kind) -> Any:
+    """Return the device function `fetch_first_rows(operands, memory, share) -> Row`.
+
+    It starts the copies of the rows that fill the pipeline stages, each row a group of its own, and returns the first.
+    """
+    rows, columns, prefetched = layout.rows, layout.thread_map.columns, layout.prefetched
+    fetch, load_statistics = fetcher(layout), statistics_loader(kind)
+
+    @cuda.jit(device=True)
+    def fetch_first_rows(operands, memory, share):
+        row = share.top + share.group
+        for stage in range(prefetched):
+            at = (stage * rows + share.group) * columns + share.offset
+            fetch(operands, memory, row + stage * share.stride, at, share.first)
+            commit_copies()  # after the last row an empty group: the waits count groups
+        # after the copies, which take longer: these loads wait beside them
+        center, scale = load_statistics(operands, row)
+        return Row(row, share.group * columns + share.offset, center, scale)
+
+    return fetch_first_rows

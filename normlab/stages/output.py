@@ -1,0 +1,74 @@
+"""Write a row's output: load gamma and beta, normalise a thread's vectors, and store them.
+
+The forward steps with vectors share these stages. A step that keeps gamma and beta somewhere else than in global memory
+loads them itself and takes `vector_normaliser` alone.
+
+weight and bias are (n2,) or None; an absent one is neither loaded nor applied. Widths are constants of a kernel,
+because an array in registers takes only constants as indices.
+"""
+
+from functools import cache
+from typing import Any
+
+from normlab.engine import cuda, load_vector_into, store_vector_from
+from normlab.stages.recompute import affine, normalised_from_input
+from normlab.stages.vector import ThreadMap
+
+
+@cache
+def parameter_loader(width: int) -> Any:
+    """Return the device function `load_parameters(gammas, betas, weight, bias, column)`: a vector of each.
+
+    gammas, betas: local, (width,), accumulator dtype; those of an absent parameter stay as they are.
+    """
+
+    @cuda.jit(device=True)
+    def load_parameters(gammas, betas, weight, bias, column):
+        if weight is not None:  # decided when the kernel is compiled, not when it runs
+            load_vector_into(gammas, 0, weight, column, width)
+        if bias is not None:
+            load_vector_into(betas, 0, bias, column, width)
+
+    return load_parameters
+
+
+@cache
+def vector_normaliser(width: int) -> Any:
+    """Return the device function `normalise_vector(values, at, gammas, betas, weight, bias, center, scale)`.
+
+    It replaces values[at], … by gamma (value - center) scale + beta. center: None for a row without a mean.
+    """
+
+    @cuda.jit(device=True)
+    def normalise_vector(values, at, gammas, betas, weight, bias, center, scale):
+        for k in range(width):
+            gamma = None if weight is None else gammas[k]
+            beta = None if bias is None else betas[k]
+            values[at + k] = affine(normalised_from_input(values[at + k], center, scale), gamma, beta)
+
+    return normalise_vector
+
+
+@cache
+def row_writer(thread_map: ThreadMap, dtype: Any) -> Any:
+    """Return the device function `write_row(values, output, index, weight, bias, center, scale)`.
+
+    values: the thread's elements of a row, in registers; they are overwritten. index: (row, the thread's first column).
+    """
+    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+    load_parameters, normalise_vector = parameter_loader(width), vector_normaliser(width)
+
+    @cuda.jit(device=True)
+    def write_row(values, output, index, weight, bias, center, scale):
+        gammas = cuda.local.array(width, dtype)
+        betas = cuda.local.array(width, dtype)
+        row, first = index
+        for v in range(vectors):
+            column = first + v * span
+            if whole or column < output.shape[1]:
+                # A vector at a time, from L1 or L2: all parameters would take twice the registers of the row.
+                load_parameters(gammas, betas, weight, bias, column)
+                normalise_vector(values, v * width, gammas, betas, weight, bias, center, scale)
+                store_vector_from(output, (row, column), values, v * width, width)
+
+    return write_row
