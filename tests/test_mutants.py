@@ -204,7 +204,7 @@ MUTATIONS = [
     Mutation("planes: mean(g) not subtracted", "kernels.family.planes", "gradient - first - xhat", "gradient - xhat", "family planes"),
     Mutation("planes: a run's end left out", "kernels.family.planes", "x.shape[2] // width", "x.shape[2] // width - 1", "family planes"),
     Mutation("planes: a group's first plane alone", "kernels.family.planes", "plane_end = min(plane + planes, (batch + 1) * outer)", "plane_end = plane + 1", "family planes"),
-    Mutation("seats: one level short", "stages.lane_groups", "for level in range(levels):\n            value", "for level in range(levels - 1):\n            value", "family planes"),
+    Mutation("lane groups: one level short", "stages.lane_groups", "for level in range(levels):\n            value", "for level in range(levels - 1):\n            value", "family planes"),
     Mutation("columns: no barrier between rounds", "kernels.family.column_merge", "cuda.syncthreads()\n            if y < half:\n                other", "if y < half:\n                other", "family columns"),
     Mutation("columns: counts stay those of a thread", "kernels.family.column_merge", "count += other", "pass", "family columns"),
     Mutation("columns: read before it has come", "kernels.family.column_walks", "wait_copies(in_flight)", "wait_copies(slots)", "family columns", times=2),
@@ -287,10 +287,10 @@ FAMILY = {
     "planes": [("batch", (2, 1, 1027), 1, False), ("group", (2, 4, 5), 2, False), ("batch", (34, 1, 2), 1, False)],
     "rows": [("instance", (3, 2, 37), 2, False), ("group", (1, 4, 300), 2, False)],
     "columns": [("batch", (8, 33, 8), 33, True), ("group", (2, 8, 5), 4, True)],
-    "together": [
+    "fused": [
         ("batch", (2, 40, 53), 40, True),
         ("batch", (2, 128, 11), 128, True),
-    ],  # parts for as many threads, and two for some
+    ],  # row blocks for as many threads, and two for some
 }
 
 
@@ -302,7 +302,7 @@ def check_family(what: str, monkeypatch):
         family.batch_norm(x, *running, momentum=0.25)
         np.testing.assert_allclose(running, [[1.25, 1.75], [1.25, 2.75]], rtol=1e-6)
         return
-    if what == "together":
+    if what == "fused":
         few_blocks(monkeypatch)
     for (norm, shape, groups, last), schedule in zip(FAMILY[what], SCHEDULES, strict=False):
         with using("simulator", schedule):

@@ -112,8 +112,8 @@ def test_what_kernels_before_have_made_is_touched_behind_the_wait_alone(monkeypa
 
 @pytest.mark.parametrize("outer", [1, 3, 40, 150, 520])
 def test_pieces_are_merged_by_few_lanes_a_warp_or_a_block(outer):
-    """Two batches, two sets of two channels, each channel in one part."""
-    shape = Pieces(batches=2, outer=outer, sets=2, inner=2, parts=1, terms=1, levels=0)
+    """Two batches, two sets of two channels, each channel in one slice."""
+    shape = Pieces(batches=2, outer=outer, sets=2, inner=2, slices=1, terms=1, levels=0)
     rng = np.random.default_rng(outer)
     values = rng.normal(size=(2, outer, 2, 2, 4)) + 3  # four values a piece
     means, m2s = values.mean(-1), 4 * values.var(-1)

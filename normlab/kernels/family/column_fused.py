@@ -9,8 +9,8 @@ Measured: see the README's tables of the family.
 Next: nothing; a row that shared memory does not hold has to be read twice.
 
 What changed from the three kernels of `columns`: one launch instead of three · statistics stay in shared memory instead
-of a second kernel · some rows stay in shared memory between the two readings · a barrier of the grid, so all blocks must
-be on the GPU at once.
+of a second kernel · some rows stay in shared memory between the two readings · a barrier of the grid, so that all
+blocks must be on the GPU at once.
 
 Thread map: the grid is (row blocks, stacks), and a block is (across, down) threads. A stack is the column of blocks that
 share across * width channels. Thread (x, y) of row block b has `width` neighbouring channels and the rows b * down + y,
@@ -76,7 +76,10 @@ def statistics_storer(width, down):
 
 @cache
 def gradients_storer(width, down):
-    """Return the device function `store_gradients(exchange, live, channel, grad_weight, grad_bias)`, for row block 0."""
+    """Return the device function `store_gradients(exchange, live, channel, grad_weight, grad_bias)`.
+
+    Row block 0 stores both gradients; the threads (x, ·) share their channels.
+    """
 
     @cuda.jit(device=True)
     def store_gradients(exchange, live, channel, grad_weight, grad_bias):

@@ -70,9 +70,9 @@ def output_writer(itemsize, width, step, slots, kept):
 
 @cache
 def gradient_writer(itemsize, width, step, slots, kept):
-    """Return the device function `write_gradient(both_stages, matrices, rows, turns, statistics, means, parameters)`.
+    """Return the device function `write_gradient(stages, matrices, rows, turns, statistics, means, parameters)`.
 
-    both_stages: `Stages` of dy and of x. matrices: dy, x and grad_input. means: of g and of g x̂. The other arguments are
+    stages: `Stages` of dy and of x. matrices: dy, x and grad_input. means: of g and of g x̂. The other arguments are
     as for `output_writer`.
     """
     _, fetch, take = fetcher(float32, itemsize, width)
@@ -81,8 +81,8 @@ def gradient_writer(itemsize, width, step, slots, kept):
     all_but_one = ring_slots - 1  # as in `output_writer`; dy and x of a row are one group
 
     @cuda.jit(device=True)
-    def write_gradient(both_stages, matrices, rows, turns, statistics, means, parameters):
-        (grad_ring, grad_offset), (ring, offset) = both_stages
+    def write_gradient(stages, matrices, rows, turns, statistics, means, parameters):
+        (grad_ring, grad_offset), (ring, offset) = stages
         grad_output, x, grad_input = matrices
         grads = cuda.local.array(width, float32)
         values = cuda.local.array(width, float32)

@@ -32,7 +32,7 @@ class Rows(NamedTuple):
 
 
 class Stages(NamedTuple):
-    """A thread's pipeline stages for one array: shared memory for all threads, and its vector's offset in each stage."""
+    """A thread's pipeline stages for one array: the block's shared memory, and the thread's offset in each stage."""
 
     ring: Any
     offset: Any

@@ -47,7 +47,8 @@ class Outputs:
 class Gradients:
     """The operands of a backward pass.
 
-    grad_output, x, grad_input: `sets.shape`. own: the statistics are those of x itself. grad_weight, grad_bias: (sets.parameters,) or None.
+    grad_output, x, grad_input: `sets.shape`. mean, invvar, weight: as in `Outputs`. own: the statistics are those of x
+    itself. grad_weight, grad_bias: (sets.parameters,) or None.
     """
 
     sets: Sets
