@@ -34,12 +34,9 @@ LADDERS: dict[str, tuple[Any, ...]] = {
     "family": PASSES,
 }
 
-SGEMM: tuple[ProductStep, ...] = LADDERS["sgemm"]
-
 __all__ = [
     "BEST",
     "LADDERS",
-    "SGEMM",
     "BackwardProblem",
     "BackwardStep",
     "Chains",

@@ -8,9 +8,9 @@ Bound by: memory.
 Measured: see the README's tables of the family.
 Next: nothing; a row that shared memory does not hold has to be read twice.
 
-What changed from the three kernels of `columns`: one launch instead of three · statistics stay in shared memory instead
-of a second kernel · some rows stay in shared memory between the two readings · a barrier of the grid, so that all
-blocks must be on the GPU at once.
+What changed from the three kernels of `columns`: one launch instead of three · each block merges the statistics itself ·
+some rows stay in shared memory between the two readings · the grid has a barrier, so all blocks must be on the GPU at
+once.
 
 Thread map: the grid is (row blocks, stacks), and a block is (across, down) threads. A stack is the column of blocks that
 share across * width channels. Thread (x, y) of row block b has `width` neighbouring channels and the rows b * down + y,
