@@ -4,8 +4,8 @@
     grad_weight = sum over rows of dy x̂
 
 The columns at risk come as a list of `capacity` slots: columns[slot] is a column's number, or -1 in an empty slot, and
-kept[:, slot] is its x̂ (`keep`). The rows are cut into slices. The first kernel writes grad_input and each slice's partial sum
-of dy x̂; the second kernel adds up the partial sums.
+kept[:, slot] is its x̂ (`keep`). The rows are cut into slices. The first kernel writes grad_input and the
+partial sum of dy x̂ of each slice; the second kernel adds up the partial sums.
 """
 
 from functools import cache
@@ -30,8 +30,8 @@ def build(dtype: Any) -> Any:
         """Write grad_input of the columns at risk, and each slice's sum of dy x̂ to `partials`.
 
         Grid (slots / 32, slices), block (32, 8): thread (x, y) has slot x of the block's 32 and every eighth row of the
-        slice, from row y on. columns: (capacity,), int32. kept: (n1, capacity). row_sums: (3, n1), with mean(g) in row 1
-        and mean(g x̂) in row 2. partials: (slices, capacity), or None without a weight.
+        slice, from row y on. columns: (capacity,), int32. kept: (n1, capacity). row_sums: (3, n1), with mean(g) in row
+        1 and mean(g x̂) in row 2. partials: (slices, capacity), or None without a weight.
         """
         # The thread's rows: grad_input, and its own sum of dy x̂.
         sums = cuda.shared.array((ROWS, SLOTS), dtype)
@@ -68,8 +68,9 @@ def build(dtype: Any) -> Any:
 
 @cuda.jit
 def scatter_sums(partials, columns, gradient):
-    """Add up the partial sums of each column at risk, and write the sum over its element of the gradient. One thread per slot.
+    """Add up the partial sums of each column at risk, and write the sum over its element of the gradient.
 
+    One thread per slot.
     partials: (slices, capacity). columns: (capacity,), int32. gradient: (n2,).
     """
     slot = cuda.grid(1)

@@ -8,14 +8,14 @@ Bound by: memory.
 Measured: see the README's tables of the family.
 Next: nothing; a row that shared memory does not hold has to be read twice.
 
-What changed from the three kernels of `columns`: one launch instead of three · each block merges the statistics itself ·
-some rows stay in shared memory between the two readings · the grid has a barrier, so all blocks must be on the GPU at
-once.
+What changed from the three kernels of `columns`: one launch instead of three · each block merges the statistics of its
+channels itself · some rows stay in shared memory between the two readings · the grid has a barrier, so all blocks must
+be on the GPU at once.
 
-Thread map: the grid is (row blocks, stacks), and a block is (across, down) threads. A stack is the column of blocks that
-share across * width channels. Thread (x, y) of row block b has `width` neighbouring channels and the rows b * down + y,
-then every (row blocks * down)-th row after that. Row block 0 of each stack stores the statistics or, in the backward,
-the parameters' gradients.
+Thread map: the grid is (row blocks, stacks), a block is (across, down) threads. A stack is the column of blocks with
+the same channels, across * width of them. Thread (x, y) of row block b has `width` neighbouring channels and the rows
+b * down + y, then every (row blocks * down)-th row after that. Row block 0 of each stack stores the statistics or, in
+the backward, the parameters' gradients.
 
 Where a row lies: each thread has `slots` vectors of shared memory. The thread's first `kept` rows stay there to the
 end; the other slots are a ring of pipeline stages for all later rows. The last rows are still in L2 when the thread
