@@ -239,6 +239,7 @@ def build_sums(dtype, width, plane_map, once):
             for j in range(once):
                 u = first + j
                 at = start + u % turns * lanes
+                # `once` need not divide `units`: the last round may reach past the thread's vectors
                 if u < units and plane + u // turns < plane_end and at < end:
                     load_vector_into(grads, j * width, grad_output, (plane + u // turns, channel, at * width), width)
                     load_vector_into(values, j * width, x, (plane + u // turns, channel, at * width), width)

@@ -105,6 +105,7 @@ def launch_rows(launch, one: Outputs) -> bool:
     thread_map = thread_map_for(sets, widest(sets.run, *one.like_x))
     if thread_map is None or one.invvar.dtype.itemsize != 4:  # float64 would need twice the registers
         return False
+    # a set of several warps has a block to itself, because its sums go through shared memory and a barrier
     rows = SHARED_BLOCK if thread_map.warps == 1 else 1
     grid = -(-sets.total // rows)
     if grid > GRID_LIMIT:

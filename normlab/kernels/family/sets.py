@@ -47,7 +47,7 @@ class Sets(NamedTuple):
     @property
     def shape(self) -> tuple[int, int, int]:
         """Return the three dimensions in which kernels take x and all arrays like it."""
-        if self.run == 1:
+        if self.run == 1:  # `columns` needs the batches apart, `planes` the runs
             return self.batches, self.outer, self.parameters
         return self.batches * self.outer, self.parameters, self.run
 
@@ -89,5 +89,6 @@ class Pieces(NamedTuple):
 
     def by_channel(self) -> "Pieces":
         """Return the same pieces for sums over all values of a channel, which are batch norm's index sets."""
+        # the pieces stay where they are: batches and outer are neighbouring dimensions, sets and channels, too
         channels = self.sets * self.inner // self.slices
         return self._replace(batches=1, outer=self.batches * self.outer, sets=channels, inner=self.slices)

@@ -69,6 +69,6 @@ class FamilyProblem:
         launch = Recorder({"grad_input": result, "grad_weight": grad_weight, "grad_bias": grad_bias})
         walked = kernels.walk(sets, grad_output, x, result)
         gradients = result, grad_weight, grad_bias
-        operands = kernels.Gradients(sets, grad_output, x, mean, invvar, weight, True, *gradients)
-        kernels.gradients(launch, Scratch, walked, operands)
+        given = kernels.Gradients(sets, grad_output, x, mean, invvar, weight, True, *gradients)
+        kernels.gradients(launch, Scratch, walked, given)
         return launch.of(step)
