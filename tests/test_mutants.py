@@ -188,7 +188,7 @@ MUTATIONS = [
     Mutation("choose: a free slot keeps what stood there", "kernels.exact.choose", "columns[slot] = -1", "pass", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
     Mutation("survey: the first norm's bias for all", "kernels.exact.survey", "table[norm, 2]", "table[0, 2]", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
     Mutation("survey: the first norm's spread for all", "kernels.exact.survey", "table[norm, 3]", "table[0, 3]", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
-    Mutation("survey: the first columns alone", "kernels.exact.choose", "top += cuda.blockDim.x", "top = n2", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
+    Mutation("survey: the first columns alone", "kernels.exact.choose", "top += cuda.blockDim.x", "top = norm.n2", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
     Mutation("survey: all counts in one place", "kernels.exact.survey", "counts[norm] = found", "counts[0] = found", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
     Mutation("exact: beta's share of the risk forgotten", "kernels.exact.risk", "return beta is not None and abs(beta) > limits.ratio * (size * spread)", "return False", "kernels/test_exact.py::test_the_borders_of_the_risk"),
     Mutation("exact: the spread forgotten", "kernels.exact.risk", "limits.ratio * (size * spread)", "limits.ratio * size", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
