@@ -15,6 +15,7 @@ from normlab.host.exact import Kept, keep_columns
 from normlab.kernels.exact import chains
 from normlab.kernels.exact.risk import Limits, limits
 from normlab.kernels.exact.spread import LARGE, SMALL
+from normlab.kernels.exact.survey import Norms
 from normlab.kernels.plan import Chains, longest
 
 
@@ -206,7 +207,8 @@ def examine_survey(
     for schedule in ("forward", "reverse"):
         listed, told = columns.copy(), counts.copy()
         with engine.using(world, schedule):
-            launch_survey(engine.launch, table, max(sizes), weights, biases, spreads, bounds, listed, told)
+            norms = Norms(max(sizes), table, weights, biases, spreads)
+            launch_survey(engine.launch, norms, bounds, listed, told)
         np.testing.assert_array_equal(told, found_counts)
         np.testing.assert_array_equal(listed, want)
 

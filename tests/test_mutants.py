@@ -188,10 +188,10 @@ MUTATIONS = [
     Mutation("choose: a free slot keeps what stood there", "kernels.exact.choose", "columns[slot] = -1", "pass", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
     Mutation("survey: the first norm's bias for all", "kernels.exact.survey", "table[norm, 2]", "table[0, 2]", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
     Mutation("survey: the first norm's spread for all", "kernels.exact.survey", "table[norm, 3]", "table[0, 3]", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
-    Mutation("survey: the first columns alone", "kernels.exact.choose", "top += cuda.blockDim.x", "top = n2", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
+    Mutation("survey: the first columns alone", "kernels.exact.choose", "top += cuda.blockDim.x", "top = norm.n2", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
     Mutation("survey: all counts in one place", "kernels.exact.survey", "counts[norm] = found", "counts[0] = found", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
-    Mutation("exact: beta's share of the risk forgotten", "kernels.exact.risk", "return beta is not None and abs(beta) > ratio * (size * spread)", "return False", "kernels/test_exact.py::test_the_borders_of_the_risk"),
-    Mutation("exact: the spread forgotten", "kernels.exact.risk", "ratio * (size * spread)", "ratio * size", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
+    Mutation("exact: beta's share of the risk forgotten", "kernels.exact.risk", "return beta is not None and abs(beta) > limits.ratio * (size * spread)", "return False", "kernels/test_exact.py::test_the_borders_of_the_risk"),
+    Mutation("exact: the spread forgotten", "kernels.exact.risk", "limits.ratio * (size * spread)", "limits.ratio * size", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
     Mutation("spread: rows that are not finite count", "kernels.exact.spread", "if square >= -one:", "if True:", "kernels/test_exact.py::test_the_spread_is_that_of_the_definition"),
     Mutation("spread: the last rows are left out", "kernels.exact.spread", "row += cuda.blockDim.x", "row = invvar.shape[0]", "kernels/test_exact.py::test_the_spread_is_that_of_the_definition"),
     Mutation("keep: the mean is not subtracted", "kernels.exact.keep", "element(mean, row)", "None", "backward pipelined exact"),
@@ -203,25 +203,25 @@ MUTATIONS = [
     Mutation("planes: the sum for grad_weight without x̂", "kernels.family.planes", "grads[k] * normalised_from_input(values[k], center, scale)", "grads[k] * values[k]", "family planes"),
     Mutation("planes: mean(g) not subtracted", "kernels.family.planes", "gradient - first - xhat", "gradient - xhat", "family planes"),
     Mutation("planes: a run's end left out", "kernels.family.planes", "x.shape[2] // width", "x.shape[2] // width - 1", "family planes"),
-    Mutation("planes: a team's first line alone", "kernels.family.planes", "last = min(line + lines, (batch + 1) * outer)", "last = line + 1", "family planes"),
-    Mutation("seats: one level short", "stages.lane_groups", "for level in range(levels):\n            value", "for level in range(levels - 1):\n            value", "family planes"),
+    Mutation("planes: a group's first plane alone", "kernels.family.planes", "plane_end = min(plane + planes, (batch + 1) * outer)", "plane_end = plane + 1", "family planes"),
+    Mutation("lane groups: one level short", "stages.lane_groups", "for level in range(levels):\n            value", "for level in range(levels - 1):\n            value", "family planes"),
     Mutation("columns: no barrier between rounds", "kernels.family.column_merge", "cuda.syncthreads()\n            if y < half:\n                other", "if y < half:\n                other", "family columns"),
     Mutation("columns: counts stay those of a thread", "kernels.family.column_merge", "count += other", "pass", "family columns"),
     Mutation("columns: read before it has come", "kernels.family.column_walks", "wait_copies(in_flight)", "wait_copies(slots)", "family columns", times=2),
     Mutation("columns: the last kernel leaves out a thread's last row", "kernels.family.column_outputs", "first + min(turns - 1,", "first + min(turns - 2,", "family columns"),
-    Mutation("together: blocks do not wait for each other", "kernels.family.column_together", "grid_sync(arrivals, 0)", "cuda.syncthreads()", "family together", times=2),
-    Mutation("together: a row from its neighbour's slot", "kernels.family.column_together", "return uint32(slot - 1) if slot > kept else uint32(slots - 1)", "return slot", "family together"),
-    Mutation("together: an earlier row comes too early", "kernels.family.column_together", "ring_slots * apart", "(ring_slots - 1) * apart", "family together", times=2),
-    Mutation("together: kept rows are overwritten", "kernels.family.column_ring", "uint32(first)", "uint32(0)", "family together"),
-    Mutation("together: taken before it has come", "kernels.family.column_together", "wait_copies(all_but_one)", "wait_copies(slots)", "family together", times=2),
-    Mutation("together: the last row left out", "kernels.family.column_together", "return uint32(turns + 1) if first + turns * stride < end else uint32(turns)", "return uint32(turns)", "family together"),
-    Mutation("together: all parts have as many rows", "kernels.family.column_merge", "min(max(left - part * down, 0), down)", "down", "family together"),
-    Mutation("together: a thread's first part alone", "kernels.family.column_merge", "count += size\n            part += down", "count += size\n            part += parts", "family together"),
-    Mutation("together: mean(g) without gamma", "kernels.family.column_together", "affine(exchange[0, k, column], gamma, None) /", "exchange[0, k, column] /", "family together"),
+    Mutation("fused: blocks do not wait for each other", "kernels.family.column_fused", "grid_sync(arrivals, 0)", "cuda.syncthreads()", "family fused", times=2),
+    Mutation("fused: a row from its neighbour's slot", "kernels.family.column_returns", "return uint32(slot - 1) if slot > kept else uint32(slots - 1)", "return slot", "family fused"),
+    Mutation("fused: an earlier row comes too early", "kernels.family.column_returns", "ring_slots * apart", "(ring_slots - 1) * apart", "family fused", times=2),
+    Mutation("fused: kept rows are overwritten", "kernels.family.column_vectors", "uint32(first)", "uint32(0)", "family fused"),
+    Mutation("fused: taken before it has come", "kernels.family.column_returns", "wait_copies(all_but_one)", "wait_copies(slots)", "family fused", times=2),
+    Mutation("fused: the last row left out", "kernels.family.column_returns", "return uint32(turns + 1) if rows.first + turns * rows.stride < rows.end else uint32(turns)", "return uint32(turns)", "family fused"),
+    Mutation("fused: all row blocks have as many rows", "kernels.family.column_merge", "min(max(left - block * down, 0), down)", "down", "family fused"),
+    Mutation("fused: a thread's first row block alone", "kernels.family.column_merge", "count += size\n            block += down", "count += size\n            block += blocks", "family fused"),
+    Mutation("fused: mean(g) without gamma", "kernels.family.column_fused", "affine(exchange[0, k, column], gamma, None) /", "exchange[0, k, column] /", "family fused"),
     Mutation("merge: a channel's total divided, too", "kernels.family.merge", "store(total_first, index, sum_first)", "store(total_first, index, sum_first / divisor)", "family columns"),
-    Mutation("columns: a column's neighbour", "kernels.family.column_ring", "(channel + k) // each", "channel // each", "family columns"),
+    Mutation("columns: a column's neighbour", "kernels.family.column_vectors", "(channel + k) // each", "channel // each", "family columns"),
     Mutation("merge: the first line's pieces again and again", "kernels.family.merge", "(batch * outer + item // inner) * sets", "batch * outer * sets", "family planes", times=2),
-    Mutation("merge: one gamma for all of a group's channels", "kernels.family.merge", "(inner // parts) + item % inner // parts", "(inner // parts)", "family planes"),
+    Mutation("merge: one gamma for all of a group's channels", "kernels.family.merge", "(inner // slices) + item % inner // slices", "(inner // slices)", "family planes"),
     Mutation("rows: lanes past the end count", "kernels.family.rows", "if whole or first + v * span < n2:", "if True:", "family rows"),
     Mutation("rows: the first channel's gamma for all of a group", "kernels.family.rows", "(n2 // run) + column // run", "(n2 // run)", "family rows"),
     Mutation("rows: squares of one warp", "kernels.family.rows", "square_sum = block_sum(square_sum, buffer)", "pass", "family rows"),
@@ -287,10 +287,10 @@ FAMILY = {
     "planes": [("batch", (2, 1, 1027), 1, False), ("group", (2, 4, 5), 2, False), ("batch", (34, 1, 2), 1, False)],
     "rows": [("instance", (3, 2, 37), 2, False), ("group", (1, 4, 300), 2, False)],
     "columns": [("batch", (8, 33, 8), 33, True), ("group", (2, 8, 5), 4, True)],
-    "together": [
+    "fused": [
         ("batch", (2, 40, 53), 40, True),
         ("batch", (2, 128, 11), 128, True),
-    ],  # parts for as many threads, and two for some
+    ],  # row blocks for as many threads, and two for some
 }
 
 
@@ -302,7 +302,7 @@ def check_family(what: str, monkeypatch):
         family.batch_norm(x, *running, momentum=0.25)
         np.testing.assert_allclose(running, [[1.25, 1.75], [1.25, 2.75]], rtol=1e-6)
         return
-    if what == "together":
+    if what == "fused":
         few_blocks(monkeypatch)
     for (norm, shape, groups, last), schedule in zip(FAMILY[what], SCHEDULES, strict=False):
         with using("simulator", schedule):

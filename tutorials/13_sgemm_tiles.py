@@ -27,7 +27,7 @@ import normlab
 from normlab import oracle
 from normlab.bench import records
 from normlab.engine import launch, use_gpu
-from normlab.kernels import SGEMM, Product, roofline
+from normlab.kernels import LADDERS, Product, roofline
 from normlab.kernels.sgemm import step_0_naive, step_1_coalesced, step_2_shared_tile
 from normlab.learn import lesson
 from normlab.sim import sanitize, trace
@@ -253,7 +253,7 @@ print(f"{'cuBLAS':12} {record['cublas']['tflops']:5.1f} TFLOP/s (NVIDIA's librar
 rng = np.random.default_rng(1)
 for m, n, k in ((1, 1, 1), (5, 33, 7), (33, 40, 70)):
     a, b, c = (rng.normal(size=shape).astype(f32) for shape in ((m, k), (k, n), (m, n)))
-    results = [normlab.sgemm(a, b, c, alpha=0.5, beta=2.0, step=step.name) for step in SGEMM[:3]]
+    results = [normlab.sgemm(a, b, c, alpha=0.5, beta=2.0, step=step.name) for step in LADDERS["sgemm"][:3]]
     truth, bound = oracle.product(a, b, c, 0.5, 2.0), oracle.product_bound(a, b, c, 0.5, 2.0)
     used = max(oracle.assert_within(result, truth, bound, "C") for result in results)
     same = all(np.array_equal(results[0], other) for other in results[1:])
@@ -282,7 +282,7 @@ print(sanitize(step_2_shared_tile.sgemm_shared_tile)[1, (32, 32)](f32(1), a, b, 
 # %%
 size = 4096 if use_gpu() else 32
 a, b, output = lesson.on_device(*(np.ones((size, size), f32) for _ in range(3)))
-for step in SGEMM[:3]:
+for step in LADDERS["sgemm"][:3]:
     took = lesson.timed(lambda step=step: step.run(launch, Product(f32(1), a, b, f32(0), None, output)))
     speed = f", {roofline.product_operations(size, size, size) / took.seconds / 1e12:.1f} TFLOP/s" if use_gpu() else ""
     print(f"{step.name:12} {took}{speed}")

@@ -25,7 +25,7 @@ import numpy as np
 
 from normlab.bench import records
 from normlab.engine import cuda, launch, use_gpu
-from normlab.kernels import SGEMM, Product, roofline
+from normlab.kernels import LADDERS, Product, roofline
 from normlab.kernels.sgemm import step_4_outer_product, tiling
 from normlab.learn import lesson
 from normlab.sim import trace
@@ -33,7 +33,7 @@ from normlab.stages import lanes, thread_tile
 
 lesson.begin()
 f32 = np.float32
-steps = {step.name: step for step in SGEMM}
+steps = {step.name: step for step in LADDERS["sgemm"]}
 
 # %% [markdown]
 # ## The account
@@ -334,7 +334,7 @@ import re
 import sys
 
 for name in ("outer_product", "padded", "double_buffer", "pipelined"):
-    told = sys.modules[f"normlab.kernels.sgemm.step_{SGEMM.index(steps[name])}_{name}"].__doc__
+    told = sys.modules[f"normlab.kernels.sgemm.step_{LADDERS['sgemm'].index(steps[name])}_{name}"].__doc__
     registers, size, unit = re.search(r"Takes: (\d+) registers,[^;]*?([\d,]+) (KB|bytes)", told).groups()
     shared_bytes = int(size.replace(",", "")) * (1024 if unit == "KB" else 1)
     found = roofline.residency(int(registers), shared_bytes, 256)
@@ -387,13 +387,13 @@ import normlab
 
 rng = np.random.default_rng(2)
 a, b = rng.normal(size=(40, 12)).astype(f32), rng.normal(size=(12, 36)).astype(f32)
-results = {step.name: normlab.sgemm(a, b, step=step.name) for step in SGEMM}
+results = {step.name: normlab.sgemm(a, b, step=step.name) for step in LADDERS["sgemm"]}
 print({name: bool(np.array_equal(result, results["naive"])) for name, result in results.items()})
 
 # %%
 size = 4096 if use_gpu() else 32
 a, b, output = lesson.on_device(*(np.ones((size, size), f32) for _ in range(3)))
-chosen = SGEMM if use_gpu() else SGEMM[:3]  # a tile of 128 x 128 takes the simulator seconds
+chosen = LADDERS["sgemm"] if use_gpu() else LADDERS["sgemm"][:3]  # a tile of 128 x 128 takes the simulator seconds
 for step in chosen:
     took = lesson.timed(lambda step=step: step.run(launch, Product(f32(1), a, b, f32(0), None, output)))
     speed = f", {roofline.product_operations(size, size, size) / took.seconds / 1e12:.1f} TFLOP/s" if use_gpu() else ""

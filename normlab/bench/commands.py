@@ -18,7 +18,7 @@ from normlab.bench.machine import NotFitError, peak
 from normlab.bench.norm import compete, failure
 from normlab.bench.occupancy import of_launch
 from normlab.bench.problem import Problem, problems
-from normlab.kernels import LADDERS, SGEMM
+from normlab.kernels import LADDERS
 from normlab.measure.provenance import provenance
 from normlab.measure.timing import METHOD, EventTimer
 
@@ -91,4 +91,4 @@ def steps(problem: Problem) -> int:
 
 def sgemm_steps() -> int:
     """Return how many steps the SGEMM ladder has, cuBLAS counted as one more."""
-    return len(SGEMM) + 1
+    return len(LADDERS["sgemm"]) + 1

@@ -14,9 +14,11 @@ from normlab.bench.ladder import Launch, Occupancy
 from normlab.bench.norm import failure, free_memory
 from normlab.host import matmul
 from normlab.host.arrays import backend_of
-from normlab.kernels import SGEMM, Product, ProductStep, roofline
+from normlab.kernels import LADDERS, Product, ProductStep, roofline
 from normlab.measure.timing import CALLS, Timer
 from normlab.oracle.floats import Extended, float_format, gamma_k
+
+SGEMM: tuple[ProductStep, ...] = LADDERS["sgemm"]
 
 METHOD = (
     f"CUDA events around each of {CALLS}, L2 emptied before each as for norms; "

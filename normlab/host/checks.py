@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from normlab.host.arrays import FLOATS, dtype_name
-from normlab.kernels import BEST, LADDERS, SGEMM, ProductStep, Step
+from normlab.kernels import BEST, LADDERS, ProductStep, Step
 
 HALVES = ("float16", "bfloat16")
 Rung = TypeVar("Rung", Step, ProductStep)
@@ -204,7 +204,7 @@ def step_of(direction: str, name: str | None) -> Step:
 
 def product_step(name: str | None) -> ProductStep:
     """Return the step of the SGEMM ladder that has this name, or the best one for None, as `step_of`."""
-    return _named(SGEMM, "sgemm", name)
+    return _named(LADDERS["sgemm"], "sgemm", name)
 
 
 def _named(steps: tuple[Rung, ...], ladder: str, name: str | None) -> Rung:

@@ -283,7 +283,8 @@ def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, ep
         walked = kernels.walk(sets, held, output)
         if own:
             variance = None if running_mean is None else backend.empty((sets.total,), statistics)
-            kernels.forward(backend.launch, backend, walked, held, gamma, beta, eps, mean, variance, invvar, output)
+            operands = kernels.Outputs(sets, held, gamma, beta, eps, mean, variance, invvar, output)
+            kernels.forward(backend.launch, backend, walked, operands)
             if variance is not None:
                 kernels.launch_update(backend.launch, mean, variance, sets.batches, momentum, *tracked)
                 for array, operand in zip(running.values(), tracked, strict=True):
@@ -340,7 +341,8 @@ def _backward(norm, grad_output, x, mean, invvar, weight, bias, own, num_groups=
     if prod(view.shape):
         walked = kernels.walk(sets, *held, grad_input)
         wanted = grad_input, grad_weight, grad_bias
-        kernels.gradients(backend.launch, backend, walked, *held, *moments, gamma, bool(own), *wanted)
+        operands = kernels.Gradients(sets, *held, *moments, gamma, bool(own), *wanted)
+        kernels.gradients(backend.launch, backend, walked, operands)
     results = [backend.give_back(grad_input, view.memory)]
     results += [backend.give_back(gradient, (c,)) for gradient in (grad_weight, grad_bias)]
     replay.keep(backend)

@@ -1,4 +1,4 @@
-"""Ladders: whole kernels, one file a step, each built from stages and differing from the step before by one idea.
+"""Collect the ladders: whole kernels, one file per step, each differing from the step before by one idea.
 
 `LADDERS` maps each ladder's name to its steps in order: "forward", "backward", "sgemm" and "family", whose steps are
 the passes of batch, instance and group norm. Tests, benchmarks, tutorials and `explain` walk it. Every step has a name,
@@ -19,6 +19,7 @@ from normlab.kernels.step import BackwardStep, ForwardStep, Step
 
 
 def _ladder(package: ModuleType) -> tuple[Any, ...]:
+    # by their files, so that adding a step is adding a file
     files = [module.name for module in iter_modules(package.__path__) if module.name.startswith("step_")]
     files.sort(key=lambda file: int(file.split("_")[1]))  # step 10 comes after step 9
     return tuple(import_module(f"{package.__name__}.{file}").STEP for file in files)
@@ -34,12 +35,9 @@ LADDERS: dict[str, tuple[Any, ...]] = {
     "family": PASSES,
 }
 
-SGEMM: tuple[ProductStep, ...] = LADDERS["sgemm"]
-
 __all__ = [
     "BEST",
     "LADDERS",
-    "SGEMM",
     "BackwardProblem",
     "BackwardStep",
     "Chains",

@@ -8,6 +8,7 @@ stays on the GPU find room there.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from math import prod
 from typing import Any, NamedTuple
 
 from normlab.engine import (
@@ -19,7 +20,7 @@ from normlab.engine import (
 )
 
 CLUSTERS_FROM = (9, 0)  # compute capability
-MAX_CLUSTER = 16
+MAX_CLUSTER = 16  # more than 8 need an attribute of the kernel, which `engine.launch` sets
 THREADS_A_MULTIPROCESSOR = {(8, 6): 1536, (8, 9): 1536, (12, 0): 1536}  # and 2048 of the others
 
 
@@ -40,7 +41,7 @@ def longest(*chains: Chains) -> Chains:
 
 @dataclass(frozen=True)
 class Device:
-    """What a plan has to know of a GPU.
+    """Hold what a plan has to know of a GPU.
 
     Attributes:
         multiprocessors: how many there are.
@@ -56,7 +57,7 @@ class Device:
     shared_bytes: int
     bandwidth: float | None = None
     l2_bytes: int | None = None
-    registers: int = 65536
+    registers: int = 65536  # of every GPU in `DEVICES`
 
     @staticmethod
     def of(array: Any) -> "Device":
@@ -80,22 +81,26 @@ class Device:
 
     @property
     def threads(self) -> int:
-        """Threads that a multiprocessor holds at a time."""
+        """Return the threads that a multiprocessor holds at a time."""
         return THREADS_A_MULTIPROCESSOR.get(self.capability, 2048)
 
     @property
     def largest_cluster(self) -> int:
-        """Blocks that a cluster may have; 1 where there are no clusters."""
+        """Return the number of blocks that a cluster may have; 1 where there are no clusters."""
         return MAX_CLUSTER if self.capability >= CLUSTERS_FROM else 1
 
     def resident(self, threads: int, shared_bytes: int, cluster: int) -> int:
         """Return how many clusters of such blocks threads and shared memory allow; registers may allow fewer."""
         blocks = self.threads // threads
-        if shared_bytes:
+        if (
+            shared_bytes
+        ):  # a multiprocessor has 1024 bytes more than one block may have; the driver takes 1024 per block
             blocks = min(blocks, (self.shared_bytes + 1024) // (shared_bytes + 1024))
+        # at least one, so that no grid is empty
         return max(1, blocks * self.multiprocessors // cluster)
 
 
+# Cached, because each call of a host function asks.
 @cache
 def _facts(processors: int, capability: tuple[int, int]) -> Device:
     return Device(processors, capability, block_shared_bytes(capability))
@@ -105,14 +110,14 @@ def _known(processors: int, capability: tuple[int, int], bandwidth: float, l2_me
     return replace(_facts(processors, capability), bandwidth=bandwidth, l2_bytes=l2_megabytes * 2**20)
 
 
-# NVIDIA's data sheets. H100: the SXM card with 80 GB; A100: likewise. Of the last two the kernels have not been timed.
+# NVIDIA's data sheets. The kernels have not been timed on the last two.
 DEVICES = {
-    "h200": _known(132, (9, 0), 4.8e12, 50),
-    "h100": _known(132, (9, 0), 3.35e12, 50),
-    "h100-pcie": _known(114, (9, 0), 2.0e12, 50),
-    "a100": _known(108, (8, 0), 2.039e12, 40),
-    "l40s": _known(142, (8, 9), 0.864e12, 96),
-    "rtx4090": _known(128, (8, 9), 1.008e12, 72),
+    "h200": _known(132, (9, 0), 4.8e12, 50),  # SXM, 141 GB of HBM3e
+    "h100": _known(132, (9, 0), 3.35e12, 50),  # SXM, 80 GB of HBM3
+    "h100-pcie": _known(114, (9, 0), 2.0e12, 50),  # 80 GB of HBM2e
+    "a100": _known(108, (8, 0), 2.039e12, 40),  # SXM, 80 GB of HBM2e
+    "l40s": _known(142, (8, 9), 0.864e12, 96),  # 48 GB of GDDR6
+    "rtx4090": _known(128, (8, 9), 1.008e12, 72),  # 24 GB of GDDR6X
 }
 
 
@@ -131,12 +136,13 @@ class Work:
 
     @property
     def kernel(self) -> Any:
-        """The kernel, which `build` makes once."""
+        """Return the kernel, which `build` makes once."""
         return self.build(*self.options)
 
     @property
     def how(self) -> dict[str, int]:
-        """What `engine.launch` takes by keyword, where it is not its default."""
+        """Return what `engine.launch` takes by keyword, where it is not the default."""
+        # defaults are left out: a test's `launch` need not know of clusters
         how = {"shared_bytes": self.shared_bytes} if self.shared_bytes else {}
         if self.cluster > 1:
             how["cluster"] = self.cluster
@@ -207,14 +213,9 @@ class Plan:
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of all scratch together."""
-        total = 0
-        for one in self.scratch:
-            size = one.dtype.itemsize
-            for length in one.shape:
-                size *= length
-            total += size
-        return total
+        """Return the bytes of all scratch together."""
+        # math.prod over plain ints: NumPy's product would overflow 64 bits silently
+        return sum(prod(one.shape) * one.dtype.itemsize for one in self.scratch)
 
     def launch(self, launch: Callable[..., None], memory: Any, operands: Any) -> None:
         """Queue the kernels.
@@ -225,9 +226,10 @@ class Plan:
             operands: what the plan was made for, with arrays: its attributes are the kernels' arguments.
         """
         named = _named(operands, self.values, self.work)
+        # allocated here and not with the plan: a plan that is only explained takes no memory
         for needed in self.scratch:
             named[needed.name] = (memory.zeros if needed.zeroed else memory.empty)(needed.shape, needed.dtype)
-        for one in self.work:
+        for one in self.work:  # on one stream, so that a kernel sees what the one before it has written
             arguments = [
                 reshaped(named[name.name], name.shape) if isinstance(name, View) else named[name]
                 for name in one.arguments
@@ -256,6 +258,7 @@ class Resized(NamedTuple):
     def asked(self, operands: Any) -> Plan:
         """Return the plan for as many as the driver says of the compiled kernel."""
         first = self.first
+        # the driver is asked about a compiled kernel, which depends on dtypes and dimensions only
         named = _named(operands, self.values, (first,))
         for one in self.scratch:  # of the same kind, without memory
             like = operands.statistics
@@ -267,6 +270,7 @@ class Resized(NamedTuple):
 def _named(operands: Any, values: tuple[tuple[str, Any], ...], work: tuple[Work, ...]) -> dict[Any, Any]:
     """Return the arrays and numbers that kernels take, by name; scratch is not among them yet."""
     named = {**vars(operands), **dict(values), None: None}
+    # made only where a kernel takes it: operands of the other ladders have no such view
     if any("one_row" in one.arguments for one in work):
         named["one_row"] = operands.one_row
     return named

@@ -37,6 +37,7 @@ class ForwardProblem:
     @property
     def matrices(self) -> tuple:
         """Return the arrays whose vectors must be aligned: with the parameters, for all are read together."""
+        # one width for all: a thread moves its columns of x and the same columns of the parameters as vectors
         return self.x, self.weight, self.bias, self.output
 
     @property
@@ -88,6 +89,7 @@ class BackwardProblem:
     @property
     def matrices(self) -> tuple:
         """Return the arrays with rows: what a vector must be aligned in."""
+        # without the parameters, which may be read in narrower vectors than the rows (`backward.kind`)
         return self.grad_output, self.saved, self.grad_input
 
     @property
@@ -156,11 +158,13 @@ class Problem:
         one_of("norm", self.norm, ("layer", "rms"))
         one_of("saved", self.saved, ("input", "output"))
         one_of("dtype", self.dtype, DTYPES)
+        # float64 is not mixed: it has no half parameters to widen, and float32 ones would round its results
         allowed = (self.dtype,) if self.dtype == "float64" else ("float16", "bfloat16", "float32")
         if self.parameters is not None:
             one_of(f"parameters of a {self.dtype} norm", self.parameters, allowed)
         for name in ("n1", "n2"):
             at_least_one(name, getattr(self, name))
+        # None takes what the norm has, so only an explicit True is a contradiction
         if self.norm == "rms" and self.bias:
             raise ValueError("bias must be None or False with norm='rms', which has none, got True")
         if self.alignment < self.itemsize or self.alignment & (self.alignment - 1):
@@ -181,6 +185,7 @@ class Problem:
 
     def described(self) -> ForwardProblem | BackwardProblem:
         """Return operands whose arrays have shapes, dtypes and alignments, but no memory."""
+        # t, u, v: input, accumulator and output dtypes, as apex calls its template arguments
         t, v = DTYPES[self.dtype], DTYPES[self.parameters or self.dtype]
         u = DTYPES["float64" if self.dtype == "float64" else "float32"]
         recomputed, rms, shape = self.saved == "output", self.norm == "rms", (self.n1, self.n2)
@@ -191,7 +196,7 @@ class Problem:
         weight = array((self.n2,), v) if self.weight else None
         bias = array((self.n2,), v) if self.has_bias else None
         statistics = array((self.n1,), u)
-        mean = None if rms else statistics
+        mean = None if rms else statistics  # mean and invvar may share an address: nothing is read or written
         if self.direction == "forward":
             return ForwardProblem(array(shape, t), weight, bias, u.type(0), array(shape, v), mean, statistics)
         return BackwardProblem(
@@ -209,5 +214,6 @@ def one_of(name: str, value: object, allowed: Collection[str]) -> None:
 
 def at_least_one(name: str, value: object) -> None:
     """Raise ValueError unless a value is a whole number from 1 on."""
+    # bool is an int to Python, but True rows are a mistake of the caller
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be a whole number and at least 1, got {value!r}")

@@ -1,8 +1,8 @@
-"""What a kernel should take, before it has run: the arithmetic of the steps' docstrings as functions.
+"""Compute what a kernel should take before it has run: the arithmetic of the steps' docstrings as functions.
 
-How many of its blocks a multiprocessor holds and what binds that (by `engine.occupancy`), how many operations it does
-for a byte, what time that means at best, how evenly its blocks fill the GPU, and how much of what they read L2 gives
-again. Called by `normlab.bench.product`, and by whoever plans a kernel.
+The functions say how many of its blocks a multiprocessor holds and what limits that (by `engine.occupancy`), how many
+operations it does per byte, what time that means at best, how evenly its blocks fill the GPU, and which share of their
+reads L2 serves. `normlab.bench.product` and the tutorials call them.
 """
 
 from collections.abc import Callable
@@ -26,17 +26,17 @@ class Gpu(NamedTuple):
 
     @property
     def peak(self) -> float:
-        """Float32 operations a second, two to a multiply-add, outside of the tensor cores."""
+        """Return float32 operations per second, two per multiply-add, without the tensor cores."""
         return peak(self.multiprocessors, self.clock, self.capability)
 
     @property
     def ridge(self) -> float:
-        """Operations to a byte, below which memory binds, and above which arithmetic does."""
+        """Return the operations per byte below which memory limits a kernel, and above which arithmetic does."""
         return self.peak / self.bandwidth
 
 
 def peak(multiprocessors: int, clock: float, capability: Capability) -> float:
-    """Float32 operations a second of so many multiprocessors at this clock.
+    """Return the float32 operations per second of so many multiprocessors at this clock.
 
     Raises:
         ValueError: a compute capability that is not among FMA_LANES.
@@ -44,12 +44,13 @@ def peak(multiprocessors: int, clock: float, capability: Capability) -> float:
     if capability not in FMA_LANES:
         known = ", ".join(f"{major}.{minor}" for major, minor in FMA_LANES)
         raise ValueError(f"the lanes of compute capability {capability[0]}.{capability[1]} are not known here: {known}")
+    # two operations per multiply-add
     return 2 * multiprocessors * FMA_LANES[capability] * clock
 
 
 # NVIDIA's data sheets; the clocks are the highest, which a GPU at its power limit does not keep.
 H200 = Gpu(132, 1.98e9, 4.8e12, 50 * 2**20, (9, 0))
-A100 = Gpu(108, 1.41e9, 1.555e12, 40 * 2**20, (8, 0))
+A100 = Gpu(108, 1.41e9, 1.555e12, 40 * 2**20, (8, 0))  # the card with 40 GB
 
 
 class Residency(NamedTuple):
@@ -60,11 +61,12 @@ class Residency(NamedTuple):
 
 
 def residency(registers: int, shared_bytes: int, threads: int, capability: Capability = (9, 0)) -> Residency:
-    """As `engine.occupancy`, and which of the three is the scarcest; of several the first in the order above.
+    """Return `engine.occupancy`, and which of the three is the scarcest; of several, the first in the order above.
 
     >>> residency(registers=128, shared_bytes=8320, threads=256)
     Residency(occupancy=Occupancy(blocks=2, warps=16, fraction=0.25), bound_by='registers')
     """
+    # each resource alone, with next to nothing taken of the other two
     alone = {
         "threads": occupancy(1, 0, threads, capability),
         "registers": occupancy(registers, 0, threads, capability),
@@ -75,19 +77,19 @@ def residency(registers: int, shared_bytes: int, threads: int, capability: Capab
 
 
 def product_operations(m: int, n: int, k: int) -> int:
-    """Of (M, K) times (K, N): a multiplication and an addition for each of M N K pairs."""
+    """Return the operations of (M, K) times (K, N): a multiplication and an addition for each of M N K pairs."""
     return 2 * m * n * k
 
 
 def product_bytes(m: int, n: int, k: int, added: bool = False) -> int:
-    """The least that a float32 product moves: A and B in, the result out, and C in where it is `added`."""
+    """Return the least bytes that a float32 product moves: A and B in, the result out, and C in where it is `added`."""
     return 4 * (m * k + k * n + m * n * (1 + added))
 
 
 def tile_intensity(rows: int, columns: int) -> float:
-    """Operations for a byte of A and B, where a tile of C is computed from one copy of its rows and columns.
+    """Return the operations per byte of A and B if a tile of C is computed from one copy of its rows and columns.
 
-    Whatever holds the tile: a thread in registers, which reads shared memory; a block in shared memory, which reads L2.
+    The tile may be a thread's in registers, read from shared memory, or a block's in shared memory, read from L2.
 
     >>> tile_intensity(1, 1), tile_intensity(8, 8), tile_intensity(128, 128)
     (0.25, 2.0, 32.0)
@@ -96,7 +98,8 @@ def tile_intensity(rows: int, columns: int) -> float:
 
 
 def roofline(operations: float, moved: float, gpu: Gpu) -> float:
-    """Seconds at best: those of the arithmetic or those of the memory, whichever are more."""
+    """Return the least seconds: those of the arithmetic or those of the memory, whichever are more."""
+    # the larger one, not the sum: both run at the same time
     return max(operations / gpu.peak, moved / gpu.bandwidth)
 
 
@@ -115,6 +118,7 @@ def waves(blocks: int, at_once: int) -> Waves:
     Waves(full=1.25, rounds=2, busy=0.625)
     """
     full = blocks / at_once
+    # all blocks take the same time, so the last round takes as long as a full one
     return Waves(full, ceil(full), full / ceil(full))
 
 
@@ -133,6 +137,8 @@ def l2_hit(rows: int, columns: int, down: int, across: int, at_once: int, place:
         rows, columns: of a block's tile. down, across: the grid, in blocks. at_once: blocks of the first wave.
         place: where a block stands, such as `stages.lanes.blocks_in_rows.py_func`.
     """
+    # only the first wave: later ones are not in step with each other, so which blocks meet is not known
     where = [place(block, down, across) for block in range(min(at_once, down * across))]
+    # the first copy of each row and column of tiles comes from memory, every other one from L2
     distinct = len({row for row, _ in where}) * rows + len({column for _, column in where}) * columns
     return 1 - distinct / (len(where) * (rows + columns))

@@ -29,6 +29,7 @@ def pieces_for(n2: int, width: int) -> int:
 
 def groups_for(n1: int, n2: int, width: int, processors: int) -> int:
     """Return the number of groups of rows: enough to keep a GPU busy, with AT_ONCE to MOST_ROWS rows each."""
+    # a group has a thread per vector of a row; all groups give each multiprocessor RESIDENT_THREADS
     busy = -(-processors * RESIDENT_THREADS * width // n2)
     return min(max(busy, -(-n1 // MOST_ROWS)), -(-n1 // AT_ONCE), GRID_LIMIT)
 

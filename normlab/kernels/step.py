@@ -1,4 +1,4 @@
-"""What a step of a ladder tells the rest of the house about itself."""
+"""Define what every step of every ladder answers: its name, its summary, and its plan for a problem."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Way = Callable[[Any, Device], Plan | Resized | Refusal]
 
 @dataclass(frozen=True)
 class Rung:
-    """What all steps of all ladders have.
+    """Hold what all steps of all ladders have.
 
     Attributes:
         name: what `step=` of the host functions takes.
@@ -32,6 +32,7 @@ class Rung:
     def answers(self, problem: Any, device: Device) -> list[Plan | Refusal]:
         """Return what each of the ways says of a problem, in their order."""
         operands = self.described(problem)
+        # every way is asked, also after one has accepted: `explain` shows the runner-up
         found = [way(operands, device) for way in self.ways]
         return [answer.supposed(device) if isinstance(answer, Resized) else answer for answer in found]
 
@@ -46,18 +47,20 @@ class Rung:
             device: the GPU.
         """
         answer = self._first(self.described(problem), device)
+        # no driver here, so a plan may be asked on a laptop for any GPU
         return answer.supposed(device) if isinstance(answer, Resized) else answer
 
     def do(self, launch: Callable[..., None], memory: Any, operands: Any, device: Device) -> None:
         """Plan, then launch."""
         answer = self._first(operands, device)
+        # the arrays are on a GPU, so its driver can say how many blocks find room
         plan = answer.asked(operands) if isinstance(answer, Resized) else answer
         if plan is None:
             raise ValueError(f"step {self.name!r} has no kernel for {operands}")
         plan.launch(launch, memory, operands)
 
     def _first(self, operands: Any, device: Device) -> Plan | Resized | None:
-        for way in self.ways:
+        for way in self.ways:  # in order of preference
             found = way(operands, device)
             if not isinstance(found, Refusal):
                 return found

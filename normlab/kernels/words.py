@@ -1,4 +1,4 @@
-"""Numbers in words, for plans that say what they are."""
+"""Say numbers in words, for plans that explain themselves."""
 
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
@@ -9,5 +9,6 @@ def counted(number: int, noun: str) -> str:
     >>> counted(2, "row"), counted(1, "row"), counted(139264, "byte")
     ('two rows', 'one row', '139,264 bytes')
     """
+    # up to twelve in words; larger numbers are read faster as digits
     said = NUMBERS[number] if 0 <= number < len(NUMBERS) else f"{number:,}"
     return f"{said} {noun}" if number == 1 else f"{said} {noun}s"

@@ -37,7 +37,7 @@ from normlab.host.arrays import FLOATS, TorchBackend
 from normlab.kernels.exact.choose import launch_choice
 from normlab.kernels.exact.risk import limits
 from normlab.kernels.exact.spread import launch_spread
-from normlab.kernels.exact.survey import Asked, launch_survey, tabulate
+from normlab.kernels.exact.survey import Asked, Norms, launch_survey, tabulate
 from normlab.nn.private import in_a_recomputation
 from normlab.nn.shapes import Owners
 
@@ -302,9 +302,8 @@ class _Survey:
         weights, biases = (memory if has else None for has in first.kind[-2:])
         columns, counts = (self.backend.empty((1,), np.dtype(name)) for name in ("int32", "int64"))
         columns, counts = columns._replace(shape=(self.slots,)), counts._replace(shape=(len(norms),))
-        self.launch = launch_survey(
-            prepare, self.table, int(table[:, 0].max()), weights, biases, spreads, first.limits, columns, counts
-        )
+        surveyed = Norms(int(table[:, 0].max()), self.table, weights, biases, spreads)
+        self.launch = launch_survey(prepare, surveyed, first.limits, columns, counts)
         self.launch.patches = tuple((slot, result, 0) for result, slot in enumerate(self.launch.slots[-2:]))
         self.made: Made | None = None
         for number, norm in enumerate(norms):

@@ -12,11 +12,13 @@ from normlab.bench.ladder import Launch
 from normlab.bench.occupancy import of_launch
 from normlab.bench.report import markdown
 from normlab.cli import app
-from normlab.kernels import SGEMM
+from normlab.kernels import LADDERS
 
 torch = pytest.importorskip("torch", reason="the benchmark measures torch tensors")
 SMALL = product.Size(5, 12, 3)
-STEPS = tuple(step for step in SGEMM if step.name in ("naive", "coalesced", "pipelined"))  # of the quick runs here
+STEPS = tuple(
+    step for step in LADDERS["sgemm"] if step.name in ("naive", "coalesced", "pipelined")
+)  # of the quick runs here
 
 
 def run(*arguments):
@@ -46,9 +48,9 @@ def climbed(stopwatch, seconds=1e-6, peak=1e6):
 
 
 def test_cublas_and_every_step_in_order_with_speed_and_fractions(stopwatch, monkeypatch):
-    monkeypatch.setattr(product, "SGEMM", SGEMM)
+    monkeypatch.setattr(product, "SGEMM", LADDERS["sgemm"])
     record = climbed(stopwatch)
-    assert [entry["step"] for entry in record["steps"]] == [step.name for step in SGEMM]
+    assert [entry["step"] for entry in record["steps"]] == [step.name for step in LADDERS["sgemm"]]
     assert record["operations"] == 2 * 5 * 12 * 3
     for entry in [record["cublas"], *record["steps"]]:
         assert entry["status"] == "ok"
@@ -106,7 +108,7 @@ def test_torch_multiplies_without_tf32_and_is_left_as_it_was():
 
 
 def test_the_launch_of_a_step_is_the_one_whose_registers_are_shown():
-    (step,) = (step for step in SGEMM if step.name == "pipelined")
+    (step,) = (step for step in LADDERS["sgemm"] if step.name == "pipelined")
     launch = product.launched(step, *SMALL.draw("cpu"))
     assert isinstance(launch, Launch)
     assert launch.threads == 256
@@ -176,7 +178,7 @@ def test_without_a_gpu_one_line_says_what_is_needed(monkeypatch):
 
 @pytest.mark.skipif(not engine.gpu_available(), reason="needs a GPU")
 def test_every_step_is_right_and_timed_on_a_gpu(tmp_path, monkeypatch):
-    monkeypatch.setattr(product, "SGEMM", SGEMM)
+    monkeypatch.setattr(product, "SGEMM", LADDERS["sgemm"])
     file = tmp_path / "sgemm.json"
     assert run("ladder", "sgemm", "--size", 512, "--json", file).exit_code == 0
     record = json.loads(file.read_text())

@@ -16,7 +16,7 @@ from normlab.bench.contenders import Ours
 from normlab.bench.problem import Problem, problems
 from normlab.bench.report import markdown
 from normlab.cli import app
-from normlab.kernels import LADDERS, SGEMM
+from normlab.kernels import LADDERS
 
 SAID = "CUDA out of memory. Tried to allocate 20.00 GiB."
 REASON = f"OutOfMemoryError: {SAID}"
@@ -163,7 +163,7 @@ def test_a_product_that_does_not_fit_has_its_steps_without_times(where, monkeypa
     assert done.exit_code == 0, done.output
     record = json.loads(file.read_text())
     assert (record["status"], record["reason"], record["operations"]) == ("unable", REASON, 360)
-    assert [step["status"] for step in [record["cublas"], *record["steps"]]] == ["unable"] * (len(SGEMM) + 1)
+    assert [step["status"] for step in [record["cublas"], *record["steps"]]] == ["unable"] * (len(LADDERS["sgemm"]) + 1)
     assert " ".join(done.stdout.split()).count(f"not measured: SGEMM (5, 3) times (3, 12) ({REASON})") == 1
     shown = run("report", file).stdout
     assert "| cuBLAS | unable |" in shown
@@ -171,13 +171,13 @@ def test_a_product_that_does_not_fit_has_its_steps_without_times(where, monkeypa
 
 
 def test_a_product_s_step_keeps_its_time_where_there_is_no_room_to_see_its_launch(monkeypatch, stopwatch):
-    monkeypatch.setattr(product, "SGEMM", SGEMM[:2])
+    monkeypatch.setattr(product, "SGEMM", LADDERS["sgemm"][:2])
     monkeypatch.setattr(product, "launched", of_second(product.launched))
     record = product.climb(product.Size(5, 12, 3), stopwatch(1e-6), nothing, "cpu", None)
     assert [step["status"] for step in record["steps"]] == ["ok", "ok"]
     assert record["steps"][0]["registers"] == 1
     assert record["steps"][1]["no_kernels"] == REASON
-    assert tables.notes(record) == [f"kernels not seen one by one: {SGEMM[1].name} ({REASON})"]
+    assert tables.notes(record) == [f"kernels not seen one by one: {LADDERS['sgemm'][1].name} ({REASON})"]
     assert tables.sgemm_grids(record)[0].rows[1][6:9] == ["", "", ""]
 
 

@@ -17,7 +17,7 @@ NORMS = ("batch", "instance", "group")
 
 # Shapes of which an H200 has a batch norm of channels last in one kernel a pass: lanes without channels in the only
 # stack of blocks and in the last one, a matrix in two stacks, three stacks, and more rows than shared memory holds.
-TOGETHER = [
+FUSED = [
     ((1, 60, 113, 113), "float32"),
     ((1, 120, 113, 113), "bfloat16"),
     ((3300, 256), "float32"),
@@ -92,7 +92,7 @@ class Example:
 
     def examine_some(self) -> tuple:
         """As `examine`, of a batch norm in one kernel a pass: a few channels, each a norm of its own, are held."""
-        assert self.walked()[0].together is not None, f"{self.x.shape} are three kernels a pass on this GPU"
+        assert self.walked()[0].fused is not None, f"{self.x.shape} are three kernels a pass on this GPU"
         forward = self.forward()
         results = *forward, *self.backward(*forward[1:])
         some = slice(3, None, self.x.shape[1] // 8)
@@ -140,12 +140,12 @@ def few_blocks(monkeypatch, ring=2):
 
     It has 6 slots in float32, 5 in 16 bits, and in the backward 3 and 2; `ring` of them are the ring.
     """
-    together = import_module("normlab.kernels.family.together")  # as it is now: tests of mutants import it afresh
+    fused = import_module("normlab.kernels.family.fused")  # as it is now: tests of mutants import it afresh
     for name, value in {
         "THREADS": 64,
         "BUSY": 0.1,
         "RING": ring,
         "RING_OF_TWO": ring,
     }.items():
-        monkeypatch.setattr(together, name, value)
+        monkeypatch.setattr(fused, name, value)
     devices.plan_for(monkeypatch, multiprocessors=3, shared_bytes=8 * 1024)

@@ -56,8 +56,15 @@ def test_nothing_is_found_in_any_kernel(case):
     if schedule == "forward":  # no variance is wanted, and a set that a block can hold is one kernel's
         variance = np.zeros_like(memory.empties.pop(1))
     wanted = None if schedule == "forward" else variance
-    kernels.forward(launch, memory, walked, x, weight, bias, statistics(1e-5), mean, wanted, invvar, output)
-    kernels.gradients(launch, memory, walked, dy, x, mean, invvar, weight, True, grad_input, *grads)
+    kernels.forward(
+        launch,
+        memory,
+        walked,
+        kernels.Outputs(walked.sets, x, weight, bias, statistics(1e-5), mean, wanted, invvar, output),
+    )
+    kernels.gradients(
+        launch, memory, walked, kernels.Gradients(walked.sets, dy, x, mean, invvar, weight, True, grad_input, *grads)
+    )
     if sets.sets == shape[1]:
         kernels.launch_update(launch, mean, variance, sets.batches, statistics(0.1), *running)
         kernels.launch_use(launch, *running, statistics(1e-5), mean, invvar)
@@ -79,11 +86,21 @@ def test_what_kernels_before_have_made_is_touched_behind_the_wait_alone(monkeypa
         mean, variance, invvar = (memory.empty((sets.total,), np.float32) for _ in range(3))
         output, grad_input = (memory.empty(x.shape, x.dtype) for _ in range(2))
         eps = np.float32(1e-5)
-        kernels.forward(launch, memory, walked, x, one.weight, one.bias, eps, mean, variance, invvar, output)
+        kernels.forward(
+            launch,
+            memory,
+            walked,
+            kernels.Outputs(walked.sets, x, one.weight, one.bias, eps, mean, variance, invvar, output),
+        )
         grads = [memory.empty((4,), np.float32) if own else None for _ in range(2)]
         if not own:  # the gradients' first kernel is the only one, and has to wait for its inputs, too
             inputs += [x, dy]
-        kernels.gradients(launch, memory, walked, dy, x, mean, invvar, one.weight, own, grad_input, *grads)
+        kernels.gradients(
+            launch,
+            memory,
+            walked,
+            kernels.Gradients(walked.sets, dy, x, mean, invvar, one.weight, own, grad_input, *grads),
+        )
         return [mean, variance, invvar, output, grad_input, *filter(lambda grad: grad is not None, grads)]
 
     with using("simulator"):
@@ -95,8 +112,8 @@ def test_what_kernels_before_have_made_is_touched_behind_the_wait_alone(monkeypa
 
 @pytest.mark.parametrize("outer", [1, 3, 40, 150, 520])
 def test_pieces_are_merged_by_few_lanes_a_warp_or_a_block(outer):
-    """Two batches, two sets of two channels, each channel in one part."""
-    shape = Pieces(batches=2, outer=outer, sets=2, inner=2, parts=1, terms=1, levels=0)
+    """Two batches, two sets of two channels, each channel in one slice."""
+    shape = Pieces(batches=2, outer=outer, sets=2, inner=2, slices=1, terms=1, levels=0)
     rng = np.random.default_rng(outer)
     values = rng.normal(size=(2, outer, 2, 2, 4)) + 3  # four values a piece
     means, m2s = values.mean(-1), 4 * values.var(-1)

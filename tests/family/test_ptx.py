@@ -8,17 +8,19 @@ from sim.sanitizing.test_ladders import Memory
 
 from normlab.engine import block_shared_bytes, compile_ptx, float32, float64, occupancy, resources
 from normlab.kernels.family import (
+    Gradients,
+    Outputs,
     Sets,
+    column_fused,
     column_outputs,
     column_pieces,
-    column_together,
+    fused,
     merge,
     planes,
     rows,
     running,
-    together,
 )
-from normlab.kernels.family.together import plan_for
+from normlab.kernels.family.fused import plan_for
 
 pytest.importorskip("numba_cuda", reason="PTX is made by numba-cuda, which has no wheels for this platform")
 
@@ -44,8 +46,8 @@ def kernels(t, v):
     if u is np.float32:
         plan = plan_for(Sets(1, 2**18, 64, 1, 1), wide, size, devices.of((9, 0)))
         form, found = (size, wide, plan.across, plan.down), (number, pieces, (np.int32, 1))
-        yield column_together.build_forward(*form, 27, 18), (x, weight, weight, u, *found, row, row, row, x)
-        yield column_together.build_backward(*form, 13, 8), (x, x, row, row, weight, *found, x, weight, weight)
+        yield column_fused.build_forward(*form, 27, 18), (x, weight, weight, u, *found, row, row, row, x)
+        yield column_fused.build_backward(*form, 13, 8), (x, x, row, row, weight, *found, x, weight, weight)
         for values in (49 * wide, 8192 * 4):  # a warp a set, and the most that a block holds
             thread_map = rows.thread_map_for(Sets(1, 1, 1, 1, values), wide)
             yield rows.build(dtype, thread_map, 1), ((t, 2), weight, weight, u, number, number, row, row, (t, 2))
@@ -95,10 +97,11 @@ def test_a_block_of_a_pass_in_one_kernel_fits_on_a_multiprocessor(t, channels):
         launched.append((kernel, block, shared_bytes))
 
     wide = 16 // like.itemsize
-    plan = plan_for(Sets(1, 2**18, channels, 1, 1), wide, like.itemsize, devices.of((9, 0)))
+    sets = Sets(1, 2**18, channels, 1, 1)
+    plan = plan_for(sets, wide, like.itemsize, devices.of((9, 0)))
     row, memory = np.empty(channels, np.float32), Memory()
-    together.launch_forward(launch, memory, plan, wide, like, row, row, np.float32(1), row, row, row, like)
-    together.launch_backward(launch, memory, plan, wide, like, like, row, row, row, like, row, row)
+    fused.launch_forward(launch, memory, plan, Outputs(sets, like, row, row, np.float32(1), row, row, row, like))
+    fused.launch_backward(launch, memory, plan, Gradients(sets, like, like, row, row, row, True, like, row, row))
     u, x = (np.float32, 1), (t, 3)
     found = np.int64, (np.float32, 2), (np.int32, 1)
     types = (x, u, u, np.float32, *found, u, u, u, x), (x, x, u, u, u, *found, x, u, u)

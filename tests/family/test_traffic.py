@@ -55,7 +55,12 @@ def test_a_set_that_a_block_holds_is_read_once_by_one_kernel():
     walked = kernels.walk(sets, held, output)
 
     def launches(launch):
-        kernels.forward(launch, None, walked, held, None, None, np.float32(1), mean, None, invvar, output)
+        kernels.forward(
+            launch,
+            None,
+            walked,
+            kernels.Outputs(walked.sets, held, None, None, np.float32(1), mean, None, invvar, output),
+        )
 
     ((name, metrics),) = traced(launches)
     assert name == "family_rows"

@@ -22,7 +22,7 @@ from examine import examine_backward, examine_forward, examine_survey
 
 from normlab import sgemm
 from normlab.engine import gpu_available, using
-from normlab.kernels import LADDERS, SGEMM
+from normlab.kernels import LADDERS
 from normlab.kernels.exact.survey import launch_survey
 from normlab.oracle import assert_within
 
@@ -73,11 +73,11 @@ def products(m: int, n: int, k: int) -> int:
     """Hold every step of the SGEMM ladder to its bounds, with and without C; how many there were."""
     rng = np.random.default_rng(0)
     a, b, c = (rng.normal(size=size).astype(np.float32) for size in ((m, k), (k, n), (m, n)))
-    for step, beta in product(SGEMM, (0.0, 1.0)):
+    for step, beta in product(LADDERS["sgemm"], (0.0, 1.0)):
         want = a.astype(np.float64) @ b + beta * c
         bound = (k + 3) * 2.0**-24 * (abs(a).astype(np.float64) @ abs(b) + beta * abs(c))
         assert_within(sgemm(a, b, c, 1.0, beta, step=step.name), want, bound, f"{step.name} {m} x {n} x {k}")
-    return 2 * len(SGEMM)
+    return 2 * len(LADDERS["sgemm"])
 
 
 def check(share: int, shares: int) -> int:

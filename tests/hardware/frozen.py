@@ -30,7 +30,7 @@ from products import operands, run
 from hardware.all_steps import draw
 from normlab.engine import compile_ptx, resources, using
 from normlab.engine.compile import offline
-from normlab.kernels import LADDERS, SGEMM
+from normlab.kernels import LADDERS
 
 REGISTERS = 2  # the difference that counts as none
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -87,7 +87,9 @@ def of_family(kind: str, shape: tuple, last: bool, dtype: str) -> dict[str, Any]
 
 def products(m: int, n: int, k: int) -> dict[str, Any]:
     """Return the bits of a product by every step of its ladder."""
-    return {f"sgemm {step.name} {m}x{n}x{k}": bits((run(step, operands(m, n, k, 2, 0.5)),)) for step in SGEMM}
+    return {
+        f"sgemm {step.name} {m}x{n}x{k}": bits((run(step, operands(m, n, k, 2, 0.5)),)) for step in LADDERS["sgemm"]
+    }
 
 
 @cache
@@ -123,7 +125,7 @@ def other_kernels(t: Any, v: Any) -> dict[str, Any]:
     """Return what the family's kernels take and, beside those of float32, the products'."""
     listed = [(kernel.py_func.__name__, kernel, types) for kernel, types in family_kernels.kernels(t, v)]
     if t is np.float32:
-        listed += [(f"sgemm {step.name}", launched(step, 128)[0], PRODUCT_TYPES) for step in SGEMM]
+        listed += [(f"sgemm {step.name}", launched(step, 128)[0], PRODUCT_TYPES) for step in LADDERS["sgemm"]]
     return {f"{number} {name} {t} {v}": assembled(kernel, types) for number, (name, kernel, types) in enumerate(listed)}
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from hardware import counters, machine
-from normlab.kernels import SGEMM
+from normlab.kernels import LADDERS
 from normlab.kernels.roofline import l2_hit, waves
 from normlab.stages.lanes import blocks_in_bands, blocks_in_rows
 
@@ -38,7 +38,7 @@ def launch_all() -> None:
 
 def rows_of(launches: list[tuple[str, dict[str, float]]]) -> list[dict]:
     """What was measured of each launch, and what is expected."""
-    tiles = {step.name: step.tile for step in SGEMM}
+    tiles = {step.name: step.tile for step in LADDERS["sgemm"]}
     problems = [(size, name) for size in SIZES for name in PLACES]
     found = []
     for (size, name), (_, values) in zip(problems, launches, strict=True):

@@ -9,7 +9,7 @@ import torch
 from normlab import engine, oracle, sgemm
 from normlab.engine import gpu_available
 from normlab.host import arrays, matmul
-from normlab.kernels import BEST, SGEMM
+from normlab.kernels import BEST, LADDERS
 
 rng = np.random.default_rng(5)
 STEP = "coalesced"  # which the simulator is quick with; tests/kernels/test_sgemm.py has them all
@@ -179,7 +179,7 @@ def test_what_cannot_be_multiplied_is_named_and_nothing_is_launched(given, error
 
 
 def test_an_unknown_step_is_named_with_those_there_are():
-    names = ", ".join(step.name for step in SGEMM)
+    names = ", ".join(step.name for step in LADDERS["sgemm"])
     with pytest.raises(ValueError, match=f"^unknown step 'fast' of the sgemm ladder; known: {names}$"):
         sgemm(A, B, step="fast")
 

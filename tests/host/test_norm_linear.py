@@ -11,7 +11,7 @@ from normlab import oracle
 from normlab.engine import gpu_available
 from normlab.host import arrays
 from normlab.host.norm_linear import Kept, layer_norm_linear_backward, layer_norm_linear_forward
-from normlab.kernels import SGEMM
+from normlab.kernels import LADDERS
 
 M, K, N = 18, 24, 12
 STEP = "coalesced"
@@ -126,7 +126,7 @@ def test_gamma_and_beta_may_be_absent_in_both_directions(absent):
 
 NO_ARRAY = "must be a NumPy array, a torch tensor or an array with __cuda_array_interface__, got"
 DTYPE = "to be float32 (the one dtype of the SGEMM ladder), but got"
-NAMES = ", ".join(step.name for step in SGEMM)
+NAMES = ", ".join(step.name for step in LADDERS["sgemm"])
 UNKNOWN = f"unknown step 'fast' of the sgemm ladder; known: {NAMES}"
 BOTH = [
     ({"weight": np.zeros((K, N), np.float32)}, ValueError, f"Expected weight to be of shape [{K}, {K}] (a column for each of {{}}), but got [{K}, {N}]"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from products import examine, operands, run
 
 from normlab.engine import using
-from normlab.kernels import SGEMM
+from normlab.kernels import LADDERS
 from normlab.kernels.sgemm import step_11_pipelined, tiling
 from normlab.sim import sanitize, trace
 from normlab.stages.lanes import blocks_in_bands, blocks_in_rows, lanes_in_rows
@@ -19,13 +19,13 @@ from normlab.stages.lanes import blocks_in_bands, blocks_in_rows, lanes_in_rows
 SMALL_PLAN = step_11_pipelined.Tiles(
     runs_down=1, runs_across=1, warps_down=2, warps_across=2, depth=8, stages=3, blocks=1
 )
-every_step = pytest.mark.parametrize("step", SGEMM, ids=lambda step: step.name)
-STEPS = {step.name: step for step in SGEMM}
+every_step = pytest.mark.parametrize("step", LADDERS["sgemm"], ids=lambda step: step.name)
+STEPS = {step.name: step for step in LADDERS["sgemm"]}
 
 
 def test_every_step_has_a_name_of_its_own_and_one_line_of_summary():
-    assert len(STEPS) == len(SGEMM)
-    for step in SGEMM:
+    assert len(STEPS) == len(LADDERS["sgemm"])
+    for step in LADDERS["sgemm"]:
         assert step.summary
         assert "\n" not in step.summary
         assert 0 < step.simulated_seconds(1, 1, 1) < step.simulated_seconds(1000, 1000, 1000)

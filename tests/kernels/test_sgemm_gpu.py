@@ -5,10 +5,10 @@ import torch
 
 from normlab import engine, sgemm
 from normlab.bench.product import Check, Size
-from normlab.kernels import SGEMM
+from normlab.kernels import LADDERS
 
 pytestmark = pytest.mark.skipif(not engine.gpu_available(), reason="needs a GPU")
-STEPS = [step.name for step in SGEMM]
+STEPS = [step.name for step in LADDERS["sgemm"]]
 SIZES = [
     (1, 1, 1),
     (7, 33, 129),

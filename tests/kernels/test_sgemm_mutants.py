@@ -25,7 +25,7 @@ class Check(NamedTuple):
 
 
 BARRIER = "cuda.syncthreads()\n"  # found by the code line after it
-NEXT_PART = "load_b(b_part, 0, ring, slot"
+NEXT_PART = "load_first(ring, slot, row, column, parts)\n        add"
 ARRIVED = f"{BARRIER}        {NEXT_PART}"
 VECTOR = "column < array.shape[1]:\n                load_vector"
 TILING, BUFFERED, PIPELINED = "kernels.sgemm.tiling", "kernels.sgemm.buffered", "kernels.sgemm.step_11_pipelined"
@@ -61,7 +61,7 @@ def hold(check: Check, monkeypatch) -> None:
     pipelined = import_module(f"normlab.{PIPELINED}")
     small = pipelined.Tiles(runs_down=1, runs_across=1, warps_down=2, warps_across=2, depth=8, stages=3, blocks=1)
     monkeypatch.setattr(pipelined, "PLAN", small)
-    (step,) = (step for step in import_module("normlab.kernels").SGEMM if step.name == check.step)
+    (step,) = (step for step in import_module("normlab.kernels").LADDERS["sgemm"] if step.name == check.step)
     given = operands(check.m, check.n, check.k, 1.0, 0.5)
 
     def start(kernel, grid, block, *arguments, shared_bytes=0):

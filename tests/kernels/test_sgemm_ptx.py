@@ -9,12 +9,12 @@ from products import operands, run
 from normlab.engine import compile_ptx, occupancy, resources
 from normlab.engine.compile import cubins
 from normlab.engine.compile.signatures import kinds_of_types
-from normlab.kernels import SGEMM
+from normlab.kernels import LADDERS
 from normlab.kernels.sgemm import step_11_pipelined
 from normlab.kernels.sgemm.product import Widths
 
 pytest.importorskip("numba_cuda", reason="PTX is made by numba-cuda, which has no wheels for this platform")
-STEPS = {step.name: step for step in SGEMM}
+STEPS = {step.name: step for step in LADDERS["sgemm"]}
 MATRIX = (np.float32, 2)
 TYPES = (np.float32, MATRIX, MATRIX, np.float32, None, MATRIX)
 # step: fused operations in the main loop, blocks a multiprocessor
@@ -97,7 +97,7 @@ def test_c_is_no_argument_of_a_kernel_that_does_not_read_it():
 
 def test_every_kernel_is_kept_on_disk_under_a_name_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("NORMLAB_CACHE_DIR", str(tmp_path))
-    kernels = [launched(step, n)[0] for step in SGEMM for n in (128, 130)]
+    kernels = [launched(step, n)[0] for step in LADDERS["sgemm"] for n in (128, 130)]
     plan = step_11_pipelined.PLAN._replace(stages=4)
     kernels += [step_11_pipelined.build(plan, Widths(4, 4, 4))]
     paths = {kernel: cubins._path(kernel, kinds_of_types(TYPES), (9, 0)) for kernel in kernels}

@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from normlab.cli import app
-from normlab.kernels import LADDERS, SGEMM
+from normlab.kernels import LADDERS
 from normlab.learn import xray
 
 LD_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
@@ -108,8 +108,8 @@ def test_the_fast_steps_read_x_once_16_bytes_a_lane():
 
 
 def test_the_sgemm_ladder_is_a_table_and_a_step_is_shown_line_by_line(monkeypatch):
-    assert xray.steps_of("sgemm")[1] == list(SGEMM)
-    few = [step for step in SGEMM if step.name in ("coalesced", "pipelined")]  # quick, and with shared_bytes
+    assert xray.steps_of("sgemm")[1] == list(LADDERS["sgemm"])
+    few = [step for step in LADDERS["sgemm"] if step.name in ("coalesced", "pipelined")]  # quick, and with shared_bytes
     monkeypatch.setitem(xray.STEPS, "sgemm", tuple(few))
     done = run("sgemm", "--shape", "32x32x8")
     assert done.exit_code == 0, done.output
@@ -124,7 +124,7 @@ def test_the_sgemm_ladder_is_a_table_and_a_step_is_shown_line_by_line(monkeypatc
 
 def test_the_products_of_the_sgemm_ladder_are_counted_as_launched():
     problem = xray.ProductProblem(32, 32, 8)
-    naive, coalesced = (problem.trace(step).metrics[LD_SECTORS] for step in SGEMM[:2])
+    naive, coalesced = (problem.trace(step).metrics[LD_SECTORS] for step in LADDERS["sgemm"][:2])
     assert (naive, coalesced) == (32 * 8 * 33, 32 * 8 * 5)
 
 

@@ -1,13 +1,10 @@
-"""How long the sums of a backward step are with the exact mode's kernels around it: what the error bounds grow with.
-
-Asked by whoever holds such a backward against `normlab.oracle`.
-"""
+"""Give the lengths of a backward step's sums with the exact mode's kernels around it, for the error bounds."""
 
 from normlab.kernels.exact import correct, repair
 from normlab.kernels.plan import Chains, longest
 
 
 def with_repairs(row: Chains, column: Chains, n1: int, capacity: int) -> tuple[Chains, Chains]:
-    """A step's chains along a row and over n1 rows, with what is done for `capacity` kept columns."""
+    """Return a step's chains along a row and over n1 rows, with what is done for `capacity` kept columns."""
     row = longest(row, correct.row_chains(capacity))
     return row._replace(terms=row.terms + 1), longest(column, repair.column_chains(n1))  # + 1: the step adds the rest

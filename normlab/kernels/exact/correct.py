@@ -1,6 +1,6 @@
-"""Before the backward's step: what the columns at risk lack in each row's sum of g x̂.
+"""Compute what the columns at risk lack in each row's sum of g x̂, before the backward's step runs.
 
-Recomputing, a step adds dy (y - β) for every column, where γ x̂ is meant. Here are the differences, a warp a row.
+Recomputing, a step adds dy (y - β) for every column, although γ x̂ is meant. One warp per row adds up the differences.
 """
 
 from functools import cache
@@ -12,7 +12,7 @@ from normlab.kernels.problem import BackwardProblem
 from normlab.stages.recompute import affine, element, without_bias
 from normlab.stages.warp import warp_sum_butterfly
 
-SLOTS, ROWS = 32, 8  # of a block
+SLOTS, ROWS = 32, 8  # of a block: a warp per row, whose sum needs no barrier
 
 
 @cuda.jit
@@ -24,8 +24,9 @@ def correct_rows(grad_output, saved, weight, bias, columns, kept, row_sums):
         slot = cuda.threadIdx.x
         while slot < columns.shape[0]:
             column = columns[slot]
-            if column >= 0:
+            if column >= 0:  # -1 in a slot without a column
                 meant = affine(load(kept, (row, slot)), element(weight, column), None)
+                # what the step adds for this column, in the same rounding, so that it cancels
                 taken = without_bias(load(saved, (row, column)), element(bias, column))
                 lacking += load(grad_output, (row, column)) * (meant - taken)
             slot += SLOTS
@@ -44,5 +45,5 @@ def launch_correction(launch: Any, problem: BackwardProblem, columns: Any, kept:
 
 @cache
 def row_chains(capacity: int) -> Chains:
-    """The chains of these sums."""
+    """Return the chains of these sums."""
     return Chains(-(-capacity // SLOTS) + 1, 5)

@@ -5,8 +5,8 @@ from typing import Any
 from normlab.engine import cuda, load, store
 from normlab.stages.recompute import element, normalised_from_input
 
-SLOTS, ROWS = 32, 8  # of a block
-GRID_LIMIT = 65535
+SLOTS, ROWS = 32, 8  # of a block: a warp per row, so that its stores to `kept` are side by side
+GRID_LIMIT = 65535  # blocks in y; with more rows each thread takes several
 
 
 @cuda.jit
@@ -19,7 +19,7 @@ def keep_columns(x, mean, invvar, columns, kept):
     slot = cuda.blockIdx.x * SLOTS + cuda.threadIdx.x
     if slot < columns.shape[0]:
         column = columns[slot]
-        if column >= 0:
+        if column >= 0:  # -1 in a slot without a column
             row = cuda.blockIdx.y * ROWS + cuda.threadIdx.y
             while row < x.shape[0]:
                 xhat = normalised_from_input(load(x, (row, column)), element(mean, row), load(invvar, row))

@@ -16,7 +16,7 @@ import numpy as np
 
 from normlab.engine import cuda
 
-RATIO = 8
+RATIO = 8  # x̂ then comes back within nine roundings of the output
 SMALLEST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
 
 
@@ -35,15 +35,15 @@ def limits(eps: Any, output_dtype: str) -> Limits:
 
 
 @cuda.jit(device=True)
-def at_risk(gamma, beta, spread, smallest, normal, ratio):
-    """Return whether recomputing x̂ loses too much.
+def at_risk(gamma, beta, spread, limits):
+    """Return whether recomputing x̂ loses too much. spread: a scalar. limits: `Limits`.
 
     gamma and beta may be None, which count as 1 and 0, and a gamma of None is not clamped. A NaN puts no column at
     risk: its gradients are NaN in either case.
     """
     if gamma is None:
-        return beta is not None and abs(beta) > ratio * spread
+        return beta is not None and abs(beta) > limits.ratio * spread  # |gamma| = 1
     size = abs(gamma)
-    if size < smallest or size * spread < normal:
+    if size < limits.smallest or size * spread < limits.normal:  # clamped, or stored as a subnormal number
         return True
-    return beta is not None and abs(beta) > ratio * (size * spread)
+    return beta is not None and abs(beta) > limits.ratio * (size * spread)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.engine import DeviceArray, cuda
-from normlab.kernels.exact.choose import MAX_THREADS, list_columns
+from normlab.kernels.exact.choose import MAX_THREADS, Norm, list_columns
 from normlab.kernels.exact.risk import Limits
 from normlab.stages.vector import whole_warps
 
@@ -25,12 +25,11 @@ def survey_columns(table, weights, biases, spreads, smallest, normal, ratio, col
     norm = cuda.blockIdx.x
     n2 = table[norm, 0]
     start = table[norm, 4]
-    found = list_columns(
-        n2, weights, table[norm, 1], biases, table[norm, 2], spreads[table[norm, 3]], smallest, normal, ratio,
-        columns, start, start + n2,
-    )  # fmt: skip
+    asked = Norm(n2, weights, table[norm, 1], biases, table[norm, 2], spreads[table[norm, 3]])
+    # a norm has as many slots as columns, so none of its columns is ever left out
+    found = list_columns(asked, Limits(smallest, normal, ratio), columns, start, start + n2)
     if cuda.threadIdx.x == 0:
-        counts[norm] = found
+        counts[norm] = found  # written to pinned memory: the host reads it without a copy
 
 
 class Asked(NamedTuple):
@@ -50,19 +49,30 @@ def tabulate(norms: list[Asked], dtype: np.dtype, wide: np.dtype, device: int) -
 
     dtype: the parameters'. wide: the spreads'. device: the GPU's number.
     """
-    sizes, *places = np.array(norms, np.int64).T
-    lowest, spread = min(places[0].min(), places[1].min()), places[2].min()
-    weights, biases = ((place - lowest) // dtype.itemsize for place in places[:2])
-    spreads = (places[2] - spread) // wide.itemsize
+    sizes, weight_addresses, bias_addresses, spread_addresses = np.array(norms, np.int64).T
+    # One array from the lowest parameter to the highest: the kernel takes two pointers instead of two per norm.
+    lowest, spread = min(weight_addresses.min(), bias_addresses.min()), spread_addresses.min()
+    weights, biases = ((addresses - lowest) // dtype.itemsize for addresses in (weight_addresses, bias_addresses))
+    spreads = (spread_addresses - spread) // wide.itemsize
     length = max((weights + sizes).max(), (biases + sizes).max())
+    # the last column: where each norm's slots begin, as many as it has columns
     table = np.stack([sizes, weights, biases, spreads, np.cumsum(sizes) - sizes], axis=1)
     parameters = DeviceArray(int(lowest), (int(length),), dtype, device, None)
     return table, parameters, DeviceArray(int(spread), (int(spreads.max()) + 1,), wide, device, None)
 
 
-def launch_survey(
-    launch: Any, table: Any, n2: int, weights: Any, biases: Any, spreads: Any, limits: Limits, columns: Any, counts: Any
-) -> Any:
-    """Queue the kernel, or whatever else `launch` does with it. n2: the largest in the table."""
-    threads = min(MAX_THREADS, whole_warps(n2))
-    return launch(survey_columns, table.shape[0], threads, table, weights, biases, spreads, *limits, columns, counts)
+class Norms(NamedTuple):
+    """What a survey reads, as `survey_columns` takes it. n2: the most columns of a norm in the table."""
+
+    n2: int
+    table: Any
+    weights: Any
+    biases: Any
+    spreads: Any
+
+
+def launch_survey(launch: Any, norms: Norms, limits: Limits, columns: Any, counts: Any) -> Any:
+    """Call `launch` with the kernel, its grid and its arguments; return the result of that call."""
+    threads = min(MAX_THREADS, whole_warps(norms.n2))  # as the widest norm needs; narrower ones have idle threads
+    _, *arrays = norms
+    return launch(survey_columns, norms.table.shape[0], threads, *arrays, *limits, columns, counts)

@@ -2,23 +2,26 @@
 
 from functools import cache
 
-from normlab.engine import commit_copies, cuda, grid_dependency_sync, load, store_vector_from, wait_copies
-from normlab.kernels.family.column_ring import (
+from normlab.engine import commit_copies, cuda, grid_dependency_sync, store_vector_from, wait_copies
+from normlab.kernels.family.column_vectors import (
     IN_FLIGHT,
     IN_FLIGHT_OF_TWO,
     RESIDENT,
     SLOTS,
     SLOTS_OF_TWO,
     THREADS,
+    Pair,
+    gradient_taker,
     next_slot,
+    normaliser,
+    parameters_loader,
     statistics_loader,
 )
 from normlab.stages.ahead import fetcher
-from normlab.stages.recompute import affine, normalised_from_input
 
 
 @cuda.jit(device=True)
-def share_of(x, parts, turns, width):
+def share_of(x, row_blocks, turns, width):
     """Return (batch, first row, last row, channel) of a thread.
 
     Each block has the next `turns` rows for each of its threads.
@@ -28,8 +31,8 @@ def share_of(x, parts, turns, width):
     number = cuda.gridDim.x - 1 - cuda.blockIdx.x
     stacks = (x.shape[2] + across - 1) // across
     bundle = number // stacks
-    batch = bundle // parts
-    first = (bundle - batch * parts) * turns * down + cuda.threadIdx.y
+    batch = bundle // row_blocks
+    first = (bundle - batch * row_blocks) * turns * down + cuda.threadIdx.y
     last = first + min(turns - 1, (x.shape[1] - 1 - first) // down) * down
     return batch, first, last, (number - bundle * stacks) * across + cuda.threadIdx.x * width
 
@@ -42,17 +45,17 @@ def build_output(dtype, itemsize, width):
     """
     step, size = THREADS * width, SLOTS * THREADS * width
     kind, fetch, take = fetcher(dtype, itemsize, width)
-    load_statistics = statistics_loader(width)
+    load_statistics, load_parameters, normalise = statistics_loader(width), parameters_loader(width), normaliser(width)
 
     @cuda.jit(launch_bounds=(THREADS, RESIDENT))
-    def family_column_output(x, mean, invvar, weight, bias, sets, parts, turns, output):
+    def family_column_output(x, mean, invvar, weight, bias, sets, row_blocks, turns, output):
         ring = cuda.shared.array(size, kind, alignment=16)
         values = cuda.local.array(width, dtype)
         centers = cuda.local.array(width, dtype)
         scales = cuda.local.array(width, dtype)
         gammas = cuda.local.array(width, dtype)
         betas = cuda.local.array(width, dtype)
-        batch, first, row, channel = share_of(x, parts, turns, width)
+        batch, first, row, channel = share_of(x, row_blocks, turns, width)
         down = cuda.blockDim.y
         offset = (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
         if channel < x.shape[2] and first < x.shape[1]:
@@ -64,12 +67,9 @@ def build_output(dtype, itemsize, width):
                 commit_copies()
                 ahead -= down
             grid_dependency_sync()  # the previous kernel's statistics are there
-            load_statistics(centers, scales, mean, invvar, batch, channel, x.shape[2], sets)
-            for k in range(width):
-                if weight is not None:
-                    gammas[k] = load(weight, channel + k)
-                if bias is not None:
-                    betas[k] = load(bias, channel + k)
+            load_statistics(Pair(centers, scales), mean, invvar, batch, channel, x.shape[2], sets)
+            load_parameters(weight, bias, gammas, betas, channel)
+
             # Row by row: fetch ahead, normalise, store.
             slot = 0
             free = IN_FLIGHT
@@ -77,12 +77,9 @@ def build_output(dtype, itemsize, width):
                 if ahead >= first:
                     fetch(ring, free * step + offset, x, (batch, ahead, channel))
                 commit_copies()
-                wait_copies(IN_FLIGHT)
+                wait_copies(IN_FLIGHT)  # no barrier: each thread reads only its own copies
                 take(values, ring, slot * step + offset, x)
-                for k in range(width):
-                    gamma = None if weight is None else gammas[k]
-                    beta = None if bias is None else betas[k]
-                    values[k] = affine(normalised_from_input(values[k], centers[k], scales[k]), gamma, beta)
+                normalise(values, Pair(centers, scales), weight, bias, gammas, betas)
                 store_vector_from(output, (batch, row, channel), values, 0, width)
                 row -= down
                 ahead -= down
@@ -100,10 +97,14 @@ def build_gradient(dtype, itemsize, width):
     """
     step, size = THREADS * width, SLOTS_OF_TWO * THREADS * width
     kind, fetch, take = fetcher(dtype, itemsize, width)
-    load_statistics = statistics_loader(width)
+    load_statistics, load_parameters, take_gradient = (
+        statistics_loader(width), parameters_loader(width), gradient_taker(width),
+    )  # fmt: skip
 
     @cuda.jit(launch_bounds=(THREADS, RESIDENT))
-    def family_column_gradient(grad_output, x, mean, invvar, weight, mean_g, mean_gx, sets, parts, turns, grad_input):
+    def family_column_gradient(
+        grad_output, x, mean, invvar, weight, mean_g, mean_gx, sets, row_blocks, turns, grad_input
+    ):
         grad_ring = cuda.shared.array(size, kind, alignment=16)
         ring = cuda.shared.array(size, kind, alignment=16)
         grads = cuda.local.array(width, dtype)
@@ -115,7 +116,7 @@ def build_gradient(dtype, itemsize, width):
         gammas = cuda.local.array(width, dtype)
         if mean_g is None:  # the first kernel of its operation: another operation's kernel wrote dy
             grid_dependency_sync()
-        batch, first, row, channel = share_of(x, parts, turns, width)
+        batch, first, row, channel = share_of(x, row_blocks, turns, width)
         down = cuda.blockDim.y
         offset = (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
         if channel < x.shape[2] and first < x.shape[1]:
@@ -129,12 +130,11 @@ def build_gradient(dtype, itemsize, width):
                 commit_copies()
                 ahead -= down
             grid_dependency_sync()  # the previous kernel's means are there
-            load_statistics(centers, scales, mean, invvar, batch, channel, x.shape[2], sets)
+            load_statistics(Pair(centers, scales), mean, invvar, batch, channel, x.shape[2], sets)
             if mean_g is not None:
-                load_statistics(firsts, seconds, mean_g, mean_gx, batch, channel, x.shape[2], sets)
-            if weight is not None:
-                for k in range(width):
-                    gammas[k] = load(weight, channel + k)
+                load_statistics(Pair(firsts, seconds), mean_g, mean_gx, batch, channel, x.shape[2], sets)
+            load_parameters(weight, None, gammas, None, channel)
+
             # Row by row: fetch ahead, compute, store.
             slot = 0
             free = IN_FLIGHT_OF_TWO
@@ -144,16 +144,11 @@ def build_gradient(dtype, itemsize, width):
                     if mean_g is not None:
                         fetch(ring, free * step + offset, x, (batch, ahead, channel))
                 commit_copies()
-                wait_copies(IN_FLIGHT_OF_TWO)
+                wait_copies(IN_FLIGHT_OF_TWO)  # no barrier: each thread reads only its own copies
                 take(grads, grad_ring, slot * step + offset, grad_output)
                 if mean_g is not None:
                     take(values, ring, slot * step + offset, x)
-                for k in range(width):
-                    gradient = affine(grads[k], None if weight is None else gammas[k], None)
-                    if mean_g is not None:
-                        xhat = normalised_from_input(values[k], centers[k], scales[k])
-                        gradient = gradient - firsts[k] - xhat * seconds[k]
-                    grads[k] = gradient * scales[k]
+                take_gradient(grads, values, Pair(centers, scales), Pair(firsts, seconds), weight, gammas, mean_g)
                 store_vector_from(grad_input, (batch, row, channel), grads, 0, width)
                 row -= down
                 ahead -= down

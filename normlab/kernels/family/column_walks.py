@@ -8,37 +8,41 @@ slots, which form a ring; the last rows stay in it.
 from functools import cache
 
 from normlab.engine import cast, commit_copies, cuda, float32, uint32, wait_copies
-from normlab.kernels.family.column_ring import next_slot
+from normlab.kernels.family.column_vectors import next_slot
 from normlab.stages.ahead import fetcher
 from normlab.stages.moments import chan_merge_value
 
 
 @cache
 def moments_walker(dtype, itemsize, width, step, slots, kept=0):
-    """Return the device function `walk_moments(ring, offset, x, at, row, end, stride, apart, means, m2s)`.
+    """Return the device function `walk_moments(stages, x, rows, means, m2s)`.
 
-    It returns the number of rows in the accumulator's dtype. ring: shared, slots of `step` elements. offset: the
-    thread's offset in each slot. x: flat. The first row has the index `row` and begins at element `at`; the next ones
-    follow after `stride` rows, which are `apart` elements, up to row `end`. means, m2s: local, (width,).
+    It returns the number of rows in the accumulator's dtype. stages: `Stages`, of `step` elements each. x: flat. rows:
+    `Rows`. means, m2s: local, (width,).
     """
     _, fetch, take = fetcher(dtype, itemsize, width)
-    in_flight = slots - kept - 1
+    in_flight = slots - kept - 1  # the last slot of the ring is being read, so it is not fetched into
 
     @cuda.jit(device=True)
-    def walk_moments(ring, offset, x, at, row, end, stride, apart, means, m2s):
+    def walk_moments(stages, x, rows, means, m2s):
+        ring, offset = stages
+        at, row, end, stride, apart = rows
         values = cuda.local.array(width, dtype)
         count = cast(0, means)
         for k in range(width):
             means[k] = cast(0, means)
             m2s[k] = cast(0, means)
+
         # Prologue: the first rows are on their way. Past the last row a group of copies is empty.
         ahead = row
         for slot in range(in_flight):
             if ahead < end:
                 fetch(ring, slot * step + offset, x, at)
-            commit_copies()
+            commit_copies()  # an empty group, too: `wait_copies` counts groups, not rows
             ahead += stride
             at += apart
+
+        # Main loop: fetch one row, wait for the oldest one, merge it.
         slot = uint32(0)
         free = uint32(in_flight)
         while row < end:
@@ -63,32 +67,36 @@ def moments_walker(dtype, itemsize, width, step, slots, kept=0):
 
 @cache
 def sums_walker(dtype, itemsize, width, step, slots, kept=0):
-    """Return the device function `walk_sums(grad_ring, grad_offset, ring, offset, grad_output, x, …, sums, products)`.
+    """Return the device function `walk_sums(grad_stages, stages, grad_output, x, rows, centers, sums, products)`.
 
     It adds up dy and dy (x - center) per channel; the caller multiplies the second sum by invvar. centers, sums,
     products: local, (width,). The other arguments are as for `moments_walker`.
     """
     _, fetch, take = fetcher(dtype, itemsize, width)
-    in_flight = slots - kept - 1
+    in_flight = slots - kept - 1  # as above
 
     @cuda.jit(device=True)
-    def walk_sums(
-        grad_ring, grad_offset, ring, offset, grad_output, x, at, row, end, stride, apart, centers, sums, products
-    ):
+    def walk_sums(grad_stages, stages, grad_output, x, rows, centers, sums, products):
+        grad_ring, grad_offset = grad_stages
+        ring, offset = stages
+        at, row, end, stride, apart = rows
         grads = cuda.local.array(width, dtype)
         values = cuda.local.array(width, dtype)
         for k in range(width):
             sums[k] = cast(0, sums)
             products[k] = cast(0, sums)
+
         # Prologue: the first rows are on their way.
         ahead = row
         for slot in range(in_flight):
             if ahead < end:
                 fetch(grad_ring, slot * step + grad_offset, grad_output, at)
                 fetch(ring, slot * step + offset, x, at)
-            commit_copies()
+            commit_copies()  # both vectors of a row are one group
             ahead += stride
             at += apart
+
+        # Main loop: fetch one row, wait for the oldest one, add it up.
         slot = uint32(0)
         free = uint32(in_flight)
         while row < end:
@@ -101,7 +109,7 @@ def sums_walker(dtype, itemsize, width, step, slots, kept=0):
             take(values, ring, slot * step + offset, x)
             for k in range(width):
                 sums[k] += grads[k]
-                products[k] += grads[k] * (values[k] - centers[k])
+                products[k] += grads[k] * (values[k] - centers[k])  # invvar is left out: one factor for the whole sum
             row += stride
             ahead += stride
             at += apart

@@ -5,11 +5,15 @@ although the values of one channel lie far apart. Rows are prefetched into share
 thread's statistics take most of its registers.
 Moves: as `planes`. Parameters are loaded once for all rows of a thread.
 Bound by: memory.
+Measured: see the README's tables of the family.
+Next: read x once where shared memory holds it, in one kernel per pass (`fused`).
 
-x is (batches, outer, parameters). A thread adds one value at a time with Chan's merge, whose division serves all its
-channels of a row. Then the block's threads of a channel merge through shared memory; a piece is a block's result for a
-channel. A batch norm whose rows keep all multiprocessors busy is one kernel per pass (`together`). Otherwise a pass is
-three kernels. The last one walks up where the first one walked down, because L2 still holds what was read last.
+What changed from `planes`: lanes take channels instead of values of a run · a thread merges value by value (Chan), and
+one division serves all its channels of a row · prefetched rows lie in shared memory instead of registers · the block's
+threads of a channel merge through shared memory; a piece is a block's result for a channel · the last kernel walks up
+where the first one walked down, because L2 still holds what was read last.
+
+x is (batches, outer, parameters).
 """
 
 import numpy as np
@@ -17,47 +21,48 @@ import numpy as np
 from normlab.engine import accumulator
 from normlab.kernels.family.column_outputs import build_gradient, build_output
 from normlab.kernels.family.column_pieces import build_moments, build_sums
-from normlab.kernels.family.column_ring import THREADS
+from normlab.kernels.family.column_vectors import THREADS
+from normlab.kernels.family.fused import plan_for
+from normlab.kernels.family.operands import Gradients
 from normlab.kernels.family.sets import Pieces, Sets
-from normlab.kernels.family.together import plan_for
 from normlab.kernels.plan import Device
 from normlab.stages.vector import widest
 
 BLOCKS = 256  # wanted, although an H200 holds 396: merging more pieces takes longer than more blocks gain
 MANY = 4  # times BLOCKS, where the channels alone make more than half of BLOCKS: the last wave is then short
 TURNS = 16  # rows per thread of the last kernel
-FEWEST = 4  # rows per thread at least: a part is not made smaller
+FEWEST = 4  # rows per thread at least: with fewer, the merge takes longer than the walk
 
 
 class Columns:
     """The kernels of one view of x, whose run is 1; `arrays` are all that are like x.
 
-    together: the plan by which a pass is one kernel, or None.
+    fused: the plan by which a pass is one kernel, or None.
     """
 
     def __init__(self, sets: Sets, *arrays, device: Device):
         self.sets = sets
         self.width = widest(sets.parameters, *arrays)
         vectors = sets.parameters // self.width
-        self.across = min(32, 1 << (vectors - 1).bit_length())
+        self.across = min(32, 1 << (vectors - 1).bit_length())  # 32 vectors are 512 bytes: more gain nothing
         self.down = THREADS // self.across
         self.stacks = -(-vectors // self.across)  # blocks side by side that cover all channels
-        least = self.stacks * sets.batches  # the number of blocks with one part
-        parts = BLOCKS // least if 2 * least <= BLOCKS else -(-MANY * BLOCKS // least)
-        self.together = plan_for(sets, self.width, arrays[0].dtype.itemsize, device)
-        self.parts = max(1, min(sets.outer // (FEWEST * self.down), parts))
+        least = self.stacks * sets.batches  # the number of blocks with one row block per batch
+        row_blocks = BLOCKS // least if 2 * least <= BLOCKS else -(-MANY * BLOCKS // least)
+        self.row_blocks = max(1, min(sets.outer // (FEWEST * self.down), row_blocks))
+        self.fused = plan_for(sets, self.width, arrays[0].dtype.itemsize, device)
 
     @property
     def pieces(self) -> Pieces:
         """Return the shape of the pieces that the first kernels write."""
         batches, outer, sets, channels, _ = self.sets
-        turns = -(-outer // (self.parts * self.down)) + 1  # parts differ by a row
-        return Pieces(batches, self.parts, sets, channels, 1, turns, turns + (self.down - 1).bit_length())
+        turns = -(-outer // (self.row_blocks * self.down)) + 1  # row blocks differ by a row
+        return Pieces(batches, self.row_blocks, sets, channels, 1, turns, turns + (self.down - 1).bit_length())
 
     def launch_moments(self, launch, x, pieces):
         """Queue the kernel for the moments of all pieces; pieces: (3, self.pieces.size)."""
         kernel = build_moments(accumulator(pieces), x.dtype.itemsize, self.width, self.across)
-        launch(kernel, *self._blocks, x, np.int64(self.parts), pieces)
+        launch(kernel, *self._blocks, x, np.int64(self.row_blocks), pieces)
 
     def launch_sums(self, launch, grad_output, x, mean, invvar, pieces):
         """Queue the kernel for the sums of dy and dy x̂ of all pieces; pieces: (2, self.pieces.size)."""
@@ -70,27 +75,28 @@ class Columns:
         blocks, view = self._applying
         launch(kernel, *blocks, x, mean, invvar, weight, bias, *view, output)
 
-    def launch_gradient(self, launch, grad_output, x, mean, invvar, weight, mean_g, mean_gx, grad_input):
+    def launch_gradient(self, launch, one: Gradients, mean_g, mean_gx):
         """Queue the kernel for grad_input.
 
         mean_g, mean_gx: (batches · sets,), or None where the statistics do not depend on x.
         """
-        kernel = build_gradient(accumulator(invvar), x.dtype.itemsize, self.width)
+        kernel = build_gradient(accumulator(one.invvar), one.x.dtype.itemsize, self.width)
         blocks, view = self._applying
-        launch(kernel, *blocks, grad_output, x, mean, invvar, weight, mean_g, mean_gx, *view, grad_input)
+        given = one.grad_output, one.x, one.mean, one.invvar, one.weight
+        launch(kernel, *blocks, *given, mean_g, mean_gx, *view, one.grad_input)
 
     @property
     def _blocks(self) -> tuple:
-        return (self.sets.batches * self.parts, self.stacks), (self.across, self.down)
+        return (self.sets.batches * self.row_blocks, self.stacks), (self.across, self.down)
 
     @property
     def _applying(self) -> tuple:
-        """Return the last kernel's (grid, block), and its arguments (sets, parts, turns)."""
+        """Return the last kernel's (grid, block), and its arguments (sets, row blocks, turns)."""
         turns = min(TURNS, -(-self.sets.outer // self.down))
-        parts = -(-self.sets.outer // (turns * self.down))
-        blocks = self.sets.batches * parts * self.stacks, (self.across, self.down)
-        return blocks, (np.int64(self.sets.sets), np.int64(parts), np.int64(turns))
+        row_blocks = -(-self.sets.outer // (turns * self.down))
+        blocks = self.sets.batches * row_blocks * self.stacks, (self.across, self.down)
+        return blocks, (np.int64(self.sets.sets), np.int64(row_blocks), np.int64(turns))
 
     @property
     def _view(self) -> tuple:
-        return np.int64(self.sets.sets), np.int64(self.parts)
+        return np.int64(self.sets.sets), np.int64(self.row_blocks)

@@ -3,7 +3,7 @@
 A set is the values that share a mean and a variance; a piece is a part of them whose moments or sums the first kernel
 has written (`sets`).
 
-Idea: each set has a lane group: a few lanes, a warp or a whole block, with one lane per piece up to MAX_SEATS. Each
+Idea: each set has a lane group: a few lanes, a warp or a whole block, with one lane per piece up to MAX_LANES. Each
 lane merges its pieces, then the group merges its lanes: moments by Chan's formula, sums by addition. The order depends
 on the shape alone, so the bits do not change from run to run.
 Moves: 12 bytes per piece of up to 1024 values.
@@ -26,14 +26,14 @@ from normlab.stages.moments import chan_merge
 from normlab.stages.recompute import affine, element
 
 THREADS = 128  # per block with several lane groups
-MAX_SEATS = 1024  # lanes per group; one lane per piece up to it, because a second load takes longer than a barrier
+MAX_LANES = 1024  # per group; one lane per piece up to it, because a second load takes longer than a barrier
 
 
 @cache
-def build_moments(dtype, seats):
-    """Return the kernel `family_merge_moments` for lane groups of `seats` lanes, a power of two."""
-    threads, warps, shift = threads_for(seats), max(1, seats // 32), seats.bit_length() - 1
-    team_moments = lane_group_moments(levels_for(seats))
+def build_moments(dtype, lanes):
+    """Return the kernel `family_merge_moments` for lane groups of `lanes` lanes, a power of two."""
+    threads, warps, shift = threads_for(lanes), max(1, lanes // 32), lanes.bit_length() - 1
+    group_moments = lane_group_moments(levels_for(lanes))
 
     @cuda.jit
     def family_merge_moments(pieces, outer, sets, inner, eps, mean, variance, invvar):
@@ -46,7 +46,7 @@ def build_moments(dtype, seats):
         center = cast(0, mean)
         m2 = cast(0, mean)
         count = cast(0, mean)
-        item = cuda.threadIdx.x & (seats - 1)
+        item = cuda.threadIdx.x & (lanes - 1)
         launch_dependents()  # the pass's third kernel may start now, and fetch x while this one merges
         grid_dependency_sync()  # the first kernel has written all pieces before a lane loads one
 
@@ -56,13 +56,13 @@ def build_moments(dtype, seats):
             center, m2, count = chan_merge(
                 center, m2, count, load(pieces, (0, at)), load(pieces, (1, at)), load(pieces, (2, at))
             )
-            item += seats
-        center, m2, count = team_moments(center, m2, count)
+            item += lanes
+        center, m2, count = group_moments(center, m2, count)
         if warps > 1:
             center, m2, count = block_moments(center, m2, count, buffer)
 
         # Epilogue: the first lane of each group stores its set's statistics.
-        if live and cuda.threadIdx.x & (seats - 1) == 0:
+        if live and cuda.threadIdx.x & (lanes - 1) == 0:
             store(mean, index, center)
             store(invvar, index, float32(1) / math.sqrt(m2 / count + eps))
             if variance is not None:  # unbiased, for the running statistics
@@ -72,16 +72,16 @@ def build_moments(dtype, seats):
 
 
 @cache
-def build_sums(dtype, seats):
-    """Return the kernel `family_merge_sums` for lane groups of `seats` lanes, a power of two."""
-    threads, warps, shift = threads_for(seats), max(1, seats // 32), seats.bit_length() - 1
-    team_sum = lane_group_sum(levels_for(seats))
+def build_sums(dtype, lanes):
+    """Return the kernel `family_merge_sums` for lane groups of `lanes` lanes, a power of two."""
+    threads, warps, shift = threads_for(lanes), max(1, lanes // 32), lanes.bit_length() - 1
+    group_sum = lane_group_sum(levels_for(lanes))
 
     @cuda.jit
     def family_merge_sums(
-        pieces, count, outer, sets, inner, parts, weight, set_weight, divisor, first, second, total_first, total_second
+        pieces, count, outer, sets, inner, slices, weight, set_weight, divisor, first, second, total_first, total_second
     ):
-        """Add up both sums of every set; arguments as for `launch_sums`, outer, sets, inner, parts as in `Pieces`.
+        """Add up both sums of every set; arguments as for `launch_sums`, outer, sets, inner, slices as in `Pieces`.
 
         count: sets. weight: gamma per channel, which each piece is multiplied by before it is added. set_weight: gamma
         per set, by which `first` and `second` are multiplied after the addition; total_first and total_second get the
@@ -94,25 +94,25 @@ def build_sums(dtype, seats):
         batch = index // sets
         sum_first = cast(0, pieces)
         sum_second = cast(0, pieces)
-        item = cuda.threadIdx.x & (seats - 1)
+        item = cuda.threadIdx.x & (lanes - 1)
         launch_dependents()  # the pass's third kernel may start now, and fetch x while this one adds up
         grid_dependency_sync()  # the first kernel has written all pieces before a lane loads one
 
         # Add up: each lane its own pieces in turn, then the lanes of a group within a warp, then the warps of a block.
         while live and item < outer * inner:
             at = ((batch * outer + item // inner) * sets + index % sets) * inner + item % inner
-            # `inner` pieces of a set are `parts` pieces for each of its channels
-            gamma = element(weight, (index % sets) * (inner // parts) + item % inner // parts)
+            # `inner` pieces of a set are `slices` pieces for each of its channels
+            gamma = element(weight, (index % sets) * (inner // slices) + item % inner // slices)
             sum_first += affine(load(pieces, (0, at)), gamma, None)
             sum_second += affine(load(pieces, (1, at)), gamma, None)
-            item += seats
-        sum_first = team_sum(sum_first)
-        sum_second = team_sum(sum_second)
+            item += lanes
+        sum_first = group_sum(sum_first)
+        sum_second = group_sum(sum_second)
         if warps > 1:
             sum_first, sum_second = block_sums(sum_first, sum_second, buffer)
 
         # Epilogue: the first lane of each group stores its set's results.
-        if live and cuda.threadIdx.x & (seats - 1) == 0:
+        if live and cuda.threadIdx.x & (lanes - 1) == 0:
             gamma = element(set_weight, index % sets)
             if first is not None:
                 store(first, index, affine(sum_first, gamma, None) / divisor)
@@ -133,7 +133,7 @@ def launch_moments(launch, pieces, shape: Pieces, eps, mean, variance, invvar):
     (unbiased; or None): (sets,), accumulator dtype.
     """
     view = (np.int64(shape.outer), np.int64(shape.sets), np.int64(shape.inner))
-    kernel = build_moments(accumulator(mean), seats_for(shape))
+    kernel = build_moments(accumulator(mean), lanes_for(shape))
     launch(kernel, *_blocks(shape), pieces, *view, eps, mean, variance, invvar)
 
 
@@ -145,30 +145,30 @@ def launch_sums(launch, pieces, shape: Pieces, weight, divisor: int, first, seco
     get the sums without weight and divisor. With totals the weight is therefore applied after the addition.
     """
     count = np.int64(shape.batches * shape.sets)
-    view = (np.int64(shape.outer), np.int64(shape.sets), np.int64(shape.inner), np.int64(shape.parts))
+    view = (np.int64(shape.outer), np.int64(shape.sets), np.int64(shape.inner), np.int64(shape.slices))
     weights, totals = ((weight, None), (None, None)) if totals is None else ((None, weight), totals)
-    kernel, scalar = build_sums(accumulator(pieces), seats_for(shape)), pieces.dtype.type(divisor)
+    kernel, scalar = build_sums(accumulator(pieces), lanes_for(shape)), pieces.dtype.type(divisor)
     launch(kernel, *_blocks(shape), pieces, count, *view, *weights, scalar, first, second, *totals)
 
 
-def seats_for(shape: Pieces) -> int:
-    """Return the number of lanes per group: a power of two with one lane per piece, at most MAX_SEATS."""
-    return min(MAX_SEATS, 1 << (shape.items - 1).bit_length())
+def lanes_for(shape: Pieces) -> int:
+    """Return the number of lanes per group: a power of two with one lane per piece, at most MAX_LANES."""
+    return min(MAX_LANES, 1 << (shape.items - 1).bit_length())
 
 
-def threads_for(seats: int) -> int:
+def threads_for(lanes: int) -> int:
     """Return the number of threads per block; a lane group of several warps has a block to itself."""
-    return seats if seats > 32 else THREADS
+    return lanes if lanes > 32 else THREADS
 
 
 def _blocks(shape: Pieces) -> tuple[int, int]:
     """Return grid and block."""
-    seats = seats_for(shape)
-    threads = threads_for(seats)
-    return -(-(shape.batches * shape.sets * seats) // threads), threads
+    lanes = lanes_for(shape)
+    threads = threads_for(lanes)
+    return -(-(shape.batches * shape.sets * lanes) // threads), threads
 
 
 def merges(shape: Pieces) -> int:
     """Return the largest number of merges that a piece goes through: in its lane, then between lanes and warps."""
-    seats = seats_for(shape)
-    return -(-shape.items // seats) - 1 + (seats - 1).bit_length()
+    lanes = lanes_for(shape)
+    return -(-shape.items // lanes) - 1 + (lanes - 1).bit_length()

@@ -1,6 +1,6 @@
 """The family's passes as steps: what each would launch for an image, planned without a GPU.
 
-The ways of a pass (`rows`, `together`, `pieces`) launch their kernels as they decide on them. To plan, they are run on
+The ways of a pass (`rows`, `fused`, `pieces`) launch their kernels as they decide on them. To plan, they are run on
 arrays without memory, and what they would launch is written down.
 """
 
@@ -132,6 +132,7 @@ class Pass(Rung):
 
 def planned(way: Callable[..., bool], operands: Any, device: Device) -> Plan | Refusal:
     """Return the plan of a way: what it launches for operands without memory."""
+    # the ways take arrays without memory as they take others: they look at shapes, dtypes and addresses alone
     walked = walk(operands.sets, *operands.like_x, device=device)
     recording = Recording(operands, operands.x.pointer & -operands.x.pointer)
     if not way(recording.launch, recording, walked, operands):
@@ -151,15 +152,15 @@ def planned(way: Callable[..., bool], operands: Any, device: Device) -> Plan | R
 
 WHY = {
     "rows_forward": "a set lies in one piece, and a block's registers hold it: it is read once",
-    "together_forward": "one kernel for the whole pass: what the shared memory of all blocks keeps is read once",
-    "together_backward": "one kernel for the whole pass: what the shared memory of all blocks keeps is read once",
+    "fused_forward": "one kernel for the whole pass: what the shared memory of all blocks keeps is read once",
+    "fused_backward": "one kernel for the whole pass: what the shared memory of all blocks keeps is read once",
     "pieces_forward": "three kernels: pieces of sets, their merge, the output; does every shape and dtype",
     "pieces_backward": "three kernels: pieces of sets, their merge, the gradient; does every shape and dtype",
 }
 REFUSED = {
     "rows_forward": "a set is no row of up to 32,768 values, or float64, or running statistics are kept",
-    "together_forward": "no batch norm of channels last with rows for all multiprocessors of compute capability 9.0",
-    "together_backward": "no batch norm of channels last with rows for all multiprocessors of compute capability 9.0",
+    "fused_forward": "no batch norm of channels last with rows for all multiprocessors of compute capability 9.0",
+    "fused_backward": "no batch norm of channels last with rows for all multiprocessors of compute capability 9.0",
 }
 
 

@@ -1,16 +1,18 @@
 """Normalise planes, runs of neighbouring values of one channel, as in N C *spatial. Lanes take neighbouring values.
 
-Idea: a group of lanes (`Team`) holds a piece in registers: a channel's plane or a part of it, or the same part of a few
-short planes. It computes the piece's mean and then its squared deviations; `merge` merges the pieces of a set.
+Idea: a group of lanes (`PlaneMap`) holds a piece in registers: a channel's plane or a slice of it, or the same slice of
+a few short planes. It computes the piece's mean and then its squared deviations; `merge` merges the pieces of a set.
 Moves: x twice and the output once; backward: both arrays twice and grad_input once. The last kernel of a pass begins
 with the last pieces, which are still in L2.
 Bound by: memory. There is no shared memory and no barrier.
+Measured: see the README's tables of the family.
+Next: read x once where a block's registers hold a whole set (`rows`).
 
 Arrays are (batches · outer, parameters, run); statistics (batches · sets,); parameters (sets · channels,) or None.
 """
 
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +27,7 @@ from normlab.engine import (
     store,
     store_vector_from,
 )
+from normlab.kernels.family.operands import Gradients
 from normlab.kernels.family.sets import Pieces, Sets
 from normlab.stages.lane_groups import MOST, lane_group_sum
 from normlab.stages.recompute import affine, element, normalised_from_input
@@ -38,31 +41,33 @@ APPLIED = 32  # values per thread of the last kernel at most, forward
 APPLIED_OF_TWO = 16  # and backward, of each of the two arrays
 
 
-class Team(NamedTuple):
-    """The thread map of a plane: `seats` threads, a power of two, take `turns` vectors each from `lines` planes.
+class PlaneMap(NamedTuple):
+    """The thread map of a plane: `lanes` threads, a power of two, take `turns` vectors each from `planes` planes.
 
-    A plane has `parts` parts of `length` vectors; the last part may be shorter.
+    A plane has `slices` slices of `length` vectors; the last slice may be shorter.
     """
 
-    seats: int
+    lanes: int
     turns: int
-    lines: int
+    planes: int
     length: int
-    parts: int
+    slices: int
 
     @property
     def units(self) -> int:
         """Return the number of vectors per thread."""
-        return self.turns * self.lines
+        return self.turns * self.planes
 
 
-def team_for(sets: Sets, vectors: int, most_seats: int, most_units: int) -> Team:
-    """Return the team for planes of `vectors` vectors, with at most `most_seats` threads of `most_units` vectors."""
-    parts = -(-vectors // (most_seats * most_units))
-    length = -(-vectors // parts)
-    seats = min(most_seats, 1 << (length - 1).bit_length())
-    turns = -(-length // seats)
-    return Team(seats, turns, max(1, min(sets.outer, most_units // turns)), length, -(-vectors // length))
+def map_planes(sets: Sets, vectors: int, most_lanes: int, most_units: int) -> PlaneMap:
+    """Return the map for planes of `vectors` vectors, with at most `most_lanes` threads of `most_units` vectors."""
+    slices = -(-vectors // (most_lanes * most_units))
+    length = -(-vectors // slices)
+    lanes = min(most_lanes, 1 << (length - 1).bit_length())
+    turns = -(-length // lanes)
+    # short planes: a thread takes several of them, so that it has as many loads in flight as with long ones
+    planes = max(1, min(sets.outer, most_units // turns))
+    return PlaneMap(lanes, turns, planes, length, -(-vectors // length))
 
 
 class Planes:
@@ -72,17 +77,17 @@ class Planes:
         self.sets = sets
         self.width = widest(sets.run, *arrays)
         vectors = sets.run // self.width
-        self.finding = team_for(sets, vectors, 1 << MOST, HELD // self.width)
-        self.forward = team_for(sets, vectors, APPLY_THREADS, APPLIED // self.width)
-        self.backward = team_for(sets, vectors, APPLY_THREADS, APPLIED_OF_TWO // self.width)
+        self.finding = map_planes(sets, vectors, 1 << MOST, HELD // self.width)  # a warp at most: no barrier
+        self.forward = map_planes(sets, vectors, APPLY_THREADS, APPLIED // self.width)
+        self.backward = map_planes(sets, vectors, APPLY_THREADS, APPLIED_OF_TWO // self.width)
 
     @property
     def pieces(self) -> Pieces:
         """Return the shape of the pieces that the first kernels write."""
         batches, outer, sets, channels, _ = self.sets
-        team = self.finding
-        terms, levels = team.units * self.width, (team.seats - 1).bit_length()
-        return Pieces(batches, -(-outer // team.lines), sets, channels * team.parts, team.parts, terms, levels)
+        found = self.finding
+        terms, levels = found.units * self.width, (found.lanes - 1).bit_length()
+        return Pieces(batches, -(-outer // found.planes), sets, channels * found.slices, found.slices, terms, levels)
 
     def launch_moments(self, launch, x, pieces):
         """Queue the kernel for the moments of all pieces; pieces: (3, self.pieces.size)."""
@@ -101,78 +106,85 @@ class Planes:
         blocks = self._blocks(self.forward, APPLY_THREADS)
         launch(kernel, *blocks, x, mean, invvar, weight, bias, *self._view, output)
 
-    def launch_gradient(self, launch, grad_output, x, mean, invvar, weight, mean_g, mean_gx, grad_input):
+    def launch_gradient(self, launch, one: Gradients, mean_g, mean_gx):
         """Queue the kernel for grad_input.
 
         mean_g, mean_gx: (batches · sets,), or None where the statistics do not depend on x.
         """
-        kernel = build_gradient(accumulator(invvar), self.width, self.backward)
+        kernel = build_gradient(accumulator(one.invvar), self.width, self.backward)
         blocks = self._blocks(self.backward, APPLY_THREADS)
-        launch(kernel, *blocks, grad_output, x, mean, invvar, weight, mean_g, mean_gx, *self._view, grad_input)
+        given = one.grad_output, one.x, one.mean, one.invvar, one.weight
+        launch(kernel, *blocks, *given, mean_g, mean_gx, *self._view, one.grad_input)
 
-    def _blocks(self, team: Team, threads: int) -> tuple:
-        """Return grid and block. Blocks go through memory in order: parts, then channels, then lines."""
+    def _blocks(self, plane_map: PlaneMap, threads: int) -> tuple:
+        """Return grid and block. Blocks go through memory in order: slices, then channels, then planes."""
         batches, outer, *_ = self.sets
-        bundles = -(-self.sets.parameters // (threads // team.seats))
-        return batches * -(-outer // team.lines) * bundles * team.parts, (team.seats, threads // team.seats)
+        lanes = plane_map.lanes
+        bundles = -(-self.sets.parameters // (threads // lanes))
+        return batches * -(-outer // plane_map.planes) * bundles * plane_map.slices, (lanes, threads // lanes)
 
     @property
     def _view(self) -> tuple:
         return np.int64(self.sets.outer), np.int64(self.sets.sets)
 
 
-@cache
-def finder(width, team, teams):
-    """Return the device function `find(number, x, outer)`, which says what a team in block `number` works on.
+class Share(NamedTuple):
+    """What a lane group works on: a slice of a channel's planes `plane` to `plane_end` - 1, none without a channel.
 
-    It returns (group of lines, first line, line after the last, channel, part, the thread's first vector, the vector
-    after the team's last). A channel that does not exist has no lines.
+    bundle: the number of these planes' bundle, `PlaneMap.planes` of them. number: of the slice. start: the thread's
+    first vector. end: the vector after the group's last.
     """
-    lines, length, parts = team.lines, team.length, team.parts
+
+    bundle: Any
+    plane: Any
+    plane_end: Any
+    channel: Any
+    number: Any
+    start: Any
+    end: Any
+
+
+@cache
+def finder(width, plane_map, groups):
+    """Return the device function `find(block, x, outer)`, which returns a `Share`; groups: lane groups per block."""
+    planes, length, slices = plane_map.planes, plane_map.length, plane_map.slices
 
     @cuda.jit(device=True)
-    def find(number, x, outer):
-        part = number % parts
-        bundles = (x.shape[1] + teams - 1) // teams
-        group = number // parts // bundles
-        channel = (number // parts - group * bundles) * teams + cuda.threadIdx.y
-        groups = (outer + lines - 1) // lines
-        batch = group // groups
-        line = batch * outer + (group - batch * groups) * lines
-        last = min(line + lines, (batch + 1) * outer)
-        if channel >= x.shape[1]:
-            last = line
-        return (
-            group,
-            line,
-            last,
-            channel,
-            part,
-            part * length + cuda.threadIdx.x,
-            min((part + 1) * length, x.shape[2] // width),
-        )
+    def find(block, x, outer):
+        number = block % slices
+        across = (x.shape[1] + groups - 1) // groups  # blocks that cover all channels
+        bundle = block // slices // across
+        channel = (block // slices - bundle * across) * groups + cuda.threadIdx.y
+        bundles = (outer + planes - 1) // planes  # per batch: a bundle never reaches into the next batch
+        batch = bundle // bundles
+        plane = batch * outer + (bundle - batch * bundles) * planes
+        plane_end = min(plane + planes, (batch + 1) * outer)
+        if channel >= x.shape[1]:  # a spare lane group has no planes, but must reach the shuffles
+            plane_end = plane
+        start = number * length + cuda.threadIdx.x
+        return Share(bundle, plane, plane_end, channel, number, start, min((number + 1) * length, x.shape[2] // width))
 
     return find
 
 
 @cache
-def build_moments(dtype, width, team):
-    """Return the kernel `family_plane_moments`. Block (seats, THREADS / seats), one piece per team."""
-    seats, turns, _, length, parts = team
-    units = team.units
-    elements, team_sum = units * width, lane_group_sum((seats - 1).bit_length())
-    find = finder(width, team, THREADS // seats)
+def build_moments(dtype, width, plane_map):
+    """Return the kernel `family_plane_moments`. Block (lanes, THREADS / lanes), one piece per lane group."""
+    lanes, turns, _, length, slices = plane_map
+    units = plane_map.units
+    elements, group_sum = units * width, lane_group_sum((lanes - 1).bit_length())
+    find = finder(width, plane_map, THREADS // lanes)
 
     @cuda.jit
     def family_plane_moments(x, outer, pieces):
         launch_dependents()  # the merging kernel may start early; it waits for this one's results
         values = cuda.local.array(elements, dtype)
-        group, line, last, channel, part, start, end = find(cuda.blockIdx.x, x, outer)
+        bundle, plane, plane_end, channel, number, start, end = find(cuda.blockIdx.x, x, outer)
         # Fetch: all loads are in flight before the first value is used.
         for u in range(units):
-            at = start + u % turns * seats
-            if line + u // turns < last and at < end:
-                load_vector_into(values, u * width, x, (line + u // turns, channel, at * width), width)
+            at = start + u % turns * lanes
+            if plane + u // turns < plane_end and at < end:
+                load_vector_into(values, u * width, x, (plane + u // turns, channel, at * width), width)
             else:
                 for k in range(width):
                     values[u * width + k] = cast(0, pieces)
@@ -180,18 +192,18 @@ def build_moments(dtype, width, team):
         total = cast(0, pieces)
         for k in range(elements):
             total += values[k]
-        count = cast(max(last - line, 1) * (end - part * length) * width, pieces)
-        center = team_sum(total) / count
+        count = cast(max(plane_end - plane, 1) * (end - number * length) * width, pieces)
+        center = group_sum(total) / count
         # Second pass, over registers: the squared deviations of the values that exist.
         m2 = cast(0, pieces)
         for u in range(units):
-            if line + u // turns < last and start + u % turns * seats < end:
+            if plane + u // turns < plane_end and start + u % turns * lanes < end:
                 for k in range(width):
                     deviation = values[u * width + k] - center
                     m2 += deviation * deviation
-        m2 = team_sum(m2)
-        if line < last and cuda.threadIdx.x == 0:
-            piece = (group * x.shape[1] + channel) * parts + part
+        m2 = group_sum(m2)
+        if plane < plane_end and cuda.threadIdx.x == 0:
+            piece = (bundle * x.shape[1] + channel) * slices + number
             store(pieces, (0, piece), center)
             store(pieces, (1, piece), m2)
             store(pieces, (2, piece), count)
@@ -200,24 +212,24 @@ def build_moments(dtype, width, team):
 
 
 @cache
-def build_sums(dtype, width, team, once):
+def build_sums(dtype, width, plane_map, once):
     """Return the kernel `family_plane_sums`, for the sums of dy and dy x̂; it loads `once` vectors at a time."""
-    seats, turns, _, _, parts = team
-    units = team.units
+    lanes, turns, _, _, slices = plane_map
+    units = plane_map.units
     once = min(once, units)
-    elements, team_sum = once * width, lane_group_sum((seats - 1).bit_length())
-    find = finder(width, team, THREADS // seats)
+    elements, group_sum = once * width, lane_group_sum((lanes - 1).bit_length())
+    find = finder(width, plane_map, THREADS // lanes)
 
     @cuda.jit
     def family_plane_sums(grad_output, x, mean, invvar, outer, sets, pieces):
         launch_dependents()
         grads = cuda.local.array(elements, dtype)
         values = cuda.local.array(elements, dtype)
-        group, line, last, channel, part, start, end = find(cuda.blockIdx.x, x, outer)
+        bundle, plane, plane_end, channel, number, start, end = find(cuda.blockIdx.x, x, outer)
         center = cast(0, pieces)
         scale = cast(0, pieces)
-        if line < last:
-            index = line // outer * sets + channel // (x.shape[1] // sets)
+        if plane < plane_end:
+            index = plane // outer * sets + channel // (x.shape[1] // sets)
             center = load(mean, index)
             scale = load(invvar, index)
         sum_grad = cast(0, pieces)
@@ -226,10 +238,11 @@ def build_sums(dtype, width, team, once):
             # Fetch `once` vectors of both arrays, add them up, drop them.
             for j in range(once):
                 u = first + j
-                at = start + u % turns * seats
-                if u < units and line + u // turns < last and at < end:
-                    load_vector_into(grads, j * width, grad_output, (line + u // turns, channel, at * width), width)
-                    load_vector_into(values, j * width, x, (line + u // turns, channel, at * width), width)
+                at = start + u % turns * lanes
+                # `once` need not divide `units`: the last round may reach past the thread's vectors
+                if u < units and plane + u // turns < plane_end and at < end:
+                    load_vector_into(grads, j * width, grad_output, (plane + u // turns, channel, at * width), width)
+                    load_vector_into(values, j * width, x, (plane + u // turns, channel, at * width), width)
                 else:
                     for k in range(width):
                         grads[j * width + k] = cast(0, pieces)
@@ -237,10 +250,10 @@ def build_sums(dtype, width, team, once):
             for k in range(elements):
                 sum_grad += grads[k]
                 sum_product += grads[k] * normalised_from_input(values[k], center, scale)
-        sum_grad = team_sum(sum_grad)
-        sum_product = team_sum(sum_product)
-        if line < last and cuda.threadIdx.x == 0:
-            piece = (group * x.shape[1] + channel) * parts + part
+        sum_grad = group_sum(sum_grad)
+        sum_product = group_sum(sum_product)
+        if plane < plane_end and cuda.threadIdx.x == 0:
+            piece = (bundle * x.shape[1] + channel) * slices + number
             store(pieces, (0, piece), sum_grad)
             store(pieces, (1, piece), sum_product)
 
@@ -248,54 +261,54 @@ def build_sums(dtype, width, team, once):
 
 
 @cache
-def build_output(dtype, width, team):
+def build_output(dtype, width, plane_map):
     """Return the kernel `family_plane_output`.
 
-    Block (seats, APPLY_THREADS / seats). The first block takes the end of memory, which L2 still holds.
+    Block (lanes, APPLY_THREADS / lanes). The first block takes the end of memory, which L2 still holds.
     """
-    seats, turns = team.seats, team.turns
-    units = team.units
+    lanes, turns = plane_map.lanes, plane_map.turns
+    units = plane_map.units
     elements = units * width
-    find = finder(width, team, APPLY_THREADS // seats)
+    find = finder(width, plane_map, APPLY_THREADS // lanes)
 
     @cuda.jit
     def family_plane_output(x, mean, invvar, weight, bias, outer, sets, output):
         values = cuda.local.array(elements, dtype)
-        _, line, last, channel, _, start, end = find(cuda.gridDim.x - 1 - cuda.blockIdx.x, x, outer)
-        if line < last:
+        _, plane, plane_end, channel, _, start, end = find(cuda.gridDim.x - 1 - cuda.blockIdx.x, x, outer)
+        if plane < plane_end:
             # Fetch: all loads before the first store, because the compiler moves no load across a store.
             for u in range(units):
-                at = start + u % turns * seats
-                if line + u // turns < last and at < end:
-                    load_vector_into(values, u * width, x, (line + u // turns, channel, at * width), width)
+                at = start + u % turns * lanes
+                if plane + u // turns < plane_end and at < end:
+                    load_vector_into(values, u * width, x, (plane + u // turns, channel, at * width), width)
             grid_dependency_sync()  # the previous kernel's statistics are there; it does not write x
-            index = line // outer * sets + channel // (x.shape[1] // sets)
+            index = plane // outer * sets + channel // (x.shape[1] // sets)
             center = load(mean, index)
             scale = load(invvar, index)
             gamma = element(weight, channel)
             beta = element(bias, channel)
             # Normalise and store.
             for u in range(units):
-                at = start + u % turns * seats
-                if line + u // turns < last and at < end:
+                at = start + u % turns * lanes
+                if plane + u // turns < plane_end and at < end:
                     for k in range(width):
                         value = normalised_from_input(values[u * width + k], center, scale)
                         values[u * width + k] = affine(value, gamma, beta)
-                    store_vector_from(output, (line + u // turns, channel, at * width), values, u * width, width)
+                    store_vector_from(output, (plane + u // turns, channel, at * width), values, u * width, width)
 
     return family_plane_output
 
 
 @cache
-def build_gradient(dtype, width, team):
+def build_gradient(dtype, width, plane_map):
     """Return the kernel `family_plane_gradient`: grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar, g = dy gamma.
 
     Its blocks are those of `build_output`.
     """
-    seats, turns = team.seats, team.turns
-    units = team.units
+    lanes, turns = plane_map.lanes, plane_map.turns
+    units = plane_map.units
     elements = units * width
-    find = finder(width, team, APPLY_THREADS // seats)
+    find = finder(width, plane_map, APPLY_THREADS // lanes)
 
     @cuda.jit
     def family_plane_gradient(grad_output, x, mean, invvar, weight, mean_g, mean_gx, outer, sets, grad_input):
@@ -303,17 +316,17 @@ def build_gradient(dtype, width, team):
         values = cuda.local.array(elements, dtype)
         if mean_g is None:  # the first kernel of its operation: another operation's kernel wrote dy
             grid_dependency_sync()
-        _, line, last, channel, _, start, end = find(cuda.gridDim.x - 1 - cuda.blockIdx.x, x, outer)
-        if line < last:
+        _, plane, plane_end, channel, _, start, end = find(cuda.gridDim.x - 1 - cuda.blockIdx.x, x, outer)
+        if plane < plane_end:
             # Fetch: all loads before the first store.
             for u in range(units):
-                at = start + u % turns * seats
-                if line + u // turns < last and at < end:
-                    load_vector_into(grads, u * width, grad_output, (line + u // turns, channel, at * width), width)
+                at = start + u % turns * lanes
+                if plane + u // turns < plane_end and at < end:
+                    load_vector_into(grads, u * width, grad_output, (plane + u // turns, channel, at * width), width)
                     if mean_g is not None:
-                        load_vector_into(values, u * width, x, (line + u // turns, channel, at * width), width)
+                        load_vector_into(values, u * width, x, (plane + u // turns, channel, at * width), width)
             grid_dependency_sync()  # the previous kernel's means are there; it writes neither x nor dy
-            index = line // outer * sets + channel // (x.shape[1] // sets)
+            index = plane // outer * sets + channel // (x.shape[1] // sets)
             center = load(mean, index)
             scale = load(invvar, index)
             first = element(mean_g, index)
@@ -321,14 +334,14 @@ def build_gradient(dtype, width, team):
             gamma = element(weight, channel)
             # Compute and store.
             for u in range(units):
-                at = start + u % turns * seats
-                if line + u // turns < last and at < end:
+                at = start + u % turns * lanes
+                if plane + u // turns < plane_end and at < end:
                     for k in range(width):
                         gradient = affine(grads[u * width + k], gamma, None)
                         if mean_g is not None:
                             xhat = normalised_from_input(values[u * width + k], center, scale)
                             gradient = gradient - first - xhat * second
                         grads[u * width + k] = gradient * scale
-                    store_vector_from(grad_input, (line + u // turns, channel, at * width), grads, u * width, width)
+                    store_vector_from(grad_input, (plane + u // turns, channel, at * width), grads, u * width, width)
 
     return family_plane_gradient

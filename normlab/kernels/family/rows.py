@@ -13,6 +13,7 @@ from functools import cache
 import numpy as np
 
 from normlab.engine import accumulator, cast, cuda, float32, store, store_vector_from
+from normlab.kernels.family.operands import Outputs
 from normlab.kernels.family.sets import Sets
 from normlab.kernels.plan import Chains, reshaped
 from normlab.stages.block import block_sum
@@ -98,19 +99,22 @@ def build(dtype, thread_map: ThreadMap, rows: int):
     return family_rows
 
 
-def launch_rows(launch, sets: Sets, x, weight, bias, eps, mean, invvar, output) -> bool:
-    """Queue the kernel and return True if a block can hold a set, else return False. x, output: `sets.shape`."""
-    thread_map = thread_map_for(sets, widest(sets.run, x, output))
-    if thread_map is None or invvar.dtype.itemsize != 4:
+def launch_rows(launch, one: Outputs) -> bool:
+    """Queue the kernel and return True if a block can hold a set, else return False."""
+    sets = one.sets
+    thread_map = thread_map_for(sets, widest(sets.run, *one.like_x))
+    if thread_map is None or one.invvar.dtype.itemsize != 4:  # float64 would need twice the registers
         return False
+    # a set of several warps has a block to itself, because its sums go through shared memory and a barrier
     rows = SHARED_BLOCK if thread_map.warps == 1 else 1
     grid = -(-sets.total // rows)
     if grid > GRID_LIMIT:
         return False
+    kernel = build(accumulator(one.invvar), thread_map, rows)
+    x, output = (reshaped(array, (sets.total, sets.values)) for array in one.like_x)
     view = np.int64(sets.sets), np.int64(sets.run)
-    kernel = build(accumulator(invvar), thread_map, rows)
-    x, output = (reshaped(array, (sets.total, sets.values)) for array in (x, output))
-    launch(kernel, grid, (thread_map.threads, rows), x, weight, bias, eps, *view, mean, invvar, output)
+    given, results = (x, one.weight, one.bias, one.eps, *view), (one.mean, one.invvar, output)
+    launch(kernel, grid, (thread_map.threads, rows), *given, *results)
     return True
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from normlab.engine import cast, cuda, float32, load, store
 
-THREADS = 128
+THREADS = 128  # per block; few channels then still make several blocks
 
 
 @cuda.jit
@@ -20,7 +20,7 @@ def family_update_running(mean, variance, batches, momentum, running_mean, runni
     if channel < channels:
         new_mean = cast(0, mean)
         new_var = cast(0, mean)
-        for batch in range(batches):
+        for batch in range(batches):  # one in batch norm, whose statistics are over all samples
             new_mean += load(mean, batch * channels + channel)
             new_var += load(variance, batch * channels + channel)
         # instance norm has statistics per batch: their average counts

@@ -47,7 +47,7 @@ class Sets(NamedTuple):
     @property
     def shape(self) -> tuple[int, int, int]:
         """Return the three dimensions in which kernels take x and all arrays like it."""
-        if self.run == 1:
+        if self.run == 1:  # `columns` needs the batches apart, `planes` the runs
             return self.batches, self.outer, self.parameters
         return self.batches * self.outer, self.parameters, self.run
 
@@ -64,8 +64,8 @@ def sets_of(norm: str, shape: tuple[int, ...], groups: int, channels_last: bool)
 class Pieces(NamedTuple):
     """The shape of the pieces that the first kernel of a pass writes for `merge`: (…, batches, outer, sets x inner).
 
-    outer: pieces per channel and batch that lie `sets * inner` apart. parts: pieces per channel that lie side by side.
-    inner: pieces per set that lie side by side, which are its channels' parts. terms, levels: the additions that a
+    outer: pieces per channel and batch that lie `sets * inner` apart. slices: pieces per channel that lie side by side.
+    inner: pieces per set that lie side by side, which are its channels' slices. terms, levels: the additions that a
     piece's sums have gone through.
     """
 
@@ -73,7 +73,7 @@ class Pieces(NamedTuple):
     outer: int
     sets: int
     inner: int
-    parts: int
+    slices: int
     terms: int
     levels: int
 
@@ -89,5 +89,6 @@ class Pieces(NamedTuple):
 
     def by_channel(self) -> "Pieces":
         """Return the same pieces for sums over all values of a channel, which are batch norm's index sets."""
-        channels = self.sets * self.inner // self.parts
-        return self._replace(batches=1, outer=self.batches * self.outer, sets=channels, inner=self.parts)
+        # the pieces stay where they are: batches and outer are neighbouring dimensions, sets and channels, too
+        channels = self.sets * self.inner // self.slices
+        return self._replace(batches=1, outer=self.batches * self.outer, sets=channels, inner=self.slices)

@@ -1,4 +1,4 @@
-"""The kernel of the tiled steps with two buffers, built for a `Tiling` and an order of the blocks."""
+"""Build the kernel of the tiled steps with two buffers, for a `Tiling` and an order of the blocks."""
 
 from functools import cache
 from typing import Any
@@ -10,12 +10,15 @@ from normlab.kernels.sgemm.tiling import COLUMNS, DEPTH, ROWS, SIDE, STAGED, SUM
 from normlab.stages.thread_tile import outer_product, part_loader, share_storer
 from normlab.stages.unroll import repeated
 
-PARTS = 2 * SIDE  # of A and of B in registers: this k's and the next one's
+PART = 2 * SIDE  # elements of A, and of B, in registers: this k's and the next k's
 
 
 @cache
 def build(tiling: Tiling, widths: Widths, block_place: Any) -> Any:
-    """The kernel; arguments and threads as in `tiling.build`. block_place: (block, down, across) -> (row, column)."""
+    """Return the kernel; arguments and threads as in `tiling.build`.
+
+    block_place: the device function (block, down, across) -> (row, column).
+    """
     a_row, rows, columns, place = tiling
     a_elements, b_elements = 2 * DEPTH * a_row, 2 * DEPTH * COLUMNS
     fetch_a, put_a, fetch_b, put_b = movers(tiling, widths)
@@ -38,9 +41,9 @@ def build(tiling: Tiling, widths: Widths, block_place: Any) -> Any:
         b_tile = cuda.shared.array(b_elements, float32, alignment=16)
         a_staged = cuda.local.array(STAGED, float32)
         b_staged = cuda.local.array(STAGED, float32)
-        a_part = cuda.local.array(PARTS, float32)
-        b_part = cuda.local.array(PARTS, float32)
-        sums = cuda.local.array(SUMS, float32)
+        a_part = cuda.local.array(PART, float32)
+        b_part = cuda.local.array(PART, float32)
+        sums = cuda.local.array(SUMS, float32)  # in registers: every index is a constant once loops are unrolled
         for i in range(SUMS):
             sums[i] = float32(0)
         thread = cuda.threadIdx.x
@@ -49,24 +52,26 @@ def build(tiling: Tiling, widths: Widths, block_place: Any) -> Any:
         block_row, block_column = block_place(cuda.blockIdx.x, (m + ROWS - 1) // ROWS, (n + COLUMNS - 1) // COLUMNS)
         top = block_row * ROWS
         left = block_column * COLUMNS
+        # Prologue: the first tiles, and the first k's elements in registers.
         fetch_a(a_staged, a, top, 0, thread)
         fetch_b(b_staged, b, 0, left, thread)
         put_a(a_tile, 0, a_staged, thread)
         put_b(b_tile, 0, b_staged, thread)
-        cuda.syncthreads()  # the first tiles are in shared memory before anybody reads them
+        cuda.syncthreads()  # the first tiles are in shared memory before a thread reads them
         load_a(a_part, 0, a_tile, row)
         load_b(b_part, 0, b_tile, column)
         first = 0  # of the k's in shared memory: 0, or DEPTH
         start = 0
+        # Main loop: loads from global memory start before the products and are stored after them, which hides the wait.
         while start < a.shape[1]:
             start += DEPTH
-            fetch_a(a_staged, a, top, start, thread)  # behind the last tile: zeros
+            fetch_a(a_staged, a, top, start, thread)  # after the last tile: zeros, which add nothing
             fetch_b(b_staged, b, start, left, thread)
             multiply(0, sums, a_part, b_part, a_tile, b_tile, first * a_row + row, first * COLUMNS + column)
             first = DEPTH - first
             put_a(a_tile, first * a_row, a_staged, thread)
             put_b(b_tile, first * COLUMNS, b_staged, thread)
-            cuda.syncthreads()  # the next tiles are there, and nobody reads these any more
+            cuda.syncthreads()  # the next tiles are there, and all threads have read these
             load_a(a_part, 0, a_tile, first * a_row + row)
             load_b(b_part, 0, b_tile, first * COLUMNS + column)
             add_products(sums, a_part, b_part, 1)  # DEPTH is even: its last k is in the second half

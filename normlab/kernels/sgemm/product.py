@@ -80,6 +80,7 @@ class ProductProblem:
         """Raise ValueError for a size or an alignment that no product has."""
         for name in ("m", "n", "k"):
             at_least_one(name, getattr(self, name))
+        # 4 bytes: no float32 array is less aligned
         if self.alignment < 4 or self.alignment & (self.alignment - 1):
             raise ValueError(f"alignment must be a power of two and at least 4 bytes, got {self.alignment}")
 
@@ -89,6 +90,7 @@ class ProductProblem:
         def array(*shape: int) -> DeviceArray:
             return DeviceArray(self.alignment, shape, np.dtype(np.float32), 0, None)
 
+        # without C the kernel is another one: it has no load and no bounds check for it
         c = array(self.m, self.n) if self.added else None
         a, b, output = array(self.m, self.k), array(self.k, self.n), array(self.m, self.n)
         return Product(np.float32(1), a, b, np.float32(self.added), c, output)
@@ -115,6 +117,7 @@ class ProductStep(Rung):
     def simulated_seconds(self, m: int, n: int, k: int) -> float:
         """Return about how many seconds the simulator takes for (M, K) times (K, N), with whole tiles at the edges."""
         rows, columns, depth = self.tile
+        # a turn per `depth` k's, and about one more for the prologue and the epilogue
         return self.tile_seconds * -(-m // rows) * -(-n // columns) * (1 + -(-k // depth))
 
 
@@ -134,6 +137,7 @@ def product_plan(
     """
     rows, columns, _ = tile
     work = Work(*kernel, product.blocks(rows, columns), block, OPERANDS, shared_bytes)
+    # an element of C is one chain of K additions in one thread: no merges
     return Plan(step, (work,), why, Chains(product.a.shape[1], 0), layout=Tile(tile, block))
 
 

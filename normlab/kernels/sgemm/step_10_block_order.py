@@ -1,15 +1,16 @@
-"""Blocks in bands of 8 rows: those at work at one time share more of A and B in L2.
+"""Order the blocks in bands of 8 rows. The kernel is `buffered`'s, with step 9's tiles.
 
-Moves: for 8192 x 8192 x 8192, 264 blocks at a time read 5 + 64 rows and columns of tiles in the order of step 9, and in
-bands 8 + 33: of what they read L2 gives 92 % again, instead of 87 % (`model.l2_hit`); as blocks drift apart,
-90 % and 75 % were measured (record l2_h200). For 4096, where 264 blocks are a little more than a band, no
-more than 91 % instead of 92 % could be (89 % and 86 % were).
-Takes: 125 registers, 16640 bytes; 2 blocks a multiprocessor, bound by registers.
-Bound by: as step 9. What comes from memory, some 0.2 of 4.8 TB/s in the worse order, is not what an H200 waits for.
+Idea: blocks that run at the same time share rows of A and columns of B in L2. In bands, the blocks of a wave form a
+rectangle instead of a few long rows, so they need fewer different rows and columns.
+Moves: at 8192 x 8192 x 8192, a wave of 264 blocks reads 5 + 64 rows and columns of tiles in the order of step 9, and in
+bands 8 + 33. L2 then gives 92 % of the reads instead of 87 % (`roofline.l2_hit`). Because blocks drift apart, 90 % and
+75 % were measured (record l2_h200). At 4096 the two orders differ by 1 %.
+Takes: 125 registers, 16640 bytes; 2 blocks per multiprocessor, bound by registers.
+Bound by: as step 9. An H200 does not wait for memory here: the worse order takes some 0.2 of its 4.8 TB/s.
 Measured: 43.6 TFLOP/s at 4096 x 4096 x 4096 on an H200, 0.85 of cuBLAS in float32, 44.4 at 8192: 5 to 6 % less than
-step 9 at any size. It is not the order: of the 512 FMA of its loop, which is the same but for registers, the compiler
-has 43 read all three operands from one of the two banks of registers, which takes a clock more, and in step 9 one.
-Next: fewer instructions that are no FMA, and no registers for what is under way.
+step 9 at any size. The order is not the reason. An FMA that reads all three operands from one of the two register banks
+takes a clock more; the compiler made 43 such FMA of the loop's 512 here, and one in step 9.
+Next: fewer instructions other than FMA, and no registers for elements under way.
 """
 
 from functools import partial

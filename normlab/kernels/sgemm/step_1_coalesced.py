@@ -18,7 +18,7 @@ from normlab.kernels.sgemm.product import Product, ProductStep, product_plan
 from normlab.stages.lanes import blocks_in_rows
 from normlab.stages.thread_tile import scaled_sum
 
-SIDE = 32
+SIDE = 32  # squared, the most threads that a block may have
 
 
 @cuda.jit
@@ -26,6 +26,7 @@ def sgemm_coalesced(alpha, a, b, beta, c, output):
     """Compute output = alpha A B + beta C; arguments as `Product`. SIDE x SIDE threads per block."""
     m, n = output.shape
     block_row, block_column = blocks_in_rows(cuda.blockIdx.x, (m + SIDE - 1) // SIDE, (n + SIDE - 1) // SIDE)
+    # x now counts columns, which is all that has changed: lanes read side by side from B, and one element of A
     row = block_row * SIDE + cuda.threadIdx.y
     column = block_column * SIDE + cuda.threadIdx.x
     if row < m and column < n:

@@ -21,7 +21,7 @@ from normlab.stages.thread_tile import RUN, Share
 
 SHARE = Share(runs=2, span=RUN)  # eight neighbouring rows, or columns, in two runs of four
 TILING = tiling.Tiling(
-    a_row=tiling.ROWS,  # no padding
+    a_row=tiling.ROWS,  # no padding: the stores of A have bank conflicts, which step 6 removes
     rows=SHARE,
     columns=SHARE,
     place=threads_in_rows(tiling.COLUMNS // tiling.SIDE, tiling.SIDE),

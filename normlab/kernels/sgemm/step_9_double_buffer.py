@@ -20,6 +20,7 @@ from normlab.stages.lanes import blocks_in_rows
 
 STEP = ProductStep(
     name="double_buffer",
+    # the order of the blocks is still that of step 8, so that only the buffers differ
     summary="the next tile travels while this one is multiplied",
     ways=(partial(buffered.plan, "double_buffer", TILING, blocks_in_rows),),
     tile=tiling.TILE,

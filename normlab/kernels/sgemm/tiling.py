@@ -1,4 +1,4 @@
-"""The kernel of the tiled steps with one buffer, built for a `Tiling`: the steps' files say what theirs is, and why."""
+"""Build the kernel of the tiled steps with one buffer, for a `Tiling`; the steps' files say which one, and why."""
 
 from functools import cache
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from normlab.stages.tile import tile_fetcher, tile_putter, transposed_putter
 from normlab.stages.unroll import repeated
 
 ROWS, COLUMNS, DEPTH = 128, 128, 8  # of a block's tile of C, and how many k's are in shared memory
-SIDE = 8  # of a thread's tile of C
+SIDE = 8  # of a thread's tile of C: 64 sums and 16 elements leave registers for two blocks per multiprocessor
 SUMS = SIDE**2
 THREADS = ROWS * COLUMNS // SUMS
 STAGED = ROWS * DEPTH // THREADS  # elements of each tile that a thread fetches
@@ -21,7 +21,7 @@ TILE_SECONDS = 0.17  # of the steps' simulation
 
 
 class Tiling(NamedTuple):
-    """What differs between the steps.
+    """Hold what differs between the steps.
 
     a_row: elements from one k of A's tile to the next, in shared memory. rows, columns: a thread's share of the block's
     tile. place: the device function thread -> (row, column) of its first element there.
@@ -34,7 +34,7 @@ class Tiling(NamedTuple):
 
 
 def of_warps(down: int, across: int, lane_place: Any) -> Tiling:
-    """A's tile padded by four; each warp has a tile of its own, in which its lanes stand down x across.
+    """Return the tiling with A's tile padded by four and a tile per warp, in which its lanes stand down x across.
 
     A thread's share is two runs of four rows by two of columns, with those of the warp's other lanes in between.
     lane_place: the device function lane -> (row, column) among the lanes.
@@ -54,7 +54,7 @@ class Movers(NamedTuple):
 
 
 def movers(tiling: Tiling, widths: Widths) -> Movers:
-    """Those for operands of which one instruction moves so many elements."""
+    """Return the movers for operands of which one instruction moves so many elements."""
     return Movers(
         tile_fetcher(ROWS, DEPTH, widths.a, THREADS),
         transposed_putter(ROWS, DEPTH, widths.a, THREADS, tiling.a_row),
@@ -65,7 +65,7 @@ def movers(tiling: Tiling, widths: Widths) -> Movers:
 
 @cache
 def build(tiling: Tiling, widths: Widths) -> Any:
-    """The kernel; its arguments are a `Product`'s operands, its blocks have THREADS."""
+    """Return the kernel; its arguments are a `Product`'s operands, and its blocks have THREADS threads."""
     a_row, rows, columns, place = tiling
     a_elements = DEPTH * a_row
     fetch_a, put_a, fetch_b, put_b = movers(tiling, widths)
@@ -75,6 +75,7 @@ def build(tiling: Tiling, widths: Widths) -> Any:
 
     @cuda.jit(device=True)
     def multiply_k(k, sums, a_part, b_part, a_tile, b_tile, row, column):
+        # 16 loads of an element for 64 FMA, in four instructions of 16 bytes
         load_a(a_part, 0, a_tile, k * a_row + row)
         load_b(b_part, 0, b_tile, k * COLUMNS + column)
         add_products(sums, a_part, b_part, 0)
@@ -99,14 +100,15 @@ def build(tiling: Tiling, widths: Widths) -> Any:
         top = block_row * ROWS
         left = block_column * COLUMNS
         start = 0
+        # Main loop: both tiles through registers to shared memory, so that one instruction can move 16 bytes; multiply.
         while start < a.shape[1]:
             fetch_a(a_staged, a, top, start, thread)
             fetch_b(b_staged, b, start, left, thread)
             put_a(a_tile, 0, a_staged, thread)
             put_b(b_tile, 0, b_staged, thread)
-            cuda.syncthreads()  # both tiles are in shared memory before anybody reads them
+            cuda.syncthreads()  # both tiles are in shared memory before a thread reads them
             multiply(0, sums, a_part, b_part, a_tile, b_tile, row, column)
-            cuda.syncthreads()  # nobody reads the tiles any more: the next ones may come
+            cuda.syncthreads()  # all threads have read the tiles before the next ones overwrite them
             start += DEPTH
         store_share(output, sums, alpha, beta, c, top + row, left + column)
 

@@ -62,11 +62,13 @@ class FamilyProblem:
         if not step.backward:
             launch, walked = Recorder(), kernels.walk(sets, x, result)
             eps = statistics.type(EPS)
-            kernels.forward(launch, Scratch, walked, x, weight, bias, eps, mean, None, invvar, result)
+            operands = kernels.Outputs(sets, x, weight, bias, eps, mean, None, invvar, result)
+            kernels.forward(launch, Scratch, walked, operands)
             return launch.of(step)
         grad_weight, grad_bias = np.empty_like(weight), np.empty_like(bias)
         launch = Recorder({"grad_input": result, "grad_weight": grad_weight, "grad_bias": grad_bias})
         walked = kernels.walk(sets, grad_output, x, result)
         gradients = result, grad_weight, grad_bias
-        kernels.gradients(launch, Scratch, walked, grad_output, x, mean, invvar, weight, True, *gradients)
+        given = kernels.Gradients(sets, grad_output, x, mean, invvar, weight, True, *gradients)
+        kernels.gradients(launch, Scratch, walked, given)
         return launch.of(step)

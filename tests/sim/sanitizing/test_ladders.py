@@ -17,7 +17,7 @@ from normlab.kernels.exact.keep import launch_keeping
 from normlab.kernels.exact.repair import launch_repair
 from normlab.kernels.exact.risk import limits
 from normlab.kernels.exact.spread import launch_spread
-from normlab.kernels.exact.survey import launch_survey
+from normlab.kernels.exact.survey import Norms, launch_survey
 from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward import step_7_clusters
 from normlab.kernels.plan import Chosen
@@ -207,7 +207,7 @@ def test_nothing_is_found_in_the_exact_mode(step, case):
     table, told = np.array([[n2, 0, 0, 0, n2], [n2, 0, 0, 0, 0]]), np.zeros(2, np.int64)
     listed = memory.empty((2 * n2,), np.float32).view(np.int32)
     memory.empties[-1] = listed
-    launch_survey(launch, table, n2, weight, bias, spread, bounds, listed, told)
+    launch_survey(launch, Norms(n2, table, weight, bias, spread), bounds, listed, told)
     np.testing.assert_array_equal(told, counts[[0, 0]])
     problem = BackwardProblem(
         grad_output=grad, saved=x, mean=None, invvar=invvar, weight=weight, bias=bias, eps=statistics(1e-5),

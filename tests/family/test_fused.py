@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from draws import DTYPES
-from family.examples import TOGETHER, channels_last, example, few_blocks
+from family.examples import FUSED, channels_last, example, few_blocks
 from family.test_on_gpu import numpy_results, results_of
 from family.test_traffic import SECTOR, STORED
 from nn.family.faces import like_memory_of
@@ -17,7 +17,7 @@ from sim.sanitizing.test_ladders import Memory, launcher
 from normlab.engine import compute_capability, gpu_available, using
 from normlab.host import family
 from normlab.kernels import family as kernels
-from normlab.kernels.family import together
+from normlab.kernels.family import fused
 from normlab.kernels.family.sets import Sets
 from normlab.sim import trace
 
@@ -32,7 +32,7 @@ SHAPES = [(2, 40, 9, 8), (2, 136, 53), (301, 16), (1, 8, 2, 3, 101)]
 def test_all_is_within_bounds_and_the_same_in_every_schedule(monkeypatch, shape, dtype):
     few_blocks(monkeypatch)
     one = example("batch", shape, dtype, "float32" if dtype == "float16" else dtype, last=len(shape) > 2, offset=3.0)
-    assert one.walked()[0].together is not None
+    assert one.walked()[0].fused is not None
     with using("simulator"):
         results = one.examine()
     with using("simulator", "reverse"):
@@ -55,7 +55,7 @@ def test_parameters_may_be_absent_and_rows_few(monkeypatch, affine):
     one = example("batch", (2, 40, 5, 5), affine=affine, last=True)
     few = example("batch", (16, 64, 3), affine=affine, last=True)
     for case in (one, few):  # few have room in the forward's ring
-        assert case.walked()[0].together is not None
+        assert case.walked()[0].fused is not None
         with using("simulator"):
             case.examine()
 
@@ -69,7 +69,7 @@ def test_running_statistics_are_those_of_three_kernels_up_to_rounding(monkeypatc
         running = np.zeros(40, np.float32), np.ones(40, np.float32)
         with using("simulator"):
             family.batch_norm(one.x, *running, one.weight, one.bias)
-        assert (one.walked()[0].together is not None) == few
+        assert (one.walked()[0].fused is not None) == few
         found.append(running)
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
 
@@ -83,15 +83,17 @@ def test_nothing_is_found_in_either_kernel(monkeypatch, shape, dtype, schedule):
     few_blocks(monkeypatch)
     one = example("batch", shape, dtype, last=True)
     walk, x, dy = one.walked()
-    assert walk.together is not None
+    assert walk.fused is not None
     memory = Memory()
     launch = launcher(memory, schedule)
     mean, variance, invvar = (memory.empty((shape[1],), np.float32) for _ in range(3))
     output, grad_input = (memory.empty(x.shape, x.dtype) for _ in range(2))
     grads = [memory.empty((shape[1],), DTYPES[dtype]) for _ in range(2)]
     statistics = np.float32(1e-5), mean, variance, invvar
-    kernels.forward(launch, memory, walk, x, one.weight, one.bias, *statistics, output)
-    kernels.gradients(launch, memory, walk, dy, x, mean, invvar, one.weight, True, grad_input, *grads)
+    kernels.forward(launch, memory, walk, kernels.Outputs(walk.sets, x, one.weight, one.bias, *statistics, output))
+    kernels.gradients(
+        launch, memory, walk, kernels.Gradients(walk.sets, dy, x, mean, invvar, one.weight, True, grad_input, *grads)
+    )
     assert not memory.empties
 
 
@@ -101,7 +103,7 @@ def test_a_pass_is_one_kernel_that_reads_no_row_again_that_its_ring_holds(monkey
     x = channels_last(np.zeros((2, 32, 16, 16), DTYPES[dtype]))
     one = example("batch", x.shape, dtype, last=True)
     walk, x, dy = one.walked()
-    plan, found = walk.together, []
+    plan, found = walk.fused, []
 
     def launch(kernel, grid, block, *operands, shared_bytes):
         found.append((kernel.py_func.__name__, trace(kernel)[grid, block, 0, shared_bytes](*operands).metrics))
@@ -109,11 +111,18 @@ def test_a_pass_is_one_kernel_that_reads_no_row_again_that_its_ring_holds(monkey
 
     rows = []
     mean, invvar, grads = *np.zeros((2, 32), np.float32), np.zeros_like(x)
-    kernels.forward(launch, Memory(), walk, x, one.weight, one.bias, np.float32(1), mean, None, invvar, grads)
-    kernels.gradients(launch, Memory(), walk, dy, x, mean, invvar, one.weight, True, grads, None, None)
+    kernels.forward(
+        launch,
+        Memory(),
+        walk,
+        kernels.Outputs(walk.sets, x, one.weight, one.bias, np.float32(1), mean, None, invvar, grads),
+    )
+    kernels.gradients(
+        launch, Memory(), walk, kernels.Gradients(walk.sets, dy, x, mean, invvar, one.weight, True, grads, None, None)
+    )
     assert [name for name, _ in found] == ["family_column_forward", "family_column_backward"]
     for arrays, slots, (_, metrics) in zip((1, 2), rows, found, strict=True):
-        held = arrays * (slots // arrays) * plan.parts * plan.down * x.shape[2] * x.itemsize
+        held = arrays * (slots // arrays) * plan.row_blocks * plan.down * x.shape[2] * x.itemsize
         assert metrics[COPIED] == (2 * arrays * x.nbytes - held) // SECTOR
         assert metrics[STORED] >= x.nbytes // SECTOR
 
@@ -131,21 +140,21 @@ def test_a_pass_is_one_kernel_that_reads_no_row_again_that_its_ring_holds(monkey
 )
 def test_large_ones_are_dealt_to_nearly_all_multiprocessors(sets, dtype, across, grid):
     like = np.empty(0, DTYPES[dtype])
-    plan = together.plan_for(sets, 16 // like.itemsize, like.itemsize, devices.of((9, 0)))
-    assert (plan.across, (plan.parts, plan.stacks)) == (across, grid)
+    plan = fused.plan_for(sets, 16 // like.itemsize, like.itemsize, devices.of((9, 0)))
+    assert (plan.across, (plan.row_blocks, plan.stacks)) == (across, grid)
 
 
 def test_what_is_run_on_hardware_has_plans_and_its_longest_goes_round_the_ring():
     plans = []
-    for shape, dtype in TOGETHER:
+    for shape, dtype in FUSED:
         like = np.empty(0, DTYPES[dtype])
         sets = Sets(1, prod(shape) // shape[1], shape[1], 1, 1)
-        plans.append(together.plan_for(sets, 16 // like.itemsize, like.itemsize, devices.of((9, 0))))
+        plans.append(fused.plan_for(sets, 16 // like.itemsize, like.itemsize, devices.of((9, 0))))
     assert None not in plans
-    assert [(plan.across, plan.parts, plan.stacks) for plan in plans] == [
+    assert [(plan.across, plan.row_blocks, plan.stacks) for plan in plans] == [
         (16, 132, 1), (8, 66, 2), (32, 66, 2), (8, 44, 3), (16, 132, 1), (8, 66, 2)
     ]  # fmt: skip
-    assert [plan.turns * together.THREADS * 16 > plan.room for plan in plans] == [False] * 4 + [True] * 2
+    assert [plan.turns * fused.THREADS * 16 > plan.shared_bytes for plan in plans] == [False] * 4 + [True] * 2
 
 
 @pytest.mark.parametrize(
@@ -162,21 +171,21 @@ def test_what_is_run_on_hardware_has_plans_and_its_longest_goes_round_the_ring()
     ids=str,
 )
 def test_others_are_three_kernels(sets, dtype, width, why):
-    assert together.plan_for(sets, width, np.dtype(DTYPES[dtype]).itemsize, devices.of((9, 0))) is None
+    assert fused.plan_for(sets, width, np.dtype(DTYPES[dtype]).itemsize, devices.of((9, 0))) is None
 
 
 def test_older_gpus_and_a_switch_take_three_kernels(monkeypatch):
     sets = Sets(1, 8 * 224 * 224, 64, 1, 1)
-    assert together.plan_for(sets, 4, 4, devices.of((8, 0))) is None
-    assert together.plan_for(sets, 4, 4, devices.of((9, 0))) is not None
-    monkeypatch.setattr(together, "TOGETHER", False)
-    assert together.plan_for(sets, 4, 4, devices.of((9, 0))) is None
+    assert fused.plan_for(sets, 4, 4, devices.of((8, 0))) is None
+    assert fused.plan_for(sets, 4, 4, devices.of((9, 0))) is not None
+    monkeypatch.setattr(fused, "FUSED", False)
+    assert fused.plan_for(sets, 4, 4, devices.of((9, 0))) is None
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
 
 ON_GPU = pytest.mark.skipif(
-    not gpu_available() or compute_capability(np.empty(0)) < together.NEEDED,
+    not gpu_available() or compute_capability(np.empty(0)) < fused.NEEDED,
     reason="needs an NVIDIA GPU of compute capability 9.0",
 )
 
@@ -184,7 +193,7 @@ ON_GPU = pytest.mark.skipif(
 def on_gpu(shape, dtype, seed=0, device="cuda"):
     """An example, and its x, dy, weight and bias as tensors; its batch norm is one kernel a pass."""
     one = example("batch", shape, dtype, "float32", last=len(shape) > 2, offset=1.0, seed=seed)
-    assert one.walked()[0].together is not None
+    assert one.walked()[0].fused is not None
     x, dy = (like_memory_of(tensor(values).to(device), values) for values in (one.x, one.grad_output))
     return one, (x, dy, tensor(one.weight).to(device), tensor(one.bias).to(device))
 
@@ -204,7 +213,7 @@ def assert_same_bits(results, others):
 @ON_GPU
 @pytest.mark.parametrize(
     ("shape", "dtype"),
-    [*TOGETHER, ((8, 64, 56, 56), "float32"), ((8, 128, 56, 56), "bfloat16"), ((64, 1024, 14, 14), "float16")],
+    [*FUSED, ((8, 64, 56, 56), "float32"), ((8, 128, 56, 56), "bfloat16"), ((64, 1024, 14, 14), "float16")],
     ids=str,
 )
 def test_a_gpu_s_are_within_bounds_and_those_of_torch(shape, dtype):
@@ -221,7 +230,7 @@ def test_a_gpu_s_are_within_bounds_and_those_of_torch(shape, dtype):
 
 
 @ON_GPU
-@pytest.mark.parametrize(("shape", "dtype"), TOGETHER, ids=str)
+@pytest.mark.parametrize(("shape", "dtype"), FUSED, ids=str)
 def test_tensors_have_the_bits_of_numpy_arrays_in_call_after_call(shape, dtype):
     for seed in (0, 1, 1):  # the first call is recorded, the others are replayed
         one, tensors = on_gpu(shape, dtype, seed)
@@ -230,7 +239,7 @@ def test_tensors_have_the_bits_of_numpy_arrays_in_call_after_call(shape, dtype):
 
 
 @ON_GPU
-@pytest.mark.parametrize(("shape", "dtype"), TOGETHER, ids=str)
+@pytest.mark.parametrize(("shape", "dtype"), FUSED, ids=str)
 def test_a_cuda_graph_gives_the_bits_of_calls_whenever_it_is_replayed(shape, dtype):
     _, tensors = on_gpu(shape, dtype)
     running = torch.zeros_like(tensors[2]), torch.ones_like(tensors[2])
@@ -280,7 +289,7 @@ def test_kernels_of_two_streams_that_each_need_the_whole_gpu_do_not_wait_for_eac
 
 @ON_GPU
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-@pytest.mark.parametrize(("shape", "dtype"), TOGETHER, ids=str)
+@pytest.mark.parametrize(("shape", "dtype"), FUSED, ids=str)
 def test_every_gpu_of_one_process_gives_the_same_bits(shape, dtype):
     results = []
     for device in 2 * ("cuda:0", "cuda:1"):
