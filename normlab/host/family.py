@@ -195,7 +195,7 @@ class View(NamedTuple):
         if not is_torch(array):
             return np.moveaxis(array, -1, 1) if self.channels_last else array
         moved = array.movedim(-1, 1) if self.channels_last else array
-        return moved.data if moved._is_view() else moved
+        return moved.data
 
     @property
     def memory(self) -> tuple[int, ...]:
