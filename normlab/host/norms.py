@@ -236,12 +236,15 @@ class _Sizes(NamedTuple):
 
 def backward(call: BackwardCall) -> tuple[Any, Any, Any]:
     """Return (grad_input, grad_weight, grad_bias) of either norm, as `layer_norm_backward`."""
-    columns, values = _kept(call)
-    grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, rms, memory_efficient, *_ = call
+    grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, rms, memory_efficient, kept, dtype, step = (
+        call
+    )
+    columns, values = _kept(memory_efficient, kept, weight, bias)
     given = grad_output, saved, invvar, weight, bias, columns, values, mean  # mean is last, because it may go unread
-    step = BEST["backward"] if call.step is None else call.step
-    how = "backward", rms, bool(memory_efficient), call.input_dtype
-    key, pointers = replay.signature(given, normalized_shape, eps, step, *how)
+    wanted = BEST["backward"] if step is None else step
+    key, pointers = replay.signature(
+        given, normalized_shape, eps, wanted, "backward", rms, bool(memory_efficient), dtype
+    )
     cached = replay.find(key)
     if cached:
         return cached(pointers)
@@ -252,7 +255,7 @@ def backward(call: BackwardCall) -> tuple[Any, Any, Any]:
     sizes = _checked(call, columns, values)
     n1, n2 = sizes.n1, sizes.n2
     eps = checks.rounded_eps(eps, sizes.statistics.name)
-    chosen = checks.step_of("backward", call.step)
+    chosen = checks.step_of("backward", step)
 
     parameter_memory = backend.empty if n1 else backend.zeros  # a sum over no rows is 0
     grad_weight = None if weight is None else parameter_memory((n2,), sizes.output)
@@ -316,17 +319,16 @@ def _checked(call: BackwardCall, columns: Any, values: Any) -> _Sizes:
     return _Sizes(shape, n1, n2, FLOATS[input_dtype], FLOATS[output], FLOATS[statistics])
 
 
-def _kept(call: BackwardCall) -> tuple[Any, Any]:
+def _kept(memory_efficient: Any, kept: Kept | None, weight: Any, bias: Any) -> tuple[Any, Any]:
     """Return (columns, values) of `kept`, or (None, None) if no column was kept.
 
     A norm without parameters needs no `kept`, because no column of it is at risk.
     """
-    mode, kept = call.memory_efficient, call.kept
-    if isinstance(mode, str) and mode != "exact":
-        raise ValueError(f"memory_efficient must be True, False or 'exact', got {mode!r}")
-    if mode != "exact":
+    if isinstance(memory_efficient, str) and memory_efficient != "exact":
+        raise ValueError(f"memory_efficient must be True, False or 'exact', got {memory_efficient!r}")
+    if memory_efficient != "exact":
         return None, None
-    if kept is None and (call.weight is not None or call.bias is not None):
+    if kept is None and (weight is not None or bias is not None):
         raise ValueError("memory_efficient='exact' needs kept, which normlab.keep_columns makes in the forward")
     return (None, None) if kept is None or not kept.columns.shape[0] else kept
 

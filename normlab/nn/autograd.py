@@ -70,8 +70,10 @@ class Norm(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         """Return the gradients of x, weight and bias."""
         run, how = ctx.how
-        first, second, *others = ctx.saved_tensors
-        saved = Saved(first, second, *others) if how.memory_efficient else Saved(second, first, *others)
+        tensor, invvar, weight, bias, columns, values, mean = ctx.saved_tensors
+        if not how.memory_efficient:
+            tensor, invvar = invvar, tensor
+        saved = Saved(tensor, invvar, weight, bias, columns, values, mean)
         looks_on: str | None = "all"
         if grad_output is not None and grad_invvar is None and grad_values is None:
             looks_on = onlooker(grad_output)

@@ -205,7 +205,7 @@ def _computed(
     shape: Any = normalized_shape  # of a known call, a tuple is one of ints
     if not known or type(shape) is not tuple:
         shape = checks.shape_of(function, normalized_shape)
-    if rule in dtypes.OF_INPUT and dtypes.input_is_smaller(x, weight, bias, rule):
+    if memory_efficient and rule in dtypes.OF_INPUT and dtypes.input_is_smaller(x, weight, bias, rule):
         memory_efficient = False
 
     if not known:
@@ -255,7 +255,7 @@ def _cached_launch(
 
     No argument but x has been checked. Without further checks a small call takes a tenth less time.
     """
-    if not unwatched() or not (x.is_cuda or engines.by_kernels(x)) or any_autocast() or in_a_graph(x):
+    if not unwatched() or not (x.is_cuda or engines.by_kernels(x)) or any_autocast():
         return None, []
     key, pointers = norms.forward_signature(x, normalized_shape, weight, bias, eps, rms)
     return replay.find(key), pointers

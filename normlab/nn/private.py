@@ -73,18 +73,21 @@ def _forward_mode() -> bool:
     return getattr(forward_ad, "_current_level", -1) >= 0
 
 
+def _traced_before_autograd() -> bool:
+    return _PRE_DISPATCH is not None and _key_is_included(_PRE_DISPATCH)
+
+
 def in_a_graph(x: Tensor) -> bool:
     """Return True if the norm is compiled or traced, or if its input's class has to see operators."""
-    if torch.compiler.is_compiling() or type(x) not in PLAIN:
-        return True
-    if _PRE_DISPATCH is not None and _key_is_included(_PRE_DISPATCH):  # a tracer that comes before autograd
+    if torch.compiler.is_compiling() or type(x) not in PLAIN or _traced_before_autograd():
         return True
     return _dispatch_modes() > 0 and any(_mode_of_kind(kind) is not None for kind in _TRACERS)
 
 
 def unwatched() -> bool:
     """Return True if no tracer, transform or dispatch mode is active: a cached launch would bypass it."""
-    return not (torch.compiler.is_compiling() or torch.jit.is_tracing() or _dispatch_modes() or transformed())
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or _dispatch_modes() or _traced_before_autograd()
+    return not (traced or transformed())
 
 
 def transformed() -> bool:
