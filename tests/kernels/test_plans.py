@@ -361,6 +361,21 @@ def test_sums_of_a_single_cluster_need_no_second_kernel(n2, most):
     assert {cluster for _, cluster in found(most, device=devices.of((8, 0)))} == {1}, "no clusters before 9.0"
 
 
+@pytest.mark.parametrize("step", LADDERS["forward"] + LADDERS["backward"], ids=lambda step: step.name)
+def test_a_plan_s_own_chains_are_never_longer_than_the_longest_of_all_plans(step):
+    """The bounds of a plan are then never wider than those that a caller without a plan gets."""
+    direction = "forward" if step in LADDERS["forward"] else "backward"
+    dtypes = [("float32", None), ("bfloat16", None), ("float32", "float16"), ("float64", None)]
+    for n1, n2, (dtype, parameters) in itertools.product((1, 20, 4096), [33, *WIDTHS, 3_211_264], dtypes):
+        plan = step.plan(Problem(direction, "layer", n1, n2, dtype, parameters), H200)
+        pairs = [(plan.rows, step.row_chains(n2))]
+        if direction == "backward":
+            pairs.append((plan.columns, step.column_chains(n1, n2)))
+        for own, longest in pairs:
+            assert own.terms <= longest.terms, (n1, n2, dtype)
+            assert own.merges <= longest.merges
+
+
 FAST = {"vectors": "forward_vectors", "one_barrier": "forward_one_barrier", "clusters": "forward_clusters",
         "fused": "backward_fused", "pipelined": "backward_pipelined"}  # fmt: skip
 # The least and the most columns, of vectors of 16 bytes, that a step's own kernel does.
