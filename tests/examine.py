@@ -1,10 +1,12 @@
 """Run a step of a ladder on a case and hold every result to its bound: what the kernel tests and the mutants share."""
 
+import importlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from draws import DTYPES, Case
@@ -12,28 +14,40 @@ from draws import DTYPES, Case
 from normlab import engine, oracle
 from normlab.host import norms
 from normlab.host.exact import Kept, keep_columns
-from normlab.kernels.exact import chains
+from normlab.kernels.exact.chains import with_repairs
 from normlab.kernels.exact.risk import Limits, limits
 from normlab.kernels.exact.spread import LARGE, SMALL
 from normlab.kernels.exact.survey import Norms
-from normlab.kernels.plan import Chains, longest
+from normlab.kernels.plan import Chains, Plan
+
+NO_ROWS = Plan("no rows", (), "nothing is launched", Chains(1, 0), Chains(1, 0))
 
 
-def arithmetic(case: Case, forward_step, backward_step) -> oracle.Arithmetic:
-    """How the two steps compute, in the oracle's words; one of them may be None."""
-    steps = [step for step in (forward_step, backward_step) if step is not None]
-    row = longest(*(step.row_chains(case.n2) for step in steps))
-    column = backward_step.column_chains(max(1, case.x.shape[0]), case.n2) if backward_step else (1, 0)
-    return oracle.Arithmetic(
+def with_plan(function: Callable, *args) -> tuple[Any, Plan]:
+    """What a function returns, and the one plan that it has launched, by whose chains the results are judged."""
+    plans = importlib.import_module("normlab.kernels.plan").Plan  # a mutant's, while its modules are imported afresh
+    launch, ran = plans.launch, []
+
+    def noted(plan, *operands):
+        ran.append(plan)
+        launch(plan, *operands)
+
+    with patch.object(plans, "launch", noted):
+        results = function(*args)
+    (plan,) = ran or [NO_ROWS]
+    return results, plan
+
+
+def arithmetic(case: Case, rows: Chains, columns: Chains | None = None, statistics="two_pass") -> oracle.Arithmetic:
+    """How a plan with these chains computes a case, in the oracle's words."""
+    return oracle.Arithmetic.of(
+        rows,
+        columns,
         input=case.x.dtype.name,
         output=case.grad_output.dtype.name,
         parameter=case.grad_output.dtype.name,
         accumulator="float64" if case.x.dtype == np.float64 else "float32",
-        row_terms=row.terms,
-        row_merges=row.merges,
-        column_terms=column[0],
-        column_merges=column[1],
-        statistics=forward_step.statistics if forward_step else "two_pass",
+        statistics=statistics,
     )
 
 
@@ -52,19 +66,6 @@ def spread_of(invvar: np.ndarray, eps: float) -> float:
     squares = np.maximum(squares[squares >= -1], 0)
     square = squares.mean() if len(squares) else 1.0
     return 1.0 if square > LARGE else float(np.sqrt(max(square, SMALL)))
-
-
-def with_repairs(how: oracle.Arithmetic, n1: int, capacity: int) -> oracle.Arithmetic:
-    """The same with the sums of the exact mode's own kernels."""
-    row, column = Chains(how.row_terms, how.row_merges), Chains(how.column_terms, how.column_merges)
-    row, column = chains.with_repairs(row, column, max(1, n1), capacity)
-    return replace(
-        how,
-        row_terms=row.terms,
-        row_merges=row.merges,
-        column_terms=column.terms,
-        column_merges=column.merges,
-    )
 
 
 def forward(case: Case, step) -> tuple:
@@ -120,10 +121,14 @@ def backward_truth(case: Case) -> oracle.NormGradients:
 
 
 def backward_bound(
-    case: Case, how: oracle.Arithmetic, memory_efficient: bool | str, kept: Kept | None = None
+    case: Case,
+    how: oracle.Arithmetic,
+    memory_efficient: bool | str,
+    kept: Kept | None = None,
+    forward: oracle.Arithmetic | None = None,
 ) -> oracle.NormGradients:
-    """The bounds of the gradients, given what a forward within its own bounds made."""
-    errors = forward_bound(case, how)
+    """The bounds of the gradients, given what a forward within its own bounds made; forward: None for `how`."""
+    errors = forward_bound(case, forward or how)
     rest = {
         "memory_efficient": bool(memory_efficient),
         "kept": None if kept is None else kept.columns,
@@ -148,9 +153,10 @@ def hold(what: str, got, want, bound) -> float:
 
 def examine_forward(case: Case, step) -> dict[str, float]:
     """Hold a forward step to the oracle. Returns err / bound of each result."""
-    bound = forward_bound(case, arithmetic(case, step, None))
-    results = zip(("output", "mean", "invvar"), forward(case, step), forward_truth(case), bound, strict=True)
-    return {what: hold(f"forward {step.name} {what}", got, want, limit) for what, got, want, limit in results}
+    got, plan = with_plan(forward, case, step)
+    bound = forward_bound(case, arithmetic(case, plan.rows, statistics=step.statistics))
+    results = zip(("output", "mean", "invvar"), got, forward_truth(case), bound, strict=True)
+    return {what: hold(f"forward {step.name} {what}", *rest) for what, *rest in results}
 
 
 def examine_backward(case: Case, forward_step, step, memory_efficient: bool | str) -> dict[str, float]:
@@ -158,14 +164,18 @@ def examine_backward(case: Case, forward_step, step, memory_efficient: bool | st
 
     It is fed by a forward step, or by the oracle where that is None, which spares the simulator the forward.
     """
-    output, mean, invvar = statistics(case) if forward_step is None else forward(case, forward_step)
+    if forward_step is None:
+        (output, mean, invvar), before = statistics(case), arithmetic(case, Chains(1, 0))
+    else:
+        (output, mean, invvar), plan = with_plan(forward, case, forward_step)
+        before = arithmetic(case, plan.rows, statistics=forward_step.statistics)
     saved = output if memory_efficient else case.x
     kept = keep(case, mean, invvar) if memory_efficient == "exact" else None
-    gradients = backward(case, step, saved, mean, invvar, memory_efficient, kept)
-    how = arithmetic(case, forward_step, step)
-    if kept is not None:
-        how = with_repairs(how, *kept.values.shape)
-    bound = backward_bound(case, how, memory_efficient, kept)
+    gradients, plan = with_plan(backward, case, step, saved, mean, invvar, memory_efficient, kept)
+    rows, columns = plan.rows, plan.columns
+    if kept is not None and len(case.x):
+        rows, columns = with_repairs(rows, columns, *kept.values.shape)
+    bound = backward_bound(case, arithmetic(case, rows, columns), memory_efficient, kept, before)
     path = {False: "saved", True: "recompute"}.get(memory_efficient, memory_efficient)
     results = zip(("grad_input", "grad_weight", "grad_bias"), gradients, backward_truth(case), bound, strict=True)
     return {what: hold(f"backward {step.name} {path} {what}", *rest) for what, *rest in results}

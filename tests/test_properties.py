@@ -17,6 +17,7 @@ from examine import (
     forward_bound,
     record,
     statistics,
+    with_plan,
 )
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ from hypothesis import strategies as st
 from normlab import layer_norm_backward, layer_norm_forward, oracle
 from normlab.engine import gpu_available, use_gpu, using
 from normlab.host.checks import step_of
-from normlab.kernels import LADDERS
+from normlab.kernels import LADDERS, Chains
 
 FORWARD = pytest.mark.parametrize("step", LADDERS["forward"], ids=lambda step: step.name)
 BACKWARD = pytest.mark.parametrize("step", LADDERS["backward"], ids=lambda step: step.name)
@@ -40,8 +41,10 @@ def bits(array):
 
 def assert_same_output_within_both_bounds(one: Case, other: Case, step):
     """Outputs that are equal in exact arithmetic differ by no more than both bounds together."""
-    bound = sum(forward_bound(case, arithmetic(case, step, None)).output for case in (one, other))
-    oracle.assert_within(forward(one, step)[0], forward(other, step)[0].astype(np.float64), bound, "output")
+    (output, *_), plan = with_plan(forward, one, step)
+    how = arithmetic(one, plan.rows, statistics=step.statistics)
+    bound = sum(forward_bound(case, how).output for case in (one, other))
+    oracle.assert_within(output, forward(other, step)[0].astype(np.float64), bound, "output")
 
 
 def with_few_digits(case: Case) -> Case:
@@ -109,8 +112,9 @@ def test_grad_input_of_layer_norm_sums_to_0_and_is_orthogonal_to_the_normalised_
     """sum(dx) = 0, and sum(dx x̂) = invvar sum(g x̂) eps / (variance + eps): 0 but for eps."""
     case = replace(case, rms=False)
     _, mean, invvar = statistics(case)
-    grad_input = backward(case, step, case.x, mean, invvar, False)[0].astype(np.float64)
-    bound = backward_bound(case, arithmetic(case, None, step), False).grad_input
+    (grad_input, *_), plan = with_plan(backward, case, step, case.x, mean, invvar, False)
+    grad_input, how = grad_input.astype(np.float64), arithmetic(case, plan.rows, plan.columns)
+    bound = backward_bound(case, how, False, forward=arithmetic(case, Chains(1, 0))).grad_input
     oracle.assert_within(grad_input.sum(axis=1), np.zeros(len(grad_input)), bound.sum(axis=1), "sum(dx)")
     truth = oracle.layer_norm(case.x, case.n2, eps=case.eps)
     bound[np.isinf(bound)] = np.finfo(np.float64).max  # nothing is known of such a row, whatever x̂ is
@@ -158,12 +162,12 @@ def test_a_recomputed_normalised_value_equals_the_saved_one_within_the_law(case)
 @given(case=cases(widths=(2, 33, 129)))
 def test_recompute_and_saved_input_gradients_differ_by_no_more_than_both_bounds(case):
     same = replace(case, x=case.x.astype(case.grad_output.dtype)) if case.x.dtype != case.grad_output.dtype else case
-    output, mean, invvar = forward(same, APEX)
-    how = arithmetic(same, APEX, APEX_BACKWARD)
-    paths = [
-        backward(same, APEX_BACKWARD, saved, mean, invvar, path) for path, saved in ((False, same.x), (True, output))
-    ]
-    bounds = [backward_bound(same, how, path) for path in (False, True)]
+    (output, mean, invvar), plan = with_plan(forward, same, APEX)
+    before, paths, bounds = arithmetic(same, plan.rows, statistics=APEX.statistics), [], []
+    for path, saved in ((False, same.x), (True, output)):
+        gradients, plan = with_plan(backward, same, APEX_BACKWARD, saved, mean, invvar, path)
+        paths.append(gradients)
+        bounds.append(backward_bound(same, arithmetic(same, plan.rows, plan.columns), path, forward=before))
     for saved_input, recomputed, *limits in zip(*paths, *bounds, strict=True):
         if saved_input is not None:
             oracle.assert_within(recomputed, saved_input.astype(np.float64), sum(limits), "recomputed gradient")

@@ -75,7 +75,7 @@ def batch_norm(
     """
     if not training and running_mean is None:
         raise ValueError("running_mean must be defined in evaluation mode")
-    return _forward("batch", x, running_mean, running_var, weight, bias, training, momentum, eps)
+    return _forward("batch", x, weight, bias, eps, Running(running_mean, running_var, training, momentum))
 
 
 @checks.positional("use_input_stats", "momentum", "eps")
@@ -100,7 +100,7 @@ def instance_norm(
     """
     if not use_input_stats and running_mean is None:
         raise ValueError("Expected running_mean and running_var to be defined when use_input_stats is false")
-    return _forward("instance", x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+    return _forward("instance", x, weight, bias, eps, Running(running_mean, running_var, use_input_stats, momentum))
 
 
 @checks.positional("eps")
@@ -114,7 +114,7 @@ def group_norm(
     Returns:
         (output, mean, invvar); mean and invvar: (N, num_groups).
     """
-    return _forward("group", x, None, None, weight, bias, True, 0.0, eps, num_groups)
+    return _forward("group", x, weight, bias, eps, Running(), num_groups)
 
 
 @checks.positional("eps")
@@ -140,7 +140,7 @@ def batch_norm_backward(
     Raises:
         ValueError, TypeError: as `batch_norm`.
     """
-    return _backward("batch", grad_output, x, mean, invvar, weight, bias, training)
+    return _backward("batch", grad_output, x, (mean, invvar), weight, bias, training)
 
 
 @checks.positional("use_input_stats")
@@ -155,7 +155,7 @@ def instance_norm_backward(
     use_input_stats: bool = True,
 ) -> tuple[Any, Any, Any]:
     """Return the gradients of `instance_norm`, as `batch_norm_backward` does."""
-    return _backward("instance", grad_output, x, mean, invvar, weight, bias, use_input_stats)
+    return _backward("instance", grad_output, x, (mean, invvar), weight, bias, use_input_stats)
 
 
 def group_norm_backward(
@@ -168,7 +168,7 @@ def group_norm_backward(
     bias: Any = None,
 ) -> tuple[Any, Any, Any]:
     """Return the gradients of `group_norm`, as `batch_norm_backward` does."""
-    return _backward("group", grad_output, x, mean, invvar, weight, bias, True, num_groups)
+    return _backward("group", grad_output, x, (mean, invvar), weight, bias, True, num_groups)
 
 
 def layer_norm_backward(
@@ -176,6 +176,15 @@ def layer_norm_backward(
 ) -> tuple[Any, Any, Any]:
     """Return the gradients of `layer_norm`, by `normlab.layer_norm_backward`."""
     return norms.layer_norm_backward(grad_output, x, mean, invvar, normalized_shape, weight, bias)
+
+
+class Running(NamedTuple):
+    """The running statistics of a forward. own: it normalises by the statistics of x, and updates the running ones."""
+
+    mean: Any = None
+    var: Any = None
+    own: Any = True
+    momentum: Any = 0.0
 
 
 class View(NamedTuple):
@@ -195,7 +204,7 @@ class View(NamedTuple):
         if not is_torch(array):
             return np.moveaxis(array, -1, 1) if self.channels_last else array
         moved = array.movedim(-1, 1) if self.channels_last else array
-        return moved.data if moved._is_view() else moved
+        return moved.data
 
     @property
     def memory(self) -> tuple[int, ...]:
@@ -233,7 +242,8 @@ def chains(norm: str, x: Any, num_groups: int | None = None) -> tuple[Chains, Ch
     return kernels.chains(kernels.walk(sets, backend_of({"x": x}, {}).operand(view.laid(x), sets.shape)))
 
 
-def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, eps, num_groups=None):
+def _forward(norm, x, weight, bias, eps, tracking, num_groups=None):
+    running_mean, running_var, own, momentum = tracking
     view = view_of(x)
     given = view.laid(x), weight, bias, running_mean, running_var
     options = "forward", view.channels_last, bool(own), momentum, num_groups, type(num_groups)
@@ -302,7 +312,8 @@ def _forward(norm, x, running_mean, running_var, weight, bias, own, momentum, ep
     return view.back(results[0]), *results[1:]
 
 
-def _backward(norm, grad_output, x, mean, invvar, weight, bias, own, num_groups=None):
+def _backward(norm, grad_output, x, moments, weight, bias, own, num_groups=None):
+    mean, invvar = moments
     view = view_of(x)
     given = view.laid(grad_output), view.laid(x), mean, invvar, weight
     like_bias = None if bias is None else (getattr(bias, "dtype", None), getattr(bias, "shape", None))
@@ -331,7 +342,7 @@ def _backward(norm, grad_output, x, mean, invvar, weight, bias, own, num_groups=
 
     sets = view.sets(norm, groups)
     held = backend.operand(given[0], sets.shape), backend.operand(given[1], sets.shape)
-    moments = backend.operand(mean, (sets.total,)), backend.operand(invvar, (sets.total,))
+    statistics_held = backend.operand(mean, (sets.total,)), backend.operand(invvar, (sets.total,))
     gamma = backend.operand(weight, (c,))
     make = backend.empty if prod(view.shape) else backend.zeros  # a sum over no values is 0
     grad_weight, grad_bias = (
@@ -341,7 +352,7 @@ def _backward(norm, grad_output, x, mean, invvar, weight, bias, own, num_groups=
     if prod(view.shape):
         walked = kernels.walk(sets, *held, grad_input)
         wanted = grad_input, grad_weight, grad_bias
-        operands = kernels.Gradients(sets, *held, *moments, gamma, bool(own), *wanted)
+        operands = kernels.Gradients(sets, *held, *statistics_held, gamma, bool(own), *wanted)
         kernels.gradients(backend.launch, backend, walked, operands)
     results = [backend.give_back(grad_input, view.memory)]
     results += [backend.give_back(gradient, (c,)) for gradient in (grad_weight, grad_bias)]

@@ -11,7 +11,9 @@ and rounded once.
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, NamedTuple, SupportsIndex
+
+import numpy as np
 
 from normlab import engine
 from normlab.host import checks, replay
@@ -61,7 +63,7 @@ def layer_norm_forward(
     >>> output
     array([[-1. , -0.5,  0. ,  1.5]], dtype=float32)
     """
-    return _forward(x, normalized_shape, weight, bias, eps, step, rms=False)
+    return forward(x, normalized_shape, weight, bias, eps, False, step)
 
 
 @checks.positional("eps")
@@ -80,7 +82,7 @@ def rms_norm_forward(
     Returns:
         (output, invvar).
     """
-    output, _, invvar = _forward(x, normalized_shape, weight, None, eps, step, rms=True)
+    output, _, invvar = forward(x, normalized_shape, weight, None, eps, True, step)
     return output, invvar
 
 
@@ -124,8 +126,8 @@ def layer_norm_backward(
     """
     if mean is None and not memory_efficient:
         raise ValueError("mean is needed when saved is the input (memory_efficient=False), got None")
-    how = memory_efficient, kept, input_dtype, step
-    return _backward(grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, *how, rms=False)
+    how = eps, False, memory_efficient, kept, input_dtype, step
+    return backward(BackwardCall(grad_output, saved, mean, invvar, normalized_shape, weight, bias, *how))
 
 
 @checks.positional("eps", "memory_efficient", "kept")
@@ -147,8 +149,8 @@ def rms_norm_backward(
     Returns:
         (grad_input, grad_weight).
     """
-    how = memory_efficient, kept, input_dtype, step
-    return _backward(grad_output, saved, None, invvar, normalized_shape, weight, None, eps, *how, rms=True)[:2]
+    how = eps, True, memory_efficient, kept, input_dtype, step
+    return backward(BackwardCall(grad_output, saved, None, invvar, normalized_shape, weight, None, *how))[:2]
 
 
 def forward_signature(
@@ -159,7 +161,10 @@ def forward_signature(
     return replay.signature((x, weight, bias), normalized_shape, eps, wanted, "forward", rms)
 
 
-def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
+def forward(
+    x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any, rms: bool, step: str | None = None
+) -> tuple[Any, Any, Any]:
+    """Return (output, mean, invvar) of either norm, as `layer_norm_forward`; mean is None for RMSNorm."""
     key, pointers = forward_signature(x, normalized_shape, weight, bias, eps, rms, step)
     cached = replay.find(key)
     if cached:
@@ -200,80 +205,62 @@ def _forward(x, normalized_shape, weight, bias, eps, step, *, rms):
     return results
 
 
-def backward_signature(
-    grad_output: Any,
-    saved: Any,
-    mean: Any,
-    invvar: Any,
-    normalized_shape: Any,
-    weight: Any,
-    bias: Any,
-    eps: Any,
-    memory_efficient: Any,
-    kept: Kept | None,
-    input_dtype: Any,
-    rms: bool,
-    step: str | None = None,
-) -> tuple[tuple | None, list[int]]:
-    """Return the key that a backward is cached under, and its tensors' addresses: see `replay.signature`."""
+class BackwardCall(NamedTuple):
+    """The arguments of `layer_norm_backward` or `rms_norm_backward`, and which of the two it is."""
+
+    grad_output: Any
+    saved: Any
+    mean: Any
+    invvar: Any
+    normalized_shape: Any
+    weight: Any
+    bias: Any
+    eps: Any
+    rms: bool
+    memory_efficient: Any
+    kept: Kept | None
+    input_dtype: Any
+    step: str | None = None
+
+
+class _Sizes(NamedTuple):
+    """The shapes and dtypes of a backward, as its checks find them."""
+
+    shape: tuple[int, ...]
+    n1: int
+    n2: int
+    input: np.dtype
+    output: np.dtype
+    statistics: np.dtype
+
+
+def backward(call: BackwardCall) -> tuple[Any, Any, Any]:
+    """Return (grad_input, grad_weight, grad_bias) of either norm, as `layer_norm_backward`."""
+    grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, rms, memory_efficient, kept, dtype, step = (
+        call
+    )
     columns, values = _kept(memory_efficient, kept, weight, bias)
-    wanted = BEST["backward"] if step is None else step
     given = grad_output, saved, invvar, weight, bias, columns, values, mean  # mean is last, because it may go unread
-    how = "backward", rms, bool(memory_efficient), input_dtype
-    return replay.signature(given, normalized_shape, eps, wanted, *how)
-
-
-def _backward(
-    grad_output,
-    saved,
-    mean,
-    invvar,
-    normalized_shape,
-    weight,
-    bias,
-    eps,
-    memory_efficient,
-    kept,
-    input_dtype,
-    step,
-    *,
-    rms,
-):
-    given = grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, memory_efficient, kept, input_dtype
-    key, pointers = backward_signature(*given, rms, step)
+    wanted = BEST["backward"] if step is None else step
+    key, pointers = replay.signature(
+        given, normalized_shape, eps, wanted, "backward", rms, bool(memory_efficient), dtype
+    )
     cached = replay.find(key)
     if cached:
         return cached(pointers)
 
-    columns, values = _kept(memory_efficient, kept, weight, bias)
     optional = {"mean": mean, "weight": weight, "bias": bias, "kept.columns": columns, "kept.values": values}
     backend = backend_of({"saved": saved, "grad_output": grad_output, "invvar": invvar}, optional)
     backend = replay.caching(backend, key, pointers)
-    shape = checks.shape_of(normalized_shape)
-    n1, n2 = checks.rows_and_columns("saved", saved, shape)
-    output_dtype = checks.parameter_dtype("saved", saved, weight, bias)
-    checks.check_parameters(weight, bias, shape)
-    checks.check_dtype("grad_output", grad_output, output_dtype, "the output's dtype")
-    checks.check_shape("grad_output", grad_output, tuple(saved.shape), "as saved")
-    if memory_efficient:
-        checks.check_dtype("saved", saved, output_dtype, "with memory_efficient it is the output, as the parameters")
-    input_dtype = checks.input_dtype(input_dtype, saved, memory_efficient)
-    statistics = checks.statistics_dtype(dtype_name(saved))
-    leading = tuple(saved.shape[: -len(shape)])
-    checks.check_statistics({"mean": mean, "invvar": invvar}, leading, statistics, "saved")
-    if columns is not None:
-        capacity = columns.shape[0]
-        checks.check_dtype("kept.columns", columns, "int32", "column numbers")
-        checks.check_shape("kept.columns", columns, (capacity,), "column numbers")
-        checks.check_shape("kept.values", values, (n1, capacity), "rows of saved, columns kept")
-        checks.check_dtype("kept.values", values, output_dtype, "the output's dtype")
-    eps = checks.rounded_eps(eps, statistics)
+    sizes = _checked(call, columns, values)
+    n1, n2 = sizes.n1, sizes.n2
+    eps = checks.rounded_eps(eps, sizes.statistics.name)
     chosen = checks.step_of("backward", step)
 
     parameter_memory = backend.empty if n1 else backend.zeros  # a sum over no rows is 0
-    grad_weight = None if weight is None else parameter_memory((n2,), FLOATS[output_dtype])
-    grad_bias = None if bias is None else parameter_memory((n2,), FLOATS[output_dtype])
-    grad_input = backend.empty((n1, n2), FLOATS[input_dtype])
+    grad_weight = None if weight is None else parameter_memory((n2,), sizes.output)
+    grad_bias = None if bias is None else parameter_memory((n2,), sizes.output)
+    grad_input = backend.empty((n1, n2), sizes.input)
     if n1:
         _warn_if_slow(chosen, "backward", n1, n2, backend)
         problem = BackwardProblem(
@@ -289,22 +276,47 @@ def _backward(
             grad_input=grad_input,
             grad_weight=grad_weight,
             grad_bias=grad_bias,
-            row_sums=None if columns is None else backend.empty((3, n1), FLOATS[statistics]),
+            row_sums=None if columns is None else backend.empty((3, n1), sizes.statistics),
         )
         if columns is None:
             chosen.run(backend.launch, backend, problem)
         else:
+            capacity = columns.shape[0]
             repaired = backend.operand(columns, (capacity,)), backend.operand(values, (n1, capacity))
             launch_correction(backend.launch, problem, *repaired)
             chosen.run(backend.launch, backend, problem)
             launch_repair(backend.launch, backend, problem, *repaired)
     results = (
         backend.give_back(grad_input, tuple(saved.shape)),
-        backend.give_back(grad_weight, shape),
-        backend.give_back(grad_bias, shape),
+        backend.give_back(grad_weight, sizes.shape),
+        backend.give_back(grad_bias, sizes.shape),
     )
     replay.keep(backend)
     return results
+
+
+def _checked(call: BackwardCall, columns: Any, values: Any) -> _Sizes:
+    """Return the sizes of a backward; raise ValueError or TypeError unless its arguments fit together."""
+    saved, weight, bias = call.saved, call.weight, call.bias
+    shape = checks.shape_of(call.normalized_shape)
+    n1, n2 = checks.rows_and_columns("saved", saved, shape)
+    output = checks.parameter_dtype("saved", saved, weight, bias)
+    checks.check_parameters(weight, bias, shape)
+    checks.check_dtype("grad_output", call.grad_output, output, "the output's dtype")
+    checks.check_shape("grad_output", call.grad_output, tuple(saved.shape), "as saved")
+    if call.memory_efficient:
+        checks.check_dtype("saved", saved, output, "with memory_efficient it is the output, as the parameters")
+    input_dtype = checks.input_dtype(call.input_dtype, saved, call.memory_efficient)
+    statistics = checks.statistics_dtype(dtype_name(saved))
+    leading = tuple(saved.shape[: -len(shape)])
+    checks.check_statistics({"mean": call.mean, "invvar": call.invvar}, leading, statistics, "saved")
+    if columns is not None:
+        capacity = columns.shape[0]
+        checks.check_dtype("kept.columns", columns, "int32", "column numbers")
+        checks.check_shape("kept.columns", columns, (capacity,), "column numbers")
+        checks.check_shape("kept.values", values, (n1, capacity), "rows of saved, columns kept")
+        checks.check_dtype("kept.values", values, output, "the output's dtype")
+    return _Sizes(shape, n1, n2, FLOATS[input_dtype], FLOATS[output], FLOATS[statistics])
 
 
 def _kept(memory_efficient: Any, kept: Kept | None, weight: Any, bias: Any) -> tuple[Any, Any]:

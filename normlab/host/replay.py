@@ -82,7 +82,8 @@ def signature(
 
     Args:
         tensors: the arguments that may be arrays; absent ones are None.
-        normalized_shape, eps, step: as given. Equal values of other types mean other things: 4 is right, 4.0 an error.
+        normalized_shape, eps, step: as given; 4 and (4,) mean the same. Equal values of other types mean other things:
+            4 is right, 4.0 an error.
         options: other hashable values.
     """
     if type(normalized_shape) is not int:
@@ -92,6 +93,8 @@ def signature(
             if type(size) is not int:
                 return None, []
         normalized_shape = tuple(normalized_shape)
+    else:
+        normalized_shape = (normalized_shape,)
     if type(eps) is not float or type(step) is not str:
         return None, []
     key = [normalized_shape, eps, step, options]

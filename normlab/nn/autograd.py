@@ -13,18 +13,17 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from normlab.host.exact import Kept
 from normlab.host.replay import CachedLaunch
 from normlab.nn import engines, gradients, launched
 from normlab.nn.private import direct_apply, onlooker
-from normlab.nn.shapes import MemoryEfficient, Owners, Parameter, Shape
+from normlab.nn.shapes import How, MemoryEfficient, Owners, Parameter, Saved, Shape
 
-How: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Owners]
+Asked: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Owners]
 """normalized_shape, eps, rms, memory_efficient, and the parameters that the caller gave."""
 
 
 class Norm(torch.autograd.Function):
-    """apply(x, weight, bias, how, cached, pointers) -> (output, and invvar and kept values if they are saved).
+    """apply(x, weight, bias, asked, cached, pointers) -> (output, and invvar and kept values if they are saved).
 
     cached: the cached launch of this forward, to be called with `pointers`; None: the forward runs without one.
     """
@@ -35,12 +34,12 @@ class Norm(torch.autograd.Function):
         x: Tensor,
         weight: Parameter,
         bias: Parameter,
-        how: How,
+        asked: Asked,
         cached: CachedLaunch | None,
         pointers: list[int],
     ) -> tuple[Tensor, ...]:
         """Return the output; with memory_efficient also invvar and the values kept, because they are saved."""
-        shape, eps, rms, memory_efficient, owners = how
+        shape, eps, rms, memory_efficient, owners = asked
         if cached is None:
             run = engines.chosen(x)
             output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
@@ -57,7 +56,7 @@ class Norm(torch.autograd.Function):
                 columns, memory_efficient = None, False  # x̂ of so many columns takes as much memory as the input
             else:
                 values = run.keep(x, mean, invvar, shape, weight, bias, eps, columns)
-        ctx.how = run, (x.dtype, shape, eps, rms, memory_efficient)
+        ctx.how = run, How(x.dtype, shape, eps, rms, memory_efficient)
         if not memory_efficient:
             # In another order than below, so that a checkpoint sees other shapes if its second run saves the output.
             ctx.save_for_backward(invvar, x, weight, bias, None, None, mean)
@@ -71,22 +70,19 @@ class Norm(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         """Return the gradients of x, weight and bias."""
         run, how = ctx.how
-        first, second, *others = ctx.saved_tensors
-        dtype, shape, eps, rms, memory_efficient = how
-        tensors = (first, second, *others) if memory_efficient else (second, first, *others)
+        tensor, invvar, weight, bias, columns, values, mean = ctx.saved_tensors
+        if not how.memory_efficient:
+            tensor, invvar = invvar, tensor
+        saved = Saved(tensor, invvar, weight, bias, columns, values, mean)
         looks_on: str | None = "all"
         if grad_output is not None and grad_invvar is None and grad_values is None:
             looks_on = onlooker(grad_output)
         if grad_output is None or looks_on == "all":
-            result = gradients.composed(grad_output, grad_invvar, grad_values, gradients.Saved(*tensors), how)
+            result = gradients.composed(grad_output, grad_invvar, grad_values, saved, how)
         elif looks_on == "graph":
-            result = gradients.in_graph(grad_output, gradients.Saved(*tensors), how)
+            result = gradients.in_graph(grad_output, saved, how)
         else:
-            saved, invvar, weight, bias, columns, values, mean = tensors
-            kept = None if columns is None else Kept(columns, values)
-            result = run.backward(
-                grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, kept, dtype
-            )
+            result = run.backward(grad_output, saved, how)
         return *result, None, None, None
 
 

@@ -17,9 +17,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from normlab.host.exact import Kept
 from normlab.nn.formulas import accumulator, composed_gradients, statistics, to
-from normlab.nn.shapes import Gradients, MemoryEfficient, Parameter, Shape, Statistic
+from normlab.nn.shapes import Gradients, How, MemoryEfficient, Parameter, Saved, Shape, Statistic
 
 
 def forward(
@@ -49,73 +48,48 @@ def forward(
     return output, None if rms else mean, invvar
 
 
-def gradients(
-    grad_output: Tensor,
-    saved: Tensor,
-    mean: Statistic,
-    invvar: Tensor,
-    shape: Shape,
-    gamma: Parameter,
-    beta: Parameter,
-    eps: float,
-    rms: bool,
-    memory_efficient: MemoryEfficient,
-    kept: Kept | None,
-    input_dtype: torch.dtype,
-) -> Gradients:
-    """Return `composed_gradients`' results for CPU tensors, not differentiable, with grad_input in input_dtype."""
-    wide, n2 = invvar.dtype, prod(shape)
-    grad_input = torch.empty(saved.shape, dtype=input_dtype, device=saved.device)
+def gradients(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
+    """Return `composed_gradients`' results for CPU tensors, not differentiable, with grad_input in how.dtype."""
+    tensor, invvar, gamma, beta, _, values, mean = saved
+    kept, wide, n2 = saved.kept, invvar.dtype, prod(how.shape)
+    grad_input = torch.empty(tensor.shape, dtype=how.dtype, device=tensor.device)
     gamma, beta = (None if one is None else one.flatten() for one in (gamma, beta))
-    sums = [torch.zeros(n2, dtype=wide, device=saved.device) for one in (gamma, beta) if one is not None]
-    by_aten = not rms and (not memory_efficient or kept is not None or _divides(gamma, eps))
-    tensors = [saved if mean is None else mean, saved if kept is None else kept.values]
+    sums = [torch.zeros(n2, dtype=wide, device=tensor.device) for one in (gamma, beta) if one is not None]
+    by_aten = not how.rms and (not how.memory_efficient or kept is not None or _divides(gamma, how.eps))
     buffers = [torch.empty(min(BLOCK, n2 * invvar.numel()) if by_aten else 0, dtype=wide) for _ in range(2)]
-    for dy, some, result, scale, *others in _blocks(*_rows(shape, grad_output, saved, grad_input, invvar, *tensors)):
-        centre = None if mean is None else others[0]
-        some_kept = None if kept is None else Kept(kept.columns, others[1])
+    rows = how._replace(shape=(n2,))
+    optional = [tensor if one is None else one for one in (mean, values)]  # an absent one's rows are not looked at
+    tensors = grad_output, tensor, grad_input, invvar, *optional
+    for dy, some, result, scale, centre, some_values in _blocks(*_rows(how.shape, *tensors)):
+        statistic = None if mean is None else centre
+        block = Saved(some, scale, gamma, beta, saved.columns, None if values is None else some_values, statistic)
         if by_aten:
-            temporary = [one.resize_(dy.shape) for one in buffers]
-            found = _block_by_aten(
-                dy, some, centre, scale, gamma, beta, some_kept, bool(memory_efficient), result, *temporary
-            )
+            found = _block_by_aten(dy, block, bool(how.memory_efficient), result, buffers)
         else:
-            found = composed_gradients(
-                dy, some, centre, scale, (n2,), gamma, beta, eps, rms, memory_efficient, some_kept
-            )
+            found = composed_gradients(dy, block, rows)
         if found[0] is not result:
             result.copy_(found[0])
         for total, part in zip(sums, [part for part in found[1:] if part is not None], strict=True):
             total += part
-    each = iter(total.reshape(shape) for total in sums)
+    each = iter(total.reshape(how.shape) for total in sums)
     return grad_input, None if gamma is None else next(each), None if beta is None else next(each)
 
 
-def _block_by_aten(
-    dy: Tensor,
-    saved: Tensor,
-    mean: Statistic,
-    invvar: Tensor,
-    gamma: Parameter,
-    beta: Parameter,
-    kept: Kept | None,
-    from_output: bool,
-    result: Tensor,
-    temporary: Tensor,
-    temporary_dy: Tensor,
-) -> Gradients:
+def _block_by_aten(dy: Tensor, saved: Saved, from_output: bool, result: Tensor, buffers: list[Tensor]) -> Gradients:
     """Return LayerNorm's gradients for a block of rows, by ATen of x - mean or of the x̂ recomputed from the output.
 
     Given x itself, ATen would subtract the mean from products of x, and lose the digits that x and its mean share.
-    result: the block's rows of grad_input; the last product is written there at once. temporary, temporary_dy: buffers
-    that all blocks share, because the allocator would give each block new pages.
+    result: the block's rows of grad_input; the last product is written there at once. buffers: two that all blocks
+    share, because the allocator would give each block new pages.
     """
-    zero, shape = torch.zeros_like(invvar), dy.shape[1:]
+    tensor, invvar, gamma, beta, *_, mean = saved
+    temporary, temporary_dy = (one.resize_(dy.shape) for one in buffers)
+    zero, shape, kept = torch.zeros_like(invvar), dy.shape[1:], saved.kept
     if dy.dtype != temporary.dtype:
         dy = temporary_dy.copy_(dy)
     if mean is not None and not from_output:
-        return fused(dy, torch.sub(saved, mean, out=temporary), zero, invvar, shape, gamma, beta)
-    xhat = temporary.copy_(saved) if beta is None else torch.sub(saved, beta, out=temporary)
+        return fused(dy, torch.sub(tensor, mean, out=temporary), zero, invvar, shape, gamma, beta)
+    xhat = temporary.copy_(tensor) if beta is None else torch.sub(tensor, beta, out=temporary)
     if gamma is not None:
         xhat.div_(gamma)
     if kept is not None and kept.columns.shape[0]:

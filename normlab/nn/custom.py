@@ -8,6 +8,8 @@ The number of columns that the exact mode keeps is known only when the graph run
 size. torch.compile breaks its graph at such an operator, so there `exact_norm_held` returns a handle instead. The
 handle is a tensor of one element, and the kept columns are an attribute of its storage. They live as long as the graph
 saves the handle for the backward.
+
+An operator's schema knows no tuples, so the operators take every tensor and option as an argument of its own.
 """
 
 from typing import Any
@@ -17,9 +19,8 @@ from torch import Tensor
 
 from normlab.host.exact import Kept
 from normlab.nn import engines, formulas, gradients
-from normlab.nn.gradients import How, Saved
 from normlab.nn.private import onlooker
-from normlab.nn.shapes import MemoryEfficient, Owners, Parameter, Shape
+from normlab.nn.shapes import How, MemoryEfficient, Owners, Parameter, Saved, Shape
 
 
 def norm(
@@ -145,12 +146,9 @@ def norm_backward(
     input_dtype: torch.dtype,
 ) -> list[Tensor]:
     """Return grad_input, then the gradients of weight and bias as far as these are given."""
-    kept = None if columns is None else Kept(columns, values)
-    mode: MemoryEfficient = memory_efficient if kept is None else "exact"
-    gradients = engines.chosen(saved).backward(
-        grad_output, saved, mean, invvar, tuple(normalized_shape), weight, bias, eps, rms, mode, kept, input_dtype
-    )
-    return [gradient for gradient in gradients if gradient is not None]
+    mode: MemoryEfficient = memory_efficient if columns is None else "exact"
+    tensors = Saved(saved, invvar, weight, bias, columns, values, mean)
+    return _computed(grad_output, tensors, How(input_dtype, tuple(normalized_shape), eps, rms, mode))
 
 
 @torch.library.custom_op("normlab::exact_norm_held_backward", mutates_args=())
@@ -171,12 +169,17 @@ def exact_norm_held_backward(
     Raises:
         RuntimeError: the handle is a copy that hooks for saved tensors have made.
     """
-    kept = _held(handle)
-    mode: MemoryEfficient = "exact" if len(kept.columns) else True
-    found = engines.chosen(saved).backward(
-        grad_output, saved, None, invvar, tuple(normalized_shape), weight, bias, eps, rms, mode,
-        kept if mode == "exact" else None, input_dtype,
-    )  # fmt: skip
+    columns, values = _held(handle)
+    mode: MemoryEfficient = "exact"
+    if not len(columns):
+        columns, values, mode = None, None, True
+    tensors = Saved(saved, invvar, weight, bias, columns, values, None)
+    return _computed(grad_output, tensors, How(input_dtype, tuple(normalized_shape), eps, rms, mode))
+
+
+def _computed(grad_output: Tensor, saved: Saved, how: How) -> list[Tensor]:
+    """Return grad_input, then the gradients of weight and bias as far as these are given."""
+    found = engines.chosen(saved.tensor).backward(grad_output, saved, how)
     return [gradient for gradient in found if gradient is not None]
 
 

@@ -1,16 +1,17 @@
 """The exact mode on a GPU: list the columns at risk once after each optimizer step.
 
 The columns at risk depend on the parameters, and the parameters change at optimizer steps. So the columns are counted
-once after each step, and the first forward that needs the count waits for it. That forward queues one launch for each
-kind of norms. The launch lists the columns of all norms that were last used on the forward's stream. Every other
-forward compares a few integers, and counts again only if a parameter's version or storage, or the stream, has changed.
-If a write does not change PyTorch's version counter, and no optimizer step follows, the caller has to call `recount`.
-The counts are an attribute of the weight's storage, or of the bias's if there is no weight.
+once after each step, and the first forward that needs the count waits for it. This file is that rule; the launches
+stand in `normlab.nn.counting`. The forward that waits queues one launch for each kind of norms. The launch lists the
+columns of all norms that were last used on the forward's stream. Every other forward compares a few integers, and
+counts again only if a parameter's version or storage, or the stream, has changed. If a write does not change PyTorch's
+version counter, and no optimizer step follows, the caller has to call `recount`. The counts are an attribute of the
+weight's storage, or of the bias's if there is no weight.
 
-While a CUDA graph is captured the host cannot wait. The graph then lists the columns in each replay, into HEADROOM
-times as many slots as there were columns at risk when they were last counted. It also counts the columns that found no
-slot, and the norm's next eager forward, or `recount`, warns of them. A replay may contain an optimizer step, which the
-host does not see. So a norm that was captured is counted in each of its eager forwards.
+While a CUDA graph is captured the host cannot wait. The graph then lists the columns in each replay, into
+`counting.HEADROOM` times as many slots as there were columns at risk when they were last counted. It also counts the
+columns that found no slot, and the norm's next eager forward, or `recount`, warns of them. A replay may contain an
+optimizer step, which the host does not see. So a norm that was captured is counted in each of its eager forwards.
 
 The count has one input beside the parameters: the spread of x̂ (`normlab.kernels.exact.spread`), which is small where
 the rows of x vary by less than sqrt(eps). Each norm measures it in its first forward after a step, for the next count.
@@ -18,31 +19,18 @@ the rows of x vary by less than sqrt(eps). Each norm measures it in its first fo
 Called by `normlab.nn.launched`.
 """
 
-import gc
-import warnings
 import weakref
-from collections.abc import Iterator
-from contextlib import suppress
-from threading import RLock, Thread
-from typing import Any, NamedTuple
+from threading import RLock
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from normlab.engine import DeviceArray, Launch, prepare
-from normlab.host import checks
-from normlab.host.arrays import FLOATS, TorchBackend
-from normlab.kernels.exact.choose import launch_choice
-from normlab.kernels.exact.risk import limits
-from normlab.kernels.exact.spread import launch_spread
-from normlab.kernels.exact.survey import Asked, Norms, launch_survey, tabulate
-from normlab.nn.private import in_a_recomputation
+from normlab.host.arrays import TorchBackend
+from normlab.nn.counting import Made, Norm, Survey, listed_in_graph, storages
+from normlab.nn.private import in_a_recomputation, version_of
 from normlab.nn.shapes import Owners
-
-HEADROOM = 2  # slots in a CUDA graph per column at risk when the graph is captured
-GRAIN = 8  # slots: their number is a multiple of this, and at least this
 
 
 class _Steps:
@@ -56,92 +44,9 @@ def _after_step(*_: Any) -> None:
 register_optimizer_step_post_hook(_after_step)
 
 
-class Norm:
-    """The columns at risk of one norm, as last counted. It does not keep the parameters' memory alive.
-
-    columns: (count,), int32. seen: the step, the stream and the parameters' identities and versions at the last count;
-    empty before the first count.
-    """
-
-    def __init__(self, owners: Owners, output_dtype: str, statistics: str, eps: float):
-        given = [one for one in owners if one is not None]
-        self.storages = [weakref.ref(one.untyped_storage()) for one in given]
-        self.offsets = [one.storage_offset() for one in given]
-        self.counters = [_version_counter(one) for one in given]
-        self.ids = [id(one) for one in given]
-        self.n2, self.device = given[0].numel(), given[0].device
-        self.dtype = FLOATS[str(given[0].dtype).removeprefix("torch.")]
-        self.eps = checks.rounded_eps(eps, statistics)
-        self.limits = limits(self.eps, output_dtype)
-        self.kind = self.dtype, self.limits, *[one is not None for one in owners]  # a launch counts norms of one kind
-        # Without a bias, a small spread puts columns at risk only where outputs become subnormal.
-        self.needs_spread = owners[1] is not None or output_dtype == "float16"
-        self.spread = torch.ones(1, dtype=getattr(torch, statistics), device=self.device)
-        self.tally = torch.zeros(3, dtype=torch.int64, device="cpu", pin_memory=self.device.type == "cuda")
-        self.numbers = self.tally.numpy().data  # counts by CUDA graphs, read without waiting
-        self.columns = torch.empty(0, dtype=torch.int32, device=self.device)
-        self.seen: tuple = ()
-        self.at: list[int] = []  # the parameters' addresses when they were last counted
-        self.alone = self.captured = False  # alone: its parameters come and go, so that only its own forward counts
-        self.place: tuple[_Survey, int] | None = None  # the survey that counts this norm, and the norm's number in it
-        self.measured, self.told = -1, 0
-        self.measuring: tuple[int, Launch] | None = None  # the number of rows, and the launch for it
-        self.stream = TorchBackend(self.device).stream
-
-    def addresses(self) -> list[int]:
-        """Return the parameters' addresses; [] if their memory is freed, or emptied for a time as by FSDP."""
-        size, found = self.dtype.itemsize, []
-        for reference, offset in zip(self.storages, self.offsets, strict=True):
-            storage = reference()
-            if storage is not None and storage.nbytes() >= (offset + self.n2) * size:
-                found.append(storage.data_ptr() + offset * size)
-        there = found if len(found) == len(self.storages) else []
-        self.alone |= not there or there != (self.at or there)
-        self.at = there
-        return there
-
-    def used(self, stream: int, given: list[Tensor]) -> None:
-        """Note the stream and the parameters: other tensors in the same memory have version counters of their own."""
-        ids = [id(one) for one in given]
-        if (stream, ids) != (self.stream, self.ids):
-            self.place, self.stream = None, stream
-        if ids != self.ids:
-            self.ids, self.counters = ids, [_version_counter(one) for one in given]
-
-    def take(self, made: "Made", number: int) -> None:
-        """Take over the list of columns that a survey has made for its norm of the given number."""
-        start = made.starts[number]
-        self.columns = made.columns[start : start + made.counts[number]]
-        self.seen = made.step, self.stream, *self.ids, *made.versions[number]
-
-    def measure(self, invvar: Tensor) -> None:
-        """Queue the launch that measures the spread. It is prepared again when the number of rows changes."""
-        backend, rows, measuring = TorchBackend(self.device), invvar.numel(), self.measuring
-        if measuring is None or measuring[0] != rows:
-            launch = launch_spread(
-                prepare, backend.operand(invvar, (rows,)), self.eps, backend.operand(self.spread, (1,))
-            )
-            launch.patches = ((launch.slots[0], 0, 0),)  # replaced in each call by the address of its invvar
-            self.measuring = measuring = rows, launch
-        measuring[1](backend.stream, [invvar.data_ptr()])
-
-    def warn(self, name: str | None = None) -> None:
-        """Warn of columns that found no slot in a CUDA graph since the last warning."""
-        lost, self.told = self.numbers[1] - self.told, self.numbers[1]
-        if lost:
-            warnings.warn(
-                f"{name or _name_of(self)}: in replays of a CUDA graph {lost} columns at risk found no slot (of "
-                f"{HEADROOM} for each column that was at risk before its capture, at least {GRAIN}). They were "
-                'recomputed as with memory_efficient=True, not "exact". Capture the graph again.',
-                RuntimeWarning,
-                stacklevel=2,
-            )
-
-
 _known: "weakref.WeakSet[Norm]" = weakref.WeakSet()
-_captured: list[Norm] = []  # never emptied: a CUDA graph writes into their memory as long as it lives
-_plans: dict[tuple, list["_Survey"]] = {}  # by device and stream: a survey for each kind of norms last used there
-_lock = RLock()  # guards the three above; never held while the host waits
+_plans: dict[tuple, list["Survey"]] = {}  # by device and stream: a survey for each kind of norms last used there
+_lock = RLock()  # guards the two above; never held while the host waits
 
 
 def takes(output: Tensor, owners: Owners) -> bool:
@@ -160,13 +65,13 @@ def columns_at_risk(invvar: Tensor, output_dtype: torch.dtype, eps: float, owner
     """
     norm = _norm_of(owners, output_dtype, invvar.dtype, eps)
     if norm is None or torch.cuda.is_current_stream_capturing():
-        return _listed_in_graph(norm, invvar, owners)
+        return listed_in_graph(norm, invvar, owners)
     stream = TorchBackend(norm.device).stream
     if norm.needs_spread and norm.measured != _Steps.count:
         norm.measure(invvar)
         norm.measured = _Steps.count
     given = [one for one in owners if one is not None]
-    now = _Steps.count, stream, *[id(one) for one in given], *[one._version for one in given]
+    now = _Steps.count, stream, *[id(one) for one in given], *map(version_of, given)
     if norm.captured or (now != norm.seen and not (norm.seen and in_a_recomputation())):
         norm.used(stream, given)
         if norm.place is not None and norm.place[0].made is not None:
@@ -185,7 +90,7 @@ def recount(model: torch.nn.Module) -> None:
     goes through `.data`, or is made by a collective or by a kernel of your own. Waits for the GPU.
     """
     _Steps.count += 1
-    for name, storage in _storages(model):
+    for name, storage in storages(model):
         for norm in getattr(storage, "normlab_exact", {}).values():
             torch.cuda.synchronize(norm.device)
             norm.warn(name)
@@ -220,20 +125,6 @@ def _norm_of(owners: Owners, output_dtype: torch.dtype, statistics: torch.dtype,
     return norm
 
 
-def _version_counter(parameter: Tensor) -> Tensor:
-    """Return an empty tensor that shares the parameter's version counter, and no memory.
-
-    Inside a custom operator the result of `detach` gets a new counter. Another thread is outside of the operator, so
-    `detach` is called there.
-    """
-    found: list[Tensor] = []
-    outside = Thread(target=lambda: found.append(parameter.detach()))
-    outside.start()
-    outside.join()
-    found[0].data = torch.empty(0, dtype=parameter.dtype, device=parameter.device)
-    return found[0]
-
-
 def _count(wanted: Norm) -> tuple["Made", int]:
     """List the columns at risk of all norms on the wanted norm's stream: one launch for each kind of norms, one wait.
 
@@ -244,7 +135,7 @@ def _count(wanted: Norm) -> tuple["Made", int]:
         surveys = _plans.get((wanted.device, wanted.stream), [])
         if wanted.place is None or wanted.place[0] not in surveys or not all(survey.stands() for survey in surveys):
             surveys = _planned(wanted)
-        made = {survey: survey() for survey in surveys}
+        made = {survey: survey(_Steps.count) for survey in surveys}
         place: Any = wanted.place
     surveys[0].stream.synchronize()
     for survey, lists in made.items():
@@ -252,7 +143,7 @@ def _count(wanted: Norm) -> tuple["Made", int]:
     return made[place[0]], place[1]
 
 
-def _planned(wanted: Norm) -> list["_Survey"]:
+def _planned(wanted: Norm) -> list["Survey"]:
     """Return the surveys that count a norm: together with all norms of its stream, or alone.
 
     A norm is counted alone if its parameters come and go. Its first count is alone, too: in a model's first step the
@@ -260,105 +151,12 @@ def _planned(wanted: Norm) -> list["_Survey"]:
     """
     wanted.addresses()
     if not wanted.seen or wanted.alone or wanted.captured:
-        return [_Survey([wanted])]
+        return [Survey([wanted])]
     kinds: dict[tuple, list[Norm]] = {}
     for norm in _known:
         here = (norm.device, norm.stream) == (wanted.device, wanted.stream)
         if here and not norm.captured and not norm.alone and norm.addresses():
             kinds.setdefault(norm.kind, []).append(norm)
-    surveys = [_Survey(norms) for norms in kinds.values()]
+    surveys = [Survey(norms) for norms in kinds.values()]
     _plans[wanted.device, wanted.stream] = surveys
     return surveys
-
-
-class Made(NamedTuple):
-    """The lists that a survey's launch has made.
-
-    step: the count of optimizer steps at the launch. versions: each norm's parameters' versions. columns: int32, all
-    norms' columns; each norm's list begins at its element of `starts`. counts: the lengths of the lists.
-    """
-
-    step: int
-    versions: list[list[int]]
-    columns: Tensor
-    starts: list[int]
-    counts: memoryview
-
-
-class _Survey:
-    """A launch that lists the columns of norms of one kind, prepared for the parameters' present addresses.
-
-    made: the lists of the latest launch that the host has waited for.
-    """
-
-    def __init__(self, norms: list[Norm]):
-        self.norms, first = norms, norms[0]
-        self.backend, self.stream = TorchBackend(first.device), torch.cuda.current_stream(first.device)
-        asked = [Asked(norm.n2, norm.at[0], norm.at[-1], norm.spread.data_ptr()) for norm in norms]
-        table, memory, spreads = tabulate(asked, first.dtype, first.eps.dtype, self.backend.index)
-        self.table = self.backend.operand(torch.from_numpy(table).to(first.device), table.shape)  # the launches read it
-        self.slots, self.starts = int(table[:, 0].sum()), table[:, -1].tolist()
-        self.memory = [(part, _address(part())) for norm in norms for part in norm.storages]
-        weights, biases = (memory if has else None for has in first.kind[-2:])
-        columns, counts = (self.backend.empty((1,), np.dtype(name)) for name in ("int32", "int64"))
-        columns, counts = columns._replace(shape=(self.slots,)), counts._replace(shape=(len(norms),))
-        surveyed = Norms(int(table[:, 0].max()), self.table, weights, biases, spreads)
-        self.launch = launch_survey(prepare, surveyed, first.limits, columns, counts)
-        self.launch.patches = tuple((slot, result, 0) for result, slot in enumerate(self.launch.slots[-2:]))
-        self.made: Made | None = None
-        for number, norm in enumerate(norms):
-            norm.place = self, number
-
-    def stands(self) -> bool:
-        """Return True if all parameters still have the addresses that the launch was prepared for."""
-        return all(_address(part()) == address for part, address in self.memory)
-
-    def __call__(self) -> Made:
-        """Queue the launch and return its lists, which the host may read once it has waited for the GPU."""
-        step, versions = _Steps.count, [[one._version for one in norm.counters] for norm in self.norms]
-        device = self.backend.device
-        columns = torch.empty(self.slots, dtype=torch.int32, device=device)
-        counts = torch.empty(len(self.norms), dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
-        self.launch(self.backend.stream, [columns.data_ptr(), counts.data_ptr()])
-        return Made(step, versions, columns, self.starts, counts.numpy().data)
-
-
-def _address(storage: Any) -> int:
-    """Return a storage's address; 0 if the storage or its memory has been freed."""
-    return 0 if storage is None else storage.data_ptr()
-
-
-def _listed_in_graph(norm: Norm | None, invvar: Tensor, owners: Owners) -> Tensor:
-    """Let a CUDA graph list the columns in each replay, and return the slots for them, allocated at its capture."""
-    if norm is None or not norm.seen:
-        raise RuntimeError(
-            'memory_efficient="exact" has to count the columns at risk of new parameters, which a CUDA graph cannot '
-            "wait for: run the norm once before the capture"
-        )
-    norm.captured = True
-    _captured.append(norm)
-    backend, slots = TorchBackend(norm.device), max(1, -(-HEADROOM * len(norm.columns) // GRAIN)) * GRAIN
-    columns = torch.empty(slots, dtype=torch.int32, device=norm.device)
-    if 2 * slots > norm.n2:
-        return columns  # with so many slots the norm saves its input instead
-    weight, bias = (backend.operand(one, (norm.n2,)) for one in owners)
-    tally = DeviceArray(norm.tally.data_ptr(), (3,), np.dtype(np.int64), backend.index, norm.tally)  # in pinned memory
-    spread, listed = backend.operand(norm.spread, (1,)), backend.operand(columns, (slots,))
-    launch_spread(backend.launch, backend.operand(invvar, (invvar.numel(),)), norm.eps, spread)
-    launch_choice(backend.launch, norm.n2, weight, bias, spread, norm.limits, listed, tally)
-    return columns
-
-
-def _storages(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the names and storages of a module's parameters, except for parameters without a storage."""
-    with suppress(AttributeError):  # a module whose __init__ has not run
-        for name, parameter in module.named_parameters():
-            with suppress(ValueError, RuntimeError, NotImplementedError):  # lazy or sparse
-                yield name, parameter.untyped_storage()
-
-
-def _name_of(norm: Norm) -> str:
-    """Return the parameter's longest name in any module, to name it in a warning: searches all live objects."""
-    modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]  # isinstance wakes proxies
-    named = [name for one in modules for name, storage in _storages(one) if storage is norm.storages[0]()]
-    return max(named, key=len, default=f"a norm of {norm.n2} columns")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normlab.host.exact import Kept
-from normlab.nn.shapes import Gradients, MemoryEfficient, Parameter, Shape, Statistic
+from normlab.nn.shapes import Gradients, How, Parameter, Saved, Shape, Statistic
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -121,22 +121,16 @@ def projected(
     return result * invvar
 
 
-def composed_gradients(
-    grad_output: Tensor,
-    saved: Tensor,
-    mean: Statistic,
-    invvar: Tensor,
-    shape: Shape,
-    gamma: Parameter,
-    beta: Parameter,
-    eps: float,
-    rms: bool,
-    memory_efficient: MemoryEfficient,
-    kept: Kept | None,
-) -> Gradients:
-    """Return the gradients in accumulator precision, by operations that are differentiable themselves."""
+def composed_gradients(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
+    """Return the gradients in accumulator precision, by operations that are differentiable themselves.
+
+    saved: with weight and bias in accumulator precision.
+    """
+    tensor, invvar, gamma, beta, *_, mean = saved
+    _, shape, eps, rms, memory_efficient = how
+    kept = saved.kept
     wide = invvar.dtype
-    dy, values = to(grad_output, wide), to(saved, wide)
+    dy, values = to(grad_output, wide), to(tensor, wide)
     invvar = column(invvar, dy, shape)
     if not memory_efficient:
         xhat = normalised_from_input(values, column(mean, dy, shape), invvar)

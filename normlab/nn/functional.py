@@ -18,7 +18,7 @@ those of the unrounded input. apex rounds the input, too: `normlab.nn.apex_autoc
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -64,8 +64,8 @@ def layer_norm(
         RuntimeError, TypeError, NotImplementedError: PyTorch's errors, in PyTorch's words.
         ValueError: memory_efficient is not False, True or "exact".
     """
-    mode, rule = memory_efficient, dtype_rule
-    return norm(layer_norm, input, normalized_shape, weight, bias, eps, mode, rms=False, rule=rule)
+    options = Options(memory_efficient, False, dtype_rule)
+    return norm(layer_norm, input, normalized_shape, weight, bias, eps, options)
 
 
 def rms_norm(
@@ -81,15 +81,15 @@ def rms_norm(
 
     eps=None means PyTorch's default: the machine epsilon of the sums' dtype, float64 for float64 and else float32.
     """
-    mode, rule = memory_efficient, dtype_rule
-    return norm(rms_norm, input, normalized_shape, weight, None, eps, mode, rms=True, rule=rule)
+    options = Options(memory_efficient, True, dtype_rule)
+    return norm(rms_norm, input, normalized_shape, weight, None, eps, options)
 
 
 def fused_layer_norm(
     input: Tensor, normalized_shape: NormalizedShape, eps: float = 1e-6, memory_efficient: MemoryEfficient = False
 ) -> Tensor:
     """Return `layer_norm` without parameters; name, signature and default eps are apex's."""
-    return norm(fused_layer_norm, input, normalized_shape, None, None, eps, memory_efficient, rms=False)
+    return norm(fused_layer_norm, input, normalized_shape, None, None, eps, Options(memory_efficient, False))
 
 
 def fused_layer_norm_affine(
@@ -101,7 +101,7 @@ def fused_layer_norm_affine(
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
     """Return `layer_norm`, where either parameter may be None; name, signature and default eps are apex's."""
-    return norm(fused_layer_norm_affine, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
+    return norm(fused_layer_norm_affine, input, normalized_shape, weight, bias, eps, Options(memory_efficient, False))
 
 
 def mixed_dtype_fused_layer_norm_affine(
@@ -114,7 +114,7 @@ def mixed_dtype_fused_layer_norm_affine(
 ) -> Tensor:
     """Return `fused_layer_norm_affine`, which takes mixed dtypes itself; name, signature and default eps are apex's."""
     function = mixed_dtype_fused_layer_norm_affine
-    return norm(function, input, normalized_shape, weight, bias, eps, memory_efficient, rms=False)
+    return norm(function, input, normalized_shape, weight, bias, eps, Options(memory_efficient, False))
 
 
 def fused_rms_norm(
@@ -124,7 +124,7 @@ def fused_rms_norm(
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
     """Return `rms_norm` without a weight; name, signature and default eps are apex's."""
-    return norm(fused_rms_norm, input, normalized_shape, None, None, eps, memory_efficient, rms=True)
+    return norm(fused_rms_norm, input, normalized_shape, None, None, eps, Options(memory_efficient, True))
 
 
 def fused_rms_norm_affine(
@@ -135,7 +135,7 @@ def fused_rms_norm_affine(
     memory_efficient: MemoryEfficient = False,
 ) -> Tensor:
     """Return `rms_norm`; name, signature and default eps are apex's."""
-    return norm(fused_rms_norm_affine, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
+    return norm(fused_rms_norm_affine, input, normalized_shape, weight, None, eps, Options(memory_efficient, True))
 
 
 def mixed_dtype_fused_rms_norm_affine(
@@ -147,7 +147,15 @@ def mixed_dtype_fused_rms_norm_affine(
 ) -> Tensor:
     """Return `fused_rms_norm_affine`, which takes mixed dtypes itself; name, signature and default eps are apex's."""
     function = mixed_dtype_fused_rms_norm_affine
-    return norm(function, input, normalized_shape, weight, None, eps, memory_efficient, rms=True)
+    return norm(function, input, normalized_shape, weight, None, eps, Options(memory_efficient, True))
+
+
+class Options(NamedTuple):
+    """The options of a norm. rule: a rule of `normlab.nn.dtypes`."""
+
+    memory_efficient: MemoryEfficient
+    rms: bool
+    rule: Rule = "apex"
 
 
 def norm(
@@ -157,19 +165,17 @@ def norm(
     weight: Parameter,
     bias: Parameter,
     eps: Any,
-    memory_efficient: MemoryEfficient,
-    *,
-    rms: bool,
-    rule: Rule = "apex",
+    options: Options,
 ) -> Tensor:
-    """Return the norm that a public function or a module asks for. rule: a rule of `normlab.nn.dtypes`.
+    """Return the norm that a public function or a module asks for.
 
     function: the public function, which errors name and which a `__torch_function__` gets.
     """
+    memory_efficient, rms, rule = options
     if has_torch_function_variadic(x, weight, bias):
         given = {"input": x, "normalized_shape": normalized_shape, "weight": weight, "bias": bias, "eps": eps}
         return overridden(function, given | {"memory_efficient": memory_efficient, "dtype_rule": rule})
-    output = _computed(function, x, normalized_shape, weight, bias, eps, memory_efficient, rms, rule)
+    output = _computed(function, x, normalized_shape, weight, bias, eps, options)
     if rms and x.dim() > 3:
         output = _laid_out(output, x)
     return output if output.dtype is x.dtype else dtypes.ruled(output, x, rule)
@@ -182,56 +188,58 @@ def _computed(
     weight: Parameter,
     bias: Parameter,
     eps: Any,
-    memory_efficient: MemoryEfficient,
-    rms: bool,
-    rule: Rule,
+    options: Options,
 ) -> Tensor:
     """Return the norm's output, whose layout and dtype `norm` then corrects."""
+    memory_efficient, rms, rule = options
     if not isinstance(x, Tensor):
         raise checks.not_a_tensor(function, "input", x)
-    shape = checks.shape_of(function, normalized_shape)
     if eps is None and rms:
         eps = torch.finfo(formulas.accumulator(x.dtype)).eps
     owners = weight, bias
     if rule not in dtypes.OF_PARAMETERS and x.dtype is torch.float32:
         weight, bias = dtypes.widened(weight), dtypes.widened(bias)  # so that the kernel does not round the output
-    if x.is_nested or (type(x) not in PLAIN and type(x).__name__ in LEFT_TO_PYTORCH):
-        return _pytorch_s(x, shape, weight, bias, eps, rms)
-    if torch.jit.is_tracing():  # before the checks of shapes: a trace has tensors as sizes
-        if not x.is_meta and torch.is_autocast_enabled(x.device.type):
-            x, weight, bias = dtypes.autocast(x, shape, weight, bias, rule)
-        checks.check_kinds(function, x, weight, bias)
-        return _exportable(x, shape, weight, bias, eps, rms)
-    checks.check_mode(memory_efficient)
-    if memory_efficient and dtypes.input_is_smaller(x, weight, bias, rule):
+    cached, pointers = _cached_launch(x, normalized_shape, weight, bias, eps, rms)
+    # The cached launch's key holds all that the checks look at, so that the checks need to pass once for a key.
+    known = cached is not None and cached.checked and memory_efficient in checks.MODES
+    shape: Any = normalized_shape  # of a known call, a tuple is one of ints
+    if not known or type(shape) is not tuple:
+        shape = checks.shape_of(function, normalized_shape)
+    if memory_efficient and rule in dtypes.OF_INPUT and dtypes.input_is_smaller(x, weight, bias, rule):
         memory_efficient = False
-    cached, pointers = _cached_launch(x, shape, weight, bias, eps, rms)
-    if cached is not None and cached.checked:
-        if not _differentiated(x, weight, bias):
-            return cached(pointers)[0]
-        return autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owners), cached, pointers)[0]
-    checks.check(function, x, shape, weight, bias, eps)
-    if x.is_meta:
-        memory_efficient = memory_efficient is not False  # a meta tensor has no values that could be at risk
-    elif any_autocast() and torch.is_autocast_enabled(x.device.type):  # any_autocast takes a tenth of the time
-        x, weight, bias = dtypes.autocast(x, shape, weight, bias, rule)
-    if rms and weight is not None and checks.mixed_by_pytorch_alone(x, weight):
-        wide = torch.promote_types(x.dtype, weight.dtype)
-        x_wide, weight = x.to(wide), weight.to(wide)
-        output = norm(function, x_wide, shape, weight, None, eps, memory_efficient, rms=True, rule=rule)
-        return output if rule == "wider" else output.to(x.dtype)
-    checks.check_kinds(function, x, weight, bias)
-    if transformed():
-        return vectorised.composed(x, shape, weight, bias, eps, rms)
-    if in_a_graph(x):
-        if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
+
+    if not known:
+        if x.is_nested or (type(x) not in PLAIN and type(x).__name__ in LEFT_TO_PYTORCH):
+            return _pytorch_s(x, shape, weight, bias, eps, rms)
+        if torch.jit.is_tracing():  # before the checks of shapes: a trace has tensors as sizes
+            if not x.is_meta and torch.is_autocast_enabled(x.device.type):
+                x, weight, bias = dtypes.autocast(x, shape, weight, bias, rule)
+            checks.check_kinds(function, x, weight, bias)
             return _exportable(x, shape, weight, bias, eps, rms)
-        return custom.norm(x, shape, weight, bias, eps, rms, memory_efficient, owners)
-    if cached is not None:
-        cached.checked = True
-    if not _differentiated(x, weight, bias):
-        return engines.chosen(x).forward(x, shape, weight, bias, eps, rms)[0]
-    return autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owners), None, [])[0]
+        checks.check_mode(options.memory_efficient)
+        checks.check(function, x, shape, weight, bias, eps)
+        if x.is_meta:
+            memory_efficient = memory_efficient is not False  # a meta tensor has no values that could be at risk
+        elif any_autocast() and torch.is_autocast_enabled(x.device.type):  # any_autocast takes a tenth of the time
+            x, weight, bias = dtypes.autocast(x, shape, weight, bias, rule)
+        if rms and weight is not None and checks.mixed_by_pytorch_alone(x, weight):
+            wide = torch.promote_types(x.dtype, weight.dtype)
+            wider = Options(memory_efficient, rms, rule)
+            output = norm(function, x.to(wide), shape, weight.to(wide), None, eps, wider)
+            return output if rule == "wider" else output.to(x.dtype)
+        checks.check_kinds(function, x, weight, bias)
+        if transformed():
+            return vectorised.composed(x, shape, weight, bias, eps, rms)
+        if in_a_graph(x):
+            if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():
+                return _exportable(x, shape, weight, bias, eps, rms)
+            return custom.norm(x, shape, weight, bias, eps, rms, memory_efficient, owners)
+        if cached is not None:
+            cached.checked = True
+
+    if _differentiated(x, weight, bias):
+        return autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owners), cached, pointers)[0]
+    return cached(pointers)[0] if cached else engines.chosen(x).forward(x, shape, weight, bias, eps, rms)[0]
 
 
 def _differentiated(x: Tensor, weight: Parameter, bias: Parameter) -> bool:
@@ -241,16 +249,15 @@ def _differentiated(x: Tensor, weight: Parameter, bias: Parameter) -> bool:
 
 
 def _cached_launch(
-    x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: Any, rms: bool
+    x: Tensor, normalized_shape: Any, weight: Parameter, bias: Parameter, eps: Any, rms: bool
 ) -> tuple[CachedLaunch | None, list[int]]:
     """Return the cached launch of this forward, or None, and the addresses to call it with.
 
-    The cache's key holds all that the checks look at, so that the checks need to pass once for a key. Leaving them out
-    saves a tenth of a small call's time.
+    No argument but x has been checked. Without further checks a small call takes a tenth less time.
     """
-    if not unwatched() or not engines.by_kernels(x) or type(eps) is not float or any_autocast() or in_a_graph(x):
+    if not unwatched() or not (x.is_cuda or engines.by_kernels(x)) or any_autocast():
         return None, []
-    key, pointers = norms.forward_signature(x, shape, weight, bias, eps, rms)
+    key, pointers = norms.forward_signature(x, normalized_shape, weight, bias, eps, rms)
     return replay.find(key), pointers
 
 

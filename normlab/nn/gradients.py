@@ -5,41 +5,11 @@ a backward gets one operator, by `in_graph`. `normlab.nn.private.onlooker` tells
 `composed` takes gradients at invvar or at the kept x̂. Both functions take a norm's saved tensors as `Saved`.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from normlab.host.exact import Kept
 from normlab.nn import formulas, vectorised
-from normlab.nn.shapes import Gradients, MemoryEfficient, Parameter, Shape
-
-
-class Saved(NamedTuple):
-    """The tensors that a norm saves. tensor: the input or the output. columns, values: of a `Kept`."""
-
-    tensor: Tensor
-    invvar: Tensor
-    weight: Parameter
-    bias: Parameter
-    columns: Parameter
-    values: Parameter
-    mean: Parameter
-
-    @property
-    def kept(self) -> Kept | None:
-        """Return the columns at risk with their x̂; None if the forward has kept none."""
-        return None if self.columns is None or self.values is None else Kept(self.columns, self.values)
-
-
-class How(NamedTuple):
-    """The arguments that a backward needs beside `Saved`. dtype: the input's."""
-
-    dtype: torch.dtype
-    shape: Shape
-    eps: float
-    rms: bool
-    memory_efficient: MemoryEfficient
+from normlab.nn.shapes import Gradients, How, Parameter, Saved
 
 
 def composed(
@@ -50,18 +20,16 @@ def composed(
     A norm that saves its output has no x for a second derivative. But the output, the invvar and the kept x̂ depend on
     x and are outputs of the forward. The second derivative adds to their gradients, and autograd carries these on to x.
     """
-    dtype, shape, eps, rms, memory_efficient = how
-    mean, invvar = saved.mean, saved.invvar
-    if not memory_efficient:  # computed anew, so that autograd sees how they depend on x
-        mean, invvar = formulas.statistics(saved.tensor.to(invvar.dtype), shape, eps, rms)
     result: tuple[Parameter, Parameter, Parameter] = None, None, None
     if grad_output is not None:
-        result = vectorised.backward(
-            grad_output, saved.tensor, mean, invvar, shape, saved.weight, saved.bias, eps, rms, memory_efficient,
-            saved.kept, dtype,
-        )  # fmt: skip
+        anew = saved
+        if not how.memory_efficient:  # statistics computed anew, so that autograd sees how they depend on x
+            x = saved.tensor.to(saved.invvar.dtype)
+            mean, invvar = formulas.statistics(x, how.shape, how.eps, how.rms)
+            anew = saved._replace(mean=mean, invvar=invvar)
+        result = vectorised.backward(grad_output, anew, how)
     if grad_invvar is not None or grad_values is not None:
-        further = _through_saved(grad_invvar, grad_values, saved, how).to(dtype)
+        further = _through_saved(grad_invvar, grad_values, saved, how).to(how.dtype)
         result = further if result[0] is None else result[0] + further, *result[1:]
     return result
 

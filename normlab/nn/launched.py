@@ -5,16 +5,15 @@ the input's leading dimensions.
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
-from torch import Tensor, dtype
+from torch import Tensor
 
 from normlab import engine
-from normlab.host import norms, replay
+from normlab.host import norms
 from normlab.host.exact import Kept, find_columns, keep_columns
 from normlab.nn import exact, vectorised
-from normlab.nn.shapes import Gradients, MemoryEfficient, Owners, Parameter, Shape, Statistic
+from normlab.nn.shapes import Gradients, How, Owners, Parameter, Saved, Shape, Statistic
 
 _AS_IT_IS: AbstractContextManager[None] = nullcontext()
 
@@ -31,10 +30,7 @@ def forward(
     if 0 in shape:  # there are no kernels for rows without columns, and nothing to compute
         return vectorised.forward(x, shape, weight, bias, eps, rms)
     with world(x):
-        if rms:
-            output, invvar = norms.rms_norm_forward(x, shape, weight, eps=eps)
-            return output, None, invvar
-        return norms.layer_norm_forward(x, shape, weight, bias, eps=eps)
+        return norms.forward(x, shape, weight, bias, eps, rms)
 
 
 def columns_at_risk(
@@ -68,34 +64,16 @@ def keep(
         return keep_columns(x, mean, invvar, shape, weight, bias, eps=eps, columns=columns).values
 
 
-def backward(
-    grad_output: Tensor,
-    saved: Tensor,
-    mean: Statistic,
-    invvar: Tensor,
-    shape: Shape,
-    weight: Parameter,
-    bias: Parameter,
-    eps: float,
-    rms: bool,
-    memory_efficient: MemoryEfficient,
-    kept: Kept | None,
-    input_dtype: dtype,
-) -> Gradients:
+def backward(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
     """Return (grad_input, grad_weight, grad_bias)."""
+    dtype, shape, eps, rms, memory_efficient = how
     if 0 in shape:
-        return vectorised.backward(
-            grad_output, saved, mean, invvar, shape, weight, bias, eps, rms, memory_efficient, kept, input_dtype
-        )
-    key, pointers = norms.backward_signature(
-        grad_output, saved, mean, invvar, shape, weight, bias, eps, memory_efficient, kept, input_dtype, rms
-    )
-    cached = replay.find(key)
-    if cached is not None:  # found here, it saves the time of three more functions
-        return cached(pointers)
-    how: dict[str, Any] = {"memory_efficient": memory_efficient, "kept": kept, "input_dtype": input_dtype}
-    with world(saved):
-        if rms:
-            gradients = norms.rms_norm_backward(grad_output, saved, invvar, shape, weight, eps=eps, **how)
-            return *gradients, None
-        return norms.layer_norm_backward(grad_output, saved, mean, invvar, shape, weight, bias, eps=eps, **how)
+        return vectorised.backward(grad_output, saved, how)
+    tensor, invvar, weight, bias, columns, values, mean = saved
+    kept = None if columns is None else Kept(columns, values)
+    options = eps, rms, memory_efficient, kept, dtype
+    call = norms.BackwardCall(grad_output, tensor, mean, invvar, shape, weight, bias, *options)
+    if tensor.is_cuda:  # without a context, which takes half a microsecond
+        return norms.backward(call)
+    with world(tensor):
+        return norms.backward(call)

@@ -12,7 +12,8 @@ from torch import Tensor
 from normlab.nn import checks, functional
 from normlab.nn.dtypes import Rule
 from normlab.nn.overrides import cannot_be_scripted, leaf
-from normlab.nn.shapes import MemoryEfficient, Parameter
+from normlab.nn.private import parameter_of
+from normlab.nn.shapes import MemoryEfficient
 
 
 class FusedLayerNorm(torch.nn.LayerNorm):
@@ -52,10 +53,10 @@ class FusedLayerNorm(torch.nn.LayerNorm):
         """Return the norm of (*leading, *normalized_shape), of the same shape, in the dtype of `dtype_rule`."""
         if type(input) is not Tensor and (node := leaf(self, FusedLayerNorm.forward, input)) is not None:
             return node
-        shape, mode, rule = self.normalized_shape, self.memory_efficient, self.dtype_rule
-        weight, bias = _parameter(self, "weight"), _parameter(self, "bias")
-        function = functional.layer_norm
-        return functional.norm(function, input, shape, weight, bias, self.eps, mode, rms=False, rule=rule)
+        weight, bias = parameter_of(self, "weight"), parameter_of(self, "bias")
+        options = functional.Options(self.memory_efficient, False, self.dtype_rule)
+        function, shape = functional.layer_norm, self.normalized_shape
+        return functional.norm(function, input, shape, weight, bias, self.eps, options)
 
 
 class FusedRMSNorm(torch.nn.RMSNorm):
@@ -94,9 +95,9 @@ class FusedRMSNorm(torch.nn.RMSNorm):
         """Return the norm of (*leading, *normalized_shape), of the same shape, in the dtype of `dtype_rule`."""
         if type(input) is not Tensor and (node := leaf(self, FusedRMSNorm.forward, input)) is not None:
             return node
-        shape, mode, rule = self.normalized_shape, self.memory_efficient, self.dtype_rule
-        function, weight = functional.rms_norm, _parameter(self, "weight")
-        return functional.norm(function, input, shape, weight, None, self.eps, mode, rms=True, rule=rule)
+        weight, options = parameter_of(self, "weight"), functional.Options(self.memory_efficient, True, self.dtype_rule)
+        function, shape = functional.rms_norm, self.normalized_shape
+        return functional.norm(function, input, shape, weight, None, self.eps, options)
 
 
 class MixedFusedLayerNorm(FusedLayerNorm):
@@ -131,15 +132,6 @@ class MixedFusedRMSNorm(FusedRMSNorm):
 
 def _mode_of_replaced(module: Any) -> str:
     return f", memory_efficient={module.memory_efficient!r}" if "made_of" in vars(module) else ""
-
-
-def _parameter(module: torch.nn.Module, name: str) -> Parameter:
-    """Return a parameter in a quarter of the time of `getattr`, which looks in every other place first.
-
-    `getattr` remains for a module that has the parameter elsewhere, as parametrizations do.
-    """
-    own = module._parameters
-    return own[name] if name in own and name not in module.__dict__ else getattr(module, name)
 
 
 def _with_parameters(name: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,8 @@ import torch
 from torch.fx import Proxy, Tracer
 from torch.overrides import handle_torch_function
 
+from normlab.nn.private import has_hooks
+
 _TORCHS = torch.nn.LayerNorm(1, device="cpu")
 """A norm of torch.nn: a tracer is asked whether it keeps such a module as one node."""
 
@@ -34,8 +36,7 @@ def leaf(module: torch.nn.Module, forward: Callable[..., Any], input: Any) -> An
     """
     if not isinstance(input, Proxy) or not isinstance(input.tracer, Tracer):
         return None
-    hooks = module._forward_hooks or module._forward_pre_hooks
-    if hooks or "forward" in vars(module) or getattr(type(module), "forward", None) is not forward:
+    if has_hooks(module) or "forward" in vars(module) or getattr(type(module), "forward", None) is not forward:
         return None
     path = input.tracer.path_of_module(module)
     if not path or not input.tracer.is_leaf_module(_TORCHS, path):

@@ -10,13 +10,12 @@ from math import prod
 import torch
 from torch import Tensor
 
-from normlab.host.exact import Kept
 from normlab.kernels.exact.risk import RATIO
 from normlab.kernels.exact.spread import LARGE, SMALL
 from normlab.nn import blocks
 from normlab.nn.formulas import accumulator, composed_gradients, normalised_from_input, output_dtype, statistics, to
 from normlab.nn.private import in_a_graph, onlooker
-from normlab.nn.shapes import Gradients, MemoryEfficient, Owners, Parameter, Shape, Statistic
+from normlab.nn.shapes import Gradients, How, Owners, Parameter, Saved, Shape, Statistic
 
 
 def forward(
@@ -95,40 +94,20 @@ def keep(
     return xhat.to(output_dtype(x, weight, bias)).contiguous()
 
 
-def backward(
-    grad_output: Tensor,
-    saved: Tensor,
-    mean: Statistic,
-    invvar: Tensor,
-    shape: Shape,
-    weight: Parameter,
-    bias: Parameter,
-    eps: float,
-    rms: bool,
-    memory_efficient: MemoryEfficient,
-    kept: Kept | None,
-    input_dtype: torch.dtype,
-) -> Gradients:
-    """Return (grad_input, grad_weight, grad_bias) as `normlab.layer_norm_backward`; None for an absent parameter's.
-
-    kept: the columns and their x̂ that `keep` returned, for memory_efficient="exact", else None. input_dtype: the dtype
-    of the forward's x, and so of grad_input.
-    """
-    gamma, beta = to(weight, invvar.dtype), to(bias, invvar.dtype)
-    once = onlooker(grad_output) is None and not in_a_graph(saved)
-    if not once or saved.device.type != "cpu" or not saved.numel():
-        found = composed_gradients(
-            grad_output, saved, mean, invvar, shape, gamma, beta, eps, rms, memory_efficient, kept
-        )
-    elif blocks.by_one_operation(grad_output, saved, mean, invvar, eps, memory_efficient):
-        found = blocks.fused(grad_output, saved, mean, invvar, shape, gamma, beta)
+def backward(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
+    """Return (grad_input, grad_weight, grad_bias) as `normlab.layer_norm_backward`; None for an absent parameter's."""
+    tensor, invvar, weight, bias, *_, mean = saved
+    wide = saved._replace(weight=to(weight, invvar.dtype), bias=to(bias, invvar.dtype))
+    once = onlooker(grad_output) is None and not in_a_graph(tensor)
+    if not once or tensor.device.type != "cpu" or not tensor.numel():
+        found = composed_gradients(grad_output, wide, how)
+    elif blocks.by_one_operation(grad_output, tensor, mean, invvar, how.eps, how.memory_efficient):
+        found = blocks.fused(grad_output, tensor, mean, invvar, how.shape, wide.weight, wide.bias)
     else:
-        found = blocks.gradients(
-            grad_output, saved, mean, invvar, shape, gamma, beta, eps, rms, memory_efficient, kept, input_dtype
-        )
+        found = blocks.gradients(grad_output, wide, how)
     grad_input, grad_weight, grad_bias = found
     return (
-        to(grad_input, input_dtype),
+        to(grad_input, how.dtype),
         None if weight is None else to(grad_weight, weight.dtype),
         None if bias is None else to(grad_bias, bias.dtype),
     )

@@ -1,10 +1,12 @@
 """Describe the part of a kernel's arithmetic that decides its rounding: its formats, and the lengths of its sums.
 
-The caller of a bound (a test, or `normlab compare`) knows the kernel and passes its `Arithmetic`.
+The caller of a bound (a test, or `normlab compare`) knows the kernel and passes its `Arithmetic`. A plan knows its own
+chains of additions, so a caller that has the plan uses `Arithmetic.of(plan.rows, plan.columns)`. A caller without a
+plan takes the longest chains that the kernel may have.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from normlab.oracle.floats import EXTENDED_ROUNDOFF, Extended, Format, float_format
 
@@ -56,6 +58,21 @@ class Arithmetic:
             raise ValueError(f"sums need at least one term and no fewer than 0 merges: {self}")
         if self.statistics not in get_args(Statistics):
             raise ValueError(f"statistics={self.statistics!r}: known are {', '.join(get_args(Statistics))}")
+
+    @classmethod
+    def of(cls, rows: tuple[int, int], columns: tuple[int, int] | None = None, **others: Any) -> "Arithmetic":
+        """Return the arithmetic of a plan by its own chains of additions, which give the tightest bounds.
+
+        Args:
+            rows, columns: (terms, merges) each, such as `plan.rows` and `plan.columns` of `normlab.kernels.Plan`.
+                columns: None if there are no sums over rows, as in a forward.
+            others: the other fields.
+
+        >>> Arithmetic.of((7, 5), accumulator="float64").row_merges
+        5
+        """
+        columns = columns or (1, 0)
+        return cls(row_terms=rows[0], row_merges=rows[1], column_terms=columns[0], column_merges=columns[1], **others)
 
     @property
     def u_format(self) -> Format:

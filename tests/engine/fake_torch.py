@@ -4,7 +4,7 @@ import torch
 
 from normlab.host import arrays, norms, replay
 from normlab.host import exact as host_exact
-from normlab.nn import exact
+from normlab.nn import counting, exact
 
 
 def fake_backend(monkeypatch):
@@ -26,6 +26,7 @@ def fake_backend(monkeypatch):
 
     for module in (norms, host_exact):
         monkeypatch.setattr(module, "backend_of", backend_of)
-    monkeypatch.setattr(exact, "TorchBackend", Backend)
+    for module in (exact, counting):
+        monkeypatch.setattr(module, "TorchBackend", Backend)
     monkeypatch.setattr(replay, "_cached", {})
     return current

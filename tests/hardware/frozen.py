@@ -17,6 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import devices
 import numpy as np
 import pytest
 from examine import backward, forward, keep, statistics
@@ -103,14 +104,12 @@ def plan(case: tuple) -> dict[str, Any]:
     """Return what the kernels of a fast step's plan take, at every number of rows that the tests take."""
     name, n2, form, capability, rows = case
     found = {}
-    with pytest.MonkeyPatch.context() as patch:
-        test_plans.of_capability(capability, patch)
-        step = next(step for step in test_plans.STEPS if step.name == name)
-        for n1 in rows:
-            for number, one in enumerate(test_plans.launches(step, n1, n2, form)):
-                taken = assembled(one.kernel, one.types, capability)
-                shared = taken["shared_bytes"] + one.shared_bytes
-                found[f"{test_plans.named(case)} n1={n1} {number}"] = {**taken, "shared_bytes": shared}
+    step = next(step for step in test_plans.STEPS if step.name == name)
+    for n1 in rows:
+        for number, one in enumerate(test_plans.launches(step, n1, n2, form, devices.of(capability))):
+            taken = assembled(one.work.kernel, one.types, capability)
+            shared = taken["shared_bytes"] + one.work.shared_bytes
+            found[f"{test_plans.named(case)} n1={n1} {number}"] = {**taken, "shared_bytes": shared}
     return found
 
 

@@ -18,7 +18,7 @@ from examine import (
     hold,
     keep,
     spread_of,
-    with_repairs,
+    with_plan,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +27,8 @@ from normlab import engine, layer_norm_backward, oracle
 from normlab.engine import use_gpu
 from normlab.host.checks import step_of
 from normlab.host.exact import keep_columns
+from normlab.kernels import Device, Plan, Problem
+from normlab.kernels.exact.chains import with_repairs
 from normlab.kernels.exact.choose import launch_choice
 from normlab.kernels.exact.risk import RATIO, limits
 from normlab.kernels.exact.spread import LARGE, SMALL, launch_spread
@@ -135,15 +137,24 @@ def case_of(dtype: str, n1: int, n2: int, rms: bool = False, rng: np.random.Gene
     return Case(x, weight, None if rms else bias, grad, eps, rms)
 
 
+def normalised(case: Case, plan: Plan) -> oracle.Arithmetic:
+    """How the forward's plan computes."""
+    return arithmetic(case, plan.rows, statistics=APEX.statistics)
+
+
+def repaired(case: Case, plan: Plan, capacity: int) -> oracle.Arithmetic:
+    """How the backward's plan computes, with the exact mode's own kernels for so many kept columns around it."""
+    return arithmetic(case, *with_repairs(plan.rows, plan.columns, len(case.x), capacity))
+
+
 def test_more_columns_than_the_capacity_are_recomputed_and_the_others_stay_right():
     case = case_of("float32", 4, 96)
-    output, mean, invvar = forward(case, APEX)
+    (output, mean, invvar), before = with_plan(forward, case, APEX)
     everything = keep(case, mean, invvar)
     some = keep(case, mean, invvar, everything.columns[:10])
     np.testing.assert_array_equal(some.columns, everything.columns[:10])
-    got = backward(case, BEST, output, None, invvar, "exact", some)
-    how = with_repairs(arithmetic(case, APEX, BEST), 4, 10)
-    bound = backward_bound(case, how, True, some)
+    got, plan = with_plan(backward, case, BEST, output, None, invvar, "exact", some)
+    bound = backward_bound(case, repaired(case, plan, 10), True, some, normalised(case, before))
     for what, *rest in zip(("dx", "dw", "db"), got, backward_truth(case), bound, strict=True):
         hold(f"exact, too little room: {what}", *rest)
 
@@ -157,10 +168,11 @@ def test_the_bound_is_that_of_the_saved_input_and_the_output_s_rounding_for_ever
     And with the accumulator's own on the way: of γ x̂ in the forward, of y - β, of 1 / γ and of their product.
     """
     case = case_of(dtype, 6, 160, rms, np.random.default_rng(seed))
-    _, mean, invvar = forward(case, APEX)
+    (_, mean, invvar), before = with_plan(forward, case, APEX)
     kept = keep(case, mean, invvar)
-    how = with_repairs(arithmetic(case, APEX, BEST), *kept.values.shape)
-    exact, saved = backward_bound(case, how, True, kept), backward_bound(case, how, False)
+    plan = BEST.plan(Problem("backward", "rms" if rms else "layer", 6, 160, dtype), Device.named("h200"))
+    how = repaired(case, plan, len(kept.columns)), normalised(case, before)
+    exact, saved = (backward_bound(case, how[0], *rest, how[1]) for rest in ((True, kept), (False, None)))
     truth = oracle.rms_norm(case.x, case.n2) if rms else oracle.layer_norm(case.x, case.n2)
     xhat, invvar, dy = abs(truth.output), truth.invvar[:, None], abs(case.grad_output.astype(np.float64))
     gamma, beta = abs(case.weight.astype(np.float64)), 0 if rms else abs(case.bias.astype(np.float64))
@@ -199,13 +211,13 @@ def test_on_real_activations_exact_is_as_good_as_the_saved_input(dtype):
 
 def test_zero_weights_learn():
     case = replace(case_of("float32", 5, 64), weight=np.zeros(64, np.float32), bias=np.zeros(64, np.float32))
-    output, mean, invvar = forward(case, APEX)
+    (output, mean, invvar), before = with_plan(forward, case, APEX)
     kept = keep(case, mean, invvar)
     assert not output.any()
     assert len(kept.columns) == 64
-    how = with_repairs(arithmetic(case, APEX, BEST), 5, 64)
-    got, want = backward(case, BEST, output, None, invvar, "exact", kept), backward_truth(case)
-    for what, *rest in zip(("dx", "dw", "db"), got, want, backward_bound(case, how, True, kept), strict=True):
+    got, plan = with_plan(backward, case, BEST, output, None, invvar, "exact", kept)
+    bound = backward_bound(case, repaired(case, plan, 64), True, kept, normalised(case, before))
+    for what, *rest in zip(("dx", "dw", "db"), got, backward_truth(case), bound, strict=True):
         hold(f"exact, zero weights: {what}", *rest)
     assert np.abs(got[1]).min() > 0
 

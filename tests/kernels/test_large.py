@@ -1,11 +1,12 @@
 """Five thousand million elements in both directions, on a GPU: indices, grids and sums beyond 2^31 and 2^32."""
 
+from functools import partial
 from importlib.util import find_spec
 
 import ml_dtypes
 import pytest
 from draws import Case
-from examine import arithmetic, backward_bound, backward_truth, forward_bound, forward_truth
+from examine import arithmetic, backward_bound, backward_truth, forward_bound, forward_truth, with_plan
 
 from normlab import layer_norm_backward, layer_norm_forward, oracle
 from normlab.engine import gpu_available
@@ -65,30 +66,30 @@ def test_five_thousand_million_elements_are_right(torch, n1, n2):
     weight, bias = (
         torch.empty(n2, device="cuda", dtype=torch.bfloat16).normal_(1, 0.1, generator=generator) for _ in range(2)
     )
-    output, mean, invvar = layer_norm_forward(x, n2, weight, bias, eps=EPS)
+    (output, mean, invvar), plan = with_plan(partial(layer_norm_forward, x, n2, weight, bias, eps=EPS))
     rows = rows_to_check(n1, n2)
     case = Case(on_host(x[rows]), on_host(weight), on_host(bias), on_host(grad_output[rows]), EPS, rms=False)
-    steps = step_of("forward", BEST["forward"]), step_of("backward", BEST["backward"])
-    truth, bound = forward_truth(case), forward_bound(case, arithmetic(case, steps[0], None))
+    before = arithmetic(case, plan.rows, statistics=step_of("forward", BEST["forward"]).statistics)
+    truth, bound = forward_truth(case), forward_bound(case, before)
     oracle.assert_within(on_host(output[rows]), truth.output, bound.output, "output")
     oracle.assert_within(mean[rows].cpu().numpy(), truth.mean, bound.mean, "mean")
     oracle.assert_within(invvar[rows].cpu().numpy(), truth.invvar, bound.invvar, "invvar")
 
-    how = arithmetic(case, *steps)
     for memory_efficient in (True, False):
         saved, saved_mean = (output, None) if memory_efficient else (x, mean)
-        grad_input, grad_weight, grad_bias = layer_norm_backward(
-            grad_output, saved, saved_mean, invvar, n2, weight, bias, eps=EPS, memory_efficient=memory_efficient
+        rest = {"eps": EPS, "memory_efficient": memory_efficient}
+        (grad_input, grad_weight, grad_bias), plan = with_plan(
+            partial(layer_norm_backward, grad_output, saved, saved_mean, invvar, n2, weight, bias, **rest)
         )
-        limit = backward_bound(case, how, memory_efficient).grad_input
+        how = arithmetic(case, plan.rows, plan.columns)
+        limit = backward_bound(case, how, memory_efficient, forward=before).grad_input
         oracle.assert_within(on_host(grad_input[rows]), backward_truth(case).grad_input, limit, "grad_input")
         del grad_input
         output = None  # no longer needed: room for the sums
 
     sums = parameter_gradients(x, grad_output, mean, invvar)
-    chain = steps[1].column_chains(n1, n2)
-    # one rounding an addition, a few for each term, and one in the end
-    relative = (chain.terms + chain.merges + 8) * 2.0**-24
+    # One rounding per addition, a few for each term, and one in the end. The last plan has made these sums.
+    relative = (plan.columns.terms + plan.columns.merges + 8) * 2.0**-24
     for got, want, magnitude in ((grad_weight, *sums[:2]), (grad_bias, *sums[2:])):
         oracle.assert_within(on_host(got), want, relative * magnitude + 2.0**-8 * abs(want), "parameter gradient")
 

@@ -9,6 +9,7 @@ from draws import Case
 from examine import arithmetic, backward_bound, examine_backward
 
 from normlab.host.checks import step_of
+from normlab.kernels import Device, Problem
 from normlab.kernels.backward.pipelined.kind import kind_of
 from normlab.kernels.backward.tables import RECOMPUTED_FLOAT16_WITH_BIAS, table_for
 
@@ -25,7 +26,8 @@ def examine(gammas, rms, eps=1e-5, size=1.0) -> None:
     case = Case(x.astype(BFLOAT16), weight, bias, (grad * size).astype(BFLOAT16), eps, rms)
     problem = SimpleNamespace(rms=rms, memory_efficient=True, saved=case.x, weight=weight, bias=bias)
     assert kind_of(problem, 8, 8).narrow
-    bound = backward_bound(case, arithmetic(case, None, PIPELINED), True)
+    plan = PIPELINED.plan(Problem("backward", "rms" if rms else "layer", 5, 512, "bfloat16"), Device.named("h200"))
+    bound = backward_bound(case, arithmetic(case, plan.rows, plan.columns), True)
     assert np.isfinite(bound.grad_weight).mean() >= 0.75, "a bound that says something"
     for memory_efficient in (False, True):
         examine_backward(case, None, PIPELINED, memory_efficient)

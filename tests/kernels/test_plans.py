@@ -9,6 +9,7 @@ import itertools
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import devices
@@ -18,12 +19,14 @@ import pytest
 from devices import SHARED_BYTES
 
 from normlab.engine import compile_ptx, occupancy, resources
-from normlab.kernels import LADDERS, BackwardProblem
+from normlab.kernels import LADDERS, Device, Problem
 from normlab.kernels.backward import layouts, step_2_fused, step_3_pipelined
 from normlab.kernels.backward.pipelined import columns
 from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward import step_5_vectors, step_6_one_barrier, step_7_clusters
 from normlab.kernels.forward.tables import TABLES
+from normlab.kernels.plan import Work
+from normlab.learn.explain import types_of
 from normlab.stages.grouped import FEW, group_size
 from normlab.stages.vector import ThreadMap
 
@@ -219,15 +222,14 @@ def test_few_rows_are_spread_out_over_as_many_blocks_as_fit(capability):
     assert readers == {1, 2, 4, 8}
 
 
-def test_many_rows_with_one_parameter_have_a_cluster_each(monkeypatch):
-    devices.find_room_for(monkeypatch, 5)
-    of_capability((9, 0), monkeypatch)
+def test_many_rows_with_one_parameter_have_a_cluster_each():
     for dtype, many in ((np.float32, 264), (BFLOAT16, 528)):  # 16 slices a multiprocessor
         both = Form(dtype, dtype)
-        for form, n1, clusters in ((both._replace(rms=True, biased=False), many, many),
-                                   (both._replace(biased=False), many - 1, 5), (both, many, 5)):  # fmt: skip
-            (one,) = launches(FORWARD["clusters"], n1, 65536, form)
-            assert one.grid == clusters * one.cluster
+        one = both._replace(biased=False)
+        for form, n1, each in ((one._replace(rms=True), many, True), (one, many - 1, False), (both, many, False)):
+            (work, _), *others = launches(FORWARD["clusters"], n1, 65536, form)
+            assert not others
+            assert (work.grid == n1 * work.cluster) == each
 
 
 def test_parameters_of_long_rows_lie_in_shared_memory_for_any_number_of_rows():
@@ -286,66 +288,33 @@ class Form(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """What a step asks `launch` for."""
+    """A kernel of a plan, and the types of its arguments."""
 
-    kernel: Any
-    grid: Any
-    block: Any
+    work: Work
     types: tuple
-    shared_bytes: int
-    cluster: int
+
+    @property
+    def name(self) -> str:
+        return self.work.kernel.py_func.__name__
 
     @property
     def threads(self) -> int:
-        return int(np.prod(self.block))
+        return int(np.prod(self.work.block))
 
 
-def empty(shape: tuple, dtype: Any, shift: int = 0) -> np.ndarray:
-    """An array without contents that begins so many elements behind a multiple of 16 bytes."""
-    bytes_needed = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    memory = np.empty(bytes_needed + 32, np.uint8)
-    start = -memory.ctypes.data % 16 + shift * np.dtype(dtype).itemsize
-    return memory[start : start + bytes_needed].view(dtype).reshape(shape)
+H200 = devices.of((9, 0))
 
 
-class Scratch:
-    empty = zeros = staticmethod(empty)
-
-
-def launches(step, n1: int, n2: int, form: Form, shift: int = 0) -> list[Launched]:
-    """What a step would launch, on arrays so many elements away from an alignment of 16 bytes; nothing runs."""
-    found = []
-
-    def launch(kernel, grid, block, *args, shared_bytes=0, cluster=1):
-        types = tuple(
-            None if arg is None else (arg.dtype.type, arg.ndim) if isinstance(arg, np.ndarray) else type(arg)
-            for arg in args
-        )
-        found.append(Launched(kernel, grid, block, types, shared_bytes, cluster))
-
+def launches(step, n1: int, n2: int, form: Form, device: Device = H200, alignment: int = 256) -> list[Launched]:
+    """What a step would launch on a device, on arrays of this alignment; nothing runs."""
     t, v, rms, weighted, biased, memory_efficient = form
-    weight, bias = (empty((n2,), v) if given else None for given in (weighted, biased))
-    statistics = empty((n1,), np.float32)
-    mean = None if rms else statistics
-    output = empty((n1, n2), v, shift)
-    if step.name in FORWARD:
-        x = empty((n1, n2), t, shift)
-        step.run(launch, x, weight, bias, np.float32(1e-5), output, mean, statistics, memory=Scratch)
-        return found
-    saved = empty((n1, n2), v if memory_efficient else t, shift)
-    problem = BackwardProblem(
-        grad_output=output, saved=saved, mean=None if memory_efficient else mean, invvar=statistics, weight=weight,
-        bias=bias, eps=np.float32(1e-5), rms=rms, memory_efficient=bool(memory_efficient),
-        grad_input=empty((n1, n2), t), grad_weight=weight, grad_bias=bias,
-        row_sums=empty((3, n1), np.float32) if memory_efficient == "exact" else None,
-    )  # fmt: skip
-    step.run(launch, Scratch, problem)
-    return found
-
-
-def of_capability(capability: tuple[int, int], monkeypatch) -> None:
-    """Let the steps plan for such a GPU."""
-    devices.plan_for(monkeypatch, capability=capability, shared_bytes=SHARED_BYTES.get(capability, 99 * 1024))
+    direction, norm = "forward" if step.name in FORWARD else "backward", "rms" if rms else "layer"
+    dtypes, saved = (np.dtype(t).name, np.dtype(v).name), "output" if memory_efficient else "input"
+    problem = Problem(direction, norm, n1, n2, *dtypes, weighted, biased, saved, alignment).described()
+    if memory_efficient == "exact" and direction == "backward":
+        problem = replace(problem, row_sums=problem.invvar._replace(shape=(3, n1)))
+    plan = step.plan(problem, device)
+    return [Launched(work, types_of(work, plan, problem)) for work in plan.work]
 
 
 STEPS = [FORWARD[name] for name in ("vectors", "one_barrier", "clusters")]
@@ -360,15 +329,15 @@ def test_neither_kernel_nor_block_of_a_row_depends_on_the_number_of_rows(step, n
 
     But for few rows, long ones forward, whose bits `test_invariance` compares.
     """
-    devices.plan_for(monkeypatch, multiprocessors=1)
+    single = devices.of((9, 0), multiprocessors=1)
     for few in ("gathers", "apart"):
         monkeypatch.setattr(step_3_pipelined, few, lambda *args: False)
     for t, v in ((BFLOAT16, BFLOAT16), (np.float32, np.float16)):
         found = [
             [
-                (one.kernel, one.types, one.block, one.shared_bytes, one.cluster)
-                for one in launches(step, n1, n2, Form(t, v))
-                if "final_sums" not in one.kernel.py_func.__name__
+                (one.work.kernel, one.types, one.work.block, one.work.how)
+                for one in launches(step, n1, n2, Form(t, v), single)
+                if "final_sums" not in one.name
             ]
             for n1 in (1, 3, 50)
         ]
@@ -377,21 +346,35 @@ def test_neither_kernel_nor_block_of_a_row_depends_on_the_number_of_rows(step, n
 
 
 @pytest.mark.parametrize(("n2", "most"), [(1024, 64), (4096, 16), (65536, 2), (262144, 1)])
-def test_sums_of_a_single_cluster_need_no_second_kernel(n2, most, monkeypatch):
+def test_sums_of_a_single_cluster_need_no_second_kernel(n2, most):
     """Be it a long row's, or one of up to eight blocks with rows of their own."""
 
     half = Form(BFLOAT16, BFLOAT16)
 
-    def found(n1, form=half):
-        return [(one.kernel.py_func.__name__, one.cluster) for one in launches(BACKWARD["pipelined"], n1, n2, form)]
+    def found(n1, form=half, device=H200):
+        return [(one.name, one.work.cluster) for one in launches(BACKWARD["pipelined"], n1, n2, form, device)]
 
     blocks = found(1)[0][1]
     assert found(1) == [("backward_pipelined", blocks)]
     assert found(most) == [("backward_pipelined", 8 if blocks == 1 else blocks)]
     assert found(most + 1) == [("backward_pipelined", blocks), ("backward_few_final_sums", 1)]
     assert found(most, half._replace(weighted=False, biased=False)) == [("backward_pipelined", blocks)]
-    of_capability((8, 0), monkeypatch)
-    assert {cluster for _, cluster in found(most)} == {1}, "no clusters before 9.0"
+    assert {cluster for _, cluster in found(most, device=devices.of((8, 0)))} == {1}, "no clusters before 9.0"
+
+
+@pytest.mark.parametrize("step", LADDERS["forward"] + LADDERS["backward"], ids=lambda step: step.name)
+def test_a_plan_s_own_chains_are_never_longer_than_the_longest_of_all_plans(step):
+    """The bounds of a plan are then never wider than those that a caller without a plan gets."""
+    direction = "forward" if step in LADDERS["forward"] else "backward"
+    dtypes = [("float32", None), ("bfloat16", None), ("float32", "float16"), ("float64", None)]
+    for n1, n2, (dtype, parameters) in itertools.product((1, 20, 4096), [33, *WIDTHS, 3_211_264], dtypes):
+        plan = step.plan(Problem(direction, "layer", n1, n2, dtype, parameters), H200)
+        pairs = [(plan.rows, step.row_chains(n2))]
+        if direction == "backward":
+            pairs.append((plan.columns, step.column_chains(n1, n2)))
+        for own, longest in pairs:
+            assert own.terms <= longest.terms, (n1, n2, dtype)
+            assert own.merges <= longest.merges
 
 
 FAST = {"vectors": "forward_vectors", "one_barrier": "forward_one_barrier", "clusters": "forward_clusters",
@@ -405,36 +388,25 @@ OWN = {"vectors": (1, 32768), "one_barrier": (1, 16384), "clusters": (65536, 262
 @pytest.mark.parametrize("dtype", [BFLOAT16, np.float16, np.float32])
 def test_a_step_s_own_kernel_does_what_it_is_for(step, dtype):
     for n2 in OWN[step.name]:
-        names = [one.kernel.py_func.__name__ for one in launches(step, 2, n2, Form(dtype, dtype))]
+        names = [one.name for one in launches(step, 2, n2, Form(dtype, dtype))]
         narrow = n2 * np.dtype(dtype).itemsize < 4 and step.name == "pipelined"  # no asynchronous copy
         assert names[0] == ("backward_fused" if narrow else FAST[step.name]), n2
 
 
 @every_step
 def test_float64_goes_to_an_earlier_step(step):
-    statistics = np.float64
-
-    def launch(kernel, *args, **options):
-        names.append(kernel.py_func.__name__)
-
-    x, weight, rows = np.ones((2, 64)), np.ones(64), np.ones(2, statistics)
-    names = []
-    if step.name in FORWARD:
-        step.run(launch, x, weight, weight, statistics(0), x, rows, rows)
-    else:
-        step.run(launch, Scratch, BackwardProblem(x, x, rows, rows, weight, weight, statistics(0), False, False, x,
-                                                  weight, weight))  # fmt: skip
+    names = {one.name for one in launches(step, 2, 64, Form(np.float64, np.float64))}
     assert names
-    assert not set(names) & set(FAST.values())
+    assert not names & set(FAST.values())
 
 
 @every_step
 def test_an_offset_of_one_element_narrows_the_vectors(step):
     """The kernel is another, built for vectors of one element, or none at all where these are not enough."""
     for n2 in (1024, 65536):
-        aligned, shifted = (launches(step, 2, n2, Form(np.float32, np.float32), shift)[0] for shift in (0, 1))
-        earlier = aligned.kernel.py_func.__name__ not in FAST.values()
-        assert earlier or aligned.kernel is not shifted.kernel
+        form = Form(np.float32, np.float32)
+        aligned, shifted = (launches(step, 2, n2, form, alignment=alignment)[0] for alignment in (16, 4))
+        assert aligned.name not in FAST.values() or aligned.work.kernel is not shifted.work.kernel
 
 
 ROWS = (1, 2, 4, 16, 57, 200, 1000)
@@ -516,30 +488,31 @@ def named(case: tuple) -> str:
 
 
 @pytest.mark.parametrize("case", list(everything() if FULL else sample()), ids=named)
-def test_kernels_fit_their_registers_and_their_shared_memory(case, monkeypatch):
+def test_kernels_fit_their_registers_and_their_shared_memory(case):
     pytest.importorskip("numba_cuda", reason="kernels are assembled by numba-cuda, which has no wheels here")
     name, n2, form, capability, rows = case
-    of_capability(capability, monkeypatch)
+    device = devices.of(capability)
     step = next(step for step in STEPS if step.name == name)
-    for n1, one in ((some, one) for some in rows for one in launches(step, some, n2, form)):
-        if one.kernel.py_func.__name__ not in FAST.values():
+    for n1, one in ((some, one) for some in rows for one in launches(step, some, n2, form, device)):
+        if one.name not in FAST.values():
             continue  # earlier steps have tests of their own
-        key = one.kernel, one.types, capability
+        kernel, shared_bytes, cluster = one.work.kernel, one.work.shared_bytes, one.work.cluster
+        key = kernel, one.types, capability
         if key not in ASSEMBLED:
-            ASSEMBLED[key] = resources(one.kernel, one.types, capability)
-            ptx = compile_ptx(one.kernel, one.types, capability)
+            ASSEMBLED[key] = resources(kernel, one.types, capability)
+            ptx = compile_ptx(kernel, one.types, capability)
             assert ".f64" not in ptx, "computes in the wrong precision"
             assert "call" not in ptx.replace(".callseq", ""), "calls a function that was not inlined"
         taken = ASSEMBLED[key]
         assert (taken.local_bytes, taken.spill_stores, taken.spill_loads) == (0, 0, 0), taken
         assert taken.registers * one.threads <= 65536
         assert -(-taken.registers // 8) * 8 * one.threads <= 65536, "registers are given out in eights a thread"
-        assert taken.shared_bytes + one.shared_bytes <= SHARED_BYTES[capability]
-        assert one.cluster == 1 or capability >= (9, 0)
-        many = n1 * one.cluster > 132  # rows, of which registers keep no block out of shared memory
-        if many and one.kernel.py_func.__name__ == "forward_clusters":
+        assert taken.shared_bytes + shared_bytes <= SHARED_BYTES[capability]
+        assert cluster == 1 or capability >= (9, 0)
+        many = n1 * cluster > 132  # rows, of which registers keep no block out of shared memory
+        if many and one.name == "forward_clusters":
             least, blocks = (
-                occupancy(registers, taken.shared_bytes + one.shared_bytes, one.threads, capability).blocks
+                occupancy(registers, taken.shared_bytes + shared_bytes, one.threads, capability).blocks
                 for registers in (32, taken.registers)
             )
-            assert blocks >= min(least, 3 if one.grid == n1 * one.cluster else 2)
+            assert blocks >= min(least, 3 if one.work.grid == n1 * cluster else 2)

@@ -124,7 +124,7 @@ def test_long_rows_are_within_the_bounds(n1, n2, memory_efficient):
 
 def test_what_nothing_else_holds_is_split():
     def names(n2, step=PIPELINED, **form):
-        return {one.kernel.py_func.__name__ for one in launches(step, 8, n2, Form(BFLOAT16, BFLOAT16, **form))}
+        return {one.name for one in launches(step, 8, n2, Form(BFLOAT16, BFLOAT16, **form))}
 
     for n2 in (8193, 262_145, 262_152, 3_211_264):
         for memory_efficient in (False, True):
@@ -151,6 +151,6 @@ def test_kernels_need_no_local_memory(capability, dtype):
     pytest.importorskip("numba_cuda", reason="kernels are assembled by numba-cuda, which has no wheels here")
     form = Form(dtype, dtype, memory_efficient="exact")
     for one in launches(PIPELINED, 8, 262_152, form) + launches(CLUSTERS, 8, 3_211_264, form):
-        if one.kernel.py_func.__name__ in (*KERNELS, *FORWARD_KERNELS):
-            taken = resources(one.kernel, one.types, capability)
-            assert (taken.local_bytes, taken.spill_stores) == (0, 0), (one.kernel.py_func.__name__, taken)
+        if one.name in (*KERNELS, *FORWARD_KERNELS):
+            taken = resources(one.work.kernel, one.types, capability)
+            assert (taken.local_bytes, taken.spill_stores) == (0, 0), (one.name, taken)

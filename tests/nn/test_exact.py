@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from normlab import nn
 from normlab.engine import using
-from normlab.nn import exact
+from normlab.nn import counting, exact
 
 COLUMNS = 65  # and few rows, so that kernels have few threads to simulate
 
@@ -50,18 +50,19 @@ def gpu(monkeypatch):
     library.torch = fake_backend(monkeypatch)
     library.capture = Capture(library)
     library.waits = []
-    launch = exact._Survey.__call__
+    launch = counting.Survey.__call__
 
-    def counted(self):
+    def counted(self, step):
         library.waits.append(len(self.norms))
-        return launch(self)
+        return launch(self, step)
 
-    monkeypatch.setattr(exact._Survey, "__call__", counted)
+    monkeypatch.setattr(counting.Survey, "__call__", counted)
     monkeypatch.setattr(
         exact, "takes", lambda output, owners: all(one is None or one.is_contiguous() for one in owners)
     )
-    for name, empty in {"_known": weakref.WeakSet(), "_plans": {}, "_captured": []}.items():  # of this fake GPU
-        monkeypatch.setattr(exact, name, empty)
+    monkeypatch.setattr(exact, "_known", weakref.WeakSet())  # of this fake GPU, as the other two
+    monkeypatch.setattr(exact, "_plans", {})
+    monkeypatch.setattr(counting, "_captured", [])
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: library.capture.active)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: None))

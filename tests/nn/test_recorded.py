@@ -1,8 +1,10 @@
 """A norm's forward that is recorded and has been checked goes straight to its replay; on a fake GPU that simulates."""
 
 import gc
+import sys
 import weakref
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch._dynamo import compiled_autograd
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import normlab
 from normlab import nn
 from normlab.host import replay
 from normlab.nn import checks, functional
@@ -29,7 +32,7 @@ def calls_of(module, name, monkeypatch):
 @pytest.fixture
 def straight(monkeypatch):
     """A fake GPU 0, where CPU tensors lie; a function that says how many norms were checked since the last time."""
-    fake_driver(monkeypatch)
+    library = fake_driver(monkeypatch)
     fake_backend(monkeypatch)
     count = calls_of(checks, "check", monkeypatch)
 
@@ -38,6 +41,7 @@ def straight(monkeypatch):
         count.clear()
         return done
 
+    checked.library = library
     with nn.engine("simulator"):
         yield checked
 
@@ -56,6 +60,38 @@ def layer(memory_efficient):
 
 def rms(memory_efficient):
     return lambda x, weight: nn.rms_norm(x, (SHAPE[1],), weight, 1e-5, memory_efficient)
+
+
+def files_entered(call):
+    """The files of normlab that a call runs code of, except for two that only the fake GPU needs.
+
+    It has CPU tensors, whose engine is asked for, and its threads have no context.
+    """
+    folder, found = Path(normlab.__file__).parent, set()
+
+    def note(frame, event, arg):
+        if event == "call" and Path(frame.f_code.co_filename).is_relative_to(folder):
+            found.add(Path(frame.f_code.co_filename).relative_to(folder).as_posix())
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return found - {"nn/engines.py", "engine/launching/driver.py"}
+
+
+def test_a_repeated_call_passes_through_few_files(straight):
+    x, parameters = torch.randn(SHAPE), [torch.ones(SHAPE[1]), torch.zeros(SHAPE[1])]
+    host = {"host/checks.py", "host/norms.py", "host/replay.py", "engine/launching/launch.py"}
+    module = nn.FusedLayerNorm(SHAPE[1])
+    straight.library.run = lambda *launch: None
+    for _ in range(2):
+        normlab.layer_norm_forward(x, SHAPE[1], *parameters)
+        module(x)
+    assert files_entered(lambda: normlab.layer_norm_forward(x, SHAPE[1], *parameters)) == host
+    own = {f"nn/{name}.py" for name in ("modules", "functional", "private", "autograd")}
+    assert files_entered(lambda: module(x)) == own | host - {"host/checks.py"}
 
 
 @pytest.mark.parametrize("memory_efficient", [False, True])

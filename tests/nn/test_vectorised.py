@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from normlab import nn
 from normlab.nn import blocks, vectorised
+from normlab.nn.shapes import How, Saved
 from normlab.studies.compare.activations import bundled
 
 
@@ -93,11 +94,10 @@ def test_beside_the_results_there_is_room_for_less_than_2_activations(mean, rms,
     activation = x.numel() * x.element_size()
     with torch.no_grad(), Living(x) as forward:
         output, mean_of_rows, invvar = vectorised.forward(x, (128,), weight, bias, 1e-5, rms)
-    saved, statistics = (output, None) if memory_efficient else (x, mean_of_rows)
-    with torch.no_grad(), Living(dy, saved) as backward:
-        gradients = vectorised.backward(
-            dy, saved, statistics, invvar, (128,), weight, bias, 1e-5, rms, memory_efficient, None, dtype
-        )
+    tensor, statistics = (output, None) if memory_efficient else (x, mean_of_rows)
+    saved = Saved(tensor, invvar, weight, bias, None, None, statistics)
+    with torch.no_grad(), Living(dy, tensor) as backward:
+        gradients = vectorised.backward(dy, saved, How(dtype, (128,), 1e-5, rms, memory_efficient))
     assert gradients[0].shape == x.shape
     for living in (forward, backward):  # one activation is the result itself
         assert living.peak < 3 * activation

@@ -71,7 +71,9 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | Resized | Refusal:
     if gathers(layout, kind, n1, device):
         # eight blocks even for fewer rows: a block without rows still adds up columns
         work = _work((*options, True), GATHERED, GATHERED, (None, None))
-        return planned((work,), Chains(layout.rows + GATHERED + 1, 2), 0, f"{chosen.why}; {GATHERED_WHY}")
+        # Each block with rows has one turn of them, and the sums of the other blocks are 0, which is added exactly.
+        columns = Chains(layout.rows + -(-n1 // layout.rows) + 1, 2)
+        return planned((work,), columns, 0, f"{chosen.why}; {GATHERED_WHY}")
     if apart(layout, kind, n1):
         rows = tuple(None if given is None else "one_row" for given in (problem.weight, problem.bias))
         work = _work((*options, False, True), 2 * layout.blocks, layout.blocks, rows)

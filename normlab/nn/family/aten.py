@@ -22,6 +22,7 @@ from normlab.nn.checks import HALVES
 from normlab.nn.family import vectorised
 from normlab.nn.family.norms import Given, Norm
 from normlab.nn.formulas import accumulator
+from normlab.nn.private import unsafe_view
 from normlab.nn.shapes import Gradients, Parameter
 
 # PyTorch's kernels compute x itself up to this |mean| / sqrt(variance + eps). With channels last its group norm
@@ -126,7 +127,7 @@ def _track(given: Given) -> tuple[Tensor, Tensor, Tensor]:
     one_sample = Given._make((x.view(1, n * c, *spatial), *channels, momentum, eps))
     output, mean, invvar = forward(Norm("batch", None, True), one_sample)
     _copy(given, tuple(one.view(n, c).mean(0) for one in one_sample[1:3] if one is not None))
-    return torch.ops.aten._unsafe_view(output, x.shape), mean.view(n, c), invvar.view(n, c)
+    return unsafe_view(output, x.shape), mean.view(n, c), invvar.view(n, c)
 
 
 def _evaluate(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:

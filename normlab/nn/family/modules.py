@@ -129,8 +129,8 @@ class LayerNorm(torch.nn.LayerNorm):
         """Return LayerNorm of (*leading, *normalized_shape), in the dtype of torch.nn's output, also under autocast."""
         if type(input) is not Tensor and (node := leaf(self, LayerNorm.forward, input)) is not None:
             return node
-        shape, eps = self.normalized_shape, self.eps
-        return rows.norm(rows.layer_norm, input, shape, self.weight, self.bias, eps, False, rms=False, rule="torch")
+        shape, options = self.normalized_shape, rows.Options(False, False, "torch")
+        return rows.norm(rows.layer_norm, input, shape, self.weight, self.bias, self.eps, options)
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -142,5 +142,5 @@ class RMSNorm(torch.nn.RMSNorm):
         """Return RMSNorm of (*leading, *normalized_shape), in the dtype of torch.nn's output, also under autocast."""
         if type(input) is not Tensor and (node := leaf(self, RMSNorm.forward, input)) is not None:
             return node
-        shape, eps = self.normalized_shape, self.eps
-        return rows.norm(rows.rms_norm, input, shape, self.weight, None, eps, False, rms=True, rule=RMS_NORM_RULE)
+        shape, options = self.normalized_shape, rows.Options(False, True, RMS_NORM_RULE)
+        return rows.norm(rows.rms_norm, input, shape, self.weight, None, self.eps, options)

@@ -2,7 +2,7 @@
 
 Called by `normlab.nn.family.functional`, for the graphs of torch.compile and torch.export. An operator with a gradient
 must not change its arguments, so the updated running statistics are a result. `apply` copies them to the caller's
-tensors, and the graph holds these copies.
+tensors, and the graph holds these copies. An operator's schema knows no tuples, so `Norm` and `Given` come one by one.
 """
 
 from typing import Any

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from normlab.nn.family.norms import Given, Norm
 from normlab.nn.formulas import accumulator
-from normlab.nn.private import batched
+from normlab.nn.private import batched, unsafe_view
 from normlab.nn.shapes import Gradients, Parameter
 
 
@@ -31,7 +31,7 @@ def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
         output = output * along(weight, values)
     if bias is not None:
         output = output + along(bias, values)
-    return torch.ops.aten._unsafe_view(output, x.shape).to(x.dtype), mean, invvar  # no view: may be written to
+    return unsafe_view(output, x.shape).to(x.dtype), mean, invvar  # no view: may be written to
 
 
 def moments(
