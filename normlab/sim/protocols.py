@@ -143,6 +143,7 @@ class Cuda(Protocol):
         """The launch while it runs."""
 
 
+# Only what arrays ask for: machine/observe.py's class hears of threads, too, and imports the arrays.
 class Observer(Protocol):
     """What an `ObservedArray` asks of its observer. Implemented by `machine.observe.Observer` and its subclasses."""
 

@@ -1,8 +1,8 @@
-"""The observer of a launch: the base class of `trace`'s and `sanitize`'s, whose methods the simulator calls.
+"""Define the observer of a launch, whose methods the simulator calls at every event.
 
-A launch without an observer runs on plain NumPy arrays. With one, every array that a kernel sees is an
-`ObservedArray` (observed.py), which asks the observer for each element, and scheduler, atomics and fences tell it
-where threads meet. `trace` and `sanitize` are observers.
+A launch without an observer runs on plain NumPy arrays. With an observer, every array that a kernel sees is an
+`ObservedArray` (observed.py), which asks the observer for each element. The scheduler, atomics and fences tell the
+observer where threads meet. `trace` and `sanitize` each have an observer of their own.
 """
 
 from types import CodeType, FrameType
@@ -27,7 +27,7 @@ class Copy(NamedTuple):
 
 
 class Observer:
-    """Hears of everything that a launch does. The methods here do what the kernel asks and record nothing."""
+    """Is told of every event of a launch. The methods here do what the kernel asks, and record nothing."""
 
     array_class: type[ObservedArray] = ObservedArray
     cuda: Cuda  # of the launch
@@ -54,6 +54,7 @@ class Observer:
         if isinstance(value, tuple):
             parts = [self.adopt(part, f"{name}[{position}]") for position, part in enumerate(value)]
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        # Scalars are passed by value: no thread can change another thread's.
         if not isinstance(value, np.ndarray):
             return value
         address, allocation = self._device_address(value)
@@ -67,6 +68,8 @@ class Observer:
         if start not in self._owners:
             # Keeping the owner alive keeps its address from being given to another array.
             self._owners[start] = range(self._end, self._end + size), owner
+            # cudaMalloc aligns to 256 bytes at least and in practice to 512, so a vector access is aligned here where
+            # it is there.
             self._end += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
         allocation = self._owners[start][0]
         return allocation.start + pointer(array) - start, allocation
@@ -88,6 +91,7 @@ class Observer:
         """Return what indexing gave as the kernel sees it: a view and a record stay observed."""
         if isinstance(value, np.ndarray):
             return array.viewed(value)
+        # A record is a view of its element: which field is read, and when, is seen at the attribute.
         return ObservedRecord(array, key) if isinstance(value, np.void) else value
 
     def write(self, array: ObservedArray, key: Any, value: Any) -> None:
@@ -175,6 +179,7 @@ class Observer:
 
 def kernel_frame(frame: FrameType | None) -> FrameType:
     """Return the innermost frame, from `frame` outwards, that runs a kernel's or device function's source."""
+    # An observer is called through the simulator's own frames; the kernel's is the first one outside of them.
     while frame is not None and KERNEL_MARK not in frame.f_globals:
         frame = frame.f_back
     assert frame is not None, "an access from outside of any kernel"

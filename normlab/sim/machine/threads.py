@@ -1,4 +1,4 @@
-"""Indices of threads and blocks, and a thread: the state that is left while it is stopped."""
+"""Define indices of threads and blocks, and a thread: the state that it keeps while it is stopped."""
 
 from collections.abc import Iterator, Sequence
 from types import FrameType
@@ -45,6 +45,7 @@ class Indices(Sequence[Dim3]):
         columns, rows, layers = self._extent
         if isinstance(key, slice):  # nearly always all threads of a block: a loop is faster than divmod for each
             return [Dim3(x, y, z) for z in range(layers) for y in range(rows) for x in range(columns)][key]
+        # Through `range`, which checks the bounds and takes a negative index from the end.
         rest, x = divmod(range(len(self))[key], columns)
         z, y = divmod(rest, rows)
         return Dim3(x, y, z)

@@ -143,10 +143,15 @@ def before(earlier: Epoch, later: Epoch) -> bool:
     """Return whether the accesses of `earlier` happened before `later`, which is the current epoch of its thread."""
     thread, known = earlier.thread, later.known
     return (
+        # Program order first: it is the cheapest test, and decides most comparisons.
         thread is later.thread
+        # A barrier of the earlier thread's block, whose completion the later one knows of.
         or known.phases.get(thread.block, 0) > earlier.phase
+        # A warp operation, a team's barrier or a fence of the earlier thread itself.
         or known.times.get(thread, 0) > earlier.time
+        # An arrival at the cluster's barrier that came after the access.
         or known.phases.get(thread.block.cluster, 0) > earlier.arrivals
+        # Last, because it may search many journals: what atomics and flags have passed on.
         or _told(earlier, known.journals)
     )
 
@@ -171,6 +176,7 @@ def _told(earlier: Epoch, journals: dict["Journal", int]) -> bool:
 def union(portions: Iterable[Known]) -> Known:
     """Return everything that at least one of `portions` holds."""
     different = {id(known): known for known in portions if known is not NOTHING}
+    # Nearly always all threads of a warp know the same object, and nothing is copied.
     if len(different) < 2:
         return next(iter(different.values()), NOTHING)
     parts = [_latest(tables) for tables in zip(*different.values(), strict=True)]
@@ -198,6 +204,7 @@ def _latest(parts: tuple[dict, ...]) -> Any:
 def pass_barrier(block: BlockClock) -> None:
     """Let every thread of a block know what all its threads know. Threads that have returned are included."""
     block.phase += 1
+    # Also what returned threads knew: their accesses happened before the barrier as well.
     known = union([block.known, *(thread.known for thread in block.threads)])
     # The new phase covers all accesses of the block's own threads: only times of other blocks' threads are kept.
     others = {thread: time for thread, time in known.times.items() if thread.block is not block}
@@ -252,6 +259,7 @@ class Gathering:
         """Unite what all threads brought, and count that the barrier has been passed once more."""
         self.meetings += 1
         known, fenced, fenced_for_block = (union(parts) for parts in zip(*self._brought, strict=True))
+        # Each thread has arrived once per meeting, so everything before its arrival number `meetings` is known now.
         known = Known({**known.phases, cluster: self.meetings}, known.times, known.journals)
         self._taken, self._brought = (known, fenced, fenced_for_block), []
 
@@ -272,6 +280,7 @@ def meet(threads: list[ThreadClock]) -> None:
     times = known.times.copy()
     for thread in threads:
         thread.time += 1
+        # From now on all of them know each thread's accesses at times below its new time.
         times[thread] = thread.time
     known = Known(known.phases, times, known.journals)
     fenced = union(thread.fenced for thread in threads)
@@ -332,6 +341,7 @@ class Journal:
         if key not in self._where:
             return 0
         numbers, positions = self._where[key]
+        # The last number whose position is below `length`. Entry 0, the number 0 at position -1, is always there.
         return numbers[bisect_left(positions, length) - 1]
 
     def add(self, thread: ThreadClock, known: Known) -> None:
@@ -346,6 +356,7 @@ class Journal:
 
     def _extend(self, known: Known) -> None:
         """Append a fact for each number in `known` that is larger than the journal's last one for its key."""
+        # Facts about journals are searched recursively; a list of them saves looking at every key.
         self.others += [journal for journal in known.journals if journal not in self._where]
         for table in known:
             for key, number in table.items():

@@ -64,12 +64,15 @@ class Recorder(Observer):
         record = self._record
 
         def load(array: Any, key: Any, place: int) -> Any:
+            # A local array, an index into a tuple, a record: not traced, and done as Python does it.
             if array.__class__ is not TracedArray:
                 return array[key]
             value = array.raw[key]
             if isinstance(value, NOT_LOADED):
                 return self.value_of(array, key, value)
             sites = array.loads
+            # The mark's number is known when the kernel is compiled, so the usual access costs one look-up for its
+            # place.
             number = sites.get(place)
             if number is None:
                 number = sites[place] = self._site_number(sites, sys._getframe(1), array)
@@ -99,27 +102,29 @@ class Recorder(Observer):
         buffer.state = self.heat[key]
 
     def made(self, array: np.ndarray, name: str, space: str, address: int, block: Any) -> Any:
-        """Return a new shared array to be traced; local arrays, in registers or local memory, are not."""
+        """Return a new shared array as a traced array. Local arrays, in registers or local memory, are not traced."""
         return array if space == "local" else super().made(array, name, space, address, block)
 
     def atomic(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
-        """Note an atomic."""
+        """Log an atomic operation."""
         self.note(array, key, self.sites(array, "atom", array.itemsize))
         return array.raw, key
 
     def read_vector(self, array: ObservedArray, key: tuple, width: int) -> Any:
-        """Note a load of `width` neighbours by one instruction."""
+        """Log a load of `width` neighbours by one instruction."""
         values = super().read_vector(array, key, width)
+        # One request of `width` elements per lane, as one instruction makes it: 16 bytes per lane are four sectors for
+        # eight lanes.
         self.note(array, key, self.sites(array, "ld", array.itemsize * width))
         return values
 
     def write_vector(self, array: ObservedArray, key: tuple, values: tuple) -> None:
-        """Note a store of neighbours by one instruction."""
+        """Log a store of neighbours by one instruction."""
         super().write_vector(array, key, values)
         self.note(array, key, self.sites(array, "st", array.itemsize * len(values)))
 
     def begin_copy(self, target: Part, source: Part) -> Copy | None:
-        """Note an asynchronous copy: a request of global and, as if it arrived at once, one of shared memory."""
+        """Log an asynchronous copy: a request of global memory, and one of shared memory, as if it arrived at once."""
         copy = super().begin_copy(target, source)
         for array, key, width in (source, target):
             for first, count in instructions(width, array.itemsize):
@@ -135,7 +140,9 @@ class Recorder(Observer):
         own = array.buffer
         if operation == "read" and own.block is self.cuda.current.block:
             return array
+        # Each block's memory gets addresses of its own, so that requests to two blocks never share a sector.
         rank = own.block.cluster.blocks.index(own.block)
+        # A buffer of its own, because Nsight counts distributed shared memory under names of its own.
         buffer = Buffer(own.name, "dshared", own.array, own.address, block=own.block)
         self.add(buffer)
         return TracedArray(array.raw, buffer, self, array.address + rank * RANK_SPACING)
@@ -175,6 +182,7 @@ class Recorder(Observer):
             thread = cuda.current
             trail = thread.seen
             append((number, trail.path, trail.slot, address))
+            # Flows are followed for one block only, so all other blocks pay one comparison.
             if sites.shared and thread.block is flows.block:
                 flows.access(thread, array.buffer, address, sites.operation, all_sites[number].line)
 
@@ -182,10 +190,12 @@ class Recorder(Observer):
 
     def note(self, array: ObservedArray, key: Any, sites: Sites) -> None:
         """Log the running thread's access to `array[key]`, at the site that the frames show."""
+        # Frame 0 is this method, frame 1 its caller in the simulator: the kernel's frame lies further out.
         depth = 2
         while KERNEL_MARK not in (frame := sys._getframe(depth)).f_globals:
             depth += 1
         site: int | tuple[int, ...] = frame.f_lasti
+        # A device function may be called at several places of the kernel: each call is a site, as after inlining.
         if frame.f_code is not self.kernel_code:
             site = self._site_in_function(frame)
         number = sites.get(site)
@@ -205,6 +215,7 @@ class Recorder(Observer):
         place = *calls_of(frame), array.buffer.state, sites.operation, sites.size
         if place not in self._site_numbers:
             self._site_numbers[place] = len(self._sites)
+            # The compiler loads a complex number as two floats, by two instructions at neighbouring addresses.
             parts = 2 if array.raw.dtype.kind == "c" else 1
             line = line_of(frame.f_code, frame.f_lasti)
             buffer = array.buffer
@@ -277,6 +288,7 @@ class Recorder(Observer):
     def returned(self, thread: Any) -> None:
         """Make room in the log when a warp has come to its end."""
         self._log.pack_if_long()
+        # Only then are the warp's requests complete: until its last lane returns, a lane may still join one.
         if not thread.warp.live:
             self._ended[thread.seen.slot // 32] = True
             self._count_if_long([])
@@ -288,6 +300,7 @@ class Recorder(Observer):
 
         Of the other warps, some lanes may not have come to a request yet that others have made.
         """
+        # Counting pays for many accesses at once: NumPy's calls cost the same for ten as for a thousand.
         if len(self._log) < self._long:
             return
         table = self._log.take()
@@ -296,10 +309,11 @@ class Recorder(Observer):
         chosen = whole[table[:, 2] // 32]
         self.tally.add(table[chosen])
         self._log.put_back(table[~chosen])
+        # What has to stay may be most of the log. Doubling keeps the cost of looking at it again linear.
         self._long = max(LONG, 2 * len(self._log))
 
     def count(self) -> None:
-        """Count all that the log holds. No thread may be between two accesses of one request."""
+        """Count all accesses in the log. No warp may be in the middle of a request."""
         self.tally.add(self._log.take())
 
 

@@ -44,7 +44,9 @@ def trace(
     def start(launch: Launch, arguments: tuple) -> Trace:
         recorder = Recorder(lines)
         launch.run(arguments, recorder)
+        # What the log still holds when the launch ends is complete: no thread is between two accesses any more.
         recorder.count()
+        # Afterwards, because lines of called functions are known only when they have run.
         _check_kept(lines, launch, recorder)
         return Trace(launch, recorder)
 
@@ -77,7 +79,7 @@ def _check_kept(lines: set[int], launch: Launch, recorder: Recorder) -> None:
 
 
 class Trace(TraceData):
-    """What a launch did to memory, shown as tables, pictures and an HTML page. `TraceData` describes the attributes.
+    """The accesses of a launch, shown as tables, pictures and an HTML page. `TraceData` describes the attributes.
 
     matplotlib and the report are imported only by the methods that need them.
     """

@@ -121,7 +121,7 @@ def test_a_punchcard_marks_every_word_and_the_conflicts_of_the_model(name):
     last_turns = [max(p.turn for p in seen.punches if p.phase == phase) + 1 for phase in seen.passes]
     assert sum(last_turns) - len(seen.passes) == asked.conflicts
     assert {(p.lane, p.bank) for p in seen.punches} == {
-        (lane, bank) for lane in range(32) for bank in asked.banks_of(lane)
+        (lane, word % 32) for lane in range(32) for word in asked.words_of(lane)
     }
 
     ax = draw_banks(asked)

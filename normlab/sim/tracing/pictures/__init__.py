@@ -1,7 +1,7 @@
-"""Pictures of a trace, in matplotlib, for notebooks and paper; every function returns the Axes it drew in.
+"""Draw a trace in matplotlib; every function returns the Axes it drew in.
 
-`maps`, `arrows` and `grid` say what stands where; `requests`, `tree` and `heat` draw it, and so does the HTML report.
-The methods `draw_...` of a `Trace` choose what to draw. matplotlib is imported when the first picture is drawn.
+`maps`, `arrows` and `grid` compute the layout of a picture. `requests`, `tree` and `heat` draw it, and so does the HTML
+report. The methods `draw_...` of a `Trace` choose what to draw. matplotlib is imported when the first picture is drawn.
 """
 
 from normlab.sim.tracing.pictures.comparison import draw_comparison

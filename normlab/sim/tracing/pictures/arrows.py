@@ -1,6 +1,6 @@
-"""What the picture of a block's tree shows: the flows of values as arrows between threads.
+"""Compute the picture of a block's tree: the flows of values as arrows between threads.
 
-Numbers only, for matplotlib (tree.py) and the HTML report alike.
+Both matplotlib (tree.py) and the HTML report draw from these numbers.
 """
 
 from collections import Counter
@@ -71,6 +71,7 @@ def tree(flows: Flows, steps: range | int | None = None, threads: range | int | 
     for flow in flows.flows:
         ends = (flow.source in shown_threads) + (flow.target in shown_threads)
         if ends and flow.start in shown_steps and flow.end in shown_steps:
+            # The source line is left out of the key: values between the same threads at the same time are one arrow.
             (within if ends == 2 else crossing)[flow[:5]] += 1
     if not within and not crossing:
         first = min(flow.start for flow in flows.flows)

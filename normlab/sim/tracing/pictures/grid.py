@@ -1,6 +1,6 @@
-"""What the heat map of an array shows: how often each element was accessed, as a table small enough to draw.
+"""Compute the heat map of an array: how often each element was accessed, as a table small enough to draw.
 
-Numbers only, for matplotlib (heat.py) and the HTML report alike.
+Both matplotlib (heat.py) and the HTML report draw from these numbers.
 """
 
 from dataclasses import dataclass
@@ -72,6 +72,7 @@ def heat_grid(heat: Heat, operation: str | None = None, width: int | None = None
     else:
         table = counts.reshape(-1, counts.shape[-1]).astype(float)
     together = f", those of {blocks:,} blocks together" if heat.space == "shared" and blocks > 1 else ""
+    # Whole elements per cell, rounded up, so that at most 64 cells stand along each axis.
     tall, wide = (-(-extent // MOST_CELLS) for extent in table.shape)
     return HeatGrid(
         subject=f"{heat.space} array {heat.name!r}, shape {heat.shape}{together}",
@@ -107,6 +108,7 @@ def _binned(table: np.ndarray, tall: int, wide: int) -> np.ndarray:
     padded = np.full((rows * tall, columns * wide), np.nan)
     padded[: table.shape[0], : table.shape[1]] = table
     blocks = padded.reshape(rows, tall, columns, wide).swapaxes(1, 2).reshape(rows, columns, -1)
+    # NaN marks the padding: the mean is taken over the elements that exist.
     there = ~np.isnan(blocks)
     count = there.sum(axis=2)
     return np.where(count > 0, np.where(there, blocks, 0).sum(axis=2) / np.maximum(count, 1), np.nan)

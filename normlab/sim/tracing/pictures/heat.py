@@ -1,4 +1,4 @@
-"""Picture of an array: how often each element was accessed."""
+"""Draw an array: how often each element was accessed."""
 
 from typing import TYPE_CHECKING
 
@@ -33,12 +33,14 @@ def draw_heat(
     seen = heat_grid(heat, operation, width, blocks)
     rows, columns = seen.cells.shape
     ax = ink.axes(ax, 9.0, min(8.0, 2.6 + 0.3 * max(2, rows)))
+    # Hatching below the mesh shows through where the mesh is masked: elements that were never accessed.
     ax.axhspan(0, seen.shape[0], facecolor="white", hatch="////", edgecolor=ink.GRID, linewidth=0, zorder=0)
     most = max(1.0, float(np.nanmax(seen.cells)))
     mesh = ax.pcolormesh(
         np.minimum(np.arange(columns + 1) * seen.wide, seen.shape[1]),
         np.minimum(np.arange(rows + 1) * seen.tall, seen.shape[0]),
         np.ma.masked_where(~(seen.cells > 0), seen.cells),
+        # The palest colour is left out, so that one access differs from the white of the paper.
         cmap=ListedColormap(colormaps["Blues"](np.linspace(0.18, 1, 256))),
         vmin=0,
         vmax=most,

@@ -1,6 +1,6 @@
-"""What one request's pictures show: which lane wants which bytes of which sector, which words of which bank.
+"""Compute the pictures of a request: which lane accesses which bytes of which sector, and which words of which bank.
 
-Numbers only, for matplotlib (requests.py) and the HTML report alike.
+Both matplotlib (requests.py) and the HTML report draw from these numbers.
 """
 
 from collections import Counter
@@ -56,6 +56,7 @@ def sector_map(request: Request) -> SectorMap:
     """Return the map of a request of global memory or of other blocks' shared memory, ValueError for the own."""
     if request.space == "shared":
         raise ValueError(f"a sector map shows global memory, and this is a {subject(request)}; draw_banks shows it")
+    # Counted from the sector in which the array begins: small numbers, whatever its address.
     base = request.origin // SECTOR * SECTOR
     sectors = sorted({sector for position in range(len(request.lanes)) for sector in request.sectors_of(position)})
     column = {sector: number for number, sector in enumerate(sectors)}
@@ -71,6 +72,7 @@ def sector_map(request: Request) -> SectorMap:
 def _runs(pieces: list[Piece]) -> list[tuple[int, int, int]]:
     """Return the bytes of all pieces as runs without overlap."""
     runs: list[tuple[int, int, int]] = []
+    # Bytes that several lanes want count once: the set holds each of them once.
     for byte in sorted({(piece.column, piece.start + n) for piece in pieces for n in range(piece.size)}):
         column, start, size = runs[-1] if runs else (-1, 0, 0)
         if byte == (column, start + size):
@@ -128,6 +130,7 @@ def bank_map(request: Request) -> BankMap:
     for positions in phases(request.lanes, request.addresses, request.size, request.operation == "ld"):
         phase = request.lanes[positions[0]] // lanes_per_phase
         wanted = Counter(word for position in positions for word in request.words_of(position))
+        # A bank gives one word per pass, so the words that are wanted of a bank queue up in it.
         queues: list[list[int]] = [[] for _ in range(BANKS)]
         for word in wanted:
             queues[word % BANKS].append(word)

@@ -1,4 +1,4 @@
-"""Picture of who gives values to whom in a block: a reduction's tree, step by step."""
+"""Draw which thread gives values to which in a block, step by step: for a reduction, its tree."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ def draw_tree(
     threads: range | int | None = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draw who gives values to whom in the first block, in `ax` or a figure of its own.
+    """Draw which thread gives values to which in the first block, in `ax` or a figure of its own.
 
     Threads stand along x, time runs down: a step ends where threads meet, at a shuffle, a vote or a barrier. An arrow
     goes from the thread that gives a value to the one that gets it; dashed and blue by shuffle, solid and red through
@@ -91,6 +91,7 @@ def _draw_arrows(
 
 def _draw_crossing(ax: "Axes", seen: Tree, size: float) -> None:
     """Draw of an arrow from or to a thread that is not shown the end that is, leaning to the other's side."""
+    # A fixed share of the picture's width, whatever the number of threads.
     lean = len(seen.threads) / WARP
     coming: list[Segment] = []
     going: list[Segment] = []
@@ -108,6 +109,7 @@ def _draw_crossing(ax: "Axes", seen: Tree, size: float) -> None:
 def _label(ax: "Axes", seen: Tree) -> None:
     """Number threads, warps and steps, as many as there is room for."""
     count_of, first = len(seen.threads), seen.threads.start
+    # Powers of two, because threads and strides of reductions are.
     every = next(step for step in (1, 2, 4, 8, 16, 32, 64, 128) if count_of <= 20 * step)
     ax.set_xticks(range(-(-first // every) * every, seen.threads.stop, every))
     every = -(-len(seen.steps) // 20)
