@@ -1,5 +1,7 @@
-"""The GPU without a GPU: `simulate` runs the Python body of any `numba.cuda` kernel, warps and barriers included;
-`trace` counts on the way what it asks of memory (tracing/), `sanitize` finds its bugs (sanitizing/).
+"""Simulate a GPU without a GPU.
+
+`simulate` runs the Python body of any `numba.cuda` kernel, warps and barriers included. `trace` also counts the
+kernel's memory requests (tracing/), and `sanitize` finds its bugs (sanitizing/).
 
 Four rooms, each of which imports only those before it; tracing and sanitizing do not import each other:
 

@@ -22,12 +22,12 @@ class NarrowInteger(np.int64):
     meets: ClassVar[dict[type, Callable[[Any], Any]]] = {}  # other operand's type → the one to compute in, if not int64
 
     def __abs__(self) -> Any:
-        """Stay narrow, and wrap: abs(int8(-128)) is -128."""
+        """Return the absolute value in the narrow type, wrapped: abs(int8(-128)) is -128."""
         # The class bears the dtype's name, which is also the name of its cast.
         return INTEGER_CASTS[type(self).__name__](abs(int(self)))
 
     def __neg__(self) -> Any:
-        """Wrap, and only then widen: -int8(-128) is -128."""
+        """Return the negative, wrapped in the narrow width and then widened: -int8(-128) is -128."""
         return np.int64(INTEGER_CASTS[type(self).__name__].wrap(-int(self)))
 
 

@@ -28,7 +28,7 @@ class AccessMarks(ast.NodeTransformer):
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        """x[i] becomes load(x, i, place)."""
+        """Turn x[i] into load(x, i, place)."""
         self.generic_visit(node)
         # `x[i]` as a target is visit_Assign's; with `del` and slices the observer finds the place in the frames.
         if not isinstance(node.ctx, ast.Load) or not _of_elements(node):
@@ -36,7 +36,7 @@ class AccessMarks(ast.NodeTransformer):
         return ast.copy_location(_call(LOAD, node.value, node.slice), node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        """x[i] = value becomes store(value, x, i, place): the value is evaluated first, as Python does."""
+        """Turn x[i] = value into store(value, x, i, place)."""
         self.generic_visit(node)
         target = node.targets[0]
         # `x[i] = y[i] = 1` and `x[i], y[i] = …` are rare: they go through ObservedArray.__setitem__ without a mark.
@@ -47,7 +47,7 @@ class AccessMarks(ast.NodeTransformer):
         return ast.copy_location(ast.Expr(stored), node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
-        """x[i] += value becomes store(load(x, i, place) + value, x, i, place), x and i evaluated once."""
+        """Turn x[i] += value into store(load(x, i, place) + value, x, i, place), with x and i evaluated once."""
         self.generic_visit(node)
         target = node.target
         if not isinstance(target, ast.Subscript) or not _of_elements(target):

@@ -149,7 +149,7 @@ class SafeOperators(ast.NodeTransformer):
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        """What stands in the brackets is an index."""
+        """Visit the brackets of a subscript as an index."""
         node.value = self._visit_with(False, node.value)
         node.slice = self._visit_with(True, node.slice)
         return node
@@ -172,7 +172,7 @@ class SafeOperators(ast.NodeTransformer):
         return ast.copy_location(_call(_name("int64"), node), node) if is_index(node, self._indices) else node
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        """s = 0 becomes s = np.int64(0), unless s is only ever an index."""
+        """Turn s = 0 into s = np.int64(0), unless s is only ever an index."""
         names = [part for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)]
         # What is stored into an array or a record takes their dtype, so its own type does not matter.
         if all(isinstance(target, (ast.Name, ast.Tuple)) for target in node.targets) and not all(
@@ -182,12 +182,12 @@ class SafeOperators(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Return(self, node: ast.Return) -> ast.AST:
-        """Return 0 becomes return np.int64(0)."""
+        """Turn `return 0` into `return np.int64(0)`."""
         node.value = self._typed(node.value)
         return self.generic_visit(node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
-        """-(a > b) is an integer."""
+        """Turn -(a > b) into -np.int64(a > b)."""
         # NumPy refuses the minus of a bool; Numba makes an int64 of it.
         if isinstance(node.op, (ast.USub, ast.UAdd)) and is_boolean(node.operand, self._booleans):
             node.operand = _call(_name("int64"), node.operand)
@@ -195,7 +195,7 @@ class SafeOperators(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        """a / b becomes _simulated_Div(a, b), x + 1 becomes x + np.int64(1)."""
+        """Turn a / b into _simulated_Div(a, b), and x + 1 into x + np.int64(1)."""
         harmless = _harmless(node.op, node.left, node.right)
         if harmless and isinstance(node.op, ast.Pow):  # Python folds the literals into one constant
             return node
@@ -216,7 +216,7 @@ class SafeOperators(ast.NodeTransformer):
         return ast.copy_location(_call(_function(node.op), node.left, node.right), node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
-        """a /= b becomes a = _simulated_Div(a, b); a[i] /= b evaluates a and i once."""
+        """Turn a /= b into a = _simulated_Div(a, b); evaluate a and i of a[i] /= b once."""
         index = isinstance(node.target, ast.Name) and node.target.id in self._indices
         harmless = _harmless(node.op, None, node.value)
         if not index and isinstance(node.op, TYPED):
@@ -238,7 +238,7 @@ class SafeOperators(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """n.bit_count() becomes popc(n): Python's, and NumPy's, counts the bits of |n|."""
+        """Turn n.bit_count() into popc(n), because Python and NumPy count the bits of |n|."""
         # The bounds of range are indices: an np.int64 there would make every counter one, and slow.
         of_range = isinstance(node.func, ast.Name) and node.func.id == "range"
         node.func = self._visit_with(False, node.func)

@@ -62,7 +62,7 @@ class Paths:
             self.warps.append((tuple(block.index), position))
 
     def enter(self, depth: int) -> None:
-        """Hear that the running thread has entered the function that calls this, whose loops are `depth` deep."""
+        """Follow the running thread into the function that calls this, whose loops are at most `depth` deep."""
         trail = self._cuda.current.seen
         # Frame 0 is this method, frame 1 the kernel's function, and frame 2 the one that has called it.
         path = hash((trail.path, *calls_of(sys._getframe(2))))
@@ -70,13 +70,13 @@ class Paths:
         trail.path = path
 
     def leave(self) -> None:
-        """Hear that the running thread leaves its function."""
+        """Follow the running thread out of its function."""
         trail = self._cuda.current.seen
         # After the call all lanes that called are together again, whatever way they took inside.
         trail.path = trail.calls.pop().outside
 
     def loop(self, depth: int) -> None:
-        """Hear that a loop is about to begin, inside `depth` others, or has ended."""
+        """Put the running thread on the path outside of a loop that begins or has ended, inside `depth` others."""
         trail = self._cuda.current.seen
         call = trail.calls[-1]
         # A loop inside another begins at turn 0 again in every turn of the outer one, whose path differs by then.
@@ -84,7 +84,7 @@ class Paths:
         trail.path = call.paths[depth]
 
     def turn(self, depth: int, loop: int) -> None:
-        """Hear that a turn of the loop begins, the function's `loop`-th."""
+        """Put the running thread on the path of the next turn of a loop, the function's `loop`-th."""
         trail = self._cuda.current.seen
         call = trail.calls[-1]
         call.turns[depth] = turn = call.turns[depth] + 1
@@ -123,7 +123,7 @@ class PathMarks(ast.NodeTransformer):
         self._depth = self._deepest = self._loops = 0
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        """enter(); try: the body; finally: leave()."""
+        """Wrap the body of a function with loops: enter(); try: the body; finally: leave()."""
         outer = self._depth, self._deepest, self._loops
         self._depth = self._deepest = self._loops = 0
         self.generic_visit(node)

@@ -1,4 +1,4 @@
-"""The `cuda` namespace that a simulated kernel sees in the place of `numba.cuda`.
+"""Define the `cuda` namespace that a simulated kernel sees in the place of `numba.cuda`.
 
 There is one object per launch. `threadIdx` and `current` (the running thread) are plain attributes, which the scheduler
 sets before it lets a thread run; everything else finds its thread through `current`.
@@ -116,15 +116,15 @@ class Cuda(WarpOperations):
         self.grid_run.stop(thread, "syncthreads")
 
     def syncthreads_count(self, predicate: Any) -> int:
-        """`syncthreads`, and return how many threads gave a true predicate."""
+        """Wait as `syncthreads` does, and return how many threads gave a true predicate."""
         return self._barrier("syncthreads_count", predicate)
 
     def syncthreads_and(self, predicate: Any) -> int:
-        """`syncthreads`, and return 1 if every predicate was true, else 0."""
+        """Wait as `syncthreads` does, and return 1 if every predicate was true, else 0."""
         return self._barrier("syncthreads_and", predicate)
 
     def syncthreads_or(self, predicate: Any) -> int:
-        """`syncthreads`, and return 1 if some predicate was true, else 0."""
+        """Wait as `syncthreads` does, and return 1 if some predicate was true, else 0."""
         return self._barrier("syncthreads_or", predicate)
 
     def _fence(self, scope: str) -> None:

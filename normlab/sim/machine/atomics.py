@@ -47,27 +47,27 @@ class Atomics:
         return old
 
     def add(self, array: np.ndarray, index: Any, value: Any) -> Any:
-        """array[index] += value."""
+        """Do array[index] += value."""
         value = _in_type_of(array, value)
         return self._update(array, index, lambda old: old + value)
 
     def sub(self, array: np.ndarray, index: Any, value: Any) -> Any:
-        """array[index] -= value."""
+        """Do array[index] -= value."""
         value = _in_type_of(array, value)
         return self._update(array, index, lambda old: old - value)
 
     def and_(self, array: np.ndarray, index: Any, value: Any) -> Any:
-        """array[index] &= value."""
+        """Do array[index] &= value."""
         value = _in_type_of(array, value)
         return self._update(array, index, lambda old: old & value)
 
     def or_(self, array: np.ndarray, index: Any, value: Any) -> Any:
-        """array[index] |= value."""
+        """Do array[index] |= value."""
         value = _in_type_of(array, value)
         return self._update(array, index, lambda old: old | value)
 
     def xor(self, array: np.ndarray, index: Any, value: Any) -> Any:
-        """array[index] ^= value."""
+        """Do array[index] ^= value."""
         value = _in_type_of(array, value)
         return self._update(array, index, lambda old: old ^ value)
 
@@ -84,7 +84,7 @@ class Atomics:
         return self._update(array, index, lambda old: limit if old == 0 or old > limit else old - 1)
 
     def exch(self, array: np.ndarray, index: Any, value: Any) -> Any:
-        """array[index] = value."""
+        """Do array[index] = value."""
         value = _in_type_of(array, value)
         # The sanitizer must know that the old value is not used: an exchange may be the first write of the element.
         return self._update(array, index, lambda old: value, heard_as="exchange")
@@ -115,5 +115,5 @@ class Atomics:
         return self._update(array, index, lambda old: value if old == expected else old)
 
     def compare_and_swap(self, array: np.ndarray, expected: Any, value: Any) -> Any:
-        """`cas` on the first element."""
+        """Do `cas` on the first element."""
         return self.cas(array, (0,) * array.ndim, expected, value)

@@ -1,4 +1,4 @@
-"""`simulate`: from a kernel, a launch configuration and arguments to a finished grid."""
+"""Check a kernel, its launch configuration and its arguments, and run the launch: `simulate`."""
 
 import inspect
 import operator
@@ -116,7 +116,7 @@ class Launchable:
         )
 
     def __call__(self, *arguments: Any) -> None:
-        """Refuse: a kernel is launched with a configuration."""
+        """Raise ValueError, because a kernel is launched with a configuration."""
         name = self._function.__name__
         raise ValueError(f"kernel {name!r} needs a launch configuration: {self._verb}({name})[grid, block](...)")
 
@@ -147,7 +147,7 @@ class Launch:
             raise
 
     def run(self, arguments: tuple, observer: Observer | None = None) -> None:
-        """Run the kernel to its end, in place on `arguments`; `observer` hears of everything that it does."""
+        """Run the kernel to its end, in place on `arguments`; tell `observer` of every event."""
         function = self.function
         adopted = adopt_arguments(function, arguments)
         cuda = Cuda(self.grid, self.block, self._dynamic_shared_bytes)

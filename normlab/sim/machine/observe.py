@@ -81,7 +81,7 @@ class Observer:
         return self.array_class(array, buffer, self, address)
 
     def add(self, buffer: Buffer) -> None:
-        """Hear of memory that the kernel has from now on."""
+        """Take note of memory that the kernel has from now on."""
 
     def read(self, array: ObservedArray, key: Any) -> Any:
         """Return `array[key]`."""
@@ -120,60 +120,60 @@ class Observer:
         return Copy(elements, values.view(elements.dtype).copy())
 
     def end_copy(self, copy: Copy) -> None:
-        """Hear that a copy has arrived, which the running thread has waited for."""
+        """Take note that a copy has arrived, because the running thread has waited for it."""
 
     def remote(self, array: ObservedArray, key: Any, operation: str) -> ObservedArray:
         """Return another block's shared array as the running thread reaches it, for a "read" or "write" of `key`."""
         return array
 
     def refuse_remote(self, array: ObservedArray, key: Any, operation: str) -> bool:
-        """Hear of an access to the memory of a block that has ended; True: leave it out and go on."""
+        """Return True to skip an access to the memory of an ended block; the simulator raises an error otherwise."""
         return False
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
     def block_begins(self, block: Any) -> None:
-        """Hear of a block whose threads have not run yet."""
+        """Take note of a block whose threads have not run yet."""
 
     def barrier(self, block: Any, arrived: list[Any]) -> None:
-        """Hear that all live threads of a block stand at a barrier and will go on."""
+        """Take note that all live threads of a block stand at a barrier and will go on."""
 
     def meeting(self, group: list[Any]) -> None:
-        """Hear that a warp operation has all its lanes, before it is answered."""
+        """Take note that a warp operation has all its lanes, before it is answered."""
 
     def team_meets(self, number: int, group: list[Any]) -> None:
-        """Hear that all threads of a team stand at its barrier, of that number, and will go on."""
+        """Take note that all threads of a team stand at its barrier, of that number, and will go on."""
 
     def cluster_arrive(self, thread: Any) -> None:
-        """Hear that a thread arrives at its cluster's barrier."""
+        """Take note that a thread arrives at its cluster's barrier."""
 
     def cluster_meets(self, blocks: list[Any]) -> None:
-        """Hear that all live threads of a cluster have arrived; `blocks`: those that have not ended."""
+        """Take note that all live threads of a cluster have arrived; `blocks`: those that have not ended."""
 
     def cluster_wait(self, thread: Any) -> None:
-        """Hear that a thread goes on after its cluster's barrier."""
+        """Take note that a thread goes on after its cluster's barrier."""
 
     def grid_sync(self, blocks: list[Any]) -> None:
-        """Hear that all live threads of the grid stand at a grid sync and will go on."""
+        """Take note that all live threads of the grid stand at a grid sync and will go on."""
 
     def fence(self, thread: Any, scope: str) -> None:
-        """Hear of a thread's memory fence, for its "block", the "device" or the "system"."""
+        """Take note of a thread's memory fence, for its "block", the "device" or the "system"."""
 
     def returned(self, thread: Any) -> None:
-        """Hear that a thread has come to its end."""
+        """Take note that a thread has come to its end."""
 
     def block_done(self, block: Any) -> None:
-        """Hear that all threads of a block have returned."""
+        """Take note that all threads of a block have returned."""
 
     def hangs(self, blocks: list[Any]) -> None:
-        """Hear that the threads of `blocks` can never go on, before a DeadlockError says so."""
+        """Take note that the threads of `blocks` can never go on, before a DeadlockError says so."""
 
     def refuse_mask(self, thread: Any, operation: str, mask: int) -> bool:
-        """Hear of a lane that its own mask leaves out; True: let it go on as if the mask named it alone."""
+        """Return True to let a lane go on that its own mask leaves out, as if the mask named it alone."""
         return False
 
     def refuse_shuffle(self, thread: Any, source: int, why: str) -> bool:
-        """Hear of a shuffle from a lane that gives nothing; True: let it go on with its own value."""
+        """Return True to let a lane go on with its own value if its shuffle reads from a lane that gives none."""
         return False
 
 

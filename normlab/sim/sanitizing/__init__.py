@@ -1,4 +1,4 @@
-"""`sanitize`: a launch that finds races, reads of garbage, bad indices, divergent barriers, wrong masks and deadlocks.
+"""Find races, reads of garbage, bad indices, divergent barriers, wrong masks and deadlocks: `sanitize`.
 
 - `sanitizer` is the observer. It has all other files' classes as parts.
 - `watch` finds the running thread and its line; `clocks` tells which of two accesses happened before the other.

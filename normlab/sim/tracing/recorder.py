@@ -1,8 +1,9 @@
-"""The observer of `trace`: it logs the accesses of single lanes, and the tally makes the warps' requests of them.
+"""Define the observer of `trace`: it logs the accesses of single lanes, which the tally groups into warps' requests.
 
-Requests are counted when the log is long and their warp has ended or stands at a barrier, or at the end of the launch.
-Then they are forgotten, except the first and the costliest of every line and those of the lines that `keep` names.
-Memory grows with the kernel's source, its arrays, and the accesses of a warp between two barriers.
+When the log is long, the recorder counts the requests of all warps that have ended or stand at a barrier; it counts the
+rest at the end of the launch. It then forgets them, except the first and the costliest request of every line, and all
+requests of the lines that `keep` names. Memory grows with the kernel's source, its arrays, and the accesses of a warp
+between two barriers.
 """
 
 import sys
@@ -64,7 +65,7 @@ class Recorder(Observer):
         record = self._record
 
         def load(array: Any, key: Any, place: int) -> Any:
-            # A local array, an index into a tuple, a record: not traced, and done as Python does it.
+            # A local array and a tuple are not traced, and a record logs its fields itself.
             if array.__class__ is not TracedArray:
                 return array[key]
             value = array.raw[key]
