@@ -132,19 +132,6 @@ class Trace(TraceData):
 
         return draw_tree(self.flows, self.kernel, steps, threads, ax)
 
-    def draw_heat(
-        self, array: str, operation: str | None = None, width: int | None = None, ax: "Axes | None" = None
-    ) -> "Axes":
-        """Draw how often each element of `array`, the kernel's name for it, was loaded ("ld"), stored ("st") or both.
-
-        `width`: elements per row of the picture, for a 1-D array. Raises ValueError for an unknown array or operation,
-        for an array without elements, and for a width with an array that is not 1-D; TypeError for a width that is no
-        int.
-        """
-        from normlab.sim.tracing.pictures import draw_heat
-
-        return draw_heat(self.array(array), operation, width, ax, blocks=self.blocks)
-
     def draw_comparison(
         self, other: "Trace", ax: "Axes | None" = None, labels: tuple[str, str] | None = None
     ) -> "Axes":
