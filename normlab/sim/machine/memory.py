@@ -72,7 +72,7 @@ class SharedMemory:
         self._cuda, self._dynamic_bytes = cuda, dynamic_bytes
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> np.ndarray:
-        """Return the block's array of this call: every thread and every repetition gets the same one.
+        """Return the block's array of this call; every thread and every repetition of the call gets the same array.
 
         Shape 0 stands for all of the launch's dynamic shared memory, which calls of every dtype share. Any other array
         begins at a multiple of `alignment` bytes, or of those that its dtype needs, and not of twice as many. A kernel
@@ -91,7 +91,7 @@ class SharedMemory:
     def _make(
         self, block: Block, site: Any, extents: tuple[int, ...], kind: np.dtype, alignment: int | None, name: str
     ) -> None:
-        """Give a block the array of a call."""
+        """Make the array of the call `site`, and keep it in `block`."""
         array = self._dynamic(block, kind) if extents == (0,) else self._static(block, extents, kind, alignment)
         if self._cuda.observer is not None:
             # Arrays of fixed shape stand 1 MiB apart, more than a block's 227 KiB: no address belongs to two of them.
@@ -106,7 +106,7 @@ class SharedMemory:
         return self._site_of(array) is not None
 
     def _site_of(self, array: np.ndarray) -> Any:
-        """Return the call that gave the running block the memory that `array` is in, None if there is none."""
+        """Return the call that made the running block's shared memory that `array` is in; None for other memory."""
         address = pointer(array)
         # A block has a handful of arrays, so a search is as fast as any table of addresses.
         for start, end, site in self._cuda.current.block.shared_spans:
@@ -174,7 +174,7 @@ class LocalMemory:
         self._cuda = cuda
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> np.ndarray:
-        """Return an array of the calling thread's own."""
+        """Return a new array that only the calling thread has."""
         try:  # kernels make the same arrays all the time, and a copy takes a third of the time
             array = _pattern(shape, dtype).copy()
         except TypeError:  # the shape is unhashable: `shape_of` raises the usual error for it

@@ -19,7 +19,7 @@ ALIGNMENT = 512  # bytes to which a GPU's allocator aligns
 
 
 class Copy(NamedTuple):
-    """A copy on its way."""
+    """An asynchronous copy that has not arrived yet."""
 
     target: np.ndarray  # the elements that it will write
     values: np.ndarray  # what to
@@ -35,7 +35,7 @@ class Observer:
     wants_marks = False  # whether functions report their loop turns and accesses (language/paths.py, marks.py)
 
     def __init__(self) -> None:
-        """Know of no memory yet."""
+        """Start without memory."""
         self._owners: dict[int, tuple[range, Any]] = {}  # by host address: device addresses and owner of an allocation
         self._end = ALIGNMENT  # of the memory in use on the imagined device; 0 is no address
 
@@ -88,7 +88,7 @@ class Observer:
         return self.value_of(array, key, array.raw[key])
 
     def value_of(self, array: ObservedArray, key: Any, value: Any) -> Any:
-        """Return what indexing gave as the kernel sees it: a view and a record stay observed."""
+        """Return the result of indexing as the kernel sees it; views and records stay observed."""
         if isinstance(value, np.ndarray):
             return array.viewed(value)
         # A record is a view of its element: which field is read, and when, is seen at the attribute.

@@ -149,7 +149,7 @@ def pointer(array: np.ndarray) -> int:
 
 
 def allocation_of(array: np.ndarray) -> tuple[int, int, Any]:
-    """Return the host address and the bytes of the memory that `array` is all or a view of, and whose it is.
+    """Return the host address, the bytes and the owner of the memory that `array` is a view of.
 
     NumPy knows the array that a view is made of, a torch tensor its storage, anything else its buffer.
     """
@@ -171,7 +171,7 @@ def allocation_of(array: np.ndarray) -> tuple[int, int, Any]:
 
 
 def offset_of(array: ObservedArray, key: Any) -> int | None:
-    """Return how far, in bytes, one element lies from the array's beginning; None if `key` means a view of many.
+    """Return one element's offset from the array's beginning, in bytes; None if `key` selects several elements.
 
     Negative indices count from the end, as NumPy's and Numba's do. `key` is known to be inside.
     """

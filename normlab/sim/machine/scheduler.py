@@ -57,7 +57,7 @@ def schedule_order(schedule: str | int) -> Order:
 
 
 class Grid:
-    """One launch: its clusters in the order of the schedule, and the moment in which all blocks meet."""
+    """One launch: runs its clusters in the order of the schedule, and resolves grid syncs."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class Grid:
 
     @property
     def live_blocks(self) -> list[Block]:
-        """The blocks that have begun and not ended."""
+        """Return the blocks that have begun and not ended."""
         return [block for cluster in self.parked for block in cluster.live]
 
     def run_parked(self) -> None:

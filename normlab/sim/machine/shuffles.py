@@ -66,11 +66,11 @@ class WarpOperations:
         return self._shuffle("shfl_sync", mask, value, src_lane)
 
     def shfl_up_sync(self, mask: Any, value: Any, delta: Any) -> Any:
-        """Return the value of the lane `delta` below, or the own value where there is none."""
+        """Return the value of the lane `delta` below, or the lane's own value if there is no such lane."""
         return self._shuffle("shfl_up_sync", mask, value, delta)
 
     def shfl_down_sync(self, mask: Any, value: Any, delta: Any) -> Any:
-        """Return the value of the lane `delta` above, or the own value beyond lane 31."""
+        """Return the value of the lane `delta` above, or the lane's own value beyond lane 31."""
         return self._shuffle("shfl_down_sync", mask, value, delta)
 
     def shfl_xor_sync(self, mask: Any, value: Any, lane_mask: Any) -> Any:
@@ -196,7 +196,7 @@ def _ballot(group: Group) -> None:
 
 
 def _bits(value: Any) -> Any:
-    """Return what the hardware compares: bits, so that a NaN equals itself and -0.0 is not 0.0."""
+    """Return the bits of a value, which the hardware compares: a NaN equals itself, and -0.0 is not 0.0."""
     return struct.pack("d", value) if isinstance(value, (float, np.floating)) else int(value)
 
 

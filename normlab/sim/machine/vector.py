@@ -106,7 +106,7 @@ def instructions(width: int, itemsize: int) -> Iterator[tuple[int, int]]:
 
 
 def vector_key(array: Any, index: Any, width: int) -> tuple[int, ...]:
-    """Return the index of the first element as a tuple; raises SimulationError if the GPU could not go there."""
+    """Return the index of the first element as a tuple; raises SimulationError for an address that a GPU refuses."""
     plain = plain_array(array)
     strides, itemsize = plain.strides, plain.itemsize
     if width > 1 and strides[-1] != itemsize:  # of a single column a stride says nothing

@@ -16,7 +16,7 @@ class Comparison:
     """
 
     def __init__(self, one: TraceData, other: TraceData, labels: tuple[str, str] | None = None):
-        """Compare `other` with `one`, under their kernels' names, numbered where they are the same, or `labels`.
+        """Compare `other` with `one`; call the columns `labels`, or by their kernels, numbered if these are equal.
 
         Raises TypeError for labels that are no two strings, ValueError for two that are the same.
         """

@@ -36,7 +36,7 @@ class Counts:
     __slots__ = ("barriers", "cluster_syncs", "grid_syncs", "memory", "shuffles", "unique", "votes", "warp_syncs")
 
     def __init__(self) -> None:
-        """Start at nothing."""
+        """Start all counters at 0."""
         self.memory: dict[tuple[str, str], Memory] = {}  # (space, operation)
         self.shuffles = self.votes = self.warp_syncs = self.barriers = self.cluster_syncs = self.grid_syncs = 0
         self.unique = Unique()

@@ -40,7 +40,7 @@ class TraceData:
     """
 
     def __init__(self, launch: Launch, recorder: Recorder):
-        """Take over what `recorder` has counted in `launch`."""
+        """Copy the counts of `recorder` after `launch`."""
         self.kernel, self.file = launch.function.__name__, launch.function.__code__.co_filename
         self.first_line = launch.function.__code__.co_firstlineno
         self.grid, self.block, self.cluster = tuple(launch.grid), tuple(launch.block), launch.cluster
@@ -61,7 +61,7 @@ class TraceData:
 
     @property
     def blocks(self) -> int:
-        """How many blocks the grid has."""
+        """Return the number of blocks of the grid."""
         return prod(self.grid)
 
     def by_line(self) -> list[LineCounts]:

@@ -12,7 +12,7 @@ class Heat:
     """
 
     def __init__(self, buffer: Buffer):
-        """Start at nothing for the array of `buffer`."""
+        """Start all counts of the array of `buffer` at 0."""
         self.name, self.space, self.shape = buffer.name, buffer.space, buffer.array.shape
         self.itemsize = buffer.array.itemsize
         self._strides = buffer.array.strides
@@ -58,10 +58,10 @@ class Heat:
 
 
 class Touched:
-    """Which bytes of one allocation were loaded, and which were stored, under whatever name."""
+    """The bytes of one allocation that were loaded, and those that were stored, through any of its arrays."""
 
     def __init__(self, allocation: range):
-        """Start with none."""
+        """Start with no byte touched."""
         self._start = allocation.start
         # One bool per byte of the allocation, as any dtype and any view may touch it.
         self._bytes = {operation: np.zeros(len(allocation), bool) for operation in ("ld", "st")}

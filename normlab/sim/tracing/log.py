@@ -27,7 +27,7 @@ class Groups:
     first: np.ndarray  # the position of each request's first event
 
     def part(self, chosen: np.ndarray) -> tuple[np.ndarray, "Groups"]:
-        """Return the numbers of the requests whose events are `chosen`, and a view of them, numbered anew, alone."""
+        """Return the numbers of the requests whose events are `chosen`, and these requests as Groups, numbered anew."""
         first, group = _numbered(self.group[chosen])
         numbers = self.group[chosen][first]
         return numbers, Groups(self.site[numbers], self.lanes[numbers], group, first)
@@ -38,7 +38,7 @@ class Groups:
         return np.argsort(self.group, kind="stable"), np.cumsum(self.lanes)
 
     def events(self, number: int, table: np.ndarray) -> np.ndarray:
-        """Return the rows of `table` that make request `number`, in time."""
+        """Return the rows of `table` that belong to request `number`, in the order of time."""
         order, ends = self._by_request
         return table[order[ends[number] - self.lanes[number] : ends[number]]]
 
@@ -57,12 +57,12 @@ class Log:
         return len(self._events) // FIELDS + sum(map(len, self._packed))
 
     def pack_if_long(self) -> None:
-        """Keep the latest accesses in less memory, if they are many."""
+        """Move the latest accesses into a NumPy array if they are many, because it needs less memory."""
         if len(self._events) > LONG:
             self.pack()
 
     def pack(self) -> None:
-        """Keep the latest accesses in less memory."""
+        """Move the latest accesses into a NumPy array."""
         self._packed.append(np.array(self._events, np.int64).reshape(-1, FIELDS))
         # Cleared and not replaced: `append` is bound to this very list.
         self._events.clear()
@@ -74,12 +74,12 @@ class Log:
         return np.concatenate(packed)
 
     def put_back(self, table: np.ndarray) -> None:
-        """Have the accesses `table`, (n, 4), again."""
+        """Append the accesses `table`, (n, 4), which `take` has returned."""
         self._packed.append(table)
 
 
 def grouped(table: np.ndarray) -> Groups:
-    """Return the requests that the accesses `table`, (n, 4), make."""
+    """Return the accesses `table`, (n, 4), grouped into requests."""
     site, path, lane = table[:, 0], table[:, 1], table[:, 2] % 32
     # One number for each (site, path): lanes that agree in both have executed one instruction together.
     first, group = _numbered(_pair(path, site))
@@ -113,7 +113,7 @@ def _different(values: np.ndarray) -> np.ndarray:
 
 
 def _occurrence(key: np.ndarray) -> np.ndarray:
-    """Return for each entry how many equal ones stand before it."""
+    """Return for each entry how many entries before it are equal to it."""
     order = np.argsort(key, kind="stable")
     begins = np.flatnonzero(_begins(key[order]))
     lengths = np.diff(np.r_[begins, len(key)])

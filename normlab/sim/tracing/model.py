@@ -20,7 +20,7 @@ def units(addresses: Iterable[int], size: int, unit: int) -> set[int]:
 
 
 def sectors(addresses: Sequence[int], size: int) -> int:
-    """Return how many 32-byte sectors a request of `size` bytes a lane touches."""
+    """Return how many 32-byte sectors a request of `size` bytes per lane touches."""
     return len(units(addresses, size, SECTOR))
 
 
@@ -50,7 +50,7 @@ def phases(lanes: Sequence[int], addresses: Sequence[int], size: int, loads: boo
 
 
 def wavefronts(lanes: Sequence[int], addresses: Sequence[int], size: int, loads: bool = True) -> int:
-    """Return in how many passes the 32 banks serve a request of `size` bytes a lane.
+    """Return in how many passes the 32 banks serve a request of `size` bytes per lane.
 
     In a pass each bank gives one 4-byte word, to as many lanes as want it (broadcast, multicast); lanes that touch
     parts of one word, such as two float16, share it too.

@@ -58,7 +58,7 @@ class Recorder(Observer):
         self._record = self._recording()
 
     def marks(self, in_kernel: bool) -> dict[str, Any]:
-        """Return what the kernel's source calls at turns of loops, and for its loads and stores."""
+        """Return the functions that the kernel's code calls at turns of loops, and for its loads and stores."""
         if not in_kernel:  # a function's sites depend on its callers: `note` reads them off the frames
             return {PATHS: self.paths, LOAD: _load, STORE: _store}
 
@@ -156,7 +156,7 @@ class Recorder(Observer):
         return self._sites_of[key]
 
     def _recording(self) -> Callable[[ObservedArray, Any, Sites, int], None]:
-        """Return the function that logs every access; a closure, as its variables are fastest to reach."""
+        """Return the function that logs every access: a closure, because Python reaches its variables fastest."""
         cuda, flows, all_sites, append = self.cuda, self.flows, self._sites, self._log.append
 
         def record(array: ObservedArray, key: Any, sites: Sites, number: int) -> None:
@@ -205,7 +205,7 @@ class Recorder(Observer):
         self._record(array, key, sites, number)
 
     def _site_in_function(self, frame: Any) -> tuple[int, ...]:
-        """Return what tells a site in a device function from all others: its instruction and its calls outwards."""
+        """Return a key of a site in a device function: its instruction, and the calls that led there."""
         site: tuple[int, ...] = id(frame.f_code), frame.f_lasti
         while (frame := frame.f_back).f_code is not self.kernel_code:
             site = (*site, frame.f_lasti)
@@ -287,7 +287,7 @@ class Recorder(Observer):
         self.flows.begin(block)
 
     def returned(self, thread: Any) -> None:
-        """Make room in the log when a warp has come to its end."""
+        """Pack a long log, and count it when a warp has ended."""
         self._log.pack_if_long()
         # Only then are the warp's requests complete: until its last lane returns, a lane may still join one.
         if not thread.warp.live:
@@ -297,7 +297,7 @@ class Recorder(Observer):
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def _count_if_long(self, standing: list[Any]) -> None:
-        """Count what a long log holds of the warps that have ended, or that are `standing` at a barrier.
+        """Count the accesses in a long log of warps that have ended, or that are `standing` at a barrier.
 
         Of the other warps, some lanes may not have come to a request yet that others have made.
         """

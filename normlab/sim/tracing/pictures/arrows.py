@@ -40,7 +40,7 @@ class Tree:
 
     @property
     def numbers(self) -> str:
-        """What the tree shows, in words."""
+        """Say in words what the tree shows."""
         ways: Counter[str] = Counter()
         for arrow in self.arrows:
             ways["by shuffle" if arrow.by == "shuffle" else f"through {arrow.by!r}"] += arrow.values
@@ -56,7 +56,7 @@ class Tree:
 
 
 def tree(flows: Flows, steps: range | int | None = None, threads: range | int | None = None) -> Tree:
-    """Return the flows of one block as arrows, those between the same threads at the same time as one.
+    """Return the flows of one block as arrows; flows between the same threads at the same time share an arrow.
 
     `steps`, `threads`: which to show, an int for the first so many; default: all. Raises TypeError for what is no int
     or range, ValueError where nothing is left to show.
@@ -88,7 +88,7 @@ def tree(flows: Flows, steps: range | int | None = None, threads: range | int | 
 
 
 def _chosen(what: str, chosen: range | int | None, count: int) -> range:
-    """Return the part of range(count) that was asked for."""
+    """Return the part of range(count) that the caller has chosen."""
     if chosen is not None and (isinstance(chosen, bool) or not isinstance(chosen, (int, range))):
         raise TypeError(f"{what} takes an int (the first so many) or a range, not {chosen!r}")
     asked = range(count) if chosen is None else range(chosen) if isinstance(chosen, int) else chosen

@@ -34,13 +34,13 @@ class HeatGrid:
 
     @property
     def numbers(self) -> str:
-        """What the map shows, in words."""
+        """Say in words what the map shows."""
         share = self.touched / self.elements
         return f"{self.total:,} {self.counts}; {self.touched:,} of {self.elements:,} elements touched ({share:.0%})"
 
     @property
     def binning(self) -> str:
-        """What a cell stands for."""
+        """Say in words what a cell stands for."""
         if self.tall == self.wide == 1:
             return "accesses an element"
         return f"accesses an element, mean of {self.tall} x {self.wide} elements a cell"

@@ -17,7 +17,7 @@ SMALL, PLAIN = 8.5, 10.5  # type, in points
 
 
 def axes(given: "Axes | None", width: float, height: float) -> "Axes":
-    """Return the axes given, or those of a new figure of this size in inches.
+    """Return the given axes, or the axes of a new figure of this size in inches.
 
     In a notebook or a window the figure is pyplot's, so that it is shown. A script without windows gets a figure that
     Python frees with its axes; pyplot would keep it.
@@ -40,7 +40,7 @@ def axes(given: "Axes | None", width: float, height: float) -> "Axes":
 
 
 def title(axes: "Axes", what: str, numbers: str, room: bool = False) -> None:
-    """Write what is seen, and below it the numbers; `room`: leave a line free below them."""
+    """Write the picture's subject, and below it the numbers; `room`: leave a line free below them."""
     axes.set_title(f"{what}\n{numbers}", loc="left", fontsize=PLAIN, color=TEXT, pad=18 if room else 8)
 
 

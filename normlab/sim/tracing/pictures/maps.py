@@ -13,7 +13,7 @@ from normlab.sim.tracing.request import Request
 
 
 class Piece(NamedTuple):
-    """`size` bytes, from byte `start`, of the sector in `column`: what `lane` wants of it."""
+    """`size` bytes, from byte `start`, of the sector in `column`, which `lane` accesses."""
 
     lane: int
     column: int
@@ -23,7 +23,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class SectorMap:
-    """Which lane wants which bytes of which 32-byte sector.
+    """Which lane accesses which bytes of which 32-byte sector.
 
     `sectors`: the numbers, counted from the array's first, of the sectors touched, one a column. `used`: (column,
     first byte, bytes) of every run of bytes that some lane wants.
@@ -35,7 +35,7 @@ class SectorMap:
 
     @property
     def numbers(self) -> str:
-        """What the request costs, in words."""
+        """Say in words what the request costs."""
         return (
             f"{count(len(self.sectors), 'sector')}, {self.used_bytes:,} of {self.moved_bytes:,} bytes used "
             f"({self.used_bytes / self.moved_bytes:.0%})"
@@ -43,17 +43,17 @@ class SectorMap:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes of all sectors touched."""
+        """Return the bytes of all sectors touched."""
         return SECTOR * len(self.sectors)
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of them that some lane wants."""
+        """Return the bytes of the sectors that at least one lane accesses."""
         return sum(size for _, _, size in self.used)
 
 
 def sector_map(request: Request) -> SectorMap:
-    """Return the map of a request of global memory or of other blocks' shared memory, ValueError for the own."""
+    """Return the map of a request of global memory or of another block's shared memory; else raise ValueError."""
     if request.space == "shared":
         raise ValueError(f"a sector map shows global memory, and this is a {subject(request)}; draw_banks shows it")
     # Counted from the sector in which the array begins: small numbers, whatever its address.
@@ -83,7 +83,7 @@ def _runs(pieces: list[Piece]) -> list[tuple[int, int, int]]:
 
 
 class Punch(NamedTuple):
-    """A word that `lane` wants of `bank` in `phase`.
+    """A word of `bank` that `lane` accesses in `phase`.
 
     `turn`: how many other words of that bank go before it; `lanes`: how many lanes want this word; `contested`:
     whether lanes want other words of the bank, too.
@@ -99,7 +99,7 @@ class Punch(NamedTuple):
 
 @dataclass(frozen=True)
 class BankMap:
-    """Which lane wants which bank.
+    """Which lane accesses which bank.
 
     `passes`: the wavefronts of each phase in which lanes are active; `lanes_per_phase`: 32, 16, 8 or fewer;
     `conflicts`: wavefronts above one a phase.
@@ -112,7 +112,7 @@ class BankMap:
 
     @property
     def numbers(self) -> str:
-        """What the request costs, in words."""
+        """Say in words what the request costs."""
         wavefronts = sum(self.passes.values())
         return (
             f"{count(wavefronts, 'wavefront')}, the fewest possible {wavefronts - self.conflicts}: "

@@ -16,7 +16,7 @@ LANES = 32
 
 
 def draw_sectors(request: Request, ax: "Axes | None" = None) -> "Axes":
-    """Draw which lane wants which bytes of which 32-byte sector, in `ax` or a figure of its own.
+    """Draw which lane accesses which bytes of which 32-byte sector, in `ax` or a figure of its own.
 
     A column is a sector, a row a lane; the dark bar is what the lane wants of the sector, at its place within. The row
     below all lanes shows the bytes that any lane wants: what is pale there moves for nothing.
@@ -63,7 +63,7 @@ def draw_sectors(request: Request, ax: "Axes | None" = None) -> "Axes":
 
 
 def draw_banks(request: Request, ax: "Axes | None" = None) -> "Axes":
-    """Draw which lane wants a word of which bank of shared memory, in `ax` or a figure of its own.
+    """Draw which lane accesses a word of which bank of shared memory, in `ax` or a figure of its own.
 
     A dot is a word that a lane wants. A ring is a word that several lanes want and get together (broadcast or
     multicast). A square stands where lanes want different words of one bank in one phase, a conflict: the number in

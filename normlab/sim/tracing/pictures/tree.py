@@ -56,7 +56,7 @@ def draw_tree(
 
 
 def _draw_threads(ax: "Axes", seen: Tree) -> None:
-    """Draw a line down for every thread, as long as it gives or gets."""
+    """Draw a line down for every thread, from its first value given or received to its last."""
     begin: dict[int, int] = {}
     end: dict[int, int] = {}
     for arrow in seen.arrows:
@@ -90,7 +90,7 @@ def _draw_arrows(
 
 
 def _draw_crossing(ax: "Axes", seen: Tree, size: float) -> None:
-    """Draw of an arrow from or to a thread that is not shown the end that is, leaning to the other's side."""
+    """Draw half of each arrow from or to a thread that is not shown, leaning to that thread's side."""
     # A fixed share of the picture's width, whatever the number of threads.
     lean = len(seen.threads) / WARP
     coming: list[Segment] = []
@@ -107,7 +107,7 @@ def _draw_crossing(ax: "Axes", seen: Tree, size: float) -> None:
 
 
 def _label(ax: "Axes", seen: Tree) -> None:
-    """Number threads, warps and steps, as many as there is room for."""
+    """Number threads, warps and steps, as densely as the picture has space for."""
     count_of, first = len(seen.threads), seen.threads.start
     # Powers of two, because threads and strides of reductions are.
     every = next(step for step in (1, 2, 4, 8, 16, 32, 64, 128) if count_of <= 20 * step)

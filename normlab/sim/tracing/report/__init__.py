@@ -26,7 +26,7 @@ MOST_ARROWS = 4000
 
 
 class Column(NamedTuple):
-    """A column of numbers beside the source: sums of all metrics in whose names one of `parts` stands."""
+    """A column of numbers beside the source: the sum of all metrics whose names contain one of `parts`."""
 
     meaning: str
     parts: tuple[str, ...]
@@ -57,7 +57,7 @@ def write(trace: TraceData, path: Path) -> Path:
 
 
 def page(trace: TraceData) -> str:
-    """Return the HTML."""
+    """Return the page's HTML."""
     # Imported here: a trace that is only printed needs no template engine.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -122,7 +122,7 @@ def _request(request: Request) -> dict[str, Any]:
 
 
 def _heats(trace: TraceData) -> list[dict[str, Any]]:
-    """Return the heat maps of the loads and of the stores of every array, those that there are."""
+    """Return the heat maps of the loads and the stores of every array; leave out empty ones."""
     found = []
     for heat in trace.heat:
         for operation in ("ld", "st"):
@@ -136,7 +136,7 @@ def _heats(trace: TraceData) -> list[dict[str, Any]]:
 
 
 def _tree(trace: TraceData) -> dict[str, Any] | None:
-    """Return the arrows of the first block, the first of them if they are too many for a page."""
+    """Return the arrows of the first block, at most the first MOST_ARROWS."""
     if not trace.flows.flows:
         return None
     seen = tree(trace.flows)

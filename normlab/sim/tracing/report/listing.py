@@ -67,7 +67,7 @@ def _functions(file: str, numbers: list[int]) -> list[tuple[int, int]]:
 
 
 def _lines(file: str, first: int, last: int) -> list[tuple[Line, Markup]]:
-    """Return lines of a file without the indentation that all share."""
+    """Return lines of a file without their common indentation."""
     texts = [linecache.getline(file, number).rstrip("\n").expandtabs() for number in range(first, last + 1)]
     shared = min((len(text) - len(text.lstrip()) for text in texts if text.strip()), default=0)
     coloured = _coloured(file)
