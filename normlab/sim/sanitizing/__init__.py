@@ -1,7 +1,8 @@
 """Find races, reads of garbage, bad indices, divergent barriers, wrong masks and deadlocks: `sanitize`.
 
 - `sanitizer` is the observer. It has all other files' classes as parts.
-- `watch` finds the running thread and its line; `clocks` tells which of two accesses happened before the other.
+- `watch` finds the running thread and its line; `clocks` tells which of two accesses happened before the other;
+  `gathering` does so for a cluster's barrier.
 - `shadow` keeps the accesses of each element, and `shadows` makes it for each array. `inputs` finds the arrays that the
   kernel only reads, whose accesses need not be kept.
 - `arrays`, `elements`, `accesses` and `copies` record accesses; `meetings` records barriers.

@@ -5,9 +5,10 @@ from typing import Any
 from normlab.sim.language.source import Line
 from normlab.sim.protocols import Block, Thread
 from normlab.sim.sanitizing.advice import BLOCK, CLUSTER, GRID, TEAM, WARP
-from normlab.sim.sanitizing.clocks import Gathering, ThreadClock, fence, meet, pass_barrier, pass_grid_sync
+from normlab.sim.sanitizing.clocks import ThreadClock, fence, meet, pass_barrier, pass_grid_sync
 from normlab.sim.sanitizing.collector import Collector, act
 from normlab.sim.sanitizing.findings import Finding
+from normlab.sim.sanitizing.gathering import Gathering
 from normlab.sim.sanitizing.places import Place, line_at, parting_lines, place_of, same
 from normlab.sim.sanitizing.races import Races
 from normlab.sim.sanitizing.shadows import Shadows
