@@ -1,4 +1,4 @@
-"""`normlab run`: run an unmodified program that uses `numba.cuda` on a machine without a GPU.
+"""Run an unmodified program that uses `numba.cuda` on a machine without a GPU: `normlab run`.
 
 `program` runs the script. While the script runs, `stand_in` replaces the host side of `numba.cuda`: `decorator` and
 `kernel` (`cuda.jit` and launches), `allocate` and `memory` (device arrays), `device` (device, context, streams,

@@ -1,4 +1,4 @@
-"""The simulated GPU itself: device, context, streams and events, with the numbers of an NVIDIA H200 (SXM).
+"""Imitate the GPU itself: device, context, streams and events, with the numbers of an NVIDIA H200 (SXM).
 
 Every launch and copy ends before its call returns, so a stream is always empty and an event always reached. An
 attribute that is missing here raises an AttributeError that names it.

@@ -1,4 +1,4 @@
-"""The kernel that `cuda.jit` returns: a program launches it as if it were compiled.
+"""Define the kernel that `cuda.jit` returns, which a program launches as if it were compiled.
 
 `transfer.py` moves the arguments, `signatures.py` converts them to their declared types, and `launcher.py` decides how
 the launch runs.

@@ -1,4 +1,4 @@
-"""Device arrays as a program on the host sees them: `copy_to_host`, slices, views.
+"""Imitate device arrays as a program on the host sees them: `copy_to_host`, slices, views.
 
 A `DeviceArray` keeps its elements in a NumPy array that shares no memory with the program's host arrays, so a forgotten
 copy gives a wrong result here as on a GPU. `allocate.py` makes device arrays, and `transfer.py` passes

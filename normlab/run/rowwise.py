@@ -96,7 +96,7 @@ class GeneralizedUfunc:
         self._kernels, self._inputs, self._outputs = builder.kernels, builder.inputs, builder.outputs
 
     def __call__(self, *arguments: Any, out: Any = None, stream: Any = 0) -> Any:
-        """Compute; outputs may follow the inputs. The result is on the device if one of the arguments is there."""
+        """Compute into the arrays after the inputs, or new ones; on the device if one of the arguments is there."""
         count = len(self._inputs)
         if len(arguments) not in (count, count + len(self._outputs)):
             raise TypeError(

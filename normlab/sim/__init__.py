@@ -1,5 +1,7 @@
-"""The GPU without a GPU: `simulate` runs the Python body of any `numba.cuda` kernel, warps and barriers included;
-`trace` counts on the way what it asks of memory (tracing/), `sanitize` finds its bugs (sanitizing/).
+"""Simulate a GPU without a GPU.
+
+`simulate` runs the Python body of any `numba.cuda` kernel, warps and barriers included. `trace` also counts the
+kernel's memory requests (tracing/), and `sanitize` finds its bugs (sanitizing/).
 
 Four rooms, each of which imports only those before it; tracing and sanitizing do not import each other:
 
@@ -9,10 +11,12 @@ Four rooms, each of which imports only those before it; tracing and sanitizing d
 - machine/: the imagined GPU. `launch` checks configuration and arguments; `scheduler` runs `threads` in a `warp`, a
   `block`, in `clusters`; `api`, `shuffles`, `atomics` and `memory` are what the kernel calls. `vector`, `asynchronous`,
   `teams`, `clusters` and `grid` have the twins of an engine's intrinsics: wide loads and stores, `cp.async`, barriers
-  of a part of a block, distributed shared memory, a barrier of all blocks. `observe` and `observed` let others watch.
-- tracing/ and sanitizing/: the two that watch.
+  of a part of a block, distributed shared memory, a barrier of all blocks. `observe` and `observed` tell an observer of
+  every access and every meeting of threads.
+- tracing/ and sanitizing/: the two observers.
 
-`protocols.py` says what a file expects of one above it. The simulator imports nothing else of normlab, and no Numba.
+`protocols.py` says what a lower file expects of the objects that a higher file implements. The simulator imports
+nothing else of normlab, and no Numba.
 
 Where it silently differs from a GPU (`tests/sim/test_against_gpu.py` compares it with one):
 
@@ -29,8 +33,8 @@ Where it silently differs from a GPU (`tests/sim/test_against_gpu.py` compares i
 - A launch ends before the next one begins, whatever `grid_dependency_sync` allows on a GPU.
 - `cluster_arrive_shared` orders all memory, not the block's shared memory alone.
 - Functions of `math` are NumPy's, a few ulp away from libdevice's.
-- Memory has one order for all threads, so a missing fence changes no result (`sanitize` sees it); what no barrier
-  orders depends on `schedule`.
+- Memory has one order for all threads, so a missing fence changes no result (`sanitize` sees it); the result of a
+  race depends on `schedule`.
 - Without readable source (a kernel from `exec`, a notebook cell with magics) ints and operators are Python's.
 """
 

@@ -1,4 +1,4 @@
-"""What the simulator's files expect of each other where a file must not import the one above it.
+"""Define protocols, for files that use an object but must not import the file that implements it.
 
 A thread points to its warp and its block, a block to its grid, and what a kernel calls points to the launch's `cuda`.
 Each of these is implemented in a file that imports the one pointing to it, so the lower file names a protocol here.
@@ -143,6 +143,7 @@ class Cuda(Protocol):
         """The launch while it runs."""
 
 
+# Only what arrays ask for: machine/observe.py's class hears of threads, too, and imports the arrays.
 class Observer(Protocol):
     """What an `ObservedArray` asks of its observer. Implemented by `machine.observe.Observer` and its subclasses."""
 

@@ -1,1 +1,1 @@
-"""Questions that are answered with the library: how exact the paths are, and what a model keeps in memory."""
+"""Answer questions with the library: how exact the paths are, and what a model keeps in memory."""

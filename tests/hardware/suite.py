@@ -17,7 +17,7 @@ import pytest
 from hardware import machine
 
 HOST_TIME = "tests/engine/test_on_gpu.py::test_the_forward_s_host_time_is_at_most_one_and_a_half_of_torch_s"
-ALONE = "tests/sim/test_cost.py", "tests/kernels/test_large.py", HOST_TIME
+ALONE = "tests/kernels/test_large.py", HOST_TIME
 LONG = "tests/kernels/test_split_rows.py", "tests/hardware/test_counters.py"
 
 

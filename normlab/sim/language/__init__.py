@@ -1,1 +1,1 @@
-"""What Python source means on the device: the rewritten function, its numbers, operators and arrays."""
+"""Give Python source its meaning on the device: rewrite functions, and define numbers, operators and arrays."""

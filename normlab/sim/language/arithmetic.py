@@ -1,4 +1,4 @@
-"""The device's operators and builtins on numbers, which never raise: `operators.py` puts them in Python's place."""
+"""Compute the device's operators and builtins, which never raise; `operators.py` puts them in Python's place."""
 
 import operator
 from collections.abc import Callable
@@ -60,17 +60,24 @@ def _float_divmod(a: Any, b: Any) -> tuple[Any, Any]:
     if kind not in (np.float32, np.float64):
         return a // b, a % b
     x, y = kind(a), kind(b)
+    # On magnitudes first, signs later, as the PTX does: the sign of a remainder is the divisor's in Python, the
+    # dividend's in C.
     quotient = np.floor(abs(x) / abs(y))
     remainder = fma64(-quotient, abs(y), abs(x)) if kind is np.float64 else narrow_fma(kind, -quotient, abs(y), abs(x))
+    # The remainder of the magnitudes has the dividend's sign, as C's fmod has.
     if x < 0:
         remainder = -remainder
+    # x / 0 is inf or NaN by IEEE 754; the corrections below would make NaN of the infinity.
     if y == 0:
         return x / y, remainder
+    # Nearly whole: what the division leaves over has been taken away first.
     divided = (x - remainder) / y
+    # Python rounds the quotient towards minus infinity: the remainder takes the divisor's sign.
     if remainder != 0 and (y < 0) != (remainder < 0):
         divided, remainder = divided - kind(1), remainder + y
     elif remainder == 0:
         remainder = kind(-0.0 if y < 0 else 0.0)
+    # A zero keeps the sign of the true quotient, and a NaN stays one: floor would lose the sign.
     if divided == 0 or divided != divided:
         return divided * divided * x / y, remainder
     floor = np.floor(divided)  # of what is nearly whole: the division may have rounded to just below
@@ -83,9 +90,11 @@ def power(a: Any, b: Any) -> Any:
         if isinstance(a, (int, np.integer)):
             if int(b) < 0:
                 return _integer_to_negative_power(a, int(b))
+            # The third argument of `pow` wraps at 64 bits on the way: an exact power of two int64 may fit no memory.
             return INTEGER_CASTS["uint64" if is_unsigned(a) and is_unsigned(b) else "int64"](
                 pow(int(a), int(b), 1 << 64)
             )
+        # NumPy's power would round once; a chain of multiplications rounds at each step, and the last bits differ.
         if isinstance(a, (float, np.floating)) and abs(int(b)) <= MOST_MULTIPLICATIONS:
             return _float_to_integer_power(a, int(b))
     return _typed(float(a) if isinstance(a, np.integer) else a) ** _typed(b)
@@ -99,11 +108,13 @@ def _integer_to_negative_power(a: Any, b: int) -> Any:
     kind = INTEGER_CASTS["uint64" if is_unsigned(a) else "int64"]
     if a == 0:
         return kind(1 << 63)
+    # Integer division of 1 by a larger number is 0. Only 1 and -1 have an integer for a reciprocal.
     return kind(int(a) ** -b if abs(int(a)) == 1 else 0)
 
 
 def _float_to_integer_power(a: Any, b: int) -> Any:
     """Multiply in the order in which Numba does; float16 in float32."""
+    # Numba widens a float16 to float32, multiplies there, and leaves the result a float32.
     kind = np.float32 if isinstance(a, np.float16) else np.float64 if type(a) is float else type(a)
     factor, result = kind(a), kind(1)
     left = abs(b)  # square and multiply, bit by bit: another order would round otherwise
@@ -127,6 +138,7 @@ def _bitwise(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 def shift_left(a: Any, b: Any) -> Any:
     """Return `a << b` in the type of `a`."""
+    # NumPy would unite the types of both operands: `uint32 << int64` would widen to int64 before it shifts.
     return (np.int64(a) if isinstance(a, int) else a) << int(b)
 
 
@@ -136,6 +148,7 @@ def shift_right(a: Any, b: Any) -> Any:
 
 
 # The AST class of an operator → the function that stands in for it.
+# Addition, subtraction and multiplication are absent: NumPy's scalars do them as the device does, and they never raise.
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "Div": divide,
     "FloorDiv": floor_divide,
@@ -160,9 +173,11 @@ def to_float(value: Any = 0) -> Any:
 def to_nearest(value: Any, digits: int | None = None) -> Any:
     """Return `round(value)`: an int, or with `digits` a float."""
     if digits is None:
+        # rint rounds halves to even, as Python's round and as PTX's cvt.rni do.
         return INTEGER_CASTS["int64"](np.rint(value))
     scale = np.float64(10) ** abs(int(digits))
     scaled = np.float64(value) * scale if digits >= 0 else np.float64(value) / scale
+    # The scaled value has overflowed (or was no number before): there are no digits to round away.
     if not np.isfinite(scaled):
         return value
     whole = np.rint(scaled) + 0.0  # never -0.0: Numba rounds to an integer

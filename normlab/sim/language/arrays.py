@@ -1,4 +1,4 @@
-"""Arrays and values of the host as a kernel sees them.
+"""Turn arrays and values of the host into what a kernel sees.
 
 Float arrays stay plain NumPy arrays, because a norm kernel spends its time indexing them. Integer arrays become one
 of two subclasses that store with C's wrap-around and load narrow integers as 64-bit values, as Numba computes.
@@ -19,6 +19,7 @@ class WrappingArray(np.ndarray):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Store `value` modulo 2**bits; a float is truncated toward zero, as far as it does not saturate."""
+        # NumPy raises for inf and NaN, and does not define what a float out of range becomes; cvt.rzi saturates.
         if isinstance(value, (float, np.floating)):
             value = INTEGER_CASTS[self.dtype.name](value)
         try:
@@ -29,6 +30,8 @@ class WrappingArray(np.ndarray):
             super().__setitem__(key, INTEGER_CASTS[self.dtype.name](value))
 
 
+# A load by a method in Python takes more than ten times as long as NumPy's own. So only the dtypes that need it get
+# this class: int64 arrays do with `WrappingArray`, whose loads are NumPy's.
 class NarrowArray(WrappingArray):
     """An integer array of uint64 or of elements narrower than 64 bits, whose loads compute with others as in Numba."""
 
@@ -59,15 +62,18 @@ def adopt(value: Any) -> Any:
     """
     if isinstance(value, tuple):
         return type(value)(*map(adopt, value)) if hasattr(value, "_fields") else tuple(map(adopt, value))
+    # By the name of the module, so that torch is not imported for a program that does not use it.
     if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):
         value = _array_of_tensor(value)
     if isinstance(value, np.ndarray):
+        # bfloat16 is ml_dtypes' own type: NumPy gives it kind "V", which stands for records.
         if value.dtype.kind in "biufc" or value.dtype.names or value.dtype == ml_dtypes.bfloat16:
             return as_kernel_array(value)
         raise TypeError(f"is an array of {value.dtype}; kernels take arrays of numbers")
     if value is None or isinstance(value, (bool, int, float, complex, np.number, np.bool_, ml_dtypes.bfloat16)):
         return adopt_scalar(value)
     kind = type(value).__name__
+    # CuPy and Numba's device arrays: reading them here would need a driver, and the copy should be the caller's choice.
     if hasattr(value, "__cuda_array_interface__"):
         raise TypeError(
             f"is a {kind} in a GPU's memory; the simulator takes host memory: copy it to a NumPy array first"
@@ -81,6 +87,7 @@ def _array_of_tensor(tensor: Any) -> np.ndarray:
         raise TypeError(f"is a tensor on {tensor.device}; the simulator takes host memory: call .cpu() first")
     torch = sys.modules["torch"]
     if tensor.dtype == torch.bfloat16:
+        # A view as integers shares the memory, so the kernel's stores reach the tensor; `.float()` would make a copy.
         return tensor.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return tensor.detach().numpy()
 

@@ -1,4 +1,4 @@
-"""The errors of the simulator itself, and how they name a place in the caller's source.
+"""Define the simulator's errors, and find the place in the caller's source that they name.
 
 An exception that a kernel raises keeps its own type. The machine raises the classes here where a GPU would hang or
 compute garbage.
@@ -52,6 +52,7 @@ def own_lines(traceback: TracebackType | None) -> TracebackType | None:
     """Return `traceback` without the simulator's own frames."""
     if traceback is None:
         return None
+    # A traceback cannot be cut in the middle: build a new chain from the innermost frame outwards.
     rest = own_lines(traceback.tb_next)
     if is_machinery(traceback.tb_frame):
         return rest
@@ -61,16 +62,20 @@ def own_lines(traceback: TracebackType | None) -> TracebackType | None:
 def failing_array(error: BaseException) -> tuple[str, Any] | None:
     """Return (source text, array) of the subscript in which a kernel failed, as far as the source tells."""
     traceback = own_lines(error.__traceback__)
+    # The innermost frame is the one in which the index was wrong.
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
     if traceback is None:
         return None
     frame = traceback.tb_frame
+    # An instruction has two bytes, and co_positions() has an entry for each instruction.
     position = next(islice(frame.f_code.co_positions(), traceback.tb_lasti // 2, None), None)
     if position is None or None in position or position[0] != position[1]:
         return None
     line, _, start, end = position
+    # Column offsets count UTF-8 bytes, not characters: a kernel may name its variables in Greek.
     text = linecache.getline(frame.f_code.co_filename, line or 0).encode()[start:end].decode()
+    # A part of a line need not parse by itself: then the error goes without a name.
     with suppress(SyntaxError), parsing:
         for node in ast.walk(ast.parse(text.strip())):
             if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):

@@ -1,4 +1,5 @@
-"""Scalar functions that a kernel calls: `math`, `cuda.fma` and the bit functions, `cuda.fp16`, `cuda.libdevice`.
+"""Provide the scalar functions that a kernel calls: `math`, `cuda.fma` and the bit functions, `cuda.fp16`,
+`cuda.libdevice`.
 
 Each is NumPy's function in the device's type: a float32 goes in and comes out, and what `math` answers with an
 exception (sqrt(-1), log(0), exp(1000)) is nan or inf.
@@ -25,6 +26,7 @@ def widened(value: Any) -> Any:
     return np.float32(value) if isinstance(value, ml_dtypes.bfloat16) else np.float64(value)
 
 
+# cuda.fp16 has these in half precision. Numba computes all others of a float16 in float32, and returns float32.
 HALF = ("sin", "cos", "ceil", "floor", "sqrt", "log", "log2", "log10", "exp", "exp2", "fabs", "trunc")
 
 
@@ -49,6 +51,8 @@ def _through_math(function: Callable[[float], float], pole: float = math.nan) ->
     def compute(value: Any) -> Any:
         value = _single(value)
         try:
+            # Through float64 and then rounded: within the error bound of libdevice's own function, but not its last
+            # bit.
             return type(value)(function(float(value)))
         except (ValueError, OverflowError):
             return type(value)(pole if value < 0 else 1 / value if value == 0 and math.isnan(pole) else math.inf)
@@ -62,6 +66,7 @@ _int64 = INTEGER_CASTS["int64"]
 
 
 def _power(a: Any, b: Any) -> Any:
+    # `math.pow` is no operator: an integer exponent becomes float64 there instead of a chain of multiplications.
     if isinstance(b, (int, np.integer)):
         return np.float64(a) ** np.float64(b)
     return power(_single(a), _single(b))
@@ -75,24 +80,8 @@ MATH: dict[str, Callable[..., Any]] = {
     name: _float_function(name, getattr(np, _NUMPY_NAMES.get(name, name)))
     for name in (
         *("sqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh"),
-        *(
-            "acos",
-            "acosh",
-            "asin",
-            "asinh",
-            "atan",
-            "atan2",
-            "atanh",
-            "ceil",
-            "floor",
-            "trunc",
-            "fabs",
-            "fmod",
-            "hypot",
-            "copysign",
-            "nextafter",
-        ),
-        *("isnan", "isinf", "isfinite", "cbrt", "modf"),
+        *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "floor", "trunc", "fabs", "fmod"),
+        *("hypot", "copysign", "nextafter", "isnan", "isinf", "isfinite", "cbrt", "modf"),
     )
 }
 MATH |= {"erf": _erf, "erfc": _erfc, "gamma": _gamma, "lgamma": _lgamma, "pow": _power}
@@ -118,6 +107,7 @@ def _frexp(x: Any) -> tuple[Any, Any]:
 def _remainder(x: Any, y: Any) -> Any:
     """Return the IEEE remainder: exact, of the nearest multiple."""
     kind = np.result_type(x, y).type
+    # math.remainder raises here, and the device answers NaN.
     if not np.isfinite(x) or np.isnan(y) or y == 0:
         return kind(math.nan)
     return kind(math.remainder(float(x), float(y)))
@@ -128,6 +118,7 @@ def _remainder(x: Any, y: Any) -> Any:
 
 def fma(a: Any, b: Any, c: Any) -> Any:
     """Return a·b + c rounded once: in float32 if all three are float32, else in float64."""
+    # An int64 or a Python float among them makes all three float64, by Numba's rules of unification.
     if type(a) is type(b) is type(c) is np.float32:
         return narrow_fma(np.float32, a, b, c)
     return fma64(a, b, c)
@@ -139,6 +130,7 @@ def fma(a: Any, b: Any, c: Any) -> Any:
 def _register(value: Any) -> tuple[int, int]:
     """Return the bits of an integer, and how many it has."""
     width = value.bits if isinstance(value, NarrowInteger) else 64
+    # A negative int becomes the bits of its two's complement: popc(-1) is 64, or the width of a narrow integer.
     return int(value) & (1 << width) - 1, width
 
 
@@ -166,6 +158,7 @@ def ffs(value: Any) -> Any:
 
 def brev(value: Any) -> Any:
     """Return the bits in reverse order, as an unsigned integer: 64 of a uint64, else 32."""
+    # Numba has two versions, brev.b32 and brev.b64, and takes the wide one for a uint64 alone.
     width = 64 if isinstance(value, np.uint64) else 32
     bits = int(value) & (1 << width) - 1
     return INTEGER_CASTS[f"uint{width}"](int(f"{bits:0{width}b}"[::-1], 2))
@@ -180,6 +173,7 @@ class Namespace:
     def __init__(self, name: str, members: dict[str, Any]):
         """Hold `members` under their names; `name` is what an error calls the namespace."""
         self._name = name
+        # Plain attributes, found without a call: `__getattr__` below runs only for names that are missing.
         self.__dict__.update(members)
 
     def __getattr__(self, attribute: str) -> Any:

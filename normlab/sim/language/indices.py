@@ -1,4 +1,4 @@
-"""Which variables of a kernel are indices: integers that stay Python's, because they are fast and cannot overflow.
+"""Find the indices among a kernel's variables: integers that stay Python's, because they are fast and cannot overflow.
 
 `operators.py` gives every other integer its 64 bits. An index is made of thread and block indices, extents, loop
 counters of `range` and literals, by operators that do not feed a variable back into itself, except to shrink it as in
@@ -10,7 +10,9 @@ from collections.abc import Iterator
 
 AXES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 COUNTS = ("size", "ndim", "laneid", "warpsize")
+# A power or a shift of indices may leave 64 bits within one operation, so its result is no index.
 GROWING = (ast.Pow, ast.Div, ast.LShift, ast.MatMult)
+# Operators that may feed a variable back into itself: none of them makes it larger.
 SHRINKING = (ast.FloorDiv, ast.RShift, ast.Mod, ast.BitAnd)
 
 
@@ -18,15 +20,18 @@ def is_index(node: ast.expr, names: set[str]) -> bool:
     """Return whether `node` is an index, given the names of those variables that are."""
     match node:
         case ast.Constant(value):
+            # Two literals below 2**62 add up to less than 2**63. `type` and not isinstance: True is an int, too.
             return type(value) is int and value < 1 << 62
         case ast.Name(name):
             return name in names
         case ast.BinOp(left, operation, right):
             return not isinstance(operation, GROWING) and is_index(left, names) and is_index(right, names)
         case ast.Attribute(value, "x" | "y" | "z"):
+            # `cuda.threadIdx.x`, and `threadIdx.x` after `from numba.cuda import threadIdx`.
             return (value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")) in AXES
         case ast.Attribute(_, name):
             return name in COUNTS
+        # The extent of an array fits into memory, so it is far below 2**62.
         case ast.Subscript(ast.Attribute(_, "shape")):
             return True
         case ast.Call(ast.Attribute(_, "grid" | "gridsize")):
@@ -49,16 +54,19 @@ def index_names(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -
             case ast.Assign(targets, value):
                 for target in targets:
                     _bind(target, value, bound, never)
+            # `i += 1` feeds i back into itself and may grow without end: only a loop of range bounds its counter.
             case ast.AugAssign(ast.Name(name), operation, value):
                 if isinstance(operation, SHRINKING):
                     bound.setdefault(name, []).append(value)
                 else:
                     never.add(name)
+            # A counter of range is an index whatever range is given: it stops at an int64.
             case ast.For(ast.Name(name), ast.Call(ast.Name("range"))):
                 bound.setdefault(name, [])
             case ast.Global(names) | ast.Nonlocal(names):
                 never.update(names)
             case ast.For(target) | ast.comprehension(target) | ast.NamedExpr(target) | ast.AnnAssign(target):
+                # Elements of anything else that is iterated over may be of any type.
                 never.update(part.id for part in ast.walk(target) if isinstance(part, ast.Name))
     found: set[str] = set()
     while True:  # from nothing upwards, so that a variable made of itself is never found
@@ -82,6 +90,7 @@ def _bind(target: ast.expr, value: ast.expr, bound: dict[str, list[ast.expr]], n
     elif isinstance(target, ast.Tuple):
         shape = isinstance(value, ast.Attribute) and value.attr == "shape"
         grid = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "grid"
+        # `n, m = x.shape` and `i, j = cuda.grid(2)` give indices; any other tuple that is unpacked may hold anything.
         for part in target.elts:
             if isinstance(part, ast.Name):
                 if shape or grid:

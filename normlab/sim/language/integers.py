@@ -1,4 +1,4 @@
-"""The device's integers and types: NumPy scalars that remember their width, and casts that wrap.
+"""Define the device's integers and types: NumPy scalars that remember their width, and casts that wrap.
 
 Numba computes every integer in 64 bits and narrows only in a cast or a store. A narrow integer is therefore an
 `np.int64` here that remembers its width (for `popc`, `clz` and the like); arithmetic turns it into a plain `np.int64`,
@@ -22,11 +22,12 @@ class NarrowInteger(np.int64):
     meets: ClassVar[dict[type, Callable[[Any], Any]]] = {}  # other operand's type → the one to compute in, if not int64
 
     def __abs__(self) -> Any:
-        """Stay narrow, and wrap: abs(int8(-128)) is -128."""
+        """Return the absolute value in the narrow type, wrapped: abs(int8(-128)) is -128."""
+        # The class bears the dtype's name, which is also the name of its cast.
         return INTEGER_CASTS[type(self).__name__](abs(int(self)))
 
     def __neg__(self) -> Any:
-        """Wrap, and only then widen: -int8(-128) is -128."""
+        """Return the negative, wrapped in the narrow width and then widened: -int8(-128) is -128."""
         return np.int64(INTEGER_CASTS[type(self).__name__].wrap(-int(self)))
 
 
@@ -36,20 +37,24 @@ def _meeting(operation: Callable[[Any, Any], Any], reflected: bool) -> Callable[
     def method(self: NarrowInteger, other: Any) -> Any:
         kind = self.meets.get(type(other))
         if kind is None:
+            # The usual case: whatever the other operand is, Numba has widened this one to int64 already.
             mine = np.int64(self)
             return operation(other, mine) if reflected else operation(mine, other)
         result = operation(kind(other), kind(self)) if reflected else operation(kind(self), kind(other))
+        # Only the pair of two unsigned integers stays unsigned.
         return Unsigned64(result) if kind is np.uint64 else result
 
     return method
 
 
+# NumPy would compare a narrow integer with a uint64 in float64, where 2**53 and 2**53 + 1 are equal.
 def _compared(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda self, other: operation(np.int64(self), other)
 
 
 def _unsigned_unary(operation: Callable[[int], int]) -> Callable[[Any], Any]:
     """Return a method that computes in the operand's width and only then widens to uint64, as Numba does."""
+    # -uint8(1) is 255 and not 2**64 - 1: Numba negates in 8 bits, then widens.
     return lambda self: Unsigned64(operation(int(self)) & (1 << self.bits) - 1)
 
 
@@ -59,6 +64,8 @@ def _unsigned_shift(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any]
 
 def _methods_of(name: str) -> dict[str, Any]:
     """Return the operators of a narrow integer, as far as they are not np.int64's: an int32's are."""
+    # Numba computes an int32 as an int64, which an np.int64 does by itself: so int32 keeps NumPy's own operators, which
+    # are faster than methods in Python.
     if name == "int32":
         return {}
     methods: dict[str, Any] = {"__array_priority__": 1.0}  # NumPy's scalars on the left leave it to these
@@ -67,6 +74,7 @@ def _methods_of(name: str) -> dict[str, Any]:
         methods |= {f"__{word}__": _meeting(operation, False), f"__r{word}__": _meeting(operation, True)}
     for word in ("lt", "le", "gt", "ge", "eq", "ne"):
         methods[f"__{word}__"] = _compared(getattr(operator, word))
+    # Python takes the hash from a class that defines __eq__, and narrow integers are used as keys.
     methods["__hash__"] = np.int64.__hash__
     if name.startswith("u"):
         for word in ("neg", "pos", "invert"):
@@ -99,6 +107,7 @@ class Unsigned64(np.uint64):
     bits = 64
 
 
+# NumPy has no integer type for the union of uint64 and int64 and would take float64, which loses bits above 2**53.
 def _unsigned_meeting(operation: Callable[[Any, Any], Any], reflected: bool) -> Callable[[Any, Any], Any]:
     def method(self: Unsigned64, other: Any) -> Any:
         kind: Any = np.uint64
@@ -148,12 +157,15 @@ class IntegerCast:
 
         NaN is the register's highest bit alone, or 0 from a narrower float into 32 bits (PTX ISA, cvt, integer notes).
         """
+        # PTX has no conversion from a float into 8 or 16 bits: the value saturates in a 32-bit register, and wraps when
+        # the register is cut.
         register = max(self.bits, 32)
         if math.isnan(value):
             narrow = register == 32 and not isinstance(value, float)  # np.float64 is one
             return 0 if narrow else 1 << register - 1
         low = -(1 << register - 1) if self.signed else 0
         high = low + (1 << register) - 1
+        # int(inf) raises; the conversion saturates.
         if math.isinf(value):
             return high if value > 0 else low
         return min(max(int(value), low), high)
@@ -161,6 +173,7 @@ class IntegerCast:
     def wrap(self, value: int) -> int:
         """Return `value` modulo 2**bits, in the range of the type."""
         value &= (1 << self.bits) - 1
+        # The highest bit is the sign: its weight is -2**(bits - 1).
         if self.signed and value >> self.bits - 1:
             value -= 1 << self.bits
         return value
@@ -197,6 +210,7 @@ def adopt_scalar(value: Any) -> Any:
     """Return a host scalar as the kernel sees it: Python floats are float64, narrow integers compute in 64 bits."""
     if type(value) is float:
         return np.float64(value)
+    # A larger int has no type on the device: it goes through unchanged, and NumPy raises where it is used.
     if type(value) is int and -(1 << 63) <= value < 1 << 64:
         return np.int64(value) if value < 1 << 63 else Unsigned64(value)
     if isinstance(value, np.integer):

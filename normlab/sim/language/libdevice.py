@@ -1,10 +1,11 @@
-"""`cuda.libdevice` and `cuda.fp16`: tables from CUDA's names to functions of a given type.
+"""Build `cuda.libdevice` and `cuda.fp16`: tables from CUDA's names to functions of a given type.
 
 A libdevice function takes and gives one type whatever it is called with: `expf` is float32, `exp` is float64. The
-tables hold what rounds to nearest, and the conversions in all four directions. A name that is missing raises an
-AttributeError saying so.
+tables have the functions that round to nearest, and the conversions in all four directions. Any other name raises an
+AttributeError that says that it is missing.
 """
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -52,15 +53,19 @@ _REAL: dict[str, Function] = {
     "round": _half_away_from_zero,
     "fmax": BUILTINS["max"],
     "fmin": BUILTINS["min"],
+    # A NaN on either side comes out as a NaN: the subtraction makes it.
     "fdim": lambda x, y: x - y if x > y or x != x or y != y else 0,
     "exp10": lambda x: np.power(type(x)(10), x),
     "rcbrt": lambda x: 1 / np.cbrt(x),
     "rsqrt": lambda x: 1 / np.sqrt(x),
+    # Modulo 2 first, so that a large argument keeps its fraction; then in float64, because π in float32 would cost
+    # bits.
     "cospi": lambda x: np.cos(np.pi * np.float64(np.fmod(x, 2))),
     "sinpi": lambda x: np.sin(np.pi * np.float64(np.fmod(x, 2))),
     "normcdf": lambda x: 0.5 * MATH["erfc"](-np.float64(x) / np.sqrt(2)),
     "sincos": lambda x: (np.sin(x), np.cos(x)),
 }
+# On a GPU these are less exact than the functions without `fast_`. Here both are the same function.
 _FAST = ("cosf", "exp10f", "expf", "log10f", "log2f", "logf", "powf", "sinf", "tanf", "sincosf")
 _ARITHMETIC: dict[str, Function] = {
     "add": lambda x, y: x + y,
@@ -78,6 +83,7 @@ def _libdevice() -> dict[str, Function]:
     table: dict[str, Function] = {}
     function: Function
     for name, function in _REAL.items():
+        # Their second argument is an int32 and must not become a float.
         takes_int = name in ("ldexp", "powi")
         for suffix, kind in (("", np.float64), ("f", np.float32)):
             if takes_int:
@@ -87,10 +93,13 @@ def _libdevice() -> dict[str, Function]:
     for name in _FAST:
         table[f"fast_{name}"] = table[name]
     for name, function in _ARITHMETIC.items():
+        # Round to nearest is the only rounding that NumPy has; the rz, rd and ru versions are missing, and say so.
         table[f"f{name}_rn"] = typed(function, np.float32)
         if name != "sub":  # libdevice has no dsub
             table[f"d{name}_rn"] = typed(function, np.float64)
+    # In float64 and then to float32: two float32 operations would round twice.
     table["frsqrt_rn"] = typed(lambda x: 1 / np.sqrt(np.float64(x)), np.float32)
+    # CUDA allows it 2 ulp for divisors between 2**-126 and 2**126; a correctly rounded quotient is within that.
     table["fast_fdividef"] = table["fdiv_rn"]
     table["saturatef"] = typed(
         lambda x: BUILTINS["max"](np.float32(0), BUILTINS["min"](x, np.float32(1))) if x == x else 0, np.float32
@@ -106,6 +115,7 @@ def _as_signed(function: Function) -> Function:
 
     def call(value: Any) -> Any:
         result = function(value)
+        # The bits stay: 0xFFFFFFFF of float2uint_rz is -1 in the int32 that Numba declares.
         return (_int64 if isinstance(result, np.uint64) else _int32)(result) if is_unsigned(result) else result
 
     return call
@@ -122,6 +132,7 @@ def _conversions() -> dict[str, Function]:
                 table[f"{real}2{short}_{direction}"] = _as_signed(typed(rounded, kind, INTEGER_CASTS[name]))
     table["double2float_rn"] = typed(np.float32, np.float64, np.float32)
     table["float_as_int"] = typed(lambda x: x.view(np.int32), np.float32, _int32)
+    # Through NumPy's own int32, because the cast gives a 64-bit integer that only remembers its width.
     table["int_as_float"] = lambda x: np.int32(_int32(x)).view(np.float32)
     table["double_as_longlong"] = typed(lambda x: x.view(np.int64), np.float64, _int64)
     table["longlong_as_double"] = lambda x: np.int64(_int64(x)).view(np.float64)
@@ -168,10 +179,11 @@ def _fp16() -> dict[str, Function]:
     table |= {f"h{name}": typed(_REAL[name], half) for name in ("exp10", "rsqrt", "ceil", "floor", "trunc", "rint")}
     table["habs"], table["hneg"] = typed(abs, half), typed(lambda x: -x, half)
     table["hmax"], table["hmin"] = typed(BUILTINS["max"], half), typed(BUILTINS["min"], half)
+    # hmax ignores a NaN and these return it: np.maximum does, NumPy's fmax does not.
     table["hmax_nan"], table["hmin_nan"] = typed(np.maximum, half), typed(np.minimum, half)
     table["hfma"] = lambda x, y, z: narrow_fma(half, *map(half, (x, y, z)))
     for name in ("eq", "ge", "gt", "le", "lt"):
-        table[f"h{name}"] = typed(getattr(np, _COMPARISONS[name]), half, np.bool_)
+        table[f"h{name}"] = typed(getattr(operator, name), half, np.bool_)
     table["hne"] = typed(lambda x, y: x < y or x > y, half, np.bool_)  # ordered: false for a NaN, unlike x != y
     table["hisnan"], table["hisinf"] = typed(np.isnan, half, np.bool_), typed(np.isinf, half, np.bool_)
     for name in ("hadd", "hsub", "hmul"):
@@ -181,13 +193,5 @@ def _fp16() -> dict[str, Function]:
     table["double2half"] = typed(half, np.float64, half)
     return table | {f"__{name}": function for name, function in table.items()}
 
-
-_COMPARISONS = {
-    "eq": "equal",
-    "ge": "greater_equal",
-    "gt": "greater",
-    "le": "less_equal",
-    "lt": "less",
-}
 
 FP16 = Namespace("cuda.fp16", _fp16())

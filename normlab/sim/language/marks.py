@@ -1,4 +1,4 @@
-"""Loads and stores of a kernel's source, marked: `x[i]` becomes a call that names its place in the source.
+"""Mark the loads and stores in a kernel's source: `x[i]` becomes a call that names its place in the source.
 
 Without marks an observer has to find the place in the interpreter's frames, which takes as long as everything else it
 does for an access. It still does so for accesses that are not marked: slices, Numba's intrinsics, atomics.
@@ -28,28 +28,33 @@ class AccessMarks(ast.NodeTransformer):
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        """x[i] becomes load(x, i, place)."""
+        """Turn x[i] into load(x, i, place)."""
         self.generic_visit(node)
+        # `x[i]` as a target is visit_Assign's; with `del` and slices the observer finds the place in the frames.
         if not isinstance(node.ctx, ast.Load) or not _of_elements(node):
             return node
         return ast.copy_location(_call(LOAD, node.value, node.slice), node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        """x[i] = value becomes store(value, x, i, place): the value is evaluated first, as Python does."""
+        """Turn x[i] = value into store(value, x, i, place)."""
         self.generic_visit(node)
         target = node.targets[0]
+        # `x[i] = y[i] = 1` and `x[i], y[i] = …` are rare: they go through ObservedArray.__setitem__ without a mark.
         if len(node.targets) > 1 or not isinstance(target, ast.Subscript) or not _of_elements(target):
             return node
+        # The value stands first among the arguments, because Python evaluates it before the array and the index.
         stored = ast.copy_location(_call(STORE, node.value, target.value, target.slice), target)
         return ast.copy_location(ast.Expr(stored), node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
-        """x[i] += value becomes store(load(x, i, place) + value, x, i, place), x and i evaluated once."""
+        """Turn x[i] += value into store(load(x, i, place) + value, x, i, place), with x and i evaluated once."""
         self.generic_visit(node)
         target = node.target
         if not isinstance(target, ast.Subscript) or not _of_elements(target):
             return node
         array, key = (
+            # `(array := x)` and `(key := i)` inside the load, read again by the store after it: evaluated once, as `+=`
+            # does.
             ast.NamedExpr(ast.Name(name, ast.Store()), part)
             for name, part in ((ARRAY, target.value), (KEY, target.slice))
         )
@@ -63,6 +68,7 @@ def _of_elements(node: ast.Subscript) -> bool:
     """Return whether `node` may be one element of an array: no slice, no x.shape[0]."""
     if isinstance(node.value, ast.Attribute) and node.value.attr in ("shape", "strides"):
         return False
+    # An index that is itself a view cannot be told here; the load then finds a view at run time and logs nothing.
     return not any(isinstance(part, (ast.Slice, ast.Starred)) for part in ast.walk(node.slice))
 
 

@@ -1,12 +1,12 @@
-"""A kernel's code object, compiled anew so that its operators compute as the device's do.
+"""Compile a kernel's code anew so that its operators compute as the device's do.
 
 - Division, modulo, powers, shifts and bit operations become calls of `arithmetic.OPERATORS`: 1 / 0 must not raise. A
   literal operand that makes the operator safe leaves it alone.
 - A float literal becomes an `np.float64`. NumPy lets a Python float take the other operand's type, but the compiler
   makes it float64: `s = 0.0; s += x[i]` sums in double precision on a GPU, and so it does here.
-- So it is with an integer: `s = 0; s += x[i]` is float64, `2 * n` wraps at 64 bits. A literal operand, assigned or
-  returned value becomes an `np.int64`, and an index (see `indices.py`) does where it meets anything else. Among
-  indices, in subscripts and in calls integers stay Python's: they are three times as fast.
+- The same holds for an integer: `s = 0; s += x[i]` is float64, and `2 * n` wraps at 64 bits. An integer literal that is
+  an operand, is assigned or is returned becomes an `np.int64`. So does an index (see `indices.py`) that meets anything
+  else. Among indices, in subscripts and in calls integers stay Python's: they are three times as fast.
 
 File name and lines stay, so tracebacks show the caller's source. Without readable source only the literals are
 replaced.
@@ -32,6 +32,7 @@ from normlab.sim.language.source import parsing
 
 PREFIX = "_simulated_"
 INT_MARK = "normlab.sim: an np.int64"  # a constant (INT_MARK, 5) in a syntax tree is np.int64(5) in the code
+# The operators whose result's type depends on both operands: there a Python int would take the other operand's type.
 TYPED = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
 FOLDED: dict[type[ast.operator], Any] = {
     ast.Add: operator.add,
@@ -62,6 +63,7 @@ _safe_codes: dict[tuple[int, bool], tuple[CodeType, CodeType]] = {}
 
 def safe_code(code: CodeType, marked: bool = False) -> CodeType:
     """Return `code` with the device's arithmetic; `marked`: with marks for an observer (paths.py, marks.py)."""
+    # By identity: code objects compare equal when their contents do, and two files may hold the same function.
     key = id(code), marked
     if key not in _safe_codes:
         with parsing:
@@ -76,6 +78,7 @@ def _recompiled(code: CodeType, marked: bool) -> CodeType:
         candidates = _compiled_file(code.co_filename, source, marked)
     except SyntaxError:  # a notebook cell with magics, for one
         return code
+    # A name and a line may belong to several code objects, lambdas in one line for example.
     for plain, safe in candidates.get((code.co_qualname, code.co_firstlineno), ()):
         if _same(plain, code):
             return safe
@@ -87,6 +90,7 @@ def _compiled_file(filename: str, source: str, marked: bool) -> dict[tuple[str, 
     """Compile a whole file plainly and safely; return the pairs of code objects by name and line."""
     tree = ast.parse(source)
     plain = compile(tree, filename, "exec", dont_inherit=True)
+    # The plain compilation is kept beside the rewritten one: it tells whether the file still holds this code.
     tree = SafeOperators().visit(tree)
     if marked:  # after the operators, so that their rules see subscripts and not the calls made of them
         tree = AccessMarks().visit(PathMarks().visit(tree))
@@ -110,6 +114,7 @@ def _same(one: CodeType, other: CodeType) -> bool:
     """Return whether two code objects do the same: the file may have changed since the kernel was loaded."""
 
     def content(code: CodeType) -> tuple:
+        # repr tells 1 from 1.0 and 0.0 from -0.0, which compare equal.
         constants = [repr(constant) for constant in code.co_consts if not isinstance(constant, CodeType)]
         return code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants
 
@@ -127,6 +132,7 @@ class SafeOperators(ast.NodeTransformer):
 
     def _visit_function(self, node: Any) -> ast.AST:
         outer = self._indices, self._booleans, self._in_index
+        # Each function has variables of its own: what is an index outside may be a float inside.
         self._indices, self._booleans, self._in_index = index_names(node), boolean_names(node), False
         if isinstance(node, ast.Lambda):
             node.body = self._typed(node.body)
@@ -143,13 +149,14 @@ class SafeOperators(ast.NodeTransformer):
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        """What stands in the brackets is an index."""
+        """Visit the brackets of a subscript as an index."""
         node.value = self._visit_with(False, node.value)
         node.slice = self._visit_with(True, node.slice)
         return node
 
     def _typed(self, node: Any) -> Any:
         """Return `node` as an np.int64 if it is an integer that may meet more than indices."""
+        # NumPy takes a Python int as an index faster than an np.int64, and the brackets hold nothing else.
         if self._in_index:
             return node
         if isinstance(node, ast.IfExp):
@@ -158,14 +165,16 @@ class SafeOperators(ast.NodeTransformer):
         if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load):
             node.elts = [self._typed(part) for part in node.elts]
             return node
+        # A literal becomes a constant of the code object, so it costs no call when the kernel runs.
         value = _constant_int(node)
         if value is not None:
             return ast.copy_location(ast.Constant(cast(Any, (INT_MARK, value))), node)
         return ast.copy_location(_call(_name("int64"), node), node) if is_index(node, self._indices) else node
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        """s = 0 becomes s = np.int64(0), unless s is only ever an index."""
+        """Turn s = 0 into s = np.int64(0), unless s is only ever an index."""
         names = [part for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+        # What is stored into an array or a record takes their dtype, so its own type does not matter.
         if all(isinstance(target, (ast.Name, ast.Tuple)) for target in node.targets) and not all(
             name.id in self._indices for name in names
         ):
@@ -173,22 +182,24 @@ class SafeOperators(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Return(self, node: ast.Return) -> ast.AST:
-        """Return 0 becomes return np.int64(0)."""
+        """Turn `return 0` into `return np.int64(0)`."""
         node.value = self._typed(node.value)
         return self.generic_visit(node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
-        """-(a > b) is an integer."""
+        """Turn -(a > b) into -np.int64(a > b)."""
+        # NumPy refuses the minus of a bool; Numba makes an int64 of it.
         if isinstance(node.op, (ast.USub, ast.UAdd)) and is_boolean(node.operand, self._booleans):
             node.operand = _call(_name("int64"), node.operand)
             ast.copy_location(node.operand, node)
         return self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        """a / b becomes _simulated_Div(a, b), x + 1 becomes x + np.int64(1)."""
+        """Turn a / b into _simulated_Div(a, b), and x + 1 into x + np.int64(1)."""
         harmless = _harmless(node.op, node.left, node.right)
         if harmless and isinstance(node.op, ast.Pow):  # Python folds the literals into one constant
             return node
+        # Among indices Python's own ints are exact and three times as fast.
         indices = is_index(node.left, self._indices) and is_index(node.right, self._indices)
         booleans = all(is_boolean(operand, self._booleans) for operand in (node.left, node.right))
         if booleans and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
@@ -205,7 +216,7 @@ class SafeOperators(ast.NodeTransformer):
         return ast.copy_location(_call(_function(node.op), node.left, node.right), node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
-        """a /= b becomes a = _simulated_Div(a, b); a[i] /= b evaluates a and i once."""
+        """Turn a /= b into a = _simulated_Div(a, b); evaluate a and i of a[i] /= b once."""
         index = isinstance(node.target, ast.Name) and node.target.id in self._indices
         harmless = _harmless(node.op, None, node.value)
         if not index and isinstance(node.op, TYPED):
@@ -221,12 +232,14 @@ class SafeOperators(ast.NodeTransformer):
         if isinstance(target, ast.Subscript) and not any(
             isinstance(part, ast.Slice) for part in ast.walk(target.slice)
         ):
+            # A function's arguments are evaluated once, so `a[f()] /= b` calls f once as Python's own update does.
             update = _call(_name("item"), target.value, target.slice, _function(node.op), node.value)
             return ast.copy_location(ast.Expr(update), node)
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """n.bit_count() becomes popc(n): Python's, and NumPy's, counts the bits of |n|."""
+        """Turn n.bit_count() into popc(n), because Python and NumPy count the bits of |n|."""
+        # The bounds of range are indices: an np.int64 there would make every counter one, and slow.
         of_range = isinstance(node.func, ast.Name) and node.func.id == "range"
         node.func = self._visit_with(False, node.func)
         node.args = [self._visit_with(of_range, argument) for argument in node.args]
@@ -252,10 +265,13 @@ def _harmless(operation: ast.operator, left: ast.expr | None, right: ast.expr) -
     """Return whether literals make sure that NumPy's operator does what the device's does."""
     match operation:
         case ast.Div():
+            # A float literal is an np.float64 in the code, and its division by 0 gives inf without an error.
             return _literal(left, float) or _literal(right, float)
         case ast.FloorDiv() | ast.Mod():
+            # Only a divisor of 0 raises.
             return _literal(right, int) and ast.literal_eval(right) != 0
         case ast.Pow():
+            # Python computes `2 ** 10` while it compiles; no power is left when the kernel runs.
             return left is not None and _folded(left, right)
         case ast.LShift() | ast.RShift():
             return _literal(right, int)
@@ -275,6 +291,7 @@ def _constant_int(node: ast.expr | None) -> int | None:
             return -value if value is not None and value <= 1 << 63 else None
         case ast.BinOp(left, operation, right) if type(operation) in FOLDED:
             one, other = _constant_int(left), _constant_int(right)
+            # A shift or a power of 64 and more leaves 64 bits, and 2**10**9 would be an int of a billion bits.
             if one is None or other is None or (isinstance(operation, (ast.Pow, ast.LShift)) and not 0 <= other < 64):
                 return None
             folded = FOLDED[type(operation)](one, other)

@@ -1,4 +1,4 @@
-"""Where a thread is in its run: which calls it is inside of, and in which turn of each loop.
+"""Follow where a thread is in its run: which calls it is inside of, and in which turn of each loop.
 
 Lanes of a warp execute an instruction together when they reach it by the same calls in the same turns of the same
 loops; on a GPU the compiler's reconvergence points see to that. A thread in the simulator runs alone, so it keeps a
@@ -18,6 +18,7 @@ KERNEL_MARK = "_simulated_int64"  # only kernels and device functions have this 
 PATHS = "_simulated_paths"  # the kernel's global that names the launch's Paths
 
 
+# Loops are numbered by their depth and not by name, because of two loops at one depth only one runs at a time.
 class Call:
     """A function that a thread is in: the path from outside, those of its loops by depth, and their turns so far."""
 
@@ -25,6 +26,7 @@ class Call:
 
     def __init__(self, outside: int, path: int, depth: int):
         """Begin on `path`; loops are at most `depth` deep."""
+        # paths[d] is the path outside of the loop at depth d, and paths[d + 1] the path in its present turn.
         self.outside, self.paths, self.turns = outside, [path] * (depth + 1), [0] * depth
 
 
@@ -55,33 +57,38 @@ class Paths:
         for position, warp in enumerate(block.warps):
             number = len(self.warps)
             for thread in warp.threads:
+                # The warp's number is in the path from the start, so that no lanes of two warps ever share one.
                 thread.seen = Trail(hash((number, 0)), 32 * number + thread.lane)
             self.warps.append((tuple(block.index), position))
 
     def enter(self, depth: int) -> None:
-        """Hear that the running thread has entered the function that calls this, whose loops are `depth` deep."""
+        """Follow the running thread into the function that calls this, whose loops are at most `depth` deep."""
         trail = self._cuda.current.seen
+        # Frame 0 is this method, frame 1 the kernel's function, and frame 2 the one that has called it.
         path = hash((trail.path, *calls_of(sys._getframe(2))))
         trail.calls.append(Call(trail.path, path, depth))
         trail.path = path
 
     def leave(self) -> None:
-        """Hear that the running thread leaves its function."""
+        """Follow the running thread out of its function."""
         trail = self._cuda.current.seen
+        # After the call all lanes that called are together again, whatever way they took inside.
         trail.path = trail.calls.pop().outside
 
     def loop(self, depth: int) -> None:
-        """Hear that a loop is about to begin, inside `depth` others, or has ended."""
+        """Put the running thread on the path outside of a loop that begins or has ended, inside `depth` others."""
         trail = self._cuda.current.seen
         call = trail.calls[-1]
+        # A loop inside another begins at turn 0 again in every turn of the outer one, whose path differs by then.
         call.turns[depth] = 0
         trail.path = call.paths[depth]
 
     def turn(self, depth: int, loop: int) -> None:
-        """Hear that a turn of the loop begins, the function's `loop`-th."""
+        """Put the running thread on the path of the next turn of a loop, the function's `loop`-th."""
         trail = self._cuda.current.seen
         call = trail.calls[-1]
         call.turns[depth] = turn = call.turns[depth] + 1
+        # The loop's number tells apart two loops that stand one after the other at the same depth.
         trail.path = call.paths[depth + 1] = hash((call.paths[depth], loop, turn))
 
 
@@ -97,6 +104,7 @@ def calls_of(frame: Any) -> list[int]:
     compiles a loop's condition twice.
     """
     found = []
+    # The frames of a kernel and its device functions lie together; the first frame of the simulator ends them.
     while KERNEL_MARK in frame.f_globals:
         instruction = id(frame.f_code), frame.f_lasti
         if instruction not in _places:
@@ -115,11 +123,13 @@ class PathMarks(ast.NodeTransformer):
         self._depth = self._deepest = self._loops = 0
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        """enter(); try: the body; finally: leave()."""
+        """Wrap the body of a function with loops: enter(); try: the body; finally: leave()."""
         outer = self._depth, self._deepest, self._loops
         self._depth = self._deepest = self._loops = 0
         self.generic_visit(node)
+        # A function without loops needs no marks: its calls are read off the stack where an access is logged.
         if self._loops:
+            # `finally`, because a return inside a loop leaves the function without an end of the loop.
             node.body = [_report("enter", self._deepest), ast.Try(node.body, [], [], [_report("leave")])]
         self._depth, self._deepest, self._loops = outer
         return node
@@ -133,6 +143,7 @@ class PathMarks(ast.NodeTransformer):
         node.body.insert(0, _report("turn", depth, loop))
         if node.orelse:  # where all lanes meet that have not left by a break
             node.orelse.insert(0, _report("loop", depth))
+        # The second report is for the code after the loop, which a lane reaches on the path that it had before.
         return [_report("loop", depth), node, _report("loop", depth)]
 
     visit_For = visit_While = _visit_loop  # noqa: N815

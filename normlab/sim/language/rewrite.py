@@ -57,6 +57,7 @@ def python_function(value: Any) -> FunctionType | None:
     """
     if isinstance(value, FunctionType):
         return None
+    # Numba's dispatchers name it `py_func`; Numba's own simulator has `fn`.
     function = getattr(value, "py_func", None)
     if function is None and type(value).__module__.startswith("numba"):
         function = getattr(value, "fn", None)
@@ -77,6 +78,7 @@ class Rewriter:
         If the launch's observer wants marks, the new code also calls the observer's functions at loop turns and
         accesses.
         """
+        # Once per launch: a device function that many functions call stays one object, and recursion ends.
         if id(original) in self._done:
             return self._done[id(original)]
         observer = self._cuda.observer
@@ -85,10 +87,12 @@ class Rewriter:
         new_globals: dict[str, Any] = {"__builtins__": SIMULATED_BUILTINS, **OPERATOR_GLOBALS}
         if observer is not None and marked:
             new_globals |= observer.marks(in_kernel=not self._done)  # the kernel is the first function rewritten
+        # New cells: two launches at once, in two threads of the host, must not share what is put into them.
         closure = tuple(CellType() for _ in original.__closure__ or ())
         rewritten = FunctionType(code, new_globals, original.__name__, None, closure)
         self._done[id(original)] = rewritten  # before its globals are rewritten, because the function may name itself
         rewritten.__defaults__ = self.value(original.__defaults__)
+        # Only the names that the code mentions: a module's other globals may be large arrays or lazy modules.
         for name in names_of(code):
             if name in original.__globals__:
                 new_globals[name] = self.value(original.__globals__[name])
@@ -99,6 +103,7 @@ class Rewriter:
 
     def value(self, value: Any) -> Any:
         """Return what a rewritten function finds under a name under which the original finds `value`."""
+        # Before all other rules, because a twin may stand for a function, a kernel or an intrinsic.
         if id(value) in _twins:
             _, twin, of_launch = _twins[id(value)]
             if of_launch:
@@ -112,13 +117,16 @@ class Rewriter:
         if isinstance(value, tuple):
             made = map(self.value, value)
             return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
+        # A GPU compiles a global array into constants; here the kernel reads the host's array itself.
         if isinstance(value, (np.ndarray, float, int, np.integer)):
             return adopt(value) if isinstance(value, np.ndarray) else adopt_scalar(value)
         if isinstance(value, type) and issubclass(value, np.integer):
             return INTEGER_CASTS[np.dtype(value).name]
+        # A type that the simulator does not know is left as it is; the error then comes where the kernel uses it.
         if is_numba_type(value):
             return TYPES.get(str(value), value)
         module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+        # Functions imported by name, such as `from math import sqrt`, are known by the module that they name.
         if isinstance(module, str) and isinstance(name, str):
             if module == "math":
                 return getattr(SIMULATED_MATH, name)
@@ -128,6 +136,7 @@ class Rewriter:
 
     def _module(self, module: ModuleType) -> Any:
         path = cuda_path(module.__name__)
+        # `from numba import cuda` in any of the packages means the launch's namespace.
         if path == "":
             return self._cuda
         if path in ("cg", "fp16", "libdevice", "types"):

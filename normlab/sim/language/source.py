@@ -36,6 +36,7 @@ def notebook_cell(file: str) -> str | None:
 
     IPython compiles each cell under the name of a temporary file that means nothing to a reader.
     """
+    # IPython is there only in a notebook, so it is asked for without an import.
     session: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     try:
         kind, label = session.compile.format_code_name(file)

@@ -1,1 +1,1 @@
-"""The imagined GPU: threads, warps, blocks and clusters, their memory, and the launch that runs them."""
+"""Imitate the GPU: threads, warps, blocks and clusters, their memory, and the launch that runs them."""

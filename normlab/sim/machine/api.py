@@ -1,7 +1,7 @@
-"""The `cuda` namespace that a simulated kernel sees in the place of `numba.cuda`.
+"""Define the `cuda` namespace that a simulated kernel sees in the place of `numba.cuda`.
 
-One object a launch. `threadIdx` and `current` (the running thread) are plain attributes, which the scheduler sets
-before it lets a thread run; everything else finds its thread through `current`.
+There is one object per launch. `threadIdx` and `current` (the running thread) are plain attributes, which the scheduler
+sets before it lets a thread run; everything else finds its thread through `current`.
 """
 
 from typing import Any
@@ -30,6 +30,7 @@ class GridGroup:
     def sync(self) -> int:
         """Wait until every thread of the grid that has not returned is here."""
         thread = self._cuda.current
+        # The scheduler resolves it: a grid sync waits for blocks that may not have begun.
         thread.block.at_grid_sync.append(thread)
         self._cuda.grid_run.stop(thread, "grid sync")
         return 0
@@ -61,6 +62,7 @@ class Cuda(WarpOperations):
     def __init__(self, grid: Dim3, block: Dim3, dynamic_shared_bytes: int):
         """Set up the namespace of one launch."""
         self.gridDim, self.blockDim = grid, block
+        # Each of these keeps the namespace, through which it finds the running thread: Python gives it no other way.
         self.shared = SharedMemory(self, dynamic_shared_bytes)
         self.local = LocalMemory(self)
         self.const = ConstantMemory()
@@ -69,6 +71,7 @@ class Cuda(WarpOperations):
         self.cg = Namespace("cuda.cg", {"this_grid": lambda: GridGroup(self)})
         self.types = Namespace("cuda.types", TYPES)
 
+    # Python calls this for missing names only, so `cuda.float32` costs one failed lookup and `cuda.grid` none.
     def __getattr__(self, name: str) -> Any:
         """Return a type, or say what is missing."""
         if name in TYPES:
@@ -113,15 +116,15 @@ class Cuda(WarpOperations):
         self.grid_run.stop(thread, "syncthreads")
 
     def syncthreads_count(self, predicate: Any) -> int:
-        """`syncthreads`, and return how many threads gave a true predicate."""
+        """Wait as `syncthreads` does, and return how many threads gave a true predicate."""
         return self._barrier("syncthreads_count", predicate)
 
     def syncthreads_and(self, predicate: Any) -> int:
-        """`syncthreads`, and return 1 if every predicate was true, else 0."""
+        """Wait as `syncthreads` does, and return 1 if every predicate was true, else 0."""
         return self._barrier("syncthreads_and", predicate)
 
     def syncthreads_or(self, predicate: Any) -> int:
-        """`syncthreads`, and return 1 if some predicate was true, else 0."""
+        """Wait as `syncthreads` does, and return 1 if some predicate was true, else 0."""
         return self._barrier("syncthreads_or", predicate)
 
     def _fence(self, scope: str) -> None:
@@ -154,10 +157,12 @@ class Cuda(WarpOperations):
         """Load `array[index]`; a cache hint changes no value."""
         return array[index]
 
+    # The hints choose a cache and an eviction policy, and the simulator has no caches.
     ldcg = ldcs = ldlu = ldca
 
     def ldcv(self, array: np.ndarray, index: Any) -> Any:
         """Load `array[index]`, and count it as a turn of a loop that waits for another thread's store."""
+        # ldcv bypasses the caches: kernels poll a flag with it, so it may be all that a spin loop does.
         plain = array.raw if isinstance(array, ObservedArray) else array
         self.grid_run.spin(self.current, (plain.ctypes.data, index), plain[index])
         return array[index]

@@ -1,7 +1,7 @@
-"""Atomic operations: `cuda.atomic`.
+"""Simulate atomic operations: `cuda.atomic`.
 
-A thread never stops inside one, so each is atomic by itself. All go through `Atomics._update`, which tells the
-observer. An atomic may be the heart of a spin loop, so `Grid` counts them.
+A thread never stops inside one of them, so each is atomic without a lock. All go through `Atomics._update`, which tells
+the observer. An atomic may be the heart of a spin loop, so `Grid` counts them.
 """
 
 from collections.abc import Callable
@@ -38,6 +38,7 @@ class Atomics:
         if self._cuda.observer is not None:
             array, index = getattr(self._cuda.observer, heard_as)(array, index)
         old = array[index]
+        # No greenlet switch can happen between the load and the store, which makes the update atomic.
         array[index] = new = new_value(old)
         if new == old or new != new:  # nothing has changed (a NaN differs from itself): this may be a spin loop
             grid.spin(thread, (array.ctypes.data, index), old)
@@ -46,43 +47,46 @@ class Atomics:
         return old
 
     def add(self, array: np.ndarray, index: Any, value: Any) -> Any:
-        """array[index] += value."""
+        """Do array[index] += value."""
         value = _in_type_of(array, value)
         return self._update(array, index, lambda old: old + value)
 
     def sub(self, array: np.ndarray, index: Any, value: Any) -> Any:
-        """array[index] -= value."""
+        """Do array[index] -= value."""
         value = _in_type_of(array, value)
         return self._update(array, index, lambda old: old - value)
 
     def and_(self, array: np.ndarray, index: Any, value: Any) -> Any:
-        """array[index] &= value."""
+        """Do array[index] &= value."""
         value = _in_type_of(array, value)
         return self._update(array, index, lambda old: old & value)
 
     def or_(self, array: np.ndarray, index: Any, value: Any) -> Any:
-        """array[index] |= value."""
+        """Do array[index] |= value."""
         value = _in_type_of(array, value)
         return self._update(array, index, lambda old: old | value)
 
     def xor(self, array: np.ndarray, index: Any, value: Any) -> Any:
-        """array[index] ^= value."""
+        """Do array[index] ^= value."""
         value = _in_type_of(array, value)
         return self._update(array, index, lambda old: old ^ value)
 
     def inc(self, array: np.ndarray, index: Any, limit: Any) -> Any:
         """Count up to `limit`, then start again at 0."""
         limit = _in_type_of(array, limit)
+        # CUDA's atomicInc: ((old >= limit) ? 0 : old + 1).
         return self._update(array, index, lambda old: array.dtype.type(0) if old >= limit else old + 1)
 
     def dec(self, array: np.ndarray, index: Any, limit: Any) -> Any:
         """Count down to 0, then start again at `limit`."""
         limit = _in_type_of(array, limit)
+        # CUDA's atomicDec: a value above the limit comes back to the limit, too.
         return self._update(array, index, lambda old: limit if old == 0 or old > limit else old - 1)
 
     def exch(self, array: np.ndarray, index: Any, value: Any) -> Any:
-        """array[index] = value."""
+        """Do array[index] = value."""
         value = _in_type_of(array, value)
+        # The sanitizer must know that the old value is not used: an exchange may be the first write of the element.
         return self._update(array, index, lambda old: value, heard_as="exchange")
 
     def max(self, array: np.ndarray, index: Any, value: Any) -> Any:
@@ -111,5 +115,5 @@ class Atomics:
         return self._update(array, index, lambda old: value if old == expected else old)
 
     def compare_and_swap(self, array: np.ndarray, expected: Any, value: Any) -> Any:
-        """`cas` on the first element."""
+        """Do `cas` on the first element."""
         return self.cas(array, (0,) * array.ndim, expected, value)

@@ -1,4 +1,4 @@
-"""A block: its warps, its barriers and its shared memory."""
+"""Run a block: its warps in turns, its barriers, and its teams' barriers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +29,7 @@ class Block:
         self.at_grid_sync: list[Thread] = []
         self.warps: list[Warp] = []
         threads = grid.thread_indices
+        # Threads go into warps in linear order, x fastest: a block of 8 x 8 threads has two warps of four rows each.
         for first in range(0, len(threads), WARP_SIZE):
             warp = Warp(self)
             for lane, thread_index in enumerate(threads[first : first + WARP_SIZE]):
@@ -58,6 +59,7 @@ class Block:
         while self.live_count:
             before = grid.progress
             for warp in grid.order(self.warps):
+                # A warp whose lanes all wait at barriers has nothing to run.
                 if warp.ready or warp.spinning:
                     warp.run()
             # Threads that have returned count as arrived, as on a GPU: `live_count` is without them.
@@ -89,6 +91,7 @@ class Block:
                     f"  {first.operation} at {place(first.frame)}  ({first.name})\n"
                     f"  {thread.operation} at {place(thread.frame)}  ({thread.name})"
                 )
+        # A plain barrier has no result: most kernels use no other, so the list of predicates is not built for it.
         if first.operation != "syncthreads":
             result = BARRIER_RESULTS[first.operation]([bool(thread.given) for thread in arrived])
             for thread in arrived:
@@ -97,14 +100,17 @@ class Block:
         self.grid.progress += 1
 
     def release_teams(self) -> bool:
-        """Let the threads go on at each team's barrier that all have come to; return whether there was one.
+        """Let the threads of every complete team go on from its barrier; return whether there was one.
 
-        Raises SimulationError for a part of a warp, of which a GPU would count all lanes.
+        Raises SimulationError if only some lanes of a warp have come, because a GPU would count all of its lanes.
         """
+        # PTX's bar.sync counts threads and does not know which ones: the team is whoever comes first.
         complete = [number for number, waiting in self.at_team.items() if len(waiting) == waiting[0].given]
         for number in complete:
             group = self.at_team[number]
             members = set(group)
+            # bar.sync counts in units of warps. A part of a warp would count as 32 threads on a GPU and let the team go
+            # too early.
             for warp in {thread.warp for thread in group}:
                 if not members.issuperset(warp.threads):
                     raise SimulationError(
@@ -113,6 +119,7 @@ class Block:
                     )
             if (observer := self.grid.cuda.observer) is not None:
                 observer.team_meets(number, group)
+            # In the order of the lanes, so that a warp runs its lanes the same way whatever order they came in.
             for thread in sorted(self.at_team.pop(number), key=lambda thread: thread.lane):
                 thread.go_on()
             self.grid.progress += 1

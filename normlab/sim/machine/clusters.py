@@ -46,11 +46,13 @@ class Cluster:
 
     def release(self) -> None:
         """Let all threads that wait at the barrier go on."""
+        # Ended blocks take no part: their threads count as arrived, and no clock of theirs is asked again.
         live = self.live
         grid = live[0].grid
         if grid.cuda.observer is not None:
             grid.cuda.observer.cluster_meets(live)
         self.meetings += 1
+        # Before the threads go on: one of them may arrive for the next passing at once.
         self.arrived.clear()
         for block in live:
             waiting, block.at_cluster = block.at_cluster, []
@@ -73,6 +75,7 @@ def cluster_sync(cuda: Cuda) -> None:
 
 def cluster_arrive(cuda: Cuda) -> None:
     """Arrive at the cluster's barrier, and go on. Raises SimulationError for a second arrival without a wait."""
+    # barrier.cluster.arrive has release semantics by default, which make stores to other blocks visible.
     cuda.current.stored_remotely = False
     _arrive(cuda)
 
@@ -93,10 +96,12 @@ def cluster_arrive_shared(cuda: Cuda) -> None:
 def _arrive(cuda: Cuda) -> None:
     thread = cuda.current
     if thread.arrival is not None:
-        raise SimulationError("cluster_arrive comes a second time, without a cluster_wait behind the first one")
+        raise SimulationError("cluster_arrive comes a second time, without a cluster_wait after the first one")
     cluster = thread.block.cluster
+    # Not a flag but a count: a wait has to tell the passing that it waits for from an earlier one.
     thread.arrival = cluster.meetings
     cluster.arrived.add(thread)
+    # An arrival may be what other blocks wait for, so a round with one in it is no deadlock.
     cuda.grid_run.progress += 1
     if cuda.observer is not None:
         cuda.observer.cluster_arrive(thread)
@@ -146,10 +151,12 @@ def _in_block(cuda: Cuda, array: Any, index: Any, rank: int, operation: str) -> 
     if not 0 <= rank < len(blocks):
         raise SimulationError(f"there is no block {rank} in a cluster of {len(blocks)}: ranks go from 0 on")
     owner = blocks[rank]
+    # mapa maps a shared address of one block to the same offset in another block's memory.
     remote = cuda.shared.counterpart(array, owner)
     if remote is None:
         raise SimulationError("only shared memory can be reached in another block of the cluster, not this array")
     observer = cuda.observer
+    # An ended block's shared memory may belong to a new block already; CUDA leaves such an access undefined.
     if not owner.live_count:
         if observer is not None and observer.refuse_remote(remote, index, operation):
             return None

@@ -1,4 +1,4 @@
-"""`simulate`: from a kernel, a launch configuration and arguments to a finished grid."""
+"""Check a kernel, its launch configuration and its arguments, and run the launch: `simulate`."""
 
 import inspect
 import operator
@@ -16,6 +16,8 @@ from normlab.sim.machine.observe import Observer
 from normlab.sim.machine.scheduler import Grid, schedule_order
 from normlab.sim.machine.threads import Dim3
 
+# Limits of all compute capabilities since 3.0 (CUDA programming guide, technical specifications per compute
+# capability).
 MAX_THREADS_PER_BLOCK = 1024
 MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -70,9 +72,12 @@ class Launchable:
         function = kernel if isinstance(kernel, FunctionType) else python_function(kernel)
         if function is None:
             raise TypeError(f"{verb} takes a numba.cuda.jit kernel or a Python function, not {described(kernel)}")
+        # Numba keeps the options of cuda.jit on the dispatcher; a device function looks like a kernel otherwise.
         if getattr(kernel, "targetoptions", {}).get("device"):
             raise TypeError(f"{function.__name__!r} is a device function; only a kernel can be launched")
+        # Called for its error alone: a wrong schedule is told here and not in the middle of a launch.
         schedule_order(schedule)
+        # bool is a subclass of int in Python, and True would pass for a cluster of one.
         if isinstance(cluster, bool) or not isinstance(cluster, int):
             raise TypeError(f"cluster is a number of blocks, an int, not {described(cluster)}")
         if not 1 <= cluster <= MAX_CLUSTER:
@@ -103,6 +108,7 @@ class Launchable:
             raise ValueError(
                 f"{dynamic_shared_bytes} bytes of dynamic shared memory are more than the {MAX_SHARED} that a block has"
             )
+        # The driver refuses such a launch, too: a cluster must be whole.
         if grid.x % self._cluster:
             raise ValueError(f"grid {grid} has {grid.x} blocks along x, no multiple of the cluster's {self._cluster}")
         return Launch(
@@ -110,7 +116,7 @@ class Launchable:
         )
 
     def __call__(self, *arguments: Any) -> None:
-        """Refuse: a kernel is launched with a configuration."""
+        """Raise ValueError, because a kernel is launched with a configuration."""
         name = self._function.__name__
         raise ValueError(f"kernel {name!r} needs a launch configuration: {self._verb}({name})[grid, block](...)")
 
@@ -141,18 +147,20 @@ class Launch:
             raise
 
     def run(self, arguments: tuple, observer: Observer | None = None) -> None:
-        """Run the kernel to its end, in place on `arguments`; `observer` hears of everything that it does."""
+        """Run the kernel to its end, in place on `arguments`; tell `observer` of every event."""
         function = self.function
         adopted = adopt_arguments(function, arguments)
         cuda = Cuda(self.grid, self.block, self._dynamic_shared_bytes)
         if observer is not None:
             cuda.observer = observer
+            # Before the arguments are adopted: the observer gives each array its address and its shadow then.
             observer.attach(cuda)
             names = inspect.signature(function).parameters
             adopted = [observer.adopt(value, name) for value, name in zip(adopted, names, strict=False)]
         # One Rewriter a launch: the rewritten functions hold this launch's `cuda`.
         body = Rewriter(cuda).function(function)
         if observer is not None:
+            # The rewritten code and not the function's own: this one is in the frames that the observer meets.
             observer.kernel_code = body.__code__
         order = schedule_order(self._schedule)
         cuda.grid_run = Grid(

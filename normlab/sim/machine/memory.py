@@ -1,7 +1,7 @@
-"""Memory that a kernel makes for itself: shared, local and constant arrays.
+"""Make the memory that a kernel asks for: shared, local and constant arrays.
 
-`fresh` is where all new memory comes from: it holds what no kernel may rely on. Under observation (observe.py) the
-arrays returned here are wrapped.
+`fresh` makes all new memory, and fills it with NaN or large integers, on which no kernel may rely. Under observation
+(observe.py) the arrays returned here are wrapped.
 """
 
 import linecache
@@ -29,13 +29,14 @@ DYNAMIC_POISON = 0xFF  # every byte of dynamic shared memory: NaN in any float t
 
 
 def fresh(shape: tuple[int, ...], dtype: np.dtype, alignment: int = 0) -> np.ndarray:
-    """Return new memory, filled with what no kernel may rely on: NaN, or a large integer.
+    """Return new memory, filled with NaN or with large integers.
 
-    `alignment`: where it begins is a multiple of so many bytes, and not of twice as many; 0: anywhere.
+    `alignment`: the address is a multiple of so many bytes, and not of twice as many; 0: any address.
     """
     if alignment:
         size = dtype.itemsize * prod(shape)
         room = np.empty(size + 2 * alignment, np.uint8)
+        # An odd multiple of the alignment: a kernel that needs more than it asked for finds it out here, every time.
         start = (alignment - pointer(room)) % (2 * alignment)
         array = room[start : start + size].view(dtype).reshape(shape)
     else:
@@ -45,6 +46,7 @@ def fresh(shape: tuple[int, ...], dtype: np.dtype, alignment: int = 0) -> np.nda
     elif dtype.kind == "b":
         array.fill(True)
     else:
+        # Bytes and not elements, so that records and integers of every width get the same pattern.
         array.view(np.uint8 if array.ndim else dtype).fill(INTEGER_POISON)
     return as_kernel_array(array)
 
@@ -57,6 +59,7 @@ def _pattern(shape: Any, dtype: Any) -> np.ndarray:
 
 def name_given(frame: FrameType, otherwise: str) -> str:
     """Return the name that the line of `frame` assigns to, as far as the source tells."""
+    # `tile = cuda.shared.array(…)` is called "tile" in reports. A call in the middle of an expression has no name.
     match = re.match(r"\s*(\w+)\s*=[^=]", linecache.getline(frame.f_code.co_filename, frame.f_lineno))
     return match[1] if match else otherwise
 
@@ -69,7 +72,7 @@ class SharedMemory:
         self._cuda, self._dynamic_bytes = cuda, dynamic_bytes
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> np.ndarray:
-        """Return the block's array of this call: every thread and every repetition gets the same one.
+        """Return the block's array of this call; every thread and every repetition of the call gets the same array.
 
         Shape 0 stands for all of the launch's dynamic shared memory, which calls of every dtype share. Any other array
         begins at a multiple of `alignment` bytes, or of those that its dtype needs, and not of twice as many. A kernel
@@ -88,9 +91,10 @@ class SharedMemory:
     def _make(
         self, block: Block, site: Any, extents: tuple[int, ...], kind: np.dtype, alignment: int | None, name: str
     ) -> None:
-        """Give a block the array of a call."""
+        """Make the array of the call `site`, and keep it in `block`."""
         array = self._dynamic(block, kind) if extents == (0,) else self._static(block, extents, kind, alignment)
         if self._cuda.observer is not None:
+            # Arrays of fixed shape stand 1 MiB apart, more than a block's 227 KiB: no address belongs to two of them.
             where = DYNAMIC_ADDRESS if extents == (0,) else len(block.shared) * SHARED_SPACING
             array = self._cuda.observer.made(array, name, "shared", where, block)
         block.shared[site] = array
@@ -102,18 +106,19 @@ class SharedMemory:
         return self._site_of(array) is not None
 
     def _site_of(self, array: np.ndarray) -> Any:
-        """Return the call that gave the running block the memory that `array` is in, None if there is none."""
+        """Return the call that made the running block's shared memory that `array` is in; None for other memory."""
         address = pointer(array)
+        # A block has a handful of arrays, so a search is as fast as any table of addresses.
         for start, end, site in self._cuda.current.block.shared_spans:
             if start <= address < end:
                 return site
         return None
 
     def counterpart(self, array: Any, block: Block) -> Any:
-        """Return what lies in the shared memory of `block` where `array` lies in the running thread's block.
+        """Return the copy of `array` in the shared memory of `block`; `array` is the running thread's.
 
-        None for an array that is not in shared memory. A block that has not come to the call that makes the array has
-        the memory all the same.
+        Return None for an array that is not in shared memory. If `block` has not come to the call that makes the array,
+        make it now.
         """
         plain = plain_array(array)
         site = self._site_of(plain)
@@ -129,6 +134,7 @@ class SharedMemory:
             self._make(block, site, (0,) if dynamic else mine.shape, mine.dtype, alignment, name)
         theirs = block.shared[site]
         memory = np.asarray(plain_array(theirs)).reshape(-1).view(np.uint8)
+        # `array` may be a slice or a view of the shared array: the same bytes of the other block's copy are wanted.
         offset = pointer(plain) - pointer(plain_array(mine))
         view = as_kernel_array(np.ndarray(plain.shape, plain.dtype, memory, offset, plain.strides))
         return theirs.viewed(view) if isinstance(theirs, ObservedArray) else view
@@ -137,6 +143,7 @@ class SharedMemory:
         """Return a new array; raises SimulationError where a block's shared memory is full."""
         array = fresh(shape, dtype, alignment or dtype.alignment)
         block.static_bytes += array.nbytes
+        # ptxas stops here with "uses too much shared data", whatever the GPU has.
         if block.static_bytes > MAX_STATIC_SHARED:
             raise SimulationError(
                 f"the block's shared arrays take {block.static_bytes} bytes with this one, of shape {shape}; a GPU has "
@@ -151,8 +158,10 @@ class SharedMemory:
 
     def _dynamic(self, block: Block, dtype: np.dtype) -> np.ndarray:
         """Return the block's dynamic shared memory as an array of as many `dtype` as fit."""
+        # One piece of memory for all calls, as `extern __shared__` in CUDA: two arrays of shape 0 overlap.
         if "dynamic" not in block.shared:
             block.shared["dynamic"] = np.full(self._dynamic_bytes, DYNAMIC_POISON, np.uint8)
+        # The bytes that are left over at the end hold no whole element.
         usable = self._dynamic_bytes // dtype.itemsize * dtype.itemsize
         return as_kernel_array(block.shared["dynamic"][:usable].view(dtype))
 
@@ -165,7 +174,7 @@ class LocalMemory:
         self._cuda = cuda
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> np.ndarray:
-        """Return an array of the calling thread's own."""
+        """Return a new array that only the calling thread has."""
         try:  # kernels make the same arrays all the time, and a copy takes a third of the time
             array = _pattern(shape, dtype).copy()
         except TypeError:  # the shape is unhashable: `shape_of` raises the usual error for it
@@ -182,5 +191,6 @@ class ConstantMemory:
     def array_like(self, array: np.ndarray) -> np.ndarray:
         """Return the array, read-only."""
         array = adopt(array).view()
+        # A store raises here, where the compiler would refuse it.
         array.flags.writeable = False
         return array

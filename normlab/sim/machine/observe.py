@@ -1,8 +1,8 @@
-"""The observer of a launch: the base class of `trace`'s and `sanitize`'s, whose methods the simulator calls.
+"""Define the observer of a launch, whose methods the simulator calls at every event.
 
-A launch without an observer runs on plain NumPy arrays. With one, every array that a kernel sees is an
-`ObservedArray` (observed.py), which asks the observer for each element, and scheduler, atomics and fences tell it
-where threads meet. `trace` and `sanitize` are observers.
+A launch without an observer runs on plain NumPy arrays. With an observer, every array that a kernel sees is an
+`ObservedArray` (observed.py), which asks the observer for each element. The scheduler, atomics and fences tell the
+observer where threads meet. `trace` and `sanitize` each have an observer of their own.
 """
 
 from types import CodeType, FrameType
@@ -19,7 +19,7 @@ ALIGNMENT = 512  # bytes to which a GPU's allocator aligns
 
 
 class Copy(NamedTuple):
-    """A copy on its way."""
+    """An asynchronous copy that has not arrived yet."""
 
     target: np.ndarray  # the elements that it will write
     values: np.ndarray  # what to
@@ -27,7 +27,7 @@ class Copy(NamedTuple):
 
 
 class Observer:
-    """Hears of everything that a launch does. The methods here do what the kernel asks and record nothing."""
+    """Is told of every event of a launch. The methods here do what the kernel asks, and record nothing."""
 
     array_class: type[ObservedArray] = ObservedArray
     cuda: Cuda  # of the launch
@@ -35,7 +35,7 @@ class Observer:
     wants_marks = False  # whether functions report their loop turns and accesses (language/paths.py, marks.py)
 
     def __init__(self) -> None:
-        """Know of no memory yet."""
+        """Start without memory."""
         self._owners: dict[int, tuple[range, Any]] = {}  # by host address: device addresses and owner of an allocation
         self._end = ALIGNMENT  # of the memory in use on the imagined device; 0 is no address
 
@@ -54,6 +54,7 @@ class Observer:
         if isinstance(value, tuple):
             parts = [self.adopt(part, f"{name}[{position}]") for position, part in enumerate(value)]
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        # Scalars are passed by value: no thread can change another thread's.
         if not isinstance(value, np.ndarray):
             return value
         address, allocation = self._device_address(value)
@@ -67,6 +68,8 @@ class Observer:
         if start not in self._owners:
             # Keeping the owner alive keeps its address from being given to another array.
             self._owners[start] = range(self._end, self._end + size), owner
+            # cudaMalloc aligns to 256 bytes at least and in practice to 512, so a vector access is aligned here where
+            # it is there.
             self._end += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
         allocation = self._owners[start][0]
         return allocation.start + pointer(array) - start, allocation
@@ -78,16 +81,17 @@ class Observer:
         return self.array_class(array, buffer, self, address)
 
     def add(self, buffer: Buffer) -> None:
-        """Hear of memory that the kernel has from now on."""
+        """Take note of memory that the kernel has from now on."""
 
     def read(self, array: ObservedArray, key: Any) -> Any:
         """Return `array[key]`."""
         return self.value_of(array, key, array.raw[key])
 
     def value_of(self, array: ObservedArray, key: Any, value: Any) -> Any:
-        """Return what indexing gave as the kernel sees it: a view and a record stay observed."""
+        """Return the result of indexing as the kernel sees it; views and records stay observed."""
         if isinstance(value, np.ndarray):
             return array.viewed(value)
+        # A record is a view of its element: which field is read, and when, is seen at the attribute.
         return ObservedRecord(array, key) if isinstance(value, np.void) else value
 
     def write(self, array: ObservedArray, key: Any, value: Any) -> None:
@@ -116,65 +120,66 @@ class Observer:
         return Copy(elements, values.view(elements.dtype).copy())
 
     def end_copy(self, copy: Copy) -> None:
-        """Hear that a copy has arrived, which the running thread has waited for."""
+        """Take note that a copy has arrived, because the running thread has waited for it."""
 
     def remote(self, array: ObservedArray, key: Any, operation: str) -> ObservedArray:
         """Return another block's shared array as the running thread reaches it, for a "read" or "write" of `key`."""
         return array
 
     def refuse_remote(self, array: ObservedArray, key: Any, operation: str) -> bool:
-        """Hear of an access to the memory of a block that has ended; True: leave it out and go on."""
+        """Return True to skip an access to the memory of an ended block; the simulator raises an error otherwise."""
         return False
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
     def block_begins(self, block: Any) -> None:
-        """Hear of a block whose threads have not run yet."""
+        """Take note of a block whose threads have not run yet."""
 
     def barrier(self, block: Any, arrived: list[Any]) -> None:
-        """Hear that all live threads of a block stand at a barrier and will go on."""
+        """Take note that all live threads of a block stand at a barrier and will go on."""
 
     def meeting(self, group: list[Any]) -> None:
-        """Hear that a warp operation has all its lanes, before it is answered."""
+        """Take note that a warp operation has all its lanes, before it is answered."""
 
     def team_meets(self, number: int, group: list[Any]) -> None:
-        """Hear that all threads of a team stand at its barrier, of that number, and will go on."""
+        """Take note that all threads of a team stand at its barrier, of that number, and will go on."""
 
     def cluster_arrive(self, thread: Any) -> None:
-        """Hear that a thread arrives at its cluster's barrier."""
+        """Take note that a thread arrives at its cluster's barrier."""
 
     def cluster_meets(self, blocks: list[Any]) -> None:
-        """Hear that all live threads of a cluster have arrived; `blocks`: those that have not ended."""
+        """Take note that all live threads of a cluster have arrived; `blocks`: those that have not ended."""
 
     def cluster_wait(self, thread: Any) -> None:
-        """Hear that a thread goes on after its cluster's barrier."""
+        """Take note that a thread goes on after its cluster's barrier."""
 
     def grid_sync(self, blocks: list[Any]) -> None:
-        """Hear that all live threads of the grid stand at a grid sync and will go on."""
+        """Take note that all live threads of the grid stand at a grid sync and will go on."""
 
     def fence(self, thread: Any, scope: str) -> None:
-        """Hear of a thread's memory fence, for its "block", the "device" or the "system"."""
+        """Take note of a thread's memory fence, for its "block", the "device" or the "system"."""
 
     def returned(self, thread: Any) -> None:
-        """Hear that a thread has come to its end."""
+        """Take note that a thread has come to its end."""
 
     def block_done(self, block: Any) -> None:
-        """Hear that all threads of a block have returned."""
+        """Take note that all threads of a block have returned."""
 
     def hangs(self, blocks: list[Any]) -> None:
-        """Hear that the threads of `blocks` can never go on, before a DeadlockError says so."""
+        """Take note that the threads of `blocks` can never go on, before a DeadlockError says so."""
 
     def refuse_mask(self, thread: Any, operation: str, mask: int) -> bool:
-        """Hear of a lane that its own mask leaves out; True: let it go on as if the mask named it alone."""
+        """Return True to let a lane go on that its own mask leaves out, as if the mask named it alone."""
         return False
 
     def refuse_shuffle(self, thread: Any, source: int, why: str) -> bool:
-        """Hear of a shuffle from a lane that gives nothing; True: let it go on with its own value."""
+        """Return True to let a lane go on with its own value if its shuffle reads from a lane that gives none."""
         return False
 
 
 def kernel_frame(frame: FrameType | None) -> FrameType:
     """Return the innermost frame, from `frame` outwards, that runs a kernel's or device function's source."""
+    # An observer is called through the simulator's own frames; the kernel's is the first one outside of them.
     while frame is not None and KERNEL_MARK not in frame.f_globals:
         frame = frame.f_back
     assert frame is not None, "an access from outside of any kernel"

@@ -1,4 +1,4 @@
-"""Arrays that report every access to an observer (observe.py), and where they lie on the device that we imagine."""
+"""Define arrays that report every access to an observer (observe.py), and their addresses on an imagined device."""
 
 from contextlib import suppress
 from typing import Any
@@ -13,9 +13,9 @@ from normlab.sim.protocols import Observer
 class Buffer:
     """Memory under one name: an argument, or a shared or local array.
 
-    `address` is where it begins on the device that we imagine: allocations begin at multiples of 512 bytes, two
-    views of one allocation lie as far apart as on the host, and every shared array begins at bank 0. `block`: whose
-    memory it is, if it is shared or local. `state` belongs to the observer.
+    `address` is where it begins on an imagined device: allocations begin at multiples of 512 bytes, two views of one
+    allocation lie as far apart as on the host, and every shared array begins at bank 0. `block`: the block that owns
+    shared or local memory. `state` belongs to the observer.
     """
 
     __slots__ = ("address", "allocation", "array", "block", "name", "space", "state")
@@ -38,6 +38,7 @@ class ObservedArray:
         """Stand for `raw`, all or a view of `buffer`, beginning at `address` of the imagined device."""
         self.raw, self.buffer, self.observer, self.address = raw, buffer, observer, address
         self.shape, self.strides, self.itemsize, self.dtype = raw.shape, raw.strides, raw.itemsize, raw.dtype
+        # One view for each field, kept, because `states[i].mean` makes the view again at every access otherwise.
         self.fields: dict[str, ObservedArray] = {}
 
     def __getitem__(self, key: Any) -> Any:
@@ -54,6 +55,7 @@ class ObservedArray:
 
     def __iter__(self) -> Any:
         """Walk through the first axis."""
+        # Element by element through __getitem__, so that each load is reported.
         return (self[index] for index in range(len(self.raw)))
 
     def __getattr__(self, name: str) -> Any:
@@ -62,10 +64,12 @@ class ObservedArray:
         if isinstance(value, np.ndarray):
             return self.viewed(value)
         if callable(value):
+            # A method of the raw array: a view that it returns must not escape the observer.
             return lambda *arguments, **keywords: self._result(value(*arguments, **keywords))
         return value
 
     def _result(self, value: Any) -> Any:
+        # A copy, such as `x.copy()`, is new memory that no other thread reaches.
         return self.viewed(value) if isinstance(value, np.ndarray) and np.may_share_memory(value, self.raw) else value
 
     def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, out: tuple = (), **keywords: Any) -> Any:
@@ -73,6 +77,7 @@ class ObservedArray:
         plain = [elements(part) if isinstance(part, ObservedArray) else part for part in inputs]
         result = getattr(function, method)(*plain, **keywords)
         for target, values in zip(out, result if isinstance(result, tuple) else (result,), strict=False):
+            # One store after another through __setitem__: a race in a NumPy function is a race like any other.
             for index in np.ndindex(target.shape):
                 target[index] = np.broadcast_to(values, target.shape)[index]
         return out[0] if len(out) == 1 else out or result
@@ -103,6 +108,7 @@ class ObservedRecord:
 
     def __init__(self, array: ObservedArray, key: Any):
         """Stand for `array[key]`."""
+        # Past the class's own __setattr__, which would store a field of that name into the array.
         object.__setattr__(self, "_array", array)
         object.__setattr__(self, "_key", key)
 
@@ -143,14 +149,16 @@ def pointer(array: np.ndarray) -> int:
 
 
 def allocation_of(array: np.ndarray) -> tuple[int, int, Any]:
-    """Return the host address and the bytes of the memory that `array` is all or a view of, and whose it is.
+    """Return the host address, the bytes and the owner of the memory that `array` is a view of.
 
     NumPy knows the array that a view is made of, a torch tensor its storage, anything else its buffer.
     """
     owner = array
+    # A view of a view has the first view as its base: go down to the array that owns the memory.
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
     base: Any = owner.base
+    # Two tensors of one storage share an allocation on the device, too, however they were sliced.
     if hasattr(base, "untyped_storage"):
         storage = base.untyped_storage()
         return storage.data_ptr(), storage.nbytes(), owner
@@ -163,7 +171,7 @@ def allocation_of(array: np.ndarray) -> tuple[int, int, Any]:
 
 
 def offset_of(array: ObservedArray, key: Any) -> int | None:
-    """Return how far, in bytes, one element lies from the array's beginning; None if `key` means a view of many.
+    """Return one element's offset from the array's beginning, in bytes; None if `key` selects several elements.
 
     Negative indices count from the end, as NumPy's and Numba's do. `key` is known to be inside.
     """

@@ -1,4 +1,4 @@
-"""A launch: its clusters in the order of the schedule, and which thread runs next.
+"""Run a launch: its clusters in the order of the schedule, and one thread after another.
 
 A CUDA thread runs on a greenlet: a function call that can stop in the middle and go on later. A thread stops only
 where CUDA threads meet (a barrier, a warp operation, a grid sync) or where it spins on an atomic. When the thread
@@ -50,13 +50,14 @@ def schedule_order(schedule: str | int) -> Order:
     if schedule == "reverse":
         return lambda items: items[::-1]
     if isinstance(schedule, (int, np.integer)) and not isinstance(schedule, bool):
+        # One generator for a whole launch: a new permutation at each turn, and the same run for the same seed.
         random = Random(int(schedule))
         return lambda items: random.sample(items, len(items))
     raise ValueError(f"schedule must be 'forward', 'reverse' or an int seed, not {schedule!r}")
 
 
 class Grid:
-    """One launch: its clusters in the order of the schedule, and the moment in which all blocks meet."""
+    """One launch: runs its clusters in the order of the schedule, and resolves grid syncs."""
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class Grid:
         self.cuda, self.kernel_name, self.call, self.order = cuda, kernel_name, call, order
         self.block_indices, self.thread_indices = Indices(grid), Indices(block)[:]
         self.cluster, self.cluster_indices = cluster, Indices(Dim3(grid.x // cluster, grid.y, grid.z))
+        # The caller's greenlet, on which the scheduler itself runs; threads switch back to it.
         self.hub = getcurrent()
         self.turns: Iterator[Thread] = iter(())  # the lanes of the running warp whose turn is still to come
         self.idle: list[greenlet] = []  # fibers whose threads have returned, for threads of later blocks
@@ -87,17 +89,22 @@ class Grid:
         if self.idle:
             return self.idle.pop()
         fiber = greenlet(self.body)
+        # All fibers share one context, in which NumPy's warnings are off.
         fiber.gr_context = self.context
         return fiber
 
     def body(self) -> None:
         """Run the kernel for one thread after another; the function of every fiber."""
         while True:
+            # The kernel's whole run for one thread. It may switch to other greenlets many times before it returns.
             self.call()
             thread: Thread = self.cuda.current
             warp = thread.warp
+            # From here on barriers and warp operations no longer wait for this thread.
             warp.live.remove(thread)
             warp.live_mask &= ~(1 << thread.lane)
+            # A thread that returns counts as arrived at every later barrier; `missing` is computed from live threads
+            # alone.
             warp.block.cluster.arrived.discard(thread)
             warp.block.live_count -= 1
             self.progress += 1
@@ -113,18 +120,22 @@ class Grid:
         """Run every block to its end, and unwind every thread, even if a kernel raises an exception."""
         try:
             for index in self.order(self.cluster_indices):
+                # Clusters begin one after another, and a finished one is forgotten: memory does not grow with the grid.
                 self.parked.append(self.begin_cluster(index))
                 self.run_cluster(self.parked[-1])
+            # All clusters have begun by now, so clusters that wait for each other can go on in turns.
             self.run_parked()
         except BaseException as error:
             self.annotate(error)
             raise
         finally:
             self.turns = iter(())
+            # Collected first: unwinding a fiber changes the lists of its block.
             live = [thread.fiber for block in self.live_blocks for thread in block.threads if thread.fiber is not None]
             for fiber in live:
                 end(fiber)
             self.over = True
+            # A greenlet that is never switched to again would keep its stack until Python collects it.
             for fiber in self.idle:
                 fiber.switch()
 
@@ -152,11 +163,14 @@ class Grid:
                     self.cuda.observer.block_done(block)
             if cluster.meets():
                 cluster.release()
+            # A single block has run as far as it can alone. Several go on as long as one of them changes something.
             elif len(live) <= 1 or self.progress == before:
                 break
         live = cluster.live
         if not live:
             self.parked.remove(cluster)
+        # Threads at the cluster's barrier can be freed by their own cluster alone, unless one of its blocks spins on
+        # memory.
         elif any(block.at_cluster for block in live) and not any(block.spinning for block in live):
             if self.cuda.observer is not None:
                 self.cuda.observer.hangs(live)
@@ -164,7 +178,7 @@ class Grid:
 
     @property
     def live_blocks(self) -> list[Block]:
-        """The blocks that have begun and not ended."""
+        """Return the blocks that have begun and not ended."""
         return [block for cluster in self.parked for block in cluster.live]
 
     def run_parked(self) -> None:
@@ -172,6 +186,7 @@ class Grid:
         idle = 0  # rounds in a row in which nothing has changed
         while self.parked:
             before = self.progress
+            # A grid sync can be complete only here: all clusters have begun, so no further thread can come to it.
             if all(len(block.at_grid_sync) == block.live_count for block in self.live_blocks):
                 self.release_grid_sync()
             for cluster in self.order(list(self.parked)):
@@ -196,10 +211,13 @@ class Grid:
     def hand_over(self) -> None:
         """Let the next thread of this turn run, or if there is none, the scheduler."""
         thread = next(self.turns, None)
+        # No lane is left in this turn of the warp: back to `Warp.run`, which looks for complete warp operations.
         if thread is None:
             self.hub.switch()
         else:
             cuda = self.cuda
+            # The two attributes that differ from lane to lane. A kernel reads threadIdx often, so it is stored and not
+            # looked up.
             cuda.threadIdx = thread.index
             cuda.current = thread
             thread.fiber.switch()  # type: ignore[union-attr]  # a thread in `turns` has not returned
@@ -224,12 +242,14 @@ class Grid:
         if thread.spins < TURN - 1:
             thread.spins += 1
         else:
+            # Reading all variables takes long, so it begins only after TURN calls that may be a spin loop.
             self.spin(thread, "variables", variables(sys._getframe()))
 
     def update(self, thread: Thread) -> None:
         """Count an atomic of the running `thread` that changed memory; a loop of these may wait for others."""
         self.progress += 1
         thread.spins, thread.updates = 0, thread.updates + 1
+        # A loop of updates may be a lock taken again and again by one thread, while the others wait for it.
         if thread.updates % TURN == 0:
             self.give_way(thread)
 
@@ -242,8 +262,10 @@ class Grid:
     def annotate(self, error: BaseException) -> None:
         """Note kernel, block and thread on an exception that came out of a kernel."""
         thread: Any = getattr(self.cuda, "current", None)  # there is none before the first thread runs
+        # Only a thread whose own greenlet has died with the error is to blame: others may have stopped anywhere.
         failed = thread is not None and thread.fiber is not None and thread.fiber.dead
         if failed and not isinstance(error, (DeadlockError, BarrierError)):
+            # NumPy's message has the index and the extent, and lacks the array's name.
             if isinstance(error, IndexError):
                 self.annotate_index(error, thread)
             error.add_note(f"in kernel {self.kernel_name!r}, {thread.name}")

@@ -1,6 +1,6 @@
-"""Warp operations: what a lane says, and what the warp answers.
+"""Run warp operations: shuffles, votes, matches and `syncwarp`.
 
-`WarpOperations` is the part of the `cuda` namespace that a lane calls: it leaves mask and value with its thread and
+`WarpOperations` is the part of the `cuda` namespace that a lane calls: it stores mask and value in its thread and
 stops. Once all lanes named in the mask are there, `Warp.answer` (warp.py) calls the operation's function in
 `RESOLVERS`, which sees the whole group, lane number → thread, and gives each thread its result.
 
@@ -37,7 +37,9 @@ class WarpOperations:
     def _meet(self, operation: str, mask: Any, given: Any) -> Any:
         """Wait until all lanes of `mask` have come to `operation`; return this lane's answer."""
         thread = self.current
+        # A mask may come as -1: its low 32 bits are the lanes.
         thread.mask = mask = int(mask) & FULL_MASK
+        # PTX: the behaviour is undefined if the executing thread is not in the membermask.
         if not mask >> thread.lane & 1:
             observer = self.observer
             if observer is None or not observer.refuse_mask(thread, operation, mask):
@@ -54,6 +56,7 @@ class WarpOperations:
 
     def _shuffle(self, operation: str, mask: Any, value: Any, by: Any) -> Any:
         usual = type(value) in USUAL_TYPES
+        # Numba has shuffles of these types alone; it refuses a float16 and a bool while it compiles.
         if not usual and (not isinstance(value, SHUFFLED_TYPES) or isinstance(value, bool)):
             raise TypeError(f"{operation} moves 32- and 64-bit ints and floats, not {type(value).__name__}")
         return self._meet(operation, mask, (value, int(by) & 31))  # the hardware reads five bits
@@ -63,11 +66,11 @@ class WarpOperations:
         return self._shuffle("shfl_sync", mask, value, src_lane)
 
     def shfl_up_sync(self, mask: Any, value: Any, delta: Any) -> Any:
-        """Return the value of the lane `delta` below, or the own value where there is none."""
+        """Return the value of the lane `delta` below, or the lane's own value if there is no such lane."""
         return self._shuffle("shfl_up_sync", mask, value, delta)
 
     def shfl_down_sync(self, mask: Any, value: Any, delta: Any) -> Any:
-        """Return the value of the lane `delta` above, or the own value beyond lane 31."""
+        """Return the value of the lane `delta` above, or the lane's own value beyond lane 31."""
         return self._shuffle("shfl_down_sync", mask, value, delta)
 
     def shfl_xor_sync(self, mask: Any, value: Any, lane_mask: Any) -> Any:
@@ -105,10 +108,12 @@ class WarpOperations:
     def activemask(self) -> int:
         """Return the lanes that stand at this very call, once no lane of the warp can go on."""
         thread, caller = self.current, sys._getframe(1)
+        # activemask names no lanes. Its group is whatever stands at the same call when nothing else can go on.
         thread.mask, thread.given = 0, (id(caller.f_code), caller.f_lasti)
         thread.warp.waiting.append(thread)
         self.grid_run.stop(thread, "activemask")
         result = thread.result
+        # A loop `while activemask() != full` waits without an atomic; counted, it ends as a livelock.
         self.grid_run.turn(thread)
         return result
 
@@ -118,6 +123,7 @@ class WarpOperations:
 
 
 def _source_up(lane: int, delta: int) -> int:
+    # shfl.up clamps at lane 0, shfl.down at lane 31: beyond, a lane gets its own value.
     return lane - delta if lane >= delta else lane
 
 
@@ -139,6 +145,7 @@ def _shuffled(operation: str) -> Callable[[Group], None]:
     def resolve(group: Group) -> None:
         for lane, thread in group.items():
             source = source_of(lane, thread.given[1])
+            # The group holds the lanes that have come: a lane outside the mask or returned is not in it.
             if source in group:
                 thread.result = group[source].given[0]
             else:
@@ -159,6 +166,7 @@ def _refuse(thread: Thread, source: int, operation: str) -> None:
     if observer is not None and observer.refuse_shuffle(thread, source, why):
         thread.result = thread.given[0]
         return
+    # `annotate` names the running thread; here that must be the reader, not the lane that came last.
     thread.block.grid.cuda.current = thread
     thread.throw(
         ShuffleError(
@@ -188,7 +196,7 @@ def _ballot(group: Group) -> None:
 
 
 def _bits(value: Any) -> Any:
-    """Return what the hardware compares: bits, so that a NaN equals itself and -0.0 is not 0.0."""
+    """Return the bits of a value, which the hardware compares: a NaN equals itself, and -0.0 is not 0.0."""
     return struct.pack("d", value) if isinstance(value, (float, np.floating)) else int(value)
 
 

@@ -1,4 +1,4 @@
-"""A barrier for some of a block's threads: the twin of an engine's `team_sync`.
+"""Provide a barrier for some of a block's threads: the twin of an engine's `team_sync`.
 
 The threads that wait stand in their block's `at_team`; `Block.release_teams` lets them go on.
 """
@@ -23,6 +23,7 @@ def team_sync(cuda: Cuda, number: Any, threads: Any) -> None:
     size = len(cuda.grid_run.thread_indices)
     if not 1 <= number <= LAST:
         raise SimulationError(f"team_sync has the barriers 1 to {LAST}, and no {number}")
+    # PTX, bar.sync: the thread count has to be a multiple of the warp size.
     if threads % WARP_SIZE or not 0 < threads <= size:
         raise SimulationError(
             f"team_sync waits for whole warps of {WARP_SIZE} threads, in a block of {size}, and not for {threads}"
@@ -35,8 +36,8 @@ def team_sync(cuda: Cuda, number: Any, threads: Any) -> None:
         )
     if len(waiting) == threads:
         raise SimulationError(
-            f"more than {threads} threads come to barrier {number} at the same time, and it is chance who goes on with "
-            "whom: give each team a barrier of its own"
+            f"more than {threads} threads come to barrier {number} at the same time, and chance decides which of them "
+            "go on together: give each team a barrier of its own"
         )
     thread.given = threads
     waiting.append(thread)

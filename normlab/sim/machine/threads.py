@@ -1,4 +1,4 @@
-"""Indices of threads and blocks, and a thread: the state that is left while it is stopped."""
+"""Define indices of threads and blocks, and a thread: the state that it keeps while it is stopped."""
 
 from collections.abc import Iterator, Sequence
 from types import FrameType
@@ -45,6 +45,7 @@ class Indices(Sequence[Dim3]):
         columns, rows, layers = self._extent
         if isinstance(key, slice):  # nearly always all threads of a block: a loop is faster than divmod for each
             return [Dim3(x, y, z) for z in range(layers) for y in range(rows) for x in range(columns)][key]
+        # Through `range`, which checks the bounds and takes a negative index from the end.
         rest, x = divmod(range(len(self))[key], columns)
         z, y = divmod(rest, rows)
         return Dim3(x, y, z)
@@ -63,7 +64,7 @@ class Thread:
     )
 
     def __init__(self, fiber: greenlet, index: Dim3, lane: int, warp: Warp, block: Block):
-        """Be ready to run on `fiber`."""
+        """Prepare to run on `fiber`."""
         self.fiber: greenlet | None = fiber
         self.index, self.lane, self.warp, self.block = index, lane, warp, block
         self.operation: str | None = None
@@ -78,7 +79,7 @@ class Thread:
 
     @property
     def frame(self) -> FrameType | None:
-        """Where the thread has stopped; None if it has not begun or has returned."""
+        """Return the frame in which the thread has stopped; None if it has not begun or has returned."""
         return None if self.fiber is None else self.fiber.gr_frame
 
     def throw(self, error: Exception) -> None:
@@ -87,11 +88,11 @@ class Thread:
         self.fiber.throw(error)
 
     def go_on(self) -> None:
-        """Run when the warp runs again."""
+        """Let the thread run when its warp runs again."""
         self.operation = None
         self.warp.ready.append(self)
 
     @property
     def name(self) -> str:
-        """The thread's block and thread index, as errors print them."""
+        """Return the thread's block and thread index as errors print them."""
         return f"block {self.block.index}, thread {self.index}"

@@ -1,4 +1,4 @@
-"""Vector accesses: one instruction loads or stores several neighbouring elements, as an engine's intrinsics do.
+"""Simulate vector accesses: one instruction loads or stores several neighbouring elements.
 
 An instruction moves at most 16 bytes per thread; a wider vector takes several instructions, one after another.
 """
@@ -32,7 +32,7 @@ def read_vector(array: Any, index: Any, width: int) -> tuple:
 def read_vector_into(target: Any, start: int, array: Any, index: Any, width: int, like: Any = None) -> None:
     """Do `target[start], … = read_vector(array, index, width)`; errors as there.
 
-    `like`: `array` holds, as integers, the bits of elements of this one's dtype.
+    `like`: an array of the dtype whose bits `array` holds as integers; the elements are converted to it.
     """
     width = int(width)
     key = vector_key(array, index, width)
@@ -52,7 +52,7 @@ def read_vector_into(target: Any, start: int, array: Any, index: Any, width: int
 
 
 def _elements(array: Any, key: tuple, width: int) -> tuple:
-    """Return `width` elements, each of them loaded as by itself, or heard of by an observer."""
+    """Return `width` elements, loaded one by one, or through the array's observer."""
     if isinstance(array, ObservedArray):
         return tuple(
             value
@@ -63,7 +63,7 @@ def _elements(array: Any, key: tuple, width: int) -> tuple:
 
 
 def _inside(array: Any, key: tuple, width: int) -> np.ndarray | None:
-    """Return `width` elements from `key` on as a view; None of an array that is observed, or ends before."""
+    """Return `width` elements from `key` on as a view; None if the array is observed, or ends before."""
     first = key[-1]
     if not isinstance(array, np.ndarray) or first < 0:
         return None
@@ -100,12 +100,13 @@ def write_vector_from(array: Any, index: Any, source: Any, start: int, width: in
 
 def instructions(width: int, itemsize: int) -> Iterator[tuple[int, int]]:
     """Return the first element and the number of elements of each instruction."""
+    # ld.v4.b32 moves 16 bytes: four float32, eight bfloat16, two float64.
     together = WIDEST // itemsize
     return ((first, min(together, width - first)) for first in range(0, width, together))
 
 
 def vector_key(array: Any, index: Any, width: int) -> tuple[int, ...]:
-    """Return the index of the first element as a tuple; raises SimulationError if the GPU could not go there."""
+    """Return the index of the first element as a tuple; raises SimulationError for an address that a GPU refuses."""
     plain = plain_array(array)
     strides, itemsize = plain.strides, plain.itemsize
     if width > 1 and strides[-1] != itemsize:  # of a single column a stride says nothing
@@ -121,6 +122,7 @@ def vector_key(array: Any, index: Any, width: int) -> tuple[int, ...]:
     size = width * itemsize
     if size > WIDEST:  # a third of the time that `min` takes
         size = WIDEST
+    # The hardware raises "misaligned address" for an ld.v2 or ld.v4 that does not begin at a multiple of its size.
     if start % size:
         raise SimulationError(
             f"misaligned address: {width} elements of {plain.dtype} from index {index} on begin at a multiple of "
@@ -136,6 +138,7 @@ def neighbours(array: np.ndarray, key: tuple[int, ...], width: int) -> np.ndarra
         raise IndexError(f"index {key} is negative, which an instruction that moves several elements does not wrap")
     plain: Any = np.asarray(array)
     view = plain[(*key[:-1], slice(key[-1], key[-1] + width))]
+    # A slice that leaves the array is cut short without an error, unlike an index.
     if len(view) < width:
         plain[(*key[:-1], key[-1] + width - 1)]  # raises, in NumPy's words
     return view

@@ -22,12 +22,14 @@ def variables(frame: FrameType | None) -> tuple:
     """
     found: list[Any] = []
     frame = calling_frame(frame)
+    # From the innermost device function out to the kernel: a counter in any of them shows that the loop goes on.
     while frame is not None and not is_machinery(frame):
         for value in frame.f_locals.values():
             if isinstance(value, ObservedArray):
                 value = value.raw
             small = isinstance(value, np.ndarray) and value.nbytes <= SMALL
             found.append(value.tobytes() if small else str(value) if np.isscalar(value) else id(value))
+        # The same variables at another instruction are another state: a loop may take two steps in turns.
         found.append(frame.f_lasti)
         frame = frame.f_back
     return tuple(found)
@@ -36,6 +38,7 @@ def variables(frame: FrameType | None) -> tuple:
 def wanted(thread: Thread) -> str:
     """Say in words which threads the stopped `thread` waits for."""
     block = thread.block
+    # A thread stands in one of these lists at most, so the order of the questions does not matter.
     if thread in block.arrived:
         return f"{block.live_count - len(block.arrived)} more threads of its block to reach a barrier"
     for number, waiting in block.at_team.items():
@@ -48,6 +51,7 @@ def wanted(thread: Thread) -> str:
         return "every thread of the grid that has not returned"
     if thread in thread.warp.waiting:
         at_it = {t.lane for t in thread.warp.waiting if (t.operation, t.mask) == (thread.operation, thread.mask)}
+        # Lanes of the mask that have returned do not count as missing: the hardware does not wait for them.
         missing = [t.lane for t in thread.warp.live if thread.mask >> t.lane & 1 and t.lane not in at_it]
         return f"{'lane' if len(missing) == 1 else 'lanes'} {', '.join(map(str, missing))} (mask {thread.mask:#010x})"
     return "a value that no thread writes"

@@ -33,6 +33,7 @@ class Warp:
         A lane may wait at a barrier for other warps, or at a warp operation for a lane that spins or waits elsewhere.
         """
         grid = self.block.grid
+        # A lane that gave way in a spin loop gets another turn: another warp may have stored the value since.
         self.ready, self.spinning = self.ready + self.spinning, []
         while True:
             ready, self.ready = grid.order(self.ready), []
@@ -60,6 +61,7 @@ class Warp:
         groups: dict[tuple, list[Thread]] = {}
         for thread in self.waiting:
             groups.setdefault((thread.operation, thread.mask), []).append(thread)
+        # Lanes in two branches may wait at two operations, each complete for itself; both are answered now.
         complete = [
             group
             for (operation, mask), group in groups.items()

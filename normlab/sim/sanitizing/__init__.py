@@ -1,12 +1,16 @@
-"""`sanitize`: a launch that finds races, reads of garbage, bad indices, divergent barriers, wrong masks and deadlocks.
+"""Find races, reads of garbage, bad indices, divergent barriers, wrong masks and deadlocks: `sanitize`.
 
-`sanitizer` is the observer, and has all else as parts. `watch` knows the running thread, `clocks` what happens before
-what, `shadow` and `shadows` which accesses each element has had, `inputs` which arrays are only read and need neither.
-`arrays`, `elements`, `accesses` and `copies` take the accesses, `meetings` the barriers. `notes`, `races`, `remote`,
-`lanes` and `hangs` find mistakes; `bounds`, `places` and `loops` read indices, call sites and loops for them.
-`collector`, `advice` and `findings` make the report.
+- `sanitizer` is the observer. It has all other files' classes as parts.
+- `watch` finds the running thread and its line; `clocks` tells which of two accesses happened before the other;
+  `gathering` does so for a cluster's barrier.
+- `shadow` keeps the accesses of each element, and `shadows` makes it for each array. `inputs` finds the arrays that the
+  kernel only reads, whose accesses need not be kept.
+- `arrays`, `elements`, `accesses` and `copies` record accesses; `meetings` records barriers.
+- `notes`, `races`, `remote`, `lanes` and `hangs` find mistakes, with the help of `bounds` (indices), `places` (call
+  sites) and `loops`.
+- `collector`, `advice` and `findings` make the report.
 
-What is held to be wrong, and where a GPU may differ:
+What the sanitizer takes for a mistake, and where a GPU may differ:
 
 - Two accesses race if nothing orders them and one is a write, unless both are atomics. Barriers, grid syncs and warp
   operations (`syncwarp` and everything that ends in `_sync`; not `activemask`) order; so do atomics after a fence
@@ -14,22 +18,22 @@ What is held to be wrong, and where a GPU may differ:
 - A `team_sync` orders the threads that meet there, and no others.
 - A `cluster_sync` orders the threads of those of the cluster's blocks that have not ended. Another block's shared
   memory is there from the first `cluster_sync` on until its block may have ended: an access at another time races.
-- An asynchronous copy writes its target at any time until its thread has waited for it, so every earlier access to the
-  target races, also one by the same thread. Writes of the source in the meantime are not looked for.
+- An asynchronous copy writes its target at any time until its thread has waited for it. Every access to the target
+  before that is a race, even by the same thread. Writes of the source during the copy are not checked.
 - One run is enough, because order is computed and not observed: any `schedule` gives the same findings, except where a
   value that is read decides which way the program takes, and where one atomic hands over to another.
 - A read of memory that no other thread writes at the same time is a read of garbage; otherwise it is a race.
 - A thread that has returned counts as arrived at later barriers, as on today's GPUs, and the barrier is reported. A
-  grid sync is not reported while thread 0 of every block comes to it: the other blocks wait for that thread alone.
+  grid sync is reported only if thread 0 of a block does not come to it, because the other blocks wait for thread 0.
 - The launch goes on after a finding: a read out of bounds gives poison (NaN, or a large integer), such a write is
   dropped, a negative index wraps as Numba's do, a shuffle from nowhere gives the lane its own value.
-- Arrays that a kernel takes from outside (globals, closures) and constant arrays are not watched.
-- Of an element that 64 threads or more access between two barriers, a sample is kept (`shadow.together`): a race is
-  missed if each of these, and not another one that races, has signalled by a fence and an atomic of its own, or has
-  come to its team's barrier for the first time.
-- Threads that come to one barrier in different turns of a loop, each as often, are not told apart.
-- A `while` on a plain load goes on when another thread has stored, and the race is reported; on a GPU it may spin for
-  ever on a value that was loaded once. `simulate` lets others run only at atomics, `ldcv` and `nanosleep`.
+- Arrays that a kernel takes from outside (globals, closures) and constant arrays are not checked.
+- If 64 threads or more access one element between two barriers, the sanitizer keeps a sample of the accesses
+  (`shadow.together` says which races it can then miss).
+- Threads that come to one barrier in different turns of a loop are not told apart if each comes equally often.
+- A `while` on a plain load ends when another thread has stored, and the race is reported. On a GPU the loop may never
+  end, because the compiler may load the value once. `simulate` switches threads only at atomics, `ldcv` and
+  `nanosleep`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -53,8 +57,8 @@ def sanitize(
     """Return `kernel` as something to launch under watch: `sanitize(kernel)[grid, block](*arguments)` gives a `Report`.
 
     `kernel`, `schedule`, `cluster`, the launch configuration and the arguments are those of `simulate`; results are
-    computed in place. `uninitialized`: those of the arguments (arrays, by identity or memory) whose contents count as
-    never written, such as an output that was allocated empty.
+    computed in place. `uninitialized`: the array arguments whose contents count as never written, such as an
+    output that was allocated empty; views of an argument's memory are accepted too.
 
     Raises TypeError and ValueError as `simulate` does, TypeError for an `uninitialized` that is no array, ValueError
     for one that is not among the arguments. What the kernel itself raises comes out, with the findings so far in a
@@ -78,7 +82,8 @@ def sanitize(
 
 
 def _arrays(uninitialized: Any) -> Iterator[np.ndarray]:
-    """Return what counts as never written as NumPy arrays, sharing memory."""
+    """Yield the arrays of `uninitialized` as NumPy arrays that share their memory."""
+    # An array is iterable itself: uninitialized=out would be taken for a sequence of its rows.
     if hasattr(uninitialized, "dtype") or not isinstance(uninitialized, Iterable):
         raise TypeError(
             f"uninitialized is a sequence of arrays, as in uninitialized=[out], not one {type(uninitialized).__name__}"
@@ -91,11 +96,12 @@ def _arrays(uninitialized: Any) -> Iterator[np.ndarray]:
 
 
 def _watch(launch: Launch, arguments: tuple, uninitialized: list[np.ndarray]) -> Report:
-    """Run a launch to its end, or as far as it comes."""
+    """Run a launch with a Sanitizer as observer, and return its report, also after a deadlock."""
     name = launch.function.__name__
     adopted = adopt_arguments(launch.function, arguments)
     given = [*arrays_in(adopted)]
     for array in uninitialized:
+        # A typing mistake here would silently switch the check off: the array would count as written.
         if array.size and not any(np.may_share_memory(array, argument) for argument in given):
             raise ValueError(
                 f"uninitialized holds an array of shape {array.shape} and dtype {array.dtype} that is not among the "
@@ -104,9 +110,10 @@ def _watch(launch: Launch, arguments: tuple, uninitialized: list[np.ndarray]) ->
     sanitizer = Sanitizer(uninitialized, inputs_of(launch.function.__code__, adopted, uninitialized))
     try:
         launch.run(arguments, sanitizer)
-    except (BarrierError, DeadlockError):  # which are findings
+    except (BarrierError, DeadlockError):  # both are among the findings already
         pass
     except BaseException as error:
+        # Also KeyboardInterrupt: of a kernel that runs for minutes the findings so far are worth having.
         report = sanitizer.report(name)
         error.sanitizer_report = report  # type: ignore[attr-defined]
         if not report.ok:

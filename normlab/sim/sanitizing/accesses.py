@@ -1,6 +1,7 @@
-"""All accesses that are not one element inside: views, slices, records, vectors, atomics, and indices outside.
+"""Record every access except the usual one: views, slices, records, vectors, atomics, and indices out of bounds.
 
-An access outside is noted and the launch goes on: a read gives poison, a write is dropped.
+`arrays.py` records the usual access, to one element inside an array. An access out of bounds becomes a finding and the
+launch goes on: a read gives poison, a write is dropped.
 """
 
 import sys
@@ -20,16 +21,17 @@ from normlab.sim.sanitizing.watch import Watch
 
 
 class Accesses:
-    """Takes an access apart into elements, and leaves those inside to `Elements`, the others to `Notes`."""
+    """Splits an access into elements; `Elements` records the elements inside an array, `Notes` reports the others."""
 
     def __init__(self, watch: Watch, notes: Notes, elements: Elements):
-        """Hand on to `notes` and `elements`."""
+        """Report bad indices to `notes`, and record elements in `elements`."""
         self._watch, self._notes, self._elements = watch, notes, elements
 
     def read(self, array: ObservedArray, key: Any) -> Any:
         """Return `array[key]`: a view, a record, or an element by a negative index; poison for an index outside."""
         access = self._watch.access(sys._getframe(1))
         if self._notes.outside("read", array, key, access):
+            # The kernel goes on with NaN or a large integer, so that one run finds more than its first mistake.
             made = poison(array, key)
             if made.dtype.names:
                 return ObservedRecord(_unshared(array, made.reshape(1)), 0)
@@ -49,6 +51,7 @@ class Accesses:
         access = self._watch.access(sys._getframe(1))
         if self._notes.outside("write", array, key, access):
             return
+        # Through a plain array: an integer subclass would load the element as a 64-bit number.
         target = np.asarray(array.raw)[key]
         address = wrapped_address_of(array, key)
         if address is not None and not target.ndim:
@@ -58,6 +61,8 @@ class Accesses:
             for index in np.ndindex(value.shape):
                 value[index]  # so that the read of each element is noted
             value = value.raw
+        # One element after another through __setitem__, each with a shadow of its own: `x[2:6] = 0` can race at four of
+        # them.
         view = array.viewed(target)
         for index, element in zip(np.ndindex(view.shape), np.broadcast_to(value, view.shape).flat, strict=True):
             view[index] = element
@@ -68,9 +73,10 @@ class Accesses:
         access = self._watch.access(sys._getframe(1))
         if address is None:
             if self._notes.outside("atomic", array, key, access):
+                # The operation itself still happens, on memory that is thrown away: its result may decide a branch.
                 return poison(array, key).reshape(1), 0
             address = wrapped_address_of(array, key)
-        if address is not None:  # else the key is no index at all, which NumPy refuses
+        if address is not None:  # else the key is no index at all, and NumPy raises
             self._elements.note_atomic(array, address, access)
         return array.raw, key
 
@@ -78,6 +84,7 @@ class Accesses:
         """Do as `atomic`, for an operation that ignores the old value, and so may be the first write of the element."""
         address = address_of(array, key)
         region: Region = array.buffer.state
+        # Before `atomic`, which would report that the garbage there was read.
         if address is not None and region.garbage is not None:
             region.written(address, array.itemsize)
         return self.atomic(array, key)
@@ -93,6 +100,7 @@ class Accesses:
             place = (*key[:-1], key[-1] + part)
             address = address_of(array, place)
             if address is None:
+                # One element at a time: that of a vector which is outside is a finding, its neighbours are loaded.
                 values[part] = array[place]
             else:
                 values[part] = array.raw[place]
@@ -112,7 +120,7 @@ class Accesses:
 
 
 def _unshared(array: ObservedArray, made: np.ndarray) -> ObservedArray:
-    """Return poison as the kernel sees it, in the place of a view of `array` that lies outside; nothing races there."""
+    """Return poison as an observed array, in place of a view out of bounds; accesses to it cannot race."""
     buffer = Buffer(array.buffer.name, "local", made, 0)
     buffer.state = Region(0, max(1, made.itemsize), shared=False)
     return WatchedArray(made, buffer, array.observer, 0)

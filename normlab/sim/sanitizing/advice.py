@@ -1,4 +1,4 @@
-"""What to do about a finding: one sentence, chosen by the threads and lines involved."""
+"""Say in one sentence how to repair a finding, depending on the threads and lines involved."""
 
 from normlab.sim.sanitizing.findings import Act
 
@@ -8,20 +8,23 @@ WARP, TEAM, BLOCK, CLUSTER, GRID = range(5)  # the smallest group that two threa
 def against_race(
     first: Act, second: Act, reach: int, next_turn: bool, in_loop: bool, signal: tuple[Act, int] | None
 ) -> str:
-    """Return what orders two accesses, or makes them harmless.
+    """Return how to order two racing accesses, or how to make them harmless.
 
-    `reach`: of the two threads. `next_turn`: a barrier stands between their lines, so the second access is of the next
-    turn of a loop. `in_loop`: they are at one line, in a loop without a barrier. `signal`: which of them came first,
-    and the line of the atomic by which its thread tells the other one.
+    `reach`: the smallest group that holds both threads, such as WARP or BLOCK. `next_turn`: a barrier stands between
+    the two lines, so the second access belongs to the next turn of a loop. `in_loop`: both accesses are at one line, in
+    a loop without a barrier. `signal`: the access that came first, and the line of the atomic by which its thread
+    signals to the other thread; None if there is no such atomic.
     """
     at_once = first.line == second.line
     both = f"the {first.operation} at line {first.line} and the {second.operation} at line {second.line}"
     if next_turn:
         both += " in the loop's next turn"
+    # Two atomics never race, so exactly one of the two accesses is one.
     if "atomic" in (first.operation, second.operation):
         plain = first if second.operation == "atomic" else second
         barrier = {GRID: "a grid sync", CLUSTER: "a cluster_sync"}.get(reach, "a barrier")
         return f"only one of {both} is an atomic: make the {plain.operation} one too, or put {barrier} between them"
+    # A thread signals by an atomic that no fence precedes: the order is meant, and one fence makes it true.
     if signal is not None:
         whom, fence = ("block", "threadfence") if reach >= CLUSTER else ("thread", "threadfence_block")
         told, line = signal
@@ -29,6 +32,7 @@ def against_race(
             f"no fence between the {told.operation} at line {told.line} and the atomic at line {line} that tells "
             f"another {whom} of it: put cuda.{fence}() there"
         )
+    # No barrier inside a kernel orders two blocks of a plain launch, unless it is cooperative.
     if reach == GRID:
         return (
             f"nothing orders {both}, which are in two blocks: put them into two kernels, or a grid sync between them, "
@@ -39,6 +43,8 @@ def against_race(
     where = "at the end of the loop's body" if next_turn else "between them"
     if reach == CLUSTER:
         return f"nothing orders {both}, which are in two blocks of a cluster: put cluster_sync() {where}"
+    # The cheapest barrier that holds both threads: syncwarp costs a few cycles, syncthreads stops all warps of the
+    # block.
     barrier = {WARP: "cuda.syncwarp()", TEAM: "team_sync()"}.get(reach, "cuda.syncthreads()")
     if in_loop:
         return (
@@ -50,13 +56,14 @@ def against_race(
             f"line {first.line} writes an element that another thread reads there: read into a variable, then "
             f"{barrier}, then write; or update the element by cuda.atomic"
         )
+    # A barrier before the wait orders nothing: the data may arrive after it.
     if first.operation == "copy" and not next_turn:
-        where = "behind its wait_copies()"
+        where = "after its wait_copies()"
     return f"no barrier between {both}: put {barrier} {where}"
 
 
 def against_copy(copy: Act, other: Act) -> str:
-    """Return what to do about an access to what an asynchronous copy that is still under way writes."""
+    """Return what to do about an access to the target of an asynchronous copy that is still under way."""
     at = f"the {other.operation} at line {other.line}"
     if copy.block == other.block and copy.thread == other.thread:
         return (
@@ -73,7 +80,7 @@ def against_end(access: Act, owner: tuple[int, int, int]) -> str:
     """Return what to do about an access to the shared memory of a block of the cluster that may have ended."""
     return (
         f"block {owner} may have ended, and its shared memory with it, before the {access.operation} at line "
-        f"{access.line}: put cluster_sync() behind the last access to another block's memory, and let all blocks come "
+        f"{access.line}: put cluster_sync() after the last access to another block's memory, and let all blocks come "
         "to it"
     )
 
@@ -87,7 +94,7 @@ def against_beginning(access: Act, owner: tuple[int, int, int]) -> str:
 
 
 def against_garbage(name: str, space: str, operation: str, line: int | None) -> str:
-    """Return what to do about an element that no thread had written."""
+    """Return what to do about a read of an element that no thread had written."""
     if space == "global":
         return (
             f"nothing had written this element of {name!r} before the {operation} at line {line}, and the array came "

@@ -1,4 +1,4 @@
-"""The arrays of a kernel under the sanitizer: each hands its usual accesses to `Elements` by the shortest way."""
+"""Define the arrays that a kernel sees under the sanitizer; each records the usual access itself, to save time."""
 
 import sys
 from typing import Any
@@ -13,16 +13,16 @@ from normlab.sim.sanitizing.shadow import NONE, Region, together
 
 
 class WatchedArray(ObservedArray):
-    """An array that finds the usual access, one element inside, by itself, and asks the observer for all others.
+    """An array that records an access to one element inside it, and asks the observer for every other access.
 
-    A kernel spends most of its time under the sanitizer here. So `__getitem__` and `__setitem__` repeat in place what
-    `address_of`, `Watch.access` and `Elements.note_read` do in general.
+    A kernel under the sanitizer spends most of its time here. `__getitem__` and `__setitem__` therefore repeat the
+    usual case of `address_of`, `Watch.access` and `Elements.note_read` instead of calling them.
     """
 
     __slots__ = ("_extent", "_step", "elements")
 
     def __init__(self, raw: np.ndarray, buffer: Buffer, observer: Any, address: int):
-        """Stand for `raw`, as any observed array; `observer`: the Sanitizer, whose `elements` hears of each access."""
+        """Stand for `raw`, as any observed array; `observer`: the Sanitizer, whose `elements` records each access."""
         super().__init__(raw, buffer, observer, address)
         self.elements: Elements = observer.elements
         simple = raw.ndim == 1 and raw.dtype.kind != "V"  # one axis, no records: the index gives the address at once
@@ -47,6 +47,7 @@ class WatchedArray(ObservedArray):
         if access is None or access[1] is not frame.f_code:  # `Watch.access`, cut short
             access = elements.access(frame)
         region: Region = self.buffer.state
+        # Nothing has been written here, so no comparison can find a race: the read is only kept for later writes.
         if region.reads_only and region.unit == self.itemsize:  # as for most arguments; `note_read`, cut short
             seen = region.reads.get(address)
             if seen is None:
@@ -57,7 +58,7 @@ class WatchedArray(ObservedArray):
                 region.reads[address] = together(seen, access)
             return value
         if (
-            region.settled  # the instruction has had enough races here
+            region.settled  # this instruction has had ENOUGH races at this element
             and region.settled.get(address, NONE).get(access[2]) is access[1]
             and region.garbage is None
             and not region.left
@@ -103,7 +104,7 @@ class WatchedArray(ObservedArray):
 
 
 class InputArray(WatchedArray):
-    """An array that the kernel only reads (`inputs.py`): no access to it can race, so only its indices are checked."""
+    """An array that the kernel only reads (`inputs.py`): no access to it can race, so it checks only the indices."""
 
     __slots__ = ()
 
@@ -127,7 +128,7 @@ class InputArray(WatchedArray):
 class OwnArray(WatchedArray):
     """A thread's local array, which no other thread reaches: its elements may be garbage, but no access can race.
 
-    Kernels use local arrays most often, so an element of an array of one axis has a shorter way still.
+    Kernels use local arrays most often, so this class has an even shorter path for arrays with one axis.
     """
 
     __slots__ = ("_first", "_garbage", "_written")

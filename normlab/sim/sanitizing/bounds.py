@@ -1,7 +1,7 @@
-"""Indices: where an element lies, and what is wrong with an index that lies outside.
+"""Turn indices into addresses and back, and find the indices that are out of bounds.
 
-An index is held to each dimension of its array, not to the memory: `x[0, n]` of an array with rows of n elements is
-out of bounds, although there is a next row.
+An index has to lie inside each dimension of its array, not only inside the memory: `x[0, n]` of an array with rows of n
+elements is out of bounds, although the memory goes on with the next row.
 """
 
 from operator import index as integer
@@ -27,20 +27,22 @@ def address_of(array: ObservedArray, key: Any) -> int | None:
                 row, column = integer(row), integer(column)
             inside = 0 <= row < rows and 0 <= column < columns
             return array.address + row * down + column * across if inside else None
+        # Too few indices make a view: its elements are checked when they are accessed.
         if len(key) != len(array.shape):
             return None
         address = array.address
         for position, extent, stride in zip(map(integer, key), array.shape, array.strides, strict=True):
+            # Each axis by itself: a column index past its row is inside the memory, and yet never meant.
             if not 0 <= position < extent:
                 return None
             address += position * stride
         return address
-    except (TypeError, ValueError):  # a slice; too few indices; or no integer, which NumPy refuses in its own words
+    except (TypeError, ValueError):  # a slice; too few indices; or no integer, and then NumPy raises
         return None
 
 
 def wrapped_address_of(array: ObservedArray, key: Any) -> int | None:
-    """Return as `address_of`, with negative indices counted from the end."""
+    """Return the address of one element as `address_of` does, counting negative indices from the end."""
     return address_of(array, tuple(position % extent for _, position, extent in positions_of(array, key)))
 
 

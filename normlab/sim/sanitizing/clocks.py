@@ -143,10 +143,15 @@ def before(earlier: Epoch, later: Epoch) -> bool:
     """Return whether the accesses of `earlier` happened before `later`, which is the current epoch of its thread."""
     thread, known = earlier.thread, later.known
     return (
+        # Program order first: it is the cheapest test, and decides most comparisons.
         thread is later.thread
+        # A barrier of the earlier thread's block, whose completion the later one knows of.
         or known.phases.get(thread.block, 0) > earlier.phase
+        # A warp operation, a team's barrier or a fence of the earlier thread itself.
         or known.times.get(thread, 0) > earlier.time
+        # An arrival at the cluster's barrier that came after the access.
         or known.phases.get(thread.block.cluster, 0) > earlier.arrivals
+        # Last, because it may search many journals: what atomics and flags have passed on.
         or _told(earlier, known.journals)
     )
 
@@ -171,6 +176,7 @@ def _told(earlier: Epoch, journals: dict["Journal", int]) -> bool:
 def union(portions: Iterable[Known]) -> Known:
     """Return everything that at least one of `portions` holds."""
     different = {id(known): known for known in portions if known is not NOTHING}
+    # Nearly always all threads of a warp know the same object, and nothing is copied.
     if len(different) < 2:
         return next(iter(different.values()), NOTHING)
     parts = [_latest(tables) for tables in zip(*different.values(), strict=True)]
@@ -198,6 +204,7 @@ def _latest(parts: tuple[dict, ...]) -> Any:
 def pass_barrier(block: BlockClock) -> None:
     """Let every thread of a block know what all its threads know. Threads that have returned are included."""
     block.phase += 1
+    # Also what returned threads knew: their accesses happened before the barrier as well.
     known = union([block.known, *(thread.known for thread in block.threads)])
     # The new phase covers all accesses of the block's own threads: only times of other blocks' threads are kept.
     others = {thread: time for thread, time in known.times.items() if thread.block is not block}
@@ -225,53 +232,13 @@ def _adopt(block: BlockClock) -> None:
         thread.end_epoch()
 
 
-class Gathering:
-    """A cluster's barrier, which a thread passes in two steps: it arrives, does other work, and then waits.
-
-    A thread brings what it knows when it arrives. After its wait it learns what all threads brought.
-    """
-
-    __slots__ = ("_arrived", "_brought", "_taken", "meetings")
-
-    def __init__(self) -> None:
-        """Start before the first arrival."""
-        self.meetings = 0
-        # Every triple: known, fenced, fenced_for_block.
-        self._arrived: dict[ThreadClock, tuple[Known, Known, Known]] = {}  # what each thread brought, until its wait
-        self._brought: list[tuple[Known, Known, Known]] = []  # since the barrier was last passed
-        self._taken = NOTHING, NOTHING, NOTHING  # the union of all triples brought to the last passing
-
-    def arrive(self, thread: ThreadClock) -> None:
-        """Keep what `thread` knows for the other threads. Its later accesses count for the barrier's next passing."""
-        self._arrived[thread] = thread.known, thread.fenced, thread.fenced_for_block
-        self._brought.append(self._arrived[thread])
-        thread.arrivals += 1
-        thread.end_epoch()
-
-    def meet(self, cluster: Any) -> None:
-        """Unite what all threads brought, and count that the barrier has been passed once more."""
-        self.meetings += 1
-        known, fenced, fenced_for_block = (union(parts) for parts in zip(*self._brought, strict=True))
-        known = Known({**known.phases, cluster: self.meetings}, known.times, known.journals)
-        self._taken, self._brought = (known, fenced, fenced_for_block), []
-
-    def take(self, thread: ThreadClock) -> None:
-        """Let `thread`, which has waited, know what all threads brought."""
-        now = thread.known, thread.fenced, thread.fenced_for_block
-        thread.known, thread.fenced, thread.fenced_for_block = (
-            # `taken` includes what the thread brought. A union is needed only if the thread has learned more since.
-            taken if own is brought else union((own, taken))
-            for own, brought, taken in zip(now, self._arrived.pop(thread), self._taken, strict=True)
-        )
-        thread.end_epoch()
-
-
 def meet(threads: list[ThreadClock]) -> None:
     """Let `threads`, which have met in a warp operation or at a team's barrier, know what each of them knows."""
     known = union(thread.known for thread in threads)
     times = known.times.copy()
     for thread in threads:
         thread.time += 1
+        # From now on all of them know each thread's accesses at times below its new time.
         times[thread] = thread.time
     known = Known(known.phases, times, known.journals)
     fenced = union(thread.fenced for thread in threads)
@@ -332,6 +299,7 @@ class Journal:
         if key not in self._where:
             return 0
         numbers, positions = self._where[key]
+        # The last number whose position is below `length`. Entry 0, the number 0 at position -1, is always there.
         return numbers[bisect_left(positions, length) - 1]
 
     def add(self, thread: ThreadClock, known: Known) -> None:
@@ -346,6 +314,7 @@ class Journal:
 
     def _extend(self, known: Known) -> None:
         """Append a fact for each number in `known` that is larger than the journal's last one for its key."""
+        # Facts about journals are searched recursively; a list of them saves looking at every key.
         self.others += [journal for journal in known.journals if journal not in self._where]
         for table in known:
             for key, number in table.items():

@@ -1,4 +1,4 @@
-"""Gathers what went wrong during a launch into findings: the same mistake of many threads is one."""
+"""Collect the mistakes of a launch into findings; the same mistake by many threads is one finding."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
@@ -38,10 +38,13 @@ class Collector:
     def add(
         self, event: Hashable, keep: Any, make: Callable[[], Finding], benign: bool = False, reach: int = 0
     ) -> None:
-        """Count an event; `make` describes the first of its kind. `keep` stays alive, because `event` has its ids.
+        """Count an event, and describe it by `make` if it is the first of its kind.
 
-        Of the same finding in several events, the description with the widest `reach` is kept.
+        `event`: a key with ids of objects; `keep` holds these objects, so that no other object gets their ids. If
+        several events are the same finding, the description with the widest `reach` is kept.
         """
+        # A race in a loop happens thousands of times: describing it takes a line's text and advice, counting it an
+        # integer.
         if event not in self._events:
             finding = make()
             sources = frozenset(one.source for one in (finding.first, finding.second) if one is not None)
@@ -51,6 +54,7 @@ class Collector:
             self._events[event] = draft, keep
         draft, _ = self._events[event]
         draft.count += 1
+        # One event with different values makes the finding harmful.
         draft.benign = draft.benign and benign
 
     def report(self, kernel: str) -> Report:

@@ -1,4 +1,4 @@
-"""Asynchronous copies: each counts as a write of its target that goes on until the copying thread has waited for it."""
+"""Record asynchronous copies: each is a write of its target that lasts until its thread has waited for it."""
 
 import sys
 
@@ -16,7 +16,7 @@ from normlab.sim.sanitizing.watch import Flight, Watch
 
 
 class Copies:
-    """Notes where copies begin and end."""
+    """Records the beginning and the end of each asynchronous copy."""
 
     def __init__(self, watch: Watch, notes: Notes, races: Races, accesses: Accesses):
         """Start with no copy under way."""
@@ -24,13 +24,15 @@ class Copies:
         self._copiers: dict[ThreadClock, CopyClock] = {}  # thread → the clock of what it has under way
 
     def begin(self, target: Part, source: Part) -> Copy | None:
-        """Note the reads of the source, and a write of the target that nothing orders from now on.
+        """Record the reads of the source, and a write of the target that no barrier orders from now on.
 
-        Return None for a target that is not inside.
+        Return the copy, or None if its target is out of bounds.
         """
         array, key, width = target
+        # The source is read now, as the simulator's copy does; a GPU may read it later.
         values = np.asarray(self._accesses.read_vector(*source)).view(array.raw.dtype)
         access = self._watch.access(sys._getframe(1))
+        # Reports call these writes "copy"; the element's shadow cannot tell them from stores.
         self._races.starts_copy(access)
         indices = [(*key[:-1], key[-1] + part) for part in range(width)]
         addresses = [address for index in indices if (address := address_of(array, index)) is not None]
@@ -41,19 +43,23 @@ class Copies:
         thread = access[0].thread
         if thread not in self._copiers:
             self._copiers[thread] = CopyClock(thread)
+        # Later accesses are compared with this one, of a clock that nothing orders; earlier accesses with the thread's
+        # own.
         under_way = self._copiers[thread].now(), access[1], access[2]
         flight = Flight(array.buffer, addresses, under_way)
         self._write_all(flight, access, under_way)
-        thread.end_epoch()  # a read like an earlier one has to be compared again: the copy may have come in between
+        thread.end_epoch()  # the next read must be compared again, even if it equals an earlier one
         self._watch.memory(array.buffer.block).copies[id(flight)] = flight
         return Copy(neighbours(array.raw, key, width), values, flight)
 
     def end(self, copy: Copy) -> None:
-        """Note that the thread that has waited for a copy writes its target now."""
+        """Record that the copy's write is complete, because its thread has waited for it."""
         flight: Flight = copy.seen
         region: Region = flight.buffer.state
+        # From here on the block's barriers may forget the write like any other.
         del self._watch.memory(flight.buffer.block).copies[id(flight)]
         for unit in flight.units():
+            # The write under way goes, and below a write by the waiting thread takes its place, which barriers order.
             region.arrive(unit, flight.under_way)
         for address in flight.addresses:
             region.written(address, flight.buffer.array.itemsize)
@@ -61,7 +67,7 @@ class Copies:
         self._write_all(flight, (self._watch.clock(self._watch.cuda.current).now(), code, instruction))
 
     def _write_all(self, flight: Flight, access: Access, under_way: Access | None = None) -> None:
-        """Note `access` as a write of the copy's target; hold later accesses to `under_way` instead, if given."""
+        """Record `access` as a write of the copy's target; compare later accesses with `under_way`, if given."""
         for unit in flight.units():
             earlier = flight.buffer.state.write(unit, access, under_way)
             if earlier is not None:

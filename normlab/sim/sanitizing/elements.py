@@ -1,4 +1,4 @@
-"""One access to one element inside its array: noted in the shadow, and compared with the accesses before it."""
+"""Record accesses to single elements in the shadow, and compare each with the earlier accesses of its element."""
 
 import sys
 from typing import Any
@@ -20,18 +20,18 @@ AGAIN = 60  # the same for a thread that has waited in vain
 
 
 class Elements:
-    """Notes reads, writes and atomics of single elements. Also what an array has at hand for its shortest way."""
+    """Records reads, writes and atomics of single elements. Arrays use its attributes in their short paths, too."""
 
     cuda: Cuda  # set when the launch begins
 
     def __init__(self, watch: Watch, notes: Notes, races: Races):
-        """Find garbage for `notes` and conflicts for `races`."""
+        """Report reads of garbage to `notes`, and conflicts to `races`."""
         self.access = watch.access
         self._notes, self._races = notes, races
         self._repeated = 0  # reads that were like the last one at their address
 
     def note_read(self, array: ObservedArray, address: int, access: Access) -> None:
-        """Note a read of the element at `address`."""
+        """Record a read of the element at `address`."""
         region: Region = array.buffer.state
         if region.left:  # before the comparison: a write that was signalled here is no race
             access = self._acquired(region, address, access)
@@ -47,15 +47,18 @@ class Elements:
                     self.again()
 
     def again(self) -> None:
-        """Count a read like the last one there; after many, let other threads run, as this one may wait for a store."""
+        """Count a read that equals the last one; after many of them let other threads run."""
+        # A spin loop on a plain load has no atomic by which the scheduler could notice it. Reads that repeat are the
+        # sign.
         self._repeated += 1
         if self._repeated >= PATIENCE:
             thread = self.cuda.current
             before = thread.polled.get("variables")
+            # The next count of a turn reaches TURN, so that the thread gives way now.
             thread.spins = TURN - 1
             self.cuda.grid_run.turn(thread)
             in_vain = thread.polled["variables"] == before
-            # Not the remainder that other threads have left: this thread has to stop at the same place in its loop.
+            # A fixed number, whatever other threads have read: this thread must stop at the same place in its loop.
             self._repeated = PATIENCE - AGAIN if in_vain else 0
 
     def write_at(self, array: ObservedArray, key: Any, value: Any, address: int, access: Access) -> None:
@@ -76,18 +79,20 @@ class Elements:
         if conflict is None:  # the usual case does without the comparison of old and new contents
             array.raw[key] = value
             return
+        # By bytes: a NaN that is stored over the same NaN is the same value.
         before = np.asarray(array.raw)[key].tobytes()
         array.raw[key] = value
         same_value = np.asarray(array.raw)[key].tobytes() == before
         self._races.note("write", array.buffer, conflict[0], access, conflict[1], same_value)
 
     def note_atomic(self, array: ObservedArray, address: int, access: Access) -> None:
-        """Note an atomic on the element at `address`: it takes what was left there, and leaves what is fenced."""
+        """Record an atomic on the element at `address`; the thread learns what was left, and leaves what it fenced."""
         region: Region = array.buffer.state
         region.reads_only = False
         thread = access[0].thread
         if region.left:
             access = self._acquired(region, address, access)
+        # Kept for the advice alone: it can then say which atomic lacks a fence before it.
         thread.block.signals[thread, id(access[1]), access[2]] = address, access
         for unit in (address,) if array.itemsize == region.unit else region.units(address, array.itemsize):
             if region.garbage is not None and region.garbage[unit - region.start] != WRITTEN:
@@ -101,7 +106,7 @@ class Elements:
             region.leave(address, thread)
 
     def whole(self, record: ObservedRecord) -> Any:
-        """Return a record with all its fields, which are read to be stored elsewhere."""
+        """Return a whole record, and record that its fields are read."""
         array, key = record._array, record._key
         address = wrapped_address_of(array, key)
         assert address is not None, "a record outside of its array is a record of poison (accesses.py)"

@@ -1,4 +1,4 @@
-"""What `sanitize` returns: a `Report` of `Finding`s, each of one or two `Act`s of threads."""
+"""Define what `sanitize` returns: a `Report` of `Finding`s; each finding names the `Act` of one or two threads."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -65,20 +65,20 @@ class Act:
         }
 
     def __str__(self) -> str:
-        """Return what is done, by which thread and where."""
+        """Return the operation, the thread and the line."""
         who = f"{self.operation} by block {self.block}, warp {self.warp}, lane {self.lane}, thread {self.thread}"
         return who if self.source is None else f"{who}\n    {self.source}"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One mistake. What happens again with the same array between the same lines is counted, not repeated.
+    """One mistake. If it happens again with the same array between the same lines, its count grows.
 
     kind: one of `KINDS`. array, space, index: the memory, its space ("global", "shared" or "local") and the element,
-    negative or out of bounds as the kernel gave it; None, None and () where no memory is meant. first, second: what
-    the two threads did (second is None if one thread is enough to go wrong). count: how often, or at least how often:
-    after 256 races of an instruction at an element, its later accesses there are not compared. benign: a race of writes
-    that all store what the element holds already. advice: what to do, in a sentence.
+    negative or out of bounds as the kernel gave it; None, None and () if no memory is involved. first, second: what the
+    two threads did (second is None if one thread alone made the mistake). count: how often it happened, or at least how
+    often: after 256 races of an instruction at an element, its later accesses there are not compared. benign: a race of
+    writes that all store what the element holds already. advice: what to do, in a sentence.
     """
 
     kind: str
@@ -122,7 +122,7 @@ class Finding:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """All that a launch did wrong. `print` it, or let a notebook show it.
+    """All findings of a launch. `print` it, or let a notebook show it.
 
     kernel: its name. findings: sorted by file and line; a benign race is one of them.
     """
@@ -140,13 +140,13 @@ class Report:
         return {"kernel": self.kernel, "ok": self.ok, "findings": [finding.as_dict() for finding in self.findings]}
 
     def __repr__(self) -> str:
-        """Return the kernel's name and the kinds of what was found."""
+        """Return the kernel's name and the kinds of the findings."""
         kinds = Counter(finding.kind for finding in self.findings)
         listed = ", ".join(kind if count == 1 else f"{kind} ({count:,})" for kind, count in kinds.items())
         return f"<Report of {self.kernel}: {self._count}{': ' if kinds else ''}{listed}>"
 
     def __str__(self) -> str:
-        """Return the findings, one after another; of many of one kind on one array the first ones."""
+        """Return the findings as text; of one kind on one array at most the first PRINTED."""
         printed, left_out = self._selected()
         numbered = (f"{number}. {finding}" for number, finding in printed)
         return "\n\n".join([self._head, *numbered, *left_out])
@@ -156,6 +156,7 @@ class Report:
         printed, left_out = self._selected()
         parts = [f"<p><b>{escape(self._head)}</b></p>"]
         for number, finding in printed:
+            # The first line is the heading, the last one the advice, and source lines in between stay preformatted.
             title, *rest = str(finding).split("\n")
             listing = "\n".join(line.removeprefix("  ") for line in rest[:-1])
             parts.append(
@@ -177,6 +178,7 @@ class Report:
         seen: Counter[tuple[str, str | None]] = Counter()
         printed = []
         for number, finding in enumerate(self.findings, 1):
+            # Forty bad indices of one array are one mistake to a reader; those of another array may be another.
             seen[finding.kind, finding.array] += 1
             if seen[finding.kind, finding.array] <= PRINTED:
                 printed.append((number, finding))

@@ -1,9 +1,9 @@
-"""Inputs: the arrays that a kernel only reads, which its source shows before the launch.
+"""Find a kernel's inputs before the launch: the arrays that its source only reads.
 
-No access can race at an element that no thread writes, so of an input only the indices are watched. An argument is an
-input only if that is certain: every mention of the parameter in the kernel must be a load of one element, its extent,
-or a comparison with None, and the argument must share no memory with one of which this is not so. Without source, and
-for records and arrays in tuples, the answer is no.
+No access can race at an element that no thread writes, so the sanitizer checks only the indices of an input. An
+argument is an input only if every mention of the parameter in the kernel is a load of one element, its extent, or a
+comparison with None. It must also share no memory with an argument that is no input. Without source, and for records
+and arrays in tuples, an argument is no input.
 
 An array is no input if a `while` waits for one of its elements: the loop waits for a write, and that may race.
 """
@@ -25,12 +25,13 @@ EXTENT = {"dtype", "itemsize", "ndim", "shape", "size", "strides"}
 def inputs_of(code: CodeType, arguments: list[Any], empty: list[np.ndarray]) -> set[str]:
     """Return the parameters of a kernel whose arrays no thread writes and whose elements all have contents.
 
-    arguments: in order, as the kernel sees them. empty: arrays of which that is not so.
+    arguments: in order, as the kernel sees them. empty: arrays whose elements count as never written.
     """
     only_read = _only_read(code)
     inputs, others = {}, [*empty]
     for name, argument in zip(code.co_varnames, arguments, strict=False):
         plain = isinstance(argument, np.ndarray) and not argument.dtype.names
+        # Fewer indices than axes make a view, which may be stored through another name: then it is no input.
         if plain and name in only_read and only_read[name] <= {argument.ndim}:
             inputs[name] = argument
         else:
@@ -59,6 +60,7 @@ def _only_read(code: CodeType) -> dict[str, set[int]]:
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.ctx, ast.Load):
             harmless.add(node.value)
             parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            # 0 indices is never the number of axes, so a view rules the parameter out.
             makes_view = any(_is_view(part) for part in parts)
             indices.setdefault(node.value.id, set()).add(0 if makes_view else len(parts))
         elif isinstance(node, ast.Attribute) and node.attr in EXTENT and isinstance(node.value, ast.Name):
@@ -67,7 +69,9 @@ def _only_read(code: CodeType) -> dict[str, set[int]]:
             harmless.update(one for one in node.args if isinstance(one, ast.Name))
         elif isinstance(node, ast.Compare) and all(isinstance(one, (ast.Is, ast.IsNot)) for one in node.ops):
             harmless.update(one for one in (node.left, *node.comparators) if isinstance(one, ast.Name))
+    # Any other mention, such as an argument of a function or the right side of `y = x`, may lead to a store.
     spoilt = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and node not in harmless}
+    # A variable that an inner function closes over may be stored through there.
     spoilt.update(code.co_cellvars, *(_awaited(node) for node in ast.walk(function) if isinstance(node, ast.While)))
     return {name: indices.get(name, set()) for name in code.co_varnames[: code.co_argcount] if name not in spoilt}
 

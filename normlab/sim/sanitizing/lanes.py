@@ -1,4 +1,4 @@
-"""Lanes that a warp operation's mask leaves out, and shuffles that read from them."""
+"""Report lanes that the mask of their warp operation leaves out, and shuffles that read from such lanes."""
 
 import sys
 from typing import Any
@@ -20,14 +20,14 @@ class Lanes:
         self._excused: Any = None  # the one of these that is shuffling now
 
     def meet(self, first: Thread) -> None:
-        """Excuse the only lane of a shuffle, `first`, if its mask has been noted: one finding is enough."""
+        """Report no second finding for `first`, the only lane of a shuffle, if its mask has been reported already."""
         self._excused = None
         if self._outside_mask and first in self._outside_mask:
             self._excused = first
             self._outside_mask.remove(first)
 
     def outside_mask(self, thread: Thread, operation: str, mask: int) -> None:
-        """Note a lane that its own mask leaves out."""
+        """Report a lane that its own mask leaves out."""
         access = self._watch.access(sys._getframe(1))
         advice = (
             f"lane {thread.lane} calls {operation} with mask {mask:#010x}, which leaves the lane itself out: "
@@ -39,16 +39,18 @@ class Lanes:
 
         self._collector.add(("shuffle-mask", id(access[1]), access[2]), access[1], make)
         if operation.startswith("shfl"):
+            # The lane goes on as if the mask named it alone, and its shuffle then reads from nowhere: no second
+            # finding.
             self._outside_mask.append(thread)
 
     def from_nowhere(self, thread: Thread, source: int, why: str) -> None:
-        """Note a lane that reads from lane `source`, which gives nothing; `why`, as the simulator's error says it."""
+        """Report a lane that reads from lane `source`, which gives no value; `why`: the simulator's reason."""
         if thread is self._excused:
             return
         threads = thread.warp.threads
         first = act(str(thread.operation), self._watch.clock(thread), line_at(place_of(thread)))
         second = act("absent", self._watch.clock(threads[source]), None) if source < len(threads) else None
-        absent = why == "has returned"  # or was never in the branch: at this line the reader of the report sees no more
+        absent = why == "has returned"  # the lane may also have never entered the branch; the advice is the same
         remedy = "outside of the condition" if absent else "and name it in the mask"
         advice = (
             f"lane {thread.lane} reads from lane {source}, which {'does not come to this call' if absent else why} "

@@ -1,4 +1,4 @@
-"""Loops of a function, read off its instructions: every jump back ends a loop."""
+"""Find the loops of a function in its instructions: every jump back ends a loop."""
 
 import dis
 from functools import cache
@@ -7,7 +7,7 @@ from types import CodeType
 
 @cache
 def loops_of(code: CodeType) -> list[tuple[range, bool]]:
-    """Return the lines of each loop, the smallest first, and whether something that synchronises is named there."""
+    """Return the lines of each loop, the smallest loop first, and whether a name inside it has "sync" in it."""
     lines = [position[0] for position in code.co_positions()]
     instructions = list(dis.get_instructions(code))
     ends: dict[int, int] = {}  # where a loop begins → its last jump back; a `continue` is an earlier one
@@ -19,7 +19,9 @@ def loops_of(code: CodeType) -> list[tuple[range, bool]]:
     for begin, end in ends.items():
         inside = [number for number in lines[begin // 2 : end // 2 + 1] if number is not None]
         names = [one.argval for one in instructions if begin <= one.offset <= end and isinstance(one.argval, str)]
+        # Every barrier's name has "sync" in it: syncthreads, syncwarp, team_sync, cluster_sync, shfl_sync.
         found.append((range(min(inside), max(inside) + 1), any("sync" in name for name in names)))
+    # The smallest loop around a line is the innermost.
     return sorted(found, key=lambda loop: len(loop[0]))
 
 
@@ -29,7 +31,7 @@ def in_one_loop(code: CodeType, one: int, other: int) -> bool:
 
 
 def loop_without_barrier(code: CodeType, line: int, barriers: list[int]) -> bool:
-    """Return whether `line` is in a loop of which nothing synchronises the innermost, no line of `barriers` either."""
+    """Return whether the innermost loop around `line` has no synchronisation, and none of the lines `barriers`."""
     for lines, synchronises in loops_of(code):
         if line in lines:
             return not synchronises and not any(barrier in lines for barrier in barriers)

@@ -1,13 +1,14 @@
-"""Where threads meet: what each meeting orders, and which threads it misses."""
+"""Record where threads meet: which accesses each barrier orders, and which threads do not come to it."""
 
 from typing import Any
 
 from normlab.sim.language.source import Line
 from normlab.sim.protocols import Block, Thread
 from normlab.sim.sanitizing.advice import BLOCK, CLUSTER, GRID, TEAM, WARP
-from normlab.sim.sanitizing.clocks import Gathering, ThreadClock, fence, meet, pass_barrier, pass_grid_sync
+from normlab.sim.sanitizing.clocks import ThreadClock, fence, meet, pass_barrier, pass_grid_sync
 from normlab.sim.sanitizing.collector import Collector, act
 from normlab.sim.sanitizing.findings import Finding
+from normlab.sim.sanitizing.gathering import Gathering
 from normlab.sim.sanitizing.places import Place, line_at, parting_lines, place_of, same
 from normlab.sim.sanitizing.races import Races
 from normlab.sim.sanitizing.shadows import Shadows
@@ -15,7 +16,7 @@ from normlab.sim.sanitizing.watch import BlockMemory, Watch
 
 
 class Meetings:
-    """Moves the clocks, lets shadows forget, and adds barriers that a part of the threads misses to the findings."""
+    """Advances the clocks, clears the shadows, and reports barriers to which some threads do not come."""
 
     def __init__(self, watch: Watch, shadows: Shadows, races: Races, collector: Collector):
         """Start before the first meeting."""
@@ -24,7 +25,7 @@ class Meetings:
         self._gatherings: dict[Any, Gathering] = {}  # by cluster
 
     def warp(self, group: list[Any]) -> None:
-        """Order lanes by a warp operation."""
+        """Record that a warp operation orders the lanes of `group`."""
         meet([self._watch.clock(thread) for thread in group])
         self._races.pass_sync(place_of(group[0]), WARP)
 
@@ -33,9 +34,11 @@ class Meetings:
         fence(self._watch.clock(thread), for_block_only=scope == "block")
 
     def barrier(self, block: Block, arrived: list[Any]) -> None:
-        """Order the threads of a block, and look whether all of them stand at one call."""
+        """Record that a barrier orders a block's threads; report threads at another call, and returned ones."""
+        # Before the clocks move: a finding names the places where the threads stand now.
         self._compare(arrived)
         memory = self._watch.memory(block)
+        # Some threads have left the kernel. The hardware counts them as arrived; the programming guide forbids it.
         if memory.returned is not None:
             count = len(block.threads) - len(arrived)
             some = "a thread" if count == 1 else f"{count} threads"
@@ -45,7 +48,7 @@ class Meetings:
             memory.forget()
 
     def team(self, number: int, group: list[Any]) -> None:
-        """Order the threads that meet at a team's barrier, of that number."""
+        """Record that the team's barrier `number` orders the threads of `group`."""
         clocks = [self._watch.clock(thread) for thread in group]
         meet(clocks)
         for clock in clocks:
@@ -53,16 +56,17 @@ class Meetings:
         self._races.pass_sync(place_of(group[0]), TEAM)
 
     def cluster_arrive(self, thread: Thread) -> None:
-        """Note what a thread brings to the cluster's barrier."""
+        """Keep what a thread knows when it arrives at the cluster's barrier."""
         self._gathering(thread.block.cluster).arrive(self._watch.clock(thread))
 
     def cluster(self, blocks: list[Any]) -> None:
-        """Order what the threads of a cluster did before they arrived with what they do when they have waited."""
+        """Record that what the threads of a cluster did before they arrived precedes what they do after their waits."""
         cluster = blocks[0].cluster
         for block in blocks:
             if block.at_cluster:
                 self._compare(block.at_cluster)
         self._gathering(cluster).meet(cluster)
+        # After cluster_arrive a thread may have gone on to access shared memory: such accesses must not be forgotten.
         at_once = all(thread.operation == "cluster_sync" for block in blocks for thread in block.at_cluster)
         waiting = sum(len(block.at_cluster) for block in cluster.blocks)
         # Only if every thread stands here has none of them done anything since it arrived.
@@ -80,7 +84,7 @@ class Meetings:
         return self._gatherings[cluster]
 
     def grid_sync(self, blocks: list[Any]) -> None:
-        """Order everything, and look whether every block is there."""
+        """Record that a grid sync orders all accesses; report blocks whose thread 0 does not come to it."""
         for block in blocks:
             waiting = block.at_grid_sync
             self._compare(waiting)
@@ -96,25 +100,27 @@ class Meetings:
             self._watch.memory(block).forget()
 
     def returned(self, thread: Thread) -> None:
-        """Keep the thread for a barrier that may miss it."""
+        """Keep the thread: a later barrier may wait for it in vain, and then the finding names it."""
         self._watch.memory(thread.block).returned = self._watch.clock(thread)
 
     def block_done(self, memory: BlockMemory) -> None:
-        """Keep the last thread of a block for a grid sync that may miss it."""
+        """Keep the block's last thread: a later grid sync may wait for it in vain, and then the finding names it."""
         self._gone = memory.returned
 
     # --- threads that are missing ------------------------------------------------------------------------------------
 
     def _compare(self, arrived: list[Any]) -> None:
-        """Note threads of a block that stand at another barrier than the rest."""
+        """Report threads of a block that stand at different barriers."""
         places: list[tuple[Place, Any]] = []
         for thread in arrived:
             place = place_of(thread)
             if not any(same(place, other) for other, _ in places):
                 places.append((place, thread))
         reach = {"grid sync": GRID, "cluster_sync": CLUSTER, "cluster_wait": CLUSTER}.get(arrived[0].operation, BLOCK)
+        # The advice needs to know which barriers a loop has already.
         self._races.pass_sync(places[0][0], reach)
         if len(places) > 1:
+            # By their lines, so that every schedule gives the same finding.
             places.sort(key=lambda one: str(line_at(one[0])))
             (here, first), *others = places
             for there, second in others:
@@ -122,7 +128,7 @@ class Meetings:
                 self._divergent(first, lines[0], second, lines[1])
 
     def _divergent(self, one: Thread, line: Line | None, other: Thread, other_line: Line | None) -> None:
-        """Note two threads that stand at different barriers: `line` and `other_line` are where their ways part."""
+        """Report two threads at different barriers; `line` and `other_line` are the lines at which their paths part."""
         first = act(str(one.operation), self._watch.clock(one), line)
         second = act(str(other.operation), self._watch.clock(other), other_line)
         advice = (
@@ -133,7 +139,7 @@ class Meetings:
         self._collector.add(event, None, lambda: Finding("barrier-divergence", None, None, (), first, second, advice))
 
     def _missing(self, kind: str, thread: Thread, returned: ThreadClock, who: str) -> None:
-        """Note that `thread` waits at a barrier to which `who`, of which `returned` is one, no longer comes."""
+        """Report that `thread` waits at a barrier for `who`, threads that have ended; `returned` is one of them."""
         first = act(str(thread.operation), self._watch.clock(thread), line_at(place_of(thread)))
         second = act("returned", returned, None)
         consequence = (

@@ -1,4 +1,4 @@
-"""Notes of bad indices and of reads of garbage: what one access does wrong by itself."""
+"""Report mistakes that one access makes by itself: bad indices, and reads of garbage."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class Notes:
         self._collector = collector
 
     def outside(self, operation: str, array: ObservedArray, key: Any, access: Access) -> bool:
-        """Note an index that is negative or out of bounds; return whether it is out of bounds."""
+        """Report an index that is negative or out of bounds; return whether it is out of bounds."""
         outside = False
         positions, name = positions_of(array, key), array.buffer.name
         for axis, position, extent in positions:
@@ -43,10 +43,10 @@ class Notes:
         return outside
 
     def garbage(self, operation: str, buffer: Buffer, address: int, access: Access) -> None:
-        """Note a read of an element that was never written.
+        """Report a read of an element that was never written.
 
-        In memory that several threads reach, the note waits until `settle`: a write by another thread may still come
-        that races with the read, and then the race is the finding.
+        If several threads can reach the memory, the report waits until `settle`: another thread may still write the
+        element without being ordered with the read, and then the race is the finding.
         """
         region: Region = buffer.state
         if not region.shared:
@@ -57,7 +57,7 @@ class Notes:
             pending.append((operation, access, buffer))
 
     def settle(self, region: Region) -> None:
-        """Note the reads of garbage that have waited and that no other thread's write was in a race with."""
+        """Report the pending reads of garbage; `Races` has removed those that a write of another thread races with."""
         for address, reads in region.pending.items():
             for operation, access, buffer in reads:
                 self._note_garbage(operation, buffer, address, access)

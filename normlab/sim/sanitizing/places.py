@@ -1,4 +1,4 @@
-"""Where a stopped thread stands: the calls that led it there, and the line to name."""
+"""Find where a stopped thread stands: the calls that led there, and the line that a report names."""
 
 from types import CodeType, FrameType
 from typing import Any
@@ -14,6 +14,7 @@ def place_of(thread: Any) -> Place:
     frame: FrameType | None = thread.frame
     found = []
     while frame is not None:
+        # The innermost frames are the simulator's own: they have stopped the thread.
         if KERNEL_MARK in frame.f_globals:
             found.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
@@ -26,7 +27,7 @@ def line_at(place: Place) -> Line | None:
 
 
 def parting_lines(one: Place, other: Place) -> tuple[Line | None, Line | None]:
-    """Return the lines at which the ways to two places part: those of the outermost calls that differ."""
+    """Return the lines of the outermost calls in which two places differ."""
     for mine, theirs in zip(one, other, strict=False):
         if mine[0] is not theirs[0] or mine[1] != theirs[1]:
             return line_of(*mine), line_of(*theirs)
@@ -34,7 +35,7 @@ def parting_lines(one: Place, other: Place) -> tuple[Line | None, Line | None]:
 
 
 def same(one: Place, other: Place) -> bool:
-    """Return whether two places are one; code objects are told apart by identity, as their comparison is slow."""
+    """Return whether two places are the same; compare code objects by identity, because comparing them is slow."""
     return len(one) == len(other) and all(
         mine[1] == theirs[1] and mine[0] is theirs[0] for mine, theirs in zip(one, other, strict=True)
     )

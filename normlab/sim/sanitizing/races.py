@@ -1,4 +1,4 @@
-"""Races: two accesses that nothing orders, and the advice that fits the way from one to the other."""
+"""Report races, two accesses that nothing orders, with advice that fits the two threads and lines."""
 
 from types import CodeType
 
@@ -25,12 +25,12 @@ class Races:
         self._copying: set[tuple[int, int]] = set()  # instructions that start asynchronous copies
 
     def pass_sync(self, place: Place, reach: int) -> None:
-        """Remember where the threads of a warp, a team or a block have met: the advice names or excludes it."""
+        """Remember where threads of a group of size `reach` have met, because advice depends on such barriers."""
         for code, instruction in place:
             self._passed[id(code), instruction, reach] = code
 
     def starts_copy(self, access: Access) -> None:
-        """Remember that the access is of an instruction that starts an asynchronous copy."""
+        """Remember that the instruction of `access` starts asynchronous copies."""
         self._copying.add((id(access[1]), access[2]))
 
     def note(
@@ -42,14 +42,16 @@ class Races:
         earlier: list[tuple[str, Access]],
         same_value: bool = False,
     ) -> None:
-        """Note that `access` races with `earlier` ones."""
+        """Report that `access` races with each of the `earlier` accesses."""
         # Whether the element was written yet depends on the schedule: the race is the cause, so the read is no finding.
         buffer.state.pending.pop(address, None)
         me = self._named(operation, access), access
         for other_operation, other in earlier:
+            # Copies have clocks of their own; the advice is about the threads that started them.
             reach = _reach(access[0].thread.issuer, other[0].thread.issuer)
             under_way = isinstance(other[0].thread, CopyClock)
 
+            # The defaults freeze the loop's variables, which have moved on when `make` is called.
             def make(
                 one: tuple[str, Access] = (self._named(other_operation, other), other),
                 reach: int = reach,
@@ -72,9 +74,9 @@ class Races:
     def _race(
         self, one: tuple[str, Access], other: tuple[str, Access], buffer: Buffer, address: int, reach: int
     ) -> Finding:
-        """Return a race with its accesses in the order of their lines.
+        """Return the finding of a race, with its two accesses in the order of their lines.
 
-        They are in the other order where a barrier between the lines puts the second access into the loop's next turn.
+        If a barrier stands between the lines, the race is with the next turn of a loop, and the order is reversed.
         """
         line = self._signal(one[1], other[1], address, reach)
         signal = None if line is None else (act_of(*one), line)
@@ -103,13 +105,15 @@ class Races:
         return Finding("race", buffer.name, buffer.space, index_of(buffer, address), first, second, advice)
 
     def _signal(self, earlier: Access, later: Access, address: int, reach: int) -> int | None:
-        """Return the line of the atomic by which `earlier`'s thread signals to `later`'s without a fence; None if none.
+        """Return the line of the atomic by which `earlier`'s thread signals to `later`'s without a fence, or None.
 
-        Within a block the two threads must use different atomics: two threads that pass the same one only count.
+        Within a block the two threads must use atomics at different lines: threads that execute the same atomic, such
+        as a counter's, do not signal to each other.
         """
         epoch, code, _ = earlier
         mine, theirs = epoch.thread, later[0].thread
         line = line_of(*earlier[1:]).number
+        # The atomics from which the later thread may have learned: its own, and those that happened before it.
         heard = [
             (at, access)
             for at, access in theirs.block.signals.values()
@@ -119,11 +123,13 @@ class Races:
         for at, told in mine.block.signals.values():
             number = line_of(*told[1:]).number
             if told[0].thread is mine:
+                # A signal counts if it can come after the access: below it, in another function, or in the same loop.
                 follows = told[1] is not code or number >= line or in_one_loop(code, line, number)
             else:
                 follows = before(epoch, told[0])
             if follows and any(at == there and (reach >= CLUSTER or told[1:] != by[1:]) for there, by in heard):
                 found.append(number)
+        # The first atomic below the access, or else the first one in the loop's next turn.
         return min(found, key=lambda number: (number < line, number), default=None)
 
 

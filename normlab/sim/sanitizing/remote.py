@@ -1,4 +1,4 @@
-"""Accesses to another block's shared memory, which must not come before that block has begun or after it has ended."""
+"""Report accesses to another block's shared memory before that block has begun or after it has ended."""
 
 import sys
 from typing import Any
@@ -15,7 +15,7 @@ from normlab.sim.sanitizing.watch import BlockMemory, Watch
 
 
 class Remote:
-    """Adds accesses to memory of a block that may not be there to the findings, as races."""
+    """Reports accesses to the memory of a block that may not have begun, or may have ended, as races."""
 
     def __init__(self, watch: Watch, collector: Collector):
         """Add to `collector`."""
@@ -23,9 +23,10 @@ class Remote:
         self._ended: dict[Any, BlockMemory] = {}  # block of a cluster → its memory
 
     def reach(self, array: ObservedArray, key: Any, operation: str) -> ObservedArray:
-        """Note that a thread reaches the array, and whether the block that owns it may not have begun."""
+        """Return `array` of another block, after a check that this block has begun."""
         owner = array.buffer.block
         if owner is not self._watch.cuda.current.block:
+            # Only regions that another block has reached need the search when their block ends.
             array.buffer.state.reached = True
             # Until the cluster's barrier has been passed, or by a thread that has arrived there and not waited.
             if not owner.cluster.meetings or self._watch.cuda.current.arrival == 0:
@@ -43,12 +44,12 @@ class Remote:
         return array
 
     def refuse(self, array: ObservedArray, key: Any, operation: str) -> None:
-        """Note an access to the memory of a block that has ended."""
+        """Report an access to the memory of a block that has ended."""
         access, memory = self._watch.access(sys._getframe(1)), self._ended[array.buffer.block]
         self._note_end(array.buffer.name, _index(array, key), operation, access, memory)
 
     def end(self, block: Block, memory: BlockMemory) -> None:
-        """Note the accesses from other blocks to the memory of a block that has ended; remember that it has."""
+        """Report the accesses from other blocks that may come after the end of `block`; remember that it has ended."""
         for region in memory.regions:
             if region.reached:
                 self._outlived(region, memory)
@@ -56,8 +57,9 @@ class Remote:
             self._ended[block] = memory
 
     def _outlived(self, region: Region, memory: BlockMemory) -> None:
-        """Note accesses from other blocks that no barrier orders before the end of the block that owns the memory."""
+        """Report accesses from other blocks that no barrier orders before the end of the block that owns the memory."""
         assert region.buffer is not None
+        # One thread that knows of the access is enough: the block ends only when all its threads have returned.
         ends = [thread.now() for thread in memory.clock.threads]
         for operation, table in (("read", region.reads), ("write", region.writes), ("atomic", region.atomics)):
             for address, several in table.items():

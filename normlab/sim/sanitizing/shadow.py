@@ -1,7 +1,8 @@
-"""Shadow memory: the reads, writes and atomics of each element that a later access may race with.
+"""Keep the reads, writes and atomics of each element that a later access may race with: the shadow memory.
 
 A `Region` is the shadow of one allocation: all arrays in the allocation share it, under whatever names and dtypes. A
-region counts in units of bytes of which every element is made; where all arrays have one dtype, a unit is an element.
+region is divided into units of equal size, and every element is made of whole units; if all arrays have one dtype, a
+unit is an element.
 
 The shadow of shared memory forgets everything at a barrier of its block, and that of global memory at a grid sync,
 because such a barrier orders all earlier accesses before all later ones.
@@ -35,22 +36,8 @@ class Region:
     """The shadow of one allocation, from `start` on the imagined device."""
 
     __slots__ = (
-        *(
-            "atomics",
-            "buffer",
-            "garbage",
-            "left",
-            "pending",
-            "races",
-            "reached",
-            "reads",
-            "reads_only",
-            "settled",
-            "shared",
-            "start",
-            "unit",
-        ),
-        "writes",
+        *("atomics", "buffer", "garbage", "left", "pending", "races", "reached", "reads", "reads_only", "settled"),
+        *("shared", "start", "unit", "writes"),
     )
 
     def __init__(self, start: int, unit: int, shared: bool = True):
@@ -73,6 +60,7 @@ class Region:
     def never_written(self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> None:
         """Mark the elements of an array that begins `offset` bytes inside the region as garbage."""
         assert self.garbage is not None
+        # A view as wide as an element: gaps between the elements of a strided array are not marked.
         flat = np.frombuffer(self.garbage, np.uint8)[offset:]
         as_strided(flat, (*shape, size), (*strides, 1))[...] = GARBAGE
 
@@ -87,10 +75,10 @@ class Region:
         for known in (self.reads, self.writes, self.atomics, self.left, self.races, self.settled):
             known.clear()
 
-    # --- accesses: each returns those before it that it races with, by what they did ---------------------------------
+    # --- accesses: each method returns the earlier accesses that the new one races with, with their operations ------
 
     def read(self, address: int, access: Access) -> list[tuple[str, Access]] | None:
-        """Note a read of one unit."""
+        """Record a read of one unit."""
         if self.settled and self.settled.get(address, NONE).get(access[2]) is access[1]:
             return None
         seen = self.reads.get(address)
@@ -103,7 +91,7 @@ class Region:
         return self._unordered(address, access, ("write", writes), ("atomic", atomics))
 
     def write(self, address: int, access: Access, under_way: Access | None = None) -> list[tuple[str, Access]] | None:
-        """Note a write of one unit. For an asynchronous copy, compare later accesses with `under_way` instead."""
+        """Record a write of one unit. For an asynchronous copy, compare later accesses with `under_way` instead."""
         if self.settled and self.settled.get(address, NONE).get(access[2]) is access[1]:
             return None
         writes, reads, atomics = self.writes.get(address), self.reads.get(address), self.atomics.get(address)
@@ -127,7 +115,7 @@ class Region:
             writes[:] = [one for one in writes if one is not under_way]
 
     def atomic(self, address: int, access: Access) -> list[tuple[str, Access]] | None:
-        """Note an atomic update of one unit."""
+        """Record an atomic update of one unit."""
         if self.settled and self.settled.get(address, NONE).get(access[2]) is access[1]:
             return None
         seen = self.atomics.get(address)
@@ -140,7 +128,7 @@ class Region:
     def _unordered(
         self, address: int, access: Access, *earlier: tuple[str, Several | None]
     ) -> list[tuple[str, Access]] | None:
-        """Return what in `earlier` races with `access`; settle an instruction after ENOUGH races."""
+        """Return the accesses in `earlier` that race with `access`; settle an instruction after ENOUGH races."""
         found = unordered(access, *earlier)
         if found is not None:
             key = address, id(access[1]), access[2]
@@ -172,6 +160,7 @@ class Region:
         if unit != self.unit:
             tables: tuple[dict[int, Any], ...] = (self.reads, self.writes, self.atomics, self.pending)
             for table in tables:
+                # A copy of each list, because the parts of a unit have their own accesses from now on.
                 finer = {at + part: copy(of) for at, of in table.items() for part in range(0, self.unit, unit)}
                 table.clear()
                 table.update(finer)
@@ -195,7 +184,7 @@ def unordered(access: Access, *earlier: tuple[str, Several | None]) -> list[tupl
 
 
 def together(seen: Several, access: Access, thin: int = THIN) -> Several:
-    """Return what a unit has `seen` and one more access; drop some if they are many.
+    """Return the accesses that a unit has `seen` and one more; drop some if they are many.
 
     At first all are kept, so that every pair of lines is found in whatever order threads run. Of one thread's accesses
     by the same instruction only the last is kept, because an access that is not ordered with an earlier one is not

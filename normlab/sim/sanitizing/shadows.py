@@ -1,4 +1,4 @@
-"""The shadows of all memory that a launch reaches: each array is given the region that its accesses are noted in."""
+"""Give each array of a launch its shadow: the `Region` in which its accesses are recorded."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ class Shadows:
         self.regions: dict[int, Region] = {}  # of global memory, by the allocation's address
 
     def add(self, buffer: Buffer) -> None:
-        """Give memory its shadow: an allocation of the host has one, and so has each array of a block."""
+        """Give a buffer its region: one per allocation of global memory, one per shared or local array."""
         array, block = buffer.array, None if buffer.block is None else self._watch.memory(buffer.block)
         unit = max(1, array.itemsize)
         if block is None:

@@ -1,4 +1,4 @@
-"""What all parts of the sanitizer ask: which thread runs, at which instruction, and what is kept of its block."""
+"""Tell all parts of the sanitizer which thread runs, at which instruction, and what is kept of its block."""
 
 from collections.abc import Iterator
 from types import FrameType
@@ -24,6 +24,7 @@ class Flight:
     def units(self) -> Iterator[int]:
         """Return the addresses of the units that the copy writes."""
         for address in self.addresses:
+            # Asked anew each time: an array of a smaller dtype may have cut the region's units meanwhile.
             yield from self.buffer.state.units(address, self.buffer.array.itemsize)
 
     def go_on(self) -> None:
@@ -33,7 +34,7 @@ class Flight:
 
 
 class BlockMemory:
-    """What the sanitizer keeps of one block: its clock, the shadows of its shared memory, the copies into that."""
+    """What the sanitizer keeps of one block: its clock, the shadows of its shared memory, and the copies under way."""
 
     __slots__ = ("clock", "copies", "dynamic", "regions", "returned")
 
@@ -89,5 +90,6 @@ class Watch:
         code, instruction = frame.f_code, frame.f_lasti  # type: ignore[union-attr]
         access = epoch.accesses.get(instruction)
         if access is None or access[1] is not code:
+            # The same tuple for every access of an instruction in an epoch: shadows compare with `is`, and save memory.
             access = epoch.accesses[instruction] = (epoch, code, instruction)
         return access

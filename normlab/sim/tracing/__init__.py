@@ -1,16 +1,14 @@
-"""Traces: what a kernel's warps ask of memory, in Nsight Compute's words.
+"""Count the memory requests of a kernel's warps, under Nsight Compute's names.
 
-`trace` runs a kernel with a `Recorder` (recorder.py) as observer, which logs what each lane does (sites.py, log.py).
-The `Tally` (tally.py) makes requests of it (request.py), prices them (model.py) and counts them (counts.py, heat.py).
-`data.py` holds the outcome; tables, pictures and the HTML report show it.
+`trace` runs a kernel with a `Recorder` (recorder.py) as observer, which logs each lane's accesses (sites.py, log.py).
+The `Tally` (tally.py) groups the accesses into requests (request.py), computes what each costs (model.py) and adds the
+costs up (counts.py, heat.py). `data.py` holds the result; tables, pictures and the HTML report show it.
 
 Where the model stops: it counts the accesses of the source. A compiler may hoist a load out of a loop, merge two loads
 of the same address, or drop a load whose value is not used. Caches, timing and DRAM are not modelled, and local memory
 and constants are not counted. Lanes run together when they reach an instruction by the same calls and loop turns
 (language/paths.py); hardware may split them further. Without readable source (a kernel from `exec`) the turns of a
-loop are told apart by how often a lane has come by.
-
-A trace takes 2 to 5 times as long as the simulation, up to 9 times for a loop that does nothing but load.
+loop are told apart by how often a lane has executed the instruction.
 """
 
 from normlab.sim.language.source import Line

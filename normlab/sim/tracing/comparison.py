@@ -1,4 +1,4 @@
-"""Two traces side by side."""
+"""Compare two traces, metric by metric."""
 
 import sys
 from typing import Any
@@ -16,12 +16,13 @@ class Comparison:
     """
 
     def __init__(self, one: TraceData, other: TraceData, labels: tuple[str, str] | None = None):
-        """Compare `other` with `one`, under their kernels' names, numbered where they are the same, or `labels`.
+        """Compare `other` with `one`; call the columns `labels`, or by their kernels, numbered if these are equal.
 
         Raises TypeError for labels that are no two strings, ValueError for two that are the same.
         """
         self.one, self.other = one, other
         self.labels = _names_of(one, other) if labels is None else _two_labels(labels)
+        # METRICS has 30 names, and most kernels use a few: a row of zeros says nothing.
         names = [name for name in METRICS if one.metrics[name] or other.metrics[name]]
         self.metrics = {name: (one.metrics[name], other.metrics[name]) for name in names}
 
@@ -29,16 +30,17 @@ class Comparison:
         """Return a head, then [metric, one, other, other / one]; `short`: with the metrics' short titles."""
         rows = [["metric", *self.labels, "second / first"]]
         for name, (mine, others) in self.metrics.items():
+            # Nothing is how many times as much as nothing: a metric that is 0 in the first trace has no ratio.
             ratio = f"{others / mine:.2f}" if mine else "-"
             rows.append([shown(name) if short else name, number(mine), number(others), ratio])
         return rows
 
     def __repr__(self) -> str:
-        """Name the two."""
+        """Return the two labels and the number of metrics."""
         return f"<Comparison of {self.labels[0]} and {self.labels[1]}: {len(self.metrics)} metrics>"
 
     def __str__(self) -> str:
-        """Return the table as text, with short titles where a terminal has no room for the names."""
+        """Return the table as text, with short titles if a terminal is too narrow for the full names."""
         width, text = terminal_width(sys.stdout), aligned(self.rows(), left=1)
         if width is None or max(map(len, text.split("\n"))) <= width:
             return text

@@ -1,4 +1,4 @@
-"""What a trace counts, for one source line or a whole launch, and the names that Nsight Compute has for it."""
+"""Define the counters of a trace, for a source line or a launch, and compute Nsight Compute's metrics from them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -17,7 +17,7 @@ class Memory:
     fewest: int = 0  # wavefronts that the same lanes would take without conflicts
 
     def add(self, other: "Memory") -> None:
-        """Count what `other` counted, too."""
+        """Add the counters of `other`."""
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
@@ -36,7 +36,7 @@ class Counts:
     __slots__ = ("barriers", "cluster_syncs", "grid_syncs", "memory", "shuffles", "unique", "votes", "warp_syncs")
 
     def __init__(self) -> None:
-        """Start at nothing."""
+        """Start all counters at 0."""
         self.memory: dict[tuple[str, str], Memory] = {}  # (space, operation)
         self.shuffles = self.votes = self.warp_syncs = self.barriers = self.cluster_syncs = self.grid_syncs = 0
         self.unique = Unique()
@@ -52,14 +52,15 @@ class Counts:
         return self.memory[key]
 
     def add(self, other: "Counts") -> None:
-        """Count what `other` counted, too; unique bytes are not additive, and stay."""
+        """Add the counters of `other`, except unique bytes: two lines may touch the same byte."""
         for (space, operation), memory in other.memory.items():
             self.of(space, operation).add(memory)
         for name in ("shuffles", "votes", "warp_syncs", "barriers", "cluster_syncs", "grid_syncs"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def loaded(self) -> Memory:
-        """Return the counters of loads of global memory, of which asynchronous copies are some."""
+        """Return the counters of loads of global memory, asynchronous copies included."""
+        # ldgsts has a counter of its own in Nsight, and is part of the loads' counter as well.
         memory = Memory()
         for operation in ("ld", "ldgsts"):
             memory.add(self.of("global", operation))
@@ -72,7 +73,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """How a metric comes out of the counts, and what it means."""
+    """A metric: the function that computes it from the counts, its short title, and its meaning."""
 
     value: Callable[[Counts], float]
     short: str  # the head of a table's column
@@ -85,6 +86,8 @@ def _ratio(above: float, below: float) -> float:
 
 def _of_global(operation: str, word: str, of: Callable[[Counts], Memory]) -> dict[str, Metric]:
     return {
+        # The names are those that `ncu --metrics` takes on sm_90, so that a profile and a trace can be laid side by
+        # side.
         f"l1tex__t_requests_pipe_lsu_mem_global_op_{operation}.sum": Metric(
             lambda counts: of(counts).requests,
             f"{operation} requests",
@@ -209,6 +212,7 @@ METRICS: dict[str, Metric] = {
     "normlab__warp_syncs.sum": Metric(
         lambda counts: counts.warp_syncs, "warp syncs", "syncwarp, one for a warp (or part of it)."
     ),
+    # The names that begin with normlab__ are this package's own: Nsight has no counter for them that counts the same.
     "normlab__barriers.sum": Metric(
         lambda counts: counts.barriers, "barriers", "Block barriers (syncthreads and its kin), one for a block."
     ),
@@ -232,6 +236,7 @@ METRICS: dict[str, Metric] = {
 
 def number(value: float) -> str:
     """Return a counter with thousands separated, or a ratio with two digits."""
+    # Counters are ints and ratios floats, so that 4 sectors and 4.00 sectors per request look different.
     return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
 
 

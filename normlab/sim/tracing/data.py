@@ -1,6 +1,6 @@
-"""A trace as plain data: what a launch did to memory, counted per launch and per source line.
+"""Hold a trace as plain data: the accesses of a launch, counted per launch and per source line.
 
-`trace.py` shows it: as tables, as pictures, as a report.
+`trace.py` shows the data as tables, pictures and a report.
 """
 
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ from normlab.sim.tracing.request import OPERATIONS, Request
 
 @dataclass(frozen=True)
 class LineCounts:
-    """What one source line did."""
+    """The metrics of one source line."""
 
     line: Line
     metrics: dict[str, float]
 
     def __repr__(self) -> str:
-        """Name the line and those of its metrics that are not 0, by their short titles."""
+        """Return the line, and its metrics that are not 0 under their short titles."""
         told = [f"{shown(name)} {number(value)}" for name, value in self.metrics.items() if value]
         return f"<line {self.line.number}: {self.line.text or NO_SOURCE} ({', '.join(told)})>"
 
 
 class TraceData:
-    """What a launch did to memory, and where its threads met.
+    """The accesses of a launch to memory, and the meetings of its threads.
 
     Attributes:
         kernel: the kernel's name. `grid`, `block`: (x, y, z). `cluster`: blocks of a thread-block cluster.
@@ -40,18 +40,20 @@ class TraceData:
     """
 
     def __init__(self, launch: Launch, recorder: Recorder):
-        """Take over what `recorder` has counted in `launch`."""
+        """Copy the counts of `recorder` after `launch`."""
         self.kernel, self.file = launch.function.__name__, launch.function.__code__.co_filename
         self.first_line = launch.function.__code__.co_firstlineno
         self.grid, self.block, self.cluster = tuple(launch.grid), tuple(launch.block), launch.cluster
         self.heat: list[Heat] = list(recorder.heat.values())
         self.flows = recorder.flows
+        # A trace is kept for long: without this it would keep every thread of the first block, with its frames.
         self.flows.end()
         self._kept = recorder.tally.kept
         self._lines = recorder.tally.lines
         total = Counts()
         for counts in recorder.tally.lines.values():
             total.add(counts)
+        # Over allocations and not over lines: a byte that two lines load counts once.
         for touched in recorder.tally.touched.values():
             total.unique.ld += touched.count("ld")
             total.unique.st += touched.count("st")
@@ -59,13 +61,13 @@ class TraceData:
 
     @property
     def blocks(self) -> int:
-        """How many blocks the grid has."""
+        """Return the number of blocks of the grid."""
         return prod(self.grid)
 
     def by_line(self) -> list[LineCounts]:
-        """Return the metrics of every line that touched memory or synchronised: the kernel's file first, then others.
+        """Return the metrics of every line that accessed memory or synchronised; lines of the kernel's file come first.
 
-        Unique bytes are known of whole launches only, and left out.
+        Unique bytes are left out: they are counted for whole launches only.
         """
         return [
             LineCounts(line, {name: value for name, value in counts.metrics().items() if "unique" not in name})
@@ -94,6 +96,8 @@ class TraceData:
         for (where, _, made, name), kept in self._kept.items():
             wanted = where.number == line and operation in (None, made) and array in (None, name)
             if wanted and (file is None or where.file.endswith(file)) and kept.first and kept.worst:
+                # `all` is None, or the list of every request of a line that `keep` names; the first may be the
+                # costliest, too.
                 found += kept.all or ([kept.first] if kept.first is kept.worst else [kept.first, kept.worst])
         if not found:
             asked = " ".join(f"{word} {value!r}" for word, value in (("of", array), ("by", operation)) if value)
@@ -134,5 +138,5 @@ class TraceData:
         }
 
     def __repr__(self) -> str:
-        """Name the kernel and its launch."""
+        """Return the kernel's name and its launch configuration."""
         return f"<Trace of {self.kernel}[{self.grid}, {self.block}]>"

@@ -1,4 +1,4 @@
-"""Flows: which thread gets a value from which, step by step, for the picture of a reduction's tree.
+"""Record which thread gets a value from which other thread, step by step; `draw_tree` draws it.
 
 A step ends where threads meet: each thread counts the warp operations and barriers that it has passed, and the threads
 that meet go on with the same count. Only the first block that runs is watched, and its first 20,000 flows are kept.
@@ -38,14 +38,16 @@ class Flows:
         self._writer: dict[int, tuple[Any, int]] = {}  # shared address → the thread that wrote it, and in which step
 
     def begin(self, block: Any) -> None:
-        """Hear of a block whose threads have not run yet."""
+        """Watch `block`, whose threads have not run yet, unless another block is watched already."""
+        # Only once: `threads` stays set after the block has ended.
         if not self.threads:
             self.block, self.threads = block, len(block.threads)
             self._number = {thread: number for number, thread in enumerate(block.threads)}
             self._step = dict.fromkeys(self._number, 0)
 
     def access(self, thread: Any, buffer: Buffer, address: int, operation: str, line: Line) -> None:
-        """Hear of an access to shared memory, which carries values from thread to thread."""
+        """Record an access to shared memory: a load takes the value that another thread has stored."""
+        # A value goes from the thread that stored last to every thread that loads it; an atomic loads and stores.
         if operation in ("ld", "atom") and address in self._writer:
             writer, step = self._writer[address]
             if writer is not thread:
@@ -54,7 +56,8 @@ class Flows:
             self._writer[address] = thread, self._step[thread]
 
     def meeting(self, group: list[Any], line: Line) -> None:
-        """Hear of a warp operation, or a team's barrier: all are in one step afterwards; a shuffle carries values."""
+        """Record a warp operation or a team's barrier: its threads go on in one step. A shuffle also moves values."""
+        # The slowest decides: no thread goes on before the last has come.
         step = max(self._step[thread] for thread in group) + 1
         operation = group[0].operation
         if operation in SOURCES:
@@ -67,19 +70,20 @@ class Flows:
             self._step[thread] = step
 
     def barrier(self, arrived: list[Any]) -> None:
-        """Hear of a block barrier: all threads are in the same step afterwards."""
+        """Record a block barrier: all threads go on in the same step."""
         step = max(self._step[thread] for thread in arrived) + 1
         self.barriers.append(step)
         for thread in arrived:
             self._step[thread] = step
 
     def end(self) -> None:
-        """Watch no longer, and let go of the threads."""
+        """Stop watching, and drop all references to threads."""
         self.block = None
         for known in (self._step, self._number, self._writer):
             known.clear()
 
     def _add(self, source: Any, target: Any, start: int, end: int, by: str, line: Line) -> None:
         self.flows.append(Flow(self._number[source], self._number[target], start, end, by, line))
+        # A picture of more arrows is black, and the list would grow with the kernel's run time.
         if len(self.flows) >= LIMIT:
             self.block = None

@@ -1,4 +1,4 @@
-"""How often each element of an array was touched."""
+"""Count how often each element of an array was loaded and stored, and which bytes were touched at all."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ class Heat:
     """
 
     def __init__(self, buffer: Buffer):
-        """Start at nothing for the array of `buffer`."""
+        """Start all counts of the array of `buffer` at 0."""
         self.name, self.space, self.shape = buffer.name, buffer.space, buffer.array.shape
         self.itemsize = buffer.array.itemsize
         self._strides = buffer.array.strides
@@ -21,11 +21,15 @@ class Heat:
 
     def count(self, operation: str, offsets: np.ndarray, size: int) -> None:
         """Count accesses of `size` bytes at `offsets` bytes from the array's beginning."""
+        # An asynchronous copy is logged once for each of its two arrays: the global one is read, the shared one
+        # written.
         copied = ("ld",) if self.space == "global" else ("st",)
         kinds = {"atom": ("ld", "st"), "ldgsts": copied}.get(operation, (operation,))
+        # A vector access of 16 bytes touches four float32, each of which counts.
         for step in range(0, size, self.itemsize):
             elements = self._elements(offsets + step)
             for kind in kinds:
+                # `counts[elements] += 1` would count an element once, however often it stands in `elements`.
                 np.add.at(self._counts[kind], elements, np.uint32(1))
 
     def _elements(self, offsets: np.ndarray) -> np.ndarray:
@@ -39,6 +43,7 @@ class Heat:
             )
         # Divide by the largest stride first: what is left over belongs to the axes with smaller strides.
         order = sorted(range(len(self.shape)), key=lambda axis: -abs(self._strides[axis]))
+        # How many elements one step along each axis skips in C order.
         weights = np.cumprod((1, *self.shape[:0:-1]))[::-1]
         for axis in order:
             stride = abs(self._strides[axis])
@@ -53,15 +58,16 @@ class Heat:
 
 
 class Touched:
-    """Which bytes of one allocation were loaded, and which were stored, under whatever name."""
+    """The bytes of one allocation that were loaded, and those that were stored, through any of its arrays."""
 
     def __init__(self, allocation: range):
-        """Start with none."""
+        """Start with no byte touched."""
         self._start = allocation.start
+        # One bool per byte of the allocation, as any dtype and any view may touch it.
         self._bytes = {operation: np.zeros(len(allocation), bool) for operation in ("ld", "st")}
 
     def touch(self, operation: str, addresses: np.ndarray, size: int) -> None:
-        """Hear of loads ("ld"), stores ("st") or copies ("ldgsts") of `size` bytes each; atomics are apart."""
+        """Mark the bytes of loads ("ld"), stores ("st") or copies ("ldgsts") of `size` bytes each; ignore atomics."""
         kind = "ld" if operation == "ldgsts" else operation
         if kind in self._bytes:
             for step in range(size):

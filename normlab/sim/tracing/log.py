@@ -1,9 +1,9 @@
-"""The log of a launch's accesses, and how NumPy makes requests of it.
+"""Keep the log of a launch's accesses, and group the accesses into requests with NumPy.
 
 A lane that accesses memory appends four integers; everything else is computed for thousands of accesses at once. Two
-accesses belong to one request when their sites and paths agree: a site is an instruction with the calls that led to it,
-a path belongs to one warp (language/paths.py). If a lane comes to one site and path again, because no loop tells the
-turns apart, that access belongs to a request of its own.
+accesses belong to one request if their sites and paths agree. A site is an instruction with the calls that led to it; a
+path belongs to one warp (language/paths.py). Without readable source a lane may come to the same site and path again,
+because the turns of a loop have no marks: then its second access belongs to another request.
 """
 
 from dataclasses import dataclass
@@ -27,23 +27,24 @@ class Groups:
     first: np.ndarray  # the position of each request's first event
 
     def part(self, chosen: np.ndarray) -> tuple[np.ndarray, "Groups"]:
-        """Return the numbers of the requests whose events are `chosen`, and a view of them, numbered anew, alone."""
+        """Return the numbers of the requests whose events are `chosen`, and these requests as Groups, numbered anew."""
         first, group = _numbered(self.group[chosen])
         numbers = self.group[chosen][first]
         return numbers, Groups(self.site[numbers], self.lanes[numbers], group, first)
 
     @cached_property
     def _by_request(self) -> tuple[np.ndarray, np.ndarray]:
+        # Stable, so that the events of a request stay in the order in which its lanes ran.
         return np.argsort(self.group, kind="stable"), np.cumsum(self.lanes)
 
     def events(self, number: int, table: np.ndarray) -> np.ndarray:
-        """Return the rows of `table` that make request `number`, in time."""
+        """Return the rows of `table` that belong to request `number`, in the order of time."""
         order, ends = self._by_request
         return table[order[ends[number] - self.lanes[number] : ends[number]]]
 
 
 class Log:
-    """Accesses that no request has been made of yet. `append` takes the four integers of one as a tuple."""
+    """The accesses that are not yet grouped into requests. `append` takes the four integers of an access as a tuple."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -56,13 +57,14 @@ class Log:
         return len(self._events) // FIELDS + sum(map(len, self._packed))
 
     def pack_if_long(self) -> None:
-        """Keep the latest accesses in less memory, if they are many."""
+        """Move the latest accesses into a NumPy array if they are many, because it needs less memory."""
         if len(self._events) > LONG:
             self.pack()
 
     def pack(self) -> None:
-        """Keep the latest accesses in less memory."""
+        """Move the latest accesses into a NumPy array."""
         self._packed.append(np.array(self._events, np.int64).reshape(-1, FIELDS))
+        # Cleared and not replaced: `append` is bound to this very list.
         self._events.clear()
 
     def take(self) -> np.ndarray:
@@ -72,13 +74,14 @@ class Log:
         return np.concatenate(packed)
 
     def put_back(self, table: np.ndarray) -> None:
-        """Have the accesses `table`, (n, 4), again."""
+        """Append the accesses `table`, (n, 4), which `take` has returned."""
         self._packed.append(table)
 
 
 def grouped(table: np.ndarray) -> Groups:
-    """Return the requests that the accesses `table`, (n, 4), make."""
+    """Return the accesses `table`, (n, 4), grouped into requests."""
     site, path, lane = table[:, 0], table[:, 1], table[:, 2] % 32
+    # One number for each (site, path): lanes that agree in both have executed one instruction together.
     first, group = _numbered(_pair(path, site))
     seen = np.zeros((len(first), 32), bool)
     seen[group, lane] = True
@@ -88,7 +91,7 @@ def grouped(table: np.ndarray) -> Groups:
 
 
 def _numbered(key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each different key stands first, and each entry's number among these keys; faster than np.unique."""
+    """Return each distinct key's first position, and the number of each entry's key; faster than np.unique."""
     order = np.argsort(key, kind="stable")  # NumPy's stable sort is fast here, because the log is made of ordered runs
     begins = _begins(key[order])
     group = np.empty(len(key), np.int64)
@@ -110,7 +113,7 @@ def _different(values: np.ndarray) -> np.ndarray:
 
 
 def _occurrence(key: np.ndarray) -> np.ndarray:
-    """Return for each entry how many equal ones stand before it."""
+    """Return for each entry how many entries before it are equal to it."""
     order = np.argsort(key, kind="stable")
     begins = np.flatnonzero(_begins(key[order]))
     lengths = np.diff(np.r_[begins, len(key)])
@@ -143,6 +146,8 @@ def wavefronts_of(
     word -= word.min() // BANKS * BANKS  # small numbers, so that `_pair` does not overflow; each bank stays the same
     # How many neighbouring lanes are served together, and with that the phase of each entry, 4 phases per request.
     together = np.where(size <= WORD, 32, 32 * WORD // np.maximum(size, WORD))
+    # Loads of 8 and 16 bytes whose lanes agree in pairs go in half the phases: measured on an H200
+    # (`model.lanes_together`).
     together[loads & (size > WORD) & _halved(groups, lane, address)[groups.group]] *= 2
     numbers = lane // together + 4 * groups.group
     phase = np.concatenate([numbers[keep] for keep in inside])
@@ -156,7 +161,7 @@ def wavefronts_of(
 
 
 def _halved(groups: Groups, lane: np.ndarray, address: np.ndarray) -> np.ndarray:
-    """Return for each request whether its lanes want the same in pairs."""
+    """Return for each request whether its lanes load the same addresses in pairs."""
     wanted = np.full((len(groups.lanes), 32), -1)  # -1: the lane does not take part, and agrees with any
     wanted[groups.group, lane] = address
     agree = np.zeros(len(wanted), bool)
@@ -167,7 +172,7 @@ def _halved(groups: Groups, lane: np.ndarray, address: np.ndarray) -> np.ndarray
 
 
 def _pair(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return a number for each pair of entries that is the same for the same pairs only."""
+    """Return a number for each pair of entries; two pairs get the same number only if they are equal."""
     return one * (int(other.max()) + 1) + other
 
 

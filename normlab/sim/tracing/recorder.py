@@ -1,8 +1,9 @@
-"""The observer of `trace`: it logs the accesses of single lanes, and the tally makes the warps' requests of them.
+"""Define the observer of `trace`: it logs the accesses of single lanes, which the tally groups into warps' requests.
 
-Requests are counted when the log is long and their warp has ended or stands at a barrier, or at the end of the launch.
-Then they are forgotten, except the first and the costliest of every line and those of the lines that `keep` names.
-Memory grows with the kernel's source, its arrays, and the accesses of a warp between two barriers.
+When the log is long, the recorder counts the requests of all warps that have ended or stand at a barrier; it counts the
+rest at the end of the launch. It then forgets them, except the first and the costliest request of every line, and all
+requests of the lines that `keep` names. Memory grows with the kernel's source, its arrays, and the accesses of a warp
+between two barriers.
 """
 
 import sys
@@ -57,19 +58,22 @@ class Recorder(Observer):
         self._record = self._recording()
 
     def marks(self, in_kernel: bool) -> dict[str, Any]:
-        """Return what the kernel's source calls at turns of loops, and for its loads and stores."""
+        """Return the functions that the kernel's code calls at turns of loops, and for its loads and stores."""
         if not in_kernel:  # a function's sites depend on its callers: `note` reads them off the frames
             return {PATHS: self.paths, LOAD: _load, STORE: _store}
 
         record = self._record
 
         def load(array: Any, key: Any, place: int) -> Any:
+            # A local array and a tuple are not traced, and a record logs its fields itself.
             if array.__class__ is not TracedArray:
                 return array[key]
             value = array.raw[key]
             if isinstance(value, NOT_LOADED):
                 return self.value_of(array, key, value)
             sites = array.loads
+            # The mark's number is known when the kernel is compiled, so the usual access costs one look-up for its
+            # place.
             number = sites.get(place)
             if number is None:
                 number = sites[place] = self._site_number(sites, sys._getframe(1), array)
@@ -99,27 +103,29 @@ class Recorder(Observer):
         buffer.state = self.heat[key]
 
     def made(self, array: np.ndarray, name: str, space: str, address: int, block: Any) -> Any:
-        """Return a new shared array to be traced; local arrays, in registers or local memory, are not."""
+        """Return a new shared array as a traced array. Local arrays, in registers or local memory, are not traced."""
         return array if space == "local" else super().made(array, name, space, address, block)
 
     def atomic(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
-        """Note an atomic."""
+        """Log an atomic operation."""
         self.note(array, key, self.sites(array, "atom", array.itemsize))
         return array.raw, key
 
     def read_vector(self, array: ObservedArray, key: tuple, width: int) -> Any:
-        """Note a load of `width` neighbours by one instruction."""
+        """Log a load of `width` neighbours by one instruction."""
         values = super().read_vector(array, key, width)
+        # One request of `width` elements per lane, as one instruction makes it: 16 bytes per lane are four sectors for
+        # eight lanes.
         self.note(array, key, self.sites(array, "ld", array.itemsize * width))
         return values
 
     def write_vector(self, array: ObservedArray, key: tuple, values: tuple) -> None:
-        """Note a store of neighbours by one instruction."""
+        """Log a store of neighbours by one instruction."""
         super().write_vector(array, key, values)
         self.note(array, key, self.sites(array, "st", array.itemsize * len(values)))
 
     def begin_copy(self, target: Part, source: Part) -> Copy | None:
-        """Note an asynchronous copy: a request of global and, as if it arrived at once, one of shared memory."""
+        """Log an asynchronous copy: a request of global memory, and one of shared memory, as if it arrived at once."""
         copy = super().begin_copy(target, source)
         for array, key, width in (source, target):
             for first, count in instructions(width, array.itemsize):
@@ -135,7 +141,9 @@ class Recorder(Observer):
         own = array.buffer
         if operation == "read" and own.block is self.cuda.current.block:
             return array
+        # Each block's memory gets addresses of its own, so that requests to two blocks never share a sector.
         rank = own.block.cluster.blocks.index(own.block)
+        # A buffer of its own, because Nsight counts distributed shared memory under names of its own.
         buffer = Buffer(own.name, "dshared", own.array, own.address, block=own.block)
         self.add(buffer)
         return TracedArray(array.raw, buffer, self, array.address + rank * RANK_SPACING)
@@ -148,7 +156,7 @@ class Recorder(Observer):
         return self._sites_of[key]
 
     def _recording(self) -> Callable[[ObservedArray, Any, Sites, int], None]:
-        """Return the function that logs every access; a closure, as its variables are fastest to reach."""
+        """Return the function that logs every access: a closure, because Python reaches its variables fastest."""
         cuda, flows, all_sites, append = self.cuda, self.flows, self._sites, self._log.append
 
         def record(array: ObservedArray, key: Any, sites: Sites, number: int) -> None:
@@ -175,6 +183,7 @@ class Recorder(Observer):
             thread = cuda.current
             trail = thread.seen
             append((number, trail.path, trail.slot, address))
+            # Flows are followed for one block only, so all other blocks pay one comparison.
             if sites.shared and thread.block is flows.block:
                 flows.access(thread, array.buffer, address, sites.operation, all_sites[number].line)
 
@@ -182,10 +191,12 @@ class Recorder(Observer):
 
     def note(self, array: ObservedArray, key: Any, sites: Sites) -> None:
         """Log the running thread's access to `array[key]`, at the site that the frames show."""
+        # Frame 0 is this method, frame 1 its caller in the simulator: the kernel's frame lies further out.
         depth = 2
         while KERNEL_MARK not in (frame := sys._getframe(depth)).f_globals:
             depth += 1
         site: int | tuple[int, ...] = frame.f_lasti
+        # A device function may be called at several places of the kernel: each call is a site, as after inlining.
         if frame.f_code is not self.kernel_code:
             site = self._site_in_function(frame)
         number = sites.get(site)
@@ -194,7 +205,7 @@ class Recorder(Observer):
         self._record(array, key, sites, number)
 
     def _site_in_function(self, frame: Any) -> tuple[int, ...]:
-        """Return what tells a site in a device function from all others: its instruction and its calls outwards."""
+        """Return a key of a site in a device function: its instruction, and the calls that led there."""
         site: tuple[int, ...] = id(frame.f_code), frame.f_lasti
         while (frame := frame.f_back).f_code is not self.kernel_code:
             site = (*site, frame.f_lasti)
@@ -205,6 +216,7 @@ class Recorder(Observer):
         place = *calls_of(frame), array.buffer.state, sites.operation, sites.size
         if place not in self._site_numbers:
             self._site_numbers[place] = len(self._sites)
+            # The compiler loads a complex number as two floats, by two instructions at neighbouring addresses.
             parts = 2 if array.raw.dtype.kind == "c" else 1
             line = line_of(frame.f_code, frame.f_lasti)
             buffer = array.buffer
@@ -275,8 +287,9 @@ class Recorder(Observer):
         self.flows.begin(block)
 
     def returned(self, thread: Any) -> None:
-        """Make room in the log when a warp has come to its end."""
+        """Pack a long log, and count it when a warp has ended."""
         self._log.pack_if_long()
+        # Only then are the warp's requests complete: until its last lane returns, a lane may still join one.
         if not thread.warp.live:
             self._ended[thread.seen.slot // 32] = True
             self._count_if_long([])
@@ -284,10 +297,11 @@ class Recorder(Observer):
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def _count_if_long(self, standing: list[Any]) -> None:
-        """Count what a long log holds of the warps that have ended, or that are `standing` at a barrier.
+        """Count the accesses in a long log of warps that have ended, or that are `standing` at a barrier.
 
         Of the other warps, some lanes may not have come to a request yet that others have made.
         """
+        # Counting pays for many accesses at once: NumPy's calls cost the same for ten as for a thousand.
         if len(self._log) < self._long:
             return
         table = self._log.take()
@@ -296,10 +310,11 @@ class Recorder(Observer):
         chosen = whole[table[:, 2] // 32]
         self.tally.add(table[chosen])
         self._log.put_back(table[~chosen])
+        # What has to stay may be most of the log. Doubling keeps the cost of looking at it again linear.
         self._long = max(LONG, 2 * len(self._log))
 
     def count(self) -> None:
-        """Count all that the log holds. No thread may be between two accesses of one request."""
+        """Count all accesses in the log. No warp may be in the middle of a request."""
         self.tally.add(self._log.take())
 
 

@@ -1,9 +1,9 @@
-"""One request: what the lanes of one warp do together by one memory instruction."""
+"""Define a request: the accesses of one warp's lanes by one memory instruction."""
 
 from dataclasses import dataclass
 
 from normlab.sim.language.source import Line
-from normlab.sim.tracing.model import BANKS, SECTOR, WORD, conflicts, sectors, wavefronts
+from normlab.sim.tracing.model import SECTOR, WORD, conflicts, sectors, wavefronts
 
 OPERATIONS = {"ld": "load", "st": "store", "atom": "atomic", "ldgsts": "asynchronous copy"}
 
@@ -12,9 +12,9 @@ OPERATIONS = {"ld": "load", "st": "store", "atom": "atomic", "ldgsts": "asynchro
 class Request:
     """The lanes of a warp at one dynamic occurrence of one load, store, atomic, or side of an asynchronous copy.
 
-    `operation`: of `OPERATIONS`; `space`: "global", "shared", or "dshared" for shared memory of another block of the
-    cluster; `size`: bytes a lane; `lanes`: the active ones; `addresses`: what each of them gave, in bytes; `origin`:
-    where the array begins.
+    `operation`: one of `OPERATIONS`; `space`: "global", "shared", or "dshared" for shared memory of another block of
+    the cluster; `size`: bytes per lane; `lanes`: the active lanes; `addresses`: the address of each active lane, in
+    bytes; `origin`: the address of the array.
     """
 
     line: Line
@@ -50,6 +50,7 @@ class Request:
 
     def sectors_of(self, position: int) -> range:
         """Return the numbers of the sectors, counted from the array's first, that the lane at `position` touches."""
+        # Sectors begin at multiples of 32 bytes of memory, not of the array, which may begin in the middle of one.
         start = self.addresses[position] - self.origin // SECTOR * SECTOR
         return range(start // SECTOR, (start + self.size - 1) // SECTOR + 1)
 
@@ -58,12 +59,8 @@ class Request:
         start = self.addresses[position] - self.origin
         return range(start // WORD, (start + self.size - 1) // WORD + 1)
 
-    def banks_of(self, position: int) -> list[int]:
-        """Return the banks that the lane at `position` touches."""
-        return [word % BANKS for word in self.words_of(position)]
-
     def __str__(self) -> str:
-        """Say what was asked, by whom, and what it cost."""
+        """Return the request, its block and warp, and its cost in words."""
         cost = f"{self.cost} {'wavefronts' if self.space == 'shared' else 'sectors'}"
         return (
             f"{self.space} {OPERATIONS[self.operation]} of {self.array!r}, block {self.block}, warp {self.warp}, "
@@ -83,9 +80,10 @@ class Kept:
         self.all: list[Request] | None = [] if everything else None
 
     def add(self, request: Request) -> None:
-        """Keep `request`, if it is one of those."""
+        """Keep `request` if it is the first or the costliest so far, or if all are kept."""
         if self.first is None:
             self.first = request
+        # `>` and not `>=`: of equal costs the first is kept, so that every schedule's picture is the earliest.
         if self.worst is None or request.cost > self.worst.cost:
             self.worst = request
         if self.all is not None:

@@ -1,4 +1,4 @@
-"""Sites, where a kernel's instructions access memory, and the arrays that note every access in the log."""
+"""Define sites, the instructions of a kernel that access memory, and arrays that log every access."""
 
 from typing import Any, NamedTuple
 
@@ -38,7 +38,7 @@ class Sites(dict[int | tuple[int, ...], int]):
 
 
 class TracedArray(ObservedArray):
-    """An array that notes every access in its recorder's log."""
+    """An array that logs every access in its recorder."""
 
     __slots__ = ("loads", "note", "stores")
 
@@ -50,7 +50,7 @@ class TracedArray(ObservedArray):
         self.stores = self.observer.sites(self, "st", self.itemsize)  # type: ignore[attr-defined]
 
     def __getitem__(self, key: Any) -> Any:
-        """Return an element, and note its load; a view costs nothing."""
+        """Return an element and log its load; a view loads nothing."""
         value = self.raw[key]
         if isinstance(value, NOT_LOADED):
             return self.observer.value_of(self, key, value)
@@ -73,5 +73,6 @@ def with_second_parts(table: np.ndarray, sites: list[Site]) -> np.ndarray:
     if not len(second):
         return table
     second[:, 0] += 1
+    # The imaginary part follows the real part in memory; `size` is that of one part.
     second[:, 3] += np.array([site.size for site in sites])[second[:, 0]]
     return np.concatenate([table, second])

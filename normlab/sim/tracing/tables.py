@@ -1,7 +1,7 @@
-"""Traces as tables: plain text for a terminal or a file, HTML for a notebook.
+"""Show traces as tables: plain text for a terminal or a file, HTML for a notebook.
 
-No line is wider than the terminal: source is cut first, then a line's counters are printed below it. A table of a
-ladder leaves out columns and says which. A file gets everything.
+No line is wider than the terminal. To fit, a table first cuts the source text, and then prints a line's counters below
+the line. A table of a ladder leaves out columns and says which. A table in a file is complete.
 """
 
 import os
@@ -17,7 +17,7 @@ Row = list[str]
 NARROWEST = 80  # columns that a terminal is expected to have
 SMALLEST_SOURCE = 24  # characters of a source line that a table shows at least
 NOTHING = "no memory request, no synchronisation"
-# Heads of the columns that a narrow terminal leaves out, in this order: other columns tell as much or more.
+# Heads of the columns that a narrow terminal leaves out, in this order, because other columns tell as much or more.
 LEAST_TELLING = ("lanes/request", "st requests", "ld requests", "votes", "warp syncs", "grid syncs")
 
 
@@ -55,7 +55,7 @@ def line_rows(trace: TraceData, files: bool = False) -> list[Row]:
 
 
 def _derived(name: str) -> bool:
-    """Return whether a metric says nothing that its neighbours do not: it would widen a table by a column."""
+    """Return whether a metric follows from other columns of the table, and would only make it wider."""
     return "bytes_moved" in name or "sectors_per_request" in name
 
 
@@ -104,6 +104,7 @@ def lines_text(trace: TraceData, width: int | None, files: bool = False) -> str:
     if width is None:
         return as_table(rows, left=2)
     longest = max(len(row[1]) for row in rows)
+    # The source column gives up exactly the characters that are too much, down to its smallest width.
     room = max(SMALLEST_SOURCE, longest - max(0, _width(rows, left=2) - width))
     cut = [[row[0], _cut(row[1], room), *row[2:]] for row in rows]
     return as_table(cut, left=2) if _width(cut, left=2) <= width else _folded(rows, width)
@@ -116,6 +117,7 @@ def _folded(rows: list[Row], width: int) -> str:
     for where, source, *values in rows[1:]:
         text.append(where.ljust(margin) + _cut(source, width - margin))
         counters = [f"{head} {value}" for head, value in zip(rows[0][2:], values, strict=True) if value]
+        # textwrap breaks at blanks only, so a counter's own blanks are hidden from it.
         joined = [counter.replace(" ", "\0") for counter in counters]  # a counter stays in one line
         told = wrap(", ".join(joined), width, initial_indent=" " * margin, subsequent_indent=" " * margin)
         text += [line.replace("\0", " ") for line in told]

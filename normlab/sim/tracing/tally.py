@@ -1,4 +1,4 @@
-"""Requests made of the log's accesses, priced, and counted by source line."""
+"""Group the log's accesses into requests, compute their costs, and count them by source line."""
 
 from collections.abc import Collection
 
@@ -23,7 +23,7 @@ class Tally:
         self._keep, self._sites, self._warps = keep, sites, warps
 
     def add(self, table: np.ndarray) -> None:
-        """Make requests of accesses, and count them by line."""
+        """Group accesses into requests, and count these by line."""
         if not len(table):
             return
         table = with_second_parts(table, self._sites)
@@ -32,6 +32,7 @@ class Tally:
         shared = np.array([site.heat.space == "shared" for site in self._sites])[table[:, 0]]
         loads = np.array([site.operation == "ld" for site in self._sites])[table[:, 0]]
         # Shared memory costs wavefronts, all other memory sectors.
+        # One number per request in each: what it costs, and the fewest wavefronts that its lanes could have taken.
         cost, fewest = np.zeros((2, len(groups.lanes)), np.int64)
         if not shared.all():
             requests, part = groups.part(~shared)
@@ -39,6 +40,7 @@ class Tally:
         if shared.any():
             requests, part = groups.part(shared)
             cost[requests], fewest[requests] = wavefronts_of(part, table[shared], size[shared], loads[shared])
+        # By site: a source line may have several, and a site has one array, one operation and one size.
         for number in np.unique(table[:, 0]):
             site, mine = self._sites[number], groups.site == number
             memory = self.counts_of(site.line).of(site.heat.space, site.operation)
@@ -69,7 +71,9 @@ class Tally:
         key = site.line, site.heat.space, site.operation, site.heat.name
         if key not in self.kept:
             self.kept[key] = Kept(site.line.number in self._keep)
+        # The numbers of requests say nothing about time; the position of their first event does.
         in_time = mine[np.argsort(groups.first[mine])]
+        # Only candidates are made into objects: a kernel makes millions of requests.
         if self.kept[key].all is None:
             in_time = in_time[sorted({0, int(np.argmax(cost[in_time]))})]
         for number in in_time:

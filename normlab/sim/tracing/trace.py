@@ -44,7 +44,9 @@ def trace(
     def start(launch: Launch, arguments: tuple) -> Trace:
         recorder = Recorder(lines)
         launch.run(arguments, recorder)
+        # What the log still holds when the launch ends is complete: no thread is between two accesses any more.
         recorder.count()
+        # Afterwards, because lines of called functions are known only when they have run.
         _check_kept(lines, launch, recorder)
         return Trace(launch, recorder)
 
@@ -77,7 +79,7 @@ def _check_kept(lines: set[int], launch: Launch, recorder: Recorder) -> None:
 
 
 class Trace(TraceData):
-    """What a launch did to memory, shown as tables, pictures and an HTML page. `TraceData` describes the attributes.
+    """The accesses of a launch, shown as tables, pictures and an HTML page. `TraceData` describes the attributes.
 
     matplotlib and the report are imported only by the methods that need them.
     """
@@ -129,19 +131,6 @@ class Trace(TraceData):
         from normlab.sim.tracing.pictures import draw_tree
 
         return draw_tree(self.flows, self.kernel, steps, threads, ax)
-
-    def draw_heat(
-        self, array: str, operation: str | None = None, width: int | None = None, ax: "Axes | None" = None
-    ) -> "Axes":
-        """Draw how often each element of `array`, the kernel's name for it, was loaded ("ld"), stored ("st") or both.
-
-        `width`: elements per row of the picture, for a 1-D array. Raises ValueError for an unknown array or operation,
-        for an array without elements, and for a width with an array that is not 1-D; TypeError for a width that is no
-        int.
-        """
-        from normlab.sim.tracing.pictures import draw_heat
-
-        return draw_heat(self.array(array), operation, width, ax, blocks=self.blocks)
 
     def draw_comparison(
         self, other: "Trace", ax: "Axes | None" = None, labels: tuple[str, str] | None = None

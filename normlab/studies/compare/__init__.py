@@ -1,4 +1,4 @@
-"""`normlab compare`: is recomputing from the saved output as good as saving the input, on this data?
+"""Answer whether recomputing from the saved output is as good as saving the input, on given data: `normlab compare`.
 
 Each layer runs through the kernels forward and, on three paths, backward (`normlab.studies.compare.passes`), maybe side
 by side (`normlab.studies.compare.workers`), and its numbers become a report with a verdict. Called by `normlab.cli`,

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from normlab.sim.sanitizing.clocks import (
     BlockClock,
-    Gathering,
     Left,
     ThreadClock,
     before,
@@ -18,6 +17,7 @@ from normlab.sim.sanitizing.clocks import (
     pass_barrier,
     pass_grid_sync,
 )
+from normlab.sim.sanitizing.gathering import Gathering
 from normlab.sim.sanitizing.shadow import KEPT, THIN, Region
 
 BLOCKS, WARPS, LANES = 3, 2, 3

@@ -121,7 +121,7 @@ def test_a_punchcard_marks_every_word_and_the_conflicts_of_the_model(name):
     last_turns = [max(p.turn for p in seen.punches if p.phase == phase) + 1 for phase in seen.passes]
     assert sum(last_turns) - len(seen.passes) == asked.conflicts
     assert {(p.lane, p.bank) for p in seen.punches} == {
-        (lane, bank) for lane in range(32) for bank in asked.banks_of(lane)
+        (lane, word % 32) for lane in range(32) for word in asked.words_of(lane)
     }
 
     ax = draw_banks(asked)
@@ -370,25 +370,17 @@ def test_a_heat_map_shows_how_often_each_element_was_accessed():
     counted = trace(triangle)[1, 8](table, cube, totals)
     lower = np.tril(np.ones((8, 8)))
 
-    grid = heat_grid(counted.array("table"))
+    grid = heat_grid(counted.array("table"), "st")
     np.testing.assert_array_equal(grid.cells, np.pad(lower, ((0, 0), (0, 4))))
-    assert (grid.total, grid.touched) == (36, 36)
+    assert grid.subject == "global array 'table', shape (8, 12)"
+    assert grid.numbers == "36 stores; 36 of 96 elements touched (38%)"
     grid = heat_grid(counted.array("cube"), "ld")
     np.testing.assert_array_equal(grid.cells, np.concatenate([lower.T, np.zeros((8, 8))]))
     assert not heat_grid(counted.array("cube"), "st").cells.any()
-    grid = heat_grid(counted.array("totals"), width=16)
-    assert grid.cells.shape == (3, 16)
-    np.testing.assert_array_equal(grid.cells[0], [*(2 * n for n in range(8, 0, -1)), *[0] * 8])
-    assert np.isnan(grid.cells[2, 8:]).all()
-
-    ax = counted.draw_heat("table")
-    (mesh,) = artist(ax, "touched")
-    assert (~np.ma.getmaskarray(mesh.get_array())).sum() == 36
-    assert len(ax.texts) == 36
-    assert ax.get_title(loc="left") == (
-        "global array 'table', shape (8, 12)\n36 loads and stores; 36 of 96 elements touched (38%)"
-    )
-    assert ax.figure.axes[1].get_ylabel() == "accesses an element\n(hatched: none)"
+    grid = heat_grid(counted.array("totals"), "ld")
+    assert grid.cells.shape == (2, 32)
+    np.testing.assert_array_equal(grid.cells[0], [*range(8, 0, -1), *[0] * 24])
+    assert np.isnan(grid.cells[1, 8:]).all()
 
 
 def test_a_large_array_is_binned_and_says_so():
@@ -399,10 +391,7 @@ def test_a_large_array_is_binned_and_says_so():
     assert grid.cells.shape == (60, 50)
     assert (grid.tall, grid.wide) == (5, 2)
     np.testing.assert_allclose(grid.cells, 0.5)
-    ax = counted.draw_heat("x", "ld")
-    assert "mean of 5 x 2 elements a cell" in ax.figure.axes[1].get_ylabel()
-    assert ax.get_xlim() == (0, 100)
-    assert ax.get_ylim() == (300, 0)
+    assert grid.binning == "accesses an element, mean of 5 x 2 elements a cell"
 
 
 def test_bins_at_the_border_average_what_is_there():
@@ -411,20 +400,9 @@ def test_bins_at_the_border_average_what_is_there():
     np.testing.assert_allclose(heat_grid(heat, "ld").cells, 4)
 
 
-def test_heat_of_what_is_not_there_is_refused():
-    counted = traced(every_other, 32)
+def test_an_array_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match=r"kernel 'every_other' has no array 'z'; it has 'x', 'y'"):
-        counted.draw_heat("z")
-    with pytest.raises(ValueError, match=r'operation is "ld", "st" or None for both, not \'load\''):
-        counted.draw_heat("x", "load")
-    with pytest.raises(TypeError, match=r"width is the row length, an int, not 2.5"):
-        counted.draw_heat("x", width=2.5)
-    with pytest.raises(ValueError, match=r"width is the row length, at least 1, of a 1-D array; got 0"):
-        counted.draw_heat("x", width=0)
-    heat = counted.array("x")
-    heat.shape, heat._counts = (0,), dict.fromkeys(("ld", "st"), np.zeros(0, np.uint32))
-    with pytest.raises(ValueError, match=r"array 'x' of shape \(0,\) has no elements"):
-        counted.draw_heat("x")
+        traced(every_other, 32).array("z")
 
 
 # --- all of them -----------------------------------------------------------------------------------------------------
@@ -498,27 +476,27 @@ def test_a_line_of_a_device_function_can_be_kept():
 
 def test_the_heat_of_a_shared_array_names_the_blocks_that_it_adds_up():
     counted = trace(through_shared)[3, 32](np.ones(32, np.float32), np.zeros(32, np.float32))
-    (first, numbers) = counted.draw_heat("buffer").get_title(loc="left").splitlines()
-    assert first == "shared array 'buffer', shape (64,), those of 3 blocks together"
-    assert numbers.startswith(f"{3 * 64} loads and stores")
-    assert "blocks" not in counted.draw_heat("x").get_title(loc="left")
-    assert "blocks" not in traced(through_shared, 32).draw_heat("buffer").get_title(loc="left")
+    grid = heat_grid(counted.array("buffer"), "st", counted.blocks)
+    assert grid.subject == "shared array 'buffer', shape (64,), those of 3 blocks together"
+    assert grid.total == 3 * 32
+    assert "blocks" not in heat_grid(counted.array("x"), "ld", counted.blocks).subject
+    assert "blocks" not in heat_grid(counted.array("buffer"), "st", 1).subject
 
 
 def test_figures_of_a_script_are_gone_with_their_axes():
     counted = traced(sequential, 32)
-    axes = [counted.draw_heat("x") for _ in range(25)]
+    axes = [counted.draw_tree() for _ in range(25)]
     assert not pyplot.get_fignums()
     axes[0].figure.savefig(BytesIO())
 
 
 def test_pyplot_has_the_figures_of_a_notebook_to_show_and_close_them(monkeypatch):
     monkeypatch.setattr(matplotlib, "get_backend", lambda: "module://matplotlib_inline.backend_inline")
-    counted = traced(every_other, 32)
+    counted = traced(butterfly, 32)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(25):
-            counted.draw_heat("x")
+            counted.draw_tree()
     assert len(pyplot.get_fignums()) == 25
 
 
@@ -547,7 +525,6 @@ def test_pictures_fit_into_axes_that_are_given():
         lambda ax: counted.draw_sectors(line, ax=ax),
         lambda ax: counted.draw_banks(line, ax=ax),
         lambda ax: counted.draw_tree(ax=ax),
-        lambda ax: counted.draw_heat("x", ax=ax),
         lambda ax: counted.draw_comparison(counted, ax=ax),
     ]
     for draw, ax in zip(draws, several.flat, strict=False):

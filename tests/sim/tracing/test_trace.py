@@ -362,7 +362,7 @@ def test_requests_of_a_line_first_costliest_or_all():
     counted = trace(transpose)[1, (32, 32)](floats(32, 32), floats(32, 32), False)
     (read,) = counted.requests(line, "ld")
     assert (read.array, read.space, read.wavefronts, read.conflicts, read.warp) == ("tile", "shared", 32, 31, 0)
-    assert read.banks_of(5) == [0]
+    assert [word % 32 for word in read.words_of(5)] == [0]
     assert "tile" in str(read)
     assert len(counted.requests(line)) == 2
     kept = trace(transpose, keep=line)[1, (32, 32)](floats(32, 32), floats(32, 32), False)

@@ -1,12 +1,12 @@
-"""Pictures of a trace, in matplotlib, for notebooks and paper; every function returns the Axes it drew in.
+"""Draw a trace in matplotlib; every function returns the Axes it drew in.
 
-`maps`, `arrows` and `grid` say what stands where; `requests`, `tree` and `heat` draw it, and so does the HTML report.
-The methods `draw_...` of a `Trace` choose what to draw. matplotlib is imported when the first picture is drawn.
+`maps` and `arrows` compute the layout of a picture. `requests` and `tree` draw it, and so does the HTML report, which
+also draws the heat maps of `grid`. The methods `draw_...` of a `Trace` choose what to draw. matplotlib is imported when
+the first picture is drawn.
 """
 
 from normlab.sim.tracing.pictures.comparison import draw_comparison
-from normlab.sim.tracing.pictures.heat import draw_heat
 from normlab.sim.tracing.pictures.requests import draw_banks, draw_sectors
 from normlab.sim.tracing.pictures.tree import draw_tree
 
-__all__ = ["draw_banks", "draw_comparison", "draw_heat", "draw_sectors", "draw_tree"]
+__all__ = ["draw_banks", "draw_comparison", "draw_sectors", "draw_tree"]

@@ -1,6 +1,6 @@
-"""What the picture of a block's tree shows: the flows of values as arrows between threads.
+"""Compute the picture of a block's tree: the flows of values as arrows between threads.
 
-Numbers only, for matplotlib (tree.py) and the HTML report alike.
+Both matplotlib (tree.py) and the HTML report draw from these numbers.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ class Tree:
 
     @property
     def numbers(self) -> str:
-        """What the tree shows, in words."""
+        """Say in words what the tree shows."""
         ways: Counter[str] = Counter()
         for arrow in self.arrows:
             ways["by shuffle" if arrow.by == "shuffle" else f"through {arrow.by!r}"] += arrow.values
@@ -56,7 +56,7 @@ class Tree:
 
 
 def tree(flows: Flows, steps: range | int | None = None, threads: range | int | None = None) -> Tree:
-    """Return the flows of one block as arrows, those between the same threads at the same time as one.
+    """Return the flows of one block as arrows; flows between the same threads at the same time share an arrow.
 
     `steps`, `threads`: which to show, an int for the first so many; default: all. Raises TypeError for what is no int
     or range, ValueError where nothing is left to show.
@@ -71,6 +71,7 @@ def tree(flows: Flows, steps: range | int | None = None, threads: range | int | 
     for flow in flows.flows:
         ends = (flow.source in shown_threads) + (flow.target in shown_threads)
         if ends and flow.start in shown_steps and flow.end in shown_steps:
+            # The source line is left out of the key: values between the same threads at the same time are one arrow.
             (within if ends == 2 else crossing)[flow[:5]] += 1
     if not within and not crossing:
         first = min(flow.start for flow in flows.flows)
@@ -87,7 +88,7 @@ def tree(flows: Flows, steps: range | int | None = None, threads: range | int | 
 
 
 def _chosen(what: str, chosen: range | int | None, count: int) -> range:
-    """Return the part of range(count) that was asked for."""
+    """Return the part of range(count) that the caller has chosen."""
     if chosen is not None and (isinstance(chosen, bool) or not isinstance(chosen, (int, range))):
         raise TypeError(f"{what} takes an int (the first so many) or a range, not {chosen!r}")
     asked = range(count) if chosen is None else range(chosen) if isinstance(chosen, int) else chosen

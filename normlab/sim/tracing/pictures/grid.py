@@ -1,6 +1,6 @@
-"""What the heat map of an array shows: how often each element was accessed, as a table small enough to draw.
+"""Compute the heat map of an array: how often each element was accessed, as a table small enough to draw.
 
-Numbers only, for matplotlib (heat.py) and the HTML report alike.
+The HTML report draws from these numbers.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class HeatGrid:
     """How often the elements of an array were accessed, as a table small enough to draw.
 
     `cells`: (rows, columns) accesses an element, the mean over the `tall` x `wide` elements of a cell; NaN where there
-    is no element. `shape`: (rows, columns) in elements. `counts`: what is counted, "loads", "stores" or both.
+    is no element. `shape`: (rows, columns) in elements. `counts`: what is counted, "loads" or "stores".
     """
 
     subject: str
@@ -34,37 +34,27 @@ class HeatGrid:
 
     @property
     def numbers(self) -> str:
-        """What the map shows, in words."""
+        """Say in words what the map shows."""
         share = self.touched / self.elements
         return f"{self.total:,} {self.counts}; {self.touched:,} of {self.elements:,} elements touched ({share:.0%})"
 
     @property
     def binning(self) -> str:
-        """What a cell stands for."""
+        """Say in words what a cell stands for."""
         if self.tall == self.wide == 1:
             return "accesses an element"
         return f"accesses an element, mean of {self.tall} x {self.wide} elements a cell"
 
 
-def heat_grid(heat: Heat, operation: str | None = None, width: int | None = None, blocks: int = 1) -> HeatGrid:
-    """Return the accesses of an array as a table: 1-D wrapped into rows of `width`, 3-D and more flattened to rows.
+def heat_grid(heat: Heat, operation: str, blocks: int = 1) -> HeatGrid:
+    """Return the accesses of an array as a table: 1-D wrapped into rows, 3-D and more flattened to rows.
 
-    `operation`: "ld", "st", or None for both. `blocks`: of the launch, each of which has a shared array of its own.
-    Raises ValueError for another operation, for an array without elements, and for a width below 1 or of an array that
-    is not 1-D; TypeError for a width that is no int.
+    `operation`: "ld" or "st". `blocks`: of the launch, each of which has a shared array of its own. The array has an
+    element at least.
     """
-    if width is not None and (isinstance(width, bool) or not isinstance(width, int)):
-        raise TypeError(f"width is the row length, an int, not {width!r}")
-    if operation not in (None, "ld", "st"):
-        raise ValueError(f'operation is "ld", "st" or None for both, not {operation!r}')
-    kinds = {None: (False, True), "ld": (False,), "st": (True,)}[operation]
-    counts: Any = sum(heat.counted(stores=stores).astype(np.int64) for stores in kinds)
-    if not counts.size:
-        raise ValueError(f"array {heat.name!r} of shape {heat.shape} has no elements")
-    if width is not None and (counts.ndim != 1 or width < 1):
-        raise ValueError(f"width is the row length, at least 1, of a 1-D array; got {width!r} for shape {heat.shape}")
+    counts: Any = heat.counted(stores=operation == "st").astype(np.int64)
+    width = _row_length(counts.size)
     if counts.ndim <= 1:
-        width = width or _row_length(counts.size)
         rows = -(-counts.size // width)
         table = np.full(rows * width, np.nan)
         table[: counts.size] = counts.reshape(-1)
@@ -72,6 +62,7 @@ def heat_grid(heat: Heat, operation: str | None = None, width: int | None = None
     else:
         table = counts.reshape(-1, counts.shape[-1]).astype(float)
     together = f", those of {blocks:,} blocks together" if heat.space == "shared" and blocks > 1 else ""
+    # Whole elements per cell, rounded up, so that at most 64 cells stand along each axis.
     tall, wide = (-(-extent // MOST_CELLS) for extent in table.shape)
     return HeatGrid(
         subject=f"{heat.space} array {heat.name!r}, shape {heat.shape}{together}",
@@ -79,7 +70,7 @@ def heat_grid(heat: Heat, operation: str | None = None, width: int | None = None
         tall=tall,
         wide=wide,
         shape=(table.shape[0], table.shape[1]),
-        counts={None: "loads and stores", "ld": "loads", "st": "stores"}[operation],
+        counts={"ld": "loads", "st": "stores"}[operation],
         total=int(counts.sum()),
         touched=int((counts > 0).sum()),
         elements=counts.size,
@@ -87,7 +78,7 @@ def heat_grid(heat: Heat, operation: str | None = None, width: int | None = None
     )
 
 
-def _axes(shape: tuple[int, ...], width: int | None) -> tuple[str, str]:
+def _axes(shape: tuple[int, ...], width: int) -> tuple[str, str]:
     """Return what runs along x and y."""
     if len(shape) <= 1:
         return f"index, in rows of {width}", "row"
@@ -107,6 +98,7 @@ def _binned(table: np.ndarray, tall: int, wide: int) -> np.ndarray:
     padded = np.full((rows * tall, columns * wide), np.nan)
     padded[: table.shape[0], : table.shape[1]] = table
     blocks = padded.reshape(rows, tall, columns, wide).swapaxes(1, 2).reshape(rows, columns, -1)
+    # NaN marks the padding: the mean is taken over the elements that exist.
     there = ~np.isnan(blocks)
     count = there.sum(axis=2)
     return np.where(count > 0, np.where(there, blocks, 0).sum(axis=2) / np.maximum(count, 1), np.nan)

@@ -1,4 +1,4 @@
-"""The look of the pictures: they are read on paper too, so shape, hatch and text say what colour says."""
+"""Define the look of the pictures. They are also printed in grey, so shape, hatch and text repeat what colour says."""
 
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,10 @@ SMALL, PLAIN = 8.5, 10.5  # type, in points
 
 
 def axes(given: "Axes | None", width: float, height: float) -> "Axes":
-    """Return the axes given, or those of a new figure of this size in inches.
+    """Return the given axes, or the axes of a new figure of this size in inches.
 
-    pyplot has the figure where it shows figures, in a notebook or a window. A script without windows gets one that is
-    gone when nobody holds its axes: pyplot would keep it.
+    In a notebook or a window the figure is pyplot's, so that it is shown. A script without windows gets a figure that
+    Python frees with its axes; pyplot would keep it.
     """
     if given is not None:
         return given
@@ -40,7 +40,7 @@ def axes(given: "Axes | None", width: float, height: float) -> "Axes":
 
 
 def title(axes: "Axes", what: str, numbers: str, room: bool = False) -> None:
-    """Write what is seen, and below it the numbers; `room`: leave a line free below them."""
+    """Write the picture's subject, and below it the numbers; `room`: leave a line free below them."""
     axes.set_title(f"{what}\n{numbers}", loc="left", fontsize=PLAIN, color=TEXT, pad=18 if room else 8)
 
 

@@ -1,6 +1,6 @@
-"""What one request's pictures show: which lane wants which bytes of which sector, which words of which bank.
+"""Compute the pictures of a request: which lane accesses which bytes of which sector, and which words of which bank.
 
-Numbers only, for matplotlib (requests.py) and the HTML report alike.
+Both matplotlib (requests.py) and the HTML report draw from these numbers.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from normlab.sim.tracing.request import Request
 
 
 class Piece(NamedTuple):
-    """`size` bytes, from byte `start`, of the sector in `column`: what `lane` wants of it."""
+    """`size` bytes, from byte `start`, of the sector in `column`, which `lane` accesses."""
 
     lane: int
     column: int
@@ -23,7 +23,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class SectorMap:
-    """Which lane wants which bytes of which 32-byte sector.
+    """Which lane accesses which bytes of which 32-byte sector.
 
     `sectors`: the numbers, counted from the array's first, of the sectors touched, one a column. `used`: (column,
     first byte, bytes) of every run of bytes that some lane wants.
@@ -35,7 +35,7 @@ class SectorMap:
 
     @property
     def numbers(self) -> str:
-        """What the request costs, in words."""
+        """Say in words what the request costs."""
         return (
             f"{count(len(self.sectors), 'sector')}, {self.used_bytes:,} of {self.moved_bytes:,} bytes used "
             f"({self.used_bytes / self.moved_bytes:.0%})"
@@ -43,19 +43,20 @@ class SectorMap:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes of all sectors touched."""
+        """Return the bytes of all sectors touched."""
         return SECTOR * len(self.sectors)
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of them that some lane wants."""
+        """Return the bytes of the sectors that at least one lane accesses."""
         return sum(size for _, _, size in self.used)
 
 
 def sector_map(request: Request) -> SectorMap:
-    """Return the map of a request of global memory or of other blocks' shared memory, ValueError for the own."""
+    """Return the map of a request of global memory or of another block's shared memory; else raise ValueError."""
     if request.space == "shared":
         raise ValueError(f"a sector map shows global memory, and this is a {subject(request)}; draw_banks shows it")
+    # Counted from the sector in which the array begins: small numbers, whatever its address.
     base = request.origin // SECTOR * SECTOR
     sectors = sorted({sector for position in range(len(request.lanes)) for sector in request.sectors_of(position)})
     column = {sector: number for number, sector in enumerate(sectors)}
@@ -71,6 +72,7 @@ def sector_map(request: Request) -> SectorMap:
 def _runs(pieces: list[Piece]) -> list[tuple[int, int, int]]:
     """Return the bytes of all pieces as runs without overlap."""
     runs: list[tuple[int, int, int]] = []
+    # Bytes that several lanes want count once: the set holds each of them once.
     for byte in sorted({(piece.column, piece.start + n) for piece in pieces for n in range(piece.size)}):
         column, start, size = runs[-1] if runs else (-1, 0, 0)
         if byte == (column, start + size):
@@ -81,7 +83,7 @@ def _runs(pieces: list[Piece]) -> list[tuple[int, int, int]]:
 
 
 class Punch(NamedTuple):
-    """A word that `lane` wants of `bank` in `phase`.
+    """A word of `bank` that `lane` accesses in `phase`.
 
     `turn`: how many other words of that bank go before it; `lanes`: how many lanes want this word; `contested`:
     whether lanes want other words of the bank, too.
@@ -97,7 +99,7 @@ class Punch(NamedTuple):
 
 @dataclass(frozen=True)
 class BankMap:
-    """Which lane wants which bank.
+    """Which lane accesses which bank.
 
     `passes`: the wavefronts of each phase in which lanes are active; `lanes_per_phase`: 32, 16, 8 or fewer;
     `conflicts`: wavefronts above one a phase.
@@ -110,7 +112,7 @@ class BankMap:
 
     @property
     def numbers(self) -> str:
-        """What the request costs, in words."""
+        """Say in words what the request costs."""
         wavefronts = sum(self.passes.values())
         return (
             f"{count(wavefronts, 'wavefront')}, the fewest possible {wavefronts - self.conflicts}: "
@@ -128,6 +130,7 @@ def bank_map(request: Request) -> BankMap:
     for positions in phases(request.lanes, request.addresses, request.size, request.operation == "ld"):
         phase = request.lanes[positions[0]] // lanes_per_phase
         wanted = Counter(word for position in positions for word in request.words_of(position))
+        # A bank gives one word per pass, so the words that are wanted of a bank queue up in it.
         queues: list[list[int]] = [[] for _ in range(BANKS)]
         for word in wanted:
             queues[word % BANKS].append(word)

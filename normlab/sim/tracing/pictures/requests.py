@@ -1,4 +1,4 @@
-"""Pictures of one request: its sectors of global memory, or its banks of shared memory."""
+"""Draw one request: its sectors of global memory, or its banks of shared memory."""
 
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ LANES = 32
 
 
 def draw_sectors(request: Request, ax: "Axes | None" = None) -> "Axes":
-    """Draw which lane wants which bytes of which 32-byte sector, in `ax` or a figure of its own.
+    """Draw which lane accesses which bytes of which 32-byte sector, in `ax` or a figure of its own.
 
     A column is a sector, a row a lane; the dark bar is what the lane wants of the sector, at its place within. The row
     below all lanes shows the bytes that any lane wants: what is pale there moves for nothing.
@@ -29,6 +29,7 @@ def draw_sectors(request: Request, ax: "Axes | None" = None) -> "Axes":
     inactive = sorted(set(range(LANES)) - set(request.lanes))
     touched = sorted({(piece.lane, piece.column) for piece in seen.pieces})
     pale, dark = {"facecolor": ink.PALE}, {"facecolor": ink.DARK}
+    # One collection of polygons per look: thousands of single patches would take seconds to draw.
     layers: list[tuple[str, dict[str, Any], list]] = [
         ("lane not active", ink.ABSENT, [(0, lane, columns, 1) for lane in inactive]),
         ("sector moved", pale, [(column, lane, 1, 1) for lane, column in touched]),
@@ -43,11 +44,13 @@ def draw_sectors(request: Request, ax: "Axes | None" = None) -> "Axes":
             ax.add_collection(PolyCollection(corners, label=label, gid=label, **look))
     gap = ""
     for border, (sector, following) in enumerate(pairwise(seen.sectors), start=1):
+        # Sectors that were not touched are left out, and a dotted line says so.
         if following == sector + 1:
             ax.axvline(border, color=ink.GRID, linewidth=0.6)
         else:
             ax.axvline(border, color=ink.TEXT, linewidth=1.3, linestyle=":", gid="gap")
             gap = " (dotted: a gap)"
+    # At most 16 labels along the axis: more would overlap.
     step = -(-columns // 16)
     ax.set_xticks([column + 0.5 for column in range(0, columns, step)], [str(n) for n in seen.sectors[::step]])
     ax.set_yticks([*(lane + 0.5 for lane in range(0, LANES, 4)), LANES + 1.25], [*map(str, range(0, LANES, 4)), "all"])
@@ -60,7 +63,7 @@ def draw_sectors(request: Request, ax: "Axes | None" = None) -> "Axes":
 
 
 def draw_banks(request: Request, ax: "Axes | None" = None) -> "Axes":
-    """Draw which lane wants a word of which bank of shared memory, in `ax` or a figure of its own.
+    """Draw which lane accesses a word of which bank of shared memory, in `ax` or a figure of its own.
 
     A dot is a word that a lane wants. A ring is a word that several lanes want and get together (broadcast or
     multicast). A square stands where lanes want different words of one bank in one phase, a conflict: the number in

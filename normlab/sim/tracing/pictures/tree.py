@@ -1,4 +1,4 @@
-"""Picture of who gives values to whom in a block: a reduction's tree, step by step."""
+"""Draw which thread gives values to which in a block, step by step: for a reduction, its tree."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ def draw_tree(
     threads: range | int | None = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draw who gives values to whom in the first block, in `ax` or a figure of its own.
+    """Draw which thread gives values to which in the first block, in `ax` or a figure of its own.
 
     Threads stand along x, time runs down: a step ends where threads meet, at a shuffle, a vote or a barrier. An arrow
     goes from the thread that gives a value to the one that gets it; dashed and blue by shuffle, solid and red through
@@ -56,7 +56,7 @@ def draw_tree(
 
 
 def _draw_threads(ax: "Axes", seen: Tree) -> None:
-    """Draw a line down for every thread, as long as it gives or gets."""
+    """Draw a line down for every thread, from its first value given or received to its last."""
     begin: dict[int, int] = {}
     end: dict[int, int] = {}
     for arrow in seen.arrows:
@@ -90,7 +90,8 @@ def _draw_arrows(
 
 
 def _draw_crossing(ax: "Axes", seen: Tree, size: float) -> None:
-    """Draw of an arrow from or to a thread that is not shown the end that is, leaning to the other's side."""
+    """Draw half of each arrow from or to a thread that is not shown, leaning to that thread's side."""
+    # A fixed share of the picture's width, whatever the number of threads.
     lean = len(seen.threads) / WARP
     coming: list[Segment] = []
     going: list[Segment] = []
@@ -106,8 +107,9 @@ def _draw_crossing(ax: "Axes", seen: Tree, size: float) -> None:
 
 
 def _label(ax: "Axes", seen: Tree) -> None:
-    """Number threads, warps and steps, as many as there is room for."""
+    """Number threads, warps and steps, as densely as the picture has space for."""
     count_of, first = len(seen.threads), seen.threads.start
+    # Powers of two, because threads and strides of reductions are.
     every = next(step for step in (1, 2, 4, 8, 16, 32, 64, 128) if count_of <= 20 * step)
     ax.set_xticks(range(-(-first // every) * every, seen.threads.stop, every))
     every = -(-len(seen.steps) // 20)

@@ -1,8 +1,8 @@
-"""`Trace.save`: one HTML page that needs no network and no server, with the source on one side and, on the other, the
-counters and maps of the chosen line, of the launch, its arrays and its threads.
+"""Write the HTML page of `Trace.save`. The page needs no network and no server.
 
-Python says what there is (here; `listing` has the source), `page.html.j2` where it goes, `page.js` draws the maps from
-the same layouts as the matplotlib pictures do.
+On its left side is the source, on its right side the counters and maps of the chosen line, of the launch, of its arrays
+and of its threads. This file collects the data, and `listing` the source; `page.html.j2` arranges both; `page.js` draws
+the maps, from the same layouts as the matplotlib pictures.
 """
 
 from dataclasses import asdict
@@ -26,7 +26,7 @@ MOST_ARROWS = 4000
 
 
 class Column(NamedTuple):
-    """A column of numbers beside the source: sums of all metrics in whose names one of `parts` stands."""
+    """A column of numbers beside the source: the sum of all metrics whose names contain one of `parts`."""
 
     meaning: str
     parts: tuple[str, ...]
@@ -57,7 +57,8 @@ def write(trace: TraceData, path: Path) -> Path:
 
 
 def page(trace: TraceData) -> str:
-    """Return the HTML."""
+    """Return the page's HTML."""
+    # Imported here: a trace that is only printed needs no template engine.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     templates = Environment(
@@ -121,12 +122,13 @@ def _request(request: Request) -> dict[str, Any]:
 
 
 def _heats(trace: TraceData) -> list[dict[str, Any]]:
-    """Return the heat maps of the loads and of the stores of every array, those that there are."""
+    """Return the heat maps of the loads and the stores of every array; leave out empty ones."""
     found = []
     for heat in trace.heat:
         for operation in ("ld", "st"):
             if heat.counted(stores=operation == "st").any():
                 seen = heat_grid(heat, operation, blocks=trace.blocks)
+                # JSON has no NaN, and three digits are more than a colour shows.
                 cells = [[None if isnan(cell) else float(f"{cell:.3g}") for cell in row] for row in seen.cells]
                 words = {"subject": seen.subject, "numbers": seen.numbers, "binning": seen.binning}
                 found.append(asdict(seen) | words | {"cells": cells})
@@ -134,10 +136,11 @@ def _heats(trace: TraceData) -> list[dict[str, Any]]:
 
 
 def _tree(trace: TraceData) -> dict[str, Any] | None:
-    """Return the arrows of the first block, the first of them if they are too many for a page."""
+    """Return the arrows of the first block, at most the first MOST_ARROWS."""
     if not trace.flows.flows:
         return None
     seen = tree(trace.flows)
+    # By time, so that what is left out is the end of the kernel and not a part of every step.
     shown = sorted(seen.arrows, key=lambda arrow: (arrow.end, arrow.start))[:MOST_ARROWS]
     first = f"; drawn are the first {len(shown):,} of {len(seen.arrows):,} arrows"
     last = max(arrow.end for arrow in shown)

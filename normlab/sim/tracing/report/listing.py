@@ -1,4 +1,4 @@
-"""The source of a launch, for the report: every function of which a line did something, its Python coloured."""
+"""Collect the source of a launch for the report: every function with an active line, with coloured syntax."""
 
 import ast
 import io
@@ -22,14 +22,18 @@ class Section:
 
     @property
     def heading(self) -> str:
-        """The path, or the notebook cell that it stands for; and whether there is no source."""
+        """The path, or the name of the notebook cell, with a note if there is no source."""
         name = file_name(self.file)
         path = self.file if self.file.endswith(name) else name
         return path if linecache.getlines(self.file) else f"{path} {NO_SOURCE}"
 
 
 def sections(trace: TraceData) -> list[Section]:
-    """Return the kernel, then the other functions with lines that did something, by file and line."""
+    """Return the kernel, then the other functions with active lines, by file and line.
+
+    A line is active if it accessed memory or synchronised.
+    """
+    # The kernel's first line counts as active, so that its source is shown even if nothing happened in it.
     active: dict[str, list[int]] = {trace.file: [trace.first_line]}
     for row in trace.by_line():
         active.setdefault(row.line.file, []).append(row.line.number)
@@ -55,6 +59,7 @@ def _functions(file: str, numbers: list[int]) -> list[tuple[int, int]]:
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef)
     ]
+    # Of nested functions around a line the innermost begins last, which `max` finds.
     around = {max((one for one in extents if one[0] <= number <= one[1]), default=None) for number in numbers}
     if None in around:  # a lambda, or no source: what lies between the first and the last line that did something
         return [(min(numbers), max(numbers))]
@@ -62,7 +67,7 @@ def _functions(file: str, numbers: list[int]) -> list[tuple[int, int]]:
 
 
 def _lines(file: str, first: int, last: int) -> list[tuple[Line, Markup]]:
-    """Return lines of a file without the indentation that all share."""
+    """Return lines of a file without their common indentation."""
     texts = [linecache.getline(file, number).rstrip("\n").expandtabs() for number in range(first, last + 1)]
     shared = min((len(text) - len(text.lstrip()) for text in texts if text.strip()), default=0)
     coloured = _coloured(file)
