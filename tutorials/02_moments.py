@@ -110,7 +110,7 @@ print("NumPy, float64:", shifted.var(dtype=np.float64))
 # ### Why
 #
 # A float32 keeps 24 binary digits of a number. (The rest of its 32 bits say how large it is, and its sign.) So storing a
-# number r rounds it by up to u·|r| with **u = 2⁻²⁴ ≈ 6 · 10⁻⁸**. (That u is called the unit roundoff.)
+# number r rounds it by up to u·|r| with **u = 2⁻²⁴ ≈ 6 · 10⁻⁸**. (That u is called the **unit roundoff**.)
 #
 # E[x²] is about μ² + σ². It is held with an error of about u·μ². Then μ² is subtracted, and what is left is σ². The
 # *result* is small, but the *error* is still u·μ². Relative to the result it is

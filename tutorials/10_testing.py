@@ -283,7 +283,7 @@ plt.show()
 # first": the same in algebra, but (10²⁰)² is too large for a float32, and infinity times an empty group's 0 is NaN.
 #
 # The last mutant passes everything. Is a test missing? No: (−δ)(−δ) = δ², so it is the same function. Such a mutant is
-# called *equivalent*.
+# called **equivalent**.
 #
 # Read it by columns, too. A column with few FAILS: does one need that test? "equal means stay" catches one mutant that
 # nobody else does.
