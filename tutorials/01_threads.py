@@ -1,24 +1,12 @@
 # %% [markdown]
 # # 1. Threads, warps, blocks, and the simulator
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/01_threads.ipynb)
-#
 # **Aim.** Write a kernel, launch it, and see what its threads ask of memory: who reads what, together with whom, and
 # what that costs.
 #
 # **Before.** Python and NumPy. Nothing about GPUs.
 #
 # **Time.** 30 minutes.
-
-# %%
-# In Colab this installs normlab; elsewhere it does nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    import subprocess
-
-    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 
 # %%
 import matplotlib.pyplot as plt

@@ -1,8 +1,6 @@
 # %% [markdown]
 # # 2. Mean and variance: two passes, a trap, and Welford's step
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/02_moments.ipynb)
-#
 # **Aim.** Compute the mean and variance of a row in one pass over it, without losing digits; and see why the formula
 # that most people would try loses all of them.
 #
@@ -10,15 +8,6 @@
 #
 # **Time.** 30 minutes.
 
-# %%
-# In Colab this installs normlab; elsewhere it does nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    import subprocess
-
-    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 # %%
 import matplotlib.pyplot as plt
 import numpy as np

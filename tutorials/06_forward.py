@@ -1,8 +1,6 @@
 # %% [markdown]
 # # 6. LayerNorm forward: apex's kernel, composed
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/06_forward.ipynb)
-#
 # **Aim.** Put the stages together into the forward kernel of NVIDIA's apex. Test it on shapes that hurt, see what it
 # moves, and get RMSNorm out of the same source.
 #
@@ -10,15 +8,6 @@
 #
 # **Time.** 30 minutes.
 
-# %%
-# In Colab this installs normlab; elsewhere it does nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    import subprocess
-
-    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 # %%
 import math
 

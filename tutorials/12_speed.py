@@ -1,8 +1,6 @@
 # %% [markdown]
 # # 12. Speed of light: vectors, registers, persistence, and the H200's records
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/12_speed.ipynb)
-#
 # **Aim.** Say how fast a kernel could be at best, find what keeps it from that, and read measurements with this in
 # mind.
 #
@@ -11,15 +9,6 @@
 #
 # **Time.** 40 minutes.
 
-# %%
-# In Colab this installs normlab; elsewhere it does nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    import subprocess
-
-    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 # %%
 import matplotlib.pyplot as plt
 import numpy as np

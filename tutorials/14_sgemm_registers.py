@@ -1,8 +1,6 @@
 # %% [markdown]
 # # 14. The matrix product: registers, warp tiles, double buffers
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/14_sgemm_registers.ipynb)
-#
 # **Aim.** Keep the multipliers busy: a tile of C in each thread's registers, lanes that share addresses, stores without
 # conflicts, and the next tile under way while this one is multiplied.
 #
@@ -10,15 +8,6 @@
 #
 # **Time.** 40 minutes.
 
-# %%
-# In Colab this installs normlab; elsewhere it does nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    import subprocess
-
-    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
