@@ -320,7 +320,8 @@ for step in LADDERS["forward"][:2]:
 
 # %% [markdown]
 # Those numbers were measured on an H200 (each step's file says so). 1.0 would be as fast as this GPU copies an array of
-# the same size. The second step is eight times as fast. (It also has 128 times as many threads, and that helps, too.)
+# the same size. The second step is <!--=second step of the forward-->8<!--=--> times as fast.
+# (It also has 128 times as many threads, and that helps, too.)
 #
 # Does it show here? (`lesson.on_device` puts arrays where the kernels run; `lesson.timed` says how long a call takes.)
 

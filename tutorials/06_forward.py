@@ -274,9 +274,9 @@ for step in LADDERS["forward"][:4]:
 #
 # ## Exercise
 #
-# The course's exercises 7 (row moments), 8 (LayerNorm forward) and 9 (RMSNorm by a flag): `normlab course check 7` and
-# so on. Before that, here: change `layer_norm` so that a block takes rows `row`, `row + gridDim`, … in a loop. Run it
-# with fewer blocks than rows. Does it need another barrier?
+# The course's exercise 7 (row moments), exercise 8 (LayerNorm forward) and exercise 9 (RMSNorm by a flag): `normlab course
+# check 7` and so on. Before that, here: change `layer_norm` so that a block takes rows
+# `row`, `row + gridDim`, … in a loop. Run it with fewer blocks than rows. Does it need another barrier?
 
 # %%
 # Your kernel here.

@@ -103,7 +103,8 @@ for name, size in (("one bfloat16", 2), ("one float32", 4), ("16 bytes", 16), ("
 # about twice these numbers. It may reach more if a thread starts its next load before the last one has come, as
 # `column_blocks` does with eight. Still, one element for each load is not enough, even with all threads there are. And it
 # is worse for bfloat16 than for float32: the same number of loads, half the bytes. Look at the measured steps with
-# single-element loads (as fractions of a copy, which itself reaches some 87 % of the data sheet's bandwidth):
+# single-element loads (as fractions of a copy, which itself reaches at most <!--=copy of the data sheet-->88<!--=--> % of
+# the data sheet's bandwidth):
 
 # %%
 for step in LADDERS["forward"][1:5]:
@@ -314,8 +315,8 @@ plt.show()
 # suffers most, since it reads three arrays of parameters, γ, β and 1/γ, and most of them in both passes. On an H200,
 # bfloat16, n2 = 4096: the backward of LayerNorm that recomputes went from **0.64 to 0.81** of a copy by this change of
 # order alone. Then other things bound, and so the numbers of threads and of rows in flight were measured anew; with
-# those it came to **0.90**. (`loader` in `normlab/kernels/backward/parameters_wide.py` does it, and a test counts the
-# wavefronts with `trace`, so that they stay away.)
+# those it came to **0.90**, and today it is at <!--=best backward recomputing-->0.95<!--=-->.
+# (`loader` in `normlab/kernels/backward/parameters_wide.py` does it, and a test counts the wavefronts with `trace`, so that they stay away.)
 #
 # <details><summary><b>Question.</b> Tutorial 5 cured conflicts by padding. Can padding do it here?</summary>
 #

@@ -253,8 +253,8 @@ off = {row["saved_bytes"] - row["predicted_bytes"] for row in record["rows"]}
 print("counted minus predicted:", off, "bytes")
 
 # %% [markdown]
-# (Of 512 bytes in 20 GB the formula does not know.) The peak falls by what was predicted, and the time of a step hardly
-# changes: the norms are a small part of it.
+# (Of <!--=uncounted bytes-->512<!--=--> bytes in 20 GB the formula does not know.) The peak falls by what was
+# predicted, and the time of a step hardly changes: the norms are a small part of it.
 #
 # With gradient checkpointing most activations are not kept but computed again. Then less is kept, and the norms may have
 # another share of it. Count it for *your* model, with `counting`.

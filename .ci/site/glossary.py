@@ -5,9 +5,8 @@ stop the build.
 """
 
 import re
+import unicodedata
 from pathlib import Path
-
-from markdown.extensions.toc import slugify
 
 from normlab.learn import tutorials
 
@@ -44,6 +43,12 @@ def introduced() -> dict[str, tuple[tutorials.Tutorial, str]]:
     return found
 
 
+def anchor(heading: str) -> str:
+    """Return a heading's place in its page, as mkdocs names it."""
+    letters = unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode()
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", letters).strip().lower())
+
+
 def terms(text: str) -> list[str]:
     """Return the glossary's terms."""
     return [term for term, _ in TERM.findall(text)]
@@ -74,7 +79,7 @@ def page(text: str) -> str:
 
     def link(found: re.Match[str]) -> str:
         tutorial, section = places[key(found[1])]
-        address = f"../learn/tutorials/{tutorial.notebook.stem}.md#{slugify(section, '-')}"
-        return f"{found[1]}{{: #{slugify(found[1], '-')} }}\n:   {found[2]} [Tutorial {tutorial.number}]({address})"
+        address = f"../learn/tutorials/{tutorial.notebook.stem}.md#{anchor(section)}"
+        return f"{found[1]}{{: #{anchor(found[1])} }}\n:   {found[2]} [Tutorial {tutorial.number}]({address})"
 
     return TERM.sub(link, text)

@@ -16,7 +16,9 @@ from normlab.learn.tutorials import Tutorial
 ROOT = Path(__file__).parents[2]
 EXERCISE = re.compile(r"\b([Ee]xercise)\s(\d+)\b")
 HOMES = {  # a page of the site, and the repository's file that it is made of
+    "learn/index.md": "tutorials/README.md",
     "learn/instructors.md": "tutorials/INSTRUCTORS.md",
+    "learn/exercises/index.md": "normlab/course/exercises",
     **{f"learn/tutorials/{t.notebook.stem}.md": f"tutorials/{t.notebook.name}" for t in tutorials.every()},
     **{f"learn/exercises/{p.stem}.md": f"normlab/course/exercises/{p.name}" for p in catalogue.FILES.values()},
 }

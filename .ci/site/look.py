@@ -11,6 +11,7 @@ import json
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -41,7 +42,7 @@ SCREENS = [  # to be looked at: a page, and what stands at the top of the screen
     ("learn/index.html", "h2"),
     ("learn/tutorials/02_moments.html", "h1"),
     ("learn/tutorials/05_block.html", "#a-race"),
-    ("learn/tutorials/05_block.html", "div > table"),
+    ("learn/tutorials/08_columns.html", "div > table"),
     ("learn/tutorials/07_backward.html", "menclose"),
     ("learn/exercises/index.html", "h1"),
     ("learn/exercises/06_block_sum.html", "h1"),
@@ -52,7 +53,7 @@ SCREENS = [  # to be looked at: a page, and what stands at the top of the screen
     ("see/trace.html", "h1"),
     ("architecture.html", "img"),
     ("understand/glossary.html", "h1"),
-    ("reference/normlab.html", "[id='normlab.host.norms.layer_norm_forward']"),
+    ("reference/normlab.host.html", "[id='normlab.host.norms.layer_norm_forward']"),
 ]
 CHECKS = {  # what should not be on a page, and a script that finds it
     "is wider than the phone": """
@@ -102,7 +103,8 @@ UNREADABLE = """
         .map(e => e.outerHTML.slice(0, 90))"""
 SCROLL = """
     const place = document.querySelector(arguments[0])
-    if (place) scrollTo({top: scrollY + place.getBoundingClientRect().top - 120, behavior: 'instant'})
+    const top = place && place.tagName != 'H1' ? scrollY + place.getBoundingClientRect().top - 120 : 0
+    scrollTo({top, behavior: 'instant'})
     return !!place"""
 FOUND = """
     const done = arguments[0]
@@ -162,6 +164,8 @@ def open_browser(folder: str) -> Any:
 def become(browser: Any, size: str, scheme: str) -> None:
     """Let the browser be one of SIZES, for a reader who prefers "light" or "dark"."""
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", SIZES[size])
+    browser.get((SITE / "index.html").as_uri())
+    browser.execute_script("localStorage.clear()")  # where a page keeps the scheme that was chosen before
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
@@ -234,6 +238,7 @@ def photograph(browser: Any, folder: Path) -> Iterator[str]:
                 browser.get((SITE / page).as_uri())
                 if not browser.execute_script(SCROLL, f"article {top}"):
                     yield f"{page} has no {top} to be looked at"
+                time.sleep(0.3)  # until the title bar has come to rest
                 picture = browser.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
                 name = f"{number:02}_{Path(page).stem}_{size}_{scheme}.png"
                 (folder / name).write_bytes(base64.b64decode(picture["data"]))

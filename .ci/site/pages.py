@@ -19,11 +19,11 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from normlab.learn import tutorials
+from normlab.learn.address import repository
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SOURCES = f"https://github.com/{tutorials.REPOSITORY}/blob/main"
+HOMES = {**learn.HOMES, "reference/index.md": "normlab"}  # pages, and what in the repository they are made of
 BOOST = {  # how much a page counts in a search: a page that says how comes before one that mentions a word
     **{"use/*": 3, "see/*": 3, "speed/*": 2, "learn/exercises/index.md": 4, "reference/*": 0.5, "index.md": 0.5},
     **{"learn/exercises/??_*": 0.7, "speed/cpu.md": 0.7},
@@ -50,7 +50,8 @@ def menu(entries: Any, pages: list[str]) -> Any:
 
     def filled(entry: Any) -> list[Any]:
         if isinstance(entry, dict):
-            return [{title: [one for part in parts for one in filled(part)]} for title, parts in entry.items()]
+            ((title, parts),) = entry.items()
+            return [{title: parts if isinstance(parts, str) else [one for part in parts for one in filled(part)]}]
         return [page for page in pages if fnmatch(page, entry) and page not in taken] if "*" in entry else [entry]
 
     return [one for entry in entries for one in filled(entry)]
@@ -62,28 +63,33 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> st
     page.meta["search"] = {"boost": next((much for name, much in reversed(BOOST.items()) if fnmatch(uri, name)), 1)}
     if uri == "understand/glossary.md":
         return glossary.page(markdown)
-    home = learn.HOMES.get(uri) or (f"docs/{uri}" if (ROOT / "docs" / uri).exists() else None)
+    if uri == "speed/index.md":
+        markdown += speed.links()
+    home = HOMES.get(uri) or (f"docs/{uri}" if (ROOT / "docs" / uri).exists() else None)
     if home is None:  # a made page, whose links lead to pages anyway
         return markdown
+    pages, address = {file.src_uri for file in files}, repository()
 
     def lead(link: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(home), link[1]))
-        inside = destination(target, {file.src_uri for file in files})
+        inside = destination(target, pages)
+        if inside is None and (ROOT / target).exists():
+            return f"{address}/blob/main/{target}{link[2] or ''}" if address else "unpublished:"
         if inside is None:
-            return f"{SOURCES}/{target}{link[2] or ''}" if (ROOT / target).exists() else link[0]
+            return link[0]
         path, _, anchor = inside.partition("#")
         relative = posixpath.relpath(path, posixpath.dirname(uri) or ".")
         return relative + (link[2] or (f"#{anchor}" if anchor else ""))
 
-    return LINK.sub(lead, markdown)
+    return re.sub(r"\[([^\[\]]*)\]\(unpublished:\)", r"\1", LINK.sub(lead, markdown))
 
 
 def destination(target: str, files: set[str]) -> str | None:
     """Return the site's page, with an anchor, for a path in the repository; None if it has no page."""
     if target.startswith("docs/") and target.removeprefix("docs/") in files:
         return target.removeprefix("docs/")
-    for page, home in learn.HOMES.items():
-        if target in (home, home.replace(".ipynb", ".py")):
+    for page, home in HOMES.items():
+        if target.rstrip("/") in (home, home.replace(".ipynb", ".py")):
             return page
     module = target.removesuffix("/__init__.py").removesuffix(".py").rstrip("/").replace("/", ".")
     if f"reference/{module}.md" in files:

@@ -13,6 +13,8 @@ from typing import Any
 
 from normlab.bench import records
 from normlab.bench.norm import ahead, own
+from normlab.kernels import LADDERS, roofline
+from normlab.learn import lesson
 from normlab.measure.files import record
 from normlab.measure.numbers import scientific, size
 from normlab.measure.tables import NORMS
@@ -108,7 +110,40 @@ def found_by_sanitizers() -> str:
     return str(sum(any(bug[tool]["verdict"] == "found" for tool in tools) for bug in bugs))
 
 
+def slower(step: str, other: str) -> str:
+    """Return by how many percent a step of the product is slower than another one, from the least to the most."""
+    found = []
+    for one in (made for made in records.load([]) if made["what"] == "sgemm"):
+        speeds = {entry["step"]: entry["tflops"] for entry in one["steps"]}
+        found.append(round(100 * (1 - speeds[step] / speeds[other])))
+    return f"{min(found)} to {max(found)}"
+
+
+def copy_of_data_sheet() -> str:
+    """Return what fraction of the data sheet's bandwidth a copy reaches in the main runs, in percent."""
+    return f"{100 * max(row['copy']['gb_per_s'] for row in places()) * 1e9 / roofline.H200.bandwidth:.0f}"
+
+
+def times(ladder: str, step_name: str, other: str) -> str:
+    """Return how many times as fast a step of a ladder is as another one, for float32, as its file says."""
+    found = {one.name: lesson.measured(one) for one in LADDERS[ladder]}
+    return f"{found[step_name][1] / found[other][1]:.0f}"
+
+
+def uncounted() -> str:
+    """Return the bytes that the model of memory leaves out on a GPU."""
+    (found,) = {row["saved_bytes"] - row["predicted_bytes"] for row in record("memory_h200")["rows"]}
+    return str(found)
+
+
 QUOTED: dict[str, Callable[[], str]] = {
+    "best forward": lambda: of_copy("forward", 4096),
+    "best backward": lambda: of_copy("backward", 4096),
+    "best backward recomputing": lambda: f"{lesson.recorded('layer', 'backward', 4096, 'bfloat16', 'normlab-me'):.2f}",
+    "copy of the data sheet": copy_of_data_sheet,
+    "block order slower": lambda: slower("block_order", "double_buffer"),
+    "second step of the forward": lambda: times("forward", "block_tree", "thread_per_row"),
+    "uncounted bytes": uncounted,
     "places": lambda: str(len(places())),
     "places ahead": lambda: str(len(places()) - len(behind())),
     "places behind": lambda: str(len(behind())),

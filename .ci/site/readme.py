@@ -1,4 +1,4 @@
-"""Write the tables and the quoted numbers of README.md and docs/: `PYTHONPATH=$PWD python .ci/site/readme.py`.
+"""Write the tables and the quoted numbers of README, docs/ and tutorials/: `PYTHONPATH=$PWD python .ci/site/readme.py`.
 
 A table stands between two lines `<!-- NAME: begin -->` and `<!-- NAME: end -->` (`tabulated.PARTS`), a number in a
 sentence between `<!--=NAME-->` and `<!--=-->` (`quoted.QUOTED`). tests/test_readme.py fails if one of them differs
@@ -18,8 +18,8 @@ NUMBERS = re.compile(r"(?m)^\|.*\|\s*\**[0-9][0-9.,e-]*\**\s*\|.*$")  # a row of
 
 
 def pages() -> list[Path]:
-    """Return the Markdown files whose tables and numbers come from the records."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """Return the files whose tables and numbers come from the records: Markdown, and the tutorials' sources."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "tutorials").glob("[0-9]*.py"))]
 
 
 def made(text: str) -> str:

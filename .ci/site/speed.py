@@ -75,10 +75,13 @@ def pages() -> dict[str, str]:
         if record.get("command"):
             record["command"] = re.sub(r"/(?:root/out|work/main|tmp/t)/", "", record["command"])
         machines.setdefault(machine(record), {})[name] = record
-    found: dict[str, str] = {}
-    for gpu, own in sorted(machines.items(), reverse=True):
-        found |= machine_page(gpu, own)
-    return found
+    return {path: text for gpu, own in machines.items() for path, text in machine_page(gpu, own).items()}
+
+
+def links() -> str:
+    """Return links to the pages of all machines, for the page before them."""
+    names = sorted({machine(files.record(name)) for name in files.known()}, reverse=True)
+    return "\n".join(["", *(f"- [All records: {gpu}]({gpu.lower()}.md)" for gpu in names)])
 
 
 def machine(record: Record) -> str:
@@ -112,9 +115,9 @@ def sections(own: dict[str, Record]) -> Iterator[tuple[str, str, str]]:
     """Yield title, text and picture (or "") of each section of a machine's page."""
     benched = [record for record in own.values() if record.get("what") in records.KINDS]
     for norm, title in NORMS.items():
-        if found := [of_norm(record, norm) for record in benched if record["what"] == "norm"]:
-            found = [record for record in found if record["rows"]]
-            yield f"{title} speed", lower(report.markdown(found)), drawn(lambda path, f=found: plots.draw(f, path))
+        found = [of_norm(record, norm) for record in benched if record["what"] == "norm"]
+        if found := [record for record in found if record["rows"]]:
+            yield f"{title} speed", norm_tables(found), drawn(lambda path, found=found: plots.draw(found, path))
     for title, kind, draw in (
         ("Ladders of norms, step by step", "ladder", ladder_bars),
         ("Matrix product (SGEMM) speed", "sgemm", product_bars),
@@ -122,7 +125,7 @@ def sections(own: dict[str, Record]) -> Iterator[tuple[str, str, str]]:
         ("Host time of a call, and a process's first call", "host", None),
     ):
         if found := [record for record in benched if record["what"] == kind]:
-            yield title, lower(report.markdown(found)), draw(found) if draw else ""
+            yield title, report.markdown(found), draw(found) if draw else ""
     for word, (title, entries, columns) in OTHERS.items():
         if found := {name: record for name, record in own.items() if re.split("_", name)[0] == word}:
             tables = [f"{table(record[entries], columns)}\n\n{source(name, record)}" for name, record in found.items()]
@@ -134,9 +137,21 @@ def of_norm(record: Record, norm: str) -> Record:
     return {**record, "rows": [row for row in record["rows"] if row["norm"] == norm]}
 
 
-def lower(text: str) -> str:
-    """Return a report whose bold titles are headings, so that the page's list of contents and the search have them."""
-    return re.sub(r"(?m)^\*\*(.+)\*\*$", r"### \1", text)
+def norm_tables(found: list[Record]) -> str:
+    """Return a table for each direction of records with the same peers and shapes, and below it their sources."""
+    largest = max(row["n1"] * row["n2"] for record in found for row in record["rows"])
+    together: dict[Any, list[Record]] = {}
+    for record in found:
+        shapes = {row["n1"] * row["n2"] > 0.99 * largest for row in record["rows"]}  # n1 is rounded
+        together.setdefault((*sorted(shapes), "quack" in record["command"]), []).append(record)
+    parts = []
+    for own in together.values():
+        rows = sorted((row for record in own for row in record["rows"]), key=lambda row: (row["n2"], row["n1"]))
+        for direction in dict.fromkeys(row["direction"] for row in rows):
+            grid = report.norm_grid([row for row in rows if row["direction"] == direction], direction)
+            parts += [f"**{grid.title}**", markdown(grid)]
+        parts += map(report.source, own)
+    return "\n\n".join([*parts, f"How: {found[0]['method']}"])
 
 
 def table(entries: Any, columns: dict[str, str]) -> str:

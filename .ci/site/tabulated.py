@@ -8,7 +8,7 @@ from typing import Any
 
 from quoted import QUOTED
 
-from normlab.bench import records, report
+from normlab.bench import records
 from normlab.bench.norm import best_peer, own
 from normlab.kernels import LADDERS
 from normlab.learn.address import repository
@@ -224,11 +224,6 @@ def right() -> str:
     return _table(["claim", "measured", "where"], lines, {"claim", "measured", "where"})
 
 
-def benchmarks() -> str:
-    """Return the tables of `normlab bench report`."""
-    return report.markdown(records.load([]))
-
-
 def beside_quack() -> str:
     """Return normlab's speed over quack's, from the runs that quack took part in."""
     rows = [
@@ -279,5 +274,4 @@ PARTS: dict[str, Callable[[], str]] = {
     "explained": explained,
     "beside quack": beside_quack,
     "steps of the product": lambda: steps("sgemm"),
-    "benchmarks": benchmarks,
 }
