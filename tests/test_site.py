@@ -44,7 +44,7 @@ def test_the_glossary_has_the_terms_of_the_tutorials_and_no_others():
     ("term", "place"), [("bank conflict", "05_block.md#banks"), ("warp", "01_threads.md#32-threads-are-a-warp")]
 )
 def test_a_term_leads_to_the_place_that_introduces_it(term, place):
-    line = re.search(rf"(?m)^{term}{{.*\n:   .*$", glossary.page(GLOSSARY))[0]
+    line = re.search(rf"(?m)^.*\*\*{term}\*\*.*\n:   .*$", glossary.page(GLOSSARY))[0]
     assert f"(../learn/tutorials/{place})" in line
 
 
