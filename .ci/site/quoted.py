@@ -13,6 +13,8 @@ from typing import Any
 
 from normlab.bench import records
 from normlab.bench.norm import ahead, own
+from normlab.course import catalogue
+from normlab.learn import tutorials
 from normlab.measure.files import record
 from normlab.measure.numbers import scientific, size
 from normlab.measure.tables import NORMS
@@ -109,6 +111,8 @@ def found_by_sanitizers() -> str:
 
 
 QUOTED: dict[str, Callable[[], str]] = {
+    "tutorials": lambda: str(len(tutorials.every())),
+    "exercises": lambda: str(len(catalogue.FILES)),
     "places": lambda: str(len(places())),
     "places ahead": lambda: str(len(places()) - len(behind())),
     "places behind": lambda: str(len(behind())),

@@ -19,7 +19,7 @@ NUMBERS = re.compile(r"(?m)^\|.*\|\s*\**[0-9][0-9.,e-]*\**\s*\|.*$")  # a row of
 
 def pages() -> list[Path]:
     """Return the Markdown files whose tables and numbers come from the records."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def made(text: str) -> str:
