@@ -170,6 +170,17 @@ def test_every_path_in_the_readme_is_a_link():
     assert paths == []
 
 
+def test_the_readme_s_picture_is_drawn_from_today_s_records(tmp_path):
+    ladder = runpy.run_path(str(ROOT / "docs/ladder.py"))
+    ladder["draw"](tmp_path / "ladder.svg")
+    kept, drawn = (
+        re.findall(r"<text[^>]*>([^<]+)", file.read_text())
+        for file in (ROOT / "docs/ladder.svg", tmp_path / "ladder.svg")
+    )
+    assert kept == drawn
+    assert all(name in drawn and f"{fraction:.2f}" in drawn for name, fraction, _ in ladder["bars"]())
+
+
 # ---- numbers ---------------------------------------------------------------------------------------------------------
 
 

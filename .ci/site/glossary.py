@@ -80,6 +80,7 @@ def page(text: str) -> str:
     def link(found: re.Match[str]) -> str:
         tutorial, section = places[key(found[1])]
         address = f"../learn/tutorials/{tutorial.notebook.stem}.md#{anchor(section)}"
-        return f'<span id="{anchor(found[1])}">**{found[1]}**</span>\n:   {found[2]} [Tutorial {tutorial.number}]({address})'
+        term = f'<span id="{anchor(found[1])}">**{found[1]}**</span>'
+        return f"{term}\n:   {found[2]} [Tutorial {tutorial.number}]({address})"
 
     return TERM.sub(link, text)

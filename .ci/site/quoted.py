@@ -13,8 +13,9 @@ from typing import Any
 
 from normlab.bench import records
 from normlab.bench.norm import ahead, own
+from normlab.course import catalogue
 from normlab.kernels import LADDERS, roofline
-from normlab.learn import lesson
+from normlab.learn import lesson, tutorials
 from normlab.measure.files import record
 from normlab.measure.numbers import scientific, size
 from normlab.measure.tables import NORMS
@@ -144,6 +145,8 @@ QUOTED: dict[str, Callable[[], str]] = {
     "block order slower": lambda: slower("block_order", "double_buffer"),
     "second step of the forward": lambda: times("forward", "block_tree", "thread_per_row"),
     "uncounted bytes": uncounted,
+    "tutorials": lambda: str(len(tutorials.every())),
+    "exercises": lambda: str(len(catalogue.FILES)),
     "places": lambda: str(len(places())),
     "places ahead": lambda: str(len(places()) - len(behind())),
     "places behind": lambda: str(len(behind())),

@@ -19,7 +19,8 @@ NUMBERS = re.compile(r"(?m)^\|.*\|\s*\**[0-9][0-9.,e-]*\**\s*\|.*$")  # a row of
 
 def pages() -> list[Path]:
     """Return the files whose tables and numbers come from the records: Markdown, and the tutorials' sources."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "tutorials").glob("[0-9]*.py"))]
+    folders = [*sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "tutorials").glob("[0-9]*.py"))]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *folders]
 
 
 def made(text: str) -> str:
