@@ -164,10 +164,14 @@ def open_browser(folder: str) -> Any:
 def become(browser: Any, size: str, scheme: str) -> None:
     """Let the browser be one of SIZES, for a reader who prefers "light" or "dark"."""
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", SIZES[size])
-    browser.get((SITE / "index.html").as_uri())
-    browser.execute_script("localStorage.clear()")  # where a page keeps the scheme that was chosen before
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    browser.get((SITE / "index.html").as_uri())
+    browser.execute_script("localStorage.clear()")  # where a page keeps the scheme that was chosen before
+    browser.get((SITE / "index.html").as_uri())
+    shown = browser.execute_script("return document.body.dataset.mdColorScheme")
+    if shown != {"light": "default", "dark": "slate"}[scheme]:
+        raise RuntimeError(f"a reader who prefers {scheme} sees the scheme {shown}")
 
 
 def faults(browser: Any, page: Path) -> Iterator[str]:

@@ -168,9 +168,10 @@ def test_a_lesson_finds_a_line():
     assert Path(__file__).read_text().splitlines()[lesson.line(one_more, "+= 1") - 1] == "    x[cuda.grid(1)] += 1"
 
 
-def test_a_lesson_knows_what_a_step_reached_from_its_file_or_from_the_record():
+def test_a_lesson_knows_what_a_step_reached_from_the_records_and_in_float32_from_its_file():
     forward = {step.name: lesson.measured(step) for step in LADDERS["forward"]}
-    assert forward["thread_per_row"] == (0.04, 0.08)
+    ladder = {entry["step"]: entry["of_copy"] for entry in records.load(["ladder_forward_h200"])[0]["steps"]}
+    assert forward["thread_per_row"] == (ladder["thread_per_row"], 0.08)
     assert forward["vectors"] is None
     rows = records.load(["norm_float32_h200"])[0]["rows"]
     (best,) = (row for row in rows if (row["norm"], row["direction"], row["n2"]) == ("layer", "forward", 4096))
