@@ -7,7 +7,7 @@ normlab` starts no compiler, no torch and no CUDA driver.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from normlab.host.exact import keep_columns

@@ -1,24 +1,12 @@
 # %% [markdown]
 # # 1. Threads, warps, blocks, and the simulator
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/01_threads.ipynb)
-#
 # **Aim.** Write a kernel, launch it, and see what its threads ask of memory: who reads what, together with whom, and
 # what that costs.
 #
 # **Before.** Python and NumPy. Nothing about GPUs.
 #
 # **Time.** 30 minutes.
-
-# %%
-# In Colab this installs normlab; elsewhere it does nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    import subprocess
-
-    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 
 # %%
 import matplotlib.pyplot as plt
@@ -332,7 +320,8 @@ for step in LADDERS["forward"][:2]:
 
 # %% [markdown]
 # Those numbers were measured on an H200 (each step's file says so). 1.0 would be as fast as this GPU copies an array of
-# the same size. The second step is eight times as fast. (It also has 128 times as many threads, and that helps, too.)
+# the same size. The second step is <!--=second step of the forward-->8<!--=--> times as fast.
+# (It also has 128 times as many threads, and that helps, too.)
 #
 # Does it show here? (`lesson.on_device` puts arrays where the kernels run; `lesson.timed` says how long a call takes.)
 

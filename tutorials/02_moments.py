@@ -1,8 +1,6 @@
 # %% [markdown]
 # # 2. Mean and variance: two passes, a trap, and Welford's step
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/02_moments.ipynb)
-#
 # **Aim.** Compute the mean and variance of a row in one pass over it, without losing digits; and see why the formula
 # that most people would try loses all of them.
 #
@@ -10,15 +8,6 @@
 #
 # **Time.** 30 minutes.
 
-# %%
-# In Colab this installs normlab; elsewhere it does nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    import subprocess
-
-    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
@@ -110,7 +99,7 @@ print("NumPy, float64:", shifted.var(dtype=np.float64))
 # ### Why
 #
 # A float32 keeps 24 binary digits of a number. (The rest of its 32 bits say how large it is, and its sign.) So storing a
-# number r rounds it by up to u·|r| with **u = 2⁻²⁴ ≈ 6 · 10⁻⁸**. (That u is called the unit roundoff.)
+# number r rounds it by up to u·|r| with **u = 2⁻²⁴ ≈ 6 · 10⁻⁸**. (That u is called the **unit roundoff**.)
 #
 # E[x²] is about μ² + σ². It is held with an error of about u·μ². Then μ² is subtracted, and what is left is σ². The
 # *result* is small, but the *error* is still u·μ². Relative to the result it is

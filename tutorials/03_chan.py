@@ -1,8 +1,6 @@
 # %% [markdown]
 # # 3. Two groups become one: Chan's merge
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/03_chan.ipynb)
-#
 # **Aim.** Let many threads find the mean and variance of one row together: each those of its own share, and then merge
 # the shares. Understand the case of an empty share, and why a tree is better than a chain.
 #
@@ -10,15 +8,6 @@
 #
 # **Time.** 25 minutes.
 
-# %%
-# In Colab this installs normlab; elsewhere it does nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    import subprocess
-
-    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 # %%
 import matplotlib.pyplot as plt
 import numpy as np

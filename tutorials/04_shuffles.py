@@ -1,8 +1,6 @@
 # %% [markdown]
 # # 4. Lanes talk: warp shuffles, by rotation and by butterfly
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/04_shuffles.ipynb)
-#
 # **Aim.** Bring the 32 results of a warp's lanes together in five steps, with no memory at all. Know two patterns for
 # it, and what each gives to whom.
 #
@@ -10,15 +8,6 @@
 #
 # **Time.** 30 minutes.
 
-# %%
-# In Colab this installs normlab; elsewhere it does nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    import subprocess
-
-    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 # %%
 import matplotlib.pyplot as plt
 import numpy as np

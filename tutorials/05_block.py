@@ -1,8 +1,6 @@
 # %% [markdown]
 # # 5. From warps to a block: shared memory, barriers, banks
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/05_block.ipynb)
-#
 # **Aim.** Join the results of several warps through shared memory. Place barriers where they are needed, and know why
 # each is. See what a bank conflict is, and cure it with one unused column.
 #
@@ -10,15 +8,6 @@
 #
 # **Time.** 35 minutes.
 
-# %%
-# In Colab this installs normlab; elsewhere it does nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    import subprocess
-
-    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 # %%
 import matplotlib.pyplot as plt
 import numpy as np

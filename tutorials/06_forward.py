@@ -1,8 +1,6 @@
 # %% [markdown]
 # # 6. LayerNorm forward: apex's kernel, composed
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/06_forward.ipynb)
-#
 # **Aim.** Put the stages together into the forward kernel of NVIDIA's apex. Test it on shapes that hurt, see what it
 # moves, and get RMSNorm out of the same source.
 #
@@ -10,15 +8,6 @@
 #
 # **Time.** 30 minutes.
 
-# %%
-# In Colab this installs normlab; elsewhere it does nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    import subprocess
-
-    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 # %%
 import math
 
@@ -285,9 +274,9 @@ for step in LADDERS["forward"][:4]:
 #
 # ## Exercise
 #
-# The course's exercises 7 (row moments), 8 (LayerNorm forward) and 9 (RMSNorm by a flag): `normlab course check 7` and
-# so on. Before that, here: change `layer_norm` so that a block takes rows `row`, `row + gridDim`, … in a loop. Run it
-# with fewer blocks than rows. Does it need another barrier?
+# The course's exercise 7 (row moments), exercise 8 (LayerNorm forward) and exercise 9 (RMSNorm by a flag): `normlab course
+# check 7` and so on. Before that, here: change `layer_norm` so that a block takes rows
+# `row`, `row + gridDim`, … in a loop. Run it with fewer blocks than rows. Does it need another barrier?
 
 # %%
 # Your kernel here.

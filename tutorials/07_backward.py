@@ -1,8 +1,6 @@
 # %% [markdown]
 # # 7. The backward pass: derived, then built
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/07_backward.ipynb)
-#
 # **Aim.** Derive LayerNorm's gradient with respect to its input, understand what it means, and build the kernel: two
 # sums along a row, then one line for every element.
 #
@@ -10,15 +8,6 @@
 #
 # **Time.** 35 minutes.
 
-# %%
-# In Colab this installs normlab; elsewhere it does nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    import subprocess
-
-    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 # %%
 import matplotlib.pyplot as plt
 import numpy as np

@@ -1,8 +1,6 @@
 # %% [markdown]
 # # 8. Down the columns: grad_weight and grad_bias
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/08_columns.ipynb)
-#
 # **Aim.** Add up the columns of a matrix that lies in memory row by row, quickly and with the same bits in every run:
 # strided loads, a padded tile, and partial sums in two kernels.
 #
@@ -11,15 +9,6 @@
 #
 # **Time.** 35 minutes.
 
-# %%
-# In Colab this installs normlab; elsewhere it does nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    import subprocess
-
-    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 # %%
 import matplotlib.pyplot as plt
 import numpy as np

@@ -1,8 +1,6 @@
 # %% [markdown]
 # # 9. Saving the output: what recomputing costs, where it breaks, and the exact mode
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/09_recompute.ipynb)
-#
 # **Aim.** Save the memory of one array per norm, by keeping the output in place of the input. Derive what that costs in
 # accuracy, see it break on a real model, and repair it.
 #
@@ -10,15 +8,6 @@
 #
 # **Time.** 35 minutes.
 
-# %%
-# In Colab this installs normlab; elsewhere it does nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    import subprocess
-
-    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 # %%
 import json
 from importlib.resources import files

@@ -1,23 +1,12 @@
 # %% [markdown]
 # # 10. Testing kernels: oracle, bounds, properties, mutants, sanitizer
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/10_testing.ipynb)
-#
 # **Aim.** Write tests that notice. See five ways in which a test passes a wrong kernel, and what to do instead.
 #
 # **Before.** Tutorials [2](02_moments.ipynb) to [6](06_forward.ipynb).
 #
 # **Time.** 35 minutes.
 
-# %%
-# In Colab this installs normlab; elsewhere it does nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    import subprocess
-
-    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 # %%
 import math
 
@@ -283,7 +272,7 @@ plt.show()
 # first": the same in algebra, but (10²⁰)² is too large for a float32, and infinity times an empty group's 0 is NaN.
 #
 # The last mutant passes everything. Is a test missing? No: (−δ)(−δ) = δ², so it is the same function. Such a mutant is
-# called *equivalent*.
+# called **equivalent**.
 #
 # Read it by columns, too. A column with few FAILS: does one need that test? "equal means stay" catches one mutant that
 # nobody else does.

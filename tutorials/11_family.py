@@ -1,8 +1,6 @@
 # %% [markdown]
 # # 11. The row kernel of Triton, and the norm family
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/11_family.ipynb)
-#
 # **Aim.** Meet the other way to write a row kernel: whole blocks of columns instead of threads. Then see that batch,
 # instance, group and layer norm are one formula over four index sets, and that the stages serve all of them.
 #
@@ -10,15 +8,6 @@
 #
 # **Time.** 30 minutes.
 
-# %%
-# In Colab this installs normlab; elsewhere it does nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    import subprocess
-
-    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 # %%
 import numpy as np
 

@@ -1,8 +1,6 @@
 # %% [markdown]
 # # 13. The matrix product: from naive to shared tiles
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/13_sgemm_tiles.ipynb)
-#
 # **Aim.** See a kernel that is bound by arithmetic and not by memory, and what has to happen before that becomes true:
 # coalescing, and using what was loaded more than once.
 #
@@ -10,15 +8,6 @@
 #
 # **Time.** 30 minutes.
 
-# %%
-# In Colab this installs normlab; elsewhere it does nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    import subprocess
-
-    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 # %%
 import matplotlib.pyplot as plt
 import numpy as np

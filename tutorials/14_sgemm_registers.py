@@ -1,8 +1,6 @@
 # %% [markdown]
 # # 14. The matrix product: registers, warp tiles, double buffers
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/14_sgemm_registers.ipynb)
-#
 # **Aim.** Keep the multipliers busy: a tile of C in each thread's registers, lanes that share addresses, stores without
 # conflicts, and the next tile under way while this one is multiplied.
 #
@@ -10,15 +8,6 @@
 #
 # **Time.** 40 minutes.
 
-# %%
-# In Colab this installs normlab; elsewhere it does nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    import subprocess
-
-    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
@@ -372,8 +361,8 @@ plt.show()
 # <details><summary><b>Question.</b> By the roofline (64 × 64 blocks of 128 × 128), does that matter on an H200?</summary>
 #
 # Little. A tile of 128 gives 32 operations a byte even without L2, and 14 are enough. On a GPU with less bandwidth for its
-# multipliers it would. Measured, <code>block_order</code> is even slower than <code>double_buffer</code> below, by 5 to 6 % at
-# any size, but not for the order: the compiler gives its loop other registers, and 43 of 512 multiply-adds read three of
+# multipliers it would. Measured, <code>block_order</code> is even slower than <code>double_buffer</code> below, by
+# <!--=block order slower-->5 to 6<!--=--> % at any size, but not for the order: the compiler gives its loop other registers, and 43 of 512 multiply-adds read three of
 # the same bank, which takes them a clock more.
 # </details>
 #

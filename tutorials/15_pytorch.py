@@ -1,8 +1,6 @@
 # %% [markdown]
 # # 15. In PyTorch: autograd, compile, and the memory of a LLaMA-shaped stack
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/normlab/normlab/blob/main/tutorials/15_pytorch.ipynb)
-#
 # **Aim.** Put the kernels behind a `torch.nn.Module`: gradients, what is kept between forward and backward, graphs.
 # Then count what saving the output is worth in a model.
 #
@@ -10,15 +8,6 @@
 #
 # **Time.** 35 minutes.
 
-# %%
-# In Colab this installs normlab; elsewhere it does nothing.
-import sys
-
-if "google.colab" in sys.modules:
-    import subprocess
-
-    package = "normlab[torch] @ git+https://github.com/normlab/normlab"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
 # %%
 import json
 from importlib.resources import files
@@ -264,8 +253,8 @@ off = {row["saved_bytes"] - row["predicted_bytes"] for row in record["rows"]}
 print("counted minus predicted:", off, "bytes")
 
 # %% [markdown]
-# (Of 512 bytes in 20 GB the formula does not know.) The peak falls by what was predicted, and the time of a step hardly
-# changes: the norms are a small part of it.
+# (Of <!--=uncounted bytes-->512<!--=--> bytes in 20 GB the formula does not know.) The peak falls by what was
+# predicted, and the time of a step hardly changes: the norms are a small part of it.
 #
 # With gradient checkpointing most activations are not kept but computed again. Then less is kept, and the norms may have
 # another share of it. Count it for *your* model, with `counting`.

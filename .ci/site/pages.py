@@ -1,46 +1,103 @@
-"""The site's pages: README, the tutorials' notebooks, and a page of docstrings for every room of normlab.
+"""Add the pages that nobody writes by hand: tutorials, exercises, records, docstrings; and let links lead to them.
 
 A hook of mkdocs (`mkdocs.yml` names it). The pages exist while the site is built, and nowhere else.
 """
 
 import ast
 import html
-import json
+import posixpath
 import re
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
+import glossary
+import learn
+import speed
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
-from normlab.learn import tutorials
+from normlab.learn.address import repository
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+HOMES = {**learn.HOMES, "reference/index.md": "normlab"}  # pages, and what in the repository they are made of
+BOOST = {  # how much a page counts in a search: a page that says how comes before one that mentions a word
+    **{"use/*": 3, "see/*": 3, "speed/*": 2, "learn/exercises/index.md": 4, "reference/*": 0.5, "index.md": 0.5},
+    **{"learn/exercises/??_*": 0.7, "speed/cpu.md": 0.7},
+}
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+LINK = re.compile(r"(?<=\]\()(?!#|[a-z]+:)([^)#\s]+)(#[^)\s]*)?(?=\))")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Put our pages in the place of docs_dir's files, and into the menu; the theme's files stay."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    contents: dict[str, str | bytes] = {"index.md": readme}
-    for picture in re.findall(r"!\[.*?\]\((.+?)\)", readme):
-        contents[picture] = (ROOT / picture).read_bytes()
-    contents["tutorials/index.md"] = tutorial_list()
-    for tutorial in tutorials.every():
-        contents |= tutorial_pages(tutorial)
-    contents["tutorials/INSTRUCTORS.md"] = (tutorials.FOLDER / "INSTRUCTORS.md").read_text(encoding="utf-8")
-    contents |= reference_pages()
-    for file in ("architecture.md", "house.svg"):
-        contents[f"docs/{file}"] = (ROOT / "docs" / file).read_bytes()
+    """Add the made pages and pictures to docs/, and fill in the menu."""
+    made: dict[str, str | bytes] = {**learn.pages(), **speed.pages(), **reference_pages()}
     for name in ("style.css", "iframe-worker.js"):
-        contents[name] = (HERE / name).read_text(encoding="utf-8")
-    pages = [path for path in contents if path.endswith(".md")]
-    config.nav = ["index.md", {"Architecture": "docs/architecture.md"}]
-    for title in ("Tutorials", "Reference"):
-        config.nav.append({title: [path for path in pages if path.startswith(title.lower())]})
-    theme = [file for file in files if file.src_dir != config.docs_dir]
-    return Files(theme + [File.generated(config, path, content=content) for path, content in contents.items()])
+        made[name] = (HERE / name).read_text(encoding="utf-8")
+    for path, content in made.items():
+        files.append(File.generated(config, path, content=content))
+    found = sorted(file.src_uri for file in files.documentation_pages())
+    config.nav = menu(config.nav, found)
+    return files
+
+
+def menu(entries: Any, pages: list[str]) -> Any:
+    """Return a menu in which every pattern is replaced by the pages of that name that the menu does not have yet."""
+    taken = set(re.findall(r"[\w/.-]+\.md", str(entries)))
+
+    def filled(entry: Any) -> list[Any]:
+        if isinstance(entry, dict):
+            ((title, parts),) = entry.items()
+            return [{title: parts if isinstance(parts, str) else [one for part in parts for one in filled(part)]}]
+        return [page for page in pages if fnmatch(page, entry) and page not in taken] if "*" in entry else [entry]
+
+    return [one for entry in entries for one in filled(entry)]
+
+
+def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> str:
+    """Let links between files of the repository lead to pages; the glossary's terms get theirs."""
+    uri = page.file.src_uri
+    page.meta["search"] = {"boost": next((much for name, much in reversed(BOOST.items()) if fnmatch(uri, name)), 1)}
+    if uri == "understand/glossary.md":
+        return glossary.page(markdown)
+    if uri == "speed/index.md":
+        markdown += speed.links()
+    home = HOMES.get(uri) or (f"docs/{uri}" if (ROOT / "docs" / uri).exists() else None)
+    if home is None:  # a made page, whose links lead to pages anyway
+        return markdown
+    pages, address = {file.src_uri for file in files}, repository()
+
+    def lead(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(home), link[1]))
+        inside = destination(target, pages)
+        if inside is None and (ROOT / target).exists():
+            return f"{address}/blob/main/{target}{link[2] or ''}" if address else "unpublished:"
+        if inside is None:
+            return link[0]
+        path, _, anchor = inside.partition("#")
+        relative = posixpath.relpath(path, posixpath.dirname(uri) or ".")
+        return relative + (link[2] or (f"#{anchor}" if anchor else ""))
+
+    return re.sub(r"\[([^\[\]]*)\]\(unpublished:\)", r"\1", LINK.sub(lead, markdown))
+
+
+def destination(target: str, files: set[str]) -> str | None:
+    """Return the site's page, with an anchor, for a path in the repository; None if it has no page."""
+    if target.startswith("docs/") and target.removeprefix("docs/") in files:
+        return target.removeprefix("docs/")
+    for page, home in HOMES.items():
+        if target.rstrip("/") in (home, home.replace(".ipynb", ".py")):
+            return page
+    module = target.removesuffix("/__init__.py").removesuffix(".py").rstrip("/").replace("/", ".")
+    if f"reference/{module}.md" in files:
+        return f"reference/{module}.md"
+    package, _, name = module.rpartition(".")
+    if target.endswith(".py") and f"reference/{package}.md" in files and not name.startswith("_"):
+        return f"reference/{package}.md#{module}"
+    return None
 
 
 def on_page_content(content: str, **_: object) -> str:
@@ -53,55 +110,8 @@ def on_page_content(content: str, **_: object) -> str:
     return FORMULA.sub(mathml, content)
 
 
-def tutorial_list() -> str:
-    """tutorials/README.md, and under it every tutorial with its aim."""
-    rows = [
-        f"{t.number}. **[{t.title}]({t.notebook.stem}.md)** ({t.minutes} minutes). {t.aim}" for t in tutorials.every()
-    ]
-    return "\n".join([(tutorials.FOLDER / "README.md").read_text(encoding="utf-8"), *rows])
-
-
-def tutorial_pages(tutorial: tutorials.Tutorial) -> dict[str, str]:
-    """A notebook as Markdown, with its pictures beside it: a text for each path in the site."""
-    name = f"tutorials/{tutorial.notebook.stem}"
-    pictures: dict[str, str] = {}
-    parts = []
-    section = ""
-    for cell in json.loads(tutorial.notebook.read_text(encoding="utf-8"))["cells"]:
-        source = "".join(cell["source"])
-        if cell["cell_type"] == "markdown":
-            parts.append(prose(source))
-            section = [section, *re.findall(r"(?m)^#+ (.+)$", source)][-1]
-        elif "google.colab" not in source:  # a page has nothing to install
-            parts.append(fenced(source, "python"))
-        for output in cell.get("outputs", []):
-            data = output.get("data", {})
-            if "image/svg+xml" in data:
-                path = f"{name}/{len(pictures) + 1}.svg"
-                pictures[path] = "".join(data["image/svg+xml"])
-                parts.append(f"![{section}: what the code draws]({Path(path).relative_to('tutorials')})")
-            elif "text/html" in data:
-                parts.append("".join(data["text/html"]))
-            else:
-                printed = "".join(output.get("text", data.get("text/plain", "")))
-                parts.append(fenced(printed, "{ .text .no-copy }"))
-    return {f"{name}.md": "\n\n".join(parts), **pictures}
-
-
-def prose(source: str) -> str:
-    """A notebook's Markdown as mkdocs has it: links to pages, foldable answers with Markdown inside, no badges."""
-    source = re.sub(r"\[!\[(.+?)\]\(.+?\)\]", r"[\1]", source)
-    source = re.sub(r"\((\w+)\.ipynb\)", r"(\1.md)", source)
-    return source.replace("<details>", '<details markdown="1">')
-
-
-def fenced(text: str, language: str) -> str:
-    """A block of code, or of what code printed."""
-    return f"````` {language}\n{text.rstrip()}\n`````"
-
-
 def reference_pages() -> dict[str, str]:
-    """A page for every package: its modules by name, for mkdocstrings to fill in; and a list of the packages."""
+    """Return a page for every package: its modules by name, for mkdocstrings to fill in; and a list of the packages."""
     contents = {"reference/index.md": "# Reference\n\nWhat the docstrings say, a page for each room of the house.\n"}
     for start in sorted((ROOT / "normlab").rglob("__init__.py")):
         package = ".".join(start.parent.relative_to(ROOT).parts)

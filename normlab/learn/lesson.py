@@ -107,11 +107,11 @@ def measured(step: Step) -> tuple[float, float] | None:
     """What a ladder's step reached on an H200 at n2 = 4096, LayerNorm in bfloat16 and float32; None if it is not known.
 
     Fractions of the bandwidth of a copy (`normlab.kernels.forward` says how): of the best step as `normlab bench norm`
-    has recorded it, of others as their files say.
+    has recorded it; of others as `normlab bench ladder` has, in bfloat16, and as their files say, in float32.
 
     >>> from normlab.kernels import LADDERS
     >>> measured(LADDERS["forward"][0])
-    (0.04, 0.08)
+    (0.0414, 0.08)
     """
     direction = "forward" if isinstance(step, ForwardStep) else "backward"
     if step.name == BEST[direction]:
@@ -119,7 +119,10 @@ def measured(step: Step) -> tuple[float, float] | None:
     number = [one.name for one in LADDERS[direction]].index(step.name)
     text = sys.modules[f"normlab.kernels.{direction}.step_{number}_{step.name}"].__doc__ or ""
     found = re.search(r"^Measured: (\d\.\d+) / (\d\.\d+)", text, re.MULTILINE)
-    return (float(found[1]), float(found[2])) if found else None
+    if found is None:
+        return None
+    steps = {entry["step"]: entry for entry in record(f"ladder_{direction}_h200")["steps"]}
+    return steps[step.name]["of_copy"], float(found[2])
 
 
 def recorded(norm: str, direction: str, n2: int, dtype: str, contender: str = "normlab") -> float:

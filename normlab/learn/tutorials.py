@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from normlab.learn.address import open_in_colab, repository
+
 FOLDER = Path(__file__).parents[2] / "tutorials"
-REPOSITORY = "normlab/normlab"  # on GitHub: where Colab gets a notebook from
 LONGEST = 90.0  # seconds that a notebook may take in the simulator, on two cores
 HEADER = re.compile(
     r"# (?P<number>\d+)\. (?P<title>.+?)\n.*?"
@@ -76,10 +77,12 @@ def chosen(numbers: list[int], folder: Path = FOLDER) -> list[Tutorial]:
 
 
 def read(source: Path) -> Any:
-    """The notebook that a .py file describes, without outputs."""
+    """The notebook that a .py file describes, without outputs; it opens in Colab if the repository has an address."""
     import jupytext
 
     notebook = jupytext.read(source)
+    if home := repository():
+        open_in_colab(notebook, source.with_suffix(".ipynb").name, home)
     notebook.metadata = EMPTY_METADATA
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number}"
