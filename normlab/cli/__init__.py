@@ -13,6 +13,7 @@ from normlab.cli.doctor import doctor
 from normlab.cli.explain import explain_plan
 from normlab.cli.memory import memory
 from normlab.cli.run import run_script
+from normlab.cli.terminal import plain_table, say
 from normlab.cli.trace import trace_ladder
 from normlab.cli.train import train
 from normlab.cli.tutorials import list_or_open
@@ -55,10 +56,11 @@ def start(
 ) -> None:
     """How a GPU normalises: LayerNorm and RMSNorm kernels, measured against the truth, with or without a GPU."""
     if context.invoked_subcommand is None:
-        typer.echo(f"normlab {__version__}: how a GPU normalises, with or without a GPU\n")
+        table = plain_table()
         for command, what in FIRST_STEPS.items():
-            typer.echo(f"  normlab {command:23} {what}")
-        typer.echo("\nnormlab COMMAND --help says more, normlab --help lists everything.")
+            table.add_row(f"  normlab {command}", what)
+        say(f"normlab {__version__}: how a GPU normalises, with or without a GPU", "", table, "")
+        say("normlab COMMAND --help says more, normlab --help lists everything.")
 
 
 app.command("tutorials", short_help="Notebooks that begin with what a warp is. Without a GPU, too.")(list_or_open)

@@ -8,7 +8,7 @@ import typer
 from normlab.cli.completion import STEPPED, devices, one_of, steps
 from normlab.cli.errors import refusing
 from normlab.cli.options import DType, Norm
-from normlab.cli.terminal import console
+from normlab.cli.terminal import console, plain_table
 from normlab.cli.waiting import progress
 
 
@@ -61,8 +61,6 @@ def explain_plan(
 
     Exit code: 0, or 2 when the arguments cannot be used.
     """
-    from rich.table import Table
-
     from normlab.learn.explain import explain
     from normlab.measure.tables import print_stripped, room
 
@@ -95,9 +93,8 @@ def explain_plan(
     if room(screen) is None:
         typer.echo(str(found))
         return
-    table = Table(show_header=False, box=None, pad_edge=False)
+    table = plain_table()
     table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
     for heading, lines in found.facts():
         table.add_row(heading, "\n".join(lines))
     print_stripped(table, screen)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Table
 
 
 def console(pipe: int | None = None, stderr: bool = False) -> "Console":
@@ -23,9 +24,17 @@ def console(pipe: int | None = None, stderr: bool = False) -> "Console":
 
 
 def say(*lines: "RenderableType") -> None:
-    """Print lines and tables, without the blanks that Rich fills lines with."""
+    """Print lines and tables, without the blanks that Rich fills lines with; a str is printed as it is."""
     from rich.console import Group
+    from rich.text import Text
 
     from normlab.measure.tables import print_stripped
 
-    print_stripped(Group(*lines), console())
+    print_stripped(Group(*(Text(line) if isinstance(line, str) else line for line in lines)), console())
+
+
+def plain_table() -> "Table":
+    """Return a table without lines and heads, whose cells go on below where they are too long."""
+    from rich.table import Table
+
+    return Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))

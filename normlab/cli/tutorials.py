@@ -16,7 +16,7 @@ from normlab.cli.waiting import progress
 if TYPE_CHECKING:
     from normlab.learn.tutorials import Tutorial
 
-TOOLS = 'pip install "normlab[tutorials]" gets them (in a checkout: pip install -e ".[tutorials]")'
+TOOLS = 'pip install "normlab[{0}]" gets them (in a checkout: pip install -e ".[{0}]")'
 
 
 def list_or_open(
@@ -43,7 +43,7 @@ def list_or_open(
     with refusing("tutorials", TutorialError):
         found = chosen(numbers or [])
     if build or check:
-        _need("jupytext", "nbclient", "ipykernel")
+        _need("notebooks", "jupytext", "nbclient", "ipykernel")
         raise typer.Exit(_executed(found, build))
     if not numbers:
         _list(found)
@@ -51,7 +51,7 @@ def list_or_open(
     if len(numbers) > 1:
         raise refused("tutorials", "opens one at a time")
     if open_it:
-        _need("jupyterlab")
+        _need("tutorials", "jupyterlab")
     with refusing("tutorials", TutorialError):
         path, new = copy(found[0], Path.cwd())
     typer.echo(f"{path}: {'a copy for you to change' if new else 'your copy, as you left it'}")
@@ -67,16 +67,16 @@ def _list(found: list["Tutorial"]) -> None:
     for one in found:
         head = Text.assemble(f"{one.number:2}  ", (one.title, "bold"), f" ({one.minutes} min)")
         say(head, Padding(Text(one.aim), (0, 0, 0, 4)))
-    typer.echo("\nnormlab tutorials NN copies one into this folder and opens it in Jupyter.")
+    say("", "normlab tutorials NN copies one into this folder and opens it in Jupyter.")
     if find_spec("jupyterlab") is None:
-        typer.echo(f"That needs jupyterlab; {TOOLS}.")
+        say(f"That needs jupyterlab; {TOOLS.format('tutorials')}.")
 
 
-def _need(*modules: str) -> None:
-    """Refuse to go on without these modules."""
+def _need(extra: str, *modules: str) -> None:
+    """Refuse to go on without these modules, which an extra of the package brings."""
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
-        raise refused("tutorials", f"needs {', '.join(missing)}; {TOOLS}")
+        raise refused("tutorials", f"needs {', '.join(missing)}; {TOOLS.format(extra)}")
 
 
 def _executed(found: list["Tutorial"], write: bool) -> int:
