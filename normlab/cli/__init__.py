@@ -7,13 +7,17 @@ import typer
 from normlab import __version__
 from normlab.cli.bench import bench
 from normlab.cli.compare import compare
+from normlab.cli.completion import completion
 from normlab.cli.course import course
+from normlab.cli.doctor import doctor
 from normlab.cli.explain import explain_plan
 from normlab.cli.memory import memory
 from normlab.cli.run import run_script
+from normlab.cli.terminal import plain_table, say
 from normlab.cli.trace import trace_ladder
 from normlab.cli.train import train
 from normlab.cli.tutorials import list_or_open
+from normlab.cli.usage import OwnWords
 
 FIRST_STEPS = {  # what normlab alone shows, in order of use
     "compare": "recompute from the output, or save the input? on real data",
@@ -25,9 +29,16 @@ FIRST_STEPS = {  # what normlab alone shows, in order of use
     "run --sanitize SCRIPT": "a numba.cuda program of yours without a GPU, and its bugs",
     "memory": "what does memory_efficient save in a model?",
     "bench norm": "how fast is it? on an NVIDIA GPU",
+    "doctor": "what works here, and what to install for the rest",
 }
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    name="normlab",
+    cls=OwnWords,
+    add_completion=True,  # `normlab completion` prints the script
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
 
 
 def _print_version(wanted: bool) -> None:
@@ -45,10 +56,11 @@ def start(
 ) -> None:
     """How a GPU normalises: LayerNorm and RMSNorm kernels, measured against the truth, with or without a GPU."""
     if context.invoked_subcommand is None:
-        typer.echo(f"normlab {__version__}: how a GPU normalises, with or without a GPU\n")
+        table = plain_table()
         for command, what in FIRST_STEPS.items():
-            typer.echo(f"  normlab {command:23} {what}")
-        typer.echo("\nnormlab COMMAND --help says more, normlab --help lists everything.")
+            table.add_row(f"  normlab {command}", what)
+        say(f"normlab {__version__}: how a GPU normalises, with or without a GPU", "", table, "")
+        say("normlab COMMAND --help says more, normlab --help lists everything.")
 
 
 app.command("tutorials", short_help="Notebooks that begin with what a warp is. Without a GPU, too.")(list_or_open)
@@ -64,8 +76,10 @@ app.command(short_help="What does memory_efficient save in a model? On the CPU, 
 app.command(short_help="Does a model learn the same with it? On the CPU, too.")(train)
 app.add_typer(course, name="course", short_help="Exercises, checked on this machine: from one value to whole kernels.")
 app.add_typer(bench, name="bench", short_help="How fast is it? Beside the peers, on a GPU.")
+app.command(short_help="What works here, and what to install for the rest.")(doctor)
+app.command(short_help="Complete commands and options at the Tab key.")(completion)
 
 
 def main() -> None:
     """The entry point."""
-    app()
+    app(prog_name="normlab")

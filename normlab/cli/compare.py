@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
+from normlab.cli.completion import steps
 from normlab.cli.errors import refusing
 from normlab.cli.options import DType, Engine, Norm
+from normlab.cli.terminal import console
 from normlab.cli.waiting import announce, progress
 
 
@@ -24,7 +26,7 @@ def compare(
     rows: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", show_default=False, help="Take the first N rows. Default: all that fit into 20 s."
+            min=1, metavar="N", show_default=False, help="Take the first N rows. Default: all that fit into 10 s."
         ),
     ] = None,
     engine: Annotated[Engine, typer.Option(help="Where kernels run; auto: on the GPU if there is one.")] = Engine.AUTO,
@@ -32,14 +34,18 @@ def compare(
         str | None,
         typer.Option(
             metavar="NAME",
+            autocompletion=steps,
             show_default=False,
             help="A step of the forward or backward ladder; any other name lists them. Default: on a GPU the last of "
             "each, in the simulator the quickest.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="Print a table of errors, bounds and bytes, and why it is so.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Is recomputing from the saved output as good as saving the input? Errors, bounds and bytes, on real data.
+    """Is recomputing from the saved output as good as saving the input? A line for each layer of real data.
 
     A third way, exact, keeps the output too, and beside it the normalised values of the few columns that it hides.
 
@@ -57,9 +63,9 @@ def compare(
             result = run(job, advance)
     if as_json:
         typer.echo(report.as_json(result))
+    elif details:
+        report.show(result, console(pipe=report.WIDTH))
     else:
-        from rich.console import Console
-
-        report.show(result, Console())
+        report.brief(result, console())
     if not result.within_bounds:
         raise typer.Exit(1)

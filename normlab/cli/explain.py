@@ -1,14 +1,22 @@
 """`normlab explain`."""
 
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
 
+from normlab.cli.completion import STEPPED, devices, one_of, steps
+from normlab.cli.errors import refusing
 from normlab.cli.options import DType, Norm
+from normlab.cli.terminal import console, plain_table
+from normlab.cli.waiting import progress
 
 
 def explain_plan(
-    ladder: Annotated[str, typer.Argument(metavar="LADDER", help="forward, backward, sgemm or family.")],
+    ladder: Annotated[
+        str,
+        typer.Argument(metavar="LADDER", autocompletion=one_of(*STEPPED), help="forward, backward, sgemm or family."),
+    ],
     norm: Annotated[Norm, typer.Option(help="Which norm.")] = Norm.LAYER,
     dtype: Annotated[DType, typer.Option(help="Of the input.")] = DType.FLOAT32,
     parameters: Annotated[
@@ -16,7 +24,12 @@ def explain_plan(
     ] = None,
     n1: Annotated[int | None, typer.Option(metavar="ROWS", show_default=False, help="Rows, 4096.")] = None,
     n2: Annotated[int | None, typer.Option(metavar="COLUMNS", show_default=False, help="Columns, 4096.")] = None,
-    saved: Annotated[str, typer.Option(metavar="input|output", help="What the backward starts from.")] = "input",
+    saved: Annotated[
+        str,
+        typer.Option(
+            metavar="input|output", autocompletion=one_of("input", "output"), help="What the backward starts from."
+        ),
+    ] = "input",
     weight: Annotated[bool, typer.Option("--weight/--no-weight", help="Is there a weight?")] = True,
     bias: Annotated[
         bool | None, typer.Option("--bias/--no-bias", show_default=False, help="Is there a bias? LayerNorm has one.")
@@ -31,9 +44,16 @@ def explain_plan(
     channels_last: Annotated[bool, typer.Option("--channels-last", help="The family's images.")] = False,
     alignment: Annotated[int, typer.Option(metavar="BYTES", help="All addresses are multiples of it.")] = 256,
     device: Annotated[
-        str, typer.Option(metavar="NAME", help="h200, h100, h100-pcie, a100, ...; here: this machine's, or an H200.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            autocompletion=devices,
+            help="h200, h100, h100-pcie, a100, ...; here: this machine's, or an H200.",
+        ),
     ] = "here",
-    step: Annotated[str | None, typer.Option(show_default=False, help="Another step than the best one.")] = None,
+    step: Annotated[
+        str | None, typer.Option(autocompletion=steps, show_default=False, help="Another step than the best one.")
+    ] = None,
     compiled: Annotated[bool, typer.Option("--compile", help="Registers and occupancy: takes seconds.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -42,8 +62,9 @@ def explain_plan(
     Exit code: 0, or 2 when the arguments cannot be used.
     """
     from normlab.learn.explain import explain
+    from normlab.measure.tables import print_stripped, room
 
-    try:
+    with refusing("explain"), progress(None, "compiling") if compiled else nullcontext():
         found = explain(
             ladder,
             norm=norm.value,
@@ -65,25 +86,18 @@ def explain_plan(
             step=step,
             compiled=compiled,
         )
-    except ValueError as error:
-        typer.echo(f"normlab explain: {error}", err=True)
-        raise typer.Exit(2) from None
     if as_json:
         typer.echo(found.as_json())
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None, pad_edge=False)
+    screen = console()
+    if room(screen) is None:
+        typer.echo(str(found))
+        return
+    table = plain_table()
     table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
     for heading, lines in found.facts():
         table.add_row(heading, "\n".join(lines))
-    console = Console()
-    if console.is_terminal:
-        console.print(table)
-    else:
-        typer.echo(str(found))
+    print_stripped(table, screen)
 
 
 def sides_of(shape: str) -> tuple[int, ...]:

@@ -11,13 +11,13 @@ Record = dict[str, Any]
 
 def recorded(
     measure: Callable[[Callable[[], None]], Record],
-    count: int,
+    count: int | None,
     show: Callable[[Record], None],
     draw: Callable[[Record, Path], None],
     json_file: Path | None,
     plot: Path | None,
 ) -> None:
-    """Make a record, which `measure` does in `count` steps; write and draw it where asked to; show it."""
+    """Make a record, which `measure` does in `count` steps, if known; write and draw it where asked to; show it."""
     from normlab.measure import files
 
     with progress(count) as advance:

@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
+from normlab.cli.completion import ladder_steps
 from normlab.cli.errors import refusing
 from normlab.cli.options import DType, Norm
+from normlab.cli.terminal import console
 from normlab.cli.waiting import announce, duration, progress
 
 LONGEST = 86_400.0  # seconds; more is taken for a slip of the user's
@@ -17,6 +19,7 @@ def trace_ladder(
         str,
         typer.Argument(
             metavar="LADDER[/STEP]",
+            autocompletion=ladder_steps,
             help="forward, backward, sgemm or family, or one of its steps: forward/apex, family/batch_backward.",
         ),
     ],
@@ -42,8 +45,6 @@ def trace_ladder(
 
     LADDER/STEP shows one step line by line. Exit code: 0, or 2 when the arguments cannot be used.
     """
-    from rich.console import Console
-
     from normlab.learn import xray
 
     with refusing("trace"):
@@ -65,6 +66,6 @@ def trace_ladder(
     if as_json:
         typer.echo(xray.as_json(problem, results))
     else:
-        xray.show(problem, results, Console(), by_line="/" in name)
+        xray.show(problem, results, console(), by_line="/" in name)
     for page in pages:
         typer.echo(f"wrote {page}", err=True)

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from normlab.cli.completion import some_of
 from normlab.cli.errors import refusing
-from normlab.cli.options import JsonFile, Norm, Plot
+from normlab.cli.options import DType, JsonFile, Norm, Plot
 from normlab.cli.recording import recorded
 from normlab.cli.waiting import announce
 
@@ -21,7 +22,10 @@ def train(
     batch: Annotated[int, typer.Option(min=2, metavar="N", help="Passages of text in a step.")] = 8,
     sequence: Annotated[int, typer.Option(min=1, metavar="N", help="Bytes of a passage.")] = 64,
     dtype: Annotated[
-        list[str] | None, typer.Option(metavar="NAME,…", show_default=False, help="Default: float32,bfloat16.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,…", autocompletion=some_of(*DType), show_default=False, help="Default: float32,bfloat16."
+        ),
     ] = None,
     norm: Annotated[Norm, typer.Option(help="Which norm.")] = Norm.RMS,
     norm_weight: Annotated[float, typer.Option(metavar="X", help="The norms' initial weight.")] = 1.0,

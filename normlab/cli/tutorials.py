@@ -3,61 +3,91 @@
 import subprocess
 import sys
 from importlib.util import find_spec
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from normlab.cli.completion import tutorial_numbers
 from normlab.cli.errors import refused, refusing
+from normlab.cli.terminal import say
+from normlab.cli.waiting import progress
 
-TOOLS = 'pip install "normlab[tutorials]" gets them'
+if TYPE_CHECKING:
+    from normlab.learn.tutorials import Tutorial
+
+TOOLS = 'pip install "normlab[{0}]" gets them (in a checkout: pip install -e ".[{0}]")'
 
 
 def list_or_open(
     numbers: Annotated[
-        list[int] | None, typer.Argument(metavar="[NN]...", show_default=False, help="Open this one in Jupyter.")
+        list[int] | None,
+        typer.Argument(
+            metavar="[NN]...", autocompletion=tutorial_numbers, show_default=False, help="Open this one in Jupyter."
+        ),
     ] = None,
+    open_it: Annotated[bool, typer.Option("--open/--no-open", help="Start Jupyter, or only copy the notebook.")] = True,
     build: Annotated[bool, typer.Option("--build", help="Execute NN, or all, and write the .ipynb.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Execute NN, or all, write nothing; fail on errors and above 90 s.")
     ] = False,
 ) -> None:
-    """Notebooks to walk through the house: lists them with their aims, or opens one.
+    """Notebooks to walk through the house: lists them with their aims, or opens a copy of one in this folder.
+
+    A copy that you have changed stays as it is, and is opened again.
 
     Exit code: 0; 1 when --check or --build found something wrong; 2 when the arguments cannot be used.
     """
-    from normlab.learn.tutorials import TutorialError, chosen
+    from normlab.learn.tutorials import TutorialError, chosen, copy
 
     with refusing("tutorials", TutorialError):
         found = chosen(numbers or [])
     if build or check:
-        _need("jupytext", "nbclient", "ipykernel")
+        _need("notebooks", "jupytext", "nbclient", "ipykernel")
         raise typer.Exit(_executed(found, build))
     if not numbers:
-        for tutorial in found:
-            typer.echo(f"{tutorial.number:2}  {tutorial.title} ({tutorial.minutes} min)\n    {tutorial.aim}")
-        typer.echo("\nnormlab tutorials NN opens one in Jupyter.")
+        _list(found)
         return
     if len(numbers) > 1:
         raise refused("tutorials", "opens one at a time")
-    _need("jupyterlab")
-    raise typer.Exit(subprocess.run([sys.executable, "-m", "jupyterlab", str(found[0].notebook)]).returncode)
+    if open_it:
+        _need("tutorials", "jupyterlab")
+    with refusing("tutorials", TutorialError):
+        path, new = copy(found[0], Path.cwd())
+    typer.echo(f"{path}: {'a copy for you to change' if new else 'your copy, as you left it'}")
+    if open_it:
+        raise typer.Exit(subprocess.run([sys.executable, "-m", "jupyterlab", str(path)]).returncode)
 
 
-def _need(*modules: str) -> None:
-    """Refuse to go on without these modules."""
+def _list(found: list["Tutorial"]) -> None:
+    """Print numbers, titles, minutes and aims, and how one begins."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for one in found:
+        head = Text.assemble(f"{one.number:2}  ", (one.title, "bold"), f" ({one.minutes} min)")
+        say(head, Padding(Text(one.aim), (0, 0, 0, 4)))
+    say("", "normlab tutorials NN copies one into this folder and opens it in Jupyter.")
+    if find_spec("jupyterlab") is None:
+        say(f"That needs jupyterlab; {TOOLS.format('tutorials')}.")
+
+
+def _need(extra: str, *modules: str) -> None:
+    """Refuse to go on without these modules, which an extra of the package brings."""
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
-        raise refused("tutorials", f"needs {', '.join(missing)}; {TOOLS}")
+        raise refused("tutorials", f"needs {', '.join(missing)}; {TOOLS.format(extra)}")
 
 
-def _executed(found: list, write: bool) -> int:
+def _executed(found: list["Tutorial"], write: bool) -> int:
     """Execute tutorials, say how long each took, and return the exit code."""
     from normlab.learn.tutorials import TutorialError, checked
 
     wrong = 0
-    for tutorial in found:
+    for position, tutorial in enumerate(found, start=1):
         try:
-            seconds, problems = checked(tutorial, write)
+            with progress(None, f"executing {tutorial.source.name}, {position} of {len(found)}"):
+                seconds, problems = checked(tutorial, write)
         except TutorialError as error:
             typer.echo(f"{error}", err=True)
             wrong += 1

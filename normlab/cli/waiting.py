@@ -23,14 +23,20 @@ def announce(seconds: float, advice: str) -> None:
 
 
 @contextmanager
-def progress(passes: int) -> Iterator[Callable[[], None]]:
-    """Show a progress bar on stderr; nothing where stderr is no terminal, or for 0 passes."""
-    if not passes or not sys.stderr.isatty():
+def progress(passes: int | None, doing: str = "running the kernels") -> Iterator[Callable[[], None]]:
+    """Show a bar on stderr while the block runs, if stderr is a terminal; it only moves to and fro if `passes` is None.
+
+    The block is given a function, to be called after each pass.
+    """
+    if not sys.stderr.isatty():
         yield lambda: None
         return
-    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("running the kernels", total=passes)
+    from normlab.cli.terminal import console
+
+    # Rich would else print on stderr what the block prints on stdout.
+    bar = Progress(console=console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False)
+    with bar:
+        task = bar.add_task(doing, total=passes)
         yield lambda: bar.advance(task)

@@ -23,6 +23,7 @@ from normlab.kernels.plan import DEVICES, Refusal, View, Work
 from normlab.kernels.problem import one_of
 from normlab.kernels.sgemm.product import ProductProblem
 from normlab.kernels.words import counted
+from normlab.learn.speed import measured_lines
 
 HERE = "here"  # the GPU of this machine, or where there is none an H200, which is what the simulator stands for
 
@@ -200,6 +201,7 @@ class Explanation:
             ("plan", [*_launch_lines(plan), *getattr(plan.layout, "words", ()), *_memory_lines(plan)]),
             ("registers", _register_lines(self)),
             ("bytes", _byte_lines(self)),
+            ("speed", measured_lines(self.problem)),
             ("why", [plan.why]),
             ("runner-up", _runner_up_lines(self)),
         ]

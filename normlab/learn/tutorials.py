@@ -13,7 +13,8 @@ from typing import Any
 
 from normlab.learn.address import open_in_colab, repository
 
-FOLDER = Path(__file__).parents[2] / "tutorials"
+CHECKOUT, INSTALLED = Path(__file__).parents[2] / "tutorials", Path(__file__).parents[1] / "notebooks"
+FOLDER = CHECKOUT if CHECKOUT.is_dir() and not INSTALLED.is_dir() else INSTALLED  # a wheel has them in the package
 LONGEST = 90.0  # seconds that a notebook may take in the simulator, on two cores
 HEADER = re.compile(
     r"# (?P<number>\d+)\. (?P<title>.+?)\n.*?"
@@ -60,10 +61,10 @@ def header(source: Path) -> Tutorial:
 
 
 def every(folder: Path = FOLDER) -> list[Tutorial]:
-    """All tutorials, in order. Raises TutorialError where there are none: an installed wheel has them not."""
+    """All tutorials, in order. Raises TutorialError where there are none."""
     found = sorted(folder.glob("[0-9][0-9]_*.py"))
     if not found:
-        raise TutorialError(f"no tutorials in {folder}: they come with a clone of the repository, not with a wheel")
+        raise TutorialError(f"no tutorials in {folder}: they come with normlab's repository, and with its wheel")
     return [header(source) for source in found]
 
 
@@ -74,6 +75,26 @@ def chosen(numbers: list[int], folder: Path = FOLDER) -> list[Tutorial]:
         if number not in there:
             raise TutorialError(f"no tutorial {number}: there are {', '.join(map(str, there))}")
     return [there[number] for number in numbers] if numbers else list(there.values())
+
+
+def copy(tutorial: Tutorial, folder: Path) -> tuple[Path, bool]:
+    """Copy a notebook into a reader's folder; return the copy, and whether it is as new. A changed one stays.
+
+    A link to another tutorial, which need not be in the folder, is given the command that gets it.
+    Raises TutorialError where `folder` is the tutorials' own, whose files are not the reader's.
+    """
+    path = folder / tutorial.notebook.name
+    if path.exists() and path.samefile(tutorial.notebook):
+        raise TutorialError(f"{folder} is where normlab keeps its tutorials: go to a folder of your own")
+    text = re.sub(
+        r"\]\((\d\d)_\w+\.ipynb\)",
+        lambda link: f"{link[0]} (`normlab tutorials {int(link[1])}`)",
+        tutorial.notebook.read_text(encoding="utf-8"),
+    )
+    if path.exists():
+        return path, path.read_text(encoding="utf-8") == text
+    path.write_text(text, encoding="utf-8")
+    return path, True
 
 
 def read(source: Path) -> Any:

@@ -30,8 +30,8 @@ def ask_nvidia_smi(query: str) -> str | None:
     """Return what nvidia-smi answers about the first GPU; None where there is no nvidia-smi or no GPU."""
     command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    except (OSError, subprocess.CalledProcessError, IndexError):
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.splitlines()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
         return None
 
 

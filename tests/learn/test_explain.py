@@ -18,6 +18,7 @@ from normlab.kernels import LADDERS, BackwardProblem, Device
 from normlab.kernels.family.passes import Recording
 from normlab.kernels.plan import DEVICES, Scratch
 from normlab.learn.explain import explain
+from normlab.measure.files import record
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 COLUMNS = (1, 3, 127, 4096, 5121, 65536, 262144, 3_211_264)
@@ -162,3 +163,19 @@ def test_registers_are_the_assembler_s_where_it_is_installed():
     assert 16 <= one.resources.registers <= 255
     assert one.occupancy.blocks >= 1
     assert "per thread, 0 bytes of spills" in str(one)
+
+
+def test_it_says_what_was_measured_at_the_nearest_row_length():
+    for given, n2, name in (({"saved": "input"}, 4096, "normlab"), ({"saved": "output"}, 5120, "normlab-me")):
+        lines = dict(explain("backward", norm="rms", dtype="bfloat16", n1=64, n2=n2 + 30, **given).facts())["speed"]
+        (row,) = (
+            row
+            for row in record("norm_bfloat16_h200")["rows"]
+            if (row["direction"], row["norm"], row["n2"]) == ("backward", "rms", n2)
+        )
+        entry = row["contenders"][name]
+        assert lines[0].startswith(f"{entry['of_copy']:.2f} of a copy's, {entry['median_us']:,.0f} us: measured on an")
+        assert f"at {row['n1']:,} x {n2:,}" in lines[0]
+        assert f"torch {row['contenders']['torch']['of_copy']:.2f}" in lines[1]
+    for ladder, options in (("forward", {"dtype": "float64"}), ("sgemm", {}), ("family", {})):
+        assert "speed" not in dict(explain(ladder, **options).facts())

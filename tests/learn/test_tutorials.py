@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 from normlab.bench import records
 from normlab.cli import app
+from normlab.cli import tutorials as cli
 from normlab.engine import cuda, launch
 from normlab.kernels import LADDERS
 from normlab.learn import lesson, tutorials
@@ -94,7 +96,7 @@ def test_a_header_is_read_and_one_without_an_aim_refused(tmp_path):
     found.source.write_text("# %% [markdown]\n# # 7. A title\n")
     with pytest.raises(tutorials.TutorialError, match=r"07_title\.py: the first cell needs a title '# N\. …', Aim"):
         tutorials.every(tmp_path)
-    with pytest.raises(tutorials.TutorialError, match=r"no tutorials in .*: they come with a clone"):
+    with pytest.raises(tutorials.TutorialError, match=r"no tutorials in .*: they come with"):
         tutorials.every(tmp_path / "elsewhere")
 
 
@@ -136,7 +138,7 @@ def test_jupyter_is_asked_for_where_it_is_missing(monkeypatch):
     assert 'needs jupyterlab; pip install "normlab[tutorials]" gets them' in asked.output
 
 
-def test_jupyter_is_started_on_the_one_asked_for(monkeypatch):
+def test_jupyter_is_started_on_a_copy_in_the_reader_s_folder(monkeypatch, tmp_path):
     started = []
 
     def run(command):
@@ -145,8 +147,42 @@ def test_jupyter_is_started_on_the_one_asked_for(monkeypatch):
 
     monkeypatch.setattr("normlab.cli.tutorials.find_spec", lambda name: name)
     monkeypatch.setattr("normlab.cli.tutorials.subprocess.run", run)
+    monkeypatch.chdir(tmp_path)
     assert CliRunner().invoke(app, ["tutorials", "1"]).exit_code == 0
-    assert started == [[sys.executable, "-m", "jupyterlab", str(ALL[0].notebook)]]
+    assert started == [[sys.executable, "-m", "jupyterlab", str(tmp_path / ALL[0].notebook.name)]]
+
+
+def test_a_copy_is_the_notebook_with_commands_for_its_links_and_a_changed_one_stays(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    kept = ALL[0].notebook.read_bytes()
+    path = tmp_path / ALL[0].notebook.name
+    assert CliRunner().invoke(app, ["tutorials", "1", "--no-open"]).output == f"{path}: a copy for you to change\n"
+    text = path.read_text()
+    assert "](02_moments.ipynb) (`normlab tutorials 2`)" in text
+    assert re.sub(r"(\.ipynb\)) \(`normlab tutorials \d+`\)", r"\1", text) == kept.decode()
+    assert [cell["cell_type"] for cell in json.loads(text)["cells"]]
+    path.write_text("mine")
+    again = CliRunner().invoke(app, ["tutorials", "1", "--no-open"]).output
+    assert again == f"{path}: your copy, as you left it\n"
+    assert path.read_text() == "mine"
+
+
+def test_the_package_s_own_notebook_is_never_opened(monkeypatch):
+    monkeypatch.chdir(tutorials.FOLDER)
+    refused = CliRunner().invoke(app, ["tutorials", "1", "--no-open"])
+    assert refused.exit_code == 2
+    assert "go to a folder of your own" in refused.output
+
+
+def test_the_extra_that_opens_tutorials_brings_neither_pytorch_nor_a_compiler():
+    extras = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {re.split(r"[><=\[]", line)[0] for line in extras["tutorials"]} == {"ipykernel", "jupyterlab"}
+
+
+def test_readme_and_command_name_the_same_installation():
+    readme = (HERE / "README.md").read_text() + (HERE / "docs" / "use" / "install.md").read_text()
+    assert re.findall(r'pip install "normlab\[tutorials\]"', readme)
+    assert cli.TOOLS.format("tutorials").startswith('pip install "normlab[tutorials]"')
 
 
 @cuda.jit

@@ -25,7 +25,7 @@ from normlab.studies.compare.activations import InputError, Source, bundled, rea
 from normlab.studies.compare.measure import Error, measure
 from normlab.studies.compare.passes import Backward, run_backward, run_forward
 from normlab.studies.compare.plan import SIMULATOR_STEPS, choose, prepare
-from normlab.studies.compare.verdict import AS_GOOD, Verdict, judge, reason
+from normlab.studies.compare.verdict import AS_GOOD, Verdict, judge, reason, short
 from normlab.studies.compare.workers import WorkerLostError, workers
 
 ROWS = 6
@@ -316,13 +316,14 @@ def test_a_process_that_is_killed_is_an_error_and_not_a_wait_for_ever():
 # ---- how many rows ---------------------------------------------------------------------------------------------------
 
 
-def test_all_bundled_rows_fit_into_the_time_of_two_cores(monkeypatch):
+def test_200_of_the_bundled_rows_fit_into_the_time_of_two_cores_and_that_is_said(monkeypatch):
     monkeypatch.setattr("normlab.studies.compare.plan.processors", lambda: 2)
     job = prepare(bundled(), choose(world="simulator"))
-    assert [layer.input.shape for layer in job.layers] == [(270, 384)] * 3
-    assert all(layer.rows_total == 270 and not layer.notes for layer in job.layers)
+    assert [layer.input.shape for layer in job.layers] == [(200, 384)] * 3
+    note = "only the first 200 rows, to stay within 10 s; --rows N takes N"
+    assert all(layer.rows_total == 270 and layer.notes == (note,) for layer in job.layers)
     assert job.processes == 2
-    assert job.seconds < 15
+    assert job.seconds < 11
 
 
 def test_too_many_rows_for_the_simulator_are_cut_and_that_is_said(monkeypatch):
@@ -333,7 +334,7 @@ def test_too_many_rows_for_the_simulator_are_cut_and_that_is_said(monkeypatch):
     assert 300 < rows < 2000
     assert layer.grad_output.shape == (rows, 512)
     assert layer.rows_total == 20_000
-    assert f"only the first {rows:,} rows, to stay within 20 s; --rows N takes N" in layer.notes
+    assert f"only the first {rows:,} rows, to stay within 10 s; --rows N takes N" in layer.notes
 
 
 def test_a_wide_row_is_taken_even_where_it_takes_too_long_and_asked_for_rows_always_are():
@@ -352,7 +353,7 @@ def test_a_step_with_a_cost_a_column_is_given_fewer_rows(monkeypatch):
         prepare([wide], replace(choose(world="simulator"), backward=step)).layers[0].input.shape[0]
         for step in ("global_atomics", "apex")
     )
-    assert quick / 3 < apex < quick - 50
+    assert quick / 6 < apex < quick - 50
 
 
 def test_narrow_rows_are_not_cheap_because_every_row_needs_its_threads(monkeypatch):
@@ -618,6 +619,23 @@ def path(grad_input, grad_weight=1e-7):
 )
 def test_the_verdict_weighs_the_paths(saving, recomputing, kind):
     assert judge(error(1e-7), saving, recomputing, path(1e-6), 6e-8, "because").kind == kind
+
+
+@pytest.mark.parametrize(
+    ("saving", "recomputing", "words"),
+    [
+        (path(1e-6), path(1.1e-6), "recomputing is as accurate as saving, and keeps 0 B less"),
+        (path(1.7e-7), path(2.5e-2), "recomputing is 150,000 times less accurate; exact keeps 1.0 kB more"),
+        (path(1e-6), path(2.34e-6), "recomputing is 2.3 times less accurate; exact keeps 1.0 kB more"),
+        (path(0.0), path(error(inf, largest=9.0)), "recomputing is infinitely less accurate; exact"),
+        (path(1e-6), path(error(nan, not_finite=3)), "recomputing gives NaN or infinity; exact keeps 1.0 kB more"),
+        (path(1e-6), path(error(1e-6, bound_ratio=7.0)), "BOUND EXCEEDED: grad_input (recomputed) is off by 7 times"),
+    ],
+)
+def test_the_short_verdict_is_a_factor_and_a_price(saving, recomputing, words):
+    exact = replace(path(1e-6), bytes_kept=1008)
+    verdict = judge(error(1e-7), saving, recomputing, exact, 6e-8, "because")
+    assert short(verdict, saving, recomputing, exact, 6e-8).startswith(words)
 
 
 def test_the_exact_path_is_judged_too():

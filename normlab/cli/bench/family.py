@@ -6,18 +6,32 @@ from typing import Annotated
 import typer
 
 from normlab.cli.bench.measured import measured
+from normlab.cli.completion import one_of, some_of
 from normlab.cli.errors import refusing
-from normlab.cli.options import JsonFile
+from normlab.cli.options import DType, JsonFile
 
 
 def bench_family(
     norm: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME,…", show_default=False, help="Default: batch,instance,group,layer."),
+        typer.Option(
+            metavar="NAME,…",
+            autocompletion=some_of("batch", "instance", "group", "layer"),
+            show_default=False,
+            help="Default: batch,instance,group,layer.",
+        ),
     ] = None,
-    direction: Annotated[str, typer.Option(metavar="NAME", help="forward, backward or both.")] = "both",
+    direction: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", autocompletion=one_of("forward", "backward", "both"), help="forward, backward or both."
+        ),
+    ] = "both",
     dtype: Annotated[
-        list[str] | None, typer.Option(metavar="NAME,…", show_default=False, help="Default: float32,bfloat16.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,…", autocompletion=some_of(*DType), show_default=False, help="Default: float32,bfloat16."
+        ),
     ] = None,
     json_file: JsonFile = None,
 ) -> None:

@@ -5,13 +5,21 @@ from typing import Annotated
 import typer
 
 from normlab.cli.bench.measured import Peers, measured
+from normlab.cli.completion import one_of
 from normlab.cli.errors import refusing
 from normlab.cli.options import JsonFile
 
 
 def bench_host(
-    norm: Annotated[str, typer.Option(metavar="NAME", help="layer, rms or both.")] = "both",
-    direction: Annotated[str, typer.Option(metavar="NAME", help="forward, backward or both.")] = "forward",
+    norm: Annotated[
+        str, typer.Option(metavar="NAME", autocompletion=one_of("layer", "rms", "both"), help="layer, rms or both.")
+    ] = "both",
+    direction: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", autocompletion=one_of("forward", "backward", "both"), help="forward, backward or both."
+        ),
+    ] = "forward",
     peers: Peers = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -26,4 +34,4 @@ def bench_host(
         norms = choices.one_or_both("--norm", norm, problem.NORMS)
         directions = choices.one_or_both("--direction", direction, problem.DIRECTIONS)
         names = choices.peers(peers)
-        measured(lambda advance: commands.host(norms, directions, names), 0, direction, json_file)
+        measured(lambda advance: commands.host(norms, directions, names), None, direction, json_file)

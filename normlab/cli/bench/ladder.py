@@ -6,18 +6,28 @@ from typing import Annotated
 import typer
 
 from normlab.cli.bench.measured import measured
+from normlab.cli.completion import one_of
 from normlab.cli.errors import refusing
-from normlab.cli.options import JsonFile
+from normlab.cli.options import DType, JsonFile
 
 SGEMM = "sgemm"
 
 
 def bench_ladder(
     context: typer.Context,
-    ladder: Annotated[str, typer.Argument(metavar="LADDER", help="forward, backward or sgemm.")],
+    ladder: Annotated[
+        str,
+        typer.Argument(
+            metavar="LADDER", autocompletion=one_of("forward", "backward", "sgemm"), help="forward, backward or sgemm."
+        ),
+    ],
     n2: Annotated[str, typer.Option(metavar="N", help="Columns.")] = "4096",
-    norm: Annotated[str, typer.Option(metavar="NAME", help="layer or rms.")] = "layer",
-    dtype: Annotated[str, typer.Option(metavar="NAME", help="float16, bfloat16, float32 or float64.")] = "bfloat16",
+    norm: Annotated[
+        str, typer.Option(metavar="NAME", autocompletion=one_of("layer", "rms"), help="layer or rms.")
+    ] = "layer",
+    dtype: Annotated[
+        str, typer.Option(metavar="NAME", autocompletion=one_of(*DType), help="float16, bfloat16, float32 or float64.")
+    ] = "bfloat16",
     elements: Annotated[str, typer.Option(metavar="N", help="Elements of x.")] = "2^27",
     size: Annotated[str, typer.Option(metavar="N|MxNxK", help="Of sgemm's product, beside cuBLAS.")] = "4096",
     json_file: JsonFile = None,

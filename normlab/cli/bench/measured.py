@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
+from normlab.cli.completion import some_of
 from normlab.cli.recording import Record, recorded
 
 Peers = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME,…",
+        autocompletion=some_of("none", "torch", "compile", "compile-inference", "liger", "quack", "apex", "triton"),
         show_default=False,
         help="torch, compile, liger, quack, apex, triton; or none. Default: all. And compile-inference, only if named: "
         "torch.compile's forward without statistics, which is less work than all others do.",
@@ -21,12 +23,12 @@ Peers = Annotated[
 
 def measured(
     measure: Callable[[Callable[[], None]], Record],
-    count: int,
+    count: int | None,
     instead: str,
     json_file: Path | None,
     plot: Path | None = None,
 ) -> None:
-    """Make a record on the GPU, which `measure` does in `count` steps, and hand it on to files and terminal.
+    """Make a record on the GPU, which `measure` does in `count` steps, if known, and hand it on to files and terminal.
 
     `instead` names the ladder or direction that `normlab trace` can show where there is no GPU.
     """

@@ -6,15 +6,23 @@ from typing import Annotated
 import typer
 
 from normlab.cli.bench.measured import Peers, measured
+from normlab.cli.completion import one_of, some_of
 from normlab.cli.errors import refusing
-from normlab.cli.options import JsonFile, Plot
+from normlab.cli.options import DType, JsonFile, Plot
 
 PATHS = {None: "saved", True: "recomputed", False: "both"}  # of --memory-efficient/--both-paths
 
 
 def bench_norm(
-    norm: Annotated[str, typer.Option(metavar="NAME", help="layer, rms or both.")] = "both",
-    direction: Annotated[str, typer.Option(metavar="NAME", help="forward, backward or both.")] = "both",
+    norm: Annotated[
+        str, typer.Option(metavar="NAME", autocompletion=one_of("layer", "rms", "both"), help="layer, rms or both.")
+    ] = "both",
+    direction: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", autocompletion=one_of("forward", "backward", "both"), help="forward, backward or both."
+        ),
+    ] = "both",
     n2: Annotated[
         list[str] | None, typer.Option(metavar="N,…", show_default=False, help="Columns. Default: 768 to 65536.")
     ] = None,
@@ -24,7 +32,12 @@ def bench_norm(
     elements: Annotated[str, typer.Option(metavar="N", help="Elements of x, where --n1 is not given.")] = "2^27",
     dtype: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME,…", show_default=False, help="Default: bfloat16,float16,float32."),
+        typer.Option(
+            metavar="NAME,…",
+            autocompletion=some_of(*DType),
+            show_default=False,
+            help="Default: bfloat16,float16,float32.",
+        ),
     ] = None,
     peers: Peers = None,
     memory_efficient: Annotated[

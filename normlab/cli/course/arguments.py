@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from normlab.cli.completion import exercises
 from normlab.cli.errors import refused, refusing
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ HiddenFile = Annotated[
     Path | None,
     typer.Option("--hidden", metavar="FILE", show_default=False, help="More checks, from an instructor's TOML file."),
 ]
-Number = Annotated[str, typer.Argument(metavar="NN", help="An exercise: 3, 03 or its name.")]
+Number = Annotated[str, typer.Argument(metavar="NN", autocompletion=exercises, help="An exercise: 3, 03 or its name.")]
 
 
 def number_of(command: str, asked: str) -> str:

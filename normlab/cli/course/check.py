@@ -5,14 +5,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from normlab.cli.completion import exercises
 from normlab.cli.course.arguments import Folder, HiddenFile, Seed, hidden_of, need, no_exercises, number_of
+from normlab.cli.terminal import say
+from normlab.cli.waiting import progress
 
 if TYPE_CHECKING:
     from normlab.course.grading import Result
 
 
 def check(
-    number: Annotated[str | None, typer.Argument(metavar="[NN]", show_default=False, help="3, 03 or its name.")] = None,
+    number: Annotated[
+        str | None,
+        typer.Argument(metavar="[NN]", autocompletion=exercises, show_default=False, help="3, 03 or its name."),
+    ] = None,
     folder: Folder = Path(),
     show: Annotated[
         bool, typer.Option("--show", help="Draw what the kernel does, into a PNG beside the file.")
@@ -29,10 +35,11 @@ def check(
 
     numbers = [number_of("check", number)] if number else _begun(folder)
     extra = hidden_of("check", hidden)
-    results = []
+    results: list[Result] = []
     for one in numbers:
         need("check", folder, one)
-        results.append(student.graded(folder, one, seed=seed, hidden=extra, show=show))
+        with progress(None, f"checking exercise {int(one)}, {len(results) + 1} of {len(numbers)}"):
+            results.append(student.graded(folder, one, seed=seed, hidden=extra, show=show))
         student.remember(folder, results[-1])
         _tell(results[-1], folder)
     if not numbers:
@@ -52,16 +59,23 @@ def _begun(folder: Path) -> list[str]:
 
 def _tell(result: "Result", folder: Path) -> None:
     """Print a result, and write its picture."""
+    from rich.padding import Padding
+    from rich.text import Text
+
     from normlab.course.classroom import told
     from normlab.course.folder import file_of
 
-    points = f"{result.points} of {result.possible} points, {result.seconds:.1f} s"
-    typer.echo(f"{result.number} {result.title}: {'solved' if result.passed else 'not yet'} ({points})")
-    for failure in (result.failure, result.hidden_failure):
-        if failure is not None:
-            typer.echo("  " + told(failure, file_of(folder, result.number).name).replace("\n", "\n  "))
+    state = ("solved", "green") if result.passed else ("not yet", "bold red")
+    points = f" ({result.points} of {result.possible} points, {result.seconds:.1f} s)"
+    head = Text.assemble((f"{result.number} {result.title}: ", "bold"), state, points)
+    below = [
+        told(failure, file_of(folder, result.number).name)
+        for failure in (result.failure, result.hidden_failure)
+        if failure is not None
+    ]
     if result.failure is not None:
-        typer.echo(f"  a hint: normlab course hint {int(result.number)}")
+        below.append(f"a hint: normlab course hint {int(result.number)}")
+    say(head, *(Padding(Text(text), (0, 0, 0, 2)) for text in below))
     if result.picture is not None:
         path = file_of(folder, result.number).with_suffix(".png")
         path.write_bytes(result.picture)

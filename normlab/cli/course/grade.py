@@ -7,6 +7,7 @@ import typer
 
 from normlab.cli.course.arguments import HiddenFile, Seed, hidden_of
 from normlab.cli.errors import refusing
+from normlab.cli.waiting import progress
 
 
 def grade(
@@ -26,8 +27,11 @@ def grade(
     extra = hidden_of("grade", hidden)
     graded = []
     with refusing("course grade"):
-        for student in room.grade(room.students(classroom, output), seed, extra):
-            graded.append(student)
-            typer.echo(f"{student.name}: {student.points} of {student.possible} points")
+        students = room.students(classroom, output)
+        with progress(len(students), "grading") as advance:
+            for student in room.grade(students, seed, extra):
+                graded.append(student)
+                typer.echo(f"{student.name}: {student.points} of {student.possible} points")
+                advance()
         pages = room.write(graded, output, seed)
     typer.echo(f"wrote {pages[0]}, {pages[1].name} and {len(graded)} files in {pages[-1].parent.name}/")

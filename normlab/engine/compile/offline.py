@@ -16,6 +16,7 @@ from numba.cuda import dispatcher as _dispatcher
 from normlab.engine.compile.signatures import kinds_of_types, numba_type
 
 _COMPILING = RLock()
+LIBRARIES = ("nvvm", "nvJitLink", "nvrtc")
 
 
 class Cubin(NamedTuple):
@@ -24,6 +25,19 @@ class Cubin(NamedTuple):
     entry: str
     image: bytes
     log: str
+
+
+def missing_libraries() -> list[str]:
+    """Return which of NVIDIA's libraries that compile and link a kernel are not found here; none needs a driver."""
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
+    missing = []
+    for name in LIBRARIES:
+        try:
+            load_nvidia_dynamic_lib(name)
+        except RuntimeError:
+            missing.append(name)
+    return missing
 
 
 def compile_ptx(kernel: Any, types: tuple, cc: tuple[int, int] = (9, 0)) -> str:

@@ -6,9 +6,10 @@ from pathlib import Path
 from rich.console import Console
 
 from normlab.learn.xray.traced import Problem, StepTrace
+from normlab.measure.tables import room
 from normlab.sim import METRICS
 from normlab.sim.tracing.counts import number
-from normlab.sim.tracing.tables import NARROWEST, fitted, lines_text, title
+from normlab.sim.tracing.tables import fitted, lines_text, title
 
 # The columns of the ladder's table: what every step has, then what tells steps apart.
 COLUMNS = [name for name in METRICS if "bytes" not in name and "sectors_per_request" not in name]
@@ -27,7 +28,7 @@ def save(result: StepTrace, path: Path) -> list[Path]:
 
 def show(problem: Problem, results: list[StepTrace], console: Console, by_line: bool) -> None:
     """Print the ladder's table, or one step line by line; a terminal gets no wider lines than it has room for."""
-    width = max(console.width, NARROWEST) if console.is_terminal else None
+    width = room(console)
     console.print(f"{problem.title}, traced in the simulator\n", style="bold", soft_wrap=width is None)
     if by_line:
         launches = list(zip(results[0].traces, results[0].results, strict=True))

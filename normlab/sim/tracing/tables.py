@@ -14,7 +14,7 @@ from normlab.sim.tracing.counts import METRICS, number, shown
 from normlab.sim.tracing.data import TraceData
 
 Row = list[str]
-NARROWEST = 80  # columns that a terminal is expected to have
+NARROWEST = 60  # columns that a terminal is expected to have
 SMALLEST_SOURCE = 24  # characters of a source line that a table shows at least
 NOTHING = "no memory request, no synchronisation"
 # Heads of the columns that a narrow terminal leaves out, in this order, because other columns tell as much or more.
@@ -22,7 +22,7 @@ LEAST_TELLING = ("lanes/request", "st requests", "ld requests", "votes", "warp s
 
 
 def terminal_width(stream: Any, indented: int = 0) -> int | None:
-    """Return the columns, 80 or more, that a terminal has for what stands `indented`; None if `stream` is none."""
+    """Return the columns, 60 or more, that a terminal has for what stands `indented`; None if `stream` is none."""
     try:
         return max(NARROWEST, os.get_terminal_size(stream.fileno()).columns) - indented
     except (OSError, AttributeError, ValueError):  # a file, a pipe, a notebook
@@ -90,7 +90,7 @@ def fitted(rows: list[Row], width: int | None) -> str:
         dropped.append(rows[0][column])
         rows = [[*row[:column], *row[column + 1 :]] for row in rows]
     note = f"no room for {', '.join(dropped)}: a wider terminal shows them, and so does a file"
-    return "\n".join([as_table(rows, left=1), *(wrap(note, width or NARROWEST) if dropped else ())])
+    return "\n".join([as_table(rows, left=1), *(wrap(note, width or 80) if dropped else ())])
 
 
 def lines_text(trace: TraceData, width: int | None, files: bool = False) -> str:

@@ -16,7 +16,7 @@ from normlab.studies.compare.traffic import Layer, layer_of
 
 SIMULATOR_STEPS = {"forward": "thread_per_row", "backward": "global_atomics"}  # its quickest
 ORACLE = 2e-6  # seconds an element, value and bound of one pass
-BUDGET = 15.0  # seconds that a run without --rows may take by this reckoning; the rest of the 20 is reserve
+BUDGET = 11.0  # seconds that a run without --rows may take by this reckoning, which is a third too high: 10 in all
 WORTH_PROCESSES = 3.0  # seconds of work below which a second process (0.7 s to start) does not pay
 
 
@@ -121,7 +121,7 @@ def prepare(sources: list[Source], plan: Plan, rows: int | None = None) -> Job:
     limit = _rows_within(BUDGET, sources, plan, cores) if rows is None else rows
     layers = [layer_of(source, plan.norm, plan.dtype, limit) for source in sources]
     if rows is None:
-        note = f"only the first {limit:,} rows, to stay within 20 s; --rows N takes N"
+        note = f"only the first {limit:,} rows, to stay within 10 s; --rows N takes N"
         layers = [replace(layer, notes=(*layer.notes, note)) if limit < layer.rows_total else layer for layer in layers]
     shapes = [layer.input.shape for layer in layers]
     processes = cores if plan.seconds(shapes) > WORTH_PROCESSES else 1
@@ -129,9 +129,10 @@ def prepare(sources: list[Source], plan: Plan, rows: int | None = None) -> Job:
 
 
 def _rows_within(seconds: float, sources: list[Source], plan: Plan, cores: int) -> int:
-    """Return how many rows of each source fit into that time, at least one; the time grows linearly with them."""
+    """Return how many rows of each source fit into that time, tens of them, and at least one. It grows linearly."""
     none, one = (plan.seconds([(rows, source.shape[1]) for source in sources], cores) for rows in (0, 1))
-    return max(1, int((seconds - none) / (one - none)))
+    rows = max(1, int((seconds - none) / (one - none)))
+    return rows - rows % 10 if rows > 100 else rows
 
 
 def processors() -> int:

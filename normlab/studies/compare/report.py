@@ -1,10 +1,11 @@
-"""Show the answer of `normlab compare`: one table, what its columns mean, a sentence per layer; or JSON.
+"""Show the answer of `normlab compare`: a line per layer; or one table, what its columns mean, sentences; or JSON.
 
 Called by `normlab.cli`; takes a `compare.Report`. The text is ASCII except for names, for pipes that take no more.
 """
 
 import json
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,29 +15,51 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from normlab import __version__
+from normlab import __version__, oracle
 from normlab.measure.numbers import fixed, scientific, size
 from normlab.measure.tables import NORMS, print_stripped
 from normlab.studies.compare import AT_RISK, LayerReport, Report
 from normlab.studies.compare.measure import Error
+from normlab.studies.compare.verdict import short
 
 RULE = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)  # one line below the header
-SMALLEST_WIDTH = 80  # columns; below, numbers would be cut
+WIDTH = 80  # columns of the table with the errors over their bounds; a narrower terminal gets the errors alone
+
+
+def brief(report: Report, console: Console) -> None:
+    """Print a line for each layer, the verdict first, and how one sees more."""
+    roundoff = oracle.unit_roundoff(report.plan.dtype)
+    shared, own = _notes(report)
+    lines = []
+    for layer, notes in zip(report.layers, own, strict=True):
+        said = short(layer.verdict, layer.saved_input, layer.recomputed, layer.exact, roundoff)
+        lines.append(Text.assemble((f"{layer.name}: ", "bold"), (said, _style(layer))))
+        lines += [Text(f"  {note}", style="dim") for note in notes]
+    below = [_ran(report), *shared, "normlab compare --details shows every error, bound and byte."]
+    print_stripped(Group(*lines, Text(), *(Text(line, style="dim") for line in below)), console)
 
 
 def show(report: Report, console: Console) -> None:
     """Print everything."""
-    console.width = max(console.width, SMALLEST_WIDTH)
-    parts = heading(report), Text(), table(report), Text(), legend(report), Text(), verdicts(report)
+    parts = heading(report), Text(), table(report, console.width), Text(), legend(report), Text(), verdicts(report)
     print_stripped(Group(*parts), console)
+
+
+def _ran(report: Report) -> str:
+    """Return what ran, and where."""
+    engine = "the GPU" if report.plan.engine == "gpu" else "normlab's simulator"
+    return f"{NORMS[report.plan.norm]} in {report.plan.dtype}, on {engine}, in {report.seconds:.1f} s"
+
+
+def _style(layer: LayerReport) -> str:
+    return "green" if layer.verdict.kind == "as_good" else "bold red"
 
 
 def heading(report: Report) -> RenderableType:
     """Return what ran, on which engine, by which kernels, and the notes that hold for all layers."""
     plan = report.plan
-    engine = "the GPU" if plan.engine == "gpu" else "normlab's simulator"
     lines = [
-        f"{NORMS[plan.norm]} in {plan.dtype}, on {engine}, in {report.seconds:.1f} s",
+        _ran(report),
         f"forward step {plan.forward}, backward step {plan.backward}",
         *_notes(report)[0],
     ]
@@ -53,24 +76,28 @@ def _notes(report: Report) -> tuple[list[str], list[list[str]]]:
     return shared, [[note for note in notes if note not in shared] for notes in every]
 
 
-def table(report: Report) -> Table:
-    """Return up to nine rows for each layer, with two columns for each of the three paths."""
+def table(report: Report, width: int) -> Table:
+    """Return up to nine rows for each layer; for each path an error, and where there is room its ratio to the bound."""
+    ratios = width >= WIDTH
     grid = Table(box=RULE, padding=0, show_edge=False)
     grid.add_column("", min_width=20, max_width=20, overflow="fold")
     for path, color in (("saved input", "cyan"), ("recomputed", "magenta"), ("exact", "green")):
-        for header, width in ((f"{path}\nerror", 11), ("\n/bound", 7)):
-            grid.add_column(Text(header, justify="right", style=color), justify="right", no_wrap=True, min_width=width)
+        for header, needs in ((f"{path}\nerror", 12 if not ratios else 11), *([("\n/bound", 7)] if ratios else [])):
+            grid.add_column(Text(header, justify="right", style=color), justify="right", no_wrap=True, min_width=needs)
     for layer in report.layers:
-        _add_layer(grid, layer)
+        for row in _rows(layer):
+            grid.add_row(*(row if ratios else [row[0], *row[1::2]]))
+        grid.add_section()
     return grid
 
 
-def _add_layer(grid: Table, layer: LayerReport) -> None:
+def _rows(layer: LayerReport) -> Iterator[Sequence[str | Text]]:
+    """Yield a layer's rows: a name, then for each path a value and its ratio to the bound."""
     paths = layer.saved_input, layer.recomputed, layer.exact
-    grid.add_row(Text(layer.name, style="bold"))
-    grid.add_row("  output", *_cells(layer.output), "same", "", "same", "")
+    yield [Text(layer.name, style="bold"), *[""] * 6]
+    yield ["  output", *_cells(layer.output), "same", "", "same", ""]
     for name in layer.saved_input.gradients:
-        grid.add_row(f"  {name}", *(cell for path in paths for cell in _cells(path.gradients[name])))
+        yield [f"  {name}", *(cell for path in paths for cell in _cells(path.gradients[name]))]
     for name, cells in {
         "kept by the norm": [size(path.bytes_kept) for path in paths],
         "kept, with output": [size(path.bytes_kept_with_output) for path in paths],
@@ -78,8 +105,7 @@ def _add_layer(grid: Table, layer: LayerReport) -> None:
         "channels at risk": ["", f"{layer.channels_at_risk}/{layer.columns}", ""],
         "kept columns": ["", "", f"{layer.kept_columns}/{layer.columns}"],
     }.items():
-        grid.add_row(f"  {name}", *(text for cell in cells for text in (cell, "")))
-    grid.add_section()
+        yield [f"  {name}", *(text for cell in cells for text in (cell, ""))]
 
 
 def _cells(error: Error) -> tuple[Text, Text]:
@@ -117,8 +143,7 @@ def verdicts(report: Report) -> RenderableType:
     """Return a sentence and the notes of each layer."""
     parts: list[RenderableType] = []
     for layer, notes in zip(report.layers, _notes(report)[1], strict=True):
-        style = "green" if layer.verdict.kind == "as_good" else "bold red"
-        parts.append(Text.assemble((f"{layer.name}: ", "bold"), (layer.verdict.sentence, style)))
+        parts.append(Text.assemble((f"{layer.name}: ", "bold"), (layer.verdict.sentence, _style(layer))))
         parts += [Padding(Text(note, style="dim"), (0, 0, 0, 2)) for note in notes]
     return Group(*parts)
 

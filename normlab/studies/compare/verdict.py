@@ -88,6 +88,32 @@ def judge(
     return weighed
 
 
+def short(verdict: Verdict, saved: Backward, recomputed: Backward, exact: Backward, roundoff: float) -> str:
+    """Return the verdict in half a line: how much less accurate recomputing is, and what the exact path costs.
+
+    Arguments as `judge`; an exceeded bound keeps its whole sentence, because nothing else matters then.
+    """
+    if verdict.kind == "bound_exceeded":
+        return verdict.sentence
+    if verdict.kind == "as_good":
+        return f"recomputing is as accurate as saving, and keeps {size(saved.bytes_kept - recomputed.bytes_kept)} less"
+    if verdict.kind == "not_finite":
+        return f"recomputing gives NaN or infinity; exact {_price(exact, recomputed)}"
+    worst = max(_factor(recomputed.gradients[name], error, roundoff) for name, error in saved.gradients.items())
+    return f"recomputing is {_times(worst)} less accurate; exact {_price(exact, recomputed)}"
+
+
+def _times(factor: float) -> str:
+    """Return a factor in two digits.
+
+    >>> _times(147_058.8), _times(2.345), _times(float("inf"))
+    ('150,000 times', '2.3 times', 'infinitely')
+    """
+    if np.isinf(factor):
+        return "infinitely"
+    return f"{float(f'{factor:.2g}'):,.{0 if factor >= 10 else 1}f} times"
+
+
 def _not_finite(saved: Backward, recomputed: Backward, exact: Backward) -> Verdict | None:
     """Return the verdict "not_finite" if a gradient has a NaN or infinity where the truth is a number, else None."""
     found = [

@@ -49,13 +49,13 @@ def test_what_cannot_be_used_is_named_in_a_line(arguments, words):
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    (("memory", "--layers", 0), "Invalid value for '--layers'"),
-    (("memory", "--steps", 1), "Invalid value for '--steps'"),
-    (("memory", "--norm", "batch"), "'batch' is not one of 'layer', 'rms'"),
-    (("memory", "--dtype", "int8"), "'int8' is not one of 'float16', 'bfloat16', 'float32', 'float64'"),
-    (("train", "--batch", 1), "Invalid value for '--batch'"),
+    (("memory", "--layers", 0), "--layers must be at least 1, got 0"),
+    (("memory", "--steps", 1), "--steps must be at least 2, got 1"),
+    (("memory", "--norm", "batch"), "--norm must be one of layer, rms; got batch"),
+    (("memory", "--dtype", "int8"), "--dtype must be one of float16, bfloat16, float32, float64; got int8"),
+    (("train", "--batch", 1), "--batch must be at least 2, got 1"),
 ])  # fmt: skip
-def test_numbers_and_names_that_cannot_be_are_named_by_typer(arguments, words):
+def test_numbers_and_names_that_cannot_be_are_named_with_what_is_needed(arguments, words):
     assert words in refused(*arguments)
 
 

@@ -1,0 +1,159 @@
+"""Say what this machine has for normlab, what therefore works, and what to install for the rest.
+
+Every question is asked on its own: what is missing or broken gives an answer, never an exception. PyTorch is not
+imported, because that takes seconds. Called by `normlab doctor`.
+"""
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from normlab.measure.provenance import ask_nvidia_smi
+
+NOTEBOOK_TOOLS = ("jupyterlab", "ipykernel", "nbformat")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that normlab can use. `found`: what is here; `instead`: what to install or to know, where it lacks."""
+
+    what: str
+    works: bool
+    found: str
+    instead: str = ""
+
+
+@dataclass(frozen=True)
+class Ability:
+    """Something that a user wants to do, and where it does not work, how it will."""
+
+    what: str
+    works: bool
+    instead: str = ""
+
+
+def examine() -> list[Finding]:
+    """Return a finding for everything that normlab can use."""
+    return [
+        Finding("Python", True, f"{platform.python_version()}, {platform.system()} {platform.machine()}"),
+        _asked("NumPy", lambda: _imported("NumPy", "numpy", "numpy")),
+        _asked("Numba", lambda: _imported("Numba", "numba", "numba")),
+        _asked("numba-cuda", _numba_cuda),
+        _asked("CUDA compiler", _compiler),
+        _asked("NVIDIA driver", _driver),
+        _asked("GPU", _gpu),
+        _asked("PyTorch", _torch),
+        _asked("notebook tools", _notebooks),
+    ]
+
+
+def abilities(findings: list[Finding]) -> list[Ability]:
+    """Return what a user can do with what was found."""
+    by_name = {finding.what: finding for finding in findings}
+
+    def ability(what: str, *needed: str) -> Ability:
+        lacking = [by_name[name] for name in needed if not by_name[name].works]
+        return Ability(what, not lacking, ", ".join(dict.fromkeys(finding.instead for finding in lacking)))
+
+    base = ("NumPy", "Numba")
+    return [
+        ability("simulator: compare, course, trace, run, explain", *base),
+        ability("tutorials 1 to 14 in Jupyter", *base, "notebook tools"),
+        ability("PyTorch: normlab.nn, memory, train, tutorial 15", *base, "PyTorch"),
+        ability("PTX and registers without a GPU: explain --compile", *base, "numba-cuda", "CUDA compiler"),
+        ability("kernels on the GPU", *base, "numba-cuda", "CUDA compiler", "NVIDIA driver", "GPU"),
+        ability("speed: bench", *base, "numba-cuda", "CUDA compiler", "NVIDIA driver", "GPU", "PyTorch"),
+    ]
+
+
+def _asked(what: str, question: Callable[[], Finding]) -> Finding:
+    """Return the answer; an exception is one, too."""
+    try:
+        return question()
+    except Exception as error:
+        told = str(error).strip().splitlines() or [type(error).__name__]
+        return Finding(what, False, f"broken: {told[0]}", _again(what))
+
+
+def _again(what: str) -> str:
+    extras = {"CUDA compiler": "gpu", "PyTorch": "torch", "notebook tools": "tutorials"}
+    return f'pip install "normlab[{extras[what]}]"' if what in extras else "pip install --force-reinstall normlab"
+
+
+def _imported(what: str, package: str, module: str) -> Finding:
+    """Import what normlab cannot do without, because an installed one may be broken."""
+    if find_spec(module) is None:
+        return Finding(what, False, "missing", "pip install normlab")
+    __import__(module)
+    return _in_range(what, package)
+
+
+def _in_range(what: str, package: str) -> Finding:
+    """Hold an installed version against what normlab asks for, as far as that is known here."""
+    here = version(package)
+    try:
+        from packaging.requirements import Requirement
+
+        asked = [Requirement(line) for line in requires("normlab") or ()]
+        wanted = next(one for one in asked if one.name == package and "extra" not in str(one.marker))
+    except (ImportError, PackageNotFoundError, StopIteration):
+        return Finding(what, True, here)
+    if wanted.specifier.contains(here, prereleases=True):
+        return Finding(what, True, here)
+    return Finding(
+        what, False, f"{here}, but normlab needs {wanted.specifier}", f'pip install "{package}{wanted.specifier}"'
+    )
+
+
+def _numba_cuda() -> Finding:
+    if platform.system() == "Darwin":
+        return Finding("numba-cuda", False, "not for macOS", "CUDA needs Linux or Windows; here, use the simulator")
+    if find_spec("numba_cuda") is None:
+        return Finding("numba-cuda", False, "missing", "pip install normlab")
+    return _in_range("numba-cuda", "numba-cuda")
+
+
+def _compiler() -> Finding:
+    from normlab.engine.compile.offline import missing_libraries
+
+    missing = missing_libraries()
+    if missing:
+        return Finding("CUDA compiler", False, f"missing: {', '.join(missing)}", _again("CUDA compiler"))
+    return Finding("CUDA compiler", True, "NVVM, nvJitLink, NVRTC")
+
+
+def _driver() -> Finding:
+    found = ask_nvidia_smi("driver_version")
+    if found is None:
+        return Finding("NVIDIA driver", False, "none", "NVIDIA's driver")
+    return Finding("NVIDIA driver", True, found)
+
+
+def _gpu() -> Finding:
+    from normlab.engine import gpu_available
+
+    named = ask_nvidia_smi("name,memory.total")
+    if gpu_available():
+        return Finding("GPU", True, f"{named} MiB" if named else "Numba finds one")
+    if named:
+        return Finding("GPU", False, f"{named} MiB, but Numba cannot use it", _again("CUDA compiler"))
+    return Finding("GPU", False, "none; kernels run in normlab's simulator", "an NVIDIA GPU")
+
+
+def _torch() -> Finding:
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return Finding("PyTorch", False, "missing", _again("PyTorch"))
+    built = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
+    cpu_only = "cuda: Optional[str] = None" in built or "cuda = None" in built
+    return Finding("PyTorch", True, f"{version('torch')}{', for CPUs only' if cpu_only else ''}")
+
+
+def _notebooks() -> Finding:
+    missing = [name for name in NOTEBOOK_TOOLS if find_spec(name) is None]
+    if missing:
+        return Finding("notebook tools", False, f"missing: {', '.join(missing)}", _again("notebook tools"))
+    return Finding("notebook tools", True, f"JupyterLab {version('jupyterlab')}")

@@ -1,0 +1,88 @@
+"""`normlab doctor`: what it says of this machine, of one that has nothing, and of one where everything is broken."""
+
+import pytest
+from typer.testing import CliRunner
+
+from normlab.cli import app
+from normlab.studies import doctor
+
+
+def run():
+    return CliRunner().invoke(app, ["doctor"])
+
+
+def by_name(rows):
+    return {row.what: row for row in rows}
+
+
+def test_here_numba_and_the_simulator_work():
+    found = by_name(doctor.examine())
+    assert found["Numba"].works
+    assert found["Numba"].found[0].isdigit()
+    assert by_name(doctor.abilities(list(found.values())))["simulator: compare, course, trace, run, explain"].works
+    assert run().exit_code == 0
+
+
+@pytest.fixture
+def bare(monkeypatch):
+    """A machine with Python alone."""
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    monkeypatch.setattr(doctor, "ask_nvidia_smi", lambda query: None)
+    monkeypatch.setattr("normlab.engine.compile.offline.missing_libraries", lambda: ["nvvm"])
+    monkeypatch.setattr("normlab.engine.gpu_available", lambda: False)
+
+
+@pytest.mark.usefixtures("bare")
+def test_where_all_is_missing_it_names_what_to_install_on_one_screen():
+    done = run()
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 24
+    said = {line.split("  ")[0]: line for line in lines}
+    assert [name for name, line in said.items() if " yes" in line] == ["Python"]
+    assert said["tutorials 1 to 14 in Jupyter"].endswith('pip install normlab, pip install "normlab[tutorials]"')
+    assert said["PyTorch: normlab.nn, memory, train, tutorial 15"].endswith('pip install "normlab[torch]"')
+    assert said["PTX and registers without a GPU: explain --compile"].endswith('pip install "normlab[gpu]"')
+    assert said["kernels on the GPU"].endswith("NVIDIA's driver, an NVIDIA GPU")
+
+
+def test_what_is_broken_is_said_and_nothing_is_raised(monkeypatch):
+    def broken(*arguments):
+        raise RuntimeError("libsomething.so: wrong ELF class\nand more")
+
+    for name in ("find_spec", "version", "ask_nvidia_smi"):
+        monkeypatch.setattr(doctor, name, broken)
+    monkeypatch.setattr("normlab.engine.gpu_available", broken)
+    monkeypatch.setattr("normlab.engine.compile.offline.missing_libraries", broken)
+    done = run()
+    assert done.exit_code == 0
+    assert done.stdout.count("no   broken: libsomething.so: wrong ELF class\n") == 8
+    assert "and more" not in done.stdout
+
+
+def test_a_version_out_of_range_is_no_good(monkeypatch):
+    monkeypatch.setattr(doctor, "version", lambda name: "0.61.2")
+    numba = by_name(doctor.examine())["Numba"]
+    assert not numba.works
+    assert numba.found.startswith("0.61.2, but normlab needs ")
+    assert numba.instead.startswith('pip install "numba')
+
+
+def test_a_gpu_that_numba_cannot_use_is_told_from_none(monkeypatch):
+    monkeypatch.setattr(doctor, "ask_nvidia_smi", lambda query: "NVIDIA H100, 81559" if "name" in query else "580.1")
+    monkeypatch.setattr("normlab.engine.gpu_available", lambda: False)
+    found = by_name(doctor.examine())
+    assert found["NVIDIA driver"].found == "580.1"
+    assert found["GPU"].found == "NVIDIA H100, 81559 MiB, but Numba cannot use it"
+    monkeypatch.setattr("normlab.engine.gpu_available", lambda: True)
+    assert by_name(doctor.examine())["GPU"].found == "NVIDIA H100, 81559 MiB"
+
+
+def test_it_does_not_import_pytorch_and_tells_a_build_for_cpus(monkeypatch, tmp_path):
+    (tmp_path / "version.py").write_text("cuda: Optional[str] = None\n")
+    spec = type("Spec", (), {"origin": str(tmp_path / "__init__.py")})
+    monkeypatch.setattr(doctor, "find_spec", lambda name: spec)
+    monkeypatch.setattr(doctor, "version", lambda name: "2.14.1")
+    assert doctor._torch() == doctor.Finding("PyTorch", True, "2.14.1, for CPUs only")
+    (tmp_path / "version.py").write_text("cuda: Optional[str] = '13.0'\n")
+    assert doctor._torch().found == "2.14.1"
