@@ -1,17 +1,20 @@
 """Explain what went wrong with a solution, in words that teach. `grading` calls this file, which runs no kernel."""
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from normlab.course.exercise import WORDS, Answer, Budget, Case, Drawn
+from normlab.course.exercise import BUSIEST_SHARED, WORDS, Answer, Budget, Case, Cost, Drawn
 from normlab.course.process import StoppedError
 from normlab.oracle.check import elementwise_ratios
 from normlab.sim import METRICS
 
 WARP = 32  # threads
 SHOWN = 40  # elements of an input that a message prints at most
+ROOM = 1.4  # other right solutions let other threads store a row's statistics; too little for twice the work
 PRINTED = 10  # lines of a kernel's printed output that a message shows
 # The kinds of the sanitizer's findings, each cause before its possible consequences.
 FIRST = [
@@ -120,29 +123,87 @@ def on_input(failure: Failure, drawn: Drawn, case: Case) -> Failure:
     )
 
 
-def over_budget(budget: Budget, traces: list[dict[str, Any]], drawn: Drawn, file: str) -> Failure | None:
-    """Return a failure that names the exceeded budget and the line that uses most of it; None if the budget is kept."""
-    counted = sum(one["metrics"][budget.metric] for one in traces)
+def refused(told: dict[str, Any]) -> Failure:
+    """Return a failure that says why Numba does not compile a kernel."""
+    why = f"so {told['kernel']} does not compile for a GPU, though it ran here: Numba compiles a part of Python only"
+    return Failure("compiler", told["text"], told["line"], (why,))
+
+
+def costs_more(
+    limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[dict[str, Any]], drawn: Drawn, file: str
+) -> Failure | None:
+    """Return a failure that names the cost that is furthest above the reference solution's; None if no cost is.
+
+    If no cost is above it, a cost that has to be the same and is below it is named.
+    """
+    found = []
+    for cost in limits:
+        counted, needed = _summed(costs, cost.metric), _summed(reference, cost.metric)
+        if counted > needed or (counted < needed and cost.exactly):
+            found.append((counted / max(needed, 0.5), cost, counted, needed))
+    if not found:
+        return None
+    _, cost, counted, needed = max(found, key=lambda one: one[0])
+    limit = f"exactly {needed:,} needed" if cost.exactly else f"at most {needed:,} allowed"
+    return _over(f"{counted:,} {_words(cost.metric)}, {limit}: {cost.why}", cost.metric, costs, reference, drawn, file)
+
+
+def over_budget(budget: Budget, costs: list[dict[str, Any]], drawn: Drawn, file: str) -> Failure | None:
+    """Return a failure that names a teacher's budget that is exceeded; None if it is kept."""
+    counted = _summed(costs, budget.metric)
     if counted <= budget.at_most:
         return None
-    what = WORDS.get(budget.metric, METRICS[budget.metric].short)
-    headline = f"{counted:,} {what}, at most {budget.at_most:,} allowed: {budget.why}"
+    headline = f"{counted:,} {_words(budget.metric)}, at most {budget.at_most:,} allowed: {budget.why}"
+    return _over(headline, budget.metric, costs, [], drawn, file)
+
+
+def uneven(costs: list[dict[str, Any]], reference: list[dict[str, Any]], drawn: Drawn) -> Failure | None:
+    """Return a failure that names a thread that does much more of a launch's work than others would let it; else None.
+
+    Of global memory a thread may touch ROOM times as many elements as any thread of the reference solution does. Of
+    shared memory it may make twice as many accesses as its block's threads make on average.
+    """
+    for mine, needed in zip(costs, reference, strict=True):
+        for metric, who in mine["busiest"].items():
+            at_most = int(ROOM * needed["metrics"][metric])
+            if metric == BUSIEST_SHARED:
+                at_most = max(at_most, int(2 * who["average"]) + 4)
+            if who["count"] > at_most:
+                headline = f"{who['count']} {WORDS[metric]}, at most {at_most} allowed: let all threads share the work"
+                return Failure("budget", headline, None, (f"by {_thread(who)}", f"counted on {drawn}"))
+    return None
+
+
+def _summed(costs: list[dict[str, Any]], metric: str) -> int:
+    return sum(one["metrics"][metric] for one in costs)
+
+
+def _words(metric: str) -> str:
+    return WORDS.get(metric) or METRICS[metric].short
+
+
+def _over(
+    headline: str,
+    metric: str,
+    costs: list[dict[str, Any]],
+    reference: list[dict[str, Any]],
+    drawn: Drawn,
+    file: str,
+) -> Failure:
+    """Return the failure of an exceeded limit, with the student's line that spends most above the reference's same line.
+
+    So a given line, which the reference solution has, too, is not blamed for what it has to spend.
+    """
     failure = Failure("budget", headline, None, (f"counted on {drawn}",))
-    lines = [line for one in traces for line in one["lines"] if line["file"] == file]
-    worst = max(lines, key=lambda line: line["metrics"][budget.metric], default=None)
-    if worst is None or not worst["metrics"][budget.metric]:
+    spent: Counter[str] = Counter()
+    for line in (line for one in reference for line in one["lines"]):
+        spent[line["text"].strip()] += line["metrics"][metric]
+    lines = [line for one in costs for line in one["lines"] if line["file"] == file]
+    worst = max(lines, key=lambda line: line["metrics"][metric] - spent[line["text"].strip()], default=None)
+    if worst is None or not worst["metrics"][metric]:
         return failure
-    detail = f"{worst['metrics'][budget.metric]:,} of them at line {worst['line']}: {worst['text']}"
+    detail = f"{worst['metrics'][metric]:,} of them at line {worst['line']}: {worst['text']}"
     return replace(failure, line=worst["line"]).explained(detail)
-
-
-def unshared(busiest: dict[str, Any], at_most: int, drawn: Drawn) -> Failure:
-    """Return a failure that says that one thread does too much of the work."""
-    headline = (
-        f"{busiest['elements']} elements of global memory touched by one thread, at most {at_most} allowed: let all "
-        "threads of a block share the work"
-    )
-    return Failure("budget", headline, None, (f"by {_thread(busiest)}", f"counted on {drawn}"))
 
 
 def _thread(who: dict[str, Any]) -> str:

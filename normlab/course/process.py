@@ -22,7 +22,13 @@ from normlab.course.exercise import Case, Launch
 
 NO_RESULT = "the solution's process sent something that is no result"
 # What the worker observes during a run → the key of the observation in its reply.
-OBSERVED = {"sanitize": "findings", "trace": "traces", "writer": "writer", "busiest": "busiest"}
+OBSERVED = {
+    "sanitize": "findings",
+    "trace": "traces",
+    "writer": "writer",
+    "costs": "costs",
+    "compile": "refused",
+}
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ def _context() -> BaseContext:
 
 NORMAL = Limits()
 STARTING = 60.0  # wall-clock seconds that a process may take to start, before it loads its file
-DRAWING = 60.0  # wall-clock seconds in addition, to draw a picture: matplotlib's first import lists all fonts
+LONGER = 60.0  # wall-clock seconds in addition, to compile, or to draw: matplotlib's first import lists all fonts
 
 
 class Solution:
@@ -139,7 +145,8 @@ class Solution:
         patience = self._patience
         if picture is not None:
             header["picture"] = picture
-            patience += DRAWING
+        if picture is not None or watch == "compile":
+            patience += LONGER
         reply, blobs = self._ask(header | more, [array.tobytes() for array in arrays.values()], "running", patience)
         try:
             results = wire.rebuilt(header["arrays"], blobs[: len(arrays)])

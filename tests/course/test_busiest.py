@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-
 from normlab.course.busiest import busiest
+
 from normlab.engine import cuda, float32, load_vector, store_vector
 
 
