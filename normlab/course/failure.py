@@ -1,12 +1,15 @@
 """Explain what went wrong with a solution, in words that teach. `grading` calls this file, which runs no kernel."""
 
+import ast
+import linecache
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from normlab.course import given
 from normlab.course.exercise import BUSIEST_SHARED, WORDS, Answer, Budget, Case, Cost, Drawn
 from normlab.course.process import StoppedError
 from normlab.oracle.check import elementwise_ratios
@@ -47,6 +50,14 @@ class Failure:
         return replace(self, details=(*self.details, *more))
 
 
+class Source(NamedTuple):
+    """A student's source: its text, the name of its file, and the exercise that it was made from."""
+
+    text: str
+    file: str
+    skeleton: str
+
+
 class FailureError(Exception):
     """Raised by a step of a check, with the failure that it found."""
 
@@ -69,7 +80,7 @@ def stopped(error: StoppedError) -> Failure:
     return Failure(error.kind, headline, error.line, (*error.notes, *advice))
 
 
-def found(findings: list[dict[str, Any]], case: Case, file: str) -> Failure:
+def found(findings: list[dict[str, Any]], case: Case, source: Source) -> Failure:
     """Return a failure that explains the sanitizer's most basic finding.
 
     On a small input only lanes of one warp may race, and the finding then advises a warp's barrier. If a launch has
@@ -81,9 +92,20 @@ def found(findings: list[dict[str, Any]], case: Case, file: str) -> Failure:
         advice = advice.replace("cuda.syncwarp()", "cuda.syncthreads()")
     where = f" on {finding['space']} {finding['array']}{finding['index']}" if finding["array"] else ""
     acts = [act for act in (finding["first"], finding["second"]) if act]
-    line = next((act["line"] for act in acts if act["file"] == file), None)
-    told = [f"{act['operation']} by {_thread(act)}{_place(act, file)}" for act in acts]
+    line = next((act["line"] for act in acts if act["file"] == source.file), None)
+    told = [f"{act['operation']} by {_thread(act)}{_place(act, source.file)}" for act in acts]
+    if line is None and (calling := given.calling_lines(source.text, _function_at(acts[0]))):
+        line = calling[0]
+        told.append(f"called at line {' or '.join(map(str, calling))} of your file")
     return Failure(finding["kind"], f"{finding['kind']}{where}: {advice}", line, tuple(told))
+
+
+def _function_at(act: dict[str, Any]) -> str:
+    """Return the name of the function in which an act's line stands, or "" if its source cannot be read."""
+    tree = ast.parse("".join(linecache.getlines(act["file"]))) if act["file"] else ast.Module([], [])
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    around = [node for node in functions if node.lineno <= act["line"] <= (node.end_lineno or node.lineno)]
+    return max(around, key=lambda node: node.lineno).name if around else ""
 
 
 def changed_input(name: str) -> Failure:
@@ -103,12 +125,20 @@ def wrong_value(name: str, got: np.ndarray, want: Answer) -> Failure | None:
     return Failure("values", headline, None, (detail,), (name, index))
 
 
-def written(failure: Failure, writer: dict[str, Any] | None, file: str) -> Failure:
-    """Return the failure of a wrong value, with the thread that wrote the value and the line."""
+def written(failure: Failure, writer: dict[str, Any] | None, source: Source) -> Failure:
+    """Return the failure of a wrong value, with the thread that wrote the value and the line.
+
+    If the line is a given one, which stores what the student's lines have made, the failure points to these.
+    """
     if writer is None:
         return failure.explained("no thread wrote it")
-    line = writer["line"] if writer["file"] == file else None
-    return replace(failure, line=line).explained(f"written by {_thread(writer)}{_place(writer, file)}")
+    line = writer["line"] if writer["file"] == source.file else None
+    failure = replace(failure, line=line).explained(f"written by {_thread(writer)}{_place(writer, source.file)}")
+    own = given.behind(source.text, source.skeleton, line) if line else None
+    if own is None:
+        return failure
+    lines = f"line {own.first}" if own.first == own.last else f"lines {own.first} to {own.last}"
+    return replace(failure, line=own.last).explained(f"made by your {lines}, in {own.function}")
 
 
 def on_input(failure: Failure, drawn: Drawn, case: Case) -> Failure:
@@ -190,7 +220,7 @@ def _over(
     drawn: Drawn,
     file: str,
 ) -> Failure:
-    """Return the failure of an exceeded limit, with the student's line that spends most above the reference's same line.
+    """Return the failure of an exceeded limit, with the student's line that spends most above the same line there.
 
     So a given line, which the reference solution has, too, is not blamed for what it has to spend.
     """

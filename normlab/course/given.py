@@ -7,6 +7,7 @@ as it is. A student may add functions and constants of their own under names tha
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -55,6 +56,64 @@ def added_lines(source: str, skeleton: str) -> int:
     """Return how many more lines of code `source` has than `skeleton`; comments and docstrings do not count."""
     new, old = (len(list(code_lines(ast.parse(text).body))) for text in (source, skeleton))
     return new - old
+
+
+class Own(NamedTuple):
+    """The lines that a student has added to one function of the exercise, first and last."""
+
+    function: str
+    first: int
+    last: int
+
+
+def own_lines(source: str, skeleton: str) -> list[Own]:
+    """Return the added lines of each function that has a marked place, for a source that does not differ otherwise."""
+    functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    found = []
+    for node in marked(skeleton).body:
+        if isinstance(node, ast.FunctionDef) and any(MARK in line.text for line in code_lines([node])):
+            given = Counter(line.text for line in code_lines([node]))
+            lines = []
+            for line in code_lines([functions[node.name]]):
+                given[line.text] -= 1
+                if given[line.text] < 0:
+                    lines.append(line.number)
+            if lines:
+                found.append(Own(node.name, min(lines), max(lines)))
+    return found
+
+
+def behind(source: str, skeleton: str, line: int) -> Own | None:
+    """Return the student's lines that made the value that a given line stores; None if the line is the student's own.
+
+    These are the lines of a function with a marked place that is called at the line, or else of the only one.
+    """
+    owned = own_lines(source, skeleton)
+    if any(own.first <= line <= own.last for own in owned):
+        return None
+    called = {
+        part.func.id
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.stmt) and node.lineno == line and not isinstance(node, ast.FunctionDef)
+        for part in ast.walk(node)
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Name)
+    }
+    direct = [own for own in owned if own.function in called]
+    return next(iter(direct or (owned if len(owned) == 1 else [])), None)
+
+
+def calling_lines(source: str, function: str) -> list[int]:
+    """Return the lines of a source that call `function`, or if none does, all that call an imported function."""
+    tree = ast.parse(source)
+    imported = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    calls = [
+        (node.func.id, node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    own = {line for name, line in calls if name == function}
+    numbers = {"float32", "float64"}  # imported, and no function of a stage
+    return sorted(own or {line for name, line in calls if name in imported - numbers})
 
 
 def code_lines(statements: list[ast.stmt], depth: int = 0) -> Iterator[Line]:

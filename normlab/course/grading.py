@@ -14,7 +14,7 @@ import numpy as np
 
 from normlab.course import catalogue, failure, given, reference, rules
 from normlab.course.exercise import TRAFFIC, Budget, Case, Drawn, Exercise
-from normlab.course.failure import Failure, FailureError
+from normlab.course.failure import Failure, FailureError, Source
 from normlab.course.hidden import Hidden
 from normlab.course.process import NORMAL, Limits, Run, Solution, StoppedError
 
@@ -82,7 +82,7 @@ def check(
     try:
         _obey(source, skeleton)
         with _begin(source, file, limits) as solution:
-            grader = _Grader(exercise, solution, file)
+            grader = _Grader(exercise, solution, Source(source, file, skeleton))
             if show:
                 try:
                     picture = grader.picture()
@@ -134,8 +134,8 @@ def _short(exercise: Exercise, source: str, skeleton: str) -> None:
 class _Grader:
     """Runs one solution of one exercise. Each check raises FailureError if the solution fails it."""
 
-    def __init__(self, exercise: Exercise, solution: Solution, file: str):
-        self.exercise, self.solution, self.file = exercise, solution, file
+    def __init__(self, exercise: Exercise, solution: Solution, source: Source):
+        self.exercise, self.solution, self.source = exercise, solution, source
 
     def right(self, draws: Iterable[Drawn]) -> None:
         """Run every draw. If one fails, explain the smallest failing input found."""
@@ -158,7 +158,7 @@ class _Grader:
         except StoppedError as error:
             return failure.stopped(error)
         if findings := run.observed["findings"]:
-            return failure.found(findings, case, self.file)
+            return failure.found(findings, case, self.source)
         return _differs(run, case)
 
     def _smallest(self, drawn: Drawn, fails: Failure) -> tuple[Drawn, Failure]:
@@ -186,7 +186,7 @@ class _Grader:
             name, index = fails.element
             with suppress(StoppedError):  # if the solution's time is up, the failure does not name the writer
                 observed = self.solution.run(case, "writer", array=name, index=list(index)).observed
-                fails = failure.written(fails, observed["writer"], self.file)
+                fails = failure.written(fails, observed["writer"], self.source)
         return failure.on_input(fails, drawn, case)
 
     def compiles(self) -> None:
@@ -211,7 +211,7 @@ class _Grader:
                 raise FailureError(self._explained(drawn, wrong))
             costs = run.observed["costs"]
             over = failure.uneven(costs, reference_costs, drawn) or failure.costs_more(
-                (*TRAFFIC, *self.exercise.costs), costs, reference_costs, drawn, self.file
+                (*TRAFFIC, *self.exercise.costs), costs, reference_costs, drawn, self.source.file
             )
             if over:
                 raise FailureError(over)
@@ -226,7 +226,7 @@ class _Grader:
         except StoppedError as error:
             raise FailureError(failure.stopped(error).explained(f"on the input of the budgets: {drawn}")) from None
         for budget in budgets:
-            if over := failure.over_budget(budget, costs, drawn, self.file):
+            if over := failure.over_budget(budget, costs, drawn, self.source.file):
                 raise FailureError(over)
 
     def picture(self) -> bytes | None:
