@@ -26,14 +26,14 @@ class Costs(Recorder):
         """Begin with nothing loaded."""
         super().__init__(())
         self.loaded: defaultdict[Any, set[tuple]] = defaultdict(set)  # thread → what it holds in registers
-        self.read: defaultdict[Any, set[int]] = defaultdict(set)  # thread → addresses in global memory
-        self.written: defaultdict[Any, set[int]] = defaultdict(set)
+        self.elements_read: defaultdict[Any, set[int]] = defaultdict(set)  # thread → addresses in global memory
+        self.elements_written: defaultdict[Any, set[int]] = defaultdict(set)
         self.shared: Counter[Any] = Counter()  # thread → accesses of shared memory
 
     def _recording(self) -> Callable[[ObservedArray, Any, Sites, int], None]:
         """Return the function that logs every access that a compiler leaves."""
         log, cuda = super()._recording(), self.cuda
-        loaded, read, written, shared = self.loaded, self.read, self.written, self.shared
+        loaded, read, written, shared = self.loaded, self.elements_read, self.elements_written, self.shared
 
         def record(array: ObservedArray, key: Any, sites: Sites, number: int) -> None:
             thread, offset = cuda.current, offset_of(array, key)
@@ -77,7 +77,11 @@ class Costs(Recorder):
 
     def busiest(self) -> dict[str, dict[str, Any]]:
         """Return, by metric, the thread that does most: who it is, how much, and its block's average."""
-        work = {BUSIEST_LOADS: _sizes(self.read), BUSIEST_STORES: _sizes(self.written), BUSIEST_SHARED: self.shared}
+        work = {
+            BUSIEST_LOADS: _sizes(self.elements_read),
+            BUSIEST_STORES: _sizes(self.elements_written),
+            BUSIEST_SHARED: self.shared,
+        }
         return {metric: _most(counts) for metric, counts in work.items() if counts}
 
 

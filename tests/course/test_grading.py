@@ -77,8 +77,6 @@ def test_a_line_of_the_house_is_named_as_such(tmp_path):
     failure = result.failure
     assert "block_moments(mean, m2, count, buffer)" in lines[failure.line - 1]  # the student's line that calls it
     assert f"called at line {failure.line} of your file" in failure.details
-        failure.details
-    )
     assert "at line 26 of block.py, which you call: cuda.syncthreads()" in failure.details[0]
 
 

@@ -69,7 +69,7 @@ def _line(error: Exception, message: str, file: str) -> int | None:
     while trace is not None and not found:
         for name in ("inst", "expr", "constraint", "self"):  # what a pass holds: an instruction of the IR, or itself
             at = getattr(trace.tb_frame.f_locals.get(name), "loc", None)
-            if getattr(at, "filename", None) == file and at.line is not None:
+            if at is not None and getattr(at, "filename", None) == file and at.line is not None:
                 found.append(at.line)
                 break
         trace = trace.tb_next
