@@ -20,6 +20,11 @@ LOAD_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"
 STORE_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"
 SHUFFLES = "normlab__shuffles.sum"
 BARRIERS = "normlab__barriers.sum"
+BUSIEST_LOADS = "normlab__busiest_thread_global_elements_op_ld.max"  # these three are the course's own (`costs`)
+BUSIEST_STORES = "normlab__busiest_thread_global_elements_op_st.max"
+BUSIEST_SHARED = "normlab__busiest_thread_shared_accesses.max"
+SHARED_LOADS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
+SHARED_STORES = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"
 WORDS = {
     LOADS: "loads by warps",
     LOADED_SECTORS: "sectors loaded",
@@ -27,6 +32,11 @@ WORDS = {
     STORED_SECTORS: "sectors stored",
     LOAD_CONFLICTS: "bank conflicts of loads",
     STORE_CONFLICTS: "bank conflicts of stores",
+    SHARED_LOADS: "loads of shared memory",
+    SHARED_STORES: "stores to shared memory",
+    BUSIEST_LOADS: "elements of global memory loaded by one thread",
+    BUSIEST_STORES: "elements of global memory stored by one thread",
+    BUSIEST_SHARED: "accesses of shared memory by one thread",
 }
 
 Extent = int | tuple[int, ...]
@@ -90,12 +100,33 @@ class Drawn:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """A metric that a solution may not need more of than the reference solution does on the same input.
+
+    `exactly`: nor less, because the exercise is about it. Messages append `why`.
+    """
+
+    metric: str
+    why: str
+    exactly: bool = False
+
+
+@dataclass(frozen=True)
 class Budget:
-    """The largest value of a metric on the exercise's example; messages append `why` to it."""
+    """The largest value of a metric on the exercise's example, from a teacher's file; messages append `why` to it."""
 
     metric: str
     at_most: int
     why: str
+
+
+# What every solution is held to: as few requests of global memory as the reference solution makes, and shared work.
+TRAFFIC = (
+    Cost(LOADS, "a warp loads 32 neighbours by one instruction"),
+    Cost(LOADED_SECTORS, "neighbouring lanes that load neighbours share their sectors of 32 bytes"),
+    Cost(STORES, "a warp stores 32 neighbours by one instruction"),
+    Cost(STORED_SECTORS, "neighbouring lanes that store neighbours share their sectors of 32 bytes"),
+)
 
 
 @dataclass(frozen=True)
@@ -106,12 +137,11 @@ class Exercise:
     title: str
     make: Callable[[Drawn], Case]
     sizes: dict[str, Size]
-    example: dict[str, int]  # sizes of the one input on which budgets are counted and pictures drawn
+    example: dict[str, int]  # sizes of one input on which costs are counted, and of which pictures are drawn
     hints: tuple[str, ...]
     kinds: tuple[str, ...] = ("counting", "normal", "offset")
-    budgets: tuple[Budget, ...] = ()
+    costs: tuple[Cost, ...] = ()  # counted beside TRAFFIC
     lines: int | None = None  # the most lines of code that a solution may add
-    elements: int | None = None  # the most elements of global memory that one thread may touch on the example
     picture: str = "tree"  # the picture that --show draws: "tree", "banks" or "sectors"
 
     def draws(self, seed: int, count: int) -> list[Drawn]:
@@ -127,6 +157,18 @@ class Exercise:
             drawn.append(Drawn(free | fixed, kind, int(rng.integers(1 << 31))))
         return sorted(drawn, key=lambda one: (np.prod([*one.sizes.values()]), self.kinds.index(one.kind)))
 
+    def counted(self, seed: int, count: int) -> list[Drawn]:
+        """Return the inputs on which costs are counted: the example's sizes, and `count` draws of large sizes.
+
+        The values come from the seed, too, and have no pattern: a solution cannot know that it is being counted.
+        """
+        rng = np.random.default_rng([seed, 1, *self.name.encode()])
+        sizes = [self.example]
+        for _ in range(count):
+            large = {name: (size.smallest + size.largest + 1) // 2 for name, size in self.sizes.items()}
+            sizes.append({name: int(rng.integers(large[name], size.largest + 1)) for name, size in self.sizes.items()})
+        return [Drawn(one, "normal", int(rng.integers(1 << 31))) for one in sizes]
+
     def simpler(self, drawn: Drawn) -> list[Drawn]:
         """Return draws that are simpler than `drawn` in one respect, the simplest first."""
         found = []
@@ -140,5 +182,5 @@ class Exercise:
 
     @property
     def example_case(self) -> Drawn:
-        """Return the one input on which budgets are counted and pictures drawn."""
+        """Return the one input of which pictures are drawn, and on which a teacher's budgets are counted."""
         return Drawn(self.example, self.kinds[0], 0)

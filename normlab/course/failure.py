@@ -1,17 +1,23 @@
 """Explain what went wrong with a solution, in words that teach. `grading` calls this file, which runs no kernel."""
 
+import ast
+import linecache
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from normlab.course.exercise import WORDS, Answer, Budget, Case, Drawn
+from normlab.course import given
+from normlab.course.exercise import BUSIEST_SHARED, WORDS, Answer, Budget, Case, Cost, Drawn
 from normlab.course.process import StoppedError
 from normlab.oracle.check import elementwise_ratios
 from normlab.sim import METRICS
 
 WARP = 32  # threads
 SHOWN = 40  # elements of an input that a message prints at most
+ROOM = 1.4  # other right solutions let other threads store a row's statistics; too little for twice the work
 PRINTED = 10  # lines of a kernel's printed output that a message shows
 # The kinds of the sanitizer's findings, each cause before its possible consequences.
 FIRST = [
@@ -44,6 +50,14 @@ class Failure:
         return replace(self, details=(*self.details, *more))
 
 
+class Source(NamedTuple):
+    """A student's source: its text, the name of its file, and the exercise that it was made from."""
+
+    text: str
+    file: str
+    skeleton: str
+
+
 class FailureError(Exception):
     """Raised by a step of a check, with the failure that it found."""
 
@@ -66,7 +80,7 @@ def stopped(error: StoppedError) -> Failure:
     return Failure(error.kind, headline, error.line, (*error.notes, *advice))
 
 
-def found(findings: list[dict[str, Any]], case: Case, file: str) -> Failure:
+def found(findings: list[dict[str, Any]], case: Case, source: Source) -> Failure:
     """Return a failure that explains the sanitizer's most basic finding.
 
     On a small input only lanes of one warp may race, and the finding then advises a warp's barrier. If a launch has
@@ -78,9 +92,20 @@ def found(findings: list[dict[str, Any]], case: Case, file: str) -> Failure:
         advice = advice.replace("cuda.syncwarp()", "cuda.syncthreads()")
     where = f" on {finding['space']} {finding['array']}{finding['index']}" if finding["array"] else ""
     acts = [act for act in (finding["first"], finding["second"]) if act]
-    line = next((act["line"] for act in acts if act["file"] == file), None)
-    told = [f"{act['operation']} by {_thread(act)}{_place(act, file)}" for act in acts]
+    line = next((act["line"] for act in acts if act["file"] == source.file), None)
+    told = [f"{act['operation']} by {_thread(act)}{_place(act, source.file)}" for act in acts]
+    if line is None and (calling := given.calling_lines(source.text, _function_at(acts[0]))):
+        line = calling[0]
+        told.append(f"called at line {' or '.join(map(str, calling))} of your file")
     return Failure(finding["kind"], f"{finding['kind']}{where}: {advice}", line, tuple(told))
+
+
+def _function_at(act: dict[str, Any]) -> str:
+    """Return the name of the function in which an act's line stands, or "" if its source cannot be read."""
+    tree = ast.parse("".join(linecache.getlines(act["file"]))) if act["file"] else ast.Module([], [])
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    around = [node for node in functions if node.lineno <= act["line"] <= (node.end_lineno or node.lineno)]
+    return max(around, key=lambda node: node.lineno).name if around else ""
 
 
 def changed_input(name: str) -> Failure:
@@ -100,12 +125,20 @@ def wrong_value(name: str, got: np.ndarray, want: Answer) -> Failure | None:
     return Failure("values", headline, None, (detail,), (name, index))
 
 
-def written(failure: Failure, writer: dict[str, Any] | None, file: str) -> Failure:
-    """Return the failure of a wrong value, with the thread that wrote the value and the line."""
+def written(failure: Failure, writer: dict[str, Any] | None, source: Source) -> Failure:
+    """Return the failure of a wrong value, with the thread that wrote the value and the line.
+
+    If the line is a given one, which stores what the student's lines have made, the failure points to these.
+    """
     if writer is None:
         return failure.explained("no thread wrote it")
-    line = writer["line"] if writer["file"] == file else None
-    return replace(failure, line=line).explained(f"written by {_thread(writer)}{_place(writer, file)}")
+    line = writer["line"] if writer["file"] == source.file else None
+    failure = replace(failure, line=line).explained(f"written by {_thread(writer)}{_place(writer, source.file)}")
+    own = given.behind(source.text, source.skeleton, line) if line else None
+    if own is None:
+        return failure
+    lines = f"line {own.first}" if own.first == own.last else f"lines {own.first} to {own.last}"
+    return replace(failure, line=own.last).explained(f"made by your {lines}, in {own.function}")
 
 
 def on_input(failure: Failure, drawn: Drawn, case: Case) -> Failure:
@@ -120,29 +153,87 @@ def on_input(failure: Failure, drawn: Drawn, case: Case) -> Failure:
     )
 
 
-def over_budget(budget: Budget, traces: list[dict[str, Any]], drawn: Drawn, file: str) -> Failure | None:
-    """Return a failure that names the exceeded budget and the line that uses most of it; None if the budget is kept."""
-    counted = sum(one["metrics"][budget.metric] for one in traces)
+def refused(told: dict[str, Any]) -> Failure:
+    """Return a failure that says why Numba does not compile a kernel."""
+    why = f"so {told['kernel']} does not compile for a GPU, though it ran here: Numba compiles a part of Python only"
+    return Failure("compiler", told["text"], told["line"], (why,))
+
+
+def costs_more(
+    limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[dict[str, Any]], drawn: Drawn, file: str
+) -> Failure | None:
+    """Return a failure that names the cost that is furthest above the reference solution's; None if no cost is.
+
+    If no cost is above it, a cost that has to be the same and is below it is named.
+    """
+    found = []
+    for cost in limits:
+        counted, needed = _summed(costs, cost.metric), _summed(reference, cost.metric)
+        if counted > needed or (counted < needed and cost.exactly):
+            found.append((counted / max(needed, 0.5), cost, counted, needed))
+    if not found:
+        return None
+    _, cost, counted, needed = max(found, key=lambda one: one[0])
+    limit = f"exactly {needed:,} needed" if cost.exactly else f"at most {needed:,} allowed"
+    return _over(f"{counted:,} {_words(cost.metric)}, {limit}: {cost.why}", cost.metric, costs, reference, drawn, file)
+
+
+def over_budget(budget: Budget, costs: list[dict[str, Any]], drawn: Drawn, file: str) -> Failure | None:
+    """Return a failure that names a teacher's budget that is exceeded; None if it is kept."""
+    counted = _summed(costs, budget.metric)
     if counted <= budget.at_most:
         return None
-    what = WORDS.get(budget.metric, METRICS[budget.metric].short)
-    headline = f"{counted:,} {what}, at most {budget.at_most:,} allowed: {budget.why}"
+    headline = f"{counted:,} {_words(budget.metric)}, at most {budget.at_most:,} allowed: {budget.why}"
+    return _over(headline, budget.metric, costs, [], drawn, file)
+
+
+def uneven(costs: list[dict[str, Any]], reference: list[dict[str, Any]], drawn: Drawn) -> Failure | None:
+    """Return a failure that names a thread that does much more of a launch's work than others would let it; else None.
+
+    Of global memory a thread may touch ROOM times as many elements as any thread of the reference solution does. Of
+    shared memory it may make twice as many accesses as its block's threads make on average.
+    """
+    for mine, needed in zip(costs, reference, strict=True):
+        for metric, who in mine["busiest"].items():
+            at_most = int(ROOM * needed["metrics"][metric])
+            if metric == BUSIEST_SHARED:
+                at_most = max(at_most, int(2 * who["average"]) + 4)
+            if who["count"] > at_most:
+                headline = f"{who['count']} {WORDS[metric]}, at most {at_most} allowed: let all threads share the work"
+                return Failure("budget", headline, None, (f"by {_thread(who)}", f"counted on {drawn}"))
+    return None
+
+
+def _summed(costs: list[dict[str, Any]], metric: str) -> int:
+    return sum(one["metrics"][metric] for one in costs)
+
+
+def _words(metric: str) -> str:
+    return WORDS.get(metric) or METRICS[metric].short
+
+
+def _over(
+    headline: str,
+    metric: str,
+    costs: list[dict[str, Any]],
+    reference: list[dict[str, Any]],
+    drawn: Drawn,
+    file: str,
+) -> Failure:
+    """Return the failure of an exceeded limit, with the student's line that spends most above the same line there.
+
+    So a given line, which the reference solution has, too, is not blamed for what it has to spend.
+    """
     failure = Failure("budget", headline, None, (f"counted on {drawn}",))
-    lines = [line for one in traces for line in one["lines"] if line["file"] == file]
-    worst = max(lines, key=lambda line: line["metrics"][budget.metric], default=None)
-    if worst is None or not worst["metrics"][budget.metric]:
+    spent: Counter[str] = Counter()
+    for line in (line for one in reference for line in one["lines"]):
+        spent[line["text"].strip()] += line["metrics"][metric]
+    lines = [line for one in costs for line in one["lines"] if line["file"] == file]
+    worst = max(lines, key=lambda line: line["metrics"][metric] - spent[line["text"].strip()], default=None)
+    if worst is None or not worst["metrics"][metric]:
         return failure
-    detail = f"{worst['metrics'][budget.metric]:,} of them at line {worst['line']}: {worst['text']}"
+    detail = f"{worst['metrics'][metric]:,} of them at line {worst['line']}: {worst['text']}"
     return replace(failure, line=worst["line"]).explained(detail)
-
-
-def unshared(busiest: dict[str, Any], at_most: int, drawn: Drawn) -> Failure:
-    """Return a failure that says that one thread does too much of the work."""
-    headline = (
-        f"{busiest['elements']} elements of global memory touched by one thread, at most {at_most} allowed: let all "
-        "threads of a block share the work"
-    )
-    return Failure("budget", headline, None, (f"by {_thread(busiest)}", f"counted on {drawn}"))
 
 
 def _thread(who: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
-"""Grade one file: check its source, run it on drawn inputs under the sanitizer, then compare it with the budgets.
+"""Grade one file: check its source, run it under the sanitizer, compile it, and compare its costs with a reference.
 
-A budget is a limit on a traced metric, such as the number of barriers. The inputs depend only on the
-exercise and the seed. They go from small to large, so the first failing input is small. The grader then looks for a
-smaller input that fails in the same way.
+The inputs depend only on the exercise and the seed. They go from small to large, so the first failing input is small.
+The grader then looks for a smaller input that fails in the same way. Costs, such as the number of barriers, are counted
+on inputs of their own: of several sizes, with values from the seed. The results of these launches are checked, too.
 """
 
 import time
@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from normlab.course import catalogue, failure, rules
-from normlab.course.exercise import Budget, Case, Drawn, Exercise
-from normlab.course.failure import Failure, FailureError
+from normlab.course import catalogue, failure, given, reference, rules
+from normlab.course.exercise import TRAFFIC, Budget, Case, Drawn, Exercise
+from normlab.course.failure import Failure, FailureError, Source
 from normlab.course.hidden import Hidden
-from normlab.course.process import NORMAL, Limits, Solution, StoppedError
+from normlab.course.process import NORMAL, Limits, Run, Solution, StoppedError
 
 DRAWS = 12  # random inputs, in addition to the smallest, the edges and the example
+COUNTED = 2  # random inputs on which costs are counted, in addition to one of the example's sizes
 TRIES = 48  # the most runs to find a smaller failing input
 POINTS = {"right": 6, "budgets": 2, "hidden": 2}
 
@@ -27,8 +28,8 @@ POINTS = {"right": 6, "budgets": 2, "hidden": 2}
 class Result:
     """A graded file.
 
-    `parts`: the points reached in each part that the exercise has. "right": the results on the drawn inputs; "budgets":
-    the exercise's limits; "hidden": further inputs and budgets, which only a teacher's file has (`hidden.py`).
+    `parts`: the points reached in each part. "right": the results on the drawn inputs, of a kernel that compiles;
+    "budgets": its costs; "hidden": inputs and budgets that only a teacher's file has (`hidden.py`).
     `failure`: the first failure in the parts that the student can see. `hidden_failure`: that of "hidden".
     `picture`: the bytes of a requested picture. `no_picture`: why it could not be drawn.
     """
@@ -76,32 +77,31 @@ def check(
     began = time.perf_counter()
     exercise, skeleton = catalogue.exercise(number), catalogue.skeleton(number)
     extra = hidden.of(exercise) if hidden else None
-    parts = {"right": 0} | ({"budgets": 0} if exercise.budgets or exercise.lines else {})
-    parts |= {"hidden": 0} if extra else {}
+    parts = {"right": 0, "budgets": 0} | ({"hidden": 0} if extra else {})
     seen = unseen = picture = no_picture = None
     try:
         _obey(source, skeleton)
         with _begin(source, file, limits) as solution:
-            grader = _Grader(exercise, solution, file)
+            grader = _Grader(exercise, solution, Source(source, file, skeleton))
             if show:
                 try:
                     picture = grader.picture()
                 except StoppedError as error:
                     no_picture = error.text
             grader.right(exercise.draws(seed, DRAWS))
+            grader.compiles()
             parts["right"] = POINTS["right"]
             if extra:
                 try:
                     grader.right(extra.draws)
+                    grader.spends(number, extra.counted)
                     grader.within(extra.budgets)
                     parts["hidden"] = POINTS["hidden"]
                 except FailureError as error:
                     unseen = error.failure
-            grader.within(exercise.budgets)
-            grader.shared()
+            grader.spends(number, exercise.counted(seed, COUNTED))
             _short(exercise, source, skeleton)
-            if "budgets" in parts:
-                parts["budgets"] = POINTS["budgets"]
+            parts["budgets"] = POINTS["budgets"]
     except FailureError as error:
         seen = error.failure
     seconds = time.perf_counter() - began
@@ -126,7 +126,7 @@ def _begin(source: str, file: str, limits: Limits) -> Solution:
 
 def _short(exercise: Exercise, source: str, skeleton: str) -> None:
     """Raise FailureError if the source has more new lines than the exercise allows."""
-    added = rules.added_lines(source, skeleton)
+    added = given.added_lines(source, skeleton)
     if exercise.lines is not None and added > exercise.lines:
         raise FailureError(Failure("lines", f"{added} lines of code added, at most {exercise.lines} allowed"))
 
@@ -134,8 +134,8 @@ def _short(exercise: Exercise, source: str, skeleton: str) -> None:
 class _Grader:
     """Runs one solution of one exercise. Each check raises FailureError if the solution fails it."""
 
-    def __init__(self, exercise: Exercise, solution: Solution, file: str):
-        self.exercise, self.solution, self.file = exercise, solution, file
+    def __init__(self, exercise: Exercise, solution: Solution, source: Source):
+        self.exercise, self.solution, self.source = exercise, solution, source
 
     def right(self, draws: Iterable[Drawn]) -> None:
         """Run every draw. If one fails, explain the smallest failing input found."""
@@ -158,12 +158,8 @@ class _Grader:
         except StoppedError as error:
             return failure.stopped(error)
         if findings := run.observed["findings"]:
-            return failure.found(findings, case, self.file)
-        for name, array in case.arrays.items():
-            if name not in case.want and name not in case.scratch and not np.array_equal(run.arrays[name], array, True):
-                return failure.changed_input(name)
-        wrong = (failure.wrong_value(name, run.arrays[name], answer) for name, answer in case.want.items())
-        return next(filter(None, wrong), None)
+            return failure.found(findings, case, self.source)
+        return _differs(run, case)
 
     def _smallest(self, drawn: Drawn, fails: Failure) -> tuple[Drawn, Failure]:
         """Return the smallest input found with a failure of the same kind, and this failure.
@@ -190,38 +186,59 @@ class _Grader:
             name, index = fails.element
             with suppress(StoppedError):  # if the solution's time is up, the failure does not name the writer
                 observed = self.solution.run(case, "writer", array=name, index=list(index)).observed
-                fails = failure.written(fails, observed["writer"], self.file)
+                fails = failure.written(fails, observed["writer"], self.source)
         return failure.on_input(fails, drawn, case)
 
+    def compiles(self) -> None:
+        """Raise FailureError if Numba refuses a kernel, as it would on a machine with a GPU."""
+        case = self.exercise.make(self.exercise.example_case)
+        try:
+            refused = self.solution.run(case, "compile").observed["refused"]
+        except StoppedError as error:
+            raise FailureError(failure.stopped(error)) from None
+        if refused:
+            raise FailureError(failure.refused(refused))
+
+    def spends(self, number: str, draws: list[Drawn]) -> None:
+        """Raise FailureError if the solution costs more than the reference solution on one of the inputs."""
+        for drawn, reference_costs in zip(draws, reference.costs(number, draws), strict=True):
+            case = self.exercise.make(drawn)
+            try:
+                run = self.solution.run(case, "costs")
+            except StoppedError as error:
+                raise FailureError(failure.stopped(error).explained(f"on an input of the budgets: {drawn}")) from None
+            if wrong := _differs(run, case):
+                raise FailureError(self._explained(drawn, wrong))
+            costs = run.observed["costs"]
+            over = failure.uneven(costs, reference_costs, drawn) or failure.costs_more(
+                (*TRAFFIC, *self.exercise.costs), costs, reference_costs, drawn, self.source.file
+            )
+            if over:
+                raise FailureError(over)
+
     def within(self, budgets: Iterable[Budget]) -> None:
-        """Trace the solution on the exercise's example; raise FailureError if it exceeds one of the budgets."""
+        """Raise FailureError if the solution exceeds one of a teacher's budgets on the exercise's example."""
         if not budgets:
             return
         drawn = self.exercise.example_case
         try:
-            traces = self.solution.run(self.exercise.make(drawn), "trace").observed["traces"]
+            costs = self.solution.run(self.exercise.make(drawn), "costs").observed["costs"]
         except StoppedError as error:
             raise FailureError(failure.stopped(error).explained(f"on the input of the budgets: {drawn}")) from None
         for budget in budgets:
-            if over := failure.over_budget(budget, traces, drawn, self.file):
+            if over := failure.over_budget(budget, costs, drawn, self.source.file):
                 raise FailureError(over)
-
-    def shared(self) -> None:
-        """Raise FailureError if the work is shared too unevenly.
-
-        That is, if one thread touches more elements of global memory on the example than the exercise allows.
-        """
-        if self.exercise.elements is None:
-            return
-        drawn = self.exercise.example_case
-        try:
-            busiest = self.solution.run(self.exercise.make(drawn), "busiest").observed["busiest"]
-        except StoppedError as error:
-            raise FailureError(failure.stopped(error)) from None
-        if busiest["elements"] > self.exercise.elements:
-            raise FailureError(failure.unshared(busiest, self.exercise.elements, drawn))
 
     def picture(self) -> bytes | None:
         """Return a picture of the solution on the example. Raise StoppedError if the solution does not finish."""
         case = self.exercise.make(self.exercise.example_case)
         return self.solution.run(case, "trace", picture=self.exercise.picture).picture
+
+
+def _differs(run: Run, case: Case) -> Failure | None:
+    """Return the failure of a run that changed an input or left a wrong value; None if it did neither."""
+    for name, array in case.arrays.items():
+        if name not in case.want and name not in case.scratch and not np.array_equal(run.arrays[name], array, True):
+            return failure.changed_input(name)
+    wrong = (failure.wrong_value(name, run.arrays[name], answer) for name, answer in case.want.items())
+    return next(filter(None, wrong), None)

@@ -19,6 +19,7 @@ from normlab.course.exercise import Budget, Drawn, Exercise
 from normlab.sim import METRICS
 
 DRAWS = 12
+COUNTED = 2  # inputs on which costs are counted
 TABLE = {"draws": int, "cases": list, "budgets": dict}
 
 
@@ -27,6 +28,7 @@ class Extra:
     """The hidden inputs and budgets of one exercise."""
 
     draws: list[Drawn]
+    counted: list[Drawn]  # on which costs are compared with the reference solution's
     budgets: list[Budget]
 
 
@@ -46,7 +48,7 @@ class Hidden:
             sizes = {name: size for name, size in case.items() if name != "kind"}
             draws.append(Drawn(sizes, case.get("kind", exercise.kinds[0]), self.seed + number))
         budgets = [Budget(name, most, "a hidden budget") for name, most in table.get("budgets", {}).items()]
-        return Extra(draws, budgets)
+        return Extra(draws, exercise.counted(self.seed, COUNTED)[1:], budgets)
 
 
 def read(path: Path) -> Hidden:

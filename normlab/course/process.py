@@ -9,20 +9,32 @@ process has to import it again.
 """
 
 import multiprocessing
+import os
 import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing.context import BaseContext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import normlab
 from normlab.course import wire, worker
 from normlab.course.exercise import Case, Launch
 
 NO_RESULT = "the solution's process sent something that is no result"
 # What the worker observes during a run → the key of the observation in its reply.
-OBSERVED = {"sanitize": "findings", "trace": "traces", "writer": "writer", "busiest": "busiest"}
+OBSERVED = {
+    "sanitize": "findings",
+    "trace": "traces",
+    "writer": "writer",
+    "costs": "costs",
+    "compile": "refused",
+}
 
 
 @dataclass(frozen=True)
@@ -76,9 +88,29 @@ def _context() -> BaseContext:
     return context
 
 
+@contextmanager
+def _isolated(folder: Path) -> Iterator[None]:
+    """Start processes here that import nothing from the current folder or from a student's.
+
+    A file such as numbers.py or copy.py there would stand in for Python's own module. normlab's own folder stays.
+    """
+    strangers = {Path.cwd(), folder.resolve()} - {Path(normlab.__file__).resolve().parents[1]}
+    paths, safe = sys.path[:], os.environ.get("PYTHONSAFEPATH")
+    sys.path[:] = [path for path in paths if Path(path or ".").resolve() not in strangers]
+    os.environ["PYTHONSAFEPATH"] = "1"  # the fork server's Python puts no folder of its own in front
+    try:
+        yield
+    finally:
+        sys.path[:] = paths
+        if safe is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = safe
+
+
 NORMAL = Limits()
 STARTING = 60.0  # wall-clock seconds that a process may take to start, before it loads its file
-DRAWING = 60.0  # wall-clock seconds in addition, to draw a picture: matplotlib's first import lists all fonts
+LONGER = 60.0  # wall-clock seconds in addition, to compile, or to draw: matplotlib's first import lists all fonts
 
 
 class Solution:
@@ -97,7 +129,8 @@ class Solution:
         self._here, there = _context().Pipe()
         given = there, limits.seconds, limits.altogether, limits.memory
         self._process = _context().Process(target=worker.serve, args=given, daemon=True)  # type: ignore[attr-defined]
-        self._process.start()
+        with _isolated(Path(file).parent):
+            self._process.start()
         # The process has its own copy of this end. With this copy closed, the process's end closes the pipe.
         there.close()
         try:
@@ -139,7 +172,8 @@ class Solution:
         patience = self._patience
         if picture is not None:
             header["picture"] = picture
-            patience += DRAWING
+        if picture is not None or watch == "compile":
+            patience += LONGER
         reply, blobs = self._ask(header | more, [array.tobytes() for array in arrays.values()], "running", patience)
         try:
             results = wire.rebuilt(header["arrays"], blobs[: len(arrays)])

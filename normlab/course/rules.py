@@ -1,20 +1,44 @@
 """Check a solution's source by the course's rules before any of it runs.
 
-A kernel here is Python, so it could do things that no GPU can: call NumPy, sort lists, open files. The grader refuses
-such a file with the line and the reason, as Numba would. It also refuses a file in which lines of the exercise are
-missing. The rules allow only imports and constants outside of functions, and only a kernel's names inside. They also
-keep a file from manipulating the process that runs it.
+A kernel here is Python, so it could do things that no GPU can: call NumPy, sort lists, open files. The rules refuse
+such a file with the line and the reason. They allow only imports and constants outside of functions, and only a
+kernel's names inside, so a file cannot manipulate the process that runs it. What passes the rules and is no CUDA all
+the same is refused by Numba's compiler afterwards (`grading`). `given` checks that the exercise's own lines stay.
 """
 
 import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-BUILTINS = {"range", "len", "min", "max", "abs", "int", "float", "bool", "round", "print", "pow"}
+from normlab.course.given import differs, is_main, is_text
+
+BUILTINS = {
+    *(
+        "range",
+        "enumerate",
+        "zip",
+        "len",
+        "min",
+        "max",
+        "abs",
+        "divmod",
+        "int",
+        "float",
+        "bool",
+        "round",
+        "print",
+        "pow",
+    ),
+}
 ARRAY_ATTRIBUTES = {"shape", "size", "ndim", "dtype", "x", "y", "z", "w"}
 # float32(0) begins a sum in every exercise. A student may try things out with NumPy, but a kernel may not use it.
 IMPORTS = {"import math", "import numpy", "import numpy as np", "from normlab.engine import float32"}
 NUMPY = {"np", "numpy"}
+# What a kernel may take from NumPy: numbers and their types, which the compiler knows.
+NUMPY_NUMBERS = {
+    *("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("bool_", "pi", "e", "inf", "nan"),
+}
 CONSTANT = (ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
 CUDA = {
     *("threadIdx", "blockIdx", "blockDim", "gridDim", "grid", "gridsize", "laneid", "warpsize", "shared", "local"),
@@ -55,17 +79,15 @@ def broken(source: str, skeleton: str) -> Broken | None:
     """Return the first rule that `source`, made from `skeleton`, breaks, or None."""
     try:
         tree = ast.parse(source)
-        return next(_violations(tree, ast.parse(skeleton)), None) or _removed(tree, skeleton)
+        if found := next(_violations(tree, ast.parse(skeleton)), None):
+            return found
+        difference = differs(tree, skeleton)
+        return Broken(*difference) if difference else None
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         return Broken("syntax", f"the file does not parse: {getattr(error, 'msg', error)}", line)
     except (RecursionError, MemoryError):
         return Broken("syntax", "the file does not parse: an expression is nested too deeply", None)
-
-
-def added_lines(source: str, skeleton: str) -> int:
-    """Return how many more lines of code `source` has than `skeleton`; comments and docstrings do not count."""
-    return len(_code_lines(ast.parse(source))) - len(_code_lines(ast.parse(skeleton)))
 
 
 def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
@@ -74,7 +96,7 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
     known: set[str] = set()
     for node in tree.body:
         for name in _bound(node):
-            if name in known or name.startswith("_"):
+            if name in known | BUILTINS or name.startswith("_"):
                 yield Broken("outside", f"{name!r} has a meaning already, and may not get another one", node.lineno)
             known.add(name)
     for node in tree.body:
@@ -95,7 +117,7 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
             targets = [part for target in node.targets for part in ast.walk(target)]
             if not all(isinstance(part, CONSTANT) for part in [*targets, *ast.walk(node.value)]):
                 yield Broken("outside", "only constants may be set outside of functions", node.lineno)
-        elif not (_is_text(node) or _is_main(node)):
+        elif not (is_text(node) or is_main(node)):
             yield Broken(
                 "outside",
                 f"{ast.unparse(node).splitlines()[0]!r} stands outside of any function: kernels, device functions, "
@@ -131,12 +153,14 @@ def _function(function: ast.FunctionDef, known: set[str]) -> Iterator[Broken]:
     ]
     if arguments.vararg or arguments.kwarg or arguments.defaults or arguments.kwonlyargs or any(noted):
         yield Broken("python", f"{function.name!r} may have plain arguments only", function.lineno)
-    body = function.body[1:] if _is_text(function.body[0]) else function.body
+    body = function.body[1:] if is_text(function.body[0]) else function.body
     own = {argument.arg for argument in arguments.args}
     nodes = [node for statement in body for node in ast.walk(statement)]
     own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    numbers = {id(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr in NUMPY_NUMBERS}
     for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
-        yield from _node(node, own, known)
+        if not (isinstance(node, ast.Name) and node.id in NUMPY - own and id(node) in numbers):
+            yield from _node(node, own, known)
 
 
 def _node(node: ast.AST, own: set[str], known: set[str]) -> Iterator[Broken]:
@@ -167,7 +191,7 @@ def _node(node: ast.AST, own: set[str], known: set[str]) -> Iterator[Broken]:
             yield Broken(
                 "numpy",
                 "a kernel is compiled for a GPU, where there is no NumPy: let its threads do it "
-                "(a number is float32(1), from normlab.engine)",
+                "(a number is float32(1), from normlab.engine, or np.float32(1))",
                 line,
             )
         else:
@@ -183,30 +207,3 @@ def _root(node: ast.Attribute) -> tuple[str, str]:
 
 def _words(node: ast.AST) -> str:
     return "".join(" " + c.lower() if c.isupper() else c for c in type(node).__name__).strip()
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-
-
-def _is_main(node: ast.stmt) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'" and not node.orelse
-
-
-def _removed(tree: ast.Module, skeleton: str) -> Broken | None:
-    """Return a broken rule for the first line of the skeleton that is missing or out of order, or None."""
-    lines = iter(_code_lines(tree))
-    for line in _code_lines(ast.parse(skeleton)):
-        if line not in lines:  # `in` advances the iterator, so lines must come in the skeleton's order
-            text = f"a line of the exercise is gone or changed: {line.strip()!r}; add lines, and leave the others"
-            return Broken("removed", text, None)
-    return None
-
-
-def _code_lines(tree: ast.Module) -> list[str]:
-    """Return a module's lines of code, formatted alike: without comments, docstrings and the `__main__` block."""
-    tree.body = [node for node in tree.body if not (_is_text(node) or _is_main(node))]
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
-            node.body = [statement for statement in node.body if not _is_text(statement)]
-    return [line for line in ast.unparse(tree).splitlines() if line.strip()]

@@ -7,6 +7,7 @@ that takes too long, at its current line. Drawing a picture does not count as th
 
 import gc
 import io
+import linecache
 import os
 import signal
 import time
@@ -21,12 +22,14 @@ from typing import Any
 import numpy as np
 
 from normlab.course import wire
-from normlab.course.busiest import busiest
+from normlab.course.costs import costs
 from normlab.course.writers import last_writer
+from normlab.engine.compile.front_end import refusal
 from normlab.sim import Trace, sanitize, trace
 from normlab.sim.machine.launch import Launch
 from normlab.stages import row  # noqa: F401  imports what exercises import, before any process is forked
 
+COMPILING = 20.0  # processor seconds in which Numba compiles a solution; 0.1 to 1.2, measured
 PRINTED = 2000  # characters of a kernel's printed output that are kept
 
 
@@ -37,7 +40,7 @@ class TimeUpError(BaseException):
 def serve(connection: Connection, seconds: float, altogether: float, memory: int) -> None:
     """Answer requests until the grader hangs up.
 
-    A request may take `seconds` of processor time, and all requests together `altogether`, without drawing. The process
+    A request may take `seconds` of processor time, and all requests together `altogether`. The process
     may allocate `memory` more bytes than it has now.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader handles Ctrl-C
@@ -46,7 +49,7 @@ def serve(connection: Connection, seconds: float, altogether: float, memory: int
     gc.freeze()  # imported modules are never garbage, and collecting them took 0.1 s in every process
     names: dict[str, Any] = {}
     file = ""
-    drawing = 0.0  # processor seconds
+    ours = 0.0  # processor seconds in which none of the student's code ran: compiling and drawing
     try:
         while True:
             header, blobs = wire.unpack(connection.recv_bytes())
@@ -54,12 +57,15 @@ def serve(connection: Connection, seconds: float, altogether: float, memory: int
             printed = io.StringIO()
             try:
                 with redirect_stdout(printed):
-                    left = max(0.01, altogether - (time.process_time() - drawing))
-                    reply, results, traces = _within(min(seconds, left), partial(_answer, names, header, blobs))
-                if "picture" in header:
                     began = time.process_time()
+                    compiles = header.get("watch") == "compile"
+                    left = COMPILING if compiles else min(seconds, max(0.01, altogether - (began - ours)))
+                    reply, results, traces = _within(left, partial(_answer, names, header, blobs))
+                if "picture" in header:
+                    began, compiles = time.process_time(), True
                     results.append(_picture(traces, header["picture"]))
-                    drawing += time.process_time() - began
+                if compiles:
+                    ours += time.process_time() - began
             except BaseException as error:
                 reply, results = _failure(error, file), []
             reply |= {"nonce": header["nonce"], "printed": printed.getvalue()[:PRINTED]}
@@ -122,6 +128,9 @@ def _answer(
 ) -> tuple[dict[str, Any], list[bytes], list[Trace]]:
     """Load a source, or run launches; return the reply, the arrays' bytes after the launches, and the traces."""
     if "source" in header:
+        # findings name the text of lines, and the file may have changed on the disk
+        lines = header["source"].splitlines(keepends=True)
+        linecache.cache[header["file"]] = len(header["source"]), None, lines, header["file"]
         module = ModuleType("solution")
         names.update(vars(module), __file__=header["file"])
         exec(compile(header["source"], header["file"], "exec", dont_inherit=True), names)
@@ -153,8 +162,11 @@ def _launch_all(
                 return {"findings": findings}
         elif watch == "trace":
             traces.append(trace(function)[grid, block](*arguments))
-        elif watch == "busiest":
-            counts.append(busiest(function)[grid, block](*arguments))
+        elif watch == "costs":
+            counts.append(costs(function)[grid, block](*arguments))
+        elif watch == "compile":
+            if refused := refusal(function, tuple(map(_type_of, arguments))):
+                return {"refused": refused._asdict() | {"kernel": kernel}}
         else:
             launch = last_writer(function, arrays[header["array"]], tuple(header["index"]))[grid, block]
             writer = launch(*arguments) or writer
@@ -162,8 +174,10 @@ def _launch_all(
         return {"findings": []}
     if watch == "writer":
         return {"writer": writer}
-    if watch == "busiest":
-        return {"busiest": max(counts, key=lambda one: one["elements"])}
+    if watch == "costs":
+        return {"costs": counts}
+    if watch == "compile":
+        return {"refused": None}
     return {"traces": [one.as_dict() for one in traces]}
 
 
@@ -186,6 +200,13 @@ def _argument(given: list, arrays: dict[str, np.ndarray]) -> Any:
     if kind == "array":
         return arrays[value]
     return None if kind == "none" else np.dtype(kind).type(value) if kind != "python" else value
+
+
+def _type_of(argument: Any) -> Any:
+    """Return the type of a launch's argument as `compile_ptx` takes it."""
+    if argument is None:
+        return None
+    return (argument.dtype, argument.ndim) if isinstance(argument, np.ndarray) else np.dtype(type(argument))
 
 
 def _picture(traces: list[Trace], kind: str) -> bytes:

@@ -10,10 +10,10 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-from normlab.course import catalogue
+from normlab.course import catalogue, reference
 
 HERE = Path(__file__).parent
-SOLUTIONS = sorted((HERE / "solutions").glob("*.py"))
+SOLUTIONS = sorted(reference.FOLDER.glob("*.py"))
 OTHERS = sorted((HERE / "other").glob("*/*.py"))
 WRONG = sorted((HERE / "wrong").glob("*/*.py"))
 

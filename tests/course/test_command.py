@@ -5,11 +5,10 @@ import json
 import shutil
 
 import pytest
-from course.solved import HERE
 from typer.testing import CliRunner
 
 from normlab.cli import app
-from normlab.course import catalogue
+from normlab.course import catalogue, reference
 from normlab.course.folder import file_of
 
 NAMES = [path.name for path in catalogue.FILES.values()]
@@ -28,7 +27,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def solve(folder, number):
-    shutil.copy(HERE / "solutions" / catalogue.FILES[number].name, folder)
+    shutil.copy(reference.path(number), folder)
 
 
 def test_start_lays_out_all_exercises_and_keeps_what_is_there(folder):
@@ -52,7 +51,7 @@ def test_a_student_s_way(folder):
     file_of(folder, "01").write_text(catalogue.skeleton("01").replace("# Your lines.", "return mean, m2, count"))
     done = run("check")
     assert done.exit_code == 1
-    assert "01 One more value: Welford's step: not yet (0 of 6 points" in done.stdout
+    assert "01 One more value: Welford's step: not yet (0 of 8 points" in done.stdout
     assert "a hint: normlab course hint 1" in done.stdout
     assert "04 32 lanes, one sum: the rotation: solved" in done.stdout
     table = run("progress").stdout
@@ -87,14 +86,14 @@ def test_a_picture_on_request(folder):
 def test_windows_line_ends_are_none_of_the_student_s_business(folder):
     file_of(folder, "04").write_bytes(b"\xef\xbb\xbf" + catalogue.skeleton("04").replace("\n", "\r\n").encode())
     assert "nothing is written yet" in run("check", 4).stdout
-    solved = (HERE / "solutions" / catalogue.FILES["04"].name).read_text()
+    solved = reference.path("04").read_text()
     file_of(folder, "04").write_bytes(solved.replace("\n", "\r\n").encode())
     assert run("check", 4).exit_code == 0
 
 
 def test_files_that_are_none_are_graded(folder):
     file_of(folder, "04").unlink()
-    file_of(folder, "04").symlink_to(HERE / "solutions" / catalogue.FILES["04"].name)
+    file_of(folder, "04").symlink_to(reference.path("04"))
     assert "is no plain file" in run("check", 4).stdout
     file_of(folder, "01").write_bytes(b"\xff\xfe")
     file_of(folder, "02").write_bytes(b"#" * 300_000)
@@ -144,12 +143,12 @@ def test_a_class_gets_scores_that_depend_on_files_and_seed_alone(classroom, tmp_
         assert done.exit_code == 0, done.stderr
         outputs.append({path.name: path.read_bytes() for path in (tmp_path / name).rglob("*.*")})
     assert outputs[0] == outputs[1]
-    assert "ada: 18 of " in done.stdout
+    assert "ada: 20 of 180 " in done.stdout
 
     scores = json.loads(outputs[0]["scores.json"])
     assert scores["seed"] == 3
     ada, bob = scores["students"]
-    assert (ada["points"], bob["points"]) == (18, 10)
+    assert (ada["points"], bob["points"]) == (20, 10)
     assert ada["possible"] == bob["possible"]
     assert bob["exercises"]["01_welford_step"]["failure"]["kind"] == "import"
     assert bob["exercises"]["02_chan_merge"]["failure"]["kind"] == "missing"
@@ -157,7 +156,7 @@ def test_a_class_gets_scores_that_depend_on_files_and_seed_alone(classroom, tmp_
 
     rows = list(csv.DictReader(outputs[0]["scores.csv"].decode().splitlines()))
     assert [row["student"] for row in rows] == ["ada", "bob"]
-    assert (rows[0]["01_welford_step"], rows[1]["01_welford_step"]) == ("8", "0")
+    assert (rows[0]["01_welford_step"], rows[1]["01_welford_step"]) == ("10", "0")
 
     page = json.loads(outputs[0]["bob.json"])
     assert page["score"] == 10 == sum(test["score"] for test in page["tests"])

@@ -7,8 +7,8 @@ import pytest
 from course.solved import OTHERS, SOLUTIONS, WRONG, completed, wrong
 
 from normlab.course import catalogue, grading
-from normlab.course.process import Limits, Solution
-from normlab.course.rules import added_lines
+from normlab.course.given import added_lines
+from normlab.course.process import Limits
 from normlab.engine import compile_ptx
 
 
@@ -79,15 +79,7 @@ def test_every_exercise_has_hints_an_example_and_its_number(number):
 
 
 @pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
-def test_a_budget_is_what_the_reference_solution_needs(path):
-    exercise, source = catalogue.exercise(path.name[:2]), path.read_text()
-    with Solution(source, str(path)) as solution:
-        traces = solution.run(exercise.make(exercise.example_case), "trace").observed["traces"]
-        busiest = solution.run(exercise.make(exercise.example_case), "busiest").observed["busiest"]["elements"]
-    for budget in exercise.budgets:
-        assert sum(one["metrics"][budget.metric] for one in traces) == budget.at_most
-    if exercise.elements is not None:
-        # Some room: other right solutions let other threads store a row's statistics. Too little for twice the work.
-        assert busiest <= exercise.elements < 1.4 * busiest
+def test_a_line_budget_is_what_the_reference_solution_needs(path):
+    exercise = catalogue.exercise(path.name[:2])
     if exercise.lines is not None:
-        assert added_lines(source, catalogue.skeleton(path.name[:2])) == exercise.lines
+        assert added_lines(path.read_text(), catalogue.skeleton(path.name[:2])) == exercise.lines

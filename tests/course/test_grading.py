@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from course.solved import HERE, wrong
 
-from normlab.course import catalogue, grading
+from normlab.course import catalogue, grading, reference
 from normlab.course.hidden import read
 from normlab.course.process import Limits
 
-SOLVED = {number: (HERE / "solutions" / path.name).read_text() for number, path in catalogue.FILES.items()}
+SOLVED = {number: reference.path(number).read_text() for number in catalogue.FILES}
 
 
 def graded(number, source, **how):
@@ -40,9 +40,12 @@ def test_a_wrong_value_names_element_numbers_lane_line_and_the_smallest_input(tm
     result, lines = wrongly("05_warp_sum_butterfly", "shift_down", tmp_path)
     failure = result.failure
     assert failure.headline == "sums[0, 1]: expected 528, got 544"
-    assert failure.details[1] == f"written by block (0, 0, 0), warp 0, lane 1, at line {failure.line}"
-    assert lines[failure.line - 1].strip() == "sums[row, lane] = total"
-    assert failure.details[2] == "smallest failing input found: rows = 1, counting values"
+    written = lines.index("    sums[row, lane] = total") + 1
+    assert failure.details[1] == f"written by block (0, 0, 0), warp 0, lane 1, at line {written}"
+    assert failure.details[2].startswith("made by your lines ")
+    assert failure.details[2].endswith(f" to {failure.line}, in warp_sum")
+    assert lines[failure.line - 1].strip() == "return value"
+    assert failure.details[3] == "smallest failing input found: rows = 1, counting values"
 
 
 def test_a_race_names_both_threads_both_lines_and_what_to_do(tmp_path):
@@ -70,8 +73,10 @@ def test_an_exception_names_its_line(tmp_path):
 
 
 def test_a_line_of_the_house_is_named_as_such(tmp_path):
-    failure = wrongly("07_row_moments", "merge_in_the_loop", tmp_path)[0].failure
-    assert failure.line is None
+    result, lines = wrongly("07_row_moments", "merge_in_the_loop", tmp_path)
+    failure = result.failure
+    assert "block_moments(mean, m2, count, buffer)" in lines[failure.line - 1]  # the student's line that calls it
+    assert f"called at line {failure.line} of your file" in failure.details
     assert "at line 26 of block.py, which you call: cuda.syncthreads()" in failure.details[0]
 
 

@@ -54,7 +54,7 @@ def test_results_reach_the_kernel_poisoned():
         ("raise KeyboardInterrupt", "exception", "KeyboardInterrupt"),
         ("x = 1 +", "syntax", "SyntaxError"),
         ("x = 1", "exception", "no kernel 'copy'"),
-        (KERNEL.format("1 // 0"), "exception", "ZeroDivisionError"),
+        (KERNEL.format("x.nothing"), "exception", "AttributeError"),
         (KERNEL.format("undefined"), "exception", "undefined"),
         ("x = bytearray(1 << 40)", "memory", "MemoryError"),
         (KERNEL.format("z = [0] * (1 << 28)"), "memory", "MemoryError"),
@@ -82,7 +82,7 @@ def test_the_grader_waits_for_so_long_and_no_longer(source):
 
 def test_an_endless_loop_is_named_by_its_line():
     assert stopped(KERNEL.format("while True:\n        i += 1")).line in (5, 6)
-    assert stopped(KERNEL.format("1 // 0")).line == 5
+    assert stopped(KERNEL.format("x.nothing")).line == 5
 
 
 def test_launches_that_are_short_enough_each_may_be_too_long_together():

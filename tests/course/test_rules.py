@@ -2,7 +2,7 @@
 
 import pytest
 
-from normlab.course import catalogue, rules
+from normlab.course import catalogue, given, rules
 
 SKELETON = catalogue.skeleton("04")
 BODY = "    # Your lines.\n"
@@ -31,7 +31,7 @@ def test_a_right_solution_breaks_no_rule():
     ("lines", "kind", "says"),
     [
         ("    np.sum(value)\n", "numpy", "there is no NumPy"),
-        ("    np.float32(1)\n", "numpy", "a number is float32(1), from normlab.engine"),
+        ("    np.float32(np.sum(value))\n", "numpy", "a number is float32(1), from normlab.engine"),
         ("    value.sum()\n", "numpy", "no NumPy methods"),
         ("    value[0:3]\n", "numpy", "not a slice"),
         ("    value @ value\n", "numpy", "no @"),
@@ -108,4 +108,4 @@ def test_what_does_not_parse_is_told(source):
 
 
 def test_added_lines_are_counted_without_comments():
-    assert rules.added_lines(SKELETON.replace(BODY, "    # why\n\n" + RIGHT), SKELETON) == 3
+    assert given.added_lines(SKELETON.replace(BODY, "    # why\n\n" + RIGHT), SKELETON) == 3

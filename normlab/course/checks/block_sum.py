@@ -5,7 +5,7 @@ of both sizes. Solved in `normlab.stages.block.block_sum`.
 """
 
 from normlab.course.data import sums_case
-from normlab.course.exercise import BARRIERS, Budget, Case, Drawn, Exercise, Size
+from normlab.course.exercise import BARRIERS, Case, Cost, Drawn, Exercise, Size
 
 
 def _make(drawn: Drawn) -> Case:
@@ -25,5 +25,5 @@ EXERCISE = Exercise(
         "All threads must have read before any of them writes again: cuda.syncthreads() behind the loop that reads, "
         "or before the line that writes.",
     ),
-    budgets=(Budget(BARRIERS, 4, "2 for each of 2 rows are enough"),),
+    costs=(Cost(BARRIERS, "2 for each row are enough"),),
 )

@@ -1,7 +1,7 @@
 """Exercise: row sums that load every sector once."""
 
 from normlab.course.data import sums_case
-from normlab.course.exercise import LOADED_SECTORS, STORED_SECTORS, Budget, Case, Drawn, Exercise, Size
+from normlab.course.exercise import Case, Drawn, Exercise, Size
 
 
 def _make(drawn: Drawn) -> Case:
@@ -19,10 +19,6 @@ EXERCISE = Exercise(
         "After warp_sum_butterfly every lane has the row's sum. Which lane keeps it, if lane i is to store row i?",
         "own = total if lane == row; after the loop sums[first_row + lane] = own, guarded. In the loop guard the load "
         "(0 where there is no row), not the sum.",
-    ),
-    budgets=(
-        Budget(LOADED_SECTORS, 128, "32 rows of 128 bytes are 128 sectors"),
-        Budget(STORED_SECTORS, 4, "32 sums that are stored at once are 4 sectors"),
     ),
     picture="sectors",
 )

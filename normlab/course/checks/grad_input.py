@@ -1,7 +1,7 @@
 """Exercise: LayerNorm's gradient of the input. Solved in `normlab.stages.gradient`."""
 
 from normlab.course.data import arithmetic, backward_case, nothing
-from normlab.course.exercise import LOADS, STORES, Budget, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import Case, Drawn, Exercise, Launch, Size
 
 
 def _make(drawn: Drawn) -> Case:
@@ -24,10 +24,5 @@ EXERCISE = Exercise(
         "First walk: sum_g += g and sum_gx += g * x̂, with g = grad_output[row, column] * weight[column].",
         "Then all threads: sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer).",
         "Divide both sums by float32(x.shape[1]); the second walk stores (g - mean_g - x̂ * mean_gx) * invvar.",
-    ),
-    elements=18,
-    budgets=(
-        Budget(LOADS, 52, "3 arrays twice, by 32 lanes together, and 4 for the row's mean and invvar"),
-        Budget(STORES, 8, "32 neighbouring lanes store at once"),
     ),
 )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from normlab.course.data import arithmetic, backward_case, gradient, nothing
-from normlab.course.exercise import LOADED_SECTORS, Answer, Budget, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
 
 
 def _make(drawn: Drawn) -> Case:
@@ -36,6 +36,5 @@ EXERCISE = Exercise(
         "total += grad_output[row, column] * ((x[row, column] - means[row]) * invvars[row]); partial[part, column] = "
         "total. The second kernel adds partial[part, column] over all parts.",
     ),
-    budgets=(Budget(LOADED_SECTORS, 672, "a warp that reads 32 neighbours of a row needs 4 sectors"),),
     picture="sectors",
 )

@@ -4,7 +4,7 @@ import numpy as np
 
 from normlab import oracle
 from normlab.course.data import EPS, arithmetic, nothing, values
-from normlab.course.exercise import STORED_SECTORS, STORES, Answer, Budget, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
 
 
 def _make(drawn: Drawn) -> Case:
@@ -42,11 +42,6 @@ EXERCISE = Exercise(
         "An element at `column` of a row is in the row's channel number column // pixels.",
         "The row's first channel: its group, which is row % groups, times channels_of_group.",
         "Everything else is LayerNorm, with weight[channel] and bias[channel].",
-    ),
-    elements=12,
-    budgets=(
-        Budget(STORES, 8, "2 rows of 128 elements are 8 stores of 32 lanes"),
-        Budget(STORED_SECTORS, 32, "8 elements are a sector, if neighbouring lanes store neighbouring elements"),
     ),
     picture="sectors",
 )

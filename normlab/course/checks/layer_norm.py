@@ -1,7 +1,7 @@
 """Exercise: LayerNorm's forward. Solved in `normlab.kernels.forward.step_3_apex`."""
 
 from normlab.course.data import norm_case
-from normlab.course.exercise import STORES, Budget, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import Case, Drawn, Exercise, Launch, Size
 
 
 def _make(drawn: Drawn) -> Case:
@@ -21,7 +21,5 @@ EXERCISE = Exercise(
         "The walk is the one of the last exercise: from cuda.threadIdx.x to x.shape[1] in steps of cuda.blockDim.x.",
         "means[row] and invvars[row] are written by one thread: if cuda.threadIdx.x == 0.",
     ),
-    elements=24,
-    budgets=(Budget(STORES, 20, "32 neighbouring lanes store at once, and one thread stores mean and invvar"),),
     picture="sectors",
 )

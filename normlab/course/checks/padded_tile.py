@@ -5,12 +5,10 @@ import numpy as np
 from normlab.course.data import nothing, values
 from normlab.course.exercise import (
     LOAD_CONFLICTS,
-    LOADED_SECTORS,
     STORE_CONFLICTS,
-    STORED_SECTORS,
     Answer,
-    Budget,
     Case,
+    Cost,
     Drawn,
     Exercise,
     Launch,
@@ -41,12 +39,9 @@ EXERCISE = Exercise(
         "of the tile? Guard loads and stores, not the barrier.",
         "tile = cuda.shared.array((32, 33), float32): an odd number of words a row puts a column into 32 banks.",
     ),
-    elements=8,
-    budgets=(
-        Budget(LOADED_SECTORS, 128, "a warp that reads 32 neighbours of a row needs 4 sectors"),
-        Budget(STORED_SECTORS, 128, "a warp that writes 32 neighbours of a row needs 4 sectors"),
-        Budget(STORE_CONFLICTS, 0, "lanes that store into different words of one bank wait for each other"),
-        Budget(LOAD_CONFLICTS, 0, "lanes that load different words of one bank wait for each other"),
+    costs=(
+        Cost(STORE_CONFLICTS, "lanes that store into different words of one bank wait for each other"),
+        Cost(LOAD_CONFLICTS, "lanes that load different words of one bank wait for each other"),
     ),
     picture="banks",
 )

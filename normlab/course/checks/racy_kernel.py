@@ -3,7 +3,7 @@
 import numpy as np
 
 from normlab.course.data import nothing, values
-from normlab.course.exercise import BARRIERS, Answer, Budget, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import BARRIERS, Answer, Case, Cost, Drawn, Exercise, Launch, Size
 from normlab.oracle import unit_roundoff
 
 
@@ -35,5 +35,5 @@ EXERCISE = Exercise(
         "that write before the next turn's reads.",
         "Three cuda.syncthreads(), one at each of the three places, none of them inside an if.",
     ),
-    budgets=(Budget(BARRIERS, 7, "1, and 2 for each of 3 times, are enough"),),
+    costs=(Cost(BARRIERS, "1, and 2 for each time, are enough"),),
 )

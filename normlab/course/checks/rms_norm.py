@@ -1,7 +1,7 @@
 """Exercise: both norms by a flag. Solved in `normlab.kernels.forward.step_3_apex`."""
 
 from normlab.course.data import norm_case
-from normlab.course.exercise import STORES, Budget, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import Case, Drawn, Exercise, Launch, Size
 
 
 def _make(drawn: Drawn) -> Case:
@@ -23,6 +23,5 @@ EXERCISE = Exercise(
         "row_mean_square(x, row, buffer) is one number; mean, variance = row_moments(x, row, buffer) are two.",
         "RMSNorm's mean stays the 0 that is there already, and value += bias[column] only if not rms.",
     ),
-    budgets=(Budget(STORES, 8, "32 neighbouring lanes store at once"),),
     picture="sectors",
 )

@@ -1,7 +1,7 @@
 """Exercise: a row's moments by a block. Solved in `normlab.stages.row.row_moments`."""
 
 from normlab.course.data import moments_case
-from normlab.course.exercise import LOADED_SECTORS, LOADS, Budget, Case, Drawn, Exercise, Size
+from normlab.course.exercise import Case, Drawn, Exercise, Size
 
 
 def _make(drawn: Drawn) -> Case:
@@ -19,10 +19,5 @@ EXERCISE = Exercise(
         "cuda.threadIdx.x is t, cuda.blockDim.x the number of threads. Take each value in by welford_step.",
         "Behind the loop, not in it: mean, m2, count = warp_moments(mean, m2, count), then the same with block_moments "
         "and buffer. All threads must come there.",
-    ),
-    elements=6,
-    budgets=(
-        Budget(LOADS, 8, "each of the 256 columns once, by 32 lanes together"),
-        Budget(LOADED_SECTORS, 32, "neighbouring lanes that read neighbouring columns need every sector once"),
     ),
 )

@@ -2,7 +2,7 @@
 
 from normlab import oracle
 from normlab.course.data import nothing, values
-from normlab.course.exercise import BARRIERS, LOADED_SECTORS, Answer, Budget, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import BARRIERS, Answer, Case, Cost, Drawn, Exercise, Launch, Size
 
 TILE = 8
 
@@ -30,10 +30,6 @@ EXERCISE = Exercise(
         "barriers.",
         "Between the barriers: for k in range(TILE): total += tile_a[y, k] * tile_b[k, x].",
     ),
-    elements=5,
-    budgets=(
-        Budget(LOADED_SECTORS, 128, "each tile's 8 rows are 8 sectors, and there are 16 tiles"),
-        Budget(BARRIERS, 16, "2 for each of 2 pairs of tiles, in 4 blocks"),
-    ),
+    costs=(Cost(BARRIERS, "2 for each pair of tiles are enough"),),
     picture="sectors",
 )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from normlab.course.data import nothing, values
-from normlab.course.exercise import LOADS, STORES, Answer, Budget, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
 
 
 def _make(drawn: Drawn) -> Case:
@@ -27,10 +27,6 @@ EXERCISE = Exercise(
         "When are all four elements there? first + 4 <= n.",
         "Then store_vector(y, first, load_vector(x, first, 4)); else element by element.",
         "for i in range(first, n) is empty for the threads that lie behind the end, so it needs no guard.",
-    ),
-    budgets=(
-        Budget(LOADS, 8, "8 warps of 32 lanes with 4 elements each are 1024"),
-        Budget(STORES, 8, "8 warps of 32 lanes with 4 elements each are 1024"),
     ),
     picture="sectors",
 )

@@ -3,7 +3,18 @@
 import numpy as np
 
 from normlab.course.data import nothing, sums, values
-from normlab.course.exercise import SHUFFLES, Answer, Budget, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import (
+    SHARED_LOADS,
+    SHARED_STORES,
+    SHUFFLES,
+    Answer,
+    Case,
+    Cost,
+    Drawn,
+    Exercise,
+    Launch,
+    Size,
+)
 
 
 def _make(drawn: Drawn) -> Case:
@@ -29,5 +40,11 @@ EXERCISE = Exercise(
         "cuda.shfl_xor_sync finds the partner itself: no lane number is needed.",
         "value += cuda.shfl_xor_sync(0xFFFFFFFF, value, 16 >> level), five times; then return value.",
     ),
-    budgets=(Budget(SHUFFLES, 6, "five, and the kernel's one"),),
+    costs=(
+        Cost(SHUFFLES, "five for each row, and the kernel's one", exactly=True),
+        *(
+            Cost(metric, "lanes exchange values by shuffles, without memory")
+            for metric in (SHARED_LOADS, SHARED_STORES)
+        ),
+    ),
 )

@@ -4,7 +4,7 @@ Each of five steps doubles the number of lanes whose values a lane has summed. S
 """
 
 from normlab.course.data import sums_case
-from normlab.course.exercise import SHUFFLES, Budget, Case, Drawn, Exercise, Size
+from normlab.course.exercise import SHARED_LOADS, SHARED_STORES, SHUFFLES, Case, Cost, Drawn, Exercise, Size
 
 
 def _make(drawn: Drawn) -> Case:
@@ -23,5 +23,11 @@ EXERCISE = Exercise(
         "Lane 31 reads from lane 0: lane + distance has to come round. & 31 does that, as 32 is a power of two.",
         "In each turn value += cuda.shfl_sync(0xFFFFFFFF, value, (lane + (1 << level)) & 31); return value at the end.",
     ),
-    budgets=(Budget(SHUFFLES, 5, "each step doubles the values that a lane has summed, and 2⁵ is 32"),),
+    costs=(
+        Cost(SHUFFLES, "each step doubles the values that a lane has summed, and 2⁵ is 32", exactly=True),
+        *(
+            Cost(metric, "lanes exchange values by shuffles, without memory")
+            for metric in (SHARED_LOADS, SHARED_STORES)
+        ),
+    ),
 )

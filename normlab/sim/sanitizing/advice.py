@@ -1,5 +1,9 @@
 """Say in one sentence how to repair a finding, depending on the threads and lines involved."""
 
+import ast
+import linecache
+from functools import cache
+
 from normlab.sim.sanitizing.findings import Act
 
 WARP, TEAM, BLOCK, CLUSTER, GRID = range(5)  # the smallest group that two threads have in common
@@ -17,8 +21,8 @@ def against_race(
     """
     at_once = first.line == second.line
     both = f"the {first.operation} at line {first.line} and the {second.operation} at line {second.line}"
-    if next_turn:
-        both += " in the loop's next turn"
+    again, where = _in_the_next_turn(first, second) if next_turn else ("", "between them")
+    both += again
     # Two atomics never race, so exactly one of the two accesses is one.
     if "atomic" in (first.operation, second.operation):
         plain = first if second.operation == "atomic" else second
@@ -40,7 +44,6 @@ def against_race(
         )
     if at_once and first.operation == second.operation:
         return f"two threads write the element at line {first.line}: let one of them write, or use cuda.atomic"
-    where = "at the end of the loop's body" if next_turn else "between them"
     if reach == CLUSTER:
         return f"nothing orders {both}, which are in two blocks of a cluster: put cluster_sync() {where}"
     # The cheapest barrier that holds both threads: syncwarp costs a few cycles, syncthreads stops all warps of the
@@ -60,6 +63,33 @@ def against_race(
     if first.operation == "copy" and not next_turn:
         where = "after its wait_copies()"
     return f"no barrier between {both}: put {barrier} {where}"
+
+
+def _in_the_next_turn(first: Act, second: Act) -> tuple[str, str]:
+    """Return when the second access comes, and where a barrier orders the two.
+
+    The loop that both lines stand in may be in a caller. Then the barrier stands after the first access's own loop.
+    """
+    if first.file != second.file or first.line is None or second.line is None:
+        return " in the loop's next turn", "at the end of the loop's body"
+    loops = [(begin, end) for begin, end in _loops(first.file) if begin < first.line <= end]
+    around = [begin for begin, end in loops if begin < second.line <= end]
+    if around:
+        return " in the loop's next turn", f"at the end of the body of the loop at line {max(around)}"
+    if not loops:
+        return " in the loop's next turn", "at the end of the loop's body"
+    return " in the function's next call", f"after the loop at line {min(loops)[0]}, before the function returns"
+
+
+@cache
+def _loops(file: str | None) -> list[tuple[int, int]]:
+    """Return the first and the last line of every loop of a file; none if its source cannot be read."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file or "")))
+    except SyntaxError:
+        return []
+    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)]
+    return [(node.lineno, node.end_lineno or node.lineno) for node in loops]
 
 
 def against_copy(copy: Act, other: Act) -> str:

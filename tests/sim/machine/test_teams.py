@@ -124,7 +124,7 @@ def no_barrier_within_the_team(x, out):
         (read_by_another_team, (4, 6), "no barrier between the write at line {} and the read at line {}: put "
             "cuda.syncthreads() between them"),
         (overwritten_in_the_next_turn, (4, 6), "no barrier between the read at line {1} and the write at line {0} in "
-            "the loop's next turn: put team_sync() at the end of the loop's body"),
+            "the loop's next turn: put team_sync() at the end of the body of the loop at line {loop}"),
         (no_barrier_within_the_team, (4, 5), "no barrier between the write at line {} and the read at line {}: put "
             "team_sync() between them"),
     ],
@@ -134,7 +134,7 @@ def test_a_race_is_found_between_teams_and_in_a_team(kernel, lines, advice, sche
     (finding,) = sanitize(kernel, schedule=schedule)[1, (64, 2)](x, out).findings
     where = tuple(line(kernel, offset) for offset in lines)
     assert (finding.kind, finding.array, finding.lines) == ("race", "tile", where)
-    assert finding.advice == advice.format(*where)
+    assert finding.advice == advice.format(*where, loop=line(kernel, 3))
 
 
 @every_schedule

@@ -298,8 +298,20 @@ def test_a_race_is_benign_only_if_all_write_the_same_value():
         (shifted, 1, 64, 1, r"read into a variable, then cuda.syncthreads\(\), then write"),
         (shifted, 2, 32, 1, "which are in two blocks: put them into two kernels, or a grid sync"),
         (overwritten, 1, 2, 2, "let one of them write, or use cuda.atomic"),
-        (tile_used_again, 1, 64, 2, r"in the loop's next turn: put cuda.syncthreads\(\) at the end of the loop's body"),
-        (tile_used_again, 1, 32, 2, r"in the loop's next turn: put cuda.syncwarp\(\) at the end of the loop's body"),
+        (
+            tile_used_again,
+            1,
+            64,
+            2,
+            r"in the loop's next turn: put cuda.syncthreads\(\) at the end of the body of the loop at line \d+",
+        ),
+        (
+            tile_used_again,
+            1,
+            32,
+            2,
+            r"in the loop's next turn: put cuda.syncwarp\(\) at the end of the body of the loop at line \d+",
+        ),
     ],
 )
 def test_the_advice_fits_the_threads_that_are_farthest_apart(kernel, grid, block, arrays, advice):

@@ -1,6 +1,6 @@
 """budget: asks every lane in turn, which is right and takes 32 shuffles.
 
-Says: 32 shuffles, at most 5 allowed
+Says: 32 shuffles, exactly 5 needed
 """
 
 

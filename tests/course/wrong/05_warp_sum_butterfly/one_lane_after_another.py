@@ -1,6 +1,6 @@
 """budget: asks every lane in turn, which is right and takes 32 shuffles.
 
-Says: at most 6 allowed
+Says: exactly 6 needed
 """
 
 

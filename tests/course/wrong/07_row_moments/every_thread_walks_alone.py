@@ -1,6 +1,6 @@
 """budget: each thread goes through the whole row; the merges leave that right, and 64 times too slow.
 
-Says: loads by warps, at most 8 allowed
+Says: loaded by one thread
 """
 
 

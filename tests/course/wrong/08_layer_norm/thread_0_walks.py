@@ -1,6 +1,6 @@
 """budget: one thread of the block writes the whole row.
 
-Says: stores by warps, at most 20 allowed
+Says: loaded by one thread
 """
 
 

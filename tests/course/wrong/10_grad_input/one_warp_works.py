@@ -1,6 +1,6 @@
 """budget: one of the two warps takes the whole row, and the other waits.
 
-Says: let all threads of a block share the work
+Says: let all threads share the work
 """
 
 

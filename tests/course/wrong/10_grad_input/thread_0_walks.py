@@ -1,6 +1,6 @@
 """budget: one thread does it all, while 63 watch.
 
-Says: loads by warps, at most 52 allowed
+Says: loaded by one thread
 """
 
 

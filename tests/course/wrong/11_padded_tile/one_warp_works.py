@@ -1,6 +1,6 @@
 """budget: one of the eight warps moves the whole tile, and the others wait.
 
-Says: let all threads of a block share the work
+Says: let all threads share the work
 """
 
 

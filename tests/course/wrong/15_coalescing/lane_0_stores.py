@@ -1,6 +1,6 @@
 """budget: stores each sum as soon as it is there, a sector for each.
 
-Says: sectors stored, at most 4 allowed
+Says: 32 elements of global memory stored by one thread
 """
 
 

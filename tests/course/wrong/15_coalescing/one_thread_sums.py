@@ -1,6 +1,6 @@
 """budget: lane 0 does it all.
 
-Says: sectors loaded, at most 128 allowed
+Says: loaded by one thread
 """
 
 

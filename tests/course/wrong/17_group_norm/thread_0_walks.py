@@ -1,6 +1,6 @@
 """budget: one thread writes the whole row.
 
-Says: stores by warps, at most 8 allowed
+Says: loaded by one thread
 """
 
 

@@ -1,6 +1,6 @@
 """budget: right, and loads each element once for every use.
 
-Says: sectors loaded, at most 128 allowed
+Says: loaded by one thread
 """
 
 

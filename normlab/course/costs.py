@@ -1,0 +1,121 @@
+"""Count what a solution costs: its requests, barriers and shuffles, and the work of its busiest thread.
+
+The counts are those of `normlab.sim.trace`, with one difference. If a thread loads an element twice, and neither a
+store nor a barrier comes in between, a compiler keeps the value in a register. So the second load is not counted, and
+students need not tidy up what a compiler would.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from normlab.course.exercise import BUSIEST_LOADS, BUSIEST_SHARED, BUSIEST_STORES
+from normlab.sim.machine.launch import Launch, Launchable
+from normlab.sim.machine.observed import ObservedArray, offset_of
+from normlab.sim.tracing.recorder import Recorder
+from normlab.sim.tracing.sites import Sites
+from normlab.sim.tracing.trace import Trace
+
+MEETINGS_THAT_ORDER_MEMORY = ("syncwarp",)
+
+
+class Costs(Recorder):
+    """A recorder of requests that leaves out loads from registers, and counts each thread's accesses."""
+
+    def __init__(self) -> None:
+        """Begin with nothing loaded."""
+        super().__init__(())
+        self.loaded: defaultdict[Any, set[tuple]] = defaultdict(set)  # thread → what it holds in registers
+        self.elements_read: defaultdict[Any, set[int]] = defaultdict(set)  # thread → addresses in global memory
+        self.elements_written: defaultdict[Any, set[int]] = defaultdict(set)
+        self.shared: Counter[Any] = Counter()  # thread → accesses of shared memory
+
+    def _recording(self) -> Callable[[ObservedArray, Any, Sites, int], None]:
+        """Return the function that logs every access that a compiler leaves."""
+        log, cuda = super()._recording(), self.cuda
+        loaded, read, written, shared = self.loaded, self.elements_read, self.elements_written, self.shared
+
+        def record(array: ObservedArray, key: Any, sites: Sites, number: int) -> None:
+            thread, offset = cuda.current, offset_of(array, key)
+            if offset is not None:
+                address = array.address + offset
+                if sites.operation == "ld":
+                    held = array.buffer.space, address, sites.size
+                    if held in loaded[thread]:
+                        return
+                    loaded[thread].add(held)
+                else:  # the arrays may overlap, so after a store nothing is known of what they hold
+                    loaded[thread].clear()
+                if sites.shared:
+                    shared[thread] += 1
+                else:
+                    touched = read if sites.operation == "ld" else written
+                    touched[thread].update(range(address, address + sites.size, array.itemsize))
+            log(array, key, sites, number)
+
+        return record
+
+    def barrier(self, block: Any, arrived: list[Any]) -> None:
+        """Count a barrier, after which other threads' stores are visible."""
+        super().barrier(block, arrived)
+        self._forget(arrived)
+
+    def meeting(self, group: list[Any]) -> None:
+        """Count a warp operation."""
+        super().meeting(group)
+        if group[0].operation in MEETINGS_THAT_ORDER_MEMORY:
+            self._forget(group)
+
+    def fence(self, thread: Any, scope: str) -> None:
+        """Let a thread load anew after its fence."""
+        super().fence(thread, scope)
+        self._forget([thread])
+
+    def _forget(self, threads: list[Any]) -> None:
+        for thread in threads:
+            self.loaded[thread].clear()
+
+    def busiest(self) -> dict[str, dict[str, Any]]:
+        """Return, by metric, the thread that does most: who it is, how much, and its block's average."""
+        work = {
+            BUSIEST_LOADS: _sizes(self.elements_read),
+            BUSIEST_STORES: _sizes(self.elements_written),
+            BUSIEST_SHARED: self.shared,
+        }
+        return {metric: _most(counts) for metric, counts in work.items() if counts}
+
+
+def _sizes(addresses: dict[Any, set[int]]) -> Counter[Any]:
+    return Counter({thread: len(found) for thread, found in addresses.items()})
+
+
+def _most(work: Counter[Any]) -> dict[str, Any]:
+    """Return the thread with most work: its block, warp and lane, its work, and the average of its block's threads."""
+    ((thread, count),) = work.most_common(1)
+    warps = thread.block.warps
+    threads = [one for warp in warps for one in warp.threads]
+    return {
+        "block": list(thread.block.index),
+        "warp": warps.index(thread.warp),
+        "lane": thread.lane,
+        "count": count,
+        "average": sum(work[one] for one in threads) / len(threads),
+    }
+
+
+def costs(kernel: Any) -> Launchable:
+    """Return `kernel`, ready to launch; the launch returns its trace as a dict, with the busiest threads added.
+
+    "metrics" has three more: the work of the busiest thread, named BUSIEST_LOADS, BUSIEST_STORES and BUSIEST_SHARED.
+    """
+
+    def start(launch: Launch, arguments: tuple) -> dict[str, Any]:
+        recorder = Costs()
+        launch.run(arguments, recorder)
+        recorder.count()
+        counted, busiest = Trace(launch, recorder).as_dict(), recorder.busiest()
+        for name in (BUSIEST_LOADS, BUSIEST_STORES, BUSIEST_SHARED):
+            counted["metrics"][name] = busiest[name]["count"] if name in busiest else 0
+        return counted | {"busiest": busiest}
+
+    return Launchable("costs", kernel, "forward", 1, start)

@@ -1,0 +1,200 @@
+"""Compare a solution's source with the exercise's file: lines may be added only at the places marked for them.
+
+An exercise's file marks each such place with a comment that begins with `# Your line`. All other lines are given: they
+have to stay, in their order, and nothing may stand between them. So a kernel that calls the function under test stays
+as it is. A student may add functions and constants of their own under names that have no meaning yet.
+"""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+MARK = "YOUR_LINES"  # stands for a marked place once the skeleton is parsed; no exercise has this name
+_MARKS = re.compile(r"^( *)# Your line.*$", re.MULTILINE)
+
+
+class Line(NamedTuple):
+    """A line of code, formatted as `ast.unparse` does, and its number in the source."""
+
+    text: str
+    number: int
+
+
+class Difference(NamedTuple):
+    """A given line that is gone ("removed") or an added line that stands at no marked place ("outside")."""
+
+    kind: str
+    text: str
+    line: int | None
+
+
+def differs(tree: ast.Module, skeleton: str) -> Difference | None:
+    """Return the first difference between a solution and its exercise other than lines at marked places, or None."""
+    given = marked(skeleton)
+    own = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    statements = {ast.unparse(node) for node in tree.body}
+    for node in given.body:
+        if isinstance(node, ast.FunctionDef):
+            found = own.get(node.name)
+            if found is None:
+                return _removed(f"def {node.name}({ast.unparse(node.args)}):")
+            if difference := _between(list(code_lines([found])), [line.text for line in code_lines([node])]):
+                return difference
+        elif not (is_text(node) or is_main(node)) and ast.unparse(node) not in statements:
+            return _removed(ast.unparse(node))
+    return None
+
+
+def marked(skeleton: str) -> ast.Module:
+    """Return an exercise's file parsed, with the name MARK as a statement at each marked place."""
+    return ast.parse(_MARKS.sub(rf"\1{MARK}", skeleton))
+
+
+def added_lines(source: str, skeleton: str) -> int:
+    """Return how many more lines of code `source` has than `skeleton`; comments and docstrings do not count."""
+    new, old = (len(list(code_lines(ast.parse(text).body))) for text in (source, skeleton))
+    return new - old
+
+
+class Own(NamedTuple):
+    """The lines that a student has added to one function of the exercise, first and last."""
+
+    function: str
+    first: int
+    last: int
+
+
+def own_lines(source: str, skeleton: str) -> list[Own]:
+    """Return the added lines of each function that has a marked place, for a source that does not differ otherwise."""
+    functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    found = []
+    for node in marked(skeleton).body:
+        if isinstance(node, ast.FunctionDef) and any(MARK in line.text for line in code_lines([node])):
+            given = Counter(line.text for line in code_lines([node]))
+            lines = []
+            for line in code_lines([functions[node.name]]):
+                given[line.text] -= 1
+                if given[line.text] < 0:
+                    lines.append(line.number)
+            if lines:
+                found.append(Own(node.name, min(lines), max(lines)))
+    return found
+
+
+def behind(source: str, skeleton: str, line: int) -> Own | None:
+    """Return the student's lines that made the value that a given line stores; None if the line is the student's own.
+
+    These are the lines of a function with a marked place that is called at the line, or else of the only one.
+    """
+    owned = own_lines(source, skeleton)
+    if any(own.first <= line <= own.last for own in owned):
+        return None
+    called = {
+        part.func.id
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.stmt) and node.lineno == line and not isinstance(node, ast.FunctionDef)
+        for part in ast.walk(node)
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Name)
+    }
+    direct = [own for own in owned if own.function in called]
+    return next(iter(direct or (owned if len(owned) == 1 else [])), None)
+
+
+def calling_lines(source: str, function: str) -> list[int]:
+    """Return the lines of a source that call `function`, or if none does, all that call an imported function."""
+    tree = ast.parse(source)
+    imported = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    calls = [
+        (node.func.id, node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    own = {line for name, line in calls if name == function}
+    numbers = {"float32", "float64"}  # imported, and no function of a stage
+    return sorted(own or {line for name, line in calls if name in imported - numbers})
+
+
+def code_lines(statements: list[ast.stmt], depth: int = 0) -> Iterator[Line]:
+    """Yield the lines of code of statements, without comments, docstrings and the `__main__` block."""
+    indent = "    " * depth
+    for node in statements:
+        match node:
+            case _ if is_text(node) or is_main(node):
+                continue
+            case ast.FunctionDef():
+                for decorator in node.decorator_list:
+                    yield Line(f"{indent}@{ast.unparse(decorator)}", decorator.lineno)
+                head = f"def {node.name}({ast.unparse(node.args)}):"
+            case ast.For():
+                head = f"for {ast.unparse(node.target)} in {ast.unparse(node.iter)}:"
+            case ast.While():
+                head = f"while {ast.unparse(node.test)}:"
+            case ast.If():
+                head = f"if {ast.unparse(node.test)}:"
+            case _:
+                yield Line(indent + ast.unparse(node), node.lineno)
+                continue
+        yield Line(indent + head, node.lineno)
+        yield from code_lines(node.body, depth + 1)
+        if otherwise := getattr(node, "orelse", []):
+            yield Line(f"{indent}else:", otherwise[0].lineno)
+            yield from code_lines(otherwise, depth + 1)
+
+
+def _between(lines: list[Line], pattern: list[str]) -> Difference | None:
+    """Return how a function's lines differ from the given ones, in which MARK stands for any number of lines.
+
+    All ways to read the lines are followed at once: `places` are the numbers of given lines that may come next.
+    """
+    places = _next({0}, pattern)
+    for line in lines:
+        there = {place for place in places if place < len(pattern)}
+        stays = {place for place in there if pattern[place].strip() == MARK}
+        moves = {place + 1 for place in there if pattern[place] == line.text}
+        if not stays | moves:
+            return _first_of(lines, line, [text for text in pattern if text.strip() != MARK])
+        places = _next(stays | moves, pattern)
+    if len(pattern) in places:
+        return None
+    return _first_of(lines, None, [text for text in pattern if text.strip() != MARK])
+
+
+def _next(places: set[int], pattern: list[str]) -> set[int]:
+    """Add the places that lie after a MARK, at which no line need be added."""
+    for place in sorted(places):
+        while place < len(pattern) and pattern[place].strip() == MARK:
+            place += 1
+            places = places | {place}
+    return places
+
+
+def _first_of(lines: list[Line], wrong: Line | None, given: list[str]) -> Difference:
+    """Return the difference to report: the first given line that is gone, else the line that stands at no place."""
+    there = iter([line.text for line in lines])
+    for text in given:
+        if text not in there:  # `in` advances the iterator, so lines must come in the given order
+            return _removed(text.strip())
+    assert wrong is not None, "all given lines are there, so a line must be one too many"
+    return Difference(
+        "outside",
+        f"{wrong.text.strip()!r} stands among the given lines: add yours only where the exercise says `# Your lines`",
+        wrong.number,
+    )
+
+
+def _removed(text: str) -> Difference:
+    return Difference(
+        "removed", f"a line of the exercise is gone or changed: {text!r}; add lines, and leave the others", None
+    )
+
+
+def is_text(node: ast.stmt) -> bool:
+    """Return whether a statement is a bare string, such as a docstring."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def is_main(node: ast.stmt) -> bool:
+    """Return whether a statement is `if __name__ == "__main__":`, which does not run when a solution is checked."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'" and not node.orelse
