@@ -16,6 +16,10 @@ import typer.testing
 
 from normlab.engine.compile import offline
 
+# Readline, which pytest imports, sets these in C. Workers would begin with them, and the command obey them.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+
 # Two workers on two cores: PyTorch's threads would wait for each other, many times longer than they compute.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
