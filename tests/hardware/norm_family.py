@@ -2,7 +2,7 @@
 
 `h200.sh clean` runs shares of it under compute-sanitizer's tools. The shapes take every walk, with vectors and not,
 one piece a set and several, sets of one warp, of several and of more than a block holds; and batch norms of channels
-last that are one kernel a pass (`TOGETHER`), which has to be so: not on a GPU below compute capability 9.0.
+last that are one kernel a pass (`FUSED`), which has to be so: not on a GPU below compute capability 9.0.
 """
 
 import sys
@@ -13,7 +13,7 @@ from pathlib import Path
 if not __package__:  # run as a script
     sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
-from family.examples import NORMS, TOGETHER, example
+from family.examples import FUSED, NORMS, example
 
 from normlab.engine import gpu_available, using
 
@@ -41,7 +41,7 @@ def jobs() -> list[Callable[[], None]]:
         example("batch", shape, dtype, last=len(shape) > 2, offset=1.0).examine_some()
 
     wholes = [partial(whole, norm, dtype, *case) for norm in NORMS for dtype in DTYPES for case in CASES]
-    return wholes + [partial(some, *one) for one in TOGETHER]
+    return wholes + [partial(some, *one) for one in FUSED]
 
 
 if __name__ == "__main__":
