@@ -1,1 +1,1 @@
-collect_ignore = ["other", "solutions", "wrong"]  # they are graded, not imported
+collect_ignore = ["solutions"]  # they are graded, not imported

@@ -2,10 +2,9 @@
 
 import csv
 import json
-import shutil
 
 import pytest
-from course.solved import HERE
+from course.solved import solution
 from typer.testing import CliRunner
 
 from normlab.cli import app
@@ -28,7 +27,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def solve(folder, number):
-    shutil.copy(HERE / "solutions" / catalogue.FILES[number].name, folder)
+    file_of(folder, number).write_text(solution(number))
 
 
 def test_start_lays_out_all_exercises_and_keeps_what_is_there(folder):
@@ -87,14 +86,13 @@ def test_a_picture_on_request(folder):
 def test_windows_line_ends_are_none_of_the_student_s_business(folder):
     file_of(folder, "04").write_bytes(b"\xef\xbb\xbf" + catalogue.skeleton("04").replace("\n", "\r\n").encode())
     assert "nothing is written yet" in run("check", 4).stdout
-    solved = (HERE / "solutions" / catalogue.FILES["04"].name).read_text()
-    file_of(folder, "04").write_bytes(solved.replace("\n", "\r\n").encode())
+    file_of(folder, "04").write_bytes(solution("04").replace("\n", "\r\n").encode())
     assert run("check", 4).exit_code == 0
 
 
 def test_files_that_are_none_are_graded(folder):
     file_of(folder, "04").unlink()
-    file_of(folder, "04").symlink_to(HERE / "solutions" / catalogue.FILES["04"].name)
+    file_of(folder, "04").symlink_to(catalogue.FILES["04"])
     assert "is no plain file" in run("check", 4).stdout
     file_of(folder, "01").write_bytes(b"\xff\xfe")
     file_of(folder, "02").write_bytes(b"#" * 300_000)

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from course.solved import HERE, wrong
+from course.solved import WRONG, solution
 
 from normlab.course import catalogue, grading
 from normlab.course.hidden import read
 from normlab.course.process import Limits
 
-SOLVED = {number: (HERE / "solutions" / path.name).read_text() for number, path in catalogue.FILES.items()}
+SOLVED = {number: solution(number) for number in catalogue.FILES}
 
 
 def graded(number, source, **how):
@@ -17,7 +17,7 @@ def graded(number, source, **how):
 
 
 def wrongly(exercise, name, tmp_path, **how):
-    given = wrong(HERE / "wrong" / exercise / f"{name}.py")
+    (given,) = (one for one in WRONG if str(one) == f"{exercise}/{name}")
     file = tmp_path / "solution.py"
     file.write_text(given.source)
     return grading.check(given.number, given.source, str(file), **how), given.source.splitlines()
