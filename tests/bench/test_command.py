@@ -94,16 +94,6 @@ def test_a_torch_without_cuda_is_named(monkeypatch):
     assert f"needs a PyTorch with CUDA, but this one ({torch.__version__}) finds no GPU" in refused("norm")
 
 
-def test_the_help_lists_the_subcommands_and_every_option():
-    assert all(name in run("--help").stdout for name in ("norm", "ladder", "host", "report"))
-    shown = run("norm", "--help").stdout
-    for option in ("--norm", "--direction", "--n1", "--n2", "--elements", "--dtype", "--peers", "--memory-efficient",
-                   "--both-paths", "--json", "--plot"):  # fmt: skip
-        assert option in shown
-    for command in ("norm", "host"):
-        assert "compile-inference, only if named" in " ".join(run(command, "--help").stdout.split())
-
-
 # ---- whole runs -----------------------------------------------------------------------------------------------------
 
 

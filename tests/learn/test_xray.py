@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from io import StringIO
 from pathlib import Path
 
@@ -221,9 +220,3 @@ def test_what_cannot_be_used_is_named(arguments, message):
     assert done.exit_code == 2
     assert message in done.stderr
     assert done.stdout == ""
-
-
-def test_a_forward_of_16_x_1024_is_traced_in_time():
-    began = time.perf_counter()
-    assert run("forward/apex", "--shape", "16x1024").exit_code == 0
-    assert time.perf_counter() - began < 10
