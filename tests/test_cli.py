@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from commands import invoke as run
+from commands import refused
 
 import normlab
 from normlab import engine
-from normlab.cli import app
 from normlab.studies import compare
 from normlab.studies.compare import passes, plan
 
@@ -23,10 +23,6 @@ WORDS = (
     *("error", "/bound", "kept by the norm", "kept, with output", "smallest |gamma|", "channels at risk"),
     "kept columns",
 )
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def simulated(*arguments):
@@ -199,19 +195,9 @@ def test_more_than_20_seconds_are_announced(small, monkeypatch):
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
-def refused(*arguments):
-    """The one line on stderr of a command that exits with 2 and prints nothing else."""
-    done = run("compare", *arguments)
-    assert done.exit_code == 2
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("normlab compare: ")
-    return line
-
-
 def test_a_missing_file_and_a_directory_are_one_line_and_exit_code_2(tmp_path):
-    assert refused(tmp_path / "no.npy").endswith("no.npy: no such file")
-    assert refused(tmp_path).endswith("is a directory; give a .npy or .npz file")
+    assert refused("compare", tmp_path / "no.npy").endswith("no.npy: no such file")
+    assert refused("compare", tmp_path).endswith("is a directory; give a .npy or .npz file")
 
 
 def test_what_reading_and_preparing_refuse_is_one_line_and_exit_code_2(tmp_path):
@@ -220,19 +206,19 @@ def test_what_reading_and_preparing_refuse_is_one_line_and_exit_code_2(tmp_path)
         (np.array([[1.0, np.nan]]), "input has 1 NaN or infinite values, the first at (0, 1)"),
     ):
         np.save(tmp_path / "x.npy", array, allow_pickle=True)
-        assert words in refused(tmp_path / "x.npy")
+        assert words in refused("compare", tmp_path / "x.npy")
 
 
 def test_a_file_that_may_not_be_read_is_one_line_and_exit_code_2(small):
     if os.geteuid() == 0:
         pytest.skip("root may read everything")
     small.chmod(0)
-    assert "cannot be read: Permission denied" in refused(small)
+    assert "cannot be read: Permission denied" in refused("compare", small)
 
 
 @pytest.mark.skipif(engine.gpu_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_one_line():
-    assert "the engine 'gpu' needs an NVIDIA GPU" in refused("--engine", "gpu")
+    assert "the engine 'gpu' needs an NVIDIA GPU" in refused("compare", "--engine", "gpu")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,14 @@
-"""A timer that tests make up, and records that no machine ever made."""
+"""A timer that tests make up, commands that run on the CPU, and records that no machine ever made."""
+
+from functools import partial
 
 import pytest
+from commands import invoke
 
+from normlab.bench import commands, machine
 from normlab.measure.timing import Spread
+
+run = partial(invoke, "bench")
 
 
 class Stopwatch:
@@ -21,6 +27,21 @@ class Stopwatch:
 @pytest.fixture
 def stopwatch():
     return Stopwatch
+
+
+def nothing(launch):
+    """A launch's registers and occupancy, as a benchmark notes them, by hand."""
+    return {"registers": 9, "local_bytes": 0, "shared_bytes": 0, "blocks_per_multiprocessor": 2, "occupancy": 0.25}
+
+
+@pytest.fixture
+def on_the_cpu(monkeypatch):
+    """The commands run on the CPU, and every call takes 1 µs."""
+    monkeypatch.setattr(machine, "require_gpu", lambda ladder: None)
+    monkeypatch.setattr(commands, "DEVICE", "cpu")
+    monkeypatch.setattr(commands, "EventTimer", lambda: Stopwatch(1e-6))
+    monkeypatch.setattr(commands, "of_launch", nothing)
+    monkeypatch.setattr(commands, "peak", lambda: None)
 
 
 def entry(median_us, array_bytes, copy_us, arrays=2):

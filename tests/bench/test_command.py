@@ -6,27 +6,13 @@ import signal
 import sys
 
 import pytest
-from typer.testing import CliRunner
+from bench.conftest import run
+from commands import refused
 
 from normlab import engine
-from normlab.bench import commands, host, machine, norm
-from normlab.cli import app
+from normlab.bench import host, machine, norm
 from normlab.learn.xray import steps_of
 from normlab.measure.timing import Spread
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
-
-
-def refused(*arguments):
-    """The one line on stderr of a command that exits with 2 and prints nothing else."""
-    done = run(*arguments)
-    assert done.exit_code == 2
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"normlab bench {arguments[0]}: ")
-    return line
 
 
 @pytest.mark.parametrize(
@@ -50,7 +36,7 @@ def refused(*arguments):
     ],
 )
 def test_arguments_that_cannot_be_used_are_named_with_what_can(arguments, words):
-    assert words in refused(*arguments)
+    assert words in refused("bench", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +57,7 @@ def test_without_a_gpu_one_line_says_what_is_needed_and_what_can_be_had_instead(
     arguments, ladder, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(machine.engine, "gpu_available", lambda: False)
-    line = refused(*arguments, "--json", tmp_path / "x.json")
+    line = refused("bench", *arguments, "--json", tmp_path / "x.json")
     assert "needs an NVIDIA GPU and its driver; none was found here" in line
     assert f"`normlab trace {ladder}` shows what each kernel asks of memory" in line
     assert steps_of(ladder)[1]  # there is such a command
@@ -81,7 +67,7 @@ def test_without_a_gpu_one_line_says_what_is_needed_and_what_can_be_had_instead(
 def test_without_torch_one_line_says_so(monkeypatch):
     monkeypatch.setattr(machine.engine, "gpu_available", lambda: True)
     monkeypatch.setitem(sys.modules, "torch", None)
-    line = refused("norm")
+    line = refused("bench", "norm")
     assert "needs PyTorch" in line
     assert "pip install 'normlab[torch]'" in line
 
@@ -91,20 +77,15 @@ def test_a_torch_without_cuda_is_named(monkeypatch):
     import torch
 
     monkeypatch.setattr(machine.engine, "gpu_available", lambda: True)
-    assert f"needs a PyTorch with CUDA, but this one ({torch.__version__}) finds no GPU" in refused("norm")
+    assert f"needs a PyTorch with CUDA, but this one ({torch.__version__}) finds no GPU" in refused("bench", "norm")
 
 
 # ---- whole runs -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def on_the_cpu(monkeypatch, stopwatch):
-    """The commands run on the CPU, and every call takes 1 µs."""
-    monkeypatch.setattr(machine, "require_gpu", lambda ladder: None)
-    monkeypatch.setattr(commands, "DEVICE", "cpu")
-    monkeypatch.setattr(commands, "EventTimer", lambda: stopwatch(1e-6))
-    nothing = {"registers": 1, "local_bytes": 0, "shared_bytes": 0, "blocks_per_multiprocessor": 1, "occupancy": 0.5}
-    monkeypatch.setattr(commands, "of_launch", lambda launch: nothing)
+def small_host(on_the_cpu, monkeypatch):
+    """`normlab bench host` of a small shape, on the CPU."""
     monkeypatch.setattr(host, "eager_time", lambda call: Spread(1e-5, 1e-5, 1e-5))
     monkeypatch.setattr(host, "replay_time", lambda call: Spread(1e-6, 1e-6, 1e-6))
     monkeypatch.setattr(host, "first_call", lambda name, folder: {"import_s": 1.0, "call_s": 2.0})
@@ -190,7 +171,7 @@ def test_ladder_prints_every_step_and_writes_the_record(on_the_cpu, tmp_path):
     assert set(written) == MACHINE | {"norm", "direction", "dtype", "n1", "n2", "bytes", "copy", "steps"}
 
 
-def test_host_prints_and_writes_eager_graph_and_first_calls(on_the_cpu, tmp_path):
+def test_host_prints_and_writes_eager_graph_and_first_calls(small_host, tmp_path):
     record = tmp_path / "host.json"
     done = run("host", "--peers", "torch", "--json", record)
     assert done.exit_code == 0, done.stderr

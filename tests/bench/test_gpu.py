@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
+from bench.conftest import run
 
 from normlab import engine
-from normlab.cli import app
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(
@@ -16,7 +15,7 @@ pytestmark = pytest.mark.skipif(
 
 def record(tmp_path, *arguments):
     path = tmp_path / "record.json"
-    done = CliRunner().invoke(app, ["bench", *map(str, arguments), "--json", str(path)])
+    done = run(*arguments, "--json", path)
     assert done.exit_code == 0, done.stderr
     return json.loads(path.read_text())
 

@@ -4,10 +4,9 @@ import copy
 import json
 
 import pytest
-from typer.testing import CliRunner
+from bench.conftest import run
 
 from normlab.bench import records
-from normlab.cli import app
 from normlab.measure import files
 
 
@@ -15,7 +14,7 @@ def report(text, tmp_path):
     """(exit code, stderr's lines) of a report on a file with this text."""
     file = tmp_path / "x.json"
     file.write_text(text)
-    done = CliRunner().invoke(app, ["bench", "report", str(file)])
+    done = run("report", file)
     return done.exit_code, done.stderr.splitlines()
 
 

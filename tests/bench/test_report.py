@@ -3,13 +3,11 @@
 import re
 
 import pytest
-from bench.conftest import family_row
+from bench.conftest import family_row, run
 from rich.console import Console
-from typer.testing import CliRunner
 
 from normlab.bench import plots, records, tables
 from normlab.bench.report import markdown, norm_grid
-from normlab.cli import app
 from normlab.measure import files, pictures
 
 
@@ -161,7 +159,7 @@ def test_the_report_knows_records_of_every_kind_as_files(
     paths = [tmp_path / f"{position}.json" for position in range(len(every))]
     for record, path in zip(every, paths, strict=True):
         files.write(record, path)
-    done = CliRunner().invoke(app, ["bench", "report", *map(str, paths), "--plot", str(tmp_path / "norm.png")])
+    done = run("report", *paths, "--plot", tmp_path / "norm.png")
     assert done.exit_code == 0, done.stderr
     assert done.stdout.strip() == markdown(every)
     assert (tmp_path / "norm.png").stat().st_size > 5000

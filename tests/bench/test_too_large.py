@@ -7,41 +7,23 @@ import weakref
 
 import pytest
 import torch
-from bench.conftest import family_row, norm_row
-from typer.testing import CliRunner
+from bench.conftest import family_row, norm_row, nothing, run
 
-from normlab.bench import commands, family, ladder, machine, norm, plots, product, tables
+from normlab.bench import commands, family, ladder, norm, plots, product, tables
 from normlab.bench.check import Check
 from normlab.bench.contenders import Ours
 from normlab.bench.problem import Problem, problems
 from normlab.bench.report import markdown
-from normlab.cli import app
 from normlab.kernels import LADDERS, SGEMM
 
 SAID = "CUDA out of memory. Tried to allocate 20.00 GiB."
 REASON = f"OutOfMemoryError: {SAID}"
 SMALL = Problem("layer", "forward", "float32", 4, 32)
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
 
 
 def too_large(*arguments, **options):
     raise torch.OutOfMemoryError(f"{SAID}\nGPU 0 has a total capacity of 16 GiB")
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
-
-
-def nothing(launch):
-    return {"registers": 1, "local_bytes": 0, "shared_bytes": 0, "blocks_per_multiprocessor": 1, "occupancy": 0.5}
-
-
-@pytest.fixture(autouse=True)
-def on_the_cpu(monkeypatch, stopwatch):
-    monkeypatch.setattr(machine, "require_gpu", lambda ladder: None)
-    monkeypatch.setattr(commands, "DEVICE", "cpu")
-    monkeypatch.setattr(commands, "EventTimer", lambda: stopwatch(1e-6))
-    monkeypatch.setattr(commands, "of_launch", nothing)
-    monkeypatch.setattr(commands, "peak", lambda: None)
 
 
 def of_second(function, error=too_large):
@@ -175,7 +157,7 @@ def test_a_product_s_step_keeps_its_time_where_there_is_no_room_to_see_its_launc
     monkeypatch.setattr(product, "launched", of_second(product.launched))
     record = product.climb(product.Size(5, 12, 3), stopwatch(1e-6), nothing, "cpu", None)
     assert [step["status"] for step in record["steps"]] == ["ok", "ok"]
-    assert record["steps"][0]["registers"] == 1
+    assert record["steps"][0]["registers"] == 9
     assert record["steps"][1]["no_kernels"] == REASON
     assert tables.notes(record) == [f"kernels not seen one by one: {SGEMM[1].name} ({REASON})"]
     assert tables.sgemm_grids(record)[0].rows[1][6:9] == ["", "", ""]

@@ -2,20 +2,17 @@
 
 import csv
 import json
+from functools import partial
 
 import pytest
+from commands import invoke
 from course.solved import solution
-from typer.testing import CliRunner
 
-from normlab.cli import app
 from normlab.course import catalogue
 from normlab.course.folder import file_of
 
+run = partial(invoke, "course")
 NAMES = [path.name for path in catalogue.FILES.values()]
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, ["course", *map(str, arguments)])
 
 
 @pytest.fixture

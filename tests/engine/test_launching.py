@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from engine.fake_driver import fake_driver
 from engine.fake_interface import fake_memory
+from threads import together
 
 from normlab.engine import DeviceArray, compute_capability, cuda, device_zeros, launch, multiprocessors, prepare
 from normlab.engine.launching import arrays
@@ -165,25 +166,6 @@ def test_with_two_gpus_each_runs_what_lies_on_it(monkeypatch):
     assert library.stack() == []
     with pytest.raises(ValueError, match=r"different GPUs: \[0, 1\]"):
         launch(copy, 1, 4, some_arrays(0)[0], some_arrays(1)[1])
-
-
-def together(functions):
-    """Run functions in threads of their own, and raise what they raise."""
-    errors = []
-
-    def guarded(function):
-        try:
-            function()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=[function]) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def test_two_threads_in_one_prepared_launch_keep_their_addresses_apart(library):

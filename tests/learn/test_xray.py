@@ -2,23 +2,20 @@
 
 import json
 import re
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
 import pytest
+from commands import invoke
 from rich.console import Console
-from typer.testing import CliRunner
 
-from normlab.cli import app
 from normlab.kernels import LADDERS, SGEMM
 from normlab.learn import xray
 
+run = partial(invoke, "trace")
 LD_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 ST_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, ["trace", *map(str, arguments)])
 
 
 @pytest.mark.parametrize("ladder", ["forward", "backward"])

@@ -3,7 +3,6 @@
 import copy
 import gc
 import io
-import threading
 import warnings
 import weakref
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ import pytest
 import torch
 from engine.fake_driver import fake_driver
 from engine.fake_torch import fake_backend
+from threads import together
 from torch.utils.checkpoint import checkpoint
 
 from normlab import nn
@@ -491,24 +491,16 @@ def test_copies_and_files_do_not_take_along_what_was_counted(gpu):
 
 
 def test_threads_share_a_norm_and_a_gpu(gpu):
-    norms, failed = [norm_of(at_risk=[1]), norm_of()], []
+    norms = [norm_of(at_risk=[1]), norm_of()]
 
     def train():
-        try:
-            with using("simulator"), nn.engine("simulator"):
-                for _ in range(4):
-                    assert is_exact(norms[0]) == 1
-                    assert is_exact(norms[1]) == 0
-                    hidden_step(*norms, change=lambda weight: None)
-        except BaseException as error:
-            failed.append(error)
+        with using("simulator"), nn.engine("simulator"):
+            for _ in range(4):
+                assert is_exact(norms[0]) == 1
+                assert is_exact(norms[1]) == 0
+                hidden_step(*norms, change=lambda weight: None)
 
-    threads = [threading.Thread(target=train) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not failed
+    together([train, train])
 
 
 # ---- CUDA graphs -----------------------------------------------------------------------------------------------------
