@@ -34,6 +34,19 @@ def test_what_cannot_be_used_is_named_in_a_line(arguments, words):
     assert words in refused(*arguments)
 
 
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("memory", "--layers", 0), "Invalid value for '--layers'"),
+    (("memory", "--steps", 1), "Invalid value for '--steps'"),
+    (("memory", "--norm", "batch"), "'batch' is not one of 'layer', 'rms'"),
+    (("memory", "--dtype", "int8"), "'int8' is not one of 'float16', 'bfloat16', 'float32', 'float64'"),
+    (("train", "--batch", 1), "Invalid value for '--batch'"),
+])  # fmt: skip
+def test_the_smallest_numbers_and_the_names_are_those_of_the_options(arguments, words):
+    done = run(*arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert words in done.stderr
+
+
 def test_a_text_that_is_too_short_is_named(tmp_path):
     (tmp_path / "short.txt").write_text("short")
     assert "short.txt: has 5 bytes; --sequence 8 needs 9" in refused("train", tmp_path / "short.txt", "--sequence", 8)
