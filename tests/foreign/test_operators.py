@@ -68,12 +68,15 @@ def hold(got, operator, sample, amplification=1.0):
 
 
 def of_the_recomputed(output, sample) -> float:
-    """Return how many times larger the output's rounding is in x̂ = (y - beta) / gamma than x̂'s own would be."""
+    """Return how many times larger the output's rounding is in x's gradient than in torch's.
+
+    It is divided by gamma in x̂ = (y - beta) / gamma, and x̂ stands twice in the gradient: x̂ mean(g x̂).
+    """
     _, weight, *_ = [*sample.args, None, None]
     weight = sample.kwargs.get("weight", weight)
     if weight is None or not output.numel():
         return 1.0
-    return max(1.0, float((output.double() / weight.detach().double()).abs().nan_to_num(0, 0, 0).max()))
+    return 2 * max(1.0, float((output.double() / weight.detach().double()).abs().nan_to_num(0, 0, 0).max()))
 
 
 def shapes(sample):
