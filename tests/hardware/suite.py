@@ -17,7 +17,8 @@ import pytest
 from hardware import machine
 
 HOST_TIME = "tests/engine/test_on_gpu.py::test_the_forward_s_host_time_is_at_most_one_and_a_half_of_torch_s"
-ALONE = "tests/kernels/test_large.py", HOST_TIME
+LARGE = "tests/test_properties.py::test_indices_beyond_2_to_the_31_are_right"
+ALONE = "tests/kernels/test_large.py", LARGE, HOST_TIME
 LONG = "tests/kernels/test_split_rows.py", "tests/hardware/test_counters.py"
 
 
