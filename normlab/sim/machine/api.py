@@ -165,7 +165,7 @@ class Cuda(WarpOperations):
         # ldcv bypasses the caches: kernels poll a flag with it, so it may be all that a spin loop does.
         plain = array.raw if isinstance(array, ObservedArray) else array
         self.grid_run.spin(self.current, (plain.ctypes.data, index), plain[index])
-        return array[index]
+        return array.observer.poll(array, index) if isinstance(array, ObservedArray) else array[index]
 
     def stcg(self, array: np.ndarray, index: Any, value: Any) -> None:
         """Store `array[index] = value`; a cache hint changes no value."""

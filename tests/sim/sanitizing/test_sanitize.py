@@ -189,7 +189,7 @@ def polled_by_a_plain_load(message, flag, out):
         cuda.threadfence()
         cuda.atomic.exch(flag, 0, 1)
     else:
-        while cuda.ldcv(flag, 0) == 0:
+        while flag[0] == 0:
             pass
         out[0] = message[0]
 
