@@ -12,10 +12,11 @@
 
 What the sanitizer takes for a mistake, and where a GPU may differ:
 
-- Two accesses race if nothing orders them and one is a write, unless both are atomics or one is an atomic and the
-  other an `ldcv`, which polls what atomics store. A race of stores of one value is benign: it is told, and `ok`. Barriers, grid syncs and warp
-  operations (`syncwarp` and everything that ends in `_sync`; not `activemask`) order; so do atomics after a fence
-  (`clocks.py`). CUDA promises order in memory for `syncwarp` alone; programs rely on it for shuffles and votes, too.
+- Two accesses race if nothing orders them and one is a write, unless both are atomics, or one is an atomic and the
+  other an `ldcv`, which polls what atomics store. Barriers, grid syncs and warp operations (`syncwarp` and everything
+  that ends in `_sync`; not `activemask`) order; so do atomics after a fence (`clocks.py`). CUDA promises order in
+  memory for `syncwarp` alone; programs rely on it for shuffles and votes, too.
+- A race of stores that all store one value is benign: it is among the findings, and the report is `ok`.
 - A `team_sync` orders the threads that meet there, and no others.
 - A `cluster_sync` orders the threads of those of the cluster's blocks that have not ended. Another block's shared
   memory is there from the first `cluster_sync` on until its block may have ended: an access at another time races.
@@ -33,7 +34,7 @@ What the sanitizer takes for a mistake, and where a GPU may differ:
   (`shadow.together` says which races it can then miss).
 - A thread that follows an element's last atomic may access the element plainly, if the other threads had a fence before
   their atomics: the last block of a grid may reset the counter that told it so.
-- Threads of a block that come to one barrier in different turns of a loop are reported, even if each comes equally often.
+- Threads of a block that come to one barrier in different turns of a loop are reported, even if each comes as often.
 - Locks that threads take in opposite orders are reported, whether or not the run came to the deadlock (`locks.py`). A
   lock is what a compare-and-swap or an exchange takes in a loop that only waits.
 - A negative index is reported unless it stands in the source as a number: `x[-1]` is meant.

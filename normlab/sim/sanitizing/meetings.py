@@ -152,8 +152,8 @@ class Meetings:
         pairs = zip(turns, other_turns, strict=False)
         (loop, turn), (_, other_turn) = next((here, there) for here, there in pairs if here != there)
         advice = (
-            f"threads of one block come to the {acts[0].operation} at line {acts[0].line} in different turns of the loop "
-            f"at line {loop}, {turn} and {other_turn}: let all of them take part in the same turns, and put the "
+            f"threads of one block come to the {acts[0].operation} at line {acts[0].line} in different turns of the "
+            f"loop at line {loop}, {turn} and {other_turn}: let all of them take part in the same turns, and put the "
             "condition around the work before and after"
         )
         event = "barrier-divergence", line, "turns", loop
