@@ -56,7 +56,7 @@ OPERATOR_GLOBALS = {PREFIX + name: function for name, function in OPERATORS.item
     PREFIX + "int64": np.int64,
 }
 
-_safe_codes: dict[tuple[int, bool], tuple[CodeType, CodeType]] = {}
+_safe_codes: dict[tuple[int, tuple], tuple[CodeType, CodeType]] = {}
 
 
 Marks = tuple[type[ast.NodeTransformer], ...]

@@ -148,16 +148,16 @@ class Meetings:
     def _out_of_step(self, one: Any, turns: Turns, other: Any, other_turns: Turns) -> None:
         """Report two threads that come to one barrier in different turns of a loop."""
         line = line_at(place_of(one))
-        acts = [(act(str(each.operation), self._watch.clock(each), line)) for each in (one, other)]
+        first, second = (act(str(each.operation), self._watch.clock(each), line) for each in (one, other))
         pairs = zip(turns, other_turns, strict=False)
         (loop, turn), (_, other_turn) = next((here, there) for here, there in pairs if here != there)
         advice = (
-            f"threads of one block come to the {acts[0].operation} at line {acts[0].line} in different turns of the "
+            f"threads of one block come to the {first.operation} at line {first.line} in different turns of the "
             f"loop at line {loop}, {turn} and {other_turn}: let all of them take part in the same turns, and put the "
             "condition around the work before and after"
         )
         event = "barrier-divergence", line, "turns", loop
-        self._collector.add(event, None, lambda: Finding("barrier-divergence", None, None, (), *acts, advice))
+        self._collector.add(event, None, lambda: Finding("barrier-divergence", None, None, (), first, second, advice))
 
     def _missing(self, kind: str, thread: Thread, returned: ThreadClock, who: str) -> None:
         """Report that `thread` waits at a barrier for `who`, threads that have ended; `returned` is one of them."""
