@@ -243,9 +243,8 @@ def _integers() -> dict[str, Function]:
         for letter, name in (("", signed), ("u", unsigned)):
             table[f"{letter}mul{wide}hi"] = _of_ints(lambda x, y, bits=bits: x * y >> bits, INTEGER_CASTS[name], kind)
     for letter, cast in (("", _int32), ("u", INTEGER_CASTS["uint32"])):
-        unsigned = letter == "u"
         table[f"{letter}mul24"] = _of_ints(
-            lambda x, y, unsigned=unsigned: _low_24(x, unsigned) * _low_24(y, unsigned), cast, _int32
+            lambda x, y, letter=letter: _low_24(x, letter == "u") * _low_24(y, letter == "u"), cast, _int32
         )
         table[f"{letter}hadd"] = _of_ints(lambda x, y: x + y >> 1, cast, _int32)
         table[f"{letter}rhadd"] = _of_ints(lambda x, y: x + y + 1 >> 1, cast, _int32)

@@ -136,6 +136,9 @@ class Rewriter:
         path = cuda_path(module.__name__)
         # `from numba import cuda` in any of the packages means the launch's namespace.
         if path == "":
+            random = getattr(module, "random", None)  # its functions are device functions, to be rewritten
+            if isinstance(random, ModuleType):
+                self._cuda.random = ModuleInKernel(random, self)
             return self._cuda
         if path in ("cg", "fp16", "libdevice", "types"):
             return getattr(self._cuda, path)
