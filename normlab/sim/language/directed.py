@@ -16,14 +16,14 @@ UP, DOWN, ZERO = "ru", "rd", "rz"
 
 def rounded(exact: Fraction, kind: Any, direction: str) -> Any:
     """Return the number of type `kind` next to `exact`, which is not 0, in a direction."""
-    largest = np.finfo(kind).max
+    largest, sign = np.finfo(kind).max, 1 if exact > 0 else -1
     upwards = direction == UP or (direction == ZERO and exact < 0)
     if abs(exact) > Fraction(float(largest)):
         beyond = kind(np.inf) if upwards == (exact > 0) else largest
-        return kind(math.copysign(beyond, exact))
+        return kind(sign * beyond)
     near = kind(float(exact))
     if np.isinf(near):  # rounded to nearest, it overflows although it is below the largest number by less than one half
-        near = kind(math.copysign(largest, exact))
+        near = kind(sign * largest)
     towards = kind(np.inf if upwards else -np.inf)
     while (Fraction(float(near)) < exact) if upwards else (Fraction(float(near)) > exact):
         near = np.nextafter(near, towards)
@@ -32,7 +32,7 @@ def rounded(exact: Fraction, kind: Any, direction: str) -> Any:
         (Fraction(float(before)) >= exact) if upwards else (Fraction(float(before)) <= exact)
     ):
         near, before = before, np.nextafter(before, -towards)
-    return kind(math.copysign(near, exact)) if near == 0 else near
+    return kind(math.copysign(0, sign)) if near == 0 else near
 
 
 def directed(function: Callable[..., Any], exactly: Callable[..., Fraction], kind: Any, direction: str) -> Any:

@@ -11,6 +11,8 @@ from statistics import NormalDist
 import numpy as np
 
 TINY = 745.0  # exp(-745) is 0
+EULER = 0.5772156649015329
+NEAR = 1e-8  # up to here the first term of the series has all digits
 FAR = 300.0  # from here on, and beyond n², Hankel's expansion has all digits
 
 
@@ -43,10 +45,9 @@ def erfcinv(y: float) -> float:
     if y > 1:
         return -erfcinv(2 - y) if y > 1.5 else erfinv(1 - y)
     x = -NormalDist().inv_cdf(y / 2) / math.sqrt(2) if y > 1e-300 else math.sqrt(-math.log(y))
-    for _ in range(60):  # of the logarithm, which is nearly a parabola: y itself may be 1e-300
-        value = math.erfc(x)
-        slope = -2 / math.sqrt(math.pi) * math.exp(-x * x) / value
-        step = (math.log(value) - math.log(y)) / slope
+    for _ in range(60):  # of the logarithm, which is nearly a parabola: erfc(x) itself may be too small for a float
+        scaled = erfcx(x)
+        step = (math.log(scaled) - x * x - math.log(y)) * -math.sqrt(math.pi) / 2 * scaled
         x -= step
         if abs(step) <= 1e-16 * abs(x):
             break
@@ -110,6 +111,11 @@ def yn(n: int, x: float) -> float:
         return -math.inf if x == 0 else 0.0
     if x > max(FAR, n * n):
         return _far_out(n, x)[1]
+    if x < NEAR:
+        if n == 0:
+            return 2 / math.pi * (math.log(x) - math.log(2) + EULER)
+        logarithm = math.lgamma(n) + n * (math.log(2) - math.log(x))
+        return -math.exp(logarithm) / math.pi if logarithm < 709 else -math.inf
     nodes, weights = _nodes(_count(n, x))
     angles = math.pi * nodes
     first = weights @ np.sin(x * np.sin(angles) - n * angles)

@@ -62,6 +62,7 @@ def test_roots_are_rounded_in_their_direction(letter):
     (("fadd_ru", -0.0, -0.0), -0.0),
     (("fmul_ru", 1e-45, 1e-45), 2.0**-149), (("fmul_rz", -1e-45, 1e-45), -0.0), (("fmul_ru", 1e38, 1e38), math.inf),
     (("fmul_rz", 1e38, 1e38), float(np.finfo(np.float32).max)), (("ddiv_ru", 1, 0), math.inf),
+    (("drcp_rd", 5e-324), float(np.finfo(np.float64).max)), (("drcp_ru", -5e-324), -float(np.finfo(np.float64).max)),
     (("dsqrt_ru", -1), math.nan), (("fadd_ru", math.inf, 1), math.inf), (("fma_rd", 1, 1, -1), -0.0),
     (("int2float_rd", 2**31 - 1), 2147483520.0), (("int2float_ru", 2**31 - 1), 2147483648.0),
     (("uint2float_rz", -1), 4294967040.0), (("ll2double_rz", 2**63 - 1), float(2**63 - 1024)),
@@ -98,6 +99,7 @@ def test_pairs_come_as_tuples():
     ("j0", (1.0,), 0.7651976865579666), ("j1", (-2.5,), -0.4970941024642741), ("jn", (3, 5.0), 0.36483123061366696),
     ("jn", (3, -5.0), -0.36483123061366696), ("j0", (1000.0,), 0.024786686152420174), ("jn", (-1, 1.0), math.nan),
     ("y0", (1.0,), 0.08825696421567697), ("y1", (0.01,), -63.67859628206064), ("yn", (2, 10.0), -0.005868082442208615),
+    ("y0", (1e-30,), -44.04994022787435), ("yn", (2, 1e-9), -1.2732395447351628e18), ("y1", (1e-320,), -math.inf),
     ("y0", (0.0,), -math.inf), ("y1", (-1.0,), math.nan), ("y0", (1000.0,), 0.004715917977623586),
 ])  # fmt: skip
 def test_special_functions(name, arguments, expected):
