@@ -200,7 +200,7 @@ def second_pass(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
 
 @cache
 def vector_storer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
-    """Return the device function `store_vector(v, operands, memory, share, row, rare, steepness, shift)`.
+    """Return the device function `store_vector(v, operands, memory, share, row, rare, slope, shift)`.
 
     It stores grad_input of the thread's vector v. Other arguments: see `second_pass`.
     """
