@@ -77,7 +77,7 @@ class PipelineLayout(NamedTuple):
 
         The distance is that of a vector's parts from each other, in elements.
         """
-        # a lane reads at most 16 bytes at once: eight float32 are two parts (`parameters_wide.placer`)
+        # a lane reads at most 16 bytes at once: eight float32 are two parts (`parameters_wide.part_offset`)
         part = min(self.thread_map.width, 16 // ACCUMULATOR_BYTES)
         return part, self.thread_map.width // part, self.thread_map.threads * part
 
