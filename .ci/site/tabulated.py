@@ -11,6 +11,7 @@ from quoted import QUOTED
 from normlab.bench import records
 from normlab.bench.norm import best_peer, own
 from normlab.kernels import LADDERS
+from normlab.learn import tutorials
 from normlab.learn.address import repository
 from normlab.learn.explain import explain
 from normlab.measure.files import record
@@ -184,6 +185,12 @@ def _linked(ladder: str, step: str) -> str:
     return f"[{step}]({file.relative_to(ROOT)})"
 
 
+def tutorial_list() -> str:
+    """Return the tutorials' titles, each with a link to its notebook, and their minutes."""
+    rows = [[str(one.number), f"[{one.title}]({one.notebook.name})", str(one.minutes)] for one in tutorials.every()]
+    return _table(["", "tutorial", "minutes"], rows, {"tutorial"})
+
+
 def fast() -> str:
     """Return normlab's speed at six shapes beside torch's and the best peer's, and the GPU."""
     made = record("norm_bfloat16_h200")
@@ -261,6 +268,7 @@ def _table(head: list[str], rows: list[list[str]], words: set[str] | None = None
 PARTS: dict[str, Callable[[], str]] = {
     "address": address,
     "ladders": ladders,
+    "tutorial list": tutorial_list,
     "right": right,
     "fast": fast,
     "paths": paths,
