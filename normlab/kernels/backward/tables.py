@@ -36,7 +36,7 @@ class Candidate(NamedTuple):
 
 
 # Measured on an H200 with all parameters as the bench does (cold L2), as fractions of a copy, to choose among layouts;
-# what the kernels reach is in the records (README).
+# what the kernels reach is in the records.
 # 16 bits, eight elements a vector. Tried without gain: an mbarrier for each row group, which works in clusters, too.
 # It gave 0.82 where `team_sync` gives 0.93 (n2 = 4096), and 0.79 instead of 0.85 (n2 = 16384).
 # fmt: off

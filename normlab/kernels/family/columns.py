@@ -5,7 +5,7 @@ although the values of one channel lie far apart. Rows are prefetched into share
 thread's statistics take most of its registers.
 Moves: as `planes`. Parameters are loaded once for all rows of a thread.
 Bound by: memory.
-Measured: see the README's tables of the family.
+Measured: record family_h200, and the site's speed pages.
 Next: read x once where shared memory holds it, in one kernel per pass (`fused`).
 
 What changed from `planes`: lanes take channels instead of values of a run · a thread merges value by value (Chan), and
