@@ -172,6 +172,9 @@ QUOTED: dict[str, Callable[[], str]] = {
     "recompute worst": lambda: f"{recomputing()[-1][0]:.0f}",
     "recompute worst where": lambda: problem(recomputing()[-1][1]),
     "recompute worst but one": lambda: str(ceil(recomputing()[-2][0])),
+    "launches alike": lambda: str(
+        sum(one["agrees"] and not one["fewer"] for one in record("counters_h200")["launches"])
+    ),
     "launches": lambda: str(len(record("counters_h200")["launches"])),
     "planted": planted,
     "planted on a GPU": lambda: str(len(record("sanitizers_h200")["bugs"])),

@@ -218,7 +218,7 @@ def right() -> str:
         ["error / bound, at most 1 in a right kernel", f"{said['largest error']} at most, in {said['places']} places"],
         ["bugs put into normlab's kernels", "the tests notice each"],
         ["bugs planted in programs", f"`sanitize` finds {said['planted']} of {said['planted']}; {tools}"],
-        ["the simulator's counts", f"equal an H200's, in {said['launches']} launches"],
+        ["the simulator's counts", f"equal an H200's in {said['launches alike']} of {said['launches']} launches"],
         ["gradient, two weights near 0", f"{said['error of the exact mode']} off; apex {said['error of recomputing']}"],
         ["training losses", f"{said['train normlab float32']} from torch.nn's; {order}"],
     ]
