@@ -217,6 +217,11 @@ def test_a_wrong_quoted_number_is_named_with_the_right_one():
         readme.stale(README.replace("places ahead", "places won"))
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_no_line_begins_with_a_quoted_number_because_a_comment_there_ends_the_paragraph(page):
+    assert re.findall(r"(?m)^(?:# )?\s*<!--=.*", PAGES[page]) == []
+
+
 @pytest.mark.parametrize("page", MARKDOWN)
 def test_no_decimal_number_is_quoted_without_its_record(page):
     assert unmarked(PAGES[page]) == []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normlab.cli.completion import STEPPED, devices, one_of, steps
-from normlab.cli.errors import refusing
+from normlab.cli.errors import refused, refusing
 from normlab.cli.options import DType, Norm
 from normlab.cli.terminal import console, plain_table
 from normlab.cli.waiting import progress
@@ -64,6 +64,7 @@ def explain_plan(
 
     Exit code: 0, or 2 when the arguments cannot be used.
     """
+    from normlab.engine.compile.offline import GET_COMPILER, CompilerMissingError
     from normlab.learn.explain import explain
 
     with refusing("explain"), progress(None, "compiling") if compiled else nullcontext():
@@ -88,6 +89,10 @@ def explain_plan(
             step=step,
             compiled=compiled,
         )
+        try:
+            _ = found.resources  # compiled here, while the bar moves
+        except CompilerMissingError as error:
+            raise refused("explain", f"--compile: {error}; {GET_COMPILER}") from None
     if as_json:
         typer.echo(found.as_json())
     else:

@@ -56,8 +56,8 @@ class Pieces(NamedTuple):
         return [
             f"{counted(self.pieces, 'piece')} per row, a block of {THREADS} threads each",
             f"{counted(VECTORS, 'vector')} of {counted(self.width, 'element')} per thread",
-            f"at the end {counted(self.groups, 'block')} one above another on the same columns, each with every "
-            f"{self.groups}th row",
+            f"in the second reading {counted(self.groups, 'block')} per vector of columns, "
+            + ("which take its rows in turn" if self.groups > 1 else "which takes all its rows"),
         ]
 
 

@@ -6,7 +6,7 @@ the first pass over a row comes before the second pass over the previous one, so
 Moves: dy and the saved array once (twice where two clusters share the work), grad_input once.
 Bound by: memory. Long 16-bit rows of LayerNorm are bound by instructions and by waits for shared memory: the columns'
 sums leave registers for 16 warps at most.
-Measured: see the README and `layouts`. Recomputing at n2 = 65536 in bfloat16 on an H200 takes a tenth more instructions
+Measured: records norm_*; and `tables`. Recomputing at n2 = 65536 in bfloat16 on an H200 takes a tenth more instructions
 (1.28e8 instead of 1.16e8) and the same time; in float16 it takes 5 % longer, because each widening is an instruction
 (HADD2.F32) of the pipe that also does the sums. Tried there in float16, where recomputing reaches 0.81 of a copy and
 saving the input 0.85: two rows by 256 threads in eight blocks 0.79, the same with a prefetch 0.77.

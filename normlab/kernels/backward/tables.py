@@ -39,7 +39,7 @@ class Candidate(NamedTuple):
 
 
 # Measured on an H200 with all parameters as the bench does (cold L2), as fractions of a copy, to choose among layouts;
-# what the kernels reach is in the records (README). SAVED: the backward starts from the input. RECOMPUTED: it starts
+# what the kernels reach is in the records. SAVED: the backward starts from the input. RECOMPUTED: it starts
 # from the output and recomputes x̂. SINGLES: the widest element has 32 bits, four elements per vector. The other tables
 # are for 16 bits, eight elements per vector.
 # Tried without gain in 16 bits: an mbarrier for each row group, which works in clusters, too. It gave 0.82 where

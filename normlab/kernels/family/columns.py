@@ -6,7 +6,7 @@ thread's statistics take most of its registers.
 Moves: x twice and the output once; backward: both arrays twice and grad_input once. Parameters are loaded once for all
 rows of a thread.
 Bound by: memory.
-Measured: see the README's tables of the family.
+Measured: record family_h200, and the site's speed pages.
 Next: read x once where shared memory holds it, in one kernel per pass (`fused`).
 
 What changed from `planes`: lanes take channels instead of values of a run · a thread merges value by value (Chan), and

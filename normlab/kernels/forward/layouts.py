@@ -29,7 +29,7 @@ class RegisterLayout(NamedTuple):
         return [
             f"{counted(self.rows, 'row')} per block, {counted(threads, 'thread')} each",
             f"{counted(vectors, 'vector')} of {counted(width, 'element')} per thread, in registers",
-            f"registers for at least {counted(self.resident, 'block')} on a multiprocessor",
+            f"compiled so that a multiprocessor holds at least {counted(self.resident, 'block')}",
         ]
 
 

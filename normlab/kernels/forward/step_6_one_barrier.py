@@ -5,7 +5,7 @@ one barrier each warp merges those of all warps of its row (`stages.grouped`). A
 several short rows share a warp.
 Moves: x once, the output once.
 Bound by: memory. Each multiprocessor has 32 to 96 KB in flight.
-Measured: 0.97 to 1.03 of a copy for rows of up to 32 or 64 KB on an H200 (README). The L2 hint of the loads gives 0.01
+Measured: 0.97 to 1.03 of a copy for rows of up to 32 or 64 KB on an H200 (records). The L2 hint of the loads gives 0.01
 to 0.04 of that (`engine.device.caching`); a kernel without statistics would gain 0.01 to 0.03 at n2 = 768 and 1024 and
 nothing from 4096 on.
 Tried without gain: parameters loaded before the reduction, stores after all of their loads, other hints. Worse:

@@ -5,7 +5,7 @@ distributed shared memory, still with one barrier. A block fetches its slice of 
 Moves: x once, the output once, the parameters once per cluster. With few rows several clusters read the same x
 (`readers` below).
 Bound by: the wait for the slowest block of a cluster, once per row.
-Measured: see the README, and `normlab.kernels.forward.layouts.slices_for`.
+Measured: records norm_*_h200, and `normlab.kernels.forward.layouts.slices_for`.
 Next: rows of more than LONGEST columns, which are cut into pieces (`split_rows`).
 
 What changed since step 6:
