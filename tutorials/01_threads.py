@@ -385,8 +385,8 @@ print(f"{same} have the same counters; in {explained} the compiler merged loads,
 #
 # ## Exercise
 #
-# `normlab course start DIR` lays out the exercises of the course in a folder, `normlab course check 1` checks the
-# first. Exercise 15 is about sectors: sums of rows, with a budget. Look at it now, and come back after tutorial 4.
+# `normlab course start DIR` lays out the exercises of the course in a folder, `normlab course check 7` checks the
+# first. Exercise 21 is about sectors: sums of rows, with a budget. Look at it now, and come back after tutorial 4.
 # Before that, here: write `copy_backwards`, in which a warp copies 32 float32 in reverse order, and draw its sectors.
 
 # %%

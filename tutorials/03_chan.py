@@ -294,8 +294,8 @@ print("merged in a chain:   ", lesson.timed(lambda: launch(merge_shares, 1, 1, m
 #
 # ## Exercise
 #
-# The course's exercise 2 asks for `chan_merge`, and exercise 3 for its case of count 0: `normlab course check 2` and
-# `normlab course check 3`. (The kernel of exercise 3 uses shuffles, which are the next tutorial's. You need not touch
+# The course's exercise 8 asks for `chan_merge`, and exercise 9 for its case of count 0: `normlab course check 8` and
+# `normlab course check 9`. (The kernel of exercise 9 uses shuffles, which are the next tutorial's. You need not touch
 # them.) Before that, here: write a tree of merges in Python over 8 groups, some of them empty, and compare with NumPy.
 
 # %%

@@ -294,8 +294,8 @@ for step in LADDERS["forward"][1:3]:
 #
 # ## Exercise
 #
-# The course's exercise 4 is a warp sum by rotation, exercise 5 one by butterfly: `normlab course check 4`, `normlab
-# course check 5`. Before that, here: a **maximum** by butterfly. Is double counting a mistake for a maximum, too?
+# The course's exercise 10 is a warp sum by rotation, exercise 11 one by butterfly: `normlab course check 10`, `normlab
+# course check 11`. Before that, here: a **maximum** by butterfly. Is double counting a mistake for a maximum, too?
 
 # %%
 # Your kernel here.

@@ -343,8 +343,8 @@ for kernel in (transpose, transpose_padded):
 #
 # ## Exercise
 #
-# The course's exercise 6 is a block sum with one barrier too few, to be repaired: `normlab course check 6`. Exercise 14
-# is another kernel with races, and exercise 11 a tile without bank conflicts. Before that, here: a block of 128 threads
+# The course's exercise 12 is a block sum with one barrier too few, to be repaired: `normlab course check 12`. Exercise 20
+# is another kernel with races, and exercise 17 a tile without bank conflicts. Before that, here: a block of 128 threads
 # finds the **largest** value, and every thread must know it.
 
 # %%

@@ -274,8 +274,8 @@ for step in LADDERS["forward"][:4]:
 #
 # ## Exercise
 #
-# The course's exercise 7 (row moments), exercise 8 (LayerNorm forward) and exercise 9 (RMSNorm by a flag): `normlab course
-# check 7` and so on. Before that, here: change `layer_norm` so that a block takes rows
+# The course's exercise 13 (row moments), exercise 14 (LayerNorm forward) and exercise 15 (RMSNorm by a flag): `normlab course
+# check 13` and so on. Before that, here: change `layer_norm` so that a block takes rows
 # `row`, `row + gridDim`, … in a loop. Run it with fewer blocks than rows. Does it need another barrier?
 
 # %%

@@ -312,7 +312,7 @@ print("grad_input:", took, f"({3 * 4 * n1 * n2 / took.seconds / 1e12:.2f} TB/s o
 #
 # ## Exercise
 #
-# The course's exercise 10: write `grad_input`. `normlab course check 10` tries it on rows of length 1, too. Before
+# The course's exercise 16: write `grad_input`. `normlab course check 16` tries it on rows of length 1, too. Before
 # that, here: RMSNorm's version, against `oracle.rms_norm_backward`.
 
 # %%

@@ -367,7 +367,7 @@ print("thread per column: ", lesson.timed(lambda: launch(thread_per_column, n2 /
 #
 # ## Exercise
 #
-# The course's exercise 11 is a padded tile, exercise 12 grad_weight in two kernels: `normlab course check 12`. Before
+# The course's exercise 17 is a padded tile, exercise 18 grad_weight in two kernels: `normlab course check 18`. Before
 # that, here: which tile strides between 32 and 40 are free of conflicts? Count with `store_tile`, then explain.
 
 # %%

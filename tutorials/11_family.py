@@ -199,7 +199,7 @@ print("group norm by rows, largest error:", np.abs(affine(output.reshape(x.shape
 
 # %% [markdown]
 # Only γ and β differ: they go by channel, not by column. Column j of a row belongs to channel j // (H W) of the row's
-# group, and the group is the row's number modulo G. (The course's exercise 17 needs just that.)
+# group, and the group is the row's number modulo G. (The course's exercise 23 needs just that.)
 #
 # For **batch norm** it does not work: a channel's values lie in
 # N separate stretches. There, moments of pieces are merged with `chan_merge` (tutorial 3). First kernel: moments of
@@ -300,7 +300,7 @@ for name in ("warp_shuffle", "apex", "column_blocks"):
 #
 # ## Exercise
 #
-# The course's exercise 17: group norm from row moments. `normlab course check 17`. Before that, here: RMS-normalise
+# The course's exercise 23: group norm from row moments. `normlab course check 23`. Before that, here: RMS-normalise
 # over channels only, at each pixel (some vision models do). Which axes, which layout would you like?
 
 # %%

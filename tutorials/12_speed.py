@@ -487,7 +487,7 @@ for step in LADDERS["forward"]:
 #
 # ## Exercise
 #
-# The course's exercise 16: a vectorised copy, with its ragged end. `normlab course check 16`. (There `load_vector` gives
+# The course's exercise 22: a vectorised copy, with its ragged end. `normlab course check 22`. (There `load_vector` gives
 # the four values as a tuple, and `store_vector` takes one.) Before that, here: change
 # `copy_vectors` so that it works for 1,023 elements.
 

@@ -285,7 +285,7 @@ for step in LADDERS["sgemm"][:3]:
 #
 # ## Exercise
 #
-# The course's exercise 18: an SGEMM tile. `normlab course check 18` has matrices that are no multiple of the tile.
+# The course's exercise 24: an SGEMM tile. `normlab course check 24` has matrices that are no multiple of the tile.
 # Before that, here: count the sectors of `shared_tile` if A is stored by columns (`a.T.copy().T`). Which load suffers?
 
 # %%

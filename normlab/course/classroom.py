@@ -44,7 +44,7 @@ def students(classroom: Path, output: Path) -> list[Path]:
     found = sorted(path for path in classroom.iterdir() if path.is_dir() and not path.name.startswith("."))
     found = [path for path in found if path.resolve() != output.resolve()]
     if not any(map(folder.is_course, found)):
-        raise ValueError(f"{classroom} has no folder with a file such as {catalogue.FILES['01'].name}")
+        raise ValueError(f"{classroom} has no folder with a file such as {next(iter(catalogue.FILES.values())).name}")
     return found
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from normlab.course import catalogue, given, rules
 
-SKELETON = catalogue.skeleton("04")
+SKELETON = catalogue.skeleton("10")
 BODY = "    # Your lines.\n"
 RIGHT = """\
     for level in range(5):
