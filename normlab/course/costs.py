@@ -9,9 +9,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from normlab.course.exercise import BUSIEST_LOADS, BUSIEST_SHARED, BUSIEST_STORES
+from normlab.course.exercise import BUSIEST_LOADS, BUSIEST_SHARED, BUSIEST_STORES, EXCHANGES, SHARED_ACCESSES
 from normlab.sim.machine.launch import Launch, Launchable
 from normlab.sim.machine.observed import ObservedArray, offset_of
+from normlab.sim.tracing.counts import Counts
 from normlab.sim.tracing.recorder import Recorder
 from normlab.sim.tracing.sites import Sites
 from normlab.sim.tracing.trace import Trace
@@ -103,17 +104,31 @@ def _most(work: Counter[Any]) -> dict[str, Any]:
     }
 
 
+def _between(counts: Counts) -> dict[str, int]:
+    """Return what threads spend to pass values to each other: SHARED_ACCESSES by threads, and EXCHANGES by warps."""
+    shared = [counts.of("shared", operation) for operation in ("ld", "st", "atom")]
+    return {
+        SHARED_ACCESSES: sum(memory.lanes for memory in shared),
+        EXCHANGES: counts.shuffles + counts.votes + sum(memory.requests for memory in shared),
+    }
+
+
 def costs(kernel: Any) -> Launchable:
     """Return `kernel`, ready to launch; the launch returns its trace as a dict, with the busiest threads added.
 
-    "metrics" has three more: the work of the busiest thread, named BUSIEST_LOADS, BUSIEST_STORES and BUSIEST_SHARED.
+    "metrics" has five more: the work of the busiest thread, named BUSIEST_LOADS, BUSIEST_STORES and BUSIEST_SHARED, and
+    the work between threads (`_between`), which each line has, too.
     """
 
     def start(launch: Launch, arguments: tuple) -> dict[str, Any]:
         recorder = Costs()
         launch.run(arguments, recorder)
         recorder.count()
-        counted, busiest = Trace(launch, recorder).as_dict(), recorder.busiest()
+        traced, busiest = Trace(launch, recorder), recorder.busiest()
+        counted = traced.as_dict()
+        counted["metrics"] |= _between(traced.counts)
+        for line, row in zip(counted["lines"], traced.by_line(), strict=True):
+            line["metrics"] |= _between(recorder.tally.lines[row.line])
         for name in (BUSIEST_LOADS, BUSIEST_STORES, BUSIEST_SHARED):
             counted["metrics"][name] = busiest[name]["count"] if name in busiest else 0
         return counted | {"busiest": busiest}

@@ -113,3 +113,25 @@ def gradient(arrays: dict[str, np.ndarray], name: str, how: oracle.Arithmetic, r
     given = arrays["grad_output"][rows], x, x.shape[1], arrays["weight"], None, EPS
     truth, bound = oracle.layer_norm_backward(*given), oracle.layer_norm_backward_bound(*given, how)
     return Answer(getattr(truth, name), getattr(bound, name))
+
+
+def scan_case(drawn: Drawn, block: int) -> Case:
+    """Return a case in which the kernel scan(x, y) computes the running sums of the drawn rows, with a block per row."""
+    x = values(drawn.kind, drawn.rng, drawn["rows"], drawn["columns"])
+    return Case(
+        launches=[Launch("scan", len(x), block, ("x", "y"))],
+        arrays={"x": x, "y": nothing(*x.shape)},
+        want={"y": running_sums(x)},
+    )
+
+
+def running_sums(x: np.ndarray) -> Answer:
+    """Return the running sums of every row of x (n1, n2), with a bound that holds for every order of additions.
+
+    Sum number i has i additions: γ of i roundings, times the sum of the absolute values (Higham, (4.4)). The float64
+    sums have rounding errors, too.
+    """
+    u, additions = oracle.unit_roundoff("float32"), np.arange(x.shape[1])
+    error = additions * u / (1 - additions * u) + additions * oracle.unit_roundoff("float64")
+    wide = x.astype(np.float64)
+    return Answer(np.cumsum(wide, axis=1), error * np.cumsum(abs(wide), axis=1))

@@ -20,9 +20,13 @@ LOAD_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"
 STORE_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"
 SHUFFLES = "normlab__shuffles.sum"
 BARRIERS = "normlab__barriers.sum"
-BUSIEST_LOADS = "normlab__busiest_thread_global_elements_op_ld.max"  # these three are the course's own (`costs`)
+GLOBAL_ATOMICS = "normlab__atomics_mem_global.sum"
+SHARED_ATOMICS = "normlab__atomics_mem_shared.sum"
+BUSIEST_LOADS = "normlab__busiest_thread_global_elements_op_ld.max"  # from here on they are the course's own (`costs`)
 BUSIEST_STORES = "normlab__busiest_thread_global_elements_op_st.max"
 BUSIEST_SHARED = "normlab__busiest_thread_shared_accesses.max"
+SHARED_ACCESSES = "normlab__shared_accesses.sum"
+EXCHANGES = "normlab__exchanges.sum"
 SHARED_LOADS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
 SHARED_STORES = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"
 WORDS = {
@@ -37,6 +41,8 @@ WORDS = {
     BUSIEST_LOADS: "elements of global memory loaded by one thread",
     BUSIEST_STORES: "elements of global memory stored by one thread",
     BUSIEST_SHARED: "accesses of shared memory by one thread",
+    SHARED_ACCESSES: "accesses of shared memory by all threads together",
+    EXCHANGES: "exchanges of warps: shuffles, votes, and accesses of shared memory",
 }
 
 Extent = int | tuple[int, ...]
@@ -103,12 +109,14 @@ class Drawn:
 class Cost:
     """A metric that a solution may not need more of than the reference solution does on the same input.
 
-    `exactly`: nor less, because the exercise is about it. Messages append `why`.
+    `exactly`: nor less, because the exercise is about it. `room`: a solution may need so many times as much, because
+    there is more than one good way. Messages append `why`.
     """
 
     metric: str
     why: str
     exactly: bool = False
+    room: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -126,6 +134,7 @@ TRAFFIC = (
     Cost(LOADED_SECTORS, "neighbouring lanes that load neighbours share their sectors of 32 bytes"),
     Cost(STORES, "a warp stores 32 neighbours by one instruction"),
     Cost(STORED_SECTORS, "neighbouring lanes that store neighbours share their sectors of 32 bytes"),
+    Cost(GLOBAL_ATOMICS, "an atomic operation on global memory costs more than a load or a store"),
 )
 
 

@@ -116,7 +116,8 @@ def changed_input(name: str) -> Failure:
 def wrong_value(name: str, got: np.ndarray, want: Answer) -> Failure | None:
     """Return a failure that names the first element that is off by more than its bound; None if there is none."""
     value, bound = (np.broadcast_to(part, got.shape) for part in want)
-    wrong = np.argwhere(~(elementwise_ratios(got, value, bound) <= 1))
+    held = got if got.dtype.kind == "f" else got.astype(np.float64)  # exact for an int32
+    wrong = np.argwhere(~(elementwise_ratios(held, value, bound) <= 1))
     if not len(wrong):
         return None
     index = tuple(map(int, wrong[0]))
@@ -168,7 +169,7 @@ def costs_more(
     """
     found = []
     for cost in limits:
-        counted, needed = _summed(costs, cost.metric), _summed(reference, cost.metric)
+        counted, needed = _summed(costs, cost.metric), int(cost.room * _summed(reference, cost.metric))
         if counted > needed or (counted < needed and cost.exactly):
             found.append((counted / max(needed, 0.5), cost, counted, needed))
     if not found:
