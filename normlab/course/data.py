@@ -116,7 +116,7 @@ def gradient(arrays: dict[str, np.ndarray], name: str, how: oracle.Arithmetic, r
 
 
 def scan_case(drawn: Drawn, block: int) -> Case:
-    """Return a case in which the kernel scan(x, y) computes the running sums of the drawn rows, with a block per row."""
+    """Return a case in which the kernel scan(x, y) computes the running sums of the drawn rows, a block per row."""
     x = values(drawn.kind, drawn.rng, drawn["rows"], drawn["columns"])
     return Case(
         launches=[Launch("scan", len(x), block, ("x", "y"))],

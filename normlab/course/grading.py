@@ -211,7 +211,7 @@ class _Grader:
                 raise FailureError(self._explained(drawn, wrong))
             costs = run.observed["costs"]
             over = failure.uneven(costs, reference_costs, drawn) or failure.costs_more(
-                (*TRAFFIC, *self.exercise.costs), costs, reference_costs, drawn, self.source.file
+                (*self.exercise.costs, *TRAFFIC), costs, reference_costs, drawn, self.source.file
             )
             if over:
                 raise FailureError(over)

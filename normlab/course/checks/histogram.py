@@ -56,8 +56,8 @@ EXERCISE = Exercise(
     example={"n": 512, "bins": 32, "blocks": 2},
     hints=(
         "Three parts, with a cuda.syncthreads() between two of them: clear, count, add to counts.",
-        "Clear: private[thread] = 0, as there are as many threads as elements. Count: for i in range(cuda.grid(1), "
-        "x.shape[0], cuda.gridsize(1)), and cuda.atomic.add(private, x[i], 1) if 0 <= x[i] < bins.",
+        "Clear: private[thread] = 0, as there are as many threads as elements. Count: cuda.atomic.add(private, x[i], 1) "
+        "if 0 <= x[i] < bins, for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)).",
         "At the end: if thread < bins: cuda.atomic.add(counts, thread, private[thread]). Both barriers stand outside of "
         "every if and loop.",
     ),

@@ -24,13 +24,13 @@ def softmax(x: np.ndarray) -> Answer:
     0 and add up to d. Each is rounded, and exp2 rounds twice more: altogether at most 3u |d|, to first order; the same
     holds for the exponent of the result. So an exponential is off by the factor exp(3u |d|).
 
-    Sum: a value takes part in at most n2 + TREE merges, of 6 roundings each (4 for the exponential, one for the product,
-    one for the addition). A sum of positive terms keeps the weighted average of its terms' relative errors:
+    Sum: a value takes part in at most n2 + TREE merges, of 6 roundings each (4 for the exponential, one for the
+    product, one for the addition). A sum of positive terms has the weighted average of its terms' relative errors:
     s = Σ p (exp(3u |d|) (1 + γ) - 1), where γ is that of 6 (n2 + TREE) roundings.
 
     Result: one more exponential (4u), and a division, or a reciprocal and a product (2u). Numbers near 0 are off by
-    half a subnormal number for each rounding: 8 subnormal numbers are more than those of the result, and what they do to
-    the sum, which is at least about 1, lies far below 1u.
+    half a subnormal number for each rounding: 8 subnormal numbers are more than those of the result, and what they do
+    to the sum, which is at least about 1, lies far below 1u.
     """
     wide = x.astype(np.float64)
     maximum = wide.max(axis=1, keepdims=True)
@@ -69,14 +69,14 @@ EXERCISE = Exercise(
     name="online_softmax",
     title="Softmax, and one pass for both statistics",
     make=_make,
-    sizes={"rows": Size(1, 3, (2,)), "columns": Size(1, 200, (1, 2, 31, 33, 64, 65, 129))},
+    sizes={"rows": Size(1, 3, (2,)), "columns": Size(1, 200, (1, 2, 31, 33, 64, 65, 129, 1025))},
     kinds=("rising", "normal", "large", "masked", "equal"),
     example={"rows": 1, "columns": 128},
     hints=(
-        "merge: if the larger maximum is -inf, both groups are empty, and (-inf, 0) is the answer. Otherwise the formula "
-        "holds as it stands: exp(-inf - maximum) is 0.",
-        "Each thread merges its own elements, x[row, column] with a total of 1; then five times with the lane that "
-        "cuda.shfl_xor_sync(0xFFFFFFFF, …, distance) reaches; then lane 0 of each warp leaves its pair in buffer.",
+        "merge: if the larger maximum is -inf, both groups are empty, and (-inf, 0) is the answer. Otherwise the "
+        "formula holds as it stands: exp(-inf - maximum) is 0.",
+        "Each thread merges its own elements, x[row, column] with a total of 1; then five times with another lane, by "
+        "cuda.shfl_xor_sync(0xFFFFFFFF, …, distance); then lane 0 of each warp leaves its pair in buffer.",
         "After one cuda.syncthreads() every thread merges the two pairs in buffer, and goes through its elements again: "
         "y[row, column] = math.exp(x[row, column] - maximum) / total.",
     ),

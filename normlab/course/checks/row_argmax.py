@@ -41,12 +41,12 @@ EXERCISE = Exercise(
     kinds=("counting", "normal", "few different", "equal", "NaN", "-inf"),
     example={"rows": 1, "columns": 128},
     hints=(
-        "value != value is True for a NaN only. If one of the two is a NaN, it wins; if both are, or if both values are "
-        "equal, the lower index wins; otherwise the larger value.",
-        "Begin with float32(-math.inf) and int32(columns): on a tie with -inf this index loses. Two shuffles a step, one "
-        "for the value and one for the index.",
-        "Lane 0 of each warp leaves its candidate in values and places; after one cuda.syncthreads() thread 0 takes the "
-        "better of the two and stores it.",
+        "value != value is True for a NaN only. If one of the two is a NaN, it wins; if both are, or if both values "
+        "are equal, the lower index wins; otherwise the larger value.",
+        "Begin with float32(-math.inf) and int32(columns): on a tie with -inf this index loses. Two shuffles a step, "
+        "one for the value and one for the index.",
+        "Lane 0 of each warp leaves its candidate in values and places; after one cuda.syncthreads() thread 0 takes "
+        "the better of the two and stores it.",
     ),
     costs=(Cost(EXCHANGES, "5 steps among the lanes of a warp, and one among warps", room=2),),
 )

@@ -13,8 +13,8 @@ There is a way without a single if, by min and max. One value is a group, too: (
 that stands in the row twice counts twice: the two largest of 7 3 7 are 7 and 7. A row of one element
 has -inf as its second.
 
-In a maximum it does no harm to count a value twice. Does it here? Think of a rotation, in which the
-groups of two lanes overlap, and of a butterfly.
+In a maximum it does no harm to count a value twice. Does it here? So no value may get into a group
+twice: mind which lanes, and which warps, a thread's own group has in it already.
 
 Checked: right for any number of columns, with ties and -inf (there are no NaN here); the row loaded
 once; at most 56 exchanges a row (shuffles and accesses of shared memory, counted by warps).

@@ -37,9 +37,10 @@ def scan(x, y):
     thread = cuda.threadIdx.x
     # Your lines.
     for column in range(thread, 128, 64):
-        line[column] = float32(0)
+        value = float32(0)
         if column < x.shape[1]:
-            line[column] = x[row, column]
+            value = x[row, column]
+        line[column] = value
     distance = 1
     while distance < 128:
         cuda.syncthreads()  # the sums of half this distance are there
