@@ -56,10 +56,11 @@ EXERCISE = Exercise(
     example={"n": 512, "bins": 32, "blocks": 2},
     hints=(
         "Three parts, with a cuda.syncthreads() between two of them: clear, count, add to counts.",
-        "Clear: private[thread] = 0, as there are as many threads as elements. Count: cuda.atomic.add(private, x[i], 1) "
-        "if 0 <= x[i] < bins, for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)).",
-        "At the end: if thread < bins: cuda.atomic.add(counts, thread, private[thread]). Both barriers stand outside of "
-        "every if and loop.",
+        "Clear: private[thread] = 0, as there are as many threads as elements. Count: "
+        "cuda.atomic.add(private, x[i], 1) if 0 <= x[i] < bins, in a loop over i from cuda.grid(1) on, in steps of "
+        "cuda.gridsize(1).",
+        "At the end: if thread < bins: cuda.atomic.add(counts, thread, private[thread]). Both barriers stand outside "
+        "of every if and loop.",
     ),
     costs=(
         Cost(GLOBAL_ATOMICS, "one for each block and bin is enough: count in shared memory"),

@@ -77,8 +77,8 @@ EXERCISE = Exercise(
         "formula holds as it stands: exp(-inf - maximum) is 0.",
         "Each thread merges its own elements, x[row, column] with a total of 1; then five times with another lane, by "
         "cuda.shfl_xor_sync(0xFFFFFFFF, …, distance); then lane 0 of each warp leaves its pair in buffer.",
-        "After one cuda.syncthreads() every thread merges the two pairs in buffer, and goes through its elements again: "
-        "y[row, column] = math.exp(x[row, column] - maximum) / total.",
+        "After one cuda.syncthreads() every thread merges the two pairs in buffer, and goes through its elements "
+        "again: y[row, column] = math.exp(x[row, column] - maximum) / total.",
     ),
     costs=(Cost(EXCHANGES, "5 steps among the lanes of a warp, and one among warps", room=2),),
 )
