@@ -109,14 +109,14 @@ class Drawn:
 class Cost:
     """A metric that a solution may not need more of than the reference solution does on the same input.
 
-    `exactly`: nor less, because the exercise is about it. `room`: a solution may need so many times as much, because
-    there is more than one good way. Messages append `why`.
+    `times`: but this many times as much, because there is more than one good way. `exactly`: nor less than the
+    reference, because the exercise is about it. Messages append `why`.
     """
 
     metric: str
     why: str
     exactly: bool = False
-    room: float = 1.0
+    times: float = 1
 
 
 @dataclass(frozen=True)

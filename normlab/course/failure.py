@@ -169,7 +169,7 @@ def costs_more(
     """
     found = []
     for cost in limits:
-        counted, needed = _summed(costs, cost.metric), int(cost.room * _summed(reference, cost.metric))
+        counted, needed = _summed(costs, cost.metric), int(cost.times * _summed(reference, cost.metric))
         if counted > needed or (counted < needed and cost.exactly):
             found.append((counted / max(needed, 0.5), cost, counted, needed))
     if not found:

@@ -26,7 +26,7 @@ def _numbers(drawn: Drawn) -> np.ndarray:
         return np.full(n, rng.integers(bins), np.int32)
     numbers = rng.integers(0, bins, n)
     outside = rng.random(n) < (0.1 if drawn.kind == "normal" else 0.6)
-    strangers = np.array([-(2**31), -bins - 1, -bins, -2, -1, bins, bins + 1, 2 * BINS, 2**31 - 1])
+    strangers = np.array([-bins, -2, -1, bins, bins + 1, 2 * BINS, 2**31 - 1])
     return np.where(outside, rng.choice(strangers, n), numbers).astype(np.int32)
 
 
@@ -67,7 +67,7 @@ EXERCISE = Exercise(
         Cost(
             SHARED_ACCESSES,
             "an element needs one atomic operation, a bin one store and one load",
-            room=1.5,  # a copy for each of the two warps needs up to 1.46 times as many
+            times=1.5,  # a copy for each of the two warps needs up to 1.46 times as many
         ),
     ),
     picture="banks",

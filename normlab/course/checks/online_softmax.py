@@ -80,5 +80,5 @@ EXERCISE = Exercise(
         "After one cuda.syncthreads() every thread merges the two pairs in buffer, and goes through its elements "
         "again: y[row, column] = math.exp(x[row, column] - maximum) / total.",
     ),
-    costs=(Cost(EXCHANGES, "5 steps among the lanes of a warp, and one among warps", room=2),),
+    costs=(Cost(EXCHANGES, "5 steps among the lanes of a warp, and one among warps", times=2),),
 )

@@ -48,5 +48,5 @@ EXERCISE = Exercise(
         "Lane 0 of each warp leaves its candidate in values and places; after one cuda.syncthreads() thread 0 takes "
         "the better of the two and stores it.",
     ),
-    costs=(Cost(EXCHANGES, "5 steps among the lanes of a warp, and one among warps", room=2),),
+    costs=(Cost(EXCHANGES, "5 steps among the lanes of a warp, and one among warps", times=2),),
 )

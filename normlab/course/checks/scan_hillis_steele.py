@@ -23,7 +23,7 @@ EXERCISE = Exercise(
         "load, the addition and the store; leave the barrier outside of every if.",
     ),
     costs=(
-        Cost(BARRIERS, "with two lines in turn, one for each of 6 steps is enough", room=1.2),
-        Cost(EXCHANGES, "log2(64) steps are enough, and in each a thread reads one sum of another thread", room=2),
+        Cost(BARRIERS, "with two lines in turn, one for each of 6 steps is enough", times=1.2),
+        Cost(EXCHANGES, "log2(64) steps are enough, and in each a thread reads one sum of another thread", times=2.25),
     ),
 )

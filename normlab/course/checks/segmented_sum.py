@@ -61,6 +61,6 @@ EXERCISE = Exercise(
     ),
     costs=(
         Cost(GLOBAL_ATOMICS, "one for each run of equal ids in a warp is enough"),
-        Cost(EXCHANGES, "5 steps of two shuffles are enough, and one shuffle to find the ends of runs", room=2.5),
+        Cost(EXCHANGES, "5 steps of two shuffles are enough, and one shuffle to find the ends of runs", times=2.5),
     ),
 )

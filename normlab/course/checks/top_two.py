@@ -44,5 +44,5 @@ EXERCISE = Exercise(
         "shuffles each: in a butterfly the groups of two partners never overlap.",
         "Lane 0 of each warp leaves its two in buffer; after one cuda.syncthreads() thread 0 merges the two pairs.",
     ),
-    costs=(Cost(EXCHANGES, "5 steps among the lanes of a warp, and one among warps", room=2),),
+    costs=(Cost(EXCHANGES, "5 steps among the lanes of a warp, and one among warps", times=2),),
 )
