@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from normlab import oracle
-from normlab.course.exercise import Answer, Case, Drawn, Launch
+from normlab.course.exercise import BUSIEST_SHARED, EXCHANGES, Answer, Case, Cost, Drawn, Launch
 from normlab.oracle.forward_bounds import finished
 from normlab.oracle.inexact import Inexact
 from normlab.oracle.moments import mean_and_variance
@@ -13,6 +13,12 @@ from normlab.oracle.rows import as_rows
 from normlab.oracle.values import normalise
 
 EPS = 1e-5
+# What a tree over a block of 64 threads costs. The reference solutions' trees are of shuffles; one in shared memory
+# needs as many exchanges, but its first thread takes part in every step.
+EXCHANGED = (
+    Cost(EXCHANGES, "5 steps among the lanes of a warp, and one among warps", times=2),
+    Cost(BUSIEST_SHARED, "a thread takes part in 6 steps of a tree at most", times=5),
+)
 
 
 def values(kind: str, rng: np.random.Generator, *shape: int) -> np.ndarray:

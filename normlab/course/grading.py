@@ -210,11 +210,13 @@ class _Grader:
             if wrong := _differs(run, case):
                 raise FailureError(self._explained(drawn, wrong))
             costs = run.observed["costs"]
-            over = failure.uneven(costs, reference_costs, drawn) or failure.costs_more(
-                (*self.exercise.costs, *TRAFFIC), costs, reference_costs, drawn, self.source.file
-            )
-            if over:
-                raise FailureError(over)
+            given_costs = costs, reference_costs, drawn, self.source.file
+            over = [
+                failure.uneven(self.exercise.costs, *given_costs),
+                failure.costs_more((*self.exercise.costs, *TRAFFIC), *given_costs),
+            ]
+            if worst := max(filter(None, over), key=lambda one: one.excess, default=None):
+                raise FailureError(worst)
 
     def within(self, budgets: Iterable[Budget]) -> None:
         """Raise FailureError if the solution exceeds one of a teacher's budgets on the exercise's example."""

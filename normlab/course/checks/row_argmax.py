@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from normlab.course.data import nothing, values
-from normlab.course.exercise import EXCHANGES, Answer, Case, Cost, Drawn, Exercise, Launch, Size
+from normlab.course.data import EXCHANGED, nothing, values
+from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
 
 
 def _rows(drawn: Drawn) -> np.ndarray:
@@ -48,5 +48,5 @@ EXERCISE = Exercise(
         "Lane 0 of each warp leaves its candidate in values and places; after one cuda.syncthreads() thread 0 takes "
         "the better of the two and stores it.",
     ),
-    costs=(Cost(EXCHANGES, "5 steps among the lanes of a warp, and one among warps", times=2),),
+    costs=EXCHANGED,
 )

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from normlab.course.data import nothing, values
-from normlab.course.exercise import EXCHANGES, Answer, Case, Cost, Drawn, Exercise, Launch, Size
+from normlab.course.data import EXCHANGED, nothing, values
+from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
 
 
 def _rows(drawn: Drawn) -> np.ndarray:
@@ -12,7 +12,10 @@ def _rows(drawn: Drawn) -> np.ndarray:
         return rng.integers(-3, 0, size=(rows, columns)).astype(np.float32)
     if drawn.kind == "falling":  # the two largest are neighbours, at the row's beginning
         return -values("counting", rng, rows, columns)
-    x = values("normal" if drawn.kind == "-inf" else drawn.kind, rng, rows, columns)
+    x = values("normal" if drawn.kind in ("-inf", "far apart") else drawn.kind, rng, rows, columns)
+    if drawn.kind == "far apart":  # 64 columns, if there are so many: the two largest belong to one thread
+        place = int(rng.integers(max(columns - 64, 1)))
+        x[:, [place, min(place + 64, columns - 1)]] += 10
     if drawn.kind == "-inf":
         x[rng.random(size=x.shape) < 0.9] = -np.inf
         x[rng.integers(rows)] = -np.inf
@@ -35,7 +38,7 @@ EXERCISE = Exercise(
     title="The two largest",
     make=_make,
     sizes={"rows": Size(1, 3, (2,)), "columns": Size(1, 200, (1, 2, 3, 31, 33, 64, 65, 66, 129))},
-    kinds=("counting", "normal", "few different", "falling", "equal", "-inf"),
+    kinds=("counting", "normal", "few different", "falling", "far apart", "equal", "-inf"),
     example={"rows": 1, "columns": 128},
     hints=(
         "The larger of the two firsts is the first. The second is the largest of what is left: the smaller of the two "
@@ -44,5 +47,5 @@ EXERCISE = Exercise(
         "shuffles each: in a butterfly the groups of two partners never overlap.",
         "Lane 0 of each warp leaves its two in buffer; after one cuda.syncthreads() thread 0 merges the two pairs.",
     ),
-    costs=(Cost(EXCHANGES, "5 steps among the lanes of a warp, and one among warps", times=2),),
+    costs=EXCHANGED,
 )

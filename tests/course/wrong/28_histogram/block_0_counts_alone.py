@@ -1,6 +1,6 @@
 """budget: one block goes through all of x, so that a store is enough at the end.
 
-Says: let all threads share the work
+Says: stores by warps
 """
 
 

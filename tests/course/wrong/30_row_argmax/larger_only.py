@@ -1,6 +1,4 @@
-"""values: on a tie the own candidate wins, whatever its index; and a NaN never does.
-
-Says: indices["""
+"""values: on a tie the own candidate wins, whatever its index; and a NaN never does."""
 
 
 def better(value_a, index_a, value_b, index_b):
