@@ -11,9 +11,8 @@ def histogram(x, counts):
     i = cuda.blockIdx.x * cuda.blockDim.x + thread
     while i < x.shape[0]:
         number = x[i]
-        if number >= 0:
-            if number < bins:
-                cuda.atomic.add(private, number, 1)
+        if not (number < 0 or number >= bins):
+            cuda.atomic.add(private, number, 1)
         i += cuda.blockDim.x * cuda.gridDim.x
     cuda.syncthreads()
     if thread < bins and private[thread] > 0:

@@ -14,9 +14,8 @@ def segmented_sum(x, ids, sums):
         distance = 1 << level
         its = cuda.shfl_down_sync(0xFFFFFFFF, segment, distance)
         after = cuda.shfl_down_sync(0xFFFFFFFF, value, distance)
-        if lane + distance < 32:
-            if its == segment:
-                value = value + after
+        if lane + distance < 32 and its == segment:
+            value = value + after
     before = cuda.shfl_up_sync(0xFFFFFFFF, segment, 1)
     if inside and (lane == 0 or before != segment):
         cuda.atomic.add(sums, segment, value)
