@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from normlab.course.exercise import BUSIEST_LOADS, BUSIEST_SHARED, BUSIEST_STORES
+from normlab.course.exercise import BUSIEST_LOADS, BUSIEST_SHARED, BUSIEST_STORES, GRID
 from normlab.sim.machine.launch import Launch, Launchable
 from normlab.sim.machine.observed import ObservedArray, offset_of
 from normlab.sim.tracing.recorder import Recorder
@@ -106,7 +106,8 @@ def _most(work: Counter[Any]) -> dict[str, Any]:
 def costs(kernel: Any) -> Launchable:
     """Return `kernel`, ready to launch; the launch returns its trace as a dict, with the busiest threads added.
 
-    "metrics" has three more: the work of the busiest thread, named BUSIEST_LOADS, BUSIEST_STORES and BUSIEST_SHARED.
+    "metrics" has four more: the number of blocks, named GRID, and the work of the busiest thread, named BUSIEST_LOADS,
+    BUSIEST_STORES and BUSIEST_SHARED.
     """
 
     def start(launch: Launch, arguments: tuple) -> dict[str, Any]:
@@ -116,6 +117,7 @@ def costs(kernel: Any) -> Launchable:
         counted, busiest = Trace(launch, recorder).as_dict(), recorder.busiest()
         for name in (BUSIEST_LOADS, BUSIEST_STORES, BUSIEST_SHARED):
             counted["metrics"][name] = busiest[name]["count"] if name in busiest else 0
+        counted["metrics"][GRID] = launch.grid.x * launch.grid.y * launch.grid.z
         return counted | {"busiest": busiest}
 
     return Launchable("costs", kernel, "forward", 1, start)
