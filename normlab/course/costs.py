@@ -9,7 +9,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from normlab.course.exercise import BUSIEST, BUSIEST_LOADS, BUSIEST_SHARED, BUSIEST_STORES, EXCHANGES, SHARED_ACCESSES
+from normlab.course.exercise import (
+    BUSIEST,
+    BUSIEST_LOADS,
+    BUSIEST_SHARED,
+    BUSIEST_STORES,
+    EXCHANGES,
+    GRID,
+    SHARED_ACCESSES,
+)
 from normlab.sim.machine.launch import Launch, Launchable
 from normlab.sim.machine.observed import ObservedArray, offset_of
 from normlab.sim.tracing.counts import Counts
@@ -121,8 +129,8 @@ def _between(counts: Counts) -> dict[str, int]:
 def costs(kernel: Any) -> Launchable:
     """Return `kernel`, ready to launch; the launch returns its trace as a dict, with the busiest threads added.
 
-    "metrics" has five more: the work of the busiest thread, named BUSIEST_LOADS, BUSIEST_STORES and BUSIEST_SHARED, and
-    the work between threads (`_between`), which each line has, too.
+    "metrics" has six more: the number of blocks, named GRID; the work of the busiest thread, named BUSIEST_LOADS,
+    BUSIEST_STORES and BUSIEST_SHARED; and the work between threads (`_between`), which each line has, too.
     """
 
     def start(launch: Launch, arguments: tuple) -> dict[str, Any]:
@@ -136,6 +144,7 @@ def costs(kernel: Any) -> Launchable:
             line["metrics"] |= _between(recorder.tally.lines[row.line])
         for name in BUSIEST:
             counted["metrics"][name] = busiest[name]["count"] if name in busiest else 0
+        counted["metrics"][GRID] = launch.grid.x * launch.grid.y * launch.grid.z
         return counted | {"busiest": busiest}
 
     return Launchable("costs", kernel, "forward", 1, start)

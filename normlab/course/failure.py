@@ -240,10 +240,10 @@ def _over(
     failure = Failure("budget", headline, None, (f"counted on {drawn}",))
     spent: Counter[str] = Counter()
     for line in (line for one in reference for line in one["lines"]):
-        spent[line["text"].strip()] += line["metrics"][metric]
+        spent[line["text"].strip()] += line["metrics"].get(metric, 0)
     lines = [line for one in costs for line in one["lines"] if line["file"] == file]
-    worst = max(lines, key=lambda line: line["metrics"][metric] - spent[line["text"].strip()], default=None)
-    if worst is None or not worst["metrics"][metric]:
+    worst = max(lines, key=lambda line: line["metrics"].get(metric, 0) - spent[line["text"].strip()], default=None)
+    if worst is None or not worst["metrics"].get(metric):
         return failure
     detail = f"{worst['metrics'][metric]:,} of them at line {worst['line']}: {worst['text']}"
     return replace(failure, line=worst["line"]).explained(detail)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from normlab.course import catalogue, failure, given, reference, rules
+from normlab.course import catalogue, failure, given, pictures, reference, rules
 from normlab.course.exercise import TRAFFIC, Budget, Case, Drawn, Exercise
 from normlab.course.failure import Failure, FailureError, Source
 from normlab.course.hidden import Hidden
@@ -66,13 +66,13 @@ def check(
     file: str,
     seed: int = 0,
     hidden: Hidden | None = None,
-    show: bool = False,
+    show: str | None = None,
     limits: Limits = NORMAL,
 ) -> Result:
     """Grade `source`, the text of `file`, as exercise `number`.
 
-    `hidden`: a teacher's further inputs and budgets. `show`: draw a picture, too. A failure in the hidden part does not
-    end the grading, any other failure does.
+    `hidden`: a teacher's further inputs and budgets. `show`: the form of a picture to draw, too, "png" or "svg". A
+    failure in the hidden part does not end the grading, any other failure does.
     """
     began = time.perf_counter()
     exercise, skeleton = catalogue.exercise(number), catalogue.skeleton(number)
@@ -85,9 +85,9 @@ def check(
             grader = _Grader(exercise, solution, Source(source, file, skeleton))
             if show:
                 try:
-                    picture = grader.picture()
-                except StoppedError as error:
-                    no_picture = error.text
+                    picture = grader.picture(show)
+                except (StoppedError, ValueError, LookupError) as error:
+                    no_picture = getattr(error, "text", str(error))
             grader.right(exercise.draws(seed, DRAWS))
             grader.compiles()
             parts["right"] = POINTS["right"]
@@ -231,10 +231,19 @@ class _Grader:
             if over := failure.over_budget(budget, costs, drawn, self.source.file):
                 raise FailureError(over)
 
-    def picture(self) -> bytes | None:
-        """Return a picture of the solution on the example. Raise StoppedError if the solution does not finish."""
-        case = self.exercise.make(self.exercise.example_case)
-        return self.solution.run(case, "trace", picture=self.exercise.picture).picture
+    def picture(self, form: str) -> bytes | None:
+        """Return a picture of what the solution does. Raise StoppedError if the solution does not finish.
+
+        Raise ValueError or LookupError if the solution does nothing that could be drawn.
+        """
+        picture = self.exercise.picture
+        case = None if isinstance(picture, str) or picture.case is None else picture.case()
+        case = case or self.exercise.make(self.exercise.example_case)
+        draw = picture if isinstance(picture, str) else picture.draw
+        if isinstance(draw, str):
+            return self.solution.run(case, "trace", picture=(draw, form)).picture
+        run = self.solution.run(case, "accesses")
+        return pictures.file_of(draw(pictures.Seen(case, run.arrays, run.observed["accesses"])), form)
 
 
 def _differs(run: Run, case: Case) -> Failure | None:

@@ -38,14 +38,14 @@ def completed(path: Path) -> str:
     """Return the exercise's file with the functions of a file under wrong/ or other/."""
     text, source = path.read_text(), catalogue.skeleton(path.parent.name[:2])
     for node in ast.parse(text).body[1:]:
-        decorators = getattr(node, "decorator_list", [])
-        first = min(part.lineno for part in (node, *decorators))
-        lines = text.splitlines()[first - 1 : node.end_lineno]
+        lines = text.splitlines()[: node.end_lineno]
         if isinstance(node, ast.FunctionDef) and f"def {node.name}(" in source:
-            source = _with_body(source, node.name, lines[node.body[0].lineno - first :])
+            source = _with_body(source, node.name, lines[node.body[0].lineno - 1 :])
         else:
-            before, kernel, after = source.partition("\n\n\n@cuda.jit")
-            source = before + ("\n\n\n" if decorators else "\n") + "\n".join(lines) + kernel + after
+            decorators = getattr(node, "decorator_list", [])
+            lines = lines[min([node.lineno, *(one.lineno for one in decorators)]) - 1 :]
+            before, first, after = source.partition("\n\n\n@cuda.jit")
+            source = before + "\n" + "\n".join(lines) + first + after
     return source
 
 

@@ -39,7 +39,7 @@ def check(
     for one in numbers:
         need("check", folder, one)
         with progress(None, f"checking exercise {int(one)}, {len(results) + 1} of {len(numbers)}"):
-            results.append(student.graded(folder, one, seed=seed, hidden=extra, show=show))
+            results.append(student.graded(folder, one, seed=seed, hidden=extra, show="png" if show else None))
         student.remember(folder, results[-1])
         _tell(results[-1], folder)
     if not numbers:
