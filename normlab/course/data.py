@@ -6,6 +6,7 @@ import numpy as np
 
 from normlab import oracle
 from normlab.course.exercise import BUSIEST_SHARED, EXCHANGES, Answer, Case, Cost, Drawn, Launch
+from normlab.course.pictures import Line, Seen
 from normlab.oracle.forward_bounds import finished
 from normlab.oracle.inexact import Inexact
 from normlab.oracle.moments import mean_and_variance
@@ -74,6 +75,29 @@ def moments_case(drawn: Drawn, kernel: str, grid: int, block: int) -> Case:
 
 def _answer(held: Inexact) -> Answer:
     return Answer(held.exact[:, 0].astype(np.float64), finished(held.error, held.exact, held.exact.shape[:1]))
+
+
+def growing_case(kernel: str, most: int) -> Case:
+    """Return a case for pictures: `kernel`(x, means, variances) gets one row of 1 value, then of 2, up to `most`."""
+    row = np.random.default_rng(0).normal(3, 1, (1, most)).astype(np.float32)
+    arrays: dict[str, np.ndarray] = {}
+    want: dict[str, Answer] = {}
+    for n in range(1, most + 1):
+        arrays |= {f"x{n}": row[:, :n].copy(), f"means{n}": nothing(1), f"variances{n}": nothing(1)}
+        want |= {f"means{n}": Answer(row[:, :n].mean(1), 0.0), f"variances{n}": Answer(row[:, :n].var(1), 0.0)}
+    launches = [Launch(kernel, 1, 32, (f"x{n}", f"means{n}", f"variances{n}")) for n in range(1, most + 1)]
+    return Case(launches, arrays, want)
+
+
+def growing_lines(seen: Seen) -> list[Line]:
+    """Return mean and variance over the number of values, from `growing_case`."""
+    counts = np.arange(1, len(seen.launches) + 1)
+    found = []
+    for name in ("means", "variances"):
+        got = np.array([seen.arrays[f"{name}{n}"][0] for n in counts])
+        want = np.array([np.ravel(seen.case.want[f"{name}{n}"].value)[0] for n in counts])
+        found.append(Line(name.removesuffix("s"), counts, want, got))
+    return found
 
 
 class NormCase(NamedTuple):

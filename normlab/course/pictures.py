@@ -180,7 +180,7 @@ def _phases(seen: Seen, array: str, launch: int) -> "Figure":
     used = sorted({element for _, element in acts})
     shown = used[: 2 * WIDE]
     last = max((phase for phase, _ in acts), default=0)
-    figure = Figure(figsize=(min(13.0, 2.6 + 0.36 * max(8, len(shown))), 1.9 + 0.55 * (last + 1)), layout="constrained")
+    figure = Figure(figsize=(min(13.0, 2.6 + 0.36 * max(14, len(shown))), 1.5 + 0.5 * (last + 1)), layout="constrained")
     axes = figure.subplots()
     for phase in range(last + 1):
         for column, element in enumerate(shown):
@@ -194,7 +194,7 @@ def _phases(seen: Seen, array: str, launch: int) -> "Figure":
     notes += ["red: a thread reads or writes what another thread writes, and no barrier lies between"]
     columns = f"{array}, elements {shown[0]} to {shown[-1]} of {elements}" if shown else array
     _finish(axes, f"{columns}, in block 0", notes, 1.3 * last + 1, len(shown), seen.stopped)
-    axes.set_xlim(-4.2, len(shown) + 0.1)
+    axes.set_xlim(-4.2, max(14, len(shown)) + 0.1)
     return figure
 
 
@@ -240,6 +240,24 @@ def _loads(seen: Seen, array: str, launch: int) -> "Figure":
     return figure
 
 
+def labels(title: str, note: str, texts: Callable[[Seen], np.ndarray]) -> Draw:
+    """Return a picture of a matrix of texts, such as what each element was made with; equal texts have one colour."""
+    return partial(_labels, title=title, note=note, texts=texts)
+
+
+def _labels(seen: Seen, title: str, note: str, texts: Callable[[Seen], np.ndarray]) -> "Figure":
+    from matplotlib.figure import Figure
+
+    shown = texts(seen)
+    kinds = sorted({*shown.flat} - {""})
+    figure = Figure(figsize=(1.6 + 0.36 * shown.shape[1], 1.3 + 0.36 * shown.shape[0]), layout="constrained")
+    axes = figure.subplots()
+    for (line, column), text in np.ndenumerate(shown):
+        _cell(axes, line, column, text, BLOCKS[kinds.index(text) % len(BLOCKS)] if text else NOTHING)
+    _finish(axes, title, [note], shown.shape[0], shown.shape[1], seen.stopped)
+    return figure
+
+
 def results(title: str, xlabel: str, lines: Callable[[Seen], list["Line"]]) -> Draw:
     """Return a picture of results: for each of `lines` the right values as a line, and the kernel's as points."""
     return partial(_results, title=title, xlabel=xlabel, lines=lines)
@@ -247,12 +265,12 @@ def results(title: str, xlabel: str, lines: Callable[[Seen], list["Line"]]) -> D
 
 @dataclass(frozen=True)
 class Line:
-    """A line of `results`: its name, places, the kernel's values there, and the right ones."""
+    """A line of `results`: its name, places, the right values there, and the kernel's; None: the line is an input."""
 
     name: str
     x: np.ndarray
-    got: np.ndarray
     want: np.ndarray
+    got: np.ndarray | None = None
 
 
 def _results(seen: Seen, title: str, xlabel: str, lines: Callable[[Seen], list[Line]]) -> "Figure":
@@ -263,6 +281,9 @@ def _results(seen: Seen, title: str, xlabel: str, lines: Callable[[Seen], list[L
     missing: Counter[str] = Counter()
     for number, line in enumerate(lines(seen)):
         colour = f"C{number}"
+        if line.got is None:
+            axes.plot(line.x, line.want, color="grey", linestyle=":", label=line.name)
+            continue
         axes.plot(line.x, line.want, color=colour, linewidth=1, label=f"{line.name}: right")
         there = np.isfinite(line.got)
         axes.plot(line.x[there], line.got[there], "o", color=colour, markersize=4, label=f"{line.name}: your kernel's")

@@ -176,14 +176,15 @@ def _launch_all(
         else:
             launch = last_writer(function, arrays[header["array"]], tuple(header["index"]))[grid, block]
             writer = launch(*arguments) or writer
-    return {
+    replies: dict[str, dict[str, Any]] = {
         "sanitize": {"findings": []},
         "writer": {"writer": writer},
         "costs": {"costs": counts},
         "accesses": {"accesses": seen},
         "compile": {"refused": None},
         "trace": {"traces": [one.as_dict() for one in traces]},
-    }[watch]
+    }
+    return replies[watch]
 
 
 def _chosen(names: dict[str, Any], asked: dict[str, Any]) -> int:

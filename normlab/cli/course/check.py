@@ -62,6 +62,7 @@ def _tell(result: "Result", folder: Path) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
+    from normlab.course import catalogue
     from normlab.course.classroom import told
     from normlab.course.folder import file_of
 
@@ -80,5 +81,7 @@ def _tell(result: "Result", folder: Path) -> None:
         path = file_of(folder, result.number).with_suffix(".png")
         path.write_bytes(result.picture)
         typer.echo(f"  drawn: {path}")
+        if (picture := catalogue.exercise(result.number).picture) and not isinstance(picture, str):
+            say(Padding(Text(f"what to look for: {picture.look}"), (0, 0, 0, 2)))
     elif result.no_picture is not None:
         typer.echo(f"  no picture of it: {result.no_picture}")
