@@ -13,6 +13,7 @@ from normlab.course.exercise import (
     Launch,
     Size,
 )
+from normlab.course.pictures import Picture, readers
 
 BINS = 64
 
@@ -70,5 +71,10 @@ EXERCISE = Exercise(
             times=1.5,  # a copy for each of the two warps needs up to 1.46 times as many
         ),
     ),
-    picture="banks",
+    tutorial=8,
+    picture=Picture(
+        readers("x", launch=1),
+        "neighbouring threads read neighbouring numbers, and the blocks take turns",
+        lambda: _make(Drawn({"n": 400, "bins": 32, "blocks": 2}, "normal", 0)),
+    ),
 )

@@ -7,6 +7,7 @@ import numpy as np
 
 from normlab.course.data import EXCHANGED, nothing, values
 from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.course.pictures import Line, Picture, Seen, results
 from normlab.oracle import unit_roundoff
 
 U = unit_roundoff("float32")
@@ -65,6 +66,12 @@ def _make(drawn: Drawn) -> Case:
     )
 
 
+def _curve(seen: Seen) -> list[Line]:
+    """Return the softmax over the columns."""
+    got, right = seen.arrays["y"][0], np.asarray(seen.case.want["y"].value)[0]
+    return [Line("softmax", np.arange(len(got)), got, right)]
+
+
 EXERCISE = Exercise(
     name="online_softmax",
     title="Softmax, and one pass for both statistics",
@@ -81,4 +88,10 @@ EXERCISE = Exercise(
         "again: y[row, column] = math.exp(x[row, column] - maximum) / total.",
     ),
     costs=EXCHANGED,
+    tutorial=5,
+    picture=Picture(
+        results("Softmax of a row", "column", _curve),
+        "the results lie on the right ones, and add up to 1",
+        lambda: _make(Drawn({"rows": 1, "columns": 100}, "normal", 0)),
+    ),
 )

@@ -4,6 +4,7 @@ import numpy as np
 
 from normlab.course.data import EXCHANGED, nothing, values
 from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.course.pictures import Picture
 
 
 def _rows(drawn: Drawn) -> np.ndarray:
@@ -49,4 +50,6 @@ EXERCISE = Exercise(
         "the better of the two and stores it.",
     ),
     costs=EXCHANGED,
+    tutorial=5,
+    picture=Picture("tree", "candidates meet in a butterfly within each warp, and once between the warps"),
 )

@@ -2,6 +2,7 @@
 
 from normlab.course.data import scan_case
 from normlab.course.exercise import BARRIERS, EXCHANGES, Case, Cost, Drawn, Exercise, Size
+from normlab.course.pictures import Picture
 
 THREADS = 64
 
@@ -26,4 +27,6 @@ EXERCISE = Exercise(
         Cost(BARRIERS, "with two lines in turn, one for each of 6 steps is enough", times=1.2),
         Cost(EXCHANGES, "log2(64) steps are enough, and in each a thread reads one sum of another thread", times=2.25),
     ),
+    tutorial=5,
+    picture=Picture("tree", "each step's arrows reach twice as far as the last step's; a black line is a barrier"),
 )

@@ -2,6 +2,7 @@
 
 from normlab.course.data import scan_case
 from normlab.course.exercise import BARRIERS, SHARED_ACCESSES, SHUFFLES, Case, Cost, Drawn, Exercise, Size
+from normlab.course.pictures import Picture, phases
 
 THREADS = 64
 
@@ -30,5 +31,9 @@ EXERCISE = Exercise(
         Cost(BARRIERS, "one before each step, and one before the sums are stored", times=1.2),
         Cost(SHUFFLES, "this scan goes through shared memory, where its work is counted"),
     ),
-    picture="banks",
+    tutorial=5,
+    picture=Picture(
+        phases("line"),
+        "fewer and fewer elements from step to step on the way up, then more and more on the way down; nothing red",
+    ),
 )

@@ -7,6 +7,7 @@ import numpy as np
 
 from normlab.course.data import nothing, values
 from normlab.course.exercise import EXCHANGES, GLOBAL_ATOMICS, Answer, Case, Cost, Drawn, Exercise, Launch, Size
+from normlab.course.pictures import Picture, writers
 from normlab.oracle import unit_roundoff
 
 
@@ -62,5 +63,10 @@ EXERCISE = Exercise(
     costs=(
         Cost(GLOBAL_ATOMICS, "one for each run of equal ids in a warp is enough"),
         Cost(EXCHANGES, "5 steps of two shuffles are enough, and one shuffle to find the ends of runs", times=2.5),
+    ),
+    tutorial=8,
+    picture=Picture(
+        writers("sums", launch=1),
+        "the last lane of each run adds to its segment; a red frame is a segment of several runs, which takes atomics",
     ),
 )

@@ -4,6 +4,7 @@ import numpy as np
 
 from normlab.course.data import EXCHANGED, nothing, values
 from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.course.pictures import Picture
 
 
 def _rows(drawn: Drawn) -> np.ndarray:
@@ -48,4 +49,6 @@ EXERCISE = Exercise(
         "Lane 0 of each warp leaves its two in buffer; after one cuda.syncthreads() thread 0 merges the two pairs.",
     ),
     costs=EXCHANGED,
+    tutorial=5,
+    picture=Picture("tree", "pairs meet in a butterfly within each warp, and once between the warps"),
 )
