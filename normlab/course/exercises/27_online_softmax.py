@@ -24,6 +24,8 @@ loaded twice, not three times (counted in sectors); at most 64 exchanges a row (
 of shared memory, counted by warps).
 
 To write: about 20 lines.
+
+Tutorial: normlab tutorials 5. Next: exercise 28, histogram.
 """
 
 import math

@@ -21,6 +21,8 @@ accesses of one atomic operation per element, one store to clear each of 64 elem
 each bin.
 
 To write: about 10 lines.
+
+Tutorial: normlab tutorials 8. Next: exercise 29, segmented_sum.
 """
 
 from normlab.engine import cuda, int32

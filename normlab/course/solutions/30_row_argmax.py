@@ -19,6 +19,8 @@ Checked: right for any number of columns, with ties, NaN and -inf; the row loade
 exchanges a row (shuffles and accesses of shared memory, counted by warps).
 
 To write: about 25 lines.
+
+Tutorial: normlab tutorials 5. Next: exercise 31, top_two.
 """
 
 import math
