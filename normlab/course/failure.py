@@ -198,10 +198,9 @@ def uneven(
 
     Of global memory a thread may touch ROOM times as many elements as any thread of the reference solution does. Of
     shared memory it may make twice as many accesses as its block's threads make on average. A cost in `limits` replaces
-    ROOM. If several threads do too much, the one that does so by the most is named.
+    ROOM.
     """
     room = {cost.metric: cost.times for cost in limits}
-    found = []
     for mine, needed in zip(costs, reference, strict=True):
         for metric, who in mine["busiest"].items():
             at_most = int(room.get(metric, ROOM) * needed["metrics"][metric])
@@ -212,9 +211,8 @@ def uneven(
                 place = next((one for one in who["lines"] if one["file"] == file), {"line": None})
                 told = f"by {_thread(who)}{_place(who | place, file)}" if place["line"] else f"by {_thread(who)}"
                 details = told, f"counted on {drawn}"
-                excess = who["count"] / max(at_most, 0.5)
-                found.append(Failure("budget", headline, place["line"], details, excess=excess))
-    return max(found, key=lambda one: one.excess, default=None)
+                return Failure("budget", headline, place["line"], details, excess=who["count"] / max(at_most, 0.5))
+    return None
 
 
 def _summed(costs: list[dict[str, Any]], metric: str) -> int:

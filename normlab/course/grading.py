@@ -210,12 +210,10 @@ class _Grader:
             if wrong := _differs(run, case):
                 raise FailureError(self._explained(drawn, wrong))
             costs = run.observed["costs"]
-            given_costs = costs, reference_costs, drawn, self.source.file
-            over = [
-                failure.uneven(self.exercise.costs, *given_costs),
-                failure.costs_more((*self.exercise.costs, *TRAFFIC), *given_costs),
-            ]
-            if worst := max(filter(None, over), key=lambda one: one.excess, default=None):
+            own, counted = self.exercise.costs, (costs, reference_costs, drawn, self.source.file)
+            over = [failure.uneven(own, *counted), failure.costs_more(own, *counted)]
+            worst = max(filter(None, over), key=lambda one: one.excess, default=None)
+            if worst := worst or failure.costs_more(TRAFFIC, *counted):
                 raise FailureError(worst)
 
     def within(self, budgets: Iterable[Budget]) -> None:

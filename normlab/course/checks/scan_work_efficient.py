@@ -15,7 +15,7 @@ EXERCISE = Exercise(
     name="scan_work_efficient",
     title="A running sum, without wasted work",
     make=_make,
-    sizes={"rows": Size(1, 2), "columns": Size(1, 2 * THREADS, (1, 2, 63, 64, 65, 127, 2 * THREADS))},
+    sizes={"rows": Size(1, 2), "columns": Size(1, 2 * THREADS, (2, 63, 64, 65, 127, 2 * THREADS))},
     example={"rows": 1, "columns": 2 * THREADS},
     hints=(
         "Let thread t take the (t + 1)-th element that adds in a step. At distance d on the way up that is element "

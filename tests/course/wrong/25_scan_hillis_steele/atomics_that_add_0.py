@@ -1,6 +1,6 @@
 """budget: reads all elements before its own by atomic operations, as these are no loads.
 
-Says: global atomics, at most 0 allowed
+Says: elements of global memory stored by one thread
 """
 
 

@@ -1,6 +1,6 @@
 """budget: three passes, one of them by atomic operations, as these are no loads.
 
-Says: global atomics, at most 0 allowed
+Says: elements of global memory stored by one thread
 """
 
 

@@ -1,6 +1,6 @@
 """budget: one block goes through all of x, so that a store is enough at the end.
 
-Says: stores by warps
+Says: let all threads share the work
 """
 
 
