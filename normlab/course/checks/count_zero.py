@@ -1,11 +1,14 @@
-"""Exercise: merging two empty groups. Solved in `normlab.stages.moments.chan_merge`."""
+"""Exercise: merging two empty groups. Solved in `normlab.stages.moments.chan_merge`.
+
+The results of all lanes are checked: in lane 0 the empty group is never the first of the two.
+"""
 
 from normlab.course.data import moments_case
 from normlab.course.exercise import Case, Drawn, Exercise, Size
 
 
 def _make(drawn: Drawn) -> Case:
-    return moments_case(drawn, "warp_moments", drawn["rows"], 32)
+    return moments_case(drawn, "warp_moments", drawn["rows"], 32, lanes=32)
 
 
 EXERCISE = Exercise(
@@ -13,6 +16,7 @@ EXERCISE = Exercise(
     title="A group with nothing in it",
     make=_make,
     sizes={"rows": Size(1, 3), "columns": Size(1, 70, (1, 2, 31, 32, 33))},
+    kinds=("counting", "equal", "normal", "offset"),
     example={"rows": 1, "columns": 7},
     hints=(
         "Which lanes have an empty group in a row of 2 columns, and which two of them meet first?",
