@@ -5,7 +5,18 @@ from typing import NamedTuple
 import numpy as np
 
 from normlab import oracle
-from normlab.course.exercise import BUSIEST_SHARED, EXCHANGES, Answer, Case, Cost, Drawn, Launch
+from normlab.course.exercise import (
+    ANYWHERE,
+    BARRIERS,
+    BUSIEST_SHARED,
+    EXCHANGES,
+    SHUFFLES,
+    Answer,
+    Case,
+    Cost,
+    Drawn,
+    Launch,
+)
 from normlab.course.pictures import Line, Seen
 from normlab.oracle.forward_bounds import finished
 from normlab.oracle.inexact import Inexact
@@ -19,7 +30,10 @@ EPS = 1e-5
 EXCHANGED = (
     Cost(EXCHANGES, "5 steps among the lanes of a warp, and one among warps", times=2),
     Cost(BUSIEST_SHARED, "a thread takes part in 6 steps of a tree at most", times=5),
+    Cost(BARRIERS, "6 steps of a tree need no more than 7", spare=SHUFFLES),
+    *ANYWHERE,
 )
+EPSILONS = (1e-5, 1e-3, 0.1)  # a kernel gets one of these: eps is an argument, not a constant
 
 
 def values(kind: str, rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -61,20 +75,26 @@ def arithmetic(n2: int, statistics: oracle.arithmetic.Statistics = "welford") ->
     return oracle.Arithmetic(row_terms=n2, row_merges=12, column_terms=n2, column_merges=0, statistics=statistics)
 
 
-def moments_case(drawn: Drawn, kernel: str, grid: int, block: int) -> Case:
-    """Return a case in which `kernel`(x, means, variances) computes mean and biased variance of every row of x."""
+def moments_case(drawn: Drawn, kernel: str, grid: int, block: int, lanes: int | None = None) -> Case:
+    """Return a case in which `kernel`(x, means, variances) computes mean and biased variance of every row of x.
+
+    The results are (rows,), or (rows, lanes) if each of so many lanes stores a row's results.
+    """
     x = values(drawn.kind, drawn.rng, drawn["rows"], drawn["columns"])
+    shape = (len(x), lanes) if lanes else (len(x),)
     rows = as_rows(x, x.shape[1], None, None, EPS)
     mean, variance = mean_and_variance(rows.x, normalise(rows, centred=True), arithmetic(x.shape[1]))
     return Case(
         launches=[Launch(kernel, grid, block, ("x", "means", "variances"))],
-        arrays={"x": x, "means": nothing(len(x)), "variances": nothing(len(x))},
-        want={"means": _answer(mean), "variances": _answer(variance)},
+        arrays={"x": x, "means": nothing(*shape), "variances": nothing(*shape)},
+        want={"means": _answer(mean, shape), "variances": _answer(variance, shape)},
     )
 
 
-def _answer(held: Inexact) -> Answer:
-    return Answer(held.exact[:, 0].astype(np.float64), finished(held.error, held.exact, held.exact.shape[:1]))
+def _answer(held: Inexact, shape: tuple[int, ...]) -> Answer:
+    """Return the answer for an array of `shape`, (rows,) or (rows, lanes), from a value and its error for each row."""
+    found = held.exact[:, 0].astype(np.float64), finished(held.error, held.exact, held.exact.shape[:1])
+    return Answer(*(np.broadcast_to(one.reshape(-1, *[1] * (len(shape) - 1)), shape) for one in found))
 
 
 def growing_case(kernel: str, most: int) -> Case:
@@ -115,15 +135,16 @@ def norm_case(drawn: Drawn, rms: bool = False) -> NormCase:
     weight, bias = values("normal", rng, 2, columns)
     arrays = {"x": x, "weight": weight, "bias": bias, "output": nothing(rows, columns)}
     arrays |= {"means": nothing(rows), "invvars": nothing(rows)}
+    eps = float(rng.choice(EPSILONS))
     if rms:
-        truth = oracle.rms_norm(x, columns, weight, EPS)
-        bound = oracle.rms_norm_bound(x, columns, weight, EPS, arithmetic(columns))
+        truth = oracle.rms_norm(x, columns, weight, eps)
+        bound = oracle.rms_norm_bound(x, columns, weight, eps, arithmetic(columns))
     else:
-        truth = oracle.layer_norm(x, columns, weight, bias, EPS)
-        bound = oracle.layer_norm_bound(x, columns, weight, bias, EPS, arithmetic(columns))
+        truth = oracle.layer_norm(x, columns, weight, bias, eps)
+        bound = oracle.layer_norm_bound(x, columns, weight, bias, eps, arithmetic(columns))
     results = zip(("output", "means", "invvars"), truth, bound, strict=True)
     want = {name: Answer(value, error) for name, value, error in results if value is not None and error is not None}
-    return NormCase(arrays, want, np.float32(EPS))
+    return NormCase(arrays, want, np.float32(eps))
 
 
 def backward_case(drawn: Drawn, name: str, how: oracle.Arithmetic) -> tuple[dict[str, np.ndarray], Answer]:

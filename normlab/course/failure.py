@@ -5,12 +5,28 @@ import linecache
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from normlab.course import given
-from normlab.course.exercise import BUSIEST, BUSIEST_SHARED, WORDS, Answer, Budget, Case, Cost, Drawn
+from normlab.course.exercise import (
+    BUSIEST,
+    BUSIEST_LOADS,
+    BUSIEST_SHARED,
+    BUSIEST_STORES,
+    GLOBAL_ATOMICS,
+    LOADS,
+    SHARED_ACCESSES,
+    STORES,
+    WORDS,
+    Answer,
+    Budget,
+    Case,
+    Cost,
+    Drawn,
+)
 from normlab.course.process import StoppedError
 from normlab.oracle.check import elementwise_ratios
 from normlab.sim import METRICS
@@ -19,6 +35,8 @@ WARP = 32  # threads
 SHOWN = 40  # elements of an input that a message prints at most
 ROOM = 1.4  # other right solutions let other threads store a row's statistics; too little for twice the work
 PRINTED = 10  # lines of a kernel's printed output that a message shows
+# A thread's work → the requests by which the lines that do it are found.
+REQUESTS = {BUSIEST_LOADS: (LOADS,), BUSIEST_STORES: (STORES, GLOBAL_ATOMICS), BUSIEST_SHARED: (SHARED_ACCESSES,)}
 # The kinds of the sanitizer's findings, each cause before its possible consequences.
 FIRST = [
     "barrier-divergence",
@@ -92,6 +110,8 @@ def found(findings: list[dict[str, Any]], case: Case, source: Source) -> Failure
     advice = finding["advice"]
     if max(np.prod(launch.block) for launch in case.launches) > WARP:
         advice = advice.replace("cuda.syncwarp()", "cuda.syncthreads()")
+    if finding["kind"] == "out-of-bounds":
+        advice += ", if the index itself is right"
     where = f" on {finding['space']} {finding['array']}{finding['index']}" if finding["array"] else ""
     acts = [act for act in (finding["first"], finding["second"]) if act]
     line = next((act["line"] for act in acts if act["file"] == source.file), None)
@@ -134,26 +154,51 @@ def written(failure: Failure, writer: dict[str, Any] | None, source: Source) -> 
     If the line is a given one, which stores what the student's lines have made, the failure points to these.
     """
     if writer is None:
-        return failure.explained("no thread wrote it")
+        return _unwritten(failure.explained("no thread wrote it"), source)
     line = writer["line"] if writer["file"] == source.file else None
     failure = replace(failure, line=line).explained(f"written by {_thread(writer)}{_place(writer, source.file)}")
     own = given.behind(source.text, source.skeleton, line) if line else None
-    if own is None:
+    if line is None or own is None:
         return failure
     lines = f"line {own.first}" if own.first == own.last else f"lines {own.first} to {own.last}"
-    return replace(failure, line=own.last).explained(f"made by your {lines}, in {own.function}")
+    made = given.made_at(source.text, own, line)
+    return replace(failure, line=made).explained(f"made by your {lines}, in {own.function}")
 
 
-def on_input(failure: Failure, drawn: Drawn, case: Case) -> Failure:
+def _unwritten(failure: Failure, source: Source) -> Failure:
+    """Return the failure of a value that no thread has written, with the line that stores into its array."""
+    assert failure.element is not None, "a wrong value is an array's element"
+    name, index = failure.element
+    element = f"{name}[{', '.join(map(str, index))}]"
+    if stores := given.storing_lines(source.text, name):
+        text = f"line {stores[-1]} of your file stores into {name}: no thread comes there for {element}"
+        return replace(failure, line=stores[-1]).explained(text)
+    owned = given.own_lines(source.text, source.skeleton)
+    return replace(failure, line=owned[-1].last if owned else None).explained(f"no line of yours stores into {name}")
+
+
+def on_input(failure: Failure, drawn: Drawn, case: Case, source: Source) -> Failure:
     """Return a failure with its input and the kernel's printed output added."""
     results = {*case.want, *case.scratch}
     inputs = [(name, array) for name, array in case.arrays.items() if name not in results and array.size <= SHOWN]
     lines = [f"  {line}" for line in failure.printed.splitlines()[:PRINTED]]
     return failure.explained(
         f"smallest failing input found: {drawn}",
+        *(f"  {name} = {value:.6g}" for name, value in _numbers(case, source).items()),
         *(f"  {name} = {_text(array)}" for name, array in inputs),
         *(["your kernel printed:", *lines] if lines else []),
     )
+
+
+def _numbers(case: Case, source: Source) -> dict[str, Any]:
+    """Return the numbers that the launches pass, such as eps, under the names that the exercise's kernels give them."""
+    functions = {node.name: node for node in ast.parse(source.skeleton).body if isinstance(node, ast.FunctionDef)}
+    return {
+        parameter.arg: value
+        for launch in case.launches
+        for parameter, value in zip(functions[launch.kernel].args.args, launch.arguments, strict=True)
+        if isinstance(value, int | float | np.generic)
+    }
 
 
 def refused(told: dict[str, Any]) -> Failure:
@@ -171,15 +216,15 @@ def costs_more(
     """
     found = []
     for cost in (one for one in limits if one.metric not in BUSIEST):
-        counted, needed = _summed(costs, cost.metric), int(cost.times * _summed(reference, cost.metric))
-        if counted > needed or (counted < needed and cost.exactly):
-            found.append((counted / max(needed, 0.5), cost, counted, needed))
+        counted, at_most = _summed(costs, cost.metric), cost.at_most(partial(_summed, reference))
+        if counted > at_most or (counted < at_most and cost.exactly):
+            found.append((counted / max(at_most, 0.5), cost, counted, at_most))
     if not found:
         return None
-    excess, cost, counted, needed = max(found, key=lambda one: one[0])
-    limit = f"exactly {needed:,} needed" if cost.exactly else f"at most {needed:,} allowed"
+    excess, cost, counted, at_most = max(found, key=lambda one: one[0])
+    limit = f"exactly {at_most:,} needed" if cost.exactly else f"at most {at_most:,} allowed"
     headline = f"{counted:,} {_words(cost.metric)}, {limit}: {cost.why}"
-    return replace(_over(headline, cost.metric, costs, reference, drawn, file), excess=excess)
+    return replace(_over(headline, (cost.metric,), costs, reference, drawn, file), excess=excess)
 
 
 def over_budget(budget: Budget, costs: list[dict[str, Any]], drawn: Drawn, file: str) -> Failure | None:
@@ -188,7 +233,7 @@ def over_budget(budget: Budget, costs: list[dict[str, Any]], drawn: Drawn, file:
     if counted <= budget.at_most:
         return None
     headline = f"{counted:,} {_words(budget.metric)}, at most {budget.at_most:,} allowed: {budget.why}"
-    return _over(headline, budget.metric, costs, [], drawn, file)
+    return _over(headline, (budget.metric,), costs, [], drawn, file)
 
 
 def uneven(
@@ -208,10 +253,8 @@ def uneven(
                 at_most = max(at_most, int(2 * who["average"]) + 4)
             if who["count"] > at_most:
                 headline = f"{who['count']} {WORDS[metric]}, at most {at_most} allowed: let all threads share the work"
-                place = next((one for one in who["lines"] if one["file"] == file), {"line": None})
-                told = f"by {_thread(who)}{_place(who | place, file)}" if place["line"] else f"by {_thread(who)}"
-                details = told, f"counted on {drawn}"
-                return Failure("budget", headline, place["line"], details, excess=who["count"] / max(at_most, 0.5))
+                over = _over(headline, REQUESTS[metric], costs, reference, drawn, file).explained(f"by {_thread(who)}")
+                return replace(over, excess=who["count"] / max(at_most, 0.5))
     return None
 
 
@@ -225,7 +268,7 @@ def _words(metric: str) -> str:
 
 def _over(
     headline: str,
-    metric: str,
+    metrics: tuple[str, ...],
     costs: list[dict[str, Any]],
     reference: list[dict[str, Any]],
     drawn: Drawn,
@@ -237,13 +280,18 @@ def _over(
     """
     failure = Failure("budget", headline, None, (f"counted on {drawn}",))
     spent: Counter[str] = Counter()
-    for line in (line for one in reference for line in one["lines"]):
-        spent[line["text"].strip()] += line["metrics"].get(metric, 0)
-    lines = [line for one in costs for line in one["lines"] if line["file"] == file]
-    worst = max(lines, key=lambda line: line["metrics"].get(metric, 0) - spent[line["text"].strip()], default=None)
-    if worst is None or not worst["metrics"].get(metric):
+    lines = []
+    for found, which in ((reference, spent), (costs, None)):
+        for line in (line for one in found for line in one["lines"]):
+            count = sum(line["metrics"].get(metric, 0) for metric in metrics)
+            if which is not None:
+                spent[line["text"].strip()] += count
+            elif line["file"] == file and count:
+                lines.append((count - spent[line["text"].strip()], count, line))
+    if not lines:
         return failure
-    detail = f"{worst['metrics'][metric]:,} of them at line {worst['line']}: {worst['text']}"
+    _, count, worst = max(lines, key=lambda one: one[:2])
+    detail = f"{count:,} of them at line {worst['line']}: {worst['text']}"
     return replace(failure, line=worst["line"]).explained(detail)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from normlab.course import catalogue, failure, given, pictures, reference, rules
-from normlab.course.exercise import TRAFFIC, Budget, Case, Drawn, Exercise
+from normlab.course.exercise import WALKS, Budget, Case, Drawn, Exercise
 from normlab.course.failure import Failure, FailureError, Source
 from normlab.course.hidden import Hidden
 from normlab.course.process import NORMAL, Limits, Run, Solution, StoppedError
@@ -187,7 +187,7 @@ class _Grader:
             with suppress(StoppedError):  # if the solution's time is up, the failure does not name the writer
                 observed = self.solution.run(case, "writer", array=name, index=list(index)).observed
                 fails = failure.written(fails, observed["writer"], self.source)
-        return failure.on_input(fails, drawn, case)
+        return failure.on_input(fails, drawn, case, self.source)
 
     def compiles(self) -> None:
         """Raise FailureError if Numba refuses a kernel, as it would on a machine with a GPU."""
@@ -210,10 +210,11 @@ class _Grader:
             if wrong := _differs(run, case):
                 raise FailureError(self._explained(drawn, wrong))
             costs = run.observed["costs"]
-            own, counted = self.exercise.costs, (costs, reference_costs, drawn, self.source.file)
-            over = [failure.uneven(own, *counted), failure.costs_more(own, *counted)]
+            counted = costs, reference_costs, drawn, self.source.file
+            about = [cost for cost in self.exercise.costs if cost.metric not in WALKS]
+            over = [failure.uneven(about, *counted), failure.costs_more(about, *counted)]
             worst = max(filter(None, over), key=lambda one: one.excess, default=None)
-            if worst := worst or failure.costs_more(TRAFFIC, *counted):
+            if worst := worst or failure.costs_more(self.exercise.limits, *counted):
                 raise FailureError(worst)
 
     def within(self, budgets: Iterable[Budget]) -> None:

@@ -25,7 +25,6 @@ def test_a_reference_solution_passes_and_only_adds_lines(path):
     result = grading.check(path.name[:2], source, str(path))
     assert result.failure is None
     assert result.points == result.possible
-    assert result.seconds < 10  # 0.1 to 0.6, measured
     assert [line for line in difflib.ndiff(skeleton.splitlines(), source.splitlines()) if line.startswith("-")] == []
 
 

@@ -35,7 +35,11 @@ def test_a_wrong_value_names_element_numbers_lane_line_and_the_smallest_input(tm
     assert failure.headline.startswith("output[0, 64]: expected ")
     assert failure.headline.endswith(", got nan")
     assert failure.details[:2] == (failure.details[0], "no thread wrote it")
-    assert "smallest failing input found: rows = 1, columns = 65, " in failure.details[2]
+    line = failure.line
+    assert failure.details[2] == f"line {line} of your file stores into output: no thread comes there for output[0, 64]"
+    assert lines[line - 1].strip().startswith("output[row, column] = ")
+    assert "smallest failing input found: rows = 1, columns = 65, " in failure.details[3]
+    assert failure.details[4].startswith("  eps = ")
 
     result, lines = wrongly("11_warp_sum_butterfly", "shift_down", tmp_path)
     failure = result.failure

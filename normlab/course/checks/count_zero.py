@@ -1,4 +1,7 @@
-"""Exercise: merging two empty groups. Solved in `normlab.stages.moments.chan_merge`."""
+"""Exercise: merging two empty groups. Solved in `normlab.stages.moments.chan_merge`.
+
+The results of all lanes are checked: in lane 0 the empty group is never the first of the two.
+"""
 
 from functools import partial
 
@@ -8,7 +11,7 @@ from normlab.course.pictures import Picture, results
 
 
 def _make(drawn: Drawn) -> Case:
-    return moments_case(drawn, "warp_moments", drawn["rows"], 32)
+    return moments_case(drawn, "warp_moments", drawn["rows"], 32, lanes=32)
 
 
 EXERCISE = Exercise(
@@ -16,6 +19,7 @@ EXERCISE = Exercise(
     title="A group with nothing in it",
     make=_make,
     sizes={"rows": Size(1, 3), "columns": Size(1, 70, (1, 2, 31, 32, 33))},
+    kinds=("counting", "equal", "normal", "offset"),
     example={"rows": 1, "columns": 7},
     hints=(
         "Which lanes have an empty group in a row of 2 columns, and which two of them meet first?",

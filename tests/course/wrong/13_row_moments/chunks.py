@@ -1,6 +1,6 @@
 """budget: a thread's columns are neighbours, so the lanes' are not.
 
-Says: sectors loaded, at most 32 allowed
+Says: sectors loaded, at most 40 allowed
 """
 
 

@@ -1,6 +1,6 @@
 """budget: each thread writes a stretch of its own, as often as with neighbouring lanes, but to more sectors.
 
-Says: sectors stored, at most 32 allowed
+Says: sectors stored, at most 40 allowed
 """
 
 
