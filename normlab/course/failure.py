@@ -50,6 +50,14 @@ class Failure:
         return replace(self, details=(*self.details, *more))
 
 
+class Spent(NamedTuple):
+    """A cost of a right solution: its name, how much of it was counted, and the budget."""
+
+    words: str
+    counted: int
+    allowed: int
+
+
 class Source(NamedTuple):
     """A student's source: its text, the name of its file, and the exercise that it was made from."""
 
@@ -176,6 +184,12 @@ def costs_more(
     _, cost, counted, needed = max(found, key=lambda one: one[0])
     limit = f"exactly {needed:,} needed" if cost.exactly else f"at most {needed:,} allowed"
     return _over(f"{counted:,} {_words(cost.metric)}, {limit}: {cost.why}", cost.metric, costs, reference, drawn, file)
+
+
+def spent(limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[dict[str, Any]]) -> tuple[Spent, ...]:
+    """Return a solution's costs beside the reference solution's, without what neither of them needs."""
+    found = [Spent(_words(c.metric), _summed(costs, c.metric), _summed(reference, c.metric)) for c in limits]
+    return tuple(one for one in found if one.counted or one.allowed)
 
 
 def over_budget(budget: Budget, costs: list[dict[str, Any]], drawn: Drawn, file: str) -> Failure | None:

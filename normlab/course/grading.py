@@ -14,7 +14,7 @@ import numpy as np
 
 from normlab.course import catalogue, failure, given, pictures, reference, rules
 from normlab.course.exercise import TRAFFIC, Budget, Case, Drawn, Exercise
-from normlab.course.failure import Failure, FailureError, Source
+from normlab.course.failure import Failure, FailureError, Source, Spent
 from normlab.course.hidden import Hidden
 from normlab.course.process import NORMAL, Limits, Run, Solution, StoppedError
 
@@ -32,6 +32,7 @@ class Result:
     "budgets": its costs; "hidden": inputs and budgets that only a teacher's file has (`hidden.py`).
     `failure`: the first failure in the parts that the student can see. `hidden_failure`: that of "hidden".
     `picture`: the bytes of a requested picture. `no_picture`: why it could not be drawn.
+    `spent`: what a right solution costs on an input of the example's sizes.
     """
 
     number: str
@@ -43,6 +44,7 @@ class Result:
     seconds: float = 0.0
     picture: bytes | None = field(default=None, repr=False)
     no_picture: str | None = None
+    spent: tuple[Spent, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -79,6 +81,7 @@ def check(
     extra = hidden.of(exercise) if hidden else None
     parts = {"right": 0, "budgets": 0} | ({"hidden": 0} if extra else {})
     seen = unseen = picture = no_picture = None
+    spent: tuple[Spent, ...] = ()
     try:
         _obey(source, skeleton)
         with _begin(source, file, limits) as solution:
@@ -99,13 +102,13 @@ def check(
                     parts["hidden"] = POINTS["hidden"]
                 except FailureError as error:
                     unseen = error.failure
-            grader.spends(number, exercise.counted(seed, COUNTED))
+            spent = grader.spends(number, exercise.counted(seed, COUNTED))
             _short(exercise, source, skeleton)
             parts["budgets"] = POINTS["budgets"]
     except FailureError as error:
         seen = error.failure
     seconds = time.perf_counter() - began
-    return Result(number, exercise.name, exercise.title, parts, seen, unseen, seconds, picture, no_picture)
+    return Result(number, exercise.name, exercise.title, parts, seen, unseen, seconds, picture, no_picture, spent)
 
 
 def _obey(source: str, skeleton: str) -> None:
@@ -199,8 +202,13 @@ class _Grader:
         if refused:
             raise FailureError(failure.refused(refused))
 
-    def spends(self, number: str, draws: list[Drawn]) -> None:
-        """Raise FailureError if the solution costs more than the reference solution on one of the inputs."""
+    def spends(self, number: str, draws: list[Drawn]) -> tuple[Spent, ...]:
+        """Return the solution's costs on the first of the inputs.
+
+        Raise FailureError if the solution costs more than the reference solution on one of them.
+        """
+        limits = *TRAFFIC, *self.exercise.costs
+        spent: list[tuple[Spent, ...]] = []
         for drawn, reference_costs in zip(draws, reference.costs(number, draws), strict=True):
             case = self.exercise.make(drawn)
             try:
@@ -211,10 +219,12 @@ class _Grader:
                 raise FailureError(self._explained(drawn, wrong))
             costs = run.observed["costs"]
             over = failure.uneven(costs, reference_costs, drawn) or failure.costs_more(
-                (*TRAFFIC, *self.exercise.costs), costs, reference_costs, drawn, self.source.file
+                limits, costs, reference_costs, drawn, self.source.file
             )
             if over:
                 raise FailureError(over)
+            spent.append(failure.spent(limits, costs, reference_costs))
+        return spent[0]
 
     def within(self, budgets: Iterable[Budget]) -> None:
         """Raise FailureError if the solution exceeds one of a teacher's budgets on the exercise's example."""
