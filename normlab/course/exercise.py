@@ -23,12 +23,16 @@ LOAD_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"
 STORE_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"
 SHUFFLES = "normlab__shuffles.sum"
 BARRIERS = "normlab__barriers.sum"
-BUSIEST_LOADS = "normlab__busiest_thread_global_elements_op_ld.max"  # these three are the course's own (`costs`)
+GRID = "launch__grid_size"  # of a launch, in Nsight Compute's words
+GLOBAL_ATOMICS = "normlab__atomics_mem_global.sum"
+BUSIEST_LOADS = "normlab__busiest_thread_global_elements_op_ld.max"  # from here on they are the course's own (`costs`)
 BUSIEST_STORES = "normlab__busiest_thread_global_elements_op_st.max"
 BUSIEST_SHARED = "normlab__busiest_thread_shared_accesses.max"
-GRID = "launch__grid_size"  # of a launch, in Nsight Compute's words
+SHARED_ACCESSES = "normlab__shared_accesses.sum"
+EXCHANGES = "normlab__exchanges.sum"
 SHARED_LOADS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
 SHARED_STORES = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"
+BUSIEST = BUSIEST_LOADS, BUSIEST_STORES, BUSIEST_SHARED
 WORDS = {
     LOADS: "loads by warps",
     LOADED_SECTORS: "sectors loaded",
@@ -42,6 +46,8 @@ WORDS = {
     BUSIEST_LOADS: "elements of global memory loaded by one thread",
     BUSIEST_STORES: "elements of global memory stored by one thread",
     BUSIEST_SHARED: "accesses of shared memory by one thread",
+    SHARED_ACCESSES: "accesses of shared memory by all threads together",
+    EXCHANGES: "exchanges of warps: shuffles, votes, and accesses of shared memory",
 }
 
 Extent = int | tuple[int, ...]
@@ -115,12 +121,14 @@ class Drawn:
 class Cost:
     """A metric that a solution may not need more of than the reference solution does on the same input.
 
-    `exactly`: nor less, because the exercise is about it. Messages append `why`.
+    `times`: but this many times as much, because there is more than one good way. `exactly`: nor less than the
+    reference, because the exercise is about it. Messages append `why`.
     """
 
     metric: str
     why: str
     exactly: bool = False
+    times: float = 1
 
 
 @dataclass(frozen=True)
@@ -138,6 +146,7 @@ TRAFFIC = (
     Cost(LOADED_SECTORS, "neighbouring lanes that load neighbours share their sectors of 32 bytes"),
     Cost(STORES, "a warp stores 32 neighbours by one instruction"),
     Cost(STORED_SECTORS, "neighbouring lanes that store neighbours share their sectors of 32 bytes"),
+    Cost(GLOBAL_ATOMICS, "an atomic operation on global memory costs more than a load or a store"),
 )
 
 

@@ -207,7 +207,6 @@ class _Grader:
 
         Raise FailureError if the solution costs more than the reference solution on one of them.
         """
-        limits = *TRAFFIC, *self.exercise.costs
         spent: list[tuple[Spent, ...]] = []
         for drawn, reference_costs in zip(draws, reference.costs(number, draws), strict=True):
             case = self.exercise.make(drawn)
@@ -218,12 +217,12 @@ class _Grader:
             if wrong := _differs(run, case):
                 raise FailureError(self._explained(drawn, wrong))
             costs = run.observed["costs"]
-            over = failure.uneven(costs, reference_costs, drawn) or failure.costs_more(
-                limits, costs, reference_costs, drawn, self.source.file
-            )
-            if over:
-                raise FailureError(over)
-            spent.append(failure.spent(limits, costs, reference_costs))
+            own, counted = self.exercise.costs, (costs, reference_costs, drawn, self.source.file)
+            over = [failure.uneven(own, *counted), failure.costs_more(own, *counted)]
+            worst = max(filter(None, over), key=lambda one: one.excess, default=None)
+            if worst := worst or failure.costs_more(TRAFFIC, *counted):
+                raise FailureError(worst)
+            spent.append(failure.spent((*TRAFFIC, *own), costs, reference_costs))
         return spent[0]
 
     def within(self, budgets: Iterable[Budget]) -> None:

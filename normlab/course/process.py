@@ -220,8 +220,11 @@ class Solution:
 
 
 def _poisoned(array: np.ndarray) -> np.ndarray:
-    """Return an array of the same shape and dtype, filled with NaN, which no right answer accepts for a number."""
-    return np.full_like(array, np.nan)
+    """Return an array of the same shape and dtype, filled with NaN, which no right answer accepts for a number.
+
+    Integers have no NaN: they become the smallest one, which is no count and no index.
+    """
+    return np.full_like(array, np.nan if array.dtype.kind == "f" else np.iinfo(array.dtype).min)
 
 
 def _grid(launch: Launch) -> Any:

@@ -19,7 +19,7 @@ Checked: right for any shape; no races; 2 barriers for each pair of tiles; for m
 
 To write: about 12 lines.
 
-Tutorial: normlab tutorials 13. This is the last exercise.
+Tutorial: normlab tutorials 13. Next: exercise 25, scan_hillis_steele.
 """
 
 from normlab.engine import cuda, float32
