@@ -9,10 +9,11 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from normlab.course import catalogue, failure, given, reference, rules
+from normlab.course import catalogue, failure, given, ranking, reference, rules
 from normlab.course.exercise import TRAFFIC, Budget, Case, Drawn, Exercise
 from normlab.course.failure import Failure, FailureError, Source
 from normlab.course.hidden import Hidden
@@ -31,6 +32,7 @@ class Result:
     `parts`: the points reached in each part. "right": the results on the drawn inputs, of a kernel that compiles;
     "budgets": its costs; "hidden": inputs and budgets that only a teacher's file has (`hidden.py`).
     `failure`: the first failure in the parts that the student can see. `hidden_failure`: that of "hidden".
+    `cost`: what a solved exercise's launches cost, for a ranking.
     `picture`: the bytes of a requested picture. `no_picture`: why it could not be drawn.
     """
 
@@ -43,6 +45,7 @@ class Result:
     seconds: float = 0.0
     picture: bytes | None = field(default=None, repr=False)
     no_picture: str | None = None
+    cost: ranking.Cost | None = None
 
     @property
     def passed(self) -> bool:
@@ -78,7 +81,7 @@ def check(
     exercise, skeleton = catalogue.exercise(number), catalogue.skeleton(number)
     extra = hidden.of(exercise) if hidden else None
     parts = {"right": 0, "budgets": 0} | ({"hidden": 0} if extra else {})
-    seen = unseen = picture = no_picture = None
+    seen = unseen = picture = no_picture = cost = None
     try:
         _obey(source, skeleton)
         with _begin(source, file, limits) as solution:
@@ -99,13 +102,14 @@ def check(
                     parts["hidden"] = POINTS["hidden"]
                 except FailureError as error:
                     unseen = error.failure
-            grader.spends(number, exercise.counted(seed, COUNTED))
+            launches = grader.spends(number, exercise.counted(seed, COUNTED))
             _short(exercise, source, skeleton)
             parts["budgets"] = POINTS["budgets"]
+            cost = None if unseen else ranking.cost(launches)
     except FailureError as error:
         seen = error.failure
     seconds = time.perf_counter() - began
-    return Result(number, exercise.name, exercise.title, parts, seen, unseen, seconds, picture, no_picture)
+    return Result(number, exercise.name, exercise.title, parts, seen, unseen, seconds, picture, no_picture, cost)
 
 
 def _obey(source: str, skeleton: str) -> None:
@@ -199,8 +203,9 @@ class _Grader:
         if refused:
             raise FailureError(failure.refused(refused))
 
-    def spends(self, number: str, draws: list[Drawn]) -> None:
-        """Raise FailureError if the solution costs more than the reference solution on one of the inputs."""
+    def spends(self, number: str, draws: list[Drawn]) -> list[dict[str, Any]]:
+        """Return what each launch cost. Raise FailureError if one input cost more than the reference solution's."""
+        launches = []
         for drawn, reference_costs in zip(draws, reference.costs(number, draws), strict=True):
             case = self.exercise.make(drawn)
             try:
@@ -215,6 +220,8 @@ class _Grader:
             )
             if over:
                 raise FailureError(over)
+            launches += costs
+        return launches
 
     def within(self, budgets: Iterable[Budget]) -> None:
         """Raise FailureError if the solution exceeds one of a teacher's budgets on the exercise's example."""

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import secrets
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ import normlab
 from normlab.course import wire, worker
 from normlab.course.exercise import Case, Launch
 
+PRELOADED = ["__main__", "normlab.course.warm"]  # what the fork server imports before it forks
 NO_RESULT = "the solution's process sent something that is no result"
 # What the worker observes during a run → the key of the observation in its reply.
 OBSERVED = {
@@ -84,8 +86,19 @@ def _context() -> BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", "normlab.course.warm"])  # imported by the server
+    context.set_forkserver_preload(PRELOADED)
     return context
+
+
+# Held while a process is started or ended. `_isolated` changes what the whole grader has only once, and multiprocessing
+# reads a process's exit code from a pipe: of two threads that read at once, one would get a wrong code.
+_STARTING_OR_ENDING = threading.RLock()
+
+
+def prepare_for_a_class() -> None:
+    """Let the fork server compile the stages before it forks, if it does not run yet: see `warm_class`."""
+    if _context().get_start_method() == "forkserver":
+        _context().set_forkserver_preload([*PRELOADED, "normlab.course.warm_class"])
 
 
 @contextmanager
@@ -129,7 +142,7 @@ class Solution:
         self._here, there = _context().Pipe()
         given = there, limits.seconds, limits.altogether, limits.memory
         self._process = _context().Process(target=worker.serve, args=given, daemon=True)  # type: ignore[attr-defined]
-        with _isolated(Path(file).parent):
+        with _STARTING_OR_ENDING, _isolated(Path(file).parent):
             self._process.start()
         # The process has its own copy of this end. With this copy closed, the process's end closes the pipe.
         there.close()
@@ -150,8 +163,9 @@ class Solution:
 
     def close(self) -> None:
         """Kill the process, even in the middle of a launch."""
-        self._process.kill()
-        self._process.join()
+        with _STARTING_OR_ENDING:
+            self._process.kill()
+            self._process.join()
         self._here.close()
 
     def run(self, case: Case, watch: str, picture: str | None = None, **more: Any) -> Run:
@@ -211,8 +225,9 @@ class Solution:
 
     def _how(self) -> str:
         """Return the process's exit code or signal as text for a message, or "" if it has not ended after 1 s."""
-        self._process.join(1)
-        code = self._process.exitcode
+        with _STARTING_OR_ENDING:
+            self._process.join(1)
+            code = self._process.exitcode
         if code is None:
             return ""
         return f"(exit code {code}) " if code >= 0 else f"(killed by signal {-code}) "
