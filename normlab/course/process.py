@@ -90,8 +90,8 @@ def _context() -> BaseContext:
     return context
 
 
-# Held while a process is started or ended. `_isolated` changes what the whole grader has only once, and multiprocessing
-# reads a process's exit code from a pipe: of two threads that read at once, one would get a wrong code.
+# Held while a process is started or ended. `_isolated` changes what all threads of the grader share, and multiprocessing
+# reads a process's exit code from a pipe: if two threads read at once, one gets a wrong code.
 _STARTING_OR_ENDING = threading.RLock()
 
 
@@ -107,18 +107,19 @@ def _isolated(folder: Path) -> Iterator[None]:
 
     A file such as numbers.py or copy.py there would stand in for Python's own module. normlab's own folder stays.
     """
-    strangers = {Path.cwd(), folder.resolve()} - {Path(normlab.__file__).resolve().parents[1]}
-    paths, safe = sys.path[:], os.environ.get("PYTHONSAFEPATH")
-    sys.path[:] = [path for path in paths if Path(path or ".").resolve() not in strangers]
-    os.environ["PYTHONSAFEPATH"] = "1"  # the fork server's Python puts no folder of its own in front
-    try:
-        yield
-    finally:
-        sys.path[:] = paths
-        if safe is None:
-            del os.environ["PYTHONSAFEPATH"]
-        else:
-            os.environ["PYTHONSAFEPATH"] = safe
+    with _STARTING_OR_ENDING:
+        strangers = {Path.cwd(), folder.resolve()} - {Path(normlab.__file__).resolve().parents[1]}
+        paths, safe = sys.path[:], os.environ.get("PYTHONSAFEPATH")
+        sys.path[:] = [path for path in paths if Path(path or ".").resolve() not in strangers]
+        os.environ["PYTHONSAFEPATH"] = "1"  # the fork server's Python puts no folder of its own in front
+        try:
+            yield
+        finally:
+            sys.path[:] = paths
+            if safe is None:
+                del os.environ["PYTHONSAFEPATH"]
+            else:
+                os.environ["PYTHONSAFEPATH"] = safe
 
 
 NORMAL = Limits()
@@ -142,7 +143,7 @@ class Solution:
         self._here, there = _context().Pipe()
         given = there, limits.seconds, limits.altogether, limits.memory
         self._process = _context().Process(target=worker.serve, args=given, daemon=True)  # type: ignore[attr-defined]
-        with _STARTING_OR_ENDING, _isolated(Path(file).parent):
+        with _isolated(Path(file).parent):
             self._process.start()
         # The process has its own copy of this end. With this copy closed, the process's end closes the pipe.
         there.close()
