@@ -90,8 +90,8 @@ def _context() -> BaseContext:
     return context
 
 
-# Held while a process is started or ended. `_isolated` changes what all threads of the grader share, and multiprocessing
-# reads a process's exit code from a pipe: if two threads read at once, one gets a wrong code.
+# Held while a process is started or ended. `_isolated` changes what all threads of the grader share. And
+# multiprocessing reads a process's exit code from a pipe: if two threads read at once, one gets a wrong code.
 _STARTING_OR_ENDING = threading.RLock()
 
 

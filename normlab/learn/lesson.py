@@ -118,9 +118,9 @@ def draw_counts(traces: dict[str, Any], metrics: dict[str, str]) -> None:
 
 
 def ladder(direction: str) -> dict[str, float]:
-    """Return what each step of a norm's ladder reached on an H200: bfloat16, n2 = 4096, as a fraction of a copy's speed.
+    """Return what each step of a norm's ladder reached on an H200 in bfloat16, n2 = 4096: fractions of a copy's speed.
 
-    From the record of `normlab bench ladder`, in the ladder's order.
+    They come from the record of `normlab bench ladder`, in the ladder's order.
 
     >>> list(ladder("backward"))
     ['global_atomics', 'apex', 'fused', 'pipelined']
