@@ -252,7 +252,7 @@ plt.show()
 rows, columns = np.divmod(np.arange(16 * 32), 32)
 x_thread, y_thread = columns // 4 + 8 * (rows % 4), rows // 4
 figure, ax = plt.subplots(figsize=(9, 3.6), layout="constrained")
-ax.pcolormesh(np.arange(33), np.arange(17), y_thread.reshape(16, 32), cmap="Blues", vmin=-2, vmax=5, edgecolor="white")
+ax.pcolormesh(np.arange(33), np.arange(17), y_thread.reshape(16, 32), cmap="Blues", vmin=-1, vmax=8, edgecolor="white")
 for row in range(16):
     for column in range(0, 32, 4):
         ax.text(column + 2, row + 0.5, f"{x_thread[row * 32 + column]}", ha="center", va="center", fontsize=7)
