@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +45,11 @@ def is_course(folder: Path) -> bool:
     return any(file_of(folder, number).exists() for number in catalogue.FILES)
 
 
-def graded(folder: Path, number: str, **how: Any) -> Result:
-    """Grade an exercise of `folder`; an unreadable file is a failure, too. `how`: options of `grading.check`."""
+def graded(folder: Path, number: str, by: Callable[..., Result] = check, **how: Any) -> Result:
+    """Grade an exercise of `folder`; an unreadable file is a failure, too.
+
+    by: what grades the file's text, as `grading.check` does. how: options of `grading.check`.
+    """
     path = file_of(folder, number)
     if not path.exists():
         return _unread(number, Failure("missing", f"there is no {path.name}"), how)
@@ -59,7 +63,7 @@ def graded(folder: Path, number: str, **how: Any) -> Result:
         return _unread(number, Failure("missing", f"{path.name} cannot be read: {error.strerror}"), how)
     except UnicodeDecodeError as error:
         return _unread(number, Failure("syntax", f"{path.name} is no text in UTF-8: {error.reason}"), how)
-    return check(number, source, str(path.absolute()), **how)
+    return by(number, source, str(path.absolute()), **how)
 
 
 def _unread(number: str, failure: Failure, how: dict[str, Any]) -> Result:
