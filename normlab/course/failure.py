@@ -70,6 +70,14 @@ class Failure:
         return replace(self, details=(*self.details, *more))
 
 
+class Spent(NamedTuple):
+    """A cost of a right solution: its name, how much of it was counted, and the budget."""
+
+    words: str
+    counted: int
+    allowed: int
+
+
 class Source(NamedTuple):
     """A student's source: its text, the name of its file, and the exercise that it was made from."""
 
@@ -227,6 +235,14 @@ def costs_more(
     return replace(_over(headline, (cost.metric,), costs, reference, drawn, file), excess=excess)
 
 
+def spent(limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[dict[str, Any]]) -> tuple[Spent, ...]:
+    """Return a solution's costs beside their limits, without what is 0 in both."""
+    needed = partial(_summed, reference)
+    counted = (cost for cost in limits if cost.metric not in BUSIEST)
+    found = [Spent(_words(one.metric), _summed(costs, one.metric), one.at_most(needed)) for one in counted]
+    return tuple(one for one in found if one.counted or one.allowed)
+
+
 def over_budget(budget: Budget, costs: list[dict[str, Any]], drawn: Drawn, file: str) -> Failure | None:
     """Return a failure that names a teacher's budget that is exceeded; None if it is kept."""
     counted = _summed(costs, budget.metric)
@@ -256,6 +272,12 @@ def uneven(
                 over = _over(headline, REQUESTS[metric], costs, reference, drawn, file).explained(f"by {_thread(who)}")
                 return replace(over, excess=who["count"] / max(at_most, 0.5))
     return None
+
+
+def told(failure: Failure, file: str) -> str:
+    """Return a failure as plain text: its headline, with the line in `file`, then its details."""
+    where = f" ({file}:{failure.line})" if failure.line else ""
+    return "\n".join([f"{failure.headline}{where}", *(f"  {line}" for line in failure.details)])
 
 
 def _summed(costs: list[dict[str, Any]], metric: str) -> int:

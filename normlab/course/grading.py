@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from normlab.course import catalogue, failure, given, pictures, reference, rules
+from normlab.course import catalogue, failure, given, pictures, ranking, reference, rules
 from normlab.course.exercise import WALKS, Budget, Case, Drawn, Exercise
-from normlab.course.failure import Failure, FailureError, Source
+from normlab.course.failure import Failure, FailureError, Source, Spent
 from normlab.course.hidden import Hidden
 from normlab.course.process import NORMAL, Limits, Run, Solution, StoppedError
 
@@ -31,7 +32,9 @@ class Result:
     `parts`: the points reached in each part. "right": the results on the drawn inputs, of a kernel that compiles;
     "budgets": its costs; "hidden": inputs and budgets that only a teacher's file has (`hidden.py`).
     `failure`: the first failure in the parts that the student can see. `hidden_failure`: that of "hidden".
+    `cost`: what a solved exercise's launches cost, for a ranking.
     `picture`: the bytes of a requested picture. `no_picture`: why it could not be drawn.
+    `spent`: what a right solution costs on an input of the example's sizes.
     """
 
     number: str
@@ -43,6 +46,8 @@ class Result:
     seconds: float = 0.0
     picture: bytes | None = field(default=None, repr=False)
     no_picture: str | None = None
+    spent: tuple[Spent, ...] = ()
+    cost: ranking.Cost | None = None
 
     @property
     def passed(self) -> bool:
@@ -78,7 +83,8 @@ def check(
     exercise, skeleton = catalogue.exercise(number), catalogue.skeleton(number)
     extra = hidden.of(exercise) if hidden else None
     parts = {"right": 0, "budgets": 0} | ({"hidden": 0} if extra else {})
-    seen = unseen = picture = no_picture = None
+    seen = unseen = picture = no_picture = cost = None
+    spent: tuple[Spent, ...] = ()
     try:
         _obey(source, skeleton)
         with _begin(source, file, limits) as solution:
@@ -99,13 +105,15 @@ def check(
                     parts["hidden"] = POINTS["hidden"]
                 except FailureError as error:
                     unseen = error.failure
-            grader.spends(number, exercise.counted(seed, COUNTED))
+            spent, launches = grader.spends(number, exercise.counted(seed, COUNTED))
             _short(exercise, source, skeleton)
             parts["budgets"] = POINTS["budgets"]
+            cost = None if unseen else ranking.cost(launches)
     except FailureError as error:
         seen = error.failure
     seconds = time.perf_counter() - began
-    return Result(number, exercise.name, exercise.title, parts, seen, unseen, seconds, picture, no_picture)
+    result = Result(number, exercise.name, exercise.title, parts, seen, unseen, seconds, picture, no_picture)
+    return replace(result, spent=spent, cost=cost)
 
 
 def _obey(source: str, skeleton: str) -> None:
@@ -199,8 +207,12 @@ class _Grader:
         if refused:
             raise FailureError(failure.refused(refused))
 
-    def spends(self, number: str, draws: list[Drawn]) -> None:
-        """Raise FailureError if the solution costs more than the reference solution on one of the inputs."""
+    def spends(self, number: str, draws: list[Drawn]) -> tuple[tuple[Spent, ...], list[dict[str, Any]]]:
+        """Return the costs on the first of the inputs beside their budgets, and what each launch of all inputs cost.
+
+        Raise FailureError if the solution costs more than the reference solution on one of them.
+        """
+        spent, launches = [], []
         for drawn, reference_costs in zip(draws, reference.costs(number, draws), strict=True):
             case = self.exercise.make(drawn)
             try:
@@ -216,6 +228,9 @@ class _Grader:
             worst = max(filter(None, over), key=lambda one: one.excess, default=None)
             if worst := worst or failure.costs_more(self.exercise.limits, *counted):
                 raise FailureError(worst)
+            spent.append(failure.spent(self.exercise.limits, costs, reference_costs))
+            launches += costs
+        return spent[0], launches
 
     def within(self, budgets: Iterable[Budget]) -> None:
         """Raise FailureError if the solution exceeds one of a teacher's budgets on the exercise's example."""

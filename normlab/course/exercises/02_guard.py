@@ -16,6 +16,8 @@ Checked: right for 1 to 64 elements, with 64 threads; no thread touches what lie
 array.
 
 To write: 3 lines.
+
+Tutorial: normlab tutorials 1. Next: exercise 3, map_2d.
 """
 
 from normlab.engine import cuda

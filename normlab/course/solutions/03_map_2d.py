@@ -17,6 +17,8 @@ elements of a row at once. So let x be the column.
 Checked: right for 1 to 8 rows and columns; as few sectors stored (pieces of 32 bytes) as there are.
 
 To write: about 4 lines.
+
+Tutorial: normlab tutorials 1. Next: exercise 4, blocks.
 """
 
 from normlab.engine import cuda
