@@ -102,7 +102,12 @@ print(lesson.source(step_4_column_blocks.build(float32, 128)))
 steps = {step.name: step for step in LADDERS["forward"]}
 problem = NormProblem("forward", n1=4, n2=1024)
 apex, blocks = (problem.trace(steps[name]).traces[0] for name in ("apex", "column_blocks"))
-_ = apex.draw_comparison(blocks)
+counts = {
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": "load requests",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": "sectors loaded",
+    "normlab__barriers.sum": "barriers",
+}
+lesson.draw_counts({"apex": apex, "column_blocks": blocks}, counts)
 
 # %%
 _ = blocks.draw_sectors(

@@ -11,21 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.course import given
-from normlab.course.exercise import (
-    BUSIEST_LOADS,
-    BUSIEST_SHARED,
-    BUSIEST_STORES,
-    LOADS,
-    SHARED_LOADS,
-    SHARED_STORES,
-    STORES,
-    WORDS,
-    Answer,
-    Budget,
-    Case,
-    Cost,
-    Drawn,
-)
+from normlab.course.exercise import BUSIEST, BUSIEST_SHARED, WORDS, Answer, Budget, Case, Cost, Drawn
 from normlab.course.process import StoppedError
 from normlab.oracle.check import elementwise_ratios
 from normlab.sim import METRICS
@@ -34,8 +20,6 @@ WARP = 32  # threads
 SHOWN = 40  # elements of an input that a message prints at most
 ROOM = 1.4  # other right solutions let other threads store a row's statistics; too little for twice the work
 PRINTED = 10  # lines of a kernel's printed output that a message shows
-# A thread's work → the requests by which the lines that do it are found.
-REQUESTS = {BUSIEST_LOADS: (LOADS,), BUSIEST_STORES: (STORES,), BUSIEST_SHARED: (SHARED_LOADS, SHARED_STORES)}
 # The kinds of the sanitizer's findings, each cause before its possible consequences.
 FIRST = [
     "barrier-divergence",
@@ -52,7 +36,8 @@ FIRST = [
 class Failure:
     """What went wrong: a kind, one clear line, the line of the student's file, and more lines that explain.
 
-    `element`: the array and the index of a wrong value. `printed`: the kernel's printed output.
+    `element`: the array and the index of a wrong value. `printed`: the kernel's printed output. `excess`: how many
+    times as much as allowed an exceeded budget takes.
     """
 
     kind: str
@@ -61,10 +46,19 @@ class Failure:
     details: tuple[str, ...] = ()
     element: tuple[str, tuple[int, ...]] | None = None
     printed: str = ""
+    excess: float = 0.0
 
     def explained(self, *more: str) -> "Failure":
         """Return the failure with more details."""
         return replace(self, details=(*self.details, *more))
+
+
+class Spent(NamedTuple):
+    """A cost of a right solution: its name, how much of it was counted, and the budget."""
+
+    words: str
+    counted: int
+    allowed: int
 
 
 class Source(NamedTuple):
@@ -135,7 +129,8 @@ def changed_input(name: str) -> Failure:
 def wrong_value(name: str, got: np.ndarray, want: Answer) -> Failure | None:
     """Return a failure that names the first element that is off by more than its bound; None if there is none."""
     value, bound = (np.broadcast_to(part, got.shape) for part in want)
-    wrong = np.argwhere(~(elementwise_ratios(got, value, bound) <= 1))
+    held = got if got.dtype.kind == "f" else got.astype(np.float64)  # exact for an int32
+    wrong = np.argwhere(~(elementwise_ratios(held, value, bound) <= 1))
     if not len(wrong):
         return None
     index = tuple(map(int, wrong[0]))
@@ -208,20 +203,26 @@ def costs_more(
 ) -> Failure | None:
     """Return a failure that names the cost that is furthest above the reference solution's; None if no cost is.
 
-    If no cost is above it, a cost that has to be the same and is below it is named.
+    If no cost is above it, a cost that has to be the same and is below it is named. `uneven` looks at single threads.
     """
     found = []
-    for cost in limits:
+    for cost in (one for one in limits if one.metric not in BUSIEST):
         counted, at_most = _summed(costs, cost.metric), cost.at_most(partial(_summed, reference))
         if counted > at_most or (counted < at_most and cost.exactly):
             found.append((counted / max(at_most, 0.5), cost, counted, at_most))
     if not found:
         return None
-    _, cost, counted, at_most = max(found, key=lambda one: one[0])
+    excess, cost, counted, at_most = max(found, key=lambda one: one[0])
     limit = f"exactly {at_most:,} needed" if cost.exactly else f"at most {at_most:,} allowed"
-    return _over(
-        f"{counted:,} {_words(cost.metric)}, {limit}: {cost.why}", (cost.metric,), costs, reference, drawn, file
-    )
+    headline = f"{counted:,} {_words(cost.metric)}, {limit}: {cost.why}"
+    return replace(_over(headline, cost.metric, costs, reference, drawn, file), excess=excess)
+
+
+def spent(limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[dict[str, Any]]) -> tuple[Spent, ...]:
+    """Return a solution's costs beside the reference solution's, without what neither of them needs."""
+    needed = partial(_summed, reference)
+    found = [Spent(_words(cost.metric), _summed(costs, cost.metric), cost.at_most(needed)) for cost in limits]
+    return tuple(one for one in found if one.counted or one.allowed)
 
 
 def over_budget(budget: Budget, costs: list[dict[str, Any]], drawn: Drawn, file: str) -> Failure | None:
@@ -230,24 +231,37 @@ def over_budget(budget: Budget, costs: list[dict[str, Any]], drawn: Drawn, file:
     if counted <= budget.at_most:
         return None
     headline = f"{counted:,} {_words(budget.metric)}, at most {budget.at_most:,} allowed: {budget.why}"
-    return _over(headline, (budget.metric,), costs, [], drawn, file)
+    return _over(headline, budget.metric, costs, [], drawn, file)
 
 
-def uneven(costs: list[dict[str, Any]], reference: list[dict[str, Any]], drawn: Drawn, file: str) -> Failure | None:
+def uneven(
+    limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[dict[str, Any]], drawn: Drawn, file: str
+) -> Failure | None:
     """Return a failure that names a thread that does much more of a launch's work than others would let it; else None.
 
     Of global memory a thread may touch ROOM times as many elements as any thread of the reference solution does. Of
-    shared memory it may make twice as many accesses as its block's threads make on average.
+    shared memory it may make twice as many accesses as its block's threads make on average. A cost in `limits` replaces
+    ROOM.
     """
+    room = {cost.metric: cost.times for cost in limits}
     for mine, needed in zip(costs, reference, strict=True):
         for metric, who in mine["busiest"].items():
-            at_most = int(ROOM * needed["metrics"][metric])
+            at_most = int(room.get(metric, ROOM) * needed["metrics"][metric])
             if metric == BUSIEST_SHARED:
                 at_most = max(at_most, int(2 * who["average"]) + 4)
             if who["count"] > at_most:
                 headline = f"{who['count']} {WORDS[metric]}, at most {at_most} allowed: let all threads share the work"
-                return _over(headline, REQUESTS[metric], costs, reference, drawn, file).explained(f"by {_thread(who)}")
+                place = next((one for one in who["lines"] if one["file"] == file), {"line": None})
+                told = f"by {_thread(who)}{_place(who | place, file)}" if place["line"] else f"by {_thread(who)}"
+                details = told, f"counted on {drawn}"
+                return Failure("budget", headline, place["line"], details, excess=who["count"] / max(at_most, 0.5))
     return None
+
+
+def told(failure: Failure, file: str) -> str:
+    """Return a failure as plain text: its headline, with the line in `file`, then its details."""
+    where = f" ({file}:{failure.line})" if failure.line else ""
+    return "\n".join([f"{failure.headline}{where}", *(f"  {line}" for line in failure.details)])
 
 
 def _summed(costs: list[dict[str, Any]], metric: str) -> int:
@@ -260,7 +274,7 @@ def _words(metric: str) -> str:
 
 def _over(
     headline: str,
-    metrics: tuple[str, ...],
+    metric: str,
     costs: list[dict[str, Any]],
     reference: list[dict[str, Any]],
     drawn: Drawn,
@@ -272,18 +286,13 @@ def _over(
     """
     failure = Failure("budget", headline, None, (f"counted on {drawn}",))
     spent: Counter[str] = Counter()
-    lines = []
-    for found, which in ((reference, spent), (costs, None)):
-        for line in (line for one in found for line in one["lines"]):
-            count = sum(line["metrics"][metric] for metric in metrics)
-            if which is not None:
-                spent[line["text"].strip()] += count
-            elif line["file"] == file and count:
-                lines.append((count - spent[line["text"].strip()], count, line))
-    if not lines:
+    for line in (line for one in reference for line in one["lines"]):
+        spent[line["text"].strip()] += line["metrics"].get(metric, 0)
+    lines = [line for one in costs for line in one["lines"] if line["file"] == file]
+    worst = max(lines, key=lambda line: line["metrics"].get(metric, 0) - spent[line["text"].strip()], default=None)
+    if worst is None or not worst["metrics"].get(metric):
         return failure
-    _, count, worst = max(lines, key=lambda one: one[:2])
-    detail = f"{count:,} of them at line {worst['line']}: {worst['text']}"
+    detail = f"{worst['metrics'][metric]:,} of them at line {worst['line']}: {worst['text']}"
     return replace(failure, line=worst["line"]).explained(detail)
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 
 import pytest
@@ -154,7 +155,9 @@ def test_a_class_gets_scores_that_depend_on_files_and_seed_alone(classroom, tmp_
         assert done.exit_code == 0, done.stderr
         outputs.append({path.name: path.read_bytes() for path in (tmp_path / name).rglob("*.*")})
     assert outputs[0] == outputs[1]
-    assert f"ada: 20 of {10 * len(NAMES)} " in done.stdout
+    assert re.search(rf"^ada +20 of {10 * len(NAMES)} +2$", done.stdout, re.MULTILINE)
+    assert re.search(r"bob +10 of \d+ +1  07 +imports os: ", done.stdout)
+    assert "Ranking" not in done.stdout
 
     scores = json.loads(outputs[0]["scores.json"])
     assert scores["seed"] == 3
@@ -168,6 +171,7 @@ def test_a_class_gets_scores_that_depend_on_files_and_seed_alone(classroom, tmp_
     rows = list(csv.DictReader(outputs[0]["scores.csv"].decode().splitlines()))
     assert [row["student"] for row in rows] == ["ada", "bob"]
     assert (rows[0]["07_welford_step"], rows[1]["07_welford_step"]) == ("10", "0")
+    assert (rows[0]["stuck_at"], rows[1]["stuck_at"]) == ("", "07_welford_step")
 
     page = json.loads(outputs[0]["bob.json"])
     assert page["score"] == 10 == sum(test["score"] for test in page["tests"])
@@ -176,6 +180,13 @@ def test_a_class_gets_scores_that_depend_on_files_and_seed_alone(classroom, tmp_
     secret = by_name["10 32 lanes, one sum: the rotation: hidden checks"]
     assert (secret["visibility"], secret["status"], secret["score"]) == ("hidden", "passed", 2)
     assert "imports os" in by_name["07 One more value: Welford's step"]["output"]
+
+
+def test_a_ranking_on_request(classroom, tmp_path):
+    done = run("grade", classroom, "--output", tmp_path / "out", "--ranking", "--jobs", 2)
+    assert re.search(r"^10 +1 +\d+ +0 +0 +\d+  ada, bob$", done.stdout, re.MULTILINE)
+    scores = json.loads((tmp_path / "out" / "scores.json").read_text())
+    assert [place["students"] for place in scores["rankings"]["07_welford_step"]] == [["ada"]]  # bob's is wrong
 
 
 def test_one_student_s_folder_is_a_class_of_one(classroom, tmp_path):

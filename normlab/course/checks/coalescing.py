@@ -13,6 +13,7 @@ from normlab.course.exercise import (
     Exercise,
     Size,
 )
+from normlab.course.pictures import Picture
 
 
 def _make(drawn: Drawn) -> Case:
@@ -36,5 +37,8 @@ EXERCISE = Exercise(
         Cost(SHARED_LOADS, "a padded tile serves 32 lanes at once", spare=SHUFFLES),
         Cost(SHARED_STORES, "a padded tile serves 32 lanes at once", spare=SHUFFLES),
     ),
-    picture="sectors",
+    tutorial=4,
+    picture=Picture(
+        "sectors", "the costliest load: 32 lanes together on one row, 4 sectors, and nothing fetched in vain"
+    ),
 )

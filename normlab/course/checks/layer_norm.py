@@ -2,6 +2,7 @@
 
 from normlab.course.data import norm_case
 from normlab.course.exercise import ANYWHERE, Case, Drawn, Exercise, Launch, Size
+from normlab.course.pictures import Picture, writers
 
 
 def _make(drawn: Drawn) -> Case:
@@ -22,5 +23,8 @@ EXERCISE = Exercise(
         "means[row] and invvars[row] are written by one thread: if cuda.threadIdx.x == 0.",
     ),
     costs=ANYWHERE,
-    picture="sectors",
+    tutorial=6,
+    picture=Picture(
+        writers("output"), "neighbouring threads write neighbouring columns; a colour is a block, and a block a row"
+    ),
 )

@@ -2,6 +2,7 @@
 
 from normlab.course.data import moments_case
 from normlab.course.exercise import ANYWHERE, Case, Drawn, Exercise, Size
+from normlab.course.pictures import Picture, readers
 
 
 def _make(drawn: Drawn) -> Case:
@@ -21,4 +22,8 @@ EXERCISE = Exercise(
         "and buffer. All threads must come there.",
     ),
     costs=ANYWHERE,
+    tutorial=6,
+    picture=Picture(
+        readers("x"), "neighbouring threads read neighbouring columns, and every thread comes again 64 columns on"
+    ),
 )
