@@ -25,6 +25,7 @@ from normlab.oracle.rows import as_rows
 from normlab.oracle.values import normalise
 
 EPS = 1e-5
+EPSILONS = (1e-5, 1e-3, 0.1)  # a kernel gets one of these: eps is an argument, not a constant
 # What a tree over a block of 64 threads costs. The reference solutions' trees are of shuffles; one in shared memory
 # needs as many exchanges, but its first thread takes part in every step.
 EXCHANGED = (
@@ -33,7 +34,6 @@ EXCHANGED = (
     Cost(BARRIERS, "6 steps of a tree need no more than 7", spare=SHUFFLES),
     *ANYWHERE,
 )
-EPSILONS = (1e-5, 1e-3, 0.1)  # a kernel gets one of these: eps is an argument, not a constant
 
 
 def values(kind: str, rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -97,13 +97,17 @@ def _answer(held: Inexact, shape: tuple[int, ...]) -> Answer:
     return Answer(*(np.broadcast_to(one.reshape(-1, *[1] * (len(shape) - 1)), shape) for one in found))
 
 
-def growing_case(kernel: str, most: int) -> Case:
-    """Return a case for pictures: `kernel`(x, means, variances) gets one row of 1 value, then of 2, up to `most`."""
+def growing_case(kernel: str, most: int, lanes: int | None = None) -> Case:
+    """Return a case for pictures: `kernel`(x, means, variances) gets one row of 1 value, then of 2, up to `most`.
+
+    `lanes`: as for `moments_case`.
+    """
+    shape = (1, lanes) if lanes else (1,)
     row = np.random.default_rng(0).normal(3, 1, (1, most)).astype(np.float32)
     arrays: dict[str, np.ndarray] = {}
     want: dict[str, Answer] = {}
     for n in range(1, most + 1):
-        arrays |= {f"x{n}": row[:, :n].copy(), f"means{n}": nothing(1), f"variances{n}": nothing(1)}
+        arrays |= {f"x{n}": row[:, :n].copy(), f"means{n}": nothing(*shape), f"variances{n}": nothing(*shape)}
         want |= {f"means{n}": Answer(row[:, :n].mean(1), 0.0), f"variances{n}": Answer(row[:, :n].var(1), 0.0)}
     launches = [Launch(kernel, 1, 32, (f"x{n}", f"means{n}", f"variances{n}")) for n in range(1, most + 1)]
     return Case(launches, arrays, want)
@@ -114,7 +118,7 @@ def growing_lines(seen: Seen) -> list[Line]:
     counts = np.arange(1, len(seen.launches) + 1)
     found = []
     for name in ("means", "variances"):
-        got = np.array([seen.arrays[f"{name}{n}"][0] for n in counts])
+        got = np.array([seen.arrays[f"{name}{n}"].flat[0] for n in counts])
         want = np.array([np.ravel(seen.case.want[f"{name}{n}"].value)[0] for n in counts])
         found.append(Line(name.removesuffix("s"), counts, want, got))
     return found

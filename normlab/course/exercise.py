@@ -33,7 +33,6 @@ EXCHANGES = "normlab__exchanges.sum"
 SHARED_LOADS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
 SHARED_STORES = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"
 BUSIEST = BUSIEST_LOADS, BUSIEST_STORES, BUSIEST_SHARED
-WALKS = LOADS, LOADED_SECTORS, STORES, STORED_SECTORS  # what one thread that does too much exceeds, too
 WORDS = {
     LOADS: "loads by warps",
     LOADED_SECTORS: "sectors loaded",
@@ -159,6 +158,7 @@ TRAFFIC = (
     Cost(SHUFFLES, "five shuffles add up 32 lanes", times=2),
     Cost(SHARED_LOADS, "shared memory is for what threads have to exchange", times=2),
     Cost(SHARED_STORES, "shared memory is for what threads have to exchange", times=2),
+    Cost(GLOBAL_ATOMICS, "an atomic operation on global memory costs more than a load or a store"),
 )
 # For walks along a row, which may begin at its end: 128 bytes that begin anywhere touch one more sector.
 ANYWHERE = (
@@ -209,12 +209,12 @@ class Exercise:
         return [Drawn(one, "normal", int(rng.integers(1 << 31))) for one in sizes]
 
     @property
-    def limits(self) -> list[Cost]:
-        """Return all costs that a solution is held to. A limit of EXCHANGES stands for those of what it counts."""
-        costs = {cost.metric: cost for cost in (*TRAFFIC, *self.costs)}
+    def other_costs(self) -> list[Cost]:
+        """Return the costs of TRAFFIC that none of the exercise's own replaces. EXCHANGES replaces all that it counts."""
         own = {cost.metric for cost in self.costs}
-        apart = {SHUFFLES, SHARED_LOADS, SHARED_STORES} - own if EXCHANGES in own else set()
-        return [cost for metric, cost in costs.items() if metric not in apart]
+        if EXCHANGES in own:
+            own |= {SHUFFLES, SHARED_LOADS, SHARED_STORES}
+        return [cost for cost in TRAFFIC if cost.metric not in own]
 
     def simpler(self, drawn: Drawn) -> list[Drawn]:
         """Return draws that are simpler than `drawn` in one respect, the simplest first."""

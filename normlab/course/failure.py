@@ -11,22 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.course import given
-from normlab.course.exercise import (
-    BUSIEST,
-    BUSIEST_LOADS,
-    BUSIEST_SHARED,
-    BUSIEST_STORES,
-    GLOBAL_ATOMICS,
-    LOADS,
-    SHARED_ACCESSES,
-    STORES,
-    WORDS,
-    Answer,
-    Budget,
-    Case,
-    Cost,
-    Drawn,
-)
+from normlab.course.exercise import BUSIEST, BUSIEST_SHARED, WORDS, Answer, Budget, Case, Cost, Drawn
 from normlab.course.process import StoppedError
 from normlab.oracle.check import elementwise_ratios
 from normlab.sim import METRICS
@@ -35,8 +20,6 @@ WARP = 32  # threads
 SHOWN = 40  # elements of an input that a message prints at most
 ROOM = 1.4  # other right solutions let other threads store a row's statistics; too little for twice the work
 PRINTED = 10  # lines of a kernel's printed output that a message shows
-# A thread's work → the requests by which the lines that do it are found.
-REQUESTS = {BUSIEST_LOADS: (LOADS,), BUSIEST_STORES: (STORES, GLOBAL_ATOMICS), BUSIEST_SHARED: (SHARED_ACCESSES,)}
 # The kinds of the sanitizer's findings, each cause before its possible consequences.
 FIRST = [
     "barrier-divergence",
@@ -232,14 +215,13 @@ def costs_more(
     excess, cost, counted, at_most = max(found, key=lambda one: one[0])
     limit = f"exactly {at_most:,} needed" if cost.exactly else f"at most {at_most:,} allowed"
     headline = f"{counted:,} {_words(cost.metric)}, {limit}: {cost.why}"
-    return replace(_over(headline, (cost.metric,), costs, reference, drawn, file), excess=excess)
+    return replace(_over(headline, cost.metric, costs, reference, drawn, file), excess=excess)
 
 
 def spent(limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[dict[str, Any]]) -> tuple[Spent, ...]:
-    """Return a solution's costs beside their limits, without what is 0 in both."""
+    """Return a solution's costs beside the reference solution's, without what neither of them needs."""
     needed = partial(_summed, reference)
-    counted = (cost for cost in limits if cost.metric not in BUSIEST)
-    found = [Spent(_words(one.metric), _summed(costs, one.metric), one.at_most(needed)) for one in counted]
+    found = [Spent(_words(cost.metric), _summed(costs, cost.metric), cost.at_most(needed)) for cost in limits]
     return tuple(one for one in found if one.counted or one.allowed)
 
 
@@ -249,7 +231,7 @@ def over_budget(budget: Budget, costs: list[dict[str, Any]], drawn: Drawn, file:
     if counted <= budget.at_most:
         return None
     headline = f"{counted:,} {_words(budget.metric)}, at most {budget.at_most:,} allowed: {budget.why}"
-    return _over(headline, (budget.metric,), costs, [], drawn, file)
+    return _over(headline, budget.metric, costs, [], drawn, file)
 
 
 def uneven(
@@ -269,8 +251,10 @@ def uneven(
                 at_most = max(at_most, int(2 * who["average"]) + 4)
             if who["count"] > at_most:
                 headline = f"{who['count']} {WORDS[metric]}, at most {at_most} allowed: let all threads share the work"
-                over = _over(headline, REQUESTS[metric], costs, reference, drawn, file).explained(f"by {_thread(who)}")
-                return replace(over, excess=who["count"] / max(at_most, 0.5))
+                place = next((one for one in who["lines"] if one["file"] == file), {"line": None})
+                told = f"by {_thread(who)}{_place(who | place, file)}" if place["line"] else f"by {_thread(who)}"
+                details = told, f"counted on {drawn}"
+                return Failure("budget", headline, place["line"], details, excess=who["count"] / max(at_most, 0.5))
     return None
 
 
@@ -290,7 +274,7 @@ def _words(metric: str) -> str:
 
 def _over(
     headline: str,
-    metrics: tuple[str, ...],
+    metric: str,
     costs: list[dict[str, Any]],
     reference: list[dict[str, Any]],
     drawn: Drawn,
@@ -302,18 +286,13 @@ def _over(
     """
     failure = Failure("budget", headline, None, (f"counted on {drawn}",))
     spent: Counter[str] = Counter()
-    lines = []
-    for found, which in ((reference, spent), (costs, None)):
-        for line in (line for one in found for line in one["lines"]):
-            count = sum(line["metrics"].get(metric, 0) for metric in metrics)
-            if which is not None:
-                spent[line["text"].strip()] += count
-            elif line["file"] == file and count:
-                lines.append((count - spent[line["text"].strip()], count, line))
-    if not lines:
+    for line in (line for one in reference for line in one["lines"]):
+        spent[line["text"].strip()] += line["metrics"].get(metric, 0)
+    lines = [line for one in costs for line in one["lines"] if line["file"] == file]
+    worst = max(lines, key=lambda line: line["metrics"].get(metric, 0) - spent[line["text"].strip()], default=None)
+    if worst is None or not worst["metrics"].get(metric):
         return failure
-    _, count, worst = max(lines, key=lambda one: one[:2])
-    detail = f"{count:,} of them at line {worst['line']}: {worst['text']}"
+    detail = f"{worst['metrics'][metric]:,} of them at line {worst['line']}: {worst['text']}"
     return replace(failure, line=worst["line"]).explained(detail)
 
 

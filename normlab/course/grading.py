@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from normlab.course import catalogue, failure, given, pictures, ranking, reference, rules
-from normlab.course.exercise import WALKS, Budget, Case, Drawn, Exercise
+from normlab.course.exercise import Budget, Case, Drawn, Exercise
 from normlab.course.failure import Failure, FailureError, Source, Spent
 from normlab.course.hidden import Hidden
 from normlab.course.process import NORMAL, Limits, Run, Solution, StoppedError
@@ -222,13 +222,13 @@ class _Grader:
             if wrong := _differs(run, case):
                 raise FailureError(self._explained(drawn, wrong))
             costs = run.observed["costs"]
+            own, others = self.exercise.costs, self.exercise.other_costs
             counted = costs, reference_costs, drawn, self.source.file
-            about = [cost for cost in self.exercise.costs if cost.metric not in WALKS]
-            over = [failure.uneven(about, *counted), failure.costs_more(about, *counted)]
+            over = [failure.uneven(own, *counted), failure.costs_more(own, *counted)]
             worst = max(filter(None, over), key=lambda one: one.excess, default=None)
-            if worst := worst or failure.costs_more(self.exercise.limits, *counted):
+            if worst := worst or failure.costs_more(others, *counted):
                 raise FailureError(worst)
-            spent.append(failure.spent(self.exercise.limits, costs, reference_costs))
+            spent.append(failure.spent((*others, *own), costs, reference_costs))
             launches += costs
         return spent[0], launches
 

@@ -87,12 +87,7 @@ def _side(hunk: list[str], signs: str) -> str:
 def _file(path: Path) -> Given:
     number = catalogue.number_of(path.parent.name)
     kind, _, reason = (ast.get_docstring(ast.parse(path.read_text())) or "").partition(":")
-    return Given(number, path.stem, _completed(path, number), kind, reason.partition("Says:")[2].strip())
-
-
-def _completed(path: Path, number: str) -> str:
-    """Return the exercise's file with the functions of a file under wrong/ or other/."""
-    return written(number, path.read_text())
+    return Given(number, path.stem, written(number, path.read_text()), kind, reason.partition("Says:")[2].strip())
 
 
 def written(number: str, text: str) -> str:

@@ -46,7 +46,7 @@ def attacked(lines, solution=RIGHT):
 
 @pytest.fixture
 def shadows(tmp_path):
-    """A student's folder with a right solution and files that would stand in for modules; and a file of their deeds."""
+    """Make a student's folder with a right solution and files that would stand in for modules; and name their deeds."""
     folder, deeds = tmp_path / "class" / "eve", tmp_path / "deeds.txt"
     (folder / "normlab").mkdir(parents=True)
     evil = f"open({str(deeds)!r}, 'a').write(__name__ + '\\n')\nraise ImportError('evil')\n"
@@ -202,8 +202,9 @@ def test_right_answers_are_not_in_the_solution_s_process(search, start, monkeypa
 PATCHES = {
     "the comparator": "from normlab.course import grading, failure\ngrading._differs = lambda *_: None\n"
     "failure.wrong_value = lambda *_: None",
-    "the oracle": "import numpy as np\nfrom normlab import oracle\noracle.product = lambda a, b: np.zeros((len(a), 1))"
-    "\noracle.product_bound = lambda a, b: np.full((len(a), 1), np.inf)",
+    "the oracle": "import numpy as np\nfrom normlab import oracle\n"
+    "oracle.product = lambda a, b: np.zeros((len(a), 1))\n"
+    "oracle.product_bound = lambda a, b: np.full((len(a), 1), np.inf)",
     "the exercise": "from normlab.course import catalogue\ncatalogue.exercise = None\ncatalogue.FILES.clear()",
     "the points": "from normlab.course import grading\ngrading.POINTS.update(right=0)\ngrading.Result.points = 8",
     "NumPy": "import numpy as np\nnp.argwhere = lambda _: []\nnp.array_equal = lambda *_: True",

@@ -73,7 +73,7 @@ def test_phases_are_the_spaces_between_barriers():
 @pytest.mark.parametrize(("name", "red"), [("barriers_everywhere", False), ("one_barrier_a_turn", True)])
 def test_a_race_is_red(name, red, tmp_path):
     exercise = catalogue.exercise("20")
-    (given,) = (one for one in WRONG if str(one) == f"racy_kernel/{name}")
+    given = next(one for one in WRONG if str(one) == f"racy_kernel/{name}")
     with grading._begin(given.source, str(tmp_path / "solution.py"), grading.NORMAL) as solution:
         case = exercise.picture.case()
         run = solution.run(case, "accesses")

@@ -30,6 +30,6 @@ EXERCISE = Exercise(
     picture=Picture(
         results("Mean and variance of a row by a warp of 32 lanes", "values in the row", growing_lines),
         "with fewer than 32 values some lanes have an empty group, and two of these meet: is anything missing?",
-        partial(growing_case, "warp_moments", 40),
+        partial(growing_case, "warp_moments", 40, lanes=32),
     ),
 )

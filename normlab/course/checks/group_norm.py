@@ -41,9 +41,8 @@ def _numbered() -> Case:
 def _channels(seen: Seen) -> np.ndarray:
     """Return the channel that each element of the output was multiplied with, as text, "?" if there is none."""
     x = seen.arrays["x"]
-    weights = (
-        seen.arrays["output"] / oracle.layer_norm(x, x.shape[1], eps=float(seen.case.launches[0].arguments[5])).output
-    )
+    *_, eps, _ = seen.case.launches[0].arguments
+    weights = seen.arrays["output"] / oracle.layer_norm(x, x.shape[1], eps=float(eps)).output
     known = np.isfinite(weights) & (abs(weights - np.round(weights)) < 1e-3)
     return np.where(known, np.round(np.nan_to_num(weights) - 1).astype(int).astype(str), "?")
 

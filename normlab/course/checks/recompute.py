@@ -42,7 +42,8 @@ def _small_weights() -> Case:
 def _clamped(seen: Seen) -> list[Line]:
     """Return the clamped weights over the weights."""
     weight = seen.arrays["weight"]
-    right = np.where(weight >= 0, 1, -1) * np.maximum(abs(weight), seen.case.launches[0].arguments[3])
+    *_, eps, _, _ = seen.case.launches[0].arguments
+    right = np.where(weight >= 0, 1, -1) * np.maximum(abs(weight), eps)
     return [Line("clamped", weight, right, seen.arrays["clamped"])]
 
 
