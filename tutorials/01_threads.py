@@ -299,11 +299,16 @@ def warp_per_row(x, partial):
 partial = np.zeros((32, 32), np.float32)
 by_warp = trace(warp_per_row)[32, 32](x, partial)
 print("largest difference from NumPy:", np.abs(partial.sum(axis=1) - x.sum(axis=1)).max())
-_ = by_thread.draw_comparison(by_warp)
+counts = {
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": "load requests",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": "sectors loaded",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum": "sectors stored",
+}
+lesson.draw_counts({"thread per row": by_thread, "warp per row": by_warp}, counts)
 
 # %% [markdown]
-# As many load requests as before, but of 4 sectors each, not 32. (There are more *stores*: 32 partial sums a row
-# instead of one sum.) A GPU has **caches**, small and fast memories that keep what was read lately. In the first
+# As many load requests as before, but of 4 sectors each, not 32: an eighth of the sectors. (There are more *stores*: 32
+# partial sums a row instead of one sum.) A GPU has **caches**, small and fast memories that keep what was read lately. In the first
 # kernel, a lane's next seven elements lie in the sector that it has just loaded. If the cache still has it then, little
 # is lost. Often it does not.
 #
@@ -385,8 +390,8 @@ print(f"{same} have the same counters; in {explained} the compiler merged loads,
 #
 # ## Exercise
 #
-# `normlab course start DIR` lays out the exercises of the course in a folder, `normlab course check 1` checks the
-# first. Exercise 15 is about sectors: sums of rows, with a budget. Look at it now, and come back after tutorial 4.
+# `normlab course start DIR` lays out the exercises of the course in a folder, `normlab course check 7` checks the
+# first. Exercise 21 is about sectors: sums of rows, with a budget. Look at it now, and come back after tutorial 4.
 # Before that, here: write `copy_backwards`, in which a warp copies 32 float32 in reverse order, and draw its sectors.
 
 # %%

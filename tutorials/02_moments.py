@@ -335,7 +335,7 @@ print(
 #
 # ## Exercise
 #
-# The course's exercise 1: write `welford_step` yourself. `normlab course check 1` has rows with large κ, which the
+# The course's exercise 7: write `welford_step` yourself. `normlab course check 7` has rows with large κ, which the
 # textbook's formula does not survive. Before that, here: in which place would `one_pass_naive` break if x were float16,
 # with values up to 300? (Largest float16: 65,504.) Try it.
 

@@ -164,9 +164,14 @@ for turn, distance in enumerate((4, 2, 1), start=1):
 plt.show()
 
 # %% [markdown]
-# A tree is quicker where there are many workers. It is also **more accurate**. In a chain of n additions, the first
-# value is rounded n − 1 times on its way; in a tree only log₂ n times. So for positive values, the relative error is at
-# most about n u for a chain, and u log₂ n for a tree. Plain sums show it well:
+# A tree is quicker where there are many workers. It is also **more accurate**. n values take n − 1 additions, in a chain
+# as in a tree, and each addition rounds its result once. What differs is how many of these results a value is part of:
+#
+# - In a chain, the first two values are part of all n − 1 results, the third of n − 2, and the last of one.
+# - In a tree over n = 2ᵏ values, each value is part of k = log₂ n results, one in each round.
+#
+# Each of these roundings changes the result by a factor of at most 1 ± u. So for positive values, the relative error is
+# at most (n − 1) u for a chain, and about u log₂ n for a tree. Plain sums show it well:
 
 
 # %%
@@ -195,7 +200,8 @@ ax.legend()
 plt.show()
 
 # %% [markdown]
-# The dotted lines are bounds: nothing may be above them. The chain's errors grow; the tree's stay where they are. That
+# The dotted lines are these bounds (n u, which is a little more than (n − 1) u): nothing may be above them. The chain's
+# errors grow; the tree's stay where they are. That
 # is why normlab's oracle ([tutorial 2](02_moments.ipynb)) asks for two numbers: how many **terms** one thread adds up in
 # a chain, and how many levels of **merges** follow.
 #
@@ -294,8 +300,8 @@ print("merged in a chain:   ", lesson.timed(lambda: launch(merge_shares, 1, 1, m
 #
 # ## Exercise
 #
-# The course's exercise 2 asks for `chan_merge`, and exercise 3 for its case of count 0: `normlab course check 2` and
-# `normlab course check 3`. (The kernel of exercise 3 uses shuffles, which are the next tutorial's. You need not touch
+# The course's exercise 8 asks for `chan_merge`, and exercise 9 for its case of count 0: `normlab course check 8` and
+# `normlab course check 9`. (The kernel of exercise 9 uses shuffles, which are the next tutorial's. You need not touch
 # them.) Before that, here: write a tree of merges in Python over 8 groups, some of them empty, and compare with NumPy.
 
 # %%

@@ -66,7 +66,8 @@ print(lesson.source(warp_sum))
 # (`1 << level` is 2 to the power of `level`: 1, 2, 4, 8, 16. `& 31` keeps the last five bits, and so is modulo 32.
 # `lane_index()` is the number of the lane. `rms_merge` is just a + b; its name is apex's.)
 #
-# `trace` notes who gives a value to whom. Time runs down; each step is one shuffle.
+# `trace` notes which lane gives a value to which. In each step all 32 lanes take one, which makes 160 arrows. So let us
+# draw only those that lead to lane 0 (`to=0`). Time runs down; each step is one shuffle.
 
 
 # %%
@@ -79,10 +80,13 @@ def sum_by_rotation(x, total):
 x = np.random.default_rng(0).uniform(size=32).astype(f32)
 by_rotation = np.zeros(32, f32)
 counted = trace(sum_by_rotation)[1, 32](x, by_rotation)
-_ = counted.draw_tree()
+_ = counted.draw_tree(to=0)
 
 # %% [markdown]
-# Five steps, because 2⁵ = 32. But is each value counted exactly once? Let us follow *which values* a lane has in its
+# It is a tree with 31 arrows, and each lane but lane 0 has one going out. Lane 5 has the same tree, moved by 5 lanes to
+# the right and counted round; so has every other lane.
+#
+# Five steps, because 2⁵ = 32. But is each value counted exactly once, in every lane? Let us follow *which values* a lane has in its
 # sum. At the beginning lane i has value i alone, a run of 1. In the first step it takes the next lane's run of 1: now it
 # has i and i + 1, a run of 2. In the second step it takes from the lane 2 further on, whose run of 2 begins where its
 # own ends: a run of 4. So each step doubles the run, without a gap and without an overlap. After five steps: a run of
@@ -138,7 +142,11 @@ def sum_by_butterfly(x, total):
 
 by_butterfly = np.zeros(32, f32)
 counted = trace(sum_by_butterfly)[1, 32](x, by_butterfly)
-_ = counted.draw_tree()
+_ = counted.draw_tree(to=0)
+
+# %% [markdown]
+# Again only what leads to lane 0: first the upper half of the warp gives to the lower half, then a quarter to a quarter,
+# and so on. Every other lane has a tree of the same shape. Which values has a lane after each step?
 
 # %%
 draw_spread(spread(lambda lane, step: lane ^ (16 >> step)), "Butterfly: lane i asks lane i XOR 16, 8, 4, 2, 1")
@@ -294,8 +302,8 @@ for step in LADDERS["forward"][1:3]:
 #
 # ## Exercise
 #
-# The course's exercise 4 is a warp sum by rotation, exercise 5 one by butterfly: `normlab course check 4`, `normlab
-# course check 5`. Before that, here: a **maximum** by butterfly. Is double counting a mistake for a maximum, too?
+# The course's exercise 10 is a warp sum by rotation, exercise 11 one by butterfly: `normlab course check 10`, `normlab
+# course check 11`. Before that, here: a **maximum** by butterfly. Is double counting a mistake for a maximum, too?
 
 # %%
 # Your kernel here.

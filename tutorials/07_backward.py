@@ -13,11 +13,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from normlab import oracle
-from normlab.engine import cast, cuda, float32, launch, store, use_gpu
+from normlab.engine import cuda, float32, launch, use_gpu
+from normlab.kernels import LADDERS
 from normlab.learn import lesson
 from normlab.sim import sanitize, trace
 from normlab.stages import block_sums, warp_sum_butterfly
-from normlab.stages.gradient import input_gradient, row_terms
+from normlab.stages.gradient import row_terms
 
 lesson.begin()
 f32 = np.float32
@@ -154,45 +155,37 @@ print("mean(g x̂) and mean(g):               ", (g * xhat).mean(), g.mean())
 # 1. **First pass.** Each thread adds up g and g x̂ over its share; then the warp, then the block. Two sums at once.
 # 2. **Second pass.** Each thread computes the boxed line for its elements.
 #
-# The two stages that do it for one element:
-
-# %%
-print(lesson.source(row_terms))
-print()
-print(lesson.source(input_gradient))
-
-# %% [markdown]
-# `memory_efficient` is the subject of [tutorial 9](09_recompute.ipynb); here it is False, and x̂ comes from the input.
-# Names: `weight` is γ, `weighted` is g.
-#
-# The kernel. A block takes a row; the sums go through butterflies and then through shared memory. (`input_gradient` has an
-# argument eps because of tutorial 9. Without `memory_efficient` it changes nothing.)
+# A block takes a row, as in the forward. `block_sums` is tutorial 5's stage: it adds up two values over the block, once
+# each warp has added up its own by butterflies. `range(start, stop, step)` is the loop that was `while` so far.
 
 
 # %%
 @cuda.jit
-def grad_input_kernel(grad_output, x, mean, invvar, weight, eps, grad_input):
+def grad_input_kernel(grad_output, x, mean, invvar, weight, grad_input):
     """grad_output, x, grad_input: (n1, n2); mean, invvar: (n1,); weight: (n2,). n1 blocks of 128 threads."""
-    buffer = cuda.shared.array((2, 4), float32)
+    buffer = cuda.shared.array((2, 4), float32)  # two sums of four warps
     row = cuda.blockIdx.x
     n2 = x.shape[1]
-    sum_g = sum_gx = cast(0, invvar)
-    column = cuda.threadIdx.x
-    while column < n2:
-        g, gx = row_terms(grad_output, x, row, column, mean, invvar, weight, None, False)
+    mu = mean[row]
+    r = invvar[row]
+
+    # First pass: both sums of the row.
+    sum_g = float32(0)
+    sum_gx = float32(0)
+    for column in range(cuda.threadIdx.x, n2, 128):
+        g = grad_output[row, column] * weight[column]
+        xhat = (x[row, column] - mu) * r
         sum_g += g
-        sum_gx += gx
-        column += 128
+        sum_gx += g * xhat
     sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
-    mean_g = sum_g / cast(n2, invvar)
-    mean_gx = sum_gx / cast(n2, invvar)
-    column = cuda.threadIdx.x
-    while column < n2:
-        gradient = input_gradient(
-            grad_output, x, row, column, mean, invvar, weight, None, eps, False, mean_g, mean_gx
-        )  # fmt: skip
-        store(grad_input, (row, column), gradient)
-        column += 128
+    mean_g = sum_g / float32(n2)
+    mean_gx = sum_gx / float32(n2)
+
+    # Second pass: the boxed line.
+    for column in range(cuda.threadIdx.x, n2, 128):
+        g = grad_output[row, column] * weight[column]
+        xhat = (x[row, column] - mu) * r
+        grad_input[row, column] = r * (g - mean_g - xhat * mean_gx)
 
 
 # %% [markdown]
@@ -214,7 +207,7 @@ def problem(n1, n2, seed=0):
 for n2 in (1, 2, 33, 127, 129, 500):
     dy, x, mean, invvar, weight = problem(3, n2)
     got = np.full(x.shape, np.nan, f32)
-    launch(grad_input_kernel, 3, 128, dy, x, mean, invvar, weight, f32(1e-5), got)
+    launch(grad_input_kernel, 3, 128, dy, x, mean, invvar, weight, got)
     how = oracle.Arithmetic(
         row_terms=-(-n2 // 128), row_merges=7, column_terms=1, column_merges=0, statistics="welford"
     )
@@ -238,7 +231,7 @@ except AssertionError as error:
 # And are there races?
 
 # %%
-print(sanitize(grad_input_kernel)[3, 128](dy, x, mean, invvar, weight, f32(1e-5), got))
+print(sanitize(grad_input_kernel)[3, 128](dy, x, mean, invvar, weight, got))
 
 # %% [markdown]
 # ## What it moves
@@ -248,39 +241,47 @@ print(sanitize(grad_input_kernel)[3, 128](dy, x, mean, invvar, weight, f32(1e-5)
 
 # %%
 dy, x, mean, invvar, weight = problem(4, 512)
-counted = trace(grad_input_kernel)[4, 128](dy, x, mean, invvar, weight, f32(1e-5), np.empty_like(x))
+counted = trace(grad_input_kernel)[4, 128](dy, x, mean, invvar, weight, np.empty_like(x))
 for name in ("grad_output", "x", "weight", "mean", "invvar"):
     reads = counted.array(name).counted(stores=False)
     print(f"{name:12} each element is loaded {reads.min()} to {reads.max()} times")
 
 # %% [markdown]
-# `weight`: 4 rows, twice each. `mean` and `invvar` are loaded again and again, for every element of a row: 512 times in
-# each pass, and `invvar` even twice for an element of the second. In a request, all lanes want the same address, so it is
-# one sector:
+# `weight`: 4 rows, twice each. `mean` and `invvar`: every thread of a row's block loads the same element. In a request,
+# all lanes want the same address, so it is one sector:
 
 # %%
-from normlab.stages.recompute import normalised as normalised_stage
-
-_ = counted.draw_sectors(lesson.line(normalised_stage, "load(invvar, row)"), "ld", "invvar")
+_ = counted.draw_sectors(lesson.line(grad_input_kernel, "r = invvar[row]"), "ld", "invvar")
 
 # %% [markdown]
-# That costs hardly any memory traffic, but instructions in every turn of the loop. These counts are those of the source.
-# For a GPU, Numba's compiler takes both loads out of the *first* loop, as nothing changes their values there. In the
-# *second* loop it merges the two of `invvar`, and has to leave the rest: the loop stores into `grad_input`, and for all
-# the compiler knows that could be the same memory. The fast steps load them once a row, by their source.
-#
 # A row of 4,096 float32 is 16 KiB. Between the passes it may stay in the L1 cache, or not. The fast steps do not rely
 # on the cache. They keep the row in registers or shared memory: `normlab/kernels/backward/step_2_fused.py` and
-# `step_3_pipelined.py`. What that brought on an H200, n2 = 4096, with all three gradients:
+# `step_3_pipelined.py`. What that brought on an H200 in bfloat16, n2 = 4096, with all three gradients:
 
 # %%
-from normlab.kernels import LADDERS
-
-for step in LADDERS["backward"]:
-    if found := lesson.measured(step):
-        print(f"{step.name:15} bfloat16 {found[0]:.2f}, float32 {found[1]:.2f} of a copy's speed   {step.summary}")
+for step, reached in zip(LADDERS["backward"], lesson.ladder("backward").values(), strict=True):
+    print(f"{step.name:15} {reached:.2f} of a copy's speed   {step.summary}")
 
 # %% [markdown]
+# ## The same, in stages
+#
+# normlab's own kernels do not write these lines again. Two stages have them, for one element each: `row_terms` gives g
+# and g x̂, and `input_gradient` the boxed line. Here is the first one (`normalised_from_input` is (x − μ) r):
+
+# %%
+print(lesson.source(row_terms))
+
+# %% [markdown]
+# `saved` is x, `weight` and `gamma` are γ, and `weighted` is g. The stage takes more arguments than our kernel needs,
+# because it serves more kernels: `mean` is None for RMSNorm, and `memory_efficient` and `bias` are for [tutorial
+# 9](09_recompute.ipynb), where x̂ comes from the output. The compiler knows `None` and `False`, and leaves out what they
+# switch off.
+#
+# One thing is different: the stages load `mean[row]` and `invvar[row]` for each element, where our kernel loads them
+# once. In the *first* loop that costs nothing: nothing changes these values there, so the compiler takes the loads out of
+# the loop. In the *second* loop it cannot. The loop stores into `grad_input`, and for all the compiler knows that could be
+# the same memory. The fast steps therefore load both once a row, as we did.
+#
 # <details><summary><b>Question.</b> apex's <code>cuComputeGradInput</code> uses butterflies here and rotations in the forward. Why
 # might the butterfly be the better choice here?</summary>
 #
@@ -299,7 +300,7 @@ for step in LADDERS["backward"]:
 n1, n2 = (16384, 4096) if use_gpu() else (4, 512)
 dy, x, mean, invvar, weight = (np.ones(shape, f32) for shape in ((n1, n2), (n1, n2), n1, n1, n2))
 dy, x, mean, invvar, weight, got = lesson.on_device(dy, x, mean, invvar, weight, np.ones((n1, n2), f32))
-took = lesson.timed(lambda: launch(grad_input_kernel, n1, 128, dy, x, mean, invvar, weight, f32(1e-5), got))
+took = lesson.timed(lambda: launch(grad_input_kernel, n1, 128, dy, x, mean, invvar, weight, got))
 print("grad_input:", took, f"({3 * 4 * n1 * n2 / took.seconds / 1e12:.2f} TB/s of what must move)" if use_gpu() else "")
 
 # %% [markdown]
@@ -309,10 +310,11 @@ print("grad_input:", took, f"({3 * 4 * n1 * n2 / took.seconds / 1e12:.2f} TB/s o
 #   all that is needed.
 # - The gradient has no part along (1, …, 1), and next to none along x̂.
 # - Two passes over the row: sums, then elements.
+# - A stage holds the lines that several kernels need. It takes more arguments than one kernel alone would.
 #
 # ## Exercise
 #
-# The course's exercise 10: write `grad_input`. `normlab course check 10` tries it on rows of length 1, too. Before
+# The course's exercise 16: write `grad_input`. `normlab course check 16` tries it on rows of length 1, too. Before
 # that, here: RMSNorm's version, against `oracle.rms_norm_backward`.
 
 # %%

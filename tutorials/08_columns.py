@@ -15,10 +15,9 @@ import numpy as np
 
 from normlab import oracle
 from normlab.engine import cast, cuda, float32, launch, load, store, use_gpu, using
-from normlab.kernels.backward import step_0_global_atomics, step_1_apex
+from normlab.kernels.backward import step_1_apex
 from normlab.learn import lesson
-from normlab.sim import trace
-from normlab.stages.strided import COLUMNS, ROWS, TILE_STRIDE, column_terms, load_write_strided
+from normlab.sim import sanitize, trace
 
 lesson.begin()
 f32 = np.float32
@@ -100,43 +99,46 @@ plt.show()
 # Many blocks could share a column, if they add to the same place. `cuda.atomic.add(array, index, value)` does that
 # without a race: the hardware lets one thread after the other add. That is the first step of normlab's backward ladder.
 # It has two flaws. All blocks queue for the same n2 addresses. And whoever comes first adds first, so the *last digits*
-# change from run to run. Let us run the simulator with different orders. (`using("simulator", schedule=…)` does what
-# `simulate` did in tutorial 5, for all launches inside. `backward` below only prepares what a step of the ladder needs;
-# you may skip it.)
+# change from run to run. In the kernel below, 16 blocks share 32 columns, each with a sixteenth of the rows. So the grid
+# has two dimensions: `blockIdx.x` says which columns, `blockIdx.y` which rows, and `gridDim.y` is the number of blocks
+# along y, 16. Let us run it in the simulator in different orders. (`using("simulator", schedule=…)` does what `simulate`
+# did in tutorial 5, for all launches inside.)
 
 
 # %%
-class Scratch:
-    """Memory for a step's partial results."""
-
-    empty, zeros = staticmethod(np.empty), staticmethod(np.zeros)
-
-
-def backward(step, dy, x, weight):
-    """(grad_weight, grad_bias) by a step of the ladder."""
-    from normlab.kernels import BackwardProblem
-
-    n2 = x.shape[1]
-    _, mean, invvar = oracle.layer_norm(x, n2)
-    problem = BackwardProblem(
-        grad_output=dy, saved=x, mean=mean.astype(f32), invvar=invvar.astype(f32), weight=weight, bias=weight, eps=f32(1e-5),
-        rms=False, memory_efficient=False,
-        grad_input=np.empty_like(x), grad_weight=np.empty(n2, f32), grad_bias=np.empty(n2, f32),
-    )  # fmt: skip
-    step.run(launch, Scratch, problem)
-    return problem.grad_weight, problem.grad_bias
+@cuda.jit
+def atomic_sums(dy, total):
+    """A block of 32 threads has 32 columns of one part of the rows. Grid: (n2 / 32, parts)."""
+    column = cuda.grid(1)
+    rows = -(-dy.shape[0] // cuda.gridDim.y)  # of a part: n1 / parts, rounded up
+    first = cuda.blockIdx.y * rows
+    if column < dy.shape[1]:
+        value = float32(0)
+        for row in range(first, min(first + rows, dy.shape[0])):
+            value += dy[row, column]
+        cuda.atomic.add(total, column, value)
 
 
-rng = np.random.default_rng(1)
-x, dy = rng.normal(size=(2, 48, 40)).astype(f32)
-weight = np.ones(40, f32)
-for step in (step_0_global_atomics.STEP, step_1_apex.STEP):
+ORDERS = ("forward", "reverse", 1, 2)
+dy = np.random.default_rng(1).normal(size=(100, 40)).astype(f32)
+
+
+def columns_that_differ(sums):
+    """Run `sums`, which returns an array, in several orders of threads and blocks; count elements whose bits differ."""
     results = []
-    for schedule in ("forward", "reverse", 1, 2):
-        with using("simulator", schedule=schedule):
-            results.append(backward(step, dy, x, weight)[1])
-    different = sum(len({float(one[column]) for one in results}) > 1 for column in range(40))
-    print(f"{step.name:15} {different} of 40 columns of grad_bias depend on the order of threads")
+    for order in ORDERS:
+        with using("simulator", schedule=order):
+            results.append(sums())
+    return sum(len({float(value) for value in column}) > 1 for column in zip(*results, strict=True))
+
+
+def sums_by_atomics():
+    total = np.zeros(40, f32)
+    launch(atomic_sums, (2, 16), 32, dy, total)
+    return total
+
+
+print("by atomics:", columns_that_differ(sums_by_atomics), "of 40 sums depend on the order")
 
 # %% [markdown]
 # Training twice with the same seed and getting different losses makes bugs hard to find. So apex does without atomics,
@@ -146,7 +148,7 @@ for step in (step_0_global_atomics.STEP, step_1_apex.STEP):
 #
 # - **First kernel.** Cut the rows into 16 **parts**. A block takes 32 columns and one part: n2/32 × 16 blocks. Each
 #   leaves 32 partial sums. Together they are a small matrix (16, n2).
-# - **Second kernel.** Adds up its 16 rows.
+# - **Second kernel.** It adds up the 16 rows of that matrix.
 
 # %%
 figure, ax = plt.subplots(figsize=(9, 3.2), layout="constrained")
@@ -166,19 +168,91 @@ ax.axis("off")
 plt.show()
 
 # %% [markdown]
+# Both kernels take few lines. The first one is `atomic_sums` with another last line:
+
+
+# %%
+@cuda.jit
+def partial_sums(dy, partial):
+    """A block of 32 threads has 32 columns of one part of the rows. partial: (parts, n2)."""
+    column = cuda.grid(1)
+    part = cuda.blockIdx.y
+    rows = -(-dy.shape[0] // partial.shape[0])
+    if column < dy.shape[1]:
+        value = float32(0)
+        for row in range(part * rows, min((part + 1) * rows, dy.shape[0])):
+            value += dy[row, column]
+        partial[part, column] = value  # no other thread writes here
+
+
+@cuda.jit
+def final_sums(partial, total):
+    """A thread for each column."""
+    column = cuda.grid(1)
+    if column < total.shape[0]:
+        value = float32(0)
+        for part in range(partial.shape[0]):
+            value += partial[part, column]
+        total[column] = value
+
+
+def column_sums(dy):
+    """The sums down the columns of dy, and the partial sums."""
+    n2 = dy.shape[1]
+    partial, total = np.full((16, n2), np.nan, f32), np.full(n2, np.nan, f32)
+    blocks = -(-n2 // 32)
+    launch(partial_sums, (blocks, 16), 32, dy, partial)
+    launch(final_sums, blocks, 32, partial, total)
+    return total, partial
+
+
+print("in two kernels:", columns_that_differ(lambda: column_sums(dy)[0]), "of 40 sums depend on the order")
+print("largest error:", np.abs(column_sums(dy)[0] - dy.sum(axis=0, dtype=np.float64)).max())
+
+# %% [markdown]
 # The 16 is fixed, and no two blocks write to the same place. So the order of additions depends on the shape alone, and
 # the bits of the result do not depend on luck.
 #
+# grad_bias is these sums. grad_weight is the same sums of dy x̂. Both, for a LayerNorm of 96 rows:
+
+# %%
+n1, n2 = 96, 64
+rng = np.random.default_rng(2)
+x, dy = rng.normal(size=(2, n1, n2)).astype(f32)
+_, mean, invvar = oracle.layer_norm(x, n2)
+xhat = ((x - mean[:, None]) * invvar[:, None]).astype(f32)
+grad_bias, parts_bias = column_sums(dy)
+grad_weight, parts_weight = column_sums(dy * xhat)
+truth = oracle.layer_norm_backward(dy, x, n2, np.ones(n2, f32), np.zeros(n2, f32))
+print("largest errors:", np.abs(grad_weight - truth.grad_weight).max(), np.abs(grad_bias - truth.grad_bias).max())
+
+figure, axes = plt.subplots(1, 2, figsize=(10, 3), layout="constrained", sharey=True)
+for ax, parts, name in zip(axes, (parts_weight, parts_bias), ("grad_weight", "grad_bias"), strict=True):
+    image = ax.imshow(parts, cmap="RdBu", aspect="auto")
+    ax.set(title=f"partial sums of {name}", xlabel="column")
+    figure.colorbar(image, ax=ax)
+axes[0].set_ylabel("part")
+plt.show()
+
+# %% [markdown]
+# Each sum of 96 rows is now a chain of 6 additions in the first kernel and of 16 in the second.
+#
+# ## apex's kernel: a tile
+#
+# There are 16 times as many threads now as columns: 65,536 for 4,096 columns, where an H200 has room for 270,336. apex
+# has four times as many again: four warps to a block. They share the rows of the part, and join their sums in shared
+# memory.
+#
 # ### A tile of 16 × 32
 #
-# Within a block, 32 × 4 threads take a **tile** of 16 rows × 32 columns at a time: 512 elements, four for each thread.
+# The 32 × 4 threads of a block take a **tile** of 16 rows × 32 columns at a time: 512 elements, four for each thread.
 # Thread (x, y) takes four *neighbouring* elements of one row. Eight threads cover a tile's row:
 
 # %%
-rows, columns = np.divmod(np.arange(ROWS * COLUMNS), COLUMNS)
+rows, columns = np.divmod(np.arange(16 * 32), 32)
 x_thread, y_thread = columns // 4 + 8 * (rows % 4), rows // 4
 figure, ax = plt.subplots(figsize=(9, 3.6), layout="constrained")
-ax.pcolormesh(np.arange(33), np.arange(17), y_thread.reshape(16, 32), cmap="Blues", vmin=-2, vmax=5, edgecolor="white")
+ax.pcolormesh(np.arange(33), np.arange(17), y_thread.reshape(16, 32), cmap="Blues", vmin=-1, vmax=8, edgecolor="white")
 for row in range(16):
     for column in range(0, 32, 4):
         ax.text(column + 2, row + 0.5, f"{x_thread[row * 32 + column]}", ha="center", va="center", fontsize=7)
@@ -191,18 +265,48 @@ ax.invert_yaxis()
 plt.show()
 
 # %% [markdown]
-# So warp y covers rows 4y to 4y + 3. There are two tiles in shared memory, one for dy and one for dy x̂. Each thread writes
-# what it has found for its four elements into them. For the next 16 rows it *adds* to the same four places. They are its
-# own, so that needs no barrier. The stage for the first 16 rows:
+# So warp y covers rows 4y to 4y + 3. Here is the idea as a kernel, for the sums of dy alone, and for shapes that fit:
+
 
 # %%
-print(lesson.source(load_write_strided))
+@cuda.jit
+def tile_sums(dy, partial):
+    """A block of (32, 4) threads has 32 columns of one part. n1 is a multiple of 16 parts, n2 of 32."""
+    tile = cuda.shared.array((16, 33), float32)  # 33: see below
+    x, y = cuda.threadIdx.x, cuda.threadIdx.y
+    rows = dy.shape[0] // partial.shape[0]
+    first_row, first_column = cuda.blockIdx.y * rows, cuda.blockIdx.x * 32
+
+    # 1. Fold all rows of the part into one tile. The four places are the thread's own, so this needs no barrier.
+    row, column = 4 * y + x // 8, 4 * (x % 8)
+    for k in range(4):
+        tile[row, column + k] = 0
+    for start in range(first_row, first_row + rows, 16):
+        for k in range(4):
+            tile[row, column + k] += dy[start + row, first_column + column + k]
+    cuda.syncthreads()  # the whole tile is there before its columns are added up
+
+    # 2. Add up columns: thread (x, y) has rows y, y + 4, y + 8, y + 12 of column x.
+    tile[y, x] = tile[y, x] + tile[y + 4, x] + tile[y + 8, x] + tile[y + 12, x]
+
+    # 3. Join the four sums of each column by halving.
+    cuda.syncthreads()  # the sums of rows 2 and 3 are there before rows 0 and 1 add them
+    if y < 2:
+        tile[y, x] += tile[y + 2, x]
+    cuda.syncthreads()  # the sum of row 1 is there before row 0 adds it
+    if y == 0:
+        partial[cuda.blockIdx.y, first_column + x] = tile[0, x] + tile[1, x]
+
+
+dy = rng.normal(size=(512, n2)).astype(f32)
+partial = np.full((16, n2), np.nan, f32)
+counted = trace(tile_sums)[(n2 // 32, 16), (32, 4)](dy, partial)
+print("largest error:", np.abs(partial.sum(axis=0) - dy.sum(axis=0, dtype=np.float64)).max())
+print(sanitize(tile_sums)[(n2 // 32, 16), (32, 4)](dy, partial))
 
 # %% [markdown]
-# (`tile_row()` and `tile_column()` are where the thread stands in the picture above. `WARPS` is 4, so x takes four values.
-# `column_terms` gives dy and dy x̂ of one element.) `load_add_strided` is the same with `+=`. When all rows of the part are
-# in the tile, there is a barrier, and then the tile's 16 rows are added up: thread (x, y) adds rows y, y + 4, y + 8,
-# y + 12 of column x, and the four partial sums of a column are joined by halving.
+# Three phases: rows are read as they lie in memory, then the tile is read down its columns, then four warps become one.
+# In phase 2 a thread writes `tile[y, x]`, which no other thread reads in that phase: so there is no barrier before it.
 #
 # ### Why a row has 33 words
 #
@@ -231,8 +335,7 @@ _ = trace(store_tile)[1, 128](32, y).draw_banks(storing, "st")
 _ = trace(store_tile)[1, 128](33, y).draw_banks(storing, "st")
 
 # %% [markdown]
-# With 32, four wavefronts; with 33, each row is shifted by one bank, and 8 lanes × 4 rows hit 32 different banks. (The
-# stride in the stages is `TILE_STRIDE`.)
+# With 32, four wavefronts; with 33, each row is shifted by one bank, and 8 lanes × 4 rows hit 32 different banks.
 #
 # <details><summary><b>Question.</b> When the rows are added up, thread (x, y) reads column x of a row. Conflicts, with 32 or
 # 33?</summary>
@@ -241,71 +344,53 @@ _ = trace(store_tile)[1, 128](33, y).draw_banks(storing, "st")
 # padding, because there each thread has four neighbouring elements.
 # </details>
 #
-# ## The kernels, counted
+# ### Counted
 #
-# Here is the first kernel of the ladder's step, and then what `trace` counts. (`normlab trace backward/apex`, on a command
-# line, prints such counts line by line.)
+# What `trace` counts in `tile_sums`:
 
 # %%
-print(f"tile: {ROWS} rows, {COLUMNS} columns, {TILE_STRIDE} words from row to row\n")
-print(lesson.source(step_1_apex.build_partial_sums(float32, False)))
-
-# %%
-n1, n2 = 96, 64
-x, dy = rng.normal(size=(2, n1, n2)).astype(f32)
-_, mean, invvar = oracle.layer_norm(x, n2)
-weight, bias = np.ones(n2, f32), np.zeros(n2, f32)
-parts_weight, parts_bias = np.full((2, 16, n2), np.nan, f32)
-kernel = step_1_apex.build_partial_sums(float32, False)
-rows_a_part = np.int64(16)
-arguments = (
-    dy,
-    x,
-    mean.astype(f32),
-    invvar.astype(f32),
-    weight,
-    bias,
-    f32(1e-5),
-    rows_a_part,
-    parts_weight,
-    parts_bias,
-)
-counted = trace(kernel)[(n2 // 32, 16), (32, 4)](*arguments)
 metrics = counted.metrics
 print("bank conflicts of shared stores:", metrics["l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"])
 print("bank conflicts of shared loads: ", metrics["l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"])
 print("barriers a block:", metrics["normlab__barriers.sum"] / counted.blocks)
-_ = counted.draw_sectors(lesson.line(column_terms, "grad = load(grad_output"), "ld", "grad_output")
+_ = counted.draw_sectors(lesson.line(tile_sums, "+= dy[start"), "ld", "dy")
 
 # %% [markdown]
 # A request touches 16 sectors, and uses two of the eight elements in each: a thread's four neighbours are loaded one by
 # one, as in the forward. All of a sector gets used in the end, by the same threads' next loads.
 #
-# ### The parts
+# ### The ladder's kernel, part by part
+#
+# `step_1_apex` has apex's kernel. It is `tile_sums` with three things more. It keeps two tiles, one for dy and one for
+# dy x̂. It takes any shape: beyond the matrix it adds zeros. And γ, β and the statistics come along as arguments. Its
+# source has the same three phases. The first:
 
 # %%
-figure, axes = plt.subplots(1, 2, figsize=(10, 3), layout="constrained", sharey=True)
-for ax, parts, name in zip(axes, (parts_weight, parts_bias), ("grad_weight", "grad_bias"), strict=True):
-    image = ax.imshow(parts, cmap="RdBu", aspect="auto")
-    ax.set(title=f"partial sums of {name}", xlabel="column")
-    figure.colorbar(image, ax=ax)
-axes[0].set_ylabel("part")
-plt.show()
-
-final = step_1_apex.build_final_sums(float32)
-grad_weight, grad_bias = np.full((2, n2), np.nan, f32)
-launch(final, n2 // 32, (32, 8), parts_weight, grad_weight)
-launch(final, n2 // 32, (32, 8), parts_bias, grad_bias)
-truth = oracle.layer_norm_backward(dy, x, n2, weight, bias)
-print("largest errors:", np.abs(grad_weight - truth.grad_weight).max(), np.abs(grad_bias - truth.grad_bias).max())
+phases = lesson.source(step_1_apex.build_partial_sums(float32, False)).split("\n\n")
+print(phases[0])
 
 # %% [markdown]
-# 96 rows are six tiles, so six parts have something and ten are zeros. That is a price of the fixed number 16. With
-# 10,000 rows nobody notices.
+# Two stages do the work of the first phase's inner loop, under apex's names: `load_write_strided` *writes* the thread's
+# four elements of the first tile, and `load_add_strided` *adds* those of all further tiles. (`dtype` is what `build` was
+# given; `ROWS` is 16, and `TILE_STRIDE` 33.) Next come the second phase and the halving of the third. `WARPS` is 4, and
+# the loop over `half` has the two rounds that `tile_sums` writes out:
+
+# %%
+print(phases[1])
+
+# %% [markdown]
+# And the end. The first warp writes row p of the partial sums. (`part_weight` is None if there is no γ.)
+
+# %%
+print(phases[2])
+
+# %% [markdown]
+# The parts of this kernel have whole tiles: with 96 rows, six parts have 16 rows each, and ten have none and write
+# zeros. That is a price of the fixed number 16. With 10,000 rows nobody notices.
 #
 # ## How far off may it be?
 #
-# Follow one column. A thread adds `rows_a_part / 16` tiles in a chain, then 4 rows of the tile. Then there are two levels
+# Follow one column through the ladder's kernels. A thread adds `rows_a_part / 16` tiles in a chain, then 4 rows of the tile. Then there are two levels
 # of halving. The second kernel adds the 16 parts: two in a chain, and the rest by three levels of halving. For 10,000
 # rows that is 40 + 4 + 2 = 46 terms in chains, where a thread per column would have 10,000. The oracle takes these
 # numbers from the step:
@@ -326,11 +411,8 @@ for n1 in (96, 10_000, 1_000_000):
 # while. In the end each block leaves one row of partial sums. The step after that, `pipelined`, also loads rows ahead:
 
 # %%
-from normlab.kernels import LADDERS
-
-for step in LADDERS["backward"]:
-    if found := lesson.measured(step):
-        print(f"{step.name:15} bfloat16 {found[0]:.2f}, float32 {found[1]:.2f} of a copy's speed, on an H200")
+for name, reached in lesson.ladder("backward").items():
+    print(f"{name:15} {reached:.2f} of a copy's speed in bfloat16, on an H200")
 
 # %% [markdown]
 # ## Here
@@ -351,7 +433,7 @@ print("thread per column: ", lesson.timed(lambda: launch(thread_per_column, n2 /
 # float32 sums had kept. It is better to round once, at the very end.
 # </details>
 #
-# <details><summary><b>Question.</b> The second kernel has a barrier in its loop, and the last block may have columns beyond n2. Why must
+# <details><summary><b>Question.</b> In apex, the second kernel has a barrier in its loop, and the last block may have columns beyond n2. Why must
 # those threads not return early?</summary>
 #
 # All threads of a block must reach a barrier. So the guard is around the loads and the final store, and not around the
@@ -367,8 +449,14 @@ print("thread per column: ", lesson.timed(lambda: launch(thread_per_column, n2 /
 #
 # ## Exercise
 #
-# The course's exercise 11 is a padded tile, exercise 12 grad_weight in two kernels: `normlab course check 12`. Before
-# that, here: which tile strides between 32 and 40 are free of conflicts? Count with `store_tile`, then explain.
+# The course's exercise 17 is a padded tile, exercise 18 grad_weight in two kernels: `normlab course check 18`.
+#
+# Not every task can do without atomics. Exercise 28 counts a **histogram**, which says how often each number stands in an
+# array. Its bins are **privatised**: each block counts in a copy of its own, in shared memory, and adds the copy to the
+# result in the end. Exercise 29 is a **segmented sum**: the array is cut into segments of different lengths, and each
+# segment gets a sum.
+#
+# Before that, here: which tile strides between 32 and 40 are free of conflicts? Count with `store_tile`, then explain.
 
 # %%
 # Your code here.

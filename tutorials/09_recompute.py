@@ -365,7 +365,7 @@ for name, saved, mean_or_none, efficient in (("saved input", x, mean, False), ("
 #
 # ## Exercise
 #
-# The course's exercise 13: recompute with clamp. `normlab course check 13` tries weights of all sizes and both signs,
+# The course's exercise 19: recompute with clamp. `normlab course check 19` tries weights of all sizes and both signs,
 # and zeros. Before that, here: `normlab compare --help` asks the question for your own data. What does the law say
 # about your favourite model's norms? Their γ and β are all you need.
 

@@ -396,7 +396,7 @@ with using("simulator"):
 #
 # ## Exercise
 #
-# The course's exercise 14 is a racy kernel to be mended: `normlab course check 14`. And every check of the course is
+# The course's exercise 20 is a racy kernel to be mended: `normlab course check 20`. And every check of the course is
 # made of what you saw here. Before that: write a seventh test above that catches a mutant of your own.
 
 # %%

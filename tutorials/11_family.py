@@ -102,7 +102,12 @@ print(lesson.source(step_4_column_blocks.build(float32, 128)))
 steps = {step.name: step for step in LADDERS["forward"]}
 problem = NormProblem("forward", n1=4, n2=1024)
 apex, blocks = (problem.trace(steps[name]).traces[0] for name in ("apex", "column_blocks"))
-_ = apex.draw_comparison(blocks)
+counts = {
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": "load requests",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": "sectors loaded",
+    "normlab__barriers.sum": "barriers",
+}
+lesson.draw_counts({"apex": apex, "column_blocks": blocks}, counts)
 
 # %%
 _ = blocks.draw_sectors(
@@ -199,7 +204,7 @@ print("group norm by rows, largest error:", np.abs(affine(output.reshape(x.shape
 
 # %% [markdown]
 # Only γ and β differ: they go by channel, not by column. Column j of a row belongs to channel j // (H W) of the row's
-# group, and the group is the row's number modulo G. (The course's exercise 17 needs just that.)
+# group, and the group is the row's number modulo G. (The course's exercise 23 needs just that.)
 #
 # For **batch norm** it does not work: a channel's values lie in
 # N separate stretches. There, moments of pieces are merged with `chan_merge` (tutorial 3). First kernel: moments of
@@ -300,7 +305,7 @@ for name in ("warp_shuffle", "apex", "column_blocks"):
 #
 # ## Exercise
 #
-# The course's exercise 17: group norm from row moments. `normlab course check 17`. Before that, here: RMS-normalise
+# The course's exercise 23: group norm from row moments. `normlab course check 23`. Before that, here: RMS-normalise
 # over channels only, at each pixel (some vision models do). Which axes, which layout would you like?
 
 # %%

@@ -177,13 +177,7 @@ names = {
     "normlab__bytes_moved_mem_global_op_ld.sum": "bytes loaded",
     "normlab__barriers.sum": "barriers",
 }
-figure, axes = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained", sharey=True)
-for ax, (name, title) in zip(axes, names.items(), strict=True):
-    values = [result.metrics[name] for result in traced.values()]
-    ax.bar_label(ax.barh(list(traced), values, color="#1b4f8a"), fmt="{:,.0f}", padding=3, fontsize=8)
-    ax.set(title=title, xlim=(0, 1.25 * max(values)))
-axes[0].invert_yaxis()
-plt.show()
+lesson.draw_counts(traced, names)
 
 # %% [markdown]
 # `thread_per_row` has a lane for each row, so here only four of a warp's lanes work, and it makes many requests. From
@@ -487,7 +481,7 @@ for step in LADDERS["forward"]:
 #
 # ## Exercise
 #
-# The course's exercise 16: a vectorised copy, with its ragged end. `normlab course check 16`. (There `load_vector` gives
+# The course's exercise 22: a vectorised copy, with its ragged end. `normlab course check 22`. (There `load_vector` gives
 # the four values as a tuple, and `store_vector` takes one.) Before that, here: change
 # `copy_vectors` so that it works for 1,023 elements.
 

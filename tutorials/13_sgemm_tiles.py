@@ -162,7 +162,12 @@ print(lesson.source(step_2_shared_tile.sgemm_shared_tile))
 m = n = k = 64
 tiled, output, a, b = traced(step_2_shared_tile.STEP, m, n, k)
 straight, *_ = traced(step_1_coalesced.STEP, m, n, k)
-_ = straight.draw_comparison(tiled)
+counts = {
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": "load requests, global memory",
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum": "wavefronts of shared loads",
+    "normlab__barriers.sum": "barriers",
+}
+lesson.draw_counts({"coalesced": straight, "shared_tile": tiled}, counts)
 
 # %% [markdown]
 # Global loads: 32 times fewer requests for the same product. In their place stand loads from shared memory, which is
@@ -285,7 +290,7 @@ for step in LADDERS["sgemm"][:3]:
 #
 # ## Exercise
 #
-# The course's exercise 18: an SGEMM tile. `normlab course check 18` has matrices that are no multiple of the tile.
+# The course's exercise 24: an SGEMM tile. `normlab course check 24` has matrices that are no multiple of the tile.
 # Before that, here: count the sectors of `shared_tile` if A is stored by columns (`a.T.copy().T`). Which load suffers?
 
 # %%

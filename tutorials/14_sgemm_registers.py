@@ -437,7 +437,7 @@ print(
 #
 # ## Exercise
 #
-# The course's exercise 18 is an SGEMM with tiles in shared memory: `normlab course check 18`. Before that, here: lanes
+# The course's exercise 24 is an SGEMM with tiles in shared memory: `normlab course check 24`. Before that, here: lanes
 # in 8 × 4 instead of 4 × 8 (`tiling.of_warps(8, 4, …)`). How many wavefronts?
 
 # %%

@@ -308,7 +308,7 @@ else:
 # ## Exercise
 #
 # You have come through the house. What is left of the course: `normlab course progress` shows it. From here, exercise
-# 13 (recompute with clamp; `normlab course check 13`) is worth a second look. Before that: write `SavesExact`, with
+# 19 (recompute with clamp; `normlab course check 19`) is worth a second look. Before that: write `SavesExact`, with
 # `normlab.keep_columns` in its forward. For which columns does it keep x̂ in a fresh LayerNorm, with γ = 1 and β = 0?
 
 # %%

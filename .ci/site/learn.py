@@ -1,6 +1,6 @@
 """Make pages of the tutorials' notebooks and of the course's exercises; each leads to the others that belong to it.
 
-A tutorial's last section says "exercise 6" for each exercise that practises it; the links are made from these words.
+A tutorial's last section says "exercise 12" for each exercise that practises it; the links are made from these words.
 """
 
 import ast
@@ -40,7 +40,7 @@ def pages() -> dict[str, str]:
 
 @cache
 def practised(tutorial: Tutorial) -> tuple[str, ...]:
-    """Return the numbers, such as "06", of the exercises that a tutorial's last section names."""
+    """Return the numbers, such as "12", of the exercises that a tutorial's last section names."""
     text = tutorial.source.read_text(encoding="utf-8").replace("\n# ", " ")
     section = re.split(r"#+ Exercise\b", text)[-1]
     return tuple(dict.fromkeys(f"{int(found):02}" for _, found in EXERCISE.findall(section)))
@@ -80,7 +80,7 @@ def exercise_list() -> str:
     return "\n".join(
         [
             "# Exercises\n",
-            f"{len(catalogue.FILES)} exercises, from Welford's step to a tiled matrix product. They need no GPU.\n",
+            f"{len(catalogue.FILES)} exercises, from two lines to norms, scans and histograms. They need no GPU.\n",
             "```bash\nnormlab course start my_course   # lays the exercises out, a file each\ncd my_course\n"
             "normlab course check 1           # says what is wrong, where, and for which input\n"
             "normlab course hint 1            # gives a hint, and each time another one\n"

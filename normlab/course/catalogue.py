@@ -1,5 +1,6 @@
 """List all exercises in order: a student gets `exercises/NN_name.py`, and `checks/name.py` describes the check."""
 
+import re
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -8,6 +9,7 @@ from normlab.course.exercise import Exercise
 
 FOLDER = Path(__file__).parent / "exercises"
 FILES = {path.name[:2]: path for path in sorted(FOLDER.glob("[0-9][0-9]_*.py"))}  # number → skeleton
+NUMBERED = re.compile(r"^[0-9]+_")  # how the name of an exercise's file begins
 
 
 @cache
@@ -23,9 +25,13 @@ def skeleton(number: str) -> str:
 
 
 def number_of(asked: str) -> str:
-    """Return the number that "3", "03", "03_name" or "name.py" means. Raise ValueError for an unknown exercise."""
+    """Return the number that "3", "03", "03_name" or "name.py" means. Raise ValueError for an unknown exercise.
+
+    If a number and a name do not fit, the name counts: exercises had other numbers in earlier versions.
+    """
     word = asked.strip().rsplit("/", 1)[-1].removesuffix(".py")
+    name = NUMBERED.sub("", word)
     for number, path in FILES.items():
-        if word in (number, str(int(number)), path.stem, path.stem[3:]):
+        if word in (number, str(int(number))) or name == path.stem[3:]:
             return number
     raise ValueError(f"there is no exercise {asked!r}; there are {min(FILES)} to {max(FILES)}")

@@ -1,126 +1,118 @@
-"""Grade a class: a folder for each student, scores as JSON and CSV, and a results.json in Gradescope's format.
+"""Grade a class: a folder for each student. `gradebook` writes the scores down, and `overview` sums them up."""
 
-The scores depend only on the files, the seed and the hidden checks. They contain no times and no dates.
-"""
-
-import csv
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from normlab.course import catalogue, folder
+from normlab.course import catalogue, folder, grading, process
 from normlab.course.failure import Failure
-from normlab.course.grading import POINTS, Result
+from normlab.course.grading import Result
 from normlab.course.hidden import Hidden
+from normlab.course.overview import Student
 
 
-@dataclass(frozen=True)
-class Student:
-    """One student's results, in the exercises' order."""
+def students(classroom: Path, output: Path) -> dict[str, Path]:
+    """Return the folders to grade by the students' names, sorted by name. Raise ValueError if none has an exercise.
 
-    name: str
-    results: list[Result]
-
-    @property
-    def points(self) -> int:
-        """Return the points reached."""
-        return sum(result.points for result in self.results)
-
-    @property
-    def possible(self) -> int:
-        """Return the points that could be reached."""
-        return sum(result.possible for result in self.results)
-
-
-def students(classroom: Path, output: Path) -> list[Path]:
-    """Return the folders to grade: `classroom` if it has exercises, else its folders except `output`, sorted by name.
-
-    Raise ValueError if no folder has an exercise.
+    If `classroom` has exercises itself, it is the only one. Otherwise its folders are the students', except `output`
+    and hidden folders. A folder of sections is searched, too: a student of it is named "section/student". But a folder
+    in which only one folder has exercises is one student's, however deep the exercises lie.
     """
     if folder.is_course(classroom):
-        return [classroom]
-    found = sorted(path for path in classroom.iterdir() if path.is_dir() and not path.name.startswith("."))
-    found = [path for path in found if path.resolve() != output.resolve()]
-    if not any(map(folder.is_course, found)):
-        raise ValueError(f"{classroom} has no folder with a file such as {catalogue.FILES['01'].name}")
+        return {_printable(classroom.resolve().name): classroom}
+    found = _below(classroom, output.resolve())
+    if not any(map(folder.is_course, found.values())):
+        raise ValueError(f"{classroom} has no folder with a file such as {next(iter(catalogue.FILES.values())).name}")
+    return dict(sorted(found.items()))
+
+
+def _below(parent: Path, output: Path) -> dict[str, Path]:
+    """Return the students' folders below a folder that is not one itself, with their names."""
+    found: dict[str, Path] = {}
+    for path in sorted(parent.iterdir()):
+        if path.name.startswith((".", "__")) or not path.is_dir() or path.resolve() == output:
+            continue
+        name, below = _printable(path.name), {}
+        if not folder.is_course(path) and os.access(path, os.R_OK | os.X_OK) and not path.is_symlink():
+            below = _below(path, output)
+        courses = [one for one in below.values() if folder.is_course(one)]
+        if len(courses) > 1:
+            found |= {f"{name}/{one}": where for one, where in below.items()}
+        else:
+            found[_unused(name, found)] = next(iter(courses), path)
     return found
 
 
-def grade(paths: list[Path], seed: int, hidden: Hidden | None) -> Iterator[Student]:
-    """Grade one folder after another, and yield each student's results."""
-    for path in paths:
-        results = [folder.graded(path, number, seed=seed, hidden=hidden) for number in catalogue.FILES]
-        yield Student(path.resolve().name, results)
+def _unused(name: str, found: dict[str, Path]) -> str:
+    """Return a name that no other student has: two folders may differ only in what `_printable` replaces."""
+    numbered = (f"{name} ({number})" for number in count(2))
+    return name if name not in found else next(one for one in numbered if one not in found)
 
 
-def write(graded: list[Student], output: Path, seed: int) -> list[Path]:
-    """Write scores.json, scores.csv and results/NAME.json; return the paths of the written files."""
-    (output / "results").mkdir(parents=True, exist_ok=True)
-    scores = output / "scores.json"
-    scores.write_text(_json({"seed": seed, "students": [_scores(student) for student in graded]}), encoding="utf-8")
-    table = output / "scores.csv"
-    with table.open("w", newline="", encoding="utf-8") as stream:
-        rows = csv.writer(stream)
-        rows.writerow(["student", "points", "possible", *(path.stem for path in catalogue.FILES.values())])
-        for student in graded:
-            points = [result.points for result in student.results]
-            rows.writerow([student.name, student.points, student.possible, *points])
-    pages = [output / "results" / f"{student.name}.json" for student in graded]
-    for student, page in zip(graded, pages, strict=True):
-        page.write_text(_json(gradescope(student)), encoding="utf-8")
-    return [scores, table, *pages]
+def _printable(name: str) -> str:
+    """Return a folder's name for files and the terminal: no control characters, and nothing that is no Unicode."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in name)
 
 
-def _json(content: dict[str, Any]) -> str:
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+class _Once:
+    """Grades files, equal ones only once: a class has many copies of what was handed out, and some of each other's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, str], Future[Result]] = {}
+
+    def __call__(self, number: str, source: str, file: str, **how: Any) -> Result:
+        """Return the result of `grading.check`, or of an equal file. `how` is the same for the whole class."""
+        key = number, source
+        with self._lock:
+            mine = key not in self._known
+            result = self._known.setdefault(key, Future())
+        if mine:
+            result.set_result(_check(number, source, file, **how))
+        return result.result()
 
 
-def _scores(student: Student) -> dict[str, Any]:
-    return {
-        "student": student.name,
-        "points": student.points,
-        "possible": student.possible,
-        "exercises": {
-            f"{result.number}_{result.name}": {
-                "points": result.points,
-                "possible": result.possible,
-                "parts": result.parts,
-                "failure": result.failure and {"kind": result.failure.kind, "text": result.failure.headline},
-                "hidden_failure": result.hidden_failure
-                and {"kind": result.hidden_failure.kind, "text": result.hidden_failure.headline},
-            }
-            for result in student.results
-        },
-    }
+def _check(number: str, source: str, file: str, **how: Any) -> Result:
+    """Grade a file. An error of the grader's own is the teacher's to see, and does not end the class's grading."""
+    try:
+        return grading.check(number, source, file, **how)
+    except Exception as error:
+        parts = {"right": 0, "budgets": 0} | ({"hidden": 0} if how.get("hidden") else {})
+        failure = Failure("grader", f"the grader itself stopped at this file ({type(error).__name__}: {error})")
+        exercise = catalogue.exercise(number)
+        return Result(number, exercise.name, exercise.title, parts, failure)
 
 
-def gradescope(student: Student) -> dict[str, Any]:
-    """Return the content of a results.json: a test per exercise, and one, hidden from students, for hidden checks."""
-    tests = []
-    for result in student.results:
-        tests.append(_test(result, {"right", "budgets"}, "", result.failure, "visible"))
-        if "hidden" in result.parts:
-            failure = result.hidden_failure if result.parts["right"] else result.failure
-            tests.append(_test(result, {"hidden"}, ": hidden checks", failure, "hidden"))
-    return {"score": student.points, "visibility": "visible", "tests": tests}
+def grade(
+    folders: dict[str, Path],
+    seed: int,
+    hidden: Hidden | None,
+    jobs: int | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> list[Student]:
+    """Grade the students' folders, and return the results in their order.
 
+    jobs: how many solutions run at a time, by default one per processor. advance: called after each exercise. The
+    solutions' processes do almost all of the work, so threads of one grader suffice to keep the processors busy.
+    """
+    process.prepare_for_a_class()
+    once = _Once()
 
-def _test(result: Result, parts: set[str], which: str, failure: Failure | None, visibility: str) -> dict[str, Any]:
-    points = sum(result.parts[part] for part in parts & result.parts.keys())
-    possible = sum(POINTS[part] for part in parts & result.parts.keys())
-    return {
-        "name": f"{result.number} {result.title}{which}",
-        "score": points,
-        "max_score": possible,
-        "status": "passed" if points == possible else "failed",
-        "output": told(failure, catalogue.FILES[result.number].name) if failure else "",
-        "visibility": visibility,
-    }
+    def graded(path: Path, number: str) -> Result:
+        result = folder.graded(path, number, by=once, seed=seed, hidden=hidden)
+        advance()
+        return result
 
-
-def told(failure: Failure, file: str) -> str:
-    """Return a failure as plain text: its headline, with the line in `file`, then its details."""
-    where = f" ({file}:{failure.line})" if failure.line else ""
-    return "\n".join([f"{failure.headline}{where}", *(f"  {line}" for line in failure.details)])
+    with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as threads:
+        asked = {
+            name: [threads.submit(graded, path, number) for number in catalogue.FILES] for name, path in folders.items()
+        }
+        try:
+            return [Student(name, [one.result() for one in results]) for name, results in asked.items()]
+        except BaseException:  # Ctrl-C
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise

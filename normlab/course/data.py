@@ -5,7 +5,19 @@ from typing import NamedTuple
 import numpy as np
 
 from normlab import oracle
-from normlab.course.exercise import Answer, Case, Drawn, Launch
+from normlab.course.exercise import (
+    ANYWHERE,
+    BARRIERS,
+    BUSIEST_SHARED,
+    EXCHANGES,
+    SHUFFLES,
+    Answer,
+    Case,
+    Cost,
+    Drawn,
+    Launch,
+)
+from normlab.course.pictures import Line, Seen
 from normlab.oracle.forward_bounds import finished
 from normlab.oracle.inexact import Inexact
 from normlab.oracle.moments import mean_and_variance
@@ -13,6 +25,15 @@ from normlab.oracle.rows import as_rows
 from normlab.oracle.values import normalise
 
 EPS = 1e-5
+EPSILONS = (1e-5, 1e-3, 0.1)  # a kernel gets one of these: eps is an argument, not a constant
+# What a tree over a block of 64 threads costs. The reference solutions' trees are of shuffles; one in shared memory
+# needs as many exchanges, but its first thread takes part in every step.
+EXCHANGED = (
+    Cost(EXCHANGES, "5 steps among the lanes of a warp, and one among warps", times=2),
+    Cost(BUSIEST_SHARED, "a thread takes part in 6 steps of a tree at most", times=5),
+    Cost(BARRIERS, "6 steps of a tree need no more than 7", spare=SHUFFLES),
+    *ANYWHERE,
+)
 
 
 def values(kind: str, rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -54,20 +75,53 @@ def arithmetic(n2: int, statistics: oracle.arithmetic.Statistics = "welford") ->
     return oracle.Arithmetic(row_terms=n2, row_merges=12, column_terms=n2, column_merges=0, statistics=statistics)
 
 
-def moments_case(drawn: Drawn, kernel: str, grid: int, block: int) -> Case:
-    """Return a case in which `kernel`(x, means, variances) computes mean and biased variance of every row of x."""
+def moments_case(drawn: Drawn, kernel: str, grid: int, block: int, lanes: int | None = None) -> Case:
+    """Return a case in which `kernel`(x, means, variances) computes mean and biased variance of every row of x.
+
+    The results are (rows,), or (rows, lanes) if each of so many lanes stores a row's results.
+    """
     x = values(drawn.kind, drawn.rng, drawn["rows"], drawn["columns"])
+    shape = (len(x), lanes) if lanes else (len(x),)
     rows = as_rows(x, x.shape[1], None, None, EPS)
     mean, variance = mean_and_variance(rows.x, normalise(rows, centred=True), arithmetic(x.shape[1]))
     return Case(
         launches=[Launch(kernel, grid, block, ("x", "means", "variances"))],
-        arrays={"x": x, "means": nothing(len(x)), "variances": nothing(len(x))},
-        want={"means": _answer(mean), "variances": _answer(variance)},
+        arrays={"x": x, "means": nothing(*shape), "variances": nothing(*shape)},
+        want={"means": _answer(mean, shape), "variances": _answer(variance, shape)},
     )
 
 
-def _answer(held: Inexact) -> Answer:
-    return Answer(held.exact[:, 0].astype(np.float64), finished(held.error, held.exact, held.exact.shape[:1]))
+def _answer(held: Inexact, shape: tuple[int, ...]) -> Answer:
+    """Return the answer for an array of `shape`, (rows,) or (rows, lanes), from a value and its error for each row."""
+    found = held.exact[:, 0].astype(np.float64), finished(held.error, held.exact, held.exact.shape[:1])
+    return Answer(*(np.broadcast_to(one.reshape(-1, *[1] * (len(shape) - 1)), shape) for one in found))
+
+
+def growing_case(kernel: str, most: int, lanes: int | None = None) -> Case:
+    """Return a case for pictures: `kernel`(x, means, variances) gets one row of 1 value, then of 2, up to `most`.
+
+    `lanes`: as for `moments_case`.
+    """
+    shape = (1, lanes) if lanes else (1,)
+    row = np.random.default_rng(0).normal(3, 1, (1, most)).astype(np.float32)
+    arrays: dict[str, np.ndarray] = {}
+    want: dict[str, Answer] = {}
+    for n in range(1, most + 1):
+        arrays |= {f"x{n}": row[:, :n].copy(), f"means{n}": nothing(*shape), f"variances{n}": nothing(*shape)}
+        want |= {f"means{n}": Answer(row[:, :n].mean(1), 0.0), f"variances{n}": Answer(row[:, :n].var(1), 0.0)}
+    launches = [Launch(kernel, 1, 32, (f"x{n}", f"means{n}", f"variances{n}")) for n in range(1, most + 1)]
+    return Case(launches, arrays, want)
+
+
+def growing_lines(seen: Seen) -> list[Line]:
+    """Return mean and variance over the number of values, from `growing_case`."""
+    counts = np.arange(1, len(seen.launches) + 1)
+    found = []
+    for name in ("means", "variances"):
+        got = np.array([seen.arrays[f"{name}{n}"].flat[0] for n in counts])
+        want = np.array([np.ravel(seen.case.want[f"{name}{n}"].value)[0] for n in counts])
+        found.append(Line(name.removesuffix("s"), counts, want, got))
+    return found
 
 
 class NormCase(NamedTuple):
@@ -85,15 +139,16 @@ def norm_case(drawn: Drawn, rms: bool = False) -> NormCase:
     weight, bias = values("normal", rng, 2, columns)
     arrays = {"x": x, "weight": weight, "bias": bias, "output": nothing(rows, columns)}
     arrays |= {"means": nothing(rows), "invvars": nothing(rows)}
+    eps = float(rng.choice(EPSILONS))
     if rms:
-        truth = oracle.rms_norm(x, columns, weight, EPS)
-        bound = oracle.rms_norm_bound(x, columns, weight, EPS, arithmetic(columns))
+        truth = oracle.rms_norm(x, columns, weight, eps)
+        bound = oracle.rms_norm_bound(x, columns, weight, eps, arithmetic(columns))
     else:
-        truth = oracle.layer_norm(x, columns, weight, bias, EPS)
-        bound = oracle.layer_norm_bound(x, columns, weight, bias, EPS, arithmetic(columns))
+        truth = oracle.layer_norm(x, columns, weight, bias, eps)
+        bound = oracle.layer_norm_bound(x, columns, weight, bias, eps, arithmetic(columns))
     results = zip(("output", "means", "invvars"), truth, bound, strict=True)
     want = {name: Answer(value, error) for name, value, error in results if value is not None and error is not None}
-    return NormCase(arrays, want, np.float32(EPS))
+    return NormCase(arrays, want, np.float32(eps))
 
 
 def backward_case(drawn: Drawn, name: str, how: oracle.Arithmetic) -> tuple[dict[str, np.ndarray], Answer]:
@@ -113,3 +168,25 @@ def gradient(arrays: dict[str, np.ndarray], name: str, how: oracle.Arithmetic, r
     given = arrays["grad_output"][rows], x, x.shape[1], arrays["weight"], None, EPS
     truth, bound = oracle.layer_norm_backward(*given), oracle.layer_norm_backward_bound(*given, how)
     return Answer(getattr(truth, name), getattr(bound, name))
+
+
+def scan_case(drawn: Drawn, block: int) -> Case:
+    """Return a case in which the kernel scan(x, y) computes the running sums of the drawn rows, a block per row."""
+    x = values(drawn.kind, drawn.rng, drawn["rows"], drawn["columns"])
+    return Case(
+        launches=[Launch("scan", len(x), block, ("x", "y"))],
+        arrays={"x": x, "y": nothing(*x.shape)},
+        want={"y": running_sums(x)},
+    )
+
+
+def running_sums(x: np.ndarray) -> Answer:
+    """Return the running sums of every row of x (n1, n2), with a bound that holds for every order of additions.
+
+    Sum number i has i additions: γ of i roundings, times the sum of the absolute values (Higham, (4.4)). The float64
+    sums have rounding errors, too.
+    """
+    u, additions = oracle.unit_roundoff("float32"), np.arange(x.shape[1])
+    error = additions * u / (1 - additions * u) + additions * oracle.unit_roundoff("float64")
+    wide = x.astype(np.float64)
+    return Answer(np.cumsum(wide, axis=1), error * np.cumsum(abs(wide), axis=1))

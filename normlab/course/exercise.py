@@ -6,10 +6,13 @@ kernel.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from normlab.course.pictures import Picture
 
 # Budgets use Nsight Compute's metric names, from `normlab.sim.METRICS`; messages to students use plainer words.
 LOADS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
@@ -20,11 +23,16 @@ LOAD_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"
 STORE_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"
 SHUFFLES = "normlab__shuffles.sum"
 BARRIERS = "normlab__barriers.sum"
-BUSIEST_LOADS = "normlab__busiest_thread_global_elements_op_ld.max"  # these three are the course's own (`costs`)
+GRID = "launch__grid_size"  # of a launch, in Nsight Compute's words
+GLOBAL_ATOMICS = "normlab__atomics_mem_global.sum"
+BUSIEST_LOADS = "normlab__busiest_thread_global_elements_op_ld.max"  # from here on they are the course's own (`costs`)
 BUSIEST_STORES = "normlab__busiest_thread_global_elements_op_st.max"
 BUSIEST_SHARED = "normlab__busiest_thread_shared_accesses.max"
+SHARED_ACCESSES = "normlab__shared_accesses.sum"
+EXCHANGES = "normlab__exchanges.sum"
 SHARED_LOADS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
 SHARED_STORES = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"
+BUSIEST = BUSIEST_LOADS, BUSIEST_STORES, BUSIEST_SHARED
 WORDS = {
     LOADS: "loads by warps",
     LOADED_SECTORS: "sectors loaded",
@@ -32,21 +40,31 @@ WORDS = {
     STORED_SECTORS: "sectors stored",
     LOAD_CONFLICTS: "bank conflicts of loads",
     STORE_CONFLICTS: "bank conflicts of stores",
+    GRID: "blocks launched",
     SHARED_LOADS: "loads of shared memory",
     SHARED_STORES: "stores to shared memory",
     BUSIEST_LOADS: "elements of global memory loaded by one thread",
     BUSIEST_STORES: "elements of global memory stored by one thread",
     BUSIEST_SHARED: "accesses of shared memory by one thread",
+    SHARED_ACCESSES: "accesses of shared memory by all threads together",
+    EXCHANGES: "exchanges of warps: shuffles, votes, and accesses of shared memory",
 }
 
 Extent = int | tuple[int, ...]
+
+
+class Chosen(NamedTuple):
+    """The size of a grid that the solution chooses: a function of its file, and the numbers to call it with."""
+
+    function: str
+    arguments: tuple[int, ...]
 
 
 class Launch(NamedTuple):
     """One launch of a kernel of the solution; an argument that is a string stands for the array of that name."""
 
     kernel: str
-    grid: Extent
+    grid: Extent | Chosen
     block: Extent
     arguments: tuple[Any, ...]
 
@@ -103,12 +121,19 @@ class Drawn:
 class Cost:
     """A metric that a solution may not need more of than the reference solution does on the same input.
 
-    `exactly`: nor less, because the exercise is about it. Messages append `why`.
+    `times`: but this many times as much. `spare`: and so much more as the reference solution has of another metric.
+    `exactly`: nor less than the reference, because the exercise is about it. Messages append `why`.
     """
 
     metric: str
     why: str
     exactly: bool = False
+    times: float = 1
+    spare: str | None = None
+
+    def at_most(self, needed: Callable[[str], int]) -> int:
+        """Return the limit, where `needed` returns what the reference solution has of a metric."""
+        return int(self.times * needed(self.metric)) + (needed(self.spare) if self.spare else 0)
 
 
 @dataclass(frozen=True)
@@ -120,12 +145,25 @@ class Budget:
     why: str
 
 
-# What every solution is held to: as few requests of global memory as the reference solution makes, and shared work.
+NEIGHBOURS_LOADED = "neighbouring lanes that load neighbours share their sectors of 32 bytes"
+NEIGHBOURS_STORED = "neighbouring lanes that store neighbours share their sectors of 32 bytes"
+# What every solution is held to: as few requests of global memory as the reference solution makes. Of barriers,
+# shuffles and shared memory, which other right solutions need more of, twice as many are allowed.
 TRAFFIC = (
     Cost(LOADS, "a warp loads 32 neighbours by one instruction"),
-    Cost(LOADED_SECTORS, "neighbouring lanes that load neighbours share their sectors of 32 bytes"),
+    Cost(LOADED_SECTORS, NEIGHBOURS_LOADED),
     Cost(STORES, "a warp stores 32 neighbours by one instruction"),
-    Cost(STORED_SECTORS, "neighbouring lanes that store neighbours share their sectors of 32 bytes"),
+    Cost(STORED_SECTORS, NEIGHBOURS_STORED),
+    Cost(BARRIERS, "at a barrier all threads of the block wait", times=2),
+    Cost(SHUFFLES, "five shuffles add up 32 lanes", times=2),
+    Cost(SHARED_LOADS, "shared memory is for what threads have to exchange", times=2),
+    Cost(SHARED_STORES, "shared memory is for what threads have to exchange", times=2),
+    Cost(GLOBAL_ATOMICS, "an atomic operation on global memory costs more than a load or a store"),
+)
+# For walks along a row, which may begin at its end: 128 bytes that begin anywhere touch one more sector.
+ANYWHERE = (
+    Cost(LOADED_SECTORS, NEIGHBOURS_LOADED, spare=LOADS),
+    Cost(STORED_SECTORS, NEIGHBOURS_STORED, spare=STORES),
 )
 
 
@@ -140,9 +178,10 @@ class Exercise:
     example: dict[str, int]  # sizes of one input on which costs are counted, and of which pictures are drawn
     hints: tuple[str, ...]
     kinds: tuple[str, ...] = ("counting", "normal", "offset")
-    costs: tuple[Cost, ...] = ()  # counted beside TRAFFIC
+    costs: tuple[Cost, ...] = ()  # counted beside TRAFFIC, and in place of a cost there with the same metric
+    tutorial: int = 1  # the number of the tutorial that teaches what the exercise needs
     lines: int | None = None  # the most lines of code that a solution may add
-    picture: str = "tree"  # the picture that --show draws: "tree", "banks" or "sectors"
+    picture: "Picture | str" = "tree"  # what --show draws (`pictures`): "tree", "banks", "sectors", or one of its own
 
     def draws(self, seed: int, count: int) -> list[Drawn]:
         """Return the smallest input, every edge of every size, the example and `count` random draws, sorted by size."""
@@ -150,7 +189,7 @@ class Exercise:
         chosen = [{name: size.smallest for name, size in self.sizes.items()}]
         chosen += [{name: edge} for name, size in self.sizes.items() for edge in size.edges]
         chosen += [self.example] + [{}] * count
-        drawn = []
+        drawn = [self.example_case]
         for number, fixed in enumerate(chosen):
             free = {name: int(rng.integers(size.smallest, size.largest + 1)) for name, size in self.sizes.items()}
             kind = self.kinds[number % len(self.kinds)]
@@ -168,6 +207,14 @@ class Exercise:
             large = {name: (size.smallest + size.largest + 1) // 2 for name, size in self.sizes.items()}
             sizes.append({name: int(rng.integers(large[name], size.largest + 1)) for name, size in self.sizes.items()})
         return [Drawn(one, "normal", int(rng.integers(1 << 31))) for one in sizes]
+
+    @property
+    def other_costs(self) -> list[Cost]:
+        """Return the costs of TRAFFIC that none of the exercise's own replaces. EXCHANGES replaces all that it counts."""
+        own = {cost.metric for cost in self.costs}
+        if EXCHANGES in own:
+            own |= {SHUFFLES, SHARED_LOADS, SHARED_STORES}
+        return [cost for cost in TRAFFIC if cost.metric not in own]
 
     def simpler(self, drawn: Drawn) -> list[Drawn]:
         """Return draws that are simpler than `drawn` in one respect, the simplest first."""

@@ -5,12 +5,13 @@ import linecache
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from normlab.course import given
-from normlab.course.exercise import BUSIEST_SHARED, WORDS, Answer, Budget, Case, Cost, Drawn
+from normlab.course.exercise import BUSIEST, BUSIEST_SHARED, WORDS, Answer, Budget, Case, Cost, Drawn
 from normlab.course.process import StoppedError
 from normlab.oracle.check import elementwise_ratios
 from normlab.sim import METRICS
@@ -35,7 +36,8 @@ FIRST = [
 class Failure:
     """What went wrong: a kind, one clear line, the line of the student's file, and more lines that explain.
 
-    `element`: the array and the index of a wrong value. `printed`: the kernel's printed output.
+    `element`: the array and the index of a wrong value. `printed`: the kernel's printed output. `excess`: how many
+    times as much as allowed an exceeded budget takes.
     """
 
     kind: str
@@ -44,10 +46,19 @@ class Failure:
     details: tuple[str, ...] = ()
     element: tuple[str, tuple[int, ...]] | None = None
     printed: str = ""
+    excess: float = 0.0
 
     def explained(self, *more: str) -> "Failure":
         """Return the failure with more details."""
         return replace(self, details=(*self.details, *more))
+
+
+class Spent(NamedTuple):
+    """A cost of a right solution: its name, how much of it was counted, and the budget."""
+
+    words: str
+    counted: int
+    allowed: int
 
 
 class Source(NamedTuple):
@@ -90,6 +101,8 @@ def found(findings: list[dict[str, Any]], case: Case, source: Source) -> Failure
     advice = finding["advice"]
     if max(np.prod(launch.block) for launch in case.launches) > WARP:
         advice = advice.replace("cuda.syncwarp()", "cuda.syncthreads()")
+    if finding["kind"] == "out-of-bounds":
+        advice += ", if the index itself is right"
     where = f" on {finding['space']} {finding['array']}{finding['index']}" if finding["array"] else ""
     acts = [act for act in (finding["first"], finding["second"]) if act]
     line = next((act["line"] for act in acts if act["file"] == source.file), None)
@@ -116,7 +129,8 @@ def changed_input(name: str) -> Failure:
 def wrong_value(name: str, got: np.ndarray, want: Answer) -> Failure | None:
     """Return a failure that names the first element that is off by more than its bound; None if there is none."""
     value, bound = (np.broadcast_to(part, got.shape) for part in want)
-    wrong = np.argwhere(~(elementwise_ratios(got, value, bound) <= 1))
+    held = got if got.dtype.kind == "f" else got.astype(np.float64)  # exact for an int32
+    wrong = np.argwhere(~(elementwise_ratios(held, value, bound) <= 1))
     if not len(wrong):
         return None
     index = tuple(map(int, wrong[0]))
@@ -131,26 +145,51 @@ def written(failure: Failure, writer: dict[str, Any] | None, source: Source) -> 
     If the line is a given one, which stores what the student's lines have made, the failure points to these.
     """
     if writer is None:
-        return failure.explained("no thread wrote it")
+        return _unwritten(failure.explained("no thread wrote it"), source)
     line = writer["line"] if writer["file"] == source.file else None
     failure = replace(failure, line=line).explained(f"written by {_thread(writer)}{_place(writer, source.file)}")
     own = given.behind(source.text, source.skeleton, line) if line else None
-    if own is None:
+    if line is None or own is None:
         return failure
     lines = f"line {own.first}" if own.first == own.last else f"lines {own.first} to {own.last}"
-    return replace(failure, line=own.last).explained(f"made by your {lines}, in {own.function}")
+    made = given.made_at(source.text, own, line)
+    return replace(failure, line=made).explained(f"made by your {lines}, in {own.function}")
 
 
-def on_input(failure: Failure, drawn: Drawn, case: Case) -> Failure:
+def _unwritten(failure: Failure, source: Source) -> Failure:
+    """Return the failure of a value that no thread has written, with the line that stores into its array."""
+    assert failure.element is not None, "a wrong value is an array's element"
+    name, index = failure.element
+    element = f"{name}[{', '.join(map(str, index))}]"
+    if stores := given.storing_lines(source.text, name):
+        text = f"line {stores[-1]} of your file stores into {name}: no thread comes there for {element}"
+        return replace(failure, line=stores[-1]).explained(text)
+    owned = given.own_lines(source.text, source.skeleton)
+    return replace(failure, line=owned[-1].last if owned else None).explained(f"no line of yours stores into {name}")
+
+
+def on_input(failure: Failure, drawn: Drawn, case: Case, source: Source) -> Failure:
     """Return a failure with its input and the kernel's printed output added."""
     results = {*case.want, *case.scratch}
     inputs = [(name, array) for name, array in case.arrays.items() if name not in results and array.size <= SHOWN]
     lines = [f"  {line}" for line in failure.printed.splitlines()[:PRINTED]]
     return failure.explained(
         f"smallest failing input found: {drawn}",
+        *(f"  {name} = {value:.6g}" for name, value in _numbers(case, source).items()),
         *(f"  {name} = {_text(array)}" for name, array in inputs),
         *(["your kernel printed:", *lines] if lines else []),
     )
+
+
+def _numbers(case: Case, source: Source) -> dict[str, Any]:
+    """Return the numbers that the launches pass, such as eps, under the names that the exercise's kernels give them."""
+    functions = {node.name: node for node in ast.parse(source.skeleton).body if isinstance(node, ast.FunctionDef)}
+    return {
+        parameter.arg: value
+        for launch in case.launches
+        for parameter, value in zip(functions[launch.kernel].args.args, launch.arguments, strict=True)
+        if isinstance(value, int | float | np.generic)
+    }
 
 
 def refused(told: dict[str, Any]) -> Failure:
@@ -164,18 +203,26 @@ def costs_more(
 ) -> Failure | None:
     """Return a failure that names the cost that is furthest above the reference solution's; None if no cost is.
 
-    If no cost is above it, a cost that has to be the same and is below it is named.
+    If no cost is above it, a cost that has to be the same and is below it is named. `uneven` looks at single threads.
     """
     found = []
-    for cost in limits:
-        counted, needed = _summed(costs, cost.metric), _summed(reference, cost.metric)
-        if counted > needed or (counted < needed and cost.exactly):
-            found.append((counted / max(needed, 0.5), cost, counted, needed))
+    for cost in (one for one in limits if one.metric not in BUSIEST):
+        counted, at_most = _summed(costs, cost.metric), cost.at_most(partial(_summed, reference))
+        if counted > at_most or (counted < at_most and cost.exactly):
+            found.append((counted / max(at_most, 0.5), cost, counted, at_most))
     if not found:
         return None
-    _, cost, counted, needed = max(found, key=lambda one: one[0])
-    limit = f"exactly {needed:,} needed" if cost.exactly else f"at most {needed:,} allowed"
-    return _over(f"{counted:,} {_words(cost.metric)}, {limit}: {cost.why}", cost.metric, costs, reference, drawn, file)
+    excess, cost, counted, at_most = max(found, key=lambda one: one[0])
+    limit = f"exactly {at_most:,} needed" if cost.exactly else f"at most {at_most:,} allowed"
+    headline = f"{counted:,} {_words(cost.metric)}, {limit}: {cost.why}"
+    return replace(_over(headline, cost.metric, costs, reference, drawn, file), excess=excess)
+
+
+def spent(limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[dict[str, Any]]) -> tuple[Spent, ...]:
+    """Return a solution's costs beside the reference solution's, without what neither of them needs."""
+    needed = partial(_summed, reference)
+    found = [Spent(_words(cost.metric), _summed(costs, cost.metric), cost.at_most(needed)) for cost in limits]
+    return tuple(one for one in found if one.counted or one.allowed)
 
 
 def over_budget(budget: Budget, costs: list[dict[str, Any]], drawn: Drawn, file: str) -> Failure | None:
@@ -187,21 +234,34 @@ def over_budget(budget: Budget, costs: list[dict[str, Any]], drawn: Drawn, file:
     return _over(headline, budget.metric, costs, [], drawn, file)
 
 
-def uneven(costs: list[dict[str, Any]], reference: list[dict[str, Any]], drawn: Drawn) -> Failure | None:
+def uneven(
+    limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[dict[str, Any]], drawn: Drawn, file: str
+) -> Failure | None:
     """Return a failure that names a thread that does much more of a launch's work than others would let it; else None.
 
     Of global memory a thread may touch ROOM times as many elements as any thread of the reference solution does. Of
-    shared memory it may make twice as many accesses as its block's threads make on average.
+    shared memory it may make twice as many accesses as its block's threads make on average. A cost in `limits` replaces
+    ROOM.
     """
+    room = {cost.metric: cost.times for cost in limits}
     for mine, needed in zip(costs, reference, strict=True):
         for metric, who in mine["busiest"].items():
-            at_most = int(ROOM * needed["metrics"][metric])
+            at_most = int(room.get(metric, ROOM) * needed["metrics"][metric])
             if metric == BUSIEST_SHARED:
                 at_most = max(at_most, int(2 * who["average"]) + 4)
             if who["count"] > at_most:
                 headline = f"{who['count']} {WORDS[metric]}, at most {at_most} allowed: let all threads share the work"
-                return Failure("budget", headline, None, (f"by {_thread(who)}", f"counted on {drawn}"))
+                place = next((one for one in who["lines"] if one["file"] == file), {"line": None})
+                told = f"by {_thread(who)}{_place(who | place, file)}" if place["line"] else f"by {_thread(who)}"
+                details = told, f"counted on {drawn}"
+                return Failure("budget", headline, place["line"], details, excess=who["count"] / max(at_most, 0.5))
     return None
+
+
+def told(failure: Failure, file: str) -> str:
+    """Return a failure as plain text: its headline, with the line in `file`, then its details."""
+    where = f" ({file}:{failure.line})" if failure.line else ""
+    return "\n".join([f"{failure.headline}{where}", *(f"  {line}" for line in failure.details)])
 
 
 def _summed(costs: list[dict[str, Any]], metric: str) -> int:
@@ -227,10 +287,10 @@ def _over(
     failure = Failure("budget", headline, None, (f"counted on {drawn}",))
     spent: Counter[str] = Counter()
     for line in (line for one in reference for line in one["lines"]):
-        spent[line["text"].strip()] += line["metrics"][metric]
+        spent[line["text"].strip()] += line["metrics"].get(metric, 0)
     lines = [line for one in costs for line in one["lines"] if line["file"] == file]
-    worst = max(lines, key=lambda line: line["metrics"][metric] - spent[line["text"].strip()], default=None)
-    if worst is None or not worst["metrics"][metric]:
+    worst = max(lines, key=lambda line: line["metrics"].get(metric, 0) - spent[line["text"].strip()], default=None)
+    if worst is None or not worst["metrics"].get(metric):
         return failure
     detail = f"{worst['metrics'][metric]:,} of them at line {worst['line']}: {worst['text']}"
     return replace(failure, line=worst["line"]).explained(detail)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,10 @@ from normlab.course import catalogue
 from normlab.course.failure import Failure
 from normlab.course.grading import Result, check
 
-MEMORY = ".normlab-course.json"  # in the folder: {"solved": {number: digest}, "hints": {number: count}}
+MEMORY = (
+    ".normlab-course.json"  # in the folder: {"solved": {name: digest}, "hints": {name: count}, "solutions": shown?}
+)
+MOVED = 6  # by how much the numbers grew that earlier versions saved in place of names
 LARGEST = 200_000  # bytes that a solution may have
 
 
@@ -19,8 +23,8 @@ def start(folder: Path) -> tuple[list[str], list[str]]:
     """Write the exercise files that `folder` does not have; return the names of files written, and of files kept."""
     folder.mkdir(parents=True, exist_ok=True)
     written, kept = [], []
-    for number, path in catalogue.FILES.items():
-        target = folder / path.name
+    for number in catalogue.FILES:
+        target = file_of(folder, number)
         if target.exists():
             kept.append(target.name)
         else:
@@ -30,8 +34,10 @@ def start(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def file_of(folder: Path, number: str) -> Path:
-    """Return the path of an exercise's file in `folder`."""
-    return folder / catalogue.FILES[number].name
+    """Return the path of an exercise's file in `folder`, also if it has the number of an earlier version there."""
+    path = folder / catalogue.FILES[number].name
+    earlier = sorted(folder.glob(f"[0-9][0-9]_{path.name[3:]}"))
+    return path if path.exists() or not earlier else earlier[0]
 
 
 def is_course(folder: Path) -> bool:
@@ -39,8 +45,11 @@ def is_course(folder: Path) -> bool:
     return any(file_of(folder, number).exists() for number in catalogue.FILES)
 
 
-def graded(folder: Path, number: str, **how: Any) -> Result:
-    """Grade an exercise of `folder`; an unreadable file is a failure, too. `how`: options of `grading.check`."""
+def graded(folder: Path, number: str, by: Callable[..., Result] = check, **how: Any) -> Result:
+    """Grade an exercise of `folder`; an unreadable file is a failure, too.
+
+    by: what grades the file's text, as `grading.check` does. how: options of `grading.check`.
+    """
     path = file_of(folder, number)
     if not path.exists():
         return _unread(number, Failure("missing", f"there is no {path.name}"), how)
@@ -54,7 +63,7 @@ def graded(folder: Path, number: str, **how: Any) -> Result:
         return _unread(number, Failure("missing", f"{path.name} cannot be read: {error.strerror}"), how)
     except UnicodeDecodeError as error:
         return _unread(number, Failure("syntax", f"{path.name} is no text in UTF-8: {error.reason}"), how)
-    return check(number, source, str(path.absolute()), **how)
+    return by(number, source, str(path.absolute()), **how)
 
 
 def _unread(number: str, failure: Failure, how: dict[str, Any]) -> Result:
@@ -67,17 +76,18 @@ def _unread(number: str, failure: Failure, how: dict[str, Any]) -> Result:
 def remember(folder: Path, result: Result) -> None:
     """Save whether an exercise is solved, with a digest of the solution's text."""
     memory = _memory(folder)
-    memory["solved"].pop(result.number, None)
+    memory["solved"].pop(result.name, None)
     if result.passed:
-        memory["solved"][result.number] = _digest(file_of(folder, result.number))
+        memory["solved"][result.name] = _digest(file_of(folder, result.number))
     _write(folder, memory)
 
 
 def next_hint(folder: Path, number: str) -> tuple[int, int, str]:
     """Return the next hint's number, the number of hints, and the hint; the last hint again after all were read."""
-    memory, hints = _memory(folder), catalogue.exercise(number).hints
-    count = min(memory["hints"].get(number, 0) + 1, len(hints))
-    memory["hints"][number] = count
+    memory, exercise = _memory(folder), catalogue.exercise(number)
+    hints = exercise.hints
+    count = min(memory["hints"].get(exercise.name, 0) + 1, len(hints))
+    memory["hints"][exercise.name] = count
     _write(folder, memory)
     return count, len(hints), hints[count - 1]
 
@@ -100,16 +110,28 @@ def progress(folder: Path) -> list[Progress]:
         exercise, path = catalogue.exercise(number), file_of(folder, number)
         if not path.is_file():
             state = "missing"
-        elif number in memory["solved"]:
-            state = "solved" if memory["solved"][number] == _digest(path) else "changed"
+        elif exercise.name in memory["solved"]:
+            state = "solved" if memory["solved"][exercise.name] == _digest(path) else "changed"
         else:
             state = (
                 "not begun"
                 if path.read_text(encoding="utf-8", errors="replace") == catalogue.skeleton(number)
                 else "begun"
             )
-        found.append(Progress(number, exercise.title, state, memory["hints"].get(number, 0), len(exercise.hints)))
+        found.append(
+            Progress(number, exercise.title, state, memory["hints"].get(exercise.name, 0), len(exercise.hints))
+        )
     return found
+
+
+def hide_solutions(folder: Path) -> None:
+    """Note in a folder that its owner is shown no solutions."""
+    _write(folder, _memory(folder) | {"solutions": False})
+
+
+def shows_solutions(folder: Path) -> bool:
+    """Return whether who has solved an exercise in `folder` is shown other solutions."""
+    return _memory(folder)["solutions"]
 
 
 def _digest(path: Path) -> str:
@@ -120,9 +142,15 @@ def _memory(folder: Path) -> dict[str, Any]:
     """Return the saved state, or an empty state if the file is missing or damaged."""
     try:
         memory = json.loads((folder / MEMORY).read_text(encoding="utf-8"))
-        return {"solved": dict(memory["solved"]), "hints": dict(memory["hints"])}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {"solved": {}, "hints": {}}
+        parts = {part: {_name(key): value for key, value in memory[part].items()} for part in ("solved", "hints")}
+        return parts | {"solutions": memory.get("solutions") is not False}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {"solved": {}, "hints": {}, "solutions": True}
+
+
+def _name(key: str) -> str:
+    """Return the name of an exercise; earlier versions saved its number of that time."""
+    return catalogue.FILES[f"{int(key) + MOVED:02}"].stem[3:] if key.isdecimal() else key
 
 
 def _write(folder: Path, memory: dict[str, Any]) -> None:

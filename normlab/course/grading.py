@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from normlab.course import catalogue, failure, given, reference, rules
-from normlab.course.exercise import TRAFFIC, Budget, Case, Drawn, Exercise
-from normlab.course.failure import Failure, FailureError, Source
+from normlab.course import catalogue, failure, given, pictures, ranking, reference, rules
+from normlab.course.exercise import Budget, Case, Drawn, Exercise
+from normlab.course.failure import Failure, FailureError, Source, Spent
 from normlab.course.hidden import Hidden
 from normlab.course.process import NORMAL, Limits, Run, Solution, StoppedError
 
@@ -31,7 +32,9 @@ class Result:
     `parts`: the points reached in each part. "right": the results on the drawn inputs, of a kernel that compiles;
     "budgets": its costs; "hidden": inputs and budgets that only a teacher's file has (`hidden.py`).
     `failure`: the first failure in the parts that the student can see. `hidden_failure`: that of "hidden".
+    `cost`: what a solved exercise's launches cost, for a ranking.
     `picture`: the bytes of a requested picture. `no_picture`: why it could not be drawn.
+    `spent`: what a right solution costs on an input of the example's sizes.
     """
 
     number: str
@@ -43,6 +46,8 @@ class Result:
     seconds: float = 0.0
     picture: bytes | None = field(default=None, repr=False)
     no_picture: str | None = None
+    spent: tuple[Spent, ...] = ()
+    cost: ranking.Cost | None = None
 
     @property
     def passed(self) -> bool:
@@ -66,28 +71,29 @@ def check(
     file: str,
     seed: int = 0,
     hidden: Hidden | None = None,
-    show: bool = False,
+    show: str | None = None,
     limits: Limits = NORMAL,
 ) -> Result:
     """Grade `source`, the text of `file`, as exercise `number`.
 
-    `hidden`: a teacher's further inputs and budgets. `show`: draw a picture, too. A failure in the hidden part does not
-    end the grading, any other failure does.
+    `hidden`: a teacher's further inputs and budgets. `show`: the form of a picture to draw, too, "png" or "svg". A
+    failure in the hidden part does not end the grading, any other failure does.
     """
     began = time.perf_counter()
     exercise, skeleton = catalogue.exercise(number), catalogue.skeleton(number)
     extra = hidden.of(exercise) if hidden else None
     parts = {"right": 0, "budgets": 0} | ({"hidden": 0} if extra else {})
-    seen = unseen = picture = no_picture = None
+    seen = unseen = picture = no_picture = cost = None
+    spent: tuple[Spent, ...] = ()
     try:
         _obey(source, skeleton)
         with _begin(source, file, limits) as solution:
             grader = _Grader(exercise, solution, Source(source, file, skeleton))
             if show:
                 try:
-                    picture = grader.picture()
-                except StoppedError as error:
-                    no_picture = error.text
+                    picture = grader.picture(show)
+                except (StoppedError, ValueError, LookupError) as error:
+                    no_picture = getattr(error, "text", str(error))
             grader.right(exercise.draws(seed, DRAWS))
             grader.compiles()
             parts["right"] = POINTS["right"]
@@ -99,13 +105,15 @@ def check(
                     parts["hidden"] = POINTS["hidden"]
                 except FailureError as error:
                     unseen = error.failure
-            grader.spends(number, exercise.counted(seed, COUNTED))
+            spent, launches = grader.spends(number, exercise.counted(seed, COUNTED))
             _short(exercise, source, skeleton)
             parts["budgets"] = POINTS["budgets"]
+            cost = None if unseen else ranking.cost(launches)
     except FailureError as error:
         seen = error.failure
     seconds = time.perf_counter() - began
-    return Result(number, exercise.name, exercise.title, parts, seen, unseen, seconds, picture, no_picture)
+    result = Result(number, exercise.name, exercise.title, parts, seen, unseen, seconds, picture, no_picture)
+    return replace(result, spent=spent, cost=cost)
 
 
 def _obey(source: str, skeleton: str) -> None:
@@ -187,7 +195,7 @@ class _Grader:
             with suppress(StoppedError):  # if the solution's time is up, the failure does not name the writer
                 observed = self.solution.run(case, "writer", array=name, index=list(index)).observed
                 fails = failure.written(fails, observed["writer"], self.source)
-        return failure.on_input(fails, drawn, case)
+        return failure.on_input(fails, drawn, case, self.source)
 
     def compiles(self) -> None:
         """Raise FailureError if Numba refuses a kernel, as it would on a machine with a GPU."""
@@ -199,8 +207,12 @@ class _Grader:
         if refused:
             raise FailureError(failure.refused(refused))
 
-    def spends(self, number: str, draws: list[Drawn]) -> None:
-        """Raise FailureError if the solution costs more than the reference solution on one of the inputs."""
+    def spends(self, number: str, draws: list[Drawn]) -> tuple[tuple[Spent, ...], list[dict[str, Any]]]:
+        """Return the costs on the first of the inputs beside their budgets, and what each launch of all inputs cost.
+
+        Raise FailureError if the solution costs more than the reference solution on one of them.
+        """
+        spent, launches = [], []
         for drawn, reference_costs in zip(draws, reference.costs(number, draws), strict=True):
             case = self.exercise.make(drawn)
             try:
@@ -210,11 +222,15 @@ class _Grader:
             if wrong := _differs(run, case):
                 raise FailureError(self._explained(drawn, wrong))
             costs = run.observed["costs"]
-            over = failure.uneven(costs, reference_costs, drawn) or failure.costs_more(
-                (*TRAFFIC, *self.exercise.costs), costs, reference_costs, drawn, self.source.file
-            )
-            if over:
-                raise FailureError(over)
+            own, others = self.exercise.costs, self.exercise.other_costs
+            counted = costs, reference_costs, drawn, self.source.file
+            over = [failure.uneven(own, *counted), failure.costs_more(own, *counted)]
+            worst = max(filter(None, over), key=lambda one: one.excess, default=None)
+            if worst := worst or failure.costs_more(others, *counted):
+                raise FailureError(worst)
+            spent.append(failure.spent((*others, *own), costs, reference_costs))
+            launches += costs
+        return spent[0], launches
 
     def within(self, budgets: Iterable[Budget]) -> None:
         """Raise FailureError if the solution exceeds one of a teacher's budgets on the exercise's example."""
@@ -229,10 +245,19 @@ class _Grader:
             if over := failure.over_budget(budget, costs, drawn, self.source.file):
                 raise FailureError(over)
 
-    def picture(self) -> bytes | None:
-        """Return a picture of the solution on the example. Raise StoppedError if the solution does not finish."""
-        case = self.exercise.make(self.exercise.example_case)
-        return self.solution.run(case, "trace", picture=self.exercise.picture).picture
+    def picture(self, form: str) -> bytes | None:
+        """Return a picture of what the solution does. Raise StoppedError if the solution does not finish.
+
+        Raise ValueError or LookupError if the solution does nothing that could be drawn.
+        """
+        picture = self.exercise.picture
+        case = None if isinstance(picture, str) or picture.case is None else picture.case()
+        case = case or self.exercise.make(self.exercise.example_case)
+        draw = picture if isinstance(picture, str) else picture.draw
+        if isinstance(draw, str):
+            return self.solution.run(case, "trace", picture=(draw, form)).picture
+        run = self.solution.run(case, "accesses")
+        return pictures.file_of(draw(pictures.Seen(case, run.arrays, run.observed["accesses"])), form)
 
 
 def _differs(run: Run, case: Case) -> Failure | None:

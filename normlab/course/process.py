@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import secrets
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,8 +25,9 @@ import numpy as np
 
 import normlab
 from normlab.course import wire, worker
-from normlab.course.exercise import Case, Launch
+from normlab.course.exercise import Case, Chosen, Launch
 
+PRELOADED = ["__main__", "normlab.course.warm"]  # what the fork server imports before it forks
 NO_RESULT = "the solution's process sent something that is no result"
 # What the worker observes during a run → the key of the observation in its reply.
 OBSERVED = {
@@ -33,6 +35,7 @@ OBSERVED = {
     "trace": "traces",
     "writer": "writer",
     "costs": "costs",
+    "accesses": "accesses",
     "compile": "refused",
 }
 
@@ -84,8 +87,19 @@ def _context() -> BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", "normlab.course.warm"])  # imported by the server
+    context.set_forkserver_preload(PRELOADED)
     return context
+
+
+# Held while a process is started or ended. `_isolated` changes what all threads of the grader share. And
+# multiprocessing reads a process's exit code from a pipe: if two threads read at once, one gets a wrong code.
+_STARTING_OR_ENDING = threading.RLock()
+
+
+def prepare_for_a_class() -> None:
+    """Let the fork server compile the stages before it forks, if it does not run yet: see `warm_class`."""
+    if _context().get_start_method() == "forkserver":
+        _context().set_forkserver_preload([*PRELOADED, "normlab.course.warm_class"])
 
 
 @contextmanager
@@ -94,18 +108,19 @@ def _isolated(folder: Path) -> Iterator[None]:
 
     A file such as numbers.py or copy.py there would stand in for Python's own module. normlab's own folder stays.
     """
-    strangers = {Path.cwd(), folder.resolve()} - {Path(normlab.__file__).resolve().parents[1]}
-    paths, safe = sys.path[:], os.environ.get("PYTHONSAFEPATH")
-    sys.path[:] = [path for path in paths if Path(path or ".").resolve() not in strangers]
-    os.environ["PYTHONSAFEPATH"] = "1"  # the fork server's Python puts no folder of its own in front
-    try:
-        yield
-    finally:
-        sys.path[:] = paths
-        if safe is None:
-            del os.environ["PYTHONSAFEPATH"]
-        else:
-            os.environ["PYTHONSAFEPATH"] = safe
+    with _STARTING_OR_ENDING:
+        strangers = {Path.cwd(), folder.resolve()} - {Path(normlab.__file__).resolve().parents[1]}
+        paths, safe = sys.path[:], os.environ.get("PYTHONSAFEPATH")
+        sys.path[:] = [path for path in paths if Path(path or ".").resolve() not in strangers]
+        os.environ["PYTHONSAFEPATH"] = "1"  # the fork server's Python puts no folder of its own in front
+        try:
+            yield
+        finally:
+            sys.path[:] = paths
+            if safe is None:
+                del os.environ["PYTHONSAFEPATH"]
+            else:
+                os.environ["PYTHONSAFEPATH"] = safe
 
 
 NORMAL = Limits()
@@ -150,16 +165,17 @@ class Solution:
 
     def close(self) -> None:
         """Kill the process, even in the middle of a launch."""
-        self._process.kill()
-        self._process.join()
+        with _STARTING_OR_ENDING:
+            self._process.kill()
+            self._process.join()
         self._here.close()
 
-    def run(self, case: Case, watch: str, picture: str | None = None, **more: Any) -> Run:
+    def run(self, case: Case, watch: str, picture: tuple[str, str] | None = None, **more: Any) -> Run:
         """Run a case's launches in the process. The process gets copies, so the case's own arrays stay unchanged.
 
         watch: what the worker observes, a key of OBSERVED. picture: the kind of picture to draw from the trace
-        (`Exercise.picture`), or None. more: further arguments of the watch, such as the `array` and the `index` whose
-        "writer" is wanted.
+        ("tree", "banks" or "sectors") and its form ("png" or "svg"), or None. more: further arguments of the watch,
+        such as the `array` and the `index` whose "writer" is wanted.
         """
         fresh = [*case.want, *case.scratch]
         arrays = {name: _poisoned(array) if name in fresh else array for name, array in case.arrays.items()}
@@ -167,7 +183,7 @@ class Solution:
             "watch": watch,
             "fresh": fresh,
             "arrays": wire.described(arrays),
-            "launches": [[one.kernel, one.grid, one.block, _arguments(one)] for one in case.launches],
+            "launches": [[one.kernel, _grid(one), one.block, _arguments(one)] for one in case.launches],
         }
         patience = self._patience
         if picture is not None:
@@ -211,16 +227,27 @@ class Solution:
 
     def _how(self) -> str:
         """Return the process's exit code or signal as text for a message, or "" if it has not ended after 1 s."""
-        self._process.join(1)
-        code = self._process.exitcode
+        with _STARTING_OR_ENDING:
+            self._process.join(1)
+            code = self._process.exitcode
         if code is None:
             return ""
         return f"(exit code {code}) " if code >= 0 else f"(killed by signal {-code}) "
 
 
 def _poisoned(array: np.ndarray) -> np.ndarray:
-    """Return an array of the same shape and dtype, filled with NaN, which no right answer accepts for a number."""
-    return np.full_like(array, np.nan)
+    """Return an array of the same shape and dtype, filled with NaN, which no right answer accepts for a number.
+
+    Integers have no NaN: they become the smallest one, which is no count and no index.
+    """
+    return np.full_like(array, np.nan if array.dtype.kind == "f" else np.iinfo(array.dtype).min)
+
+
+def _grid(launch: Launch) -> Any:
+    """Return a launch's grid as JSON can hold it."""
+    if isinstance(launch.grid, Chosen):
+        return launch.grid._asdict()
+    return launch.grid
 
 
 def _arguments(launch: Launch) -> list[tuple[str, Any]]:

@@ -103,6 +103,32 @@ def source(function: Any) -> str:
     return textwrap.dedent(inspect.getsource(getattr(function, "py_func", function))).rstrip()
 
 
+def draw_counts(traces: dict[str, Any], metrics: dict[str, str]) -> None:
+    """Draw counts of several traces: a panel for each metric, under the words that `metrics` gives, a bar a trace."""
+    import matplotlib.pyplot as plt
+
+    size = 4 * len(metrics), 1 + 0.3 * len(traces)
+    _, axes = plt.subplots(1, len(metrics), figsize=size, layout="constrained", sharey=True, squeeze=False)
+    for ax, (name, words) in zip(axes[0], metrics.items(), strict=True):
+        values = [trace.metrics[name] for trace in traces.values()]
+        ax.bar_label(ax.barh(list(traces), values, color="#1b4f8a"), fmt="{:,.0f}", padding=3, fontsize=9)
+        ax.set(title=words, xticks=[], xlim=(0, 1.25 * max(1, *values)))
+    axes[0, 0].invert_yaxis()
+    plt.show()
+
+
+def ladder(direction: str) -> dict[str, float]:
+    """Return what each step of a norm's ladder reached on an H200 in bfloat16, n2 = 4096: fractions of a copy's speed.
+
+    They come from the record of `normlab bench ladder`, in the ladder's order.
+
+    >>> list(ladder("backward"))
+    ['global_atomics', 'apex', 'fused', 'pipelined']
+    """
+    steps = {entry["step"]: entry["of_copy"] for entry in record(f"ladder_{direction}_h200")["steps"]}
+    return {step.name: steps[step.name] for step in LADDERS[direction]}
+
+
 def measured(step: Step) -> tuple[float, float] | None:
     """What a ladder's step reached on an H200 at n2 = 4096, LayerNorm in bfloat16 and float32; None if it is not known.
 

@@ -48,7 +48,7 @@ def test_bash_takes_the_script():
         (("explain", "forward", "--step", "fus"), ["fused"]),
         (("trace", "back"), ["backward"]),
         (("trace", "forward/a"), ["forward/apex"]),
-        (("course", "check", "03_"), ["03_count_zero"]),
+        (("course", "check", "09_"), ["09_count_zero"]),
         (("bench", "norm", "--dtype", "float32,b"), ["float32,bfloat16"]),
         (("bench", "report", "ladder_f"), ["ladder_forward_h200"]),
         (("tutorials", "15"), ["15"]),

@@ -52,7 +52,7 @@ def test_no_line_is_wider_than_the_terminal(monkeypatch, width, command):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_course_s_answers_fit(monkeypatch, tmp_path, width):
     lines(monkeypatch, width, "course", "start", tmp_path)
-    file = tmp_path / "01_welford_step.py"
+    file = tmp_path / "07_welford_step.py"
     file.write_text(file.read_text().replace("# Your lines.", "return mean, m2, count"))
     for command in ("check", "progress"):
         shown = lines(monkeypatch, width, "course", command, "--dir", tmp_path)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from course.solved import HERE, wrong
+from course.solved import WRONG
 
 from normlab.course import catalogue, grading, reference
 from normlab.course.hidden import read
@@ -17,7 +17,7 @@ def graded(number, source, **how):
 
 
 def wrongly(exercise, name, tmp_path, **how):
-    given = wrong(HERE / "wrong" / exercise / f"{name}.py")
+    (given,) = (one for one in WRONG if str(one) == f"{exercise}/{name}")
     file = tmp_path / "solution.py"
     file.write_text(given.source)
     return grading.check(given.number, given.source, str(file), **how), given.source.splitlines()
@@ -30,14 +30,18 @@ def hidden(tmp_path, text):
 
 
 def test_a_wrong_value_names_element_numbers_lane_line_and_the_smallest_input(tmp_path):
-    result, lines = wrongly("08_layer_norm", "one_turn", tmp_path)
+    result, lines = wrongly("layer_norm", "one_turn", tmp_path)
     failure = result.failure
     assert failure.headline.startswith("output[0, 64]: expected ")
     assert failure.headline.endswith(", got nan")
     assert failure.details[:2] == (failure.details[0], "no thread wrote it")
-    assert "smallest failing input found: rows = 1, columns = 65, " in failure.details[2]
+    line = failure.line
+    assert failure.details[2] == f"line {line} of your file stores into output: no thread comes there for output[0, 64]"
+    assert lines[line - 1].strip().startswith("output[row, column] = ")
+    assert "smallest failing input found: rows = 1, columns = 65, " in failure.details[3]
+    assert failure.details[4].startswith("  eps = ")
 
-    result, lines = wrongly("05_warp_sum_butterfly", "shift_down", tmp_path)
+    result, lines = wrongly("warp_sum_butterfly", "shift_down", tmp_path)
     failure = result.failure
     assert failure.headline == "sums[0, 1]: expected 528, got 544"
     written = lines.index("    sums[row, lane] = total") + 1
@@ -49,7 +53,7 @@ def test_a_wrong_value_names_element_numbers_lane_line_and_the_smallest_input(tm
 
 
 def test_a_race_names_both_threads_both_lines_and_what_to_do(tmp_path):
-    result, lines = wrongly("14_racy_kernel", "warp_barriers", tmp_path)
+    result, lines = wrongly("racy_kernel", "warp_barriers", tmp_path)
     failure = result.failure
     assert "put cuda.syncthreads() between them" in failure.headline
     assert all(" by block (0, 0, 0), warp " in line and ", at line " in line for line in failure.details[:2])
@@ -59,7 +63,7 @@ def test_a_race_names_both_threads_both_lines_and_what_to_do(tmp_path):
 
 
 def test_a_budget_names_its_reason_and_the_line_that_costs_most(tmp_path):
-    result, lines = wrongly("11_padded_tile", "not_padded", tmp_path)
+    result, lines = wrongly("padded_tile", "not_padded", tmp_path)
     assert result.failure.headline.startswith(
         "992 bank conflicts of loads, at most 0 allowed: lanes that load different"
     )
@@ -68,12 +72,12 @@ def test_a_budget_names_its_reason_and_the_line_that_costs_most(tmp_path):
 
 
 def test_an_exception_names_its_line(tmp_path):
-    result, lines = wrongly("16_vector_copy", "misaligned", tmp_path)
+    result, lines = wrongly("vector_copy", "misaligned", tmp_path)
     assert "store_vector(y, first + 1" in lines[result.failure.line - 1]
 
 
 def test_a_line_of_the_house_is_named_as_such(tmp_path):
-    result, lines = wrongly("07_row_moments", "merge_in_the_loop", tmp_path)
+    result, lines = wrongly("row_moments", "merge_in_the_loop", tmp_path)
     failure = result.failure
     assert "block_moments(mean, m2, count, buffer)" in lines[failure.line - 1]  # the student's line that calls it
     assert f"called at line {failure.line} of your file" in failure.details
@@ -84,12 +88,12 @@ def test_lines_have_a_budget_where_they_teach(monkeypatch):
     from dataclasses import replace
 
     monkeypatch.setattr(catalogue, "exercise", lambda number: replace(EXERCISE, lines=3))
-    result = graded("01", SOLVED["01"])
+    result = graded("07", SOLVED["07"])
     assert (result.failure.kind, result.failure.headline) == ("lines", "4 lines of code added, at most 3 allowed")
     assert result.parts == {"right": 6, "budgets": 0}
 
 
-EXERCISE = catalogue.exercise("01")
+EXERCISE = catalogue.exercise("07")
 
 
 @pytest.mark.parametrize(
@@ -107,8 +111,8 @@ EXERCISE = catalogue.exercise("01")
     ],
 )
 def test_loops_deadlocks_and_the_like_are_failures_of_one_line(lines, kind):
-    source = catalogue.skeleton("04").replace("    # Your lines.", lines)
-    result = graded("04", source, limits=Limits(seconds=0.5))
+    source = catalogue.skeleton("10").replace("    # Your lines.", lines)
+    result = graded("10", source, limits=Limits(seconds=0.5))
     assert result.failure.kind == kind
     assert "\n" not in result.failure.headline
     assert result.failure.headline.count(" ") > 3
@@ -116,12 +120,12 @@ def test_loops_deadlocks_and_the_like_are_failures_of_one_line(lines, kind):
 
 
 def test_os_exit_is_refused_by_its_line_and_survived_where_rules_do_not_look(monkeypatch):
-    source = "import os\nos._exit(0)\n" + SOLVED["04"]
-    failure = graded("04", source).failure
+    source = "import os\nos._exit(0)\n" + SOLVED["10"]
+    failure = graded("10", source).failure
     assert (failure.kind, failure.line) == ("import", 1)
     assert failure.headline.startswith("imports os: ")
     monkeypatch.setattr(grading.rules, "broken", lambda source, skeleton: None)
-    failure = graded("04", source).failure
+    failure = graded("10", source).failure
     assert failure.headline == "the process ended by itself (exit code 0) while being loaded, without a result"
 
 
@@ -142,31 +146,31 @@ def test_reference_solutions_pass_with_another_seed(number):
 
 def test_what_a_kernel_prints_is_shown_with_its_failure():
     lines = "    if lane == 31:\n        print('I hold', value)\n    return value"
-    failure = graded("04", catalogue.skeleton("04").replace("    # Your lines.", lines)).failure
+    failure = graded("10", catalogue.skeleton("10").replace("    # Your lines.", lines)).failure
     at = failure.details.index("your kernel printed:")
     assert failure.details[at + 1].startswith("  I hold ")
 
 
 def test_a_picture_is_drawn_of_every_kind():
-    for number in ("04", "11", "15"):
-        assert graded(number, SOLVED[number], show=True).picture.startswith(b"\x89PNG")
+    for number in ("10", "17", "21"):
+        assert graded(number, SOLVED[number], show="png").picture.startswith(b"\x89PNG")
 
 
 def test_why_there_is_no_picture():
-    result = graded("04", SOLVED["04"].replace("return", "return (0, 0)[2] +"), show=True)
+    result = graded("10", SOLVED["10"].replace("return", "return (0, 0)[2] +"), show="png")
     assert result.picture is None
     assert result.no_picture.startswith("IndexError: ")
 
 
 def test_hidden_checks_have_points_of_their_own(tmp_path):
-    small = SOLVED["16"].replace("# Your lines.", "n = min(n, 1030)")  # beyond what the exercise draws
-    assert graded("16", small).points == 8
+    small = SOLVED["22"].replace("# Your lines.", "n = min(n, 1030)")  # beyond what the exercise draws
+    assert graded("22", small).points == 8
     extra = hidden(tmp_path, 'seed = 5\n[vector_copy]\ncases = [{n = 1040, kind = "normal"}]\n')
-    result = graded("16", small, hidden=extra)
+    result = graded("22", small, hidden=extra)
     assert (result.parts, result.failure) == ({"right": 6, "budgets": 2, "hidden": 0}, None)
     assert result.hidden_failure.headline.startswith("y[1030]: expected ")
-    assert graded("16", SOLVED["16"], hidden=extra).points == 10
-    assert graded("15", SOLVED["15"], hidden=extra).parts["hidden"] == 2
+    assert graded("22", SOLVED["22"], hidden=extra).points == 10
+    assert graded("21", SOLVED["21"], hidden=extra).parts["hidden"] == 2
 
 
 def test_a_seed_alone_is_a_hidden_check(tmp_path):
@@ -176,7 +180,7 @@ def test_a_seed_alone_is_a_hidden_check(tmp_path):
 
 def test_hidden_budgets_count(tmp_path):
     extra = hidden(tmp_path, '[warp_sum_rotation]\nbudgets = {"normlab__shuffles.sum" = 4}\n')
-    failure = graded("04", SOLVED["04"], hidden=extra).hidden_failure
+    failure = graded("10", SOLVED["10"], hidden=extra).hidden_failure
     assert failure.headline == "5 shuffles, at most 4 allowed: a hidden budget"
 
 
@@ -208,4 +212,4 @@ def test_the_instructor_s_guide_lists_the_exercises():
 def test_the_instructor_s_guide_shows_a_hidden_file_that_works(tmp_path):
     guide = Path(__file__).parent.parent.parent / "tutorials" / "INSTRUCTORS.md"
     (text,) = [block.partition("```")[0] for block in guide.read_text().split("```toml\n")[1:]]
-    assert hidden(tmp_path, text).of(catalogue.exercise("07")).draws
+    assert hidden(tmp_path, text).of(catalogue.exercise("13")).draws

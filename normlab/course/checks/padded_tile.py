@@ -14,6 +14,7 @@ from normlab.course.exercise import (
     Launch,
     Size,
 )
+from normlab.course.pictures import Picture
 
 
 def _make(drawn: Drawn) -> Case:
@@ -30,7 +31,7 @@ EXERCISE = Exercise(
     name="padded_tile",
     title="A tile, turned round, without a traffic jam",
     make=_make,
-    sizes={"rows": Size(1, 40, (1, 33)), "columns": Size(1, 40, (1, 33))},
+    sizes={"rows": Size(1, 40, (1, 33, 65)), "columns": Size(1, 40, (1, 33, 65))},
     kinds=("counting", "normal"),
     example={"rows": 32, "columns": 32},
     hints=(
@@ -43,5 +44,6 @@ EXERCISE = Exercise(
         Cost(STORE_CONFLICTS, "lanes that store into different words of one bank wait for each other"),
         Cost(LOAD_CONFLICTS, "lanes that load different words of one bank wait for each other"),
     ),
-    picture="banks",
+    tutorial=8,
+    picture=Picture("banks", "32 lanes in 32 banks: no bank is wanted twice"),
 )

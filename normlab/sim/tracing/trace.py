@@ -121,16 +121,21 @@ class Trace(TraceData):
         return draw_banks(self._one(line, operation, array, "shared"), ax)
 
     def draw_tree(
-        self, steps: range | int | None = None, threads: range | int | None = None, ax: "Axes | None" = None
+        self,
+        steps: range | int | None = None,
+        threads: range | int | None = None,
+        ax: "Axes | None" = None,
+        to: int | None = None,
     ) -> "Axes":
         """Draw which thread of the first block gives a value to which, step by step: for a reduction, its tree.
 
-        `steps`, `threads`: a range of those to show, or an int for the first so many. Raises ValueError if there is
-        nothing to show, TypeError for a value that is neither an int nor a range.
+        `steps`, `threads`: a range of those to show, or an int for the first so many. `to`: a thread; only values that
+        are part of what it has in the end are drawn. Raises ValueError if there is nothing to show, TypeError for a
+        value that is neither an int nor a range.
         """
         from normlab.sim.tracing.pictures import draw_tree
 
-        return draw_tree(self.flows, self.kernel, steps, threads, ax)
+        return draw_tree(self.flows, self.kernel, steps, threads, ax, to)
 
     def draw_comparison(
         self, other: "Trace", ax: "Axes | None" = None, labels: tuple[str, str] | None = None

@@ -293,6 +293,19 @@ def test_apex_reduces_by_shuffles_then_halves_the_warps_in_shared_memory():
     assert len(lines["through shared memory (buffer)"]) == len(through_memory)
 
 
+@pytest.mark.parametrize("to", [0, 37])
+def test_a_tree_can_be_cut_to_what_reaches_one_thread(to):
+    counted = traced(butterfly, 64)
+    warp = range(32 * (to // 32), 32 * (to // 32) + 32)
+    lines = segments(counted.draw_tree(to=to))["shuffle"]
+    # In the last step the thread takes one value; in each step before, twice as many threads take one.
+    assert [sum(start == step for (_, start), _ in lines) for step in range(5)] == [16, 8, 4, 2, 1]
+    assert sorted({source for (source, _), _ in lines} | {to}) == list(warp)  # each value comes once
+    assert len(lines) == 31
+    with pytest.raises(ValueError, match="to is a thread of the block, 0 to 63; got 64"):
+        counted.draw_tree(to=64)
+
+
 def test_a_tree_can_be_cut_to_steps_and_threads():
     counted = traced(butterfly, 64)
     assert len(segments(counted.draw_tree(steps=3))["shuffle"]) == 2 * 64  # steps 0, 1, 2: two go by

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from normlab.sim.tracing.flows import LIMIT, Flows
+from normlab.sim.tracing.flows import LIMIT, Flow, Flows
 from normlab.sim.tracing.pictures.words import count
 
 
@@ -55,20 +55,26 @@ class Tree:
         return f"{by}; {barriers}{kept}"
 
 
-def tree(flows: Flows, steps: range | int | None = None, threads: range | int | None = None) -> Tree:
+def tree(
+    flows: Flows, steps: range | int | None = None, threads: range | int | None = None, to: int | None = None
+) -> Tree:
     """Return the flows of one block as arrows; flows between the same threads at the same time share an arrow.
 
-    `steps`, `threads`: which to show, an int for the first so many; default: all. Raises TypeError for what is no int
-    or range, ValueError where nothing is left to show.
+    `steps`, `threads`: which to show, an int for the first so many; default: all. `to`: a thread; only values that are
+    part of what it has in the end are shown. Raises TypeError for what is no int or range, ValueError where nothing is
+    left to show.
     """
     if not flows.flows:
         raise ValueError("no thread of the first block gave a value to another, by shuffle or by shared memory")
+    if to is not None and not 0 <= to < flows.threads:
+        raise ValueError(f"to is a thread of the block, 0 to {flows.threads - 1}; got {to!r}")
+    kept = flows.flows if to is None else _leading_to(to, flows.flows)
     last = max(flow.end for flow in flows.flows)
     shown_steps = _chosen("steps", steps, last + 1)
     shown_threads = _chosen("threads", threads, flows.threads)
     within: Counter[tuple[int, int, int, int, str]] = Counter()
     crossing = within.copy()
-    for flow in flows.flows:
+    for flow in kept:
         ends = (flow.source in shown_threads) + (flow.target in shown_threads)
         if ends and flow.start in shown_steps and flow.end in shown_steps:
             # The source line is left out of the key: values between the same threads at the same time are one arrow.
@@ -85,6 +91,17 @@ def tree(flows: Flows, steps: range | int | None = None, threads: range | int | 
     barriers = [step for step in flows.barriers if step in drawn_steps]
     partial = len(flows.flows) >= LIMIT
     return Tree(arrows, others, barriers, len(flows.barriers), shown_threads, drawn_steps, partial)
+
+
+def _leading_to(thread: int, flows: list[Flow]) -> list[Flow]:
+    """Return the flows whose values are part of what `thread` has in the end, however many threads pass them on."""
+    latest = {thread: max(flow.end for flow in flows)}  # thread → the last step whose values still reach `thread`
+    found = []
+    for flow in sorted(flows, key=lambda one: one.end, reverse=True):
+        if flow.end <= latest.get(flow.target, -1):
+            found.append(flow)
+            latest[flow.source] = max(flow.start, latest.get(flow.source, -1))
+    return found
 
 
 def _chosen(what: str, chosen: range | int | None, count: int) -> range:

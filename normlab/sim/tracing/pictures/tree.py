@@ -21,6 +21,7 @@ def draw_tree(
     steps: range | int | None = None,
     threads: range | int | None = None,
     ax: "Axes | None" = None,
+    to: int | None = None,
 ) -> "Axes":
     """Draw which thread gives values to which in the first block, in `ax` or a figure of its own.
 
@@ -28,9 +29,9 @@ def draw_tree(
     goes from the thread that gives a value to the one that gets it; dashed and blue by shuffle, solid and red through
     shared memory; short and dotted, from or to a thread that is not shown. A thick line across is a barrier, between
     the writes before it and the reads after it; dotted lines down delimit warps. `steps`, `threads`: which to show, an
-    int for the first so many.
+    int for the first so many. `to`: a thread; only arrows that lead to it are drawn.
     """
-    seen = tree(flows, steps, threads)
+    seen = tree(flows, steps, threads, to)
     ax = ink.axes(ax, 10.5, min(12.0, 2.6 + 0.6 * len(seen.steps)))
     size = 6.5 if len(seen.threads) <= MANY else 3.6
     _draw_threads(ax, seen)
@@ -49,7 +50,8 @@ def draw_tree(
         ax.axvline(border - 0.5, color=ink.TEXT, linewidth=0.8, linestyle=":", gid="warp")
     _label(ax, seen)
     block = count(flows.threads, "thread")
-    ink.title(ax, f"{kernel}: who gives values to whom in the first block, of {block}", seen.numbers, room=True)
+    told = "who gives values to whom" if to is None else f"which values come to thread {to}, and by which threads,"
+    ink.title(ax, f"{kernel}: {told} in the first block, of {block}", seen.numbers, room=True)
     for handle in filter(None, ink.legend(ax, 3).legend_handles):
         handle.set(linewidth=2, alpha=1)  # lines of a crowd are too faint for a legend
     return ax
