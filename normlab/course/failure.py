@@ -204,12 +204,6 @@ def uneven(costs: list[dict[str, Any]], reference: list[dict[str, Any]], drawn: 
     return None
 
 
-def told(failure: Failure, file: str) -> str:
-    """Return a failure as plain text: its headline, with the line in `file`, then its details."""
-    where = f" ({file}:{failure.line})" if failure.line else ""
-    return "\n".join([f"{failure.headline}{where}", *(f"  {line}" for line in failure.details)])
-
-
 def _summed(costs: list[dict[str, Any]], metric: str) -> int:
     return sum(one["metrics"][metric] for one in costs)
 

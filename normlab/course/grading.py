@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from normlab.course import catalogue, failure, given, ranking, reference, rules
+from normlab.course import catalogue, failure, given, reference, rules
 from normlab.course.exercise import TRAFFIC, Budget, Case, Drawn, Exercise
 from normlab.course.failure import Failure, FailureError, Source
 from normlab.course.hidden import Hidden
 from normlab.course.process import NORMAL, Limits, Run, Solution, StoppedError
+from normlab.course.ranking import Cost, cost_of
 
 DRAWS = 12  # random inputs, in addition to the smallest, the edges and the example
 COUNTED = 2  # random inputs on which costs are counted, in addition to one of the example's sizes
@@ -45,7 +46,7 @@ class Result:
     seconds: float = 0.0
     picture: bytes | None = field(default=None, repr=False)
     no_picture: str | None = None
-    cost: ranking.Cost | None = None
+    cost: Cost | None = None
 
     @property
     def passed(self) -> bool:
@@ -105,7 +106,7 @@ def check(
             launches = grader.spends(number, exercise.counted(seed, COUNTED))
             _short(exercise, source, skeleton)
             parts["budgets"] = POINTS["budgets"]
-            cost = None if unseen else ranking.cost(launches)
+            cost = None if unseen else cost_of(launches)
     except FailureError as error:
         seen = error.failure
     seconds = time.perf_counter() - began

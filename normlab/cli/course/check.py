@@ -62,7 +62,7 @@ def _tell(result: "Result", folder: Path) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from normlab.course.failure import told
+    from normlab.course.classroom import told
     from normlab.course.folder import file_of
 
     state = ("solved", "green") if result.passed else ("not yet", "bold red")
