@@ -345,8 +345,14 @@ for kernel in (transpose, transpose_padded):
 # ## Exercise
 #
 # The course's exercise 12 is a block sum with one barrier too few, to be repaired: `normlab course check 12`. Exercise 20
-# is another kernel with races, and exercise 17 a tile without bank conflicts. Before that, here: a block of 128 threads
-# finds the **largest** value, and every thread must know it.
+# is another kernel with races, and exercise 17 a tile without bank conflicts.
+#
+# Shuffles, shared memory and barriers are enough for more than norms. A **scan** is a running sum: each element becomes the
+# sum of all elements up to its own place. Exercise 25 asks for a scan in few steps, exercise 26 for a **work-efficient**
+# one, with few additions. In exercise 27 the maximum and the sum of a **softmax** merge as moments do. Exercise 30 looks for
+# an **argmax**, the place of a row's largest element, and exercise 31 for the two largest elements.
+#
+# Before that, here: a block of 128 threads finds the **largest** value, and every thread must know it.
 
 # %%
 # Your kernel here.

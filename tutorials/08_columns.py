@@ -452,8 +452,14 @@ print("thread per column: ", lesson.timed(lambda: launch(thread_per_column, n2 /
 #
 # ## Exercise
 #
-# The course's exercise 17 is a padded tile, exercise 18 grad_weight in two kernels: `normlab course check 18`. Before
-# that, here: which tile strides between 32 and 40 are free of conflicts? Count with `store_tile`, then explain.
+# The course's exercise 17 is a padded tile, exercise 18 grad_weight in two kernels: `normlab course check 18`.
+#
+# Not every task can do without atomics. Exercise 28 counts a **histogram**, which says how often each number stands in an
+# array. Its bins are **privatised**: each block counts in a copy of its own, in shared memory, and adds the copy to the
+# result in the end. Exercise 29 is a **segmented sum**: the array is cut into segments of different lengths, and each
+# segment gets a sum.
+#
+# Before that, here: which tile strides between 32 and 40 are free of conflicts? Count with `store_tile`, then explain.
 
 # %%
 # Your code here.

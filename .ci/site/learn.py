@@ -79,7 +79,7 @@ def exercise_list() -> str:
     return "\n".join(
         [
             "# Exercises\n",
-            f"{len(catalogue.FILES)} exercises, from Welford's step to a tiled matrix product. They need no GPU.\n",
+            f"{len(catalogue.FILES)} exercises, from two lines to norms, scans and histograms. They need no GPU.\n",
             "```bash\nnormlab course start my_course   # lays the exercises out, a file each\ncd my_course\n"
             "normlab course check 1           # says what is wrong, where, and for which input\n"
             "normlab course hint 1            # gives a hint, and each time another one\n"

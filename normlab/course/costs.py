@@ -9,9 +9,18 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from normlab.course.exercise import BUSIEST_LOADS, BUSIEST_SHARED, BUSIEST_STORES
+from normlab.course.exercise import (
+    BUSIEST,
+    BUSIEST_LOADS,
+    BUSIEST_SHARED,
+    BUSIEST_STORES,
+    EXCHANGES,
+    GRID,
+    SHARED_ACCESSES,
+)
 from normlab.sim.machine.launch import Launch, Launchable
 from normlab.sim.machine.observed import ObservedArray, offset_of
+from normlab.sim.tracing.counts import Counts
 from normlab.sim.tracing.recorder import Recorder
 from normlab.sim.tracing.sites import Sites
 from normlab.sim.tracing.trace import Trace
@@ -29,11 +38,13 @@ class Costs(Recorder):
         self.elements_read: defaultdict[Any, set[int]] = defaultdict(set)  # thread → addresses in global memory
         self.elements_written: defaultdict[Any, set[int]] = defaultdict(set)
         self.shared: Counter[Any] = Counter()  # thread → accesses of shared memory
+        self.places: defaultdict[tuple, Counter[int]] = defaultdict(Counter)  # thread, metric → accesses by site
 
     def _recording(self) -> Callable[[ObservedArray, Any, Sites, int], None]:
         """Return the function that logs every access that a compiler leaves."""
         log, cuda = super()._recording(), self.cuda
         loaded, read, written, shared = self.loaded, self.elements_read, self.elements_written, self.shared
+        places = self.places
 
         def record(array: ObservedArray, key: Any, sites: Sites, number: int) -> None:
             thread, offset = cuda.current, offset_of(array, key)
@@ -48,9 +59,11 @@ class Costs(Recorder):
                     loaded[thread].clear()
                 if sites.shared:
                     shared[thread] += 1
+                    places[thread, BUSIEST_SHARED][number] += 1
                 else:
-                    touched = read if sites.operation == "ld" else written
+                    metric, touched = (BUSIEST_LOADS, read) if sites.operation == "ld" else (BUSIEST_STORES, written)
                     touched[thread].update(range(address, address + sites.size, array.itemsize))
+                    places[thread, metric][number] += 1
             log(array, key, sites, number)
 
         return record
@@ -76,46 +89,62 @@ class Costs(Recorder):
             self.loaded[thread].clear()
 
     def busiest(self) -> dict[str, dict[str, Any]]:
-        """Return, by metric, the thread that does most: who it is, how much, and its block's average."""
+        """Return, by metric, the thread that does most: who it is, how much, at which lines, its block's average."""
         work = {
             BUSIEST_LOADS: _sizes(self.elements_read),
             BUSIEST_STORES: _sizes(self.elements_written),
             BUSIEST_SHARED: self.shared,
         }
-        return {metric: _most(counts) for metric, counts in work.items() if counts}
+        return {metric: self._most(metric, counts) for metric, counts in work.items() if counts}
+
+    def _most(self, metric: str, work: Counter[Any]) -> dict[str, Any]:
+        """Return the thread with most work: where it is, its work, the lines of most accesses, its block's average."""
+        ((thread, count),) = work.most_common(1)
+        warps = thread.block.warps
+        threads = [one for warp in warps for one in warp.threads]
+        lines = [self._sites[number].line for number, _ in self.places[thread, metric].most_common()]
+        return {
+            "block": list(thread.block.index),
+            "warp": warps.index(thread.warp),
+            "lane": thread.lane,
+            "count": count,
+            "average": sum(work[one] for one in threads) / len(threads),
+            "lines": [{"file": line.file, "line": line.number, "text": line.text} for line in lines],
+        }
 
 
 def _sizes(addresses: dict[Any, set[int]]) -> Counter[Any]:
     return Counter({thread: len(found) for thread, found in addresses.items()})
 
 
-def _most(work: Counter[Any]) -> dict[str, Any]:
-    """Return the thread with most work: its block, warp and lane, its work, and the average of its block's threads."""
-    ((thread, count),) = work.most_common(1)
-    warps = thread.block.warps
-    threads = [one for warp in warps for one in warp.threads]
+def _between(counts: Counts) -> dict[str, int]:
+    """Return what threads spend to pass values to each other: SHARED_ACCESSES by threads, and EXCHANGES by warps."""
+    shared = [counts.of("shared", operation) for operation in ("ld", "st", "atom")]
     return {
-        "block": list(thread.block.index),
-        "warp": warps.index(thread.warp),
-        "lane": thread.lane,
-        "count": count,
-        "average": sum(work[one] for one in threads) / len(threads),
+        SHARED_ACCESSES: sum(memory.lanes for memory in shared),
+        EXCHANGES: counts.shuffles + counts.votes + sum(memory.requests for memory in shared),
     }
 
 
 def costs(kernel: Any) -> Launchable:
     """Return `kernel`, ready to launch; the launch returns its trace as a dict, with the busiest threads added.
 
-    "metrics" has three more: the work of the busiest thread, named BUSIEST_LOADS, BUSIEST_STORES and BUSIEST_SHARED.
+    "metrics" has six more: the number of blocks, named GRID; the work of the busiest thread, named BUSIEST_LOADS,
+    BUSIEST_STORES and BUSIEST_SHARED; and the work between threads (`_between`), which each line has, too.
     """
 
     def start(launch: Launch, arguments: tuple) -> dict[str, Any]:
         recorder = Costs()
         launch.run(arguments, recorder)
         recorder.count()
-        counted, busiest = Trace(launch, recorder).as_dict(), recorder.busiest()
-        for name in (BUSIEST_LOADS, BUSIEST_STORES, BUSIEST_SHARED):
+        traced, busiest = Trace(launch, recorder), recorder.busiest()
+        counted = traced.as_dict()
+        counted["metrics"] |= _between(traced.counts)
+        for line, row in zip(counted["lines"], traced.by_line(), strict=True):
+            line["metrics"] |= _between(recorder.tally.lines[row.line])
+        for name in BUSIEST:
             counted["metrics"][name] = busiest[name]["count"] if name in busiest else 0
+        counted["metrics"][GRID] = launch.grid.x * launch.grid.y * launch.grid.z
         return counted | {"busiest": busiest}
 
     return Launchable("costs", kernel, "forward", 1, start)

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from normlab import oracle
-from normlab.course.exercise import Answer, Case, Drawn, Launch
+from normlab.course.exercise import BUSIEST_SHARED, EXCHANGES, Answer, Case, Cost, Drawn, Launch
+from normlab.course.pictures import Line, Seen
 from normlab.oracle.forward_bounds import finished
 from normlab.oracle.inexact import Inexact
 from normlab.oracle.moments import mean_and_variance
@@ -13,6 +14,12 @@ from normlab.oracle.rows import as_rows
 from normlab.oracle.values import normalise
 
 EPS = 1e-5
+# What a tree over a block of 64 threads costs. The reference solutions' trees are of shuffles; one in shared memory
+# needs as many exchanges, but its first thread takes part in every step.
+EXCHANGED = (
+    Cost(EXCHANGES, "5 steps among the lanes of a warp, and one among warps", times=2),
+    Cost(BUSIEST_SHARED, "a thread takes part in 6 steps of a tree at most", times=5),
+)
 
 
 def values(kind: str, rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -70,6 +77,29 @@ def _answer(held: Inexact) -> Answer:
     return Answer(held.exact[:, 0].astype(np.float64), finished(held.error, held.exact, held.exact.shape[:1]))
 
 
+def growing_case(kernel: str, most: int) -> Case:
+    """Return a case for pictures: `kernel`(x, means, variances) gets one row of 1 value, then of 2, up to `most`."""
+    row = np.random.default_rng(0).normal(3, 1, (1, most)).astype(np.float32)
+    arrays: dict[str, np.ndarray] = {}
+    want: dict[str, Answer] = {}
+    for n in range(1, most + 1):
+        arrays |= {f"x{n}": row[:, :n].copy(), f"means{n}": nothing(1), f"variances{n}": nothing(1)}
+        want |= {f"means{n}": Answer(row[:, :n].mean(1), 0.0), f"variances{n}": Answer(row[:, :n].var(1), 0.0)}
+    launches = [Launch(kernel, 1, 32, (f"x{n}", f"means{n}", f"variances{n}")) for n in range(1, most + 1)]
+    return Case(launches, arrays, want)
+
+
+def growing_lines(seen: Seen) -> list[Line]:
+    """Return mean and variance over the number of values, from `growing_case`."""
+    counts = np.arange(1, len(seen.launches) + 1)
+    found = []
+    for name in ("means", "variances"):
+        got = np.array([seen.arrays[f"{name}{n}"][0] for n in counts])
+        want = np.array([np.ravel(seen.case.want[f"{name}{n}"].value)[0] for n in counts])
+        found.append(Line(name.removesuffix("s"), counts, want, got))
+    return found
+
+
 class NormCase(NamedTuple):
     """The arrays and answers that all exercises about a whole norm share; eps is the float32 that a kernel gets."""
 
@@ -113,3 +143,25 @@ def gradient(arrays: dict[str, np.ndarray], name: str, how: oracle.Arithmetic, r
     given = arrays["grad_output"][rows], x, x.shape[1], arrays["weight"], None, EPS
     truth, bound = oracle.layer_norm_backward(*given), oracle.layer_norm_backward_bound(*given, how)
     return Answer(getattr(truth, name), getattr(bound, name))
+
+
+def scan_case(drawn: Drawn, block: int) -> Case:
+    """Return a case in which the kernel scan(x, y) computes the running sums of the drawn rows, a block per row."""
+    x = values(drawn.kind, drawn.rng, drawn["rows"], drawn["columns"])
+    return Case(
+        launches=[Launch("scan", len(x), block, ("x", "y"))],
+        arrays={"x": x, "y": nothing(*x.shape)},
+        want={"y": running_sums(x)},
+    )
+
+
+def running_sums(x: np.ndarray) -> Answer:
+    """Return the running sums of every row of x (n1, n2), with a bound that holds for every order of additions.
+
+    Sum number i has i additions: γ of i roundings, times the sum of the absolute values (Higham, (4.4)). The float64
+    sums have rounding errors, too.
+    """
+    u, additions = oracle.unit_roundoff("float32"), np.arange(x.shape[1])
+    error = additions * u / (1 - additions * u) + additions * oracle.unit_roundoff("float64")
+    wide = x.astype(np.float64)
+    return Answer(np.cumsum(wide, axis=1), error * np.cumsum(abs(wide), axis=1))

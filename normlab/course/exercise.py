@@ -6,10 +6,13 @@ kernel.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from normlab.course.pictures import Picture
 
 # Budgets use Nsight Compute's metric names, from `normlab.sim.METRICS`; messages to students use plainer words.
 LOADS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
@@ -20,11 +23,16 @@ LOAD_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"
 STORE_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"
 SHUFFLES = "normlab__shuffles.sum"
 BARRIERS = "normlab__barriers.sum"
-BUSIEST_LOADS = "normlab__busiest_thread_global_elements_op_ld.max"  # these three are the course's own (`costs`)
+GRID = "launch__grid_size"  # of a launch, in Nsight Compute's words
+GLOBAL_ATOMICS = "normlab__atomics_mem_global.sum"
+BUSIEST_LOADS = "normlab__busiest_thread_global_elements_op_ld.max"  # from here on they are the course's own (`costs`)
 BUSIEST_STORES = "normlab__busiest_thread_global_elements_op_st.max"
 BUSIEST_SHARED = "normlab__busiest_thread_shared_accesses.max"
+SHARED_ACCESSES = "normlab__shared_accesses.sum"
+EXCHANGES = "normlab__exchanges.sum"
 SHARED_LOADS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
 SHARED_STORES = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"
+BUSIEST = BUSIEST_LOADS, BUSIEST_STORES, BUSIEST_SHARED
 WORDS = {
     LOADS: "loads by warps",
     LOADED_SECTORS: "sectors loaded",
@@ -32,21 +40,31 @@ WORDS = {
     STORED_SECTORS: "sectors stored",
     LOAD_CONFLICTS: "bank conflicts of loads",
     STORE_CONFLICTS: "bank conflicts of stores",
+    GRID: "blocks launched",
     SHARED_LOADS: "loads of shared memory",
     SHARED_STORES: "stores to shared memory",
     BUSIEST_LOADS: "elements of global memory loaded by one thread",
     BUSIEST_STORES: "elements of global memory stored by one thread",
     BUSIEST_SHARED: "accesses of shared memory by one thread",
+    SHARED_ACCESSES: "accesses of shared memory by all threads together",
+    EXCHANGES: "exchanges of warps: shuffles, votes, and accesses of shared memory",
 }
 
 Extent = int | tuple[int, ...]
+
+
+class Chosen(NamedTuple):
+    """The size of a grid that the solution chooses: a function of its file, and the numbers to call it with."""
+
+    function: str
+    arguments: tuple[int, ...]
 
 
 class Launch(NamedTuple):
     """One launch of a kernel of the solution; an argument that is a string stands for the array of that name."""
 
     kernel: str
-    grid: Extent
+    grid: Extent | Chosen
     block: Extent
     arguments: tuple[Any, ...]
 
@@ -103,12 +121,14 @@ class Drawn:
 class Cost:
     """A metric that a solution may not need more of than the reference solution does on the same input.
 
-    `exactly`: nor less, because the exercise is about it. Messages append `why`.
+    `times`: but this many times as much, because there is more than one good way. `exactly`: nor less than the
+    reference, because the exercise is about it. Messages append `why`.
     """
 
     metric: str
     why: str
     exactly: bool = False
+    times: float = 1
 
 
 @dataclass(frozen=True)
@@ -126,6 +146,7 @@ TRAFFIC = (
     Cost(LOADED_SECTORS, "neighbouring lanes that load neighbours share their sectors of 32 bytes"),
     Cost(STORES, "a warp stores 32 neighbours by one instruction"),
     Cost(STORED_SECTORS, "neighbouring lanes that store neighbours share their sectors of 32 bytes"),
+    Cost(GLOBAL_ATOMICS, "an atomic operation on global memory costs more than a load or a store"),
 )
 
 
@@ -141,8 +162,9 @@ class Exercise:
     hints: tuple[str, ...]
     kinds: tuple[str, ...] = ("counting", "normal", "offset")
     costs: tuple[Cost, ...] = ()  # counted beside TRAFFIC
+    tutorial: int = 1  # the number of the tutorial that teaches what the exercise needs
     lines: int | None = None  # the most lines of code that a solution may add
-    picture: str = "tree"  # the picture that --show draws: "tree", "banks" or "sectors"
+    picture: "Picture | str" = "tree"  # what --show draws (`pictures`): "tree", "banks", "sectors", or one of its own
 
     def draws(self, seed: int, count: int) -> list[Drawn]:
         """Return the smallest input, every edge of every size, the example and `count` random draws, sorted by size."""

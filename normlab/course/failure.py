@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.course import given
-from normlab.course.exercise import BUSIEST_SHARED, WORDS, Answer, Budget, Case, Cost, Drawn
+from normlab.course.exercise import BUSIEST, BUSIEST_SHARED, WORDS, Answer, Budget, Case, Cost, Drawn
 from normlab.course.process import StoppedError
 from normlab.oracle.check import elementwise_ratios
 from normlab.sim import METRICS
@@ -35,7 +35,8 @@ FIRST = [
 class Failure:
     """What went wrong: a kind, one clear line, the line of the student's file, and more lines that explain.
 
-    `element`: the array and the index of a wrong value. `printed`: the kernel's printed output.
+    `element`: the array and the index of a wrong value. `printed`: the kernel's printed output. `excess`: how many
+    times as much as allowed an exceeded budget takes.
     """
 
     kind: str
@@ -44,10 +45,19 @@ class Failure:
     details: tuple[str, ...] = ()
     element: tuple[str, tuple[int, ...]] | None = None
     printed: str = ""
+    excess: float = 0.0
 
     def explained(self, *more: str) -> "Failure":
         """Return the failure with more details."""
         return replace(self, details=(*self.details, *more))
+
+
+class Spent(NamedTuple):
+    """A cost of a right solution: its name, how much of it was counted, and the budget."""
+
+    words: str
+    counted: int
+    allowed: int
 
 
 class Source(NamedTuple):
@@ -116,7 +126,8 @@ def changed_input(name: str) -> Failure:
 def wrong_value(name: str, got: np.ndarray, want: Answer) -> Failure | None:
     """Return a failure that names the first element that is off by more than its bound; None if there is none."""
     value, bound = (np.broadcast_to(part, got.shape) for part in want)
-    wrong = np.argwhere(~(elementwise_ratios(got, value, bound) <= 1))
+    held = got if got.dtype.kind == "f" else got.astype(np.float64)  # exact for an int32
+    wrong = np.argwhere(~(elementwise_ratios(held, value, bound) <= 1))
     if not len(wrong):
         return None
     index = tuple(map(int, wrong[0]))
@@ -164,18 +175,25 @@ def costs_more(
 ) -> Failure | None:
     """Return a failure that names the cost that is furthest above the reference solution's; None if no cost is.
 
-    If no cost is above it, a cost that has to be the same and is below it is named.
+    If no cost is above it, a cost that has to be the same and is below it is named. `uneven` looks at single threads.
     """
     found = []
-    for cost in limits:
-        counted, needed = _summed(costs, cost.metric), _summed(reference, cost.metric)
+    for cost in (one for one in limits if one.metric not in BUSIEST):
+        counted, needed = _summed(costs, cost.metric), int(cost.times * _summed(reference, cost.metric))
         if counted > needed or (counted < needed and cost.exactly):
             found.append((counted / max(needed, 0.5), cost, counted, needed))
     if not found:
         return None
-    _, cost, counted, needed = max(found, key=lambda one: one[0])
+    excess, cost, counted, needed = max(found, key=lambda one: one[0])
     limit = f"exactly {needed:,} needed" if cost.exactly else f"at most {needed:,} allowed"
-    return _over(f"{counted:,} {_words(cost.metric)}, {limit}: {cost.why}", cost.metric, costs, reference, drawn, file)
+    headline = f"{counted:,} {_words(cost.metric)}, {limit}: {cost.why}"
+    return replace(_over(headline, cost.metric, costs, reference, drawn, file), excess=excess)
+
+
+def spent(limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[dict[str, Any]]) -> tuple[Spent, ...]:
+    """Return a solution's costs beside the reference solution's, without what neither of them needs."""
+    found = [Spent(_words(c.metric), _summed(costs, c.metric), _summed(reference, c.metric)) for c in limits]
+    return tuple(one for one in found if one.counted or one.allowed)
 
 
 def over_budget(budget: Budget, costs: list[dict[str, Any]], drawn: Drawn, file: str) -> Failure | None:
@@ -187,20 +205,27 @@ def over_budget(budget: Budget, costs: list[dict[str, Any]], drawn: Drawn, file:
     return _over(headline, budget.metric, costs, [], drawn, file)
 
 
-def uneven(costs: list[dict[str, Any]], reference: list[dict[str, Any]], drawn: Drawn) -> Failure | None:
+def uneven(
+    limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[dict[str, Any]], drawn: Drawn, file: str
+) -> Failure | None:
     """Return a failure that names a thread that does much more of a launch's work than others would let it; else None.
 
     Of global memory a thread may touch ROOM times as many elements as any thread of the reference solution does. Of
-    shared memory it may make twice as many accesses as its block's threads make on average.
+    shared memory it may make twice as many accesses as its block's threads make on average. A cost in `limits` replaces
+    ROOM.
     """
+    room = {cost.metric: cost.times for cost in limits}
     for mine, needed in zip(costs, reference, strict=True):
         for metric, who in mine["busiest"].items():
-            at_most = int(ROOM * needed["metrics"][metric])
+            at_most = int(room.get(metric, ROOM) * needed["metrics"][metric])
             if metric == BUSIEST_SHARED:
                 at_most = max(at_most, int(2 * who["average"]) + 4)
             if who["count"] > at_most:
                 headline = f"{who['count']} {WORDS[metric]}, at most {at_most} allowed: let all threads share the work"
-                return Failure("budget", headline, None, (f"by {_thread(who)}", f"counted on {drawn}"))
+                place = next((one for one in who["lines"] if one["file"] == file), {"line": None})
+                told = f"by {_thread(who)}{_place(who | place, file)}" if place["line"] else f"by {_thread(who)}"
+                details = told, f"counted on {drawn}"
+                return Failure("budget", headline, place["line"], details, excess=who["count"] / max(at_most, 0.5))
     return None
 
 
@@ -227,10 +252,10 @@ def _over(
     failure = Failure("budget", headline, None, (f"counted on {drawn}",))
     spent: Counter[str] = Counter()
     for line in (line for one in reference for line in one["lines"]):
-        spent[line["text"].strip()] += line["metrics"][metric]
+        spent[line["text"].strip()] += line["metrics"].get(metric, 0)
     lines = [line for one in costs for line in one["lines"] if line["file"] == file]
-    worst = max(lines, key=lambda line: line["metrics"][metric] - spent[line["text"].strip()], default=None)
-    if worst is None or not worst["metrics"][metric]:
+    worst = max(lines, key=lambda line: line["metrics"].get(metric, 0) - spent[line["text"].strip()], default=None)
+    if worst is None or not worst["metrics"].get(metric):
         return failure
     detail = f"{worst['metrics'][metric]:,} of them at line {worst['line']}: {worst['text']}"
     return replace(failure, line=worst["line"]).explained(detail)

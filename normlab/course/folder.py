@@ -12,7 +12,9 @@ from normlab.course import catalogue
 from normlab.course.failure import Failure
 from normlab.course.grading import Result, check
 
-MEMORY = ".normlab-course.json"  # in the folder: {"solved": {name: digest}, "hints": {name: count}}
+MEMORY = (
+    ".normlab-course.json"  # in the folder: {"solved": {name: digest}, "hints": {name: count}, "solutions": shown?}
+)
 MOVED = 6  # by how much the numbers grew that earlier versions saved in place of names
 LARGEST = 200_000  # bytes that a solution may have
 
@@ -122,6 +124,16 @@ def progress(folder: Path) -> list[Progress]:
     return found
 
 
+def hide_solutions(folder: Path) -> None:
+    """Note in a folder that its owner is shown no solutions."""
+    _write(folder, _memory(folder) | {"solutions": False})
+
+
+def shows_solutions(folder: Path) -> bool:
+    """Return whether who has solved an exercise in `folder` is shown other solutions."""
+    return _memory(folder)["solutions"]
+
+
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
@@ -130,9 +142,10 @@ def _memory(folder: Path) -> dict[str, Any]:
     """Return the saved state, or an empty state if the file is missing or damaged."""
     try:
         memory = json.loads((folder / MEMORY).read_text(encoding="utf-8"))
-        return {part: {_name(key): value for key, value in memory[part].items()} for part in ("solved", "hints")}
+        parts = {part: {_name(key): value for key, value in memory[part].items()} for part in ("solved", "hints")}
+        return parts | {"solutions": memory.get("solutions") is not False}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {"solved": {}, "hints": {}}
+        return {"solved": {}, "hints": {}, "solutions": True}
 
 
 def _name(key: str) -> str:

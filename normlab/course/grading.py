@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from normlab.course import catalogue, failure, given, reference, rules
+from normlab.course import catalogue, failure, given, pictures, reference, rules
 from normlab.course.exercise import TRAFFIC, Budget, Case, Drawn, Exercise
-from normlab.course.failure import Failure, FailureError, Source
+from normlab.course.failure import Failure, FailureError, Source, Spent
 from normlab.course.hidden import Hidden
 from normlab.course.process import NORMAL, Limits, Run, Solution, StoppedError
 from normlab.course.ranking import Cost, cost_of
@@ -35,6 +35,7 @@ class Result:
     `failure`: the first failure in the parts that the student can see. `hidden_failure`: that of "hidden".
     `cost`: what a solved exercise's launches cost, for a ranking.
     `picture`: the bytes of a requested picture. `no_picture`: why it could not be drawn.
+    `spent`: what a right solution costs on an input of the example's sizes.
     """
 
     number: str
@@ -46,6 +47,7 @@ class Result:
     seconds: float = 0.0
     picture: bytes | None = field(default=None, repr=False)
     no_picture: str | None = None
+    spent: tuple[Spent, ...] = ()
     cost: Cost | None = None
 
     @property
@@ -70,28 +72,30 @@ def check(
     file: str,
     seed: int = 0,
     hidden: Hidden | None = None,
-    show: bool = False,
+    show: str | None = None,
     limits: Limits = NORMAL,
 ) -> Result:
     """Grade `source`, the text of `file`, as exercise `number`.
 
-    `hidden`: a teacher's further inputs and budgets. `show`: draw a picture, too. A failure in the hidden part does not
-    end the grading, any other failure does.
+    `hidden`: a teacher's further inputs and budgets. `show`: the form of a picture to draw, too, "png" or "svg". A
+    failure in the hidden part does not end the grading, any other failure does.
     """
     began = time.perf_counter()
     exercise, skeleton = catalogue.exercise(number), catalogue.skeleton(number)
     extra = hidden.of(exercise) if hidden else None
     parts = {"right": 0, "budgets": 0} | ({"hidden": 0} if extra else {})
-    seen = unseen = picture = no_picture = cost = None
+    seen = unseen = picture = no_picture = None
+    spent: tuple[Spent, ...] = ()
+    cost = None
     try:
         _obey(source, skeleton)
         with _begin(source, file, limits) as solution:
             grader = _Grader(exercise, solution, Source(source, file, skeleton))
             if show:
                 try:
-                    picture = grader.picture()
-                except StoppedError as error:
-                    no_picture = error.text
+                    picture = grader.picture(show)
+                except (StoppedError, ValueError, LookupError) as error:
+                    no_picture = getattr(error, "text", str(error))
             grader.right(exercise.draws(seed, DRAWS))
             grader.compiles()
             parts["right"] = POINTS["right"]
@@ -103,14 +107,14 @@ def check(
                     parts["hidden"] = POINTS["hidden"]
                 except FailureError as error:
                     unseen = error.failure
-            launches = grader.spends(number, exercise.counted(seed, COUNTED))
+            spent = grader.spends(number, exercise.counted(seed, COUNTED))
             _short(exercise, source, skeleton)
             parts["budgets"] = POINTS["budgets"]
-            cost = None if unseen else cost_of(launches)
+            cost = None if unseen else cost_of(grader.launches)
     except FailureError as error:
         seen = error.failure
     seconds = time.perf_counter() - began
-    return Result(number, exercise.name, exercise.title, parts, seen, unseen, seconds, picture, no_picture, cost)
+    return Result(number, exercise.name, exercise.title, parts, seen, unseen, seconds, picture, no_picture, spent, cost)
 
 
 def _obey(source: str, skeleton: str) -> None:
@@ -141,6 +145,7 @@ class _Grader:
 
     def __init__(self, exercise: Exercise, solution: Solution, source: Source):
         self.exercise, self.solution, self.source = exercise, solution, source
+        self.launches: list[dict[str, Any]] = []  # what each launch cost on which `spends` has counted last
 
     def right(self, draws: Iterable[Drawn]) -> None:
         """Run every draw. If one fails, explain the smallest failing input found."""
@@ -204,9 +209,13 @@ class _Grader:
         if refused:
             raise FailureError(failure.refused(refused))
 
-    def spends(self, number: str, draws: list[Drawn]) -> list[dict[str, Any]]:
-        """Return what each launch cost. Raise FailureError if one input cost more than the reference solution's."""
-        launches = []
+    def spends(self, number: str, draws: list[Drawn]) -> tuple[Spent, ...]:
+        """Return the solution's costs on the first of the inputs.
+
+        Raise FailureError if the solution costs more than the reference solution on one of them.
+        """
+        spent: list[tuple[Spent, ...]] = []
+        self.launches = []
         for drawn, reference_costs in zip(draws, reference.costs(number, draws), strict=True):
             case = self.exercise.make(drawn)
             try:
@@ -216,13 +225,14 @@ class _Grader:
             if wrong := _differs(run, case):
                 raise FailureError(self._explained(drawn, wrong))
             costs = run.observed["costs"]
-            over = failure.uneven(costs, reference_costs, drawn) or failure.costs_more(
-                (*TRAFFIC, *self.exercise.costs), costs, reference_costs, drawn, self.source.file
-            )
-            if over:
-                raise FailureError(over)
-            launches += costs
-        return launches
+            own, counted = self.exercise.costs, (costs, reference_costs, drawn, self.source.file)
+            over = [failure.uneven(own, *counted), failure.costs_more(own, *counted)]
+            worst = max(filter(None, over), key=lambda one: one.excess, default=None)
+            if worst := worst or failure.costs_more(TRAFFIC, *counted):
+                raise FailureError(worst)
+            self.launches += costs
+            spent.append(failure.spent((*TRAFFIC, *own), costs, reference_costs))
+        return spent[0]
 
     def within(self, budgets: Iterable[Budget]) -> None:
         """Raise FailureError if the solution exceeds one of a teacher's budgets on the exercise's example."""
@@ -237,10 +247,19 @@ class _Grader:
             if over := failure.over_budget(budget, costs, drawn, self.source.file):
                 raise FailureError(over)
 
-    def picture(self) -> bytes | None:
-        """Return a picture of the solution on the example. Raise StoppedError if the solution does not finish."""
-        case = self.exercise.make(self.exercise.example_case)
-        return self.solution.run(case, "trace", picture=self.exercise.picture).picture
+    def picture(self, form: str) -> bytes | None:
+        """Return a picture of what the solution does. Raise StoppedError if the solution does not finish.
+
+        Raise ValueError or LookupError if the solution does nothing that could be drawn.
+        """
+        picture = self.exercise.picture
+        case = None if isinstance(picture, str) or picture.case is None else picture.case()
+        case = case or self.exercise.make(self.exercise.example_case)
+        draw = picture if isinstance(picture, str) else picture.draw
+        if isinstance(draw, str):
+            return self.solution.run(case, "trace", picture=(draw, form)).picture
+        run = self.solution.run(case, "accesses")
+        return pictures.file_of(draw(pictures.Seen(case, run.arrays, run.observed["accesses"])), form)
 
 
 def _differs(run: Run, case: Case) -> Failure | None:

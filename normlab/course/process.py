@@ -25,7 +25,7 @@ import numpy as np
 
 import normlab
 from normlab.course import wire, worker
-from normlab.course.exercise import Case, Launch
+from normlab.course.exercise import Case, Chosen, Launch
 
 PRELOADED = ["__main__", "normlab.course.warm"]  # what the fork server imports before it forks
 NO_RESULT = "the solution's process sent something that is no result"
@@ -35,6 +35,7 @@ OBSERVED = {
     "trace": "traces",
     "writer": "writer",
     "costs": "costs",
+    "accesses": "accesses",
     "compile": "refused",
 }
 
@@ -169,12 +170,12 @@ class Solution:
             self._process.join()
         self._here.close()
 
-    def run(self, case: Case, watch: str, picture: str | None = None, **more: Any) -> Run:
+    def run(self, case: Case, watch: str, picture: tuple[str, str] | None = None, **more: Any) -> Run:
         """Run a case's launches in the process. The process gets copies, so the case's own arrays stay unchanged.
 
         watch: what the worker observes, a key of OBSERVED. picture: the kind of picture to draw from the trace
-        (`Exercise.picture`), or None. more: further arguments of the watch, such as the `array` and the `index` whose
-        "writer" is wanted.
+        ("tree", "banks" or "sectors") and its form ("png" or "svg"), or None. more: further arguments of the watch,
+        such as the `array` and the `index` whose "writer" is wanted.
         """
         fresh = [*case.want, *case.scratch]
         arrays = {name: _poisoned(array) if name in fresh else array for name, array in case.arrays.items()}
@@ -182,7 +183,7 @@ class Solution:
             "watch": watch,
             "fresh": fresh,
             "arrays": wire.described(arrays),
-            "launches": [[one.kernel, one.grid, one.block, _arguments(one)] for one in case.launches],
+            "launches": [[one.kernel, _grid(one), one.block, _arguments(one)] for one in case.launches],
         }
         patience = self._patience
         if picture is not None:
@@ -235,8 +236,18 @@ class Solution:
 
 
 def _poisoned(array: np.ndarray) -> np.ndarray:
-    """Return an array of the same shape and dtype, filled with NaN, which no right answer accepts for a number."""
-    return np.full_like(array, np.nan)
+    """Return an array of the same shape and dtype, filled with NaN, which no right answer accepts for a number.
+
+    Integers have no NaN: they become the smallest one, which is no count and no index.
+    """
+    return np.full_like(array, np.nan if array.dtype.kind == "f" else np.iinfo(array.dtype).min)
+
+
+def _grid(launch: Launch) -> Any:
+    """Return a launch's grid as JSON can hold it."""
+    if isinstance(launch.grid, Chosen):
+        return launch.grid._asdict()
+    return launch.grid
 
 
 def _arguments(launch: Launch) -> list[tuple[str, Any]]:

@@ -93,6 +93,8 @@ def broken(source: str, skeleton: str) -> Broken | None:
 def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
     """Yield the rules that a module's statements break, and the rules that its functions break."""
     allowed = IMPORTS | {ast.unparse(node) for node in skeleton.body if isinstance(node, ast.Import | ast.ImportFrom)}
+    functions = [node for node in skeleton.body if isinstance(node, ast.FunctionDef)]
+    hosts = {node.name for node in functions if not node.decorator_list}
     known: set[str] = set()
     for node in tree.body:
         for name in _bound(node):
@@ -112,7 +114,7 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
                     node.lineno,
                 )
         elif isinstance(node, ast.FunctionDef):
-            yield from _function(node, known - NUMPY)
+            yield from _function(node, known - NUMPY, hosts)
         elif isinstance(node, ast.Assign):
             targets = [part for target in node.targets for part in ast.walk(target)]
             if not all(isinstance(part, CONSTANT) for part in [*targets, *ast.walk(node.value)]):
@@ -136,10 +138,15 @@ def _bound(node: ast.stmt) -> Iterator[str]:
         yield from (part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name))
 
 
-def _function(function: ast.FunctionDef, known: set[str]) -> Iterator[Broken]:
-    """Yield the rules that a function breaks; `known` are the names that the module defines."""
+def _function(function: ast.FunctionDef, known: set[str], hosts: set[str]) -> Iterator[Broken]:
+    """Yield the rules that a function breaks; `known` are the names that the module defines.
+
+    `hosts` are the functions that the exercise gives for the host, which no kernel calls: they have no decorator.
+    """
     decorators = [ast.unparse(one) for one in function.decorator_list]
-    if decorators not in (["cuda.jit"], ["cuda.jit(device=True)"]):
+    if decorators == [] and function.name in hosts:
+        pass
+    elif decorators not in (["cuda.jit"], ["cuda.jit(device=True)"]):
         yield Broken(
             "python",
             f"{function.name!r} needs one decorator, @cuda.jit(device=True) for a function that kernels call",

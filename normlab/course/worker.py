@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from normlab.course import wire
+from normlab.course.accesses import accesses
 from normlab.course.costs import costs
 from normlab.course.writers import last_writer
 from normlab.engine.compile.front_end import refusal
@@ -30,6 +31,7 @@ from normlab.sim.machine.launch import Launch
 from normlab.stages import row  # noqa: F401  imports what exercises import, before any process is forked
 
 COMPILING = 20.0  # processor seconds in which Numba compiles a solution; 0.1 to 1.2, measured
+MOST_BLOCKS = 1024  # that a launch may have whose size the student chooses
 PRINTED = 2000  # characters of a kernel's printed output that are kept
 
 
@@ -63,7 +65,7 @@ def serve(connection: Connection, seconds: float, altogether: float, memory: int
                     reply, results, traces = _within(left, partial(_answer, names, header, blobs))
                 if "picture" in header:
                     began, compiles = time.process_time(), True
-                    results.append(_picture(traces, header["picture"]))
+                    results.append(_picture(traces, *header["picture"]))
                 if compiles:
                     ours += time.process_time() - began
             except BaseException as error:
@@ -147,8 +149,10 @@ def _launch_all(
     """Run the launches one after another, watched as the header says; append to `traces`."""
     watch, fresh = header["watch"], set(header["fresh"])
     counts: list[dict[str, Any]] = []
+    seen: list[dict[str, Any]] = []
     writer = None
     for kernel, grid, block, given in header["launches"]:
+        grid = _chosen(names, grid) if isinstance(grid, dict) else grid
         grid, block = (tuple(one) if isinstance(one, list) else one for one in (grid, block))
         arguments = [_argument(one, arrays) for one in given]
         garbage = [value for kind, value in given if kind == "array" and value in fresh]
@@ -162,6 +166,8 @@ def _launch_all(
                 return {"findings": findings}
         elif watch == "trace":
             traces.append(trace(function)[grid, block](*arguments))
+        elif watch == "accesses":
+            seen.append(accesses(function)[grid, block](*arguments))
         elif watch == "costs":
             counts.append(costs(function)[grid, block](*arguments))
         elif watch == "compile":
@@ -170,15 +176,25 @@ def _launch_all(
         else:
             launch = last_writer(function, arrays[header["array"]], tuple(header["index"]))[grid, block]
             writer = launch(*arguments) or writer
-    if watch == "sanitize":
-        return {"findings": []}
-    if watch == "writer":
-        return {"writer": writer}
-    if watch == "costs":
-        return {"costs": counts}
-    if watch == "compile":
-        return {"refused": None}
-    return {"traces": [one.as_dict() for one in traces]}
+    replies: dict[str, dict[str, Any]] = {
+        "sanitize": {"findings": []},
+        "writer": {"writer": writer},
+        "costs": {"costs": counts},
+        "accesses": {"accesses": seen},
+        "compile": {"refused": None},
+        "trace": {"traces": [one.as_dict() for one in traces]},
+    }
+    return replies[watch]
+
+
+def _chosen(names: dict[str, Any], asked: dict[str, Any]) -> int:
+    """Return the number of blocks that a function of the file chooses for a launch."""
+    function, arguments = asked["function"], asked["arguments"]
+    blocks = names[function](*arguments)
+    if type(blocks) is not int or not 1 <= blocks <= MOST_BLOCKS:
+        told = f"{function}({', '.join(map(str, arguments))})"
+        raise ValueError(f"{told} gives {blocks!r}; a launch here has a whole number of blocks, 1 to {MOST_BLOCKS}")
+    return blocks
 
 
 def _findings(launch: Launch, arguments: list[Any]) -> list[dict[str, Any]]:
@@ -209,8 +225,8 @@ def _type_of(argument: Any) -> Any:
     return (argument.dtype, argument.ndim) if isinstance(argument, np.ndarray) else np.dtype(type(argument))
 
 
-def _picture(traces: list[Trace], kind: str) -> bytes:
-    """Return a PNG: the tree of values passed between threads, or the costliest request to shared or global memory."""
+def _picture(traces: list[Trace], kind: str, form: str) -> bytes:
+    """Return a "png" or "svg": the tree of values passed between threads, or the costliest request to a memory."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -229,5 +245,5 @@ def _picture(traces: list[Trace], kind: str) -> bytes:
         _, number, request = max(kept, key=lambda one: one[:2])
         axes = draw(traces[number], request)
     stream = io.BytesIO()
-    axes.get_figure(root=True).savefig(stream, dpi=110)  # type: ignore[union-attr]
+    axes.get_figure(root=True).savefig(stream, dpi=110, format=form)  # type: ignore[union-attr]
     return stream.getvalue()

@@ -5,7 +5,7 @@ The same kernel then runs in three ways: compiled on a GPU, interpreted by `norm
 GPU.
 """
 
-from numba import cuda, float32, float64, uint16, uint32, uint64
+from numba import cuda, float32, float64, int32, uint16, uint32, uint64
 
 from normlab.engine.compile.offline import compile_ptx
 from normlab.engine.compile.resources import (
@@ -83,6 +83,7 @@ __all__ = [
     "gpu_available",
     "grid_dependency_sync",
     "grid_sync",
+    "int32",
     "launch",
     "launch_dependents",
     "load",

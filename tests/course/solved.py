@@ -10,7 +10,7 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-from normlab.course import catalogue, reference
+from normlab.course import catalogue, given, reference
 
 HERE = Path(__file__).parent
 SOLUTIONS = sorted(reference.FOLDER.glob("*.py"))
@@ -36,12 +36,21 @@ def wrong(path: Path) -> Wrong:
 
 def completed(path: Path) -> str:
     """Return the exercise's file with the functions of a file under wrong/ or other/."""
-    text, source = path.read_text(), catalogue.skeleton(path.parent.name[:2])
-    for node in ast.parse(text).body[1:]:
-        lines = text.splitlines()[node.lineno - 1 : node.end_lineno]
+    return written(path.parent.name[:2], path.read_text())
+
+
+def written(number: str, text: str) -> str:
+    """Return an exercise's file with the functions of `text`."""
+    source = catalogue.skeleton(number)
+    for node in ast.parse(text).body:
+        if given.is_text(node):
+            continue
+        lines = text.splitlines()[: node.end_lineno]
         if isinstance(node, ast.FunctionDef) and f"def {node.name}(" in source:
-            source = _with_body(source, node.name, lines[node.body[0].lineno - node.lineno :])
+            source = _with_body(source, node.name, lines[node.body[0].lineno - 1 :])
         else:
+            decorators = getattr(node, "decorator_list", [])
+            lines = lines[min([node.lineno, *(one.lineno for one in decorators)]) - 1 :]
             before, first, after = source.partition("\n\n\n@cuda.jit")
             source = before + "\n" + "\n".join(lines) + first + after
     return source

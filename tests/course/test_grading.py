@@ -149,11 +149,11 @@ def test_what_a_kernel_prints_is_shown_with_its_failure():
 
 def test_a_picture_is_drawn_of_every_kind():
     for number in ("10", "17", "21"):
-        assert graded(number, SOLVED[number], show=True).picture.startswith(b"\x89PNG")
+        assert graded(number, SOLVED[number], show="png").picture.startswith(b"\x89PNG")
 
 
 def test_why_there_is_no_picture():
-    result = graded("10", SOLVED["10"].replace("return", "return (0, 0)[2] +"), show=True)
+    result = graded("10", SOLVED["10"].replace("return", "return (0, 0)[2] +"), show="png")
     assert result.picture is None
     assert result.no_picture.startswith("IndexError: ")
 

@@ -1,6 +1,7 @@
 """`normlab course check`."""
 
 from pathlib import Path
+from textwrap import indent
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,9 +40,9 @@ def check(
     for one in numbers:
         need("check", folder, one)
         with progress(None, f"checking exercise {int(one)}, {len(results) + 1} of {len(numbers)}"):
-            results.append(student.graded(folder, one, seed=seed, hidden=extra, show=show))
+            results.append(student.graded(folder, one, seed=seed, hidden=extra, show="png" if show else None))
         student.remember(folder, results[-1])
-        _tell(results[-1], folder)
+        _tell(results[-1], folder, discuss=number is not None)
     if not numbers:
         typer.echo(f"nothing is begun yet: the first exercise is {next(iter(catalogue.FILES.values())).name}")
     raise typer.Exit(0 if all(result.passed and not result.hidden_failure for result in results) else 1)
@@ -57,13 +58,14 @@ def _begun(folder: Path) -> list[str]:
     return [number for number, state in states.items() if state not in ("missing", "not begun")]
 
 
-def _tell(result: "Result", folder: Path) -> None:
-    """Print a result, and write its picture."""
+def _tell(result: "Result", folder: Path, discuss: bool) -> None:
+    """Print a result, and write its picture. `discuss`: show a solved exercise's solutions, too."""
     from rich.padding import Padding
     from rich.text import Text
 
+    from normlab.course import catalogue, discussion
     from normlab.course.classroom import told
-    from normlab.course.folder import file_of
+    from normlab.course.folder import file_of, shows_solutions
 
     state = ("solved", "green") if result.passed else ("not yet", "bold red")
     points = f" ({result.points} of {result.possible} points, {result.seconds:.1f} s)"
@@ -74,11 +76,20 @@ def _tell(result: "Result", folder: Path) -> None:
         if failure is not None
     ]
     if result.failure is not None:
-        below.append(f"a hint: normlab course hint {int(result.number)}")
+        tutorial = catalogue.exercise(result.number).tutorial
+        below.append(f"a hint: normlab course hint {int(result.number)}; its tutorial: normlab tutorials {tutorial}")
+    else:
+        below += [discussion.standing(result.spent), discussion.next_step(result.number)]
     say(head, *(Padding(Text(text), (0, 0, 0, 2)) for text in below))
     if result.picture is not None:
         path = file_of(folder, result.number).with_suffix(".png")
         path.write_bytes(result.picture)
         typer.echo(f"  drawn: {path}")
+        if (picture := catalogue.exercise(result.number).picture) and not isinstance(picture, str):
+            say(Padding(Text(f"what to look for: {picture.look}"), (0, 0, 0, 2)))
     elif result.no_picture is not None:
         typer.echo(f"  no picture of it: {result.no_picture}")
+    if result.passed and discuss and shows_solutions(folder):
+        for way in discussion.ways(result.number):
+            say(Padding(Text(way.title, "bold"), (1, 0, 0, 2)), Padding(Text(way.text), (0, 0, 1, 2)))
+            typer.echo(indent(way.code, "      "))

@@ -8,12 +8,19 @@ import typer
 from normlab.cli.errors import refused
 
 
-def start(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; made if it is not there.")]) -> None:
+def start(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; made if it is not there.")],
+    hide: Annotated[
+        bool, typer.Option("--hide-solutions", help="For instructors: show no solutions to who has solved an exercise.")
+    ] = False,
+) -> None:
     """Lay the exercises out, a file each. What is there already stays as it is."""
     from normlab.course import folder as student
 
     try:
         written, kept = student.start(folder)
+        if hide:
+            student.hide_solutions(folder)
     except OSError as error:
         raise refused("course start", f"cannot write to {folder}: {error.strerror}") from None
     stays = f"; {len(kept)} that were there stay as they are" if kept else ""

@@ -6,6 +6,7 @@ of both sizes. Solved in `normlab.stages.block.block_sum`.
 
 from normlab.course.data import sums_case
 from normlab.course.exercise import BARRIERS, Case, Cost, Drawn, Exercise, Size
+from normlab.course.pictures import Picture, phases
 
 
 def _make(drawn: Drawn) -> Case:
@@ -26,4 +27,10 @@ EXERCISE = Exercise(
         "or before the line that writes.",
     ),
     costs=(Cost(BARRIERS, "2 for each row are enough"),),
+    tutorial=5,
+    picture=Picture(
+        phases("buffer"),
+        "does a warp write its sum for the next row while another still reads this row's?",
+        lambda: _make(Drawn({"rows": 2, "warps": 4}, "normal", 0)),
+    ),
 )

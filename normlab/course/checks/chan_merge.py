@@ -1,10 +1,16 @@
 """Exercise: Chan's merge of two groups. Solved in `normlab.stages.moments.chan_merge`."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from normlab.course.data import nothing, values
 from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.course.pictures import Picture, Seen
 from normlab.oracle import unit_roundoff
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 U = unit_roundoff("float32")
 
@@ -39,6 +45,27 @@ def _merged(a: np.ndarray, b: np.ndarray) -> Answer:
     return Answer(np.array([mean_a + delta * count_b / count, m2, count]), 1.001 * np.array(bounds))
 
 
+def _groups(seen: Seen) -> "Figure":
+    """Draw mean and spread of some pairs of groups, and of the merged group."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    axes = figure.subplots()
+    for place, (name, words) in enumerate((("a", "a"), ("b", "b"), ("merged", "merged, by your function"))):
+        mean, m2, count = seen.arrays[name][:, :8]
+        pairs = np.arange(len(mean)) + 0.22 * (place - 1)
+        spread = np.sqrt(np.maximum(m2, 0) / np.maximum(count, 1))
+        axes.errorbar(pairs, mean, spread, fmt="o", capsize=4, label=f"{words}: mean and spread")
+        for pair, one, n in zip(pairs, mean, count, strict=True):
+            if np.isfinite(n):
+                axes.annotate(f"{n:.0f}", (pair, one), (4, 2), textcoords="offset points", fontsize=7)
+    right = np.asarray(seen.case.want["merged"].value)[0, :8]
+    axes.plot(np.arange(len(right)) + 0.22, right, "_", color="black", markersize=14, label="right mean")
+    axes.set(title="Two groups become one (numbers: how many values)", xlabel="pair", xticks=range(len(right)))
+    axes.legend(fontsize=8)
+    return figure
+
+
 EXERCISE = Exercise(
     name="chan_merge",
     title="Two groups become one: Chan's merge",
@@ -51,5 +78,9 @@ EXERCISE = Exercise(
         "count first, then delta = mean_b - mean_a and share_b = count_b / count; m2 is both m2 and "
         "delta * delta * count_a * share_b.",
     ),
-    picture="sectors",
+    tutorial=3,
+    picture=Picture(
+        _groups,
+        "the merged mean lies between the two, nearer to the larger group; its spread covers both",
+    ),
 )

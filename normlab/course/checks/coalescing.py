@@ -2,6 +2,7 @@
 
 from normlab.course.data import sums_case
 from normlab.course.exercise import Case, Drawn, Exercise, Size
+from normlab.course.pictures import Picture
 
 
 def _make(drawn: Drawn) -> Case:
@@ -20,5 +21,8 @@ EXERCISE = Exercise(
         "own = total if lane == row; after the loop sums[first_row + lane] = own, guarded. In the loop guard the load "
         "(0 where there is no row), not the sum.",
     ),
-    picture="sectors",
+    tutorial=4,
+    picture=Picture(
+        "sectors", "the costliest load: 32 lanes together on one row, 4 sectors, and nothing fetched in vain"
+    ),
 )

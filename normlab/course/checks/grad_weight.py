@@ -4,6 +4,7 @@ import numpy as np
 
 from normlab.course.data import arithmetic, backward_case, gradient, nothing
 from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.course.pictures import Picture, readers
 
 
 def _make(drawn: Drawn) -> Case:
@@ -36,5 +37,10 @@ EXERCISE = Exercise(
         "total += grad_output[row, column] * ((x[row, column] - means[row]) * invvars[row]); partial[part, column] = "
         "total. The second kernel adds partial[part, column] over all parts.",
     ),
-    picture="sectors",
+    tutorial=8,
+    picture=Picture(
+        readers("x"),
+        "a colour is a block: its part of the rows lies apart, and its threads stand beside each other in a row",
+        lambda: _make(Drawn({"rows": 12, "columns": 32, "parts": 4}, "normal", 0)),
+    ),
 )

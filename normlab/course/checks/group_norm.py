@@ -1,10 +1,13 @@
 """Exercise: group norm from row moments. The whole family is `normlab.host.family`."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from normlab import oracle
 from normlab.course.data import EPS, arithmetic, nothing, values
 from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.course.pictures import Picture, Seen, labels
 
 
 def _make(drawn: Drawn) -> Case:
@@ -27,6 +30,21 @@ def _make(drawn: Drawn) -> Case:
     )
 
 
+def _numbered() -> Case:
+    """Return a case in which a channel's weight is its number, counted from 1, and there is no bias."""
+    case = _make(Drawn({"samples": 1, "groups": 2, "channels_of_group": 2, "pixels": 8}, "normal", 0))
+    weight = np.arange(1, 5, dtype=np.float32)
+    return replace(case, arrays=case.arrays | {"weight": weight, "bias": np.zeros_like(weight)})
+
+
+def _channels(seen: Seen) -> np.ndarray:
+    """Return the channel that each element of the output was multiplied with, as text, "?" if there is none."""
+    x = seen.arrays["x"]
+    weights = seen.arrays["output"] / oracle.layer_norm(x, x.shape[1], eps=EPS).output
+    known = np.isfinite(weights) & (abs(weights - np.round(weights)) < 1e-3)
+    return np.where(known, np.round(np.nan_to_num(weights) - 1).astype(int).astype(str), "?")
+
+
 EXERCISE = Exercise(
     name="group_norm",
     title="Group norm from row moments",
@@ -43,5 +61,14 @@ EXERCISE = Exercise(
         "The row's first channel: its group, which is row % groups, times channels_of_group.",
         "Everything else is LayerNorm, with weight[channel] and bias[channel].",
     ),
-    picture="sectors",
+    tutorial=11,
+    picture=Picture(
+        labels(
+            "The channel whose weight each element got",
+            "rows: the groups of a sample; columns: channels and pixels",
+            _channels,
+        ),
+        "each group has its own two channels, and a channel all of its pixels",
+        _numbered,
+    ),
 )

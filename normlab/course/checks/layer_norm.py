@@ -2,6 +2,7 @@
 
 from normlab.course.data import norm_case
 from normlab.course.exercise import Case, Drawn, Exercise, Launch, Size
+from normlab.course.pictures import Picture, writers
 
 
 def _make(drawn: Drawn) -> Case:
@@ -21,5 +22,8 @@ EXERCISE = Exercise(
         "The walk is the one of the last exercise: from cuda.threadIdx.x to x.shape[1] in steps of cuda.blockDim.x.",
         "means[row] and invvars[row] are written by one thread: if cuda.threadIdx.x == 0.",
     ),
-    picture="sectors",
+    tutorial=6,
+    picture=Picture(
+        writers("output"), "neighbouring threads write neighbouring columns; a colour is a block, and a block a row"
+    ),
 )

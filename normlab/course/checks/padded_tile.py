@@ -14,6 +14,7 @@ from normlab.course.exercise import (
     Launch,
     Size,
 )
+from normlab.course.pictures import Picture
 
 
 def _make(drawn: Drawn) -> Case:
@@ -43,5 +44,6 @@ EXERCISE = Exercise(
         Cost(STORE_CONFLICTS, "lanes that store into different words of one bank wait for each other"),
         Cost(LOAD_CONFLICTS, "lanes that load different words of one bank wait for each other"),
     ),
-    picture="banks",
+    tutorial=8,
+    picture=Picture("banks", "32 lanes in 32 banks: no bank is wanted twice"),
 )

@@ -4,6 +4,7 @@ import numpy as np
 
 from normlab.course.data import nothing, values
 from normlab.course.exercise import BARRIERS, Answer, Case, Cost, Drawn, Exercise, Launch, Size
+from normlab.course.pictures import Picture, phases
 from normlab.oracle import unit_roundoff
 
 
@@ -36,4 +37,10 @@ EXERCISE = Exercise(
         "Three cuda.syncthreads(), one at each of the three places, none of them inside an if.",
     ),
     costs=(Cost(BARRIERS, "1, and 2 for each time, are enough"),),
+    tutorial=5,
+    picture=Picture(
+        phases("line"),
+        "no cell is read and written between the same two barriers, except by its own thread",
+        lambda: _make(Drawn({"cells": 16, "times": 2}, "normal", 0)),
+    ),
 )

@@ -1,9 +1,12 @@
 """Exercise: x̂ from the output, with the weight clamped. Solved in `normlab.stages.recompute`."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from normlab.course.data import nothing, values
 from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.course.pictures import Line, Picture, Seen, results
 from normlab.oracle import unit_roundoff
 
 EPS = np.float32(0.01)
@@ -28,6 +31,20 @@ def _make(drawn: Drawn) -> Case:
     )
 
 
+def _small_weights() -> Case:
+    """Return a case with weights around 0."""
+    case = _make(Drawn({"rows": 1, "columns": 41}, "normal", 0))
+    weight = np.linspace(-0.03, 0.03, 41).astype(np.float32)
+    return replace(case, arrays=case.arrays | {"weight": weight})
+
+
+def _clamped(seen: Seen) -> list[Line]:
+    """Return the clamped weights over the weights."""
+    weight = seen.arrays["weight"]
+    right = np.where(weight >= 0, 1, -1) * np.maximum(abs(weight), EPS)
+    return [Line("clamped", weight, right, seen.arrays["clamped"])]
+
+
 EXERCISE = Exercise(
     name="recompute",
     title="Back from the output",
@@ -40,5 +57,10 @@ EXERCISE = Exercise(
         "-eps is what a small negative gamma becomes: min(gamma, -eps).",
         "normalised_from_output subtracts beta and divides by what clamp_by_magnitude makes of gamma.",
     ),
-    picture="sectors",
+    tutorial=9,
+    picture=Picture(
+        results("What is divided by, over the weight", "weight", _clamped),
+        "no weight between -eps and eps is left, and each keeps its sign",
+        _small_weights,
+    ),
 )

@@ -2,6 +2,7 @@
 
 from normlab.course.data import moments_case
 from normlab.course.exercise import Case, Drawn, Exercise, Size
+from normlab.course.pictures import Picture, readers
 
 
 def _make(drawn: Drawn) -> Case:
@@ -19,5 +20,9 @@ EXERCISE = Exercise(
         "cuda.threadIdx.x is t, cuda.blockDim.x the number of threads. Take each value in by welford_step.",
         "Behind the loop, not in it: mean, m2, count = warp_moments(mean, m2, count), then the same with block_moments "
         "and buffer. All threads must come there.",
+    ),
+    tutorial=6,
+    picture=Picture(
+        readers("x"), "neighbouring threads read neighbouring columns, and every thread comes again 64 columns on"
     ),
 )

@@ -3,6 +3,7 @@
 from normlab import oracle
 from normlab.course.data import nothing, values
 from normlab.course.exercise import BARRIERS, Answer, Case, Cost, Drawn, Exercise, Launch, Size
+from normlab.course.pictures import Picture, loads
 
 TILE = 8
 
@@ -31,5 +32,8 @@ EXERCISE = Exercise(
         "Between the barriers: for k in range(TILE): total += tile_a[y, k] * tile_b[k, x].",
     ),
     costs=(Cost(BARRIERS, "2 for each pair of tiles are enough"),),
-    picture="sectors",
+    tutorial=13,
+    picture=Picture(
+        loads("a"), "each element of a is loaded once for each tile beside it: twice here, and not 16 times"
+    ),
 )

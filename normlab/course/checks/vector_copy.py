@@ -4,6 +4,7 @@ import numpy as np
 
 from normlab.course.data import nothing, values
 from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.course.pictures import Picture, readers
 
 
 def _make(drawn: Drawn) -> Case:
@@ -28,5 +29,10 @@ EXERCISE = Exercise(
         "Then store_vector(y, first, load_vector(x, first, 4)); else element by element.",
         "for i in range(first, n) is empty for the threads that lie behind the end, so it needs no guard.",
     ),
-    picture="sectors",
+    tutorial=12,
+    picture=Picture(
+        readers("x"),
+        "each thread has four neighbours; the last ones, if fewer are left, are read one by one",
+        lambda: _make(Drawn({"n": 70}, "counting", 0)),
+    ),
 )

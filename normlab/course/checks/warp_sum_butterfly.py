@@ -15,6 +15,7 @@ from normlab.course.exercise import (
     Launch,
     Size,
 )
+from normlab.course.pictures import Picture
 
 
 def _make(drawn: Drawn) -> Case:
@@ -47,4 +48,6 @@ EXERCISE = Exercise(
             for metric in (SHARED_LOADS, SHARED_STORES)
         ),
     ),
+    tutorial=4,
+    picture=Picture("tree", "five levels; at each of them two lanes exchange what they have, so all end with one sum"),
 )

@@ -5,6 +5,7 @@ Each of five steps doubles the number of lanes whose values a lane has summed. S
 
 from normlab.course.data import sums_case
 from normlab.course.exercise import SHARED_LOADS, SHARED_STORES, SHUFFLES, Case, Cost, Drawn, Exercise, Size
+from normlab.course.pictures import Picture
 
 
 def _make(drawn: Drawn) -> Case:
@@ -30,4 +31,6 @@ EXERCISE = Exercise(
             for metric in (SHARED_LOADS, SHARED_STORES)
         ),
     ),
+    tutorial=4,
+    picture=Picture("tree", "five levels; at each of them every lane holds the sum of twice as many lanes"),
 )

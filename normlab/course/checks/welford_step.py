@@ -1,7 +1,10 @@
 """Exercise: Welford's step. Solved in `normlab.stages.moments.welford_step`."""
 
-from normlab.course.data import moments_case
+from functools import partial
+
+from normlab.course.data import growing_case, growing_lines, moments_case
 from normlab.course.exercise import Case, Drawn, Exercise, Size
+from normlab.course.pictures import Picture, results
 
 
 def _make(drawn: Drawn) -> Case:
@@ -19,5 +22,10 @@ EXERCISE = Exercise(
         "delta = value - mean has to be taken before the mean moves; the other factor of m2's growth after.",
         "mean = mean + delta / count, then m2 = m2 + delta * (value - mean). Return all three, in this order.",
     ),
-    picture="sectors",
+    tutorial=2,
+    picture=Picture(
+        results("Mean and variance after each value", "values taken in", growing_lines),
+        "after each value your mean and your variance lie on the lines: the step is right at every count",
+        partial(growing_case, "row_statistics", 32),
+    ),
 )

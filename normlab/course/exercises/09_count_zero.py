@@ -11,6 +11,8 @@ case that is left: two empty groups together are an empty group.
 Checked: right for rows of 1 to 70 columns.
 
 To write: 2 lines, above the division.
+
+Tutorial: normlab tutorials 3. Next: exercise 10, warp_sum_rotation.
 """
 
 from normlab.engine import cuda, float32

@@ -15,6 +15,8 @@ after each step more lanes agree, and in the end all 32 do.
 Checked: the right sum in every lane, equal bit by bit; 5 shuffles a warp (and 1 of the kernel).
 
 To write: about 3 lines.
+
+Tutorial: normlab tutorials 4. Next: exercise 12, block_sum.
 """
 
 from normlab.engine import cuda

@@ -18,6 +18,8 @@ Checked: right for 1 to 300 columns; for 256 columns 52 loads (of 32 neighbourin
 and 8 stores, and no thread that touches more than 18 elements of global memory.
 
 To write: about 15 lines.
+
+Tutorial: normlab tutorials 7. Next: exercise 17, padded_tile.
 """
 
 from normlab.engine import cuda, float32

@@ -15,6 +15,8 @@ Checked: right for any shape; 4 sectors a load and a store where the shape is a 
 bank conflicts. The block has 32 x 8 threads, so each takes 4 elements of x and 4 of y.
 
 To write: about 9 lines.
+
+Tutorial: normlab tutorials 8. Next: exercise 18, grad_weight.
 """
 
 from normlab.engine import cuda, float32

@@ -14,6 +14,8 @@ call it together, also where there are fewer than 32 rows left.
 Checked: right for any number of rows; 128 sectors loaded and 4 stored on 32 rows.
 
 To write: about 8 lines.
+
+Tutorial: normlab tutorials 4. Next: exercise 22, vector_copy.
 """
 
 from normlab.engine import cuda, float32

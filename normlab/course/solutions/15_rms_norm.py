@@ -15,6 +15,8 @@ all have the same flag.
 Checked: right with and without the flag, for 1 to 300 columns; 8 stores for 256.
 
 To write: about 7 lines, at two places.
+
+Tutorial: normlab tutorials 6. Next: exercise 16, grad_input.
 """
 
 import math

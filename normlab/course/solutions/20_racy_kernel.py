@@ -18,6 +18,8 @@ Checked: right, no races; at most 2 barriers for each time that the line is smoo
 lines added.
 
 To write: 3 lines.
+
+Tutorial: normlab tutorials 5. Next: exercise 21, coalescing.
 """
 
 from normlab.engine import cuda, float32

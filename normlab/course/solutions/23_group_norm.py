@@ -16,6 +16,8 @@ Checked: right for any number of channels, groups and pixels; 8 stores, of 32 se
 rows of 128 elements, and no thread that touches more than 12 elements of global memory.
 
 To write: about 6 lines.
+
+Tutorial: normlab tutorials 11. Next: exercise 24, sgemm_tile.
 """
 
 import math

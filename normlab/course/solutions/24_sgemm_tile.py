@@ -18,6 +18,8 @@ Checked: right for any shape; no races; 2 barriers for each pair of tiles; for m
 128 sectors loaded, and no thread that touches more than 5 elements of global memory.
 
 To write: about 12 lines.
+
+Tutorial: normlab tutorials 13. Next: exercise 25, scan_hillis_steele.
 """
 
 from normlab.engine import cuda, float32

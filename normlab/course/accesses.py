@@ -1,0 +1,104 @@
+"""Record which thread reads and writes which element, and between which barriers, for the pictures of `pictures`."""
+
+from typing import Any
+
+import numpy as np
+
+from normlab.sim.machine.launch import Launch, Launchable
+from normlab.sim.machine.observe import Observer
+from normlab.sim.machine.observed import Buffer, ObservedArray, offset_of
+
+MOST = 100_000  # accesses that are recorded; the pictures are of small inputs
+
+
+class Accesses(Observer):
+    """Records the accesses of every thread to global and shared memory, in the order in which they happen."""
+
+    def __init__(self) -> None:
+        """Begin with no access."""
+        super().__init__()
+        self.names: dict[tuple[str, str], int] = {}  # space and name of an array → its number
+        self.shapes: list[tuple[int, ...]] = []
+        self.threads: dict[Any, int] = {}  # thread → its number
+        self.phases: dict[Any, int] = {}  # thread → barriers that it has passed
+        self.events: list[tuple[str, int, int, int, int]] = []  # operation, array, element, thread, phase
+
+    def add(self, buffer: Buffer) -> None:
+        """Number an array."""
+        if buffer.space != "local" and (buffer.space, buffer.name) not in self.names:
+            self.names[buffer.space, buffer.name] = len(self.names)
+            self.shapes.append(buffer.array.shape)
+
+    def read(self, array: ObservedArray, key: Any) -> Any:
+        """Load, and record it."""
+        value = super().read(array, key)
+        if not isinstance(value, ObservedArray):  # a view is no access
+            self._note("read", array, key, 1)
+        return value
+
+    def write(self, array: ObservedArray, key: Any, value: Any) -> None:
+        """Store, and record it."""
+        super().write(array, key, value)
+        self._note("write", array, key, 1)
+
+    def read_vector(self, array: ObservedArray, key: tuple, width: int) -> Any:
+        """Load neighbours, and record each."""
+        values = super().read_vector(array, key, width)
+        self._note("read", array, key, width)
+        return values
+
+    def write_vector(self, array: ObservedArray, key: tuple, values: tuple) -> None:
+        """Store neighbours, and record each."""
+        super().write_vector(array, key, values)
+        self._note("write", array, key, len(values))
+
+    def atomic(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
+        """Do the atomic operation, and record it as a write."""
+        self._note("write", array, key, 1)
+        return super().atomic(array, key)
+
+    def barrier(self, block: Any, arrived: list[Any]) -> None:
+        """Begin a new phase of the threads that have met."""
+        for thread in arrived:
+            self.phases[thread] = self.phases.get(thread, 0) + 1
+
+    def block_begins(self, block: Any) -> None:
+        """Number the threads of a block."""
+        for warp in block.warps:
+            for thread in warp.threads:
+                self.threads[thread] = len(self.threads)
+
+    def _note(self, operation: str, array: ObservedArray, key: Any, width: int) -> None:
+        buffer, offset = array.buffer, offset_of(array, key)
+        if offset is None or buffer.space == "local" or len(self.events) >= MOST:
+            return
+        first = (array.address + offset - buffer.address) // array.itemsize
+        thread = self.cuda.current
+        number = self.names[buffer.space, buffer.name]
+        for element in range(first, first + width):
+            self.events.append((operation, number, element, self.threads[thread], self.phases.get(thread, 0)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what was recorded, in lists and numbers."""
+        return {
+            "arrays": [
+                [space, name, list(shape)] for (space, name), shape in zip(self.names, self.shapes, strict=True)
+            ],
+            "threads": [[list(thread.block.index), list(thread.index)] for thread in self.threads],
+            "events": self.events,
+            "stopped": None,
+        }
+
+
+def accesses(kernel: Any) -> Launchable:
+    """Return `kernel`, ready to launch; the launch returns its accesses, also if an exception ends it ("stopped")."""
+
+    def start(launch: Launch, arguments: tuple) -> dict[str, Any]:
+        recorder, stopped = Accesses(), None
+        try:
+            launch.run(arguments, recorder)
+        except Exception as error:
+            stopped = f"{type(error).__name__}: {error}"
+        return recorder.as_dict() | {"stopped": stopped}
+
+    return Launchable("accesses", kernel, "forward", 1, start)

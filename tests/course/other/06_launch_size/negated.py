@@ -1,0 +1,5 @@
+"""Floor division rounds down, so the negated one rounds up."""
+
+
+def blocks(n):
+    return -(-n // THREADS)

@@ -1,0 +1,12 @@
+"""uninitialized-read: nothing wrote the two elements at the ends."""
+
+
+def sum_of_three(x, y):
+    tile = cuda.shared.array(34, float32)
+    t = cuda.threadIdx.x
+    i = cuda.grid(1)
+    n = x.shape[0]
+    tile[1 + t] = x[i] if i < n else float32(0)
+    cuda.syncthreads()
+    if i < n:
+        y[i] = tile[t] + tile[t + 1] + tile[t + 2]
