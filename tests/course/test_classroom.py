@@ -227,7 +227,7 @@ def test_sectors_are_compared_before_what_costs_less():
 
 def test_a_solution_that_costs_less_than_the_reference_comes_first():
     found = []
-    for path in OTHERS:
+    for path in OTHERS[::12]:
         number = path.parent.name[:2]
         for text in (completed(path), reference.path(number).read_text()):
             found.append(grading.check(number, text, "/nowhere/x.py").cost)
