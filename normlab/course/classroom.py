@@ -116,9 +116,3 @@ def grade(
         except BaseException:  # Ctrl-C
             threads.shutdown(wait=False, cancel_futures=True)
             raise
-
-
-def told(failure: Failure, file: str) -> str:
-    """Return a failure as plain text: its headline, with the line in `file`, then its details."""
-    where = f" ({file}:{failure.line})" if failure.line else ""
-    return "\n".join([f"{failure.headline}{where}", *(f"  {line}" for line in failure.details)])

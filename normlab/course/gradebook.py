@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from normlab.course import catalogue, overview, page
-from normlab.course.classroom import told
-from normlab.course.failure import Failure
+from normlab.course.failure import Failure, told
 from normlab.course.grading import POINTS, Result
 from normlab.course.overview import Student
 

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from normlab.course import catalogue, failure, given, pictures, reference, rules
-from normlab.course.exercise import TRAFFIC, Budget, Case, Drawn, Exercise
+from normlab.course import catalogue, failure, given, pictures, ranking, reference, rules
+from normlab.course.exercise import Budget, Case, Drawn, Exercise
 from normlab.course.failure import Failure, FailureError, Source, Spent
 from normlab.course.hidden import Hidden
 from normlab.course.process import NORMAL, Limits, Run, Solution, StoppedError
-from normlab.course.ranking import Cost, cost_of
 
 DRAWS = 12  # random inputs, in addition to the smallest, the edges and the example
 COUNTED = 2  # random inputs on which costs are counted, in addition to one of the example's sizes
@@ -48,7 +47,7 @@ class Result:
     picture: bytes | None = field(default=None, repr=False)
     no_picture: str | None = None
     spent: tuple[Spent, ...] = ()
-    cost: Cost | None = None
+    cost: ranking.Cost | None = None
 
     @property
     def passed(self) -> bool:
@@ -84,9 +83,8 @@ def check(
     exercise, skeleton = catalogue.exercise(number), catalogue.skeleton(number)
     extra = hidden.of(exercise) if hidden else None
     parts = {"right": 0, "budgets": 0} | ({"hidden": 0} if extra else {})
-    seen = unseen = picture = no_picture = None
+    seen = unseen = picture = no_picture = cost = None
     spent: tuple[Spent, ...] = ()
-    cost = None
     try:
         _obey(source, skeleton)
         with _begin(source, file, limits) as solution:
@@ -107,14 +105,15 @@ def check(
                     parts["hidden"] = POINTS["hidden"]
                 except FailureError as error:
                     unseen = error.failure
-            spent = grader.spends(number, exercise.counted(seed, COUNTED))
+            spent, launches = grader.spends(number, exercise.counted(seed, COUNTED))
             _short(exercise, source, skeleton)
             parts["budgets"] = POINTS["budgets"]
-            cost = None if unseen else cost_of(grader.launches)
+            cost = None if unseen else ranking.cost(launches)
     except FailureError as error:
         seen = error.failure
     seconds = time.perf_counter() - began
-    return Result(number, exercise.name, exercise.title, parts, seen, unseen, seconds, picture, no_picture, spent, cost)
+    result = Result(number, exercise.name, exercise.title, parts, seen, unseen, seconds, picture, no_picture)
+    return replace(result, spent=spent, cost=cost)
 
 
 def _obey(source: str, skeleton: str) -> None:
@@ -145,7 +144,6 @@ class _Grader:
 
     def __init__(self, exercise: Exercise, solution: Solution, source: Source):
         self.exercise, self.solution, self.source = exercise, solution, source
-        self.launches: list[dict[str, Any]] = []  # what each launch cost on which `spends` has counted last
 
     def right(self, draws: Iterable[Drawn]) -> None:
         """Run every draw. If one fails, explain the smallest failing input found."""
@@ -197,7 +195,7 @@ class _Grader:
             with suppress(StoppedError):  # if the solution's time is up, the failure does not name the writer
                 observed = self.solution.run(case, "writer", array=name, index=list(index)).observed
                 fails = failure.written(fails, observed["writer"], self.source)
-        return failure.on_input(fails, drawn, case)
+        return failure.on_input(fails, drawn, case, self.source)
 
     def compiles(self) -> None:
         """Raise FailureError if Numba refuses a kernel, as it would on a machine with a GPU."""
@@ -209,13 +207,12 @@ class _Grader:
         if refused:
             raise FailureError(failure.refused(refused))
 
-    def spends(self, number: str, draws: list[Drawn]) -> tuple[Spent, ...]:
-        """Return the solution's costs on the first of the inputs.
+    def spends(self, number: str, draws: list[Drawn]) -> tuple[tuple[Spent, ...], list[dict[str, Any]]]:
+        """Return the costs on the first of the inputs beside their budgets, and what each launch of all inputs cost.
 
         Raise FailureError if the solution costs more than the reference solution on one of them.
         """
-        spent: list[tuple[Spent, ...]] = []
-        self.launches = []
+        spent, launches = [], []
         for drawn, reference_costs in zip(draws, reference.costs(number, draws), strict=True):
             case = self.exercise.make(drawn)
             try:
@@ -225,14 +222,15 @@ class _Grader:
             if wrong := _differs(run, case):
                 raise FailureError(self._explained(drawn, wrong))
             costs = run.observed["costs"]
-            own, counted = self.exercise.costs, (costs, reference_costs, drawn, self.source.file)
+            own, others = self.exercise.costs, self.exercise.other_costs
+            counted = costs, reference_costs, drawn, self.source.file
             over = [failure.uneven(own, *counted), failure.costs_more(own, *counted)]
             worst = max(filter(None, over), key=lambda one: one.excess, default=None)
-            if worst := worst or failure.costs_more(TRAFFIC, *counted):
+            if worst := worst or failure.costs_more(others, *counted):
                 raise FailureError(worst)
-            self.launches += costs
-            spent.append(failure.spent((*TRAFFIC, *own), costs, reference_costs))
-        return spent[0]
+            spent.append(failure.spent((*others, *own), costs, reference_costs))
+            launches += costs
+        return spent[0], launches
 
     def within(self, budgets: Iterable[Budget]) -> None:
         """Raise FailureError if the solution exceeds one of a teacher's budgets on the exercise's example."""

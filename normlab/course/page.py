@@ -9,7 +9,7 @@ from base64 import b64encode
 from pathlib import Path
 
 from normlab.course import catalogue, overview
-from normlab.course.classroom import told
+from normlab.course.failure import told
 from normlab.course.overview import STATES, Student
 from normlab.course.ranking import METRICS
 

@@ -51,7 +51,7 @@ class Place(NamedTuple):
     names: list[str]
 
 
-def cost_of(launches: Iterable[dict[str, Any]]) -> Cost:
+def cost(launches: Iterable[dict[str, Any]]) -> Cost:
     """Return the cost of some launches, each counted by `costs.costs`."""
     found = list(launches)
     return Cost(

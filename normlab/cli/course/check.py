@@ -64,7 +64,7 @@ def _tell(result: "Result", folder: Path, discuss: bool) -> None:
     from rich.text import Text
 
     from normlab.course import catalogue, discussion
-    from normlab.course.classroom import told
+    from normlab.course.failure import told
     from normlab.course.folder import file_of, shows_solutions
 
     state = ("solved", "green") if result.passed else ("not yet", "bold red")
