@@ -222,8 +222,9 @@ counted = trace(copy_every_eighth)[1, 32](np.zeros(256, np.float32), np.zeros(32
 _ = counted.draw_sectors(lesson.line(copy_every_eighth, "x[8 * i]"), "ld")
 
 # %% [markdown]
-# The same number of elements, but 32 sectors instead of 4. Seven eighths of what moves is of no use. How does the cost
-# grow with the stride? Guess before you run the cell.
+# The same number of elements, but 32 sectors instead of 4. Seven eighths of what moves is of no use. The distance from
+# one lane's element to the next lane's is the **stride**; here it is 8. How does the cost grow with the stride? Guess
+# before you run the cell.
 
 
 # %%

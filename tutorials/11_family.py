@@ -85,7 +85,7 @@ print(
 # thread has which columns, and the trees. It has the three passes of `row_program`. Here is its beginning, up to the end
 # of the first pass. (`cuda.local.array(LOADS, dtype)` is a small array that belongs to one thread alone. If only
 # constants index it, the compiler keeps it in registers. `LOADS` is 8, `threads` 128, `block_columns` 8 × 128, and
-# `total` adds up a thread's eight sums.)
+# `total` adds up a thread's eight sums. A load is "in flight" until its value has arrived.)
 
 # %%
 mean_pass, variance_pass, write_pass = lesson.source(step_4_column_blocks.build(float32, 128)).split("\n\n")
@@ -309,7 +309,7 @@ for name in ("warp_shuffle", "apex", "column_blocks"):
 # ## What you have seen
 #
 # - A row kernel can be thought in blocks of columns with masks. Beyond the mask, sums must not see the zeros.
-# - Independent sums keep several loads in flight.
+# - Independent sums keep several loads on their way at the same time.
 # - Batch, instance, group and layer norm differ in an index set. Row moments and Chan's merge serve them all, forward and backward.
 #
 # ## Exercise

@@ -321,10 +321,10 @@ plt.show()
 #
 # ## 6. What does a barrier wait for?
 #
-# `pipelined` deals long rows to the blocks of a **cluster**: blocks that run at the same time, and can read each other's
-# shared memory. For each row they exchange sums, so they meet at a barrier of the cluster. It comes in two halves,
-# `cluster_arrive` ("I am here") and `cluster_wait` ("are all here?"). In between a block does what needs no other block: it
-# writes `grad_input` of the row before.
+# `pipelined` deals long rows to the blocks of a **cluster**: blocks that run at the same time, and can read each
+# other's shared memory. For each row they exchange sums, so they meet at a barrier of the cluster. It comes in two
+# halves, `cluster_arrive` ("I am here") and `cluster_wait` ("are all here?"). In between a block does what needs no
+# other block: it writes `grad_input` of the row before.
 #
 # Now, what has to be visible to others after a barrier? *Everything* that was written before it, so the rule says. Look at
 # the instruction:

@@ -419,8 +419,8 @@ print(
 #
 # <details><summary><b>Question.</b> Why are no tensor cores used here?</summary>
 #
-# They multiply float32 only after rounding it to TF32, which has 11 bits. That is another product. For float16 and
-# bfloat16, use them.
+# Tensor cores are units of a multiprocessor that multiply small matrices by one instruction. They take float32 only after
+# rounding it to TF32, which has 11 bits. That is another product. For float16 and bfloat16, use them.
 # </details>
 #
 # <details><summary><b>Question.</b> Would 16 × 16 elements a thread be better still?</summary>

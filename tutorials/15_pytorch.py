@@ -253,7 +253,7 @@ off = {row["saved_bytes"] - row["predicted_bytes"] for row in record["rows"]}
 print("counted minus predicted:", off, "bytes")
 
 # %% [markdown]
-# (Of <!--=uncounted bytes-->512<!--=--> bytes in 20 GB the formula does not know.) The peak falls by what was
+# (The formula misses <!--=uncounted bytes-->512<!--=--> bytes of 20 GB.) The peak falls by what was
 # predicted, and the time of a step hardly changes: the norms are a small part of it.
 #
 # With gradient checkpointing most activations are not kept but computed again. Then less is kept, and the norms may have
