@@ -126,7 +126,7 @@ def test_a_program_does_what_its_page_says(name, run, tmp_path, capsys):
 
 def test_the_readme_s_first_code_after_the_command_is_python_and_short():
     languages = re.findall(r"```(\w+)\n", README)
-    assert languages[:2] == ["bash", "python"]
+    assert languages[:2] == ["python", "bash"]
     assert len(PROGRAMS["README.md 1"].splitlines()) <= 20
 
 

@@ -1,7 +1,7 @@
 """`normlab explain`."""
 
 from contextlib import nullcontext
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from normlab.cli.errors import refused, refusing
 from normlab.cli.options import DType, Norm
 from normlab.cli.terminal import console, plain_table
 from normlab.cli.waiting import progress
+
+if TYPE_CHECKING:
+    from normlab.learn.explain import Explanation
 
 
 def explain_plan(
@@ -63,7 +66,6 @@ def explain_plan(
     """
     from normlab.engine.compile.offline import GET_COMPILER, CompilerMissingError
     from normlab.learn.explain import explain
-    from normlab.measure.tables import print_stripped, room
 
     with refusing("explain"), progress(None, "compiling") if compiled else nullcontext():
         found = explain(
@@ -93,7 +95,14 @@ def explain_plan(
             raise refused("explain", f"--compile: {error}; {GET_COMPILER}") from None
     if as_json:
         typer.echo(found.as_json())
-        return
+    else:
+        show(found)
+
+
+def show(found: "Explanation") -> None:
+    """Print an explanation: as a table as wide as the terminal, or as whole lines into a pipe."""
+    from normlab.measure.tables import print_stripped, room
+
     screen = console()
     if room(screen) is None:
         typer.echo(str(found))

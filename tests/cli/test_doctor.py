@@ -66,9 +66,7 @@ def test_what_is_broken_is_said_and_nothing_is_raised(monkeypatch):
 
 def test_a_version_out_of_range_is_no_good(monkeypatch):
     monkeypatch.setattr(doctor, "version", lambda name: "0.61.2")
-    monkeypatch.setattr(
-        doctor, "requires", lambda name: ["numba>=0.68"]
-    )  # a tree that was never installed asks nothing
+    monkeypatch.setattr(doctor, "requires", lambda name: ["numba>=0.68"])  # as if installed
     numba = by_name(doctor.examine())["Numba"]
     assert not numba.works
     assert numba.found == "0.61.2, but normlab needs >=0.68"

@@ -39,7 +39,7 @@ def thread_map_for(sets: Sets, width: int) -> ThreadMap | None:
 @cache
 def build(dtype, thread_map: ThreadMap, rows: int):
     """Return the kernel `family_rows`. Block: (threads of a row, rows); rows is 1 where a set has several warps."""
-    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+    vectors, width, span, whole = thread_map.loop
     elements, warps = thread_map.elements, thread_map.warps
     load_row = row_loader(thread_map)
 

@@ -26,8 +26,6 @@ from normlab.sim.language.arithmetic import OPERATORS
 from normlab.sim.language.functions import popc
 from normlab.sim.language.indices import boolean_names, index_names, is_boolean, is_index
 from normlab.sim.language.integers import adopt_scalar
-from normlab.sim.language.marks import AccessMarks
-from normlab.sim.language.paths import PathMarks
 from normlab.sim.language.source import parsing
 
 PREFIX = "_simulated_"
@@ -58,24 +56,27 @@ OPERATOR_GLOBALS = {PREFIX + name: function for name, function in OPERATORS.item
     PREFIX + "int64": np.int64,
 }
 
-_safe_codes: dict[tuple[int, bool], tuple[CodeType, CodeType]] = {}
+_safe_codes: dict[tuple[int, tuple], tuple[CodeType, CodeType]] = {}
 
 
-def safe_code(code: CodeType, marked: bool = False) -> CodeType:
-    """Return `code` with the device's arithmetic; `marked`: with marks for an observer (paths.py, marks.py)."""
+Marks = tuple[type[ast.NodeTransformer], ...]
+
+
+def safe_code(code: CodeType, marks: Marks = ()) -> CodeType:
+    """Return `code` with the device's arithmetic, and with an observer's `marks` (paths.py, marks.py, turns.py)."""
     # By identity: code objects compare equal when their contents do, and two files may hold the same function.
-    key = id(code), marked
+    key = id(code), marks
     if key not in _safe_codes:
         with parsing:
-            _safe_codes[key] = code, _with_typed_numbers(_recompiled(code, marked))  # keeping `code` keeps its id
+            _safe_codes[key] = code, _with_typed_numbers(_recompiled(code, marks))  # keeping `code` keeps its id
     return _safe_codes[key][1]
 
 
-def _recompiled(code: CodeType, marked: bool) -> CodeType:
+def _recompiled(code: CodeType, marks: Marks) -> CodeType:
     """Return `code` with its operators as calls, or as it is when its source is missing or has changed since."""
     source = "".join(linecache.getlines(code.co_filename))
     try:
-        candidates = _compiled_file(code.co_filename, source, marked)
+        candidates = _compiled_file(code.co_filename, source, marks)
     except SyntaxError:  # a notebook cell with magics, for one
         return code
     # A name and a line may belong to several code objects, lambdas in one line for example.
@@ -86,14 +87,14 @@ def _recompiled(code: CodeType, marked: bool) -> CodeType:
 
 
 @lru_cache(maxsize=64)
-def _compiled_file(filename: str, source: str, marked: bool) -> dict[tuple[str, int], list[tuple[CodeType, CodeType]]]:
+def _compiled_file(filename: str, source: str, marks: Marks) -> dict[tuple[str, int], list[tuple[CodeType, CodeType]]]:
     """Compile a whole file plainly and safely; return the pairs of code objects by name and line."""
     tree = ast.parse(source)
     plain = compile(tree, filename, "exec", dont_inherit=True)
     # The plain compilation is kept beside the rewritten one: it tells whether the file still holds this code.
     tree = SafeOperators().visit(tree)
-    if marked:  # after the operators, so that their rules see subscripts and not the calls made of them
-        tree = AccessMarks().visit(PathMarks().visit(tree))
+    for mark in marks:  # after the operators, so that their rules see subscripts and not the calls made of them
+        tree = mark().visit(tree)
     safe = compile(ast.fix_missing_locations(tree), filename, "exec", dont_inherit=True)
     pairs: dict[tuple[str, int], list[tuple[CodeType, CodeType]]] = {}
     # No rewrite adds or removes a function, so both compilations have the same functions in the same order.
