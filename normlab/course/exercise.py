@@ -210,7 +210,7 @@ class Exercise:
 
     @property
     def other_costs(self) -> list[Cost]:
-        """Return the costs of TRAFFIC that none of the exercise's own replaces. EXCHANGES replaces all that it counts."""
+        """Return the costs of TRAFFIC that none of the exercise's own replaces. EXCHANGES replaces what it counts."""
         own = {cost.metric for cost in self.costs}
         if EXCHANGES in own:
             own |= {SHUFFLES, SHARED_LOADS, SHARED_STORES}
