@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Question(NamedTuple):
-    """A question of a tutorial: its answer, and a hint for a wrong one."""
+    """A question of a tutorial: its answer, which is one number or several, and a hint for a wrong one."""
 
     answer: frozenset[int]
     hint: str
@@ -17,9 +17,13 @@ class Question(NamedTuple):
 
 QUESTIONS = {
     "tile_strides": Question(
-        frozenset({33, 35, 37, 39}),
-        "how many banks do 32 lanes meet, if each next lane is a stride of words further on?",
+        frozenset({33, 35, 37, 39}), "which banks do lanes meet that are a stride of words apart?"
     ),
+    "columns_at_risk": Question(frozenset({1, 3, 4}), "two conditions: |γ| < ε, and |β| > 8 |γ|"),
+    "caught_by_unequal_groups": Question(frozenset({3}), "count the fields with FAILS in the test's column"),
+    "sectors_by_columns": Question(frozenset({9216}), "trace the launch as the tutorial does, with a.T.copy().T for a"),
+    "tall_warp": Question(frozenset({12}), "replace the step's ways by a plan with the new tiling, and trace it"),
+    "kept_columns": Question(frozenset({0}), "which of the two conditions does γ = 1, β = 0 meet?"),
 }
 
 

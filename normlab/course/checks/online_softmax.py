@@ -6,7 +6,7 @@ Source: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax"
 import numpy as np
 
 from normlab.course.data import EXCHANGED, nothing, values
-from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import LOADS, Answer, Case, Cost, Drawn, Exercise, Launch, Size
 from normlab.course.pictures import Line, Picture, Seen, results
 from normlab.oracle import unit_roundoff
 
@@ -87,7 +87,7 @@ EXERCISE = Exercise(
         "After one cuda.syncthreads() every thread merges the two pairs in buffer, and goes through its elements "
         "again: y[row, column] = math.exp(x[row, column] - maximum) / total.",
     ),
-    costs=EXCHANGED,
+    costs=(*EXCHANGED, Cost(LOADS, "one pass for both statistics and one for y are enough")),
     tutorial=5,
     picture=Picture(
         results("Softmax of a row", "column", _curve),

@@ -3,7 +3,7 @@
 import numpy as np
 
 from normlab.course.data import EXCHANGED, nothing, values
-from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import LOADS, Answer, Case, Cost, Drawn, Exercise, Launch, Size
 from normlab.course.pictures import Picture
 
 
@@ -49,7 +49,7 @@ EXERCISE = Exercise(
         "Lane 0 of each warp leaves its candidate in values and places; after one cuda.syncthreads() thread 0 takes "
         "the better of the two and stores it.",
     ),
-    costs=EXCHANGED,
+    costs=(*EXCHANGED, Cost(LOADS, "one pass over the row is enough")),
     tutorial=5,
     picture=Picture("tree", "candidates meet in a butterfly within each warp, and once between the warps"),
 )

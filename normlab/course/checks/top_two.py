@@ -3,7 +3,7 @@
 import numpy as np
 
 from normlab.course.data import EXCHANGED, nothing, values
-from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import LOADS, Answer, Case, Cost, Drawn, Exercise, Launch, Size
 from normlab.course.pictures import Picture
 
 
@@ -48,7 +48,7 @@ EXERCISE = Exercise(
         "shuffles each: in a butterfly the groups of two partners never overlap.",
         "Lane 0 of each warp leaves its two in buffer; after one cuda.syncthreads() thread 0 merges the two pairs.",
     ),
-    costs=EXCHANGED,
+    costs=(*EXCHANGED, Cost(LOADS, "one pass over the row is enough")),
     tutorial=5,
     picture=Picture("tree", "pairs meet in a butterfly within each warp, and once between the warps"),
 )

@@ -1,7 +1,4 @@
-"""values: any number of the row would do, if float32 had no largest number.
-
-Says: got nan
-"""
+"""values: any number of the row would do, if float32 had no largest number."""
 
 
 def merge(maximum_a, total_a, maximum_b, total_b):

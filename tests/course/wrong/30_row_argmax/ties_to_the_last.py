@@ -1,6 +1,6 @@
 """values: the highest index of a tie wins.
 
-Says: indices[0]: expected 0, got 1"""
+Says: indices["""
 
 
 def better(value_a, index_a, value_b, index_b):

@@ -1,6 +1,6 @@
 """budget: a pass for the largest, and another one for the second.
 
-Says: loads by warps"""
+Says: one pass over the row"""
 
 
 def merge(first_a, second_a, first_b, second_b):
