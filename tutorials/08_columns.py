@@ -100,8 +100,8 @@ plt.show()
 # ### Atomics
 #
 # Many blocks could share a column, if they add to the same place. `cuda.atomic.add(array, index, value)` does that
-# without a race: the hardware lets one thread after the other add. That is the first step of normlab's backward ladder.
-# It has two flaws. All blocks queue for the same n2 addresses. And the block that comes first adds first, so the *last
+# without a race: the hardware lets one thread after the other add. The first step of the backward ladder does so. It
+# has two flaws. All blocks queue for the same n2 addresses. And the block that comes first adds first, so the *last
 # digits* change from run to run. In the kernel below, 16 blocks share 32 columns, each with a sixteenth of the rows. So
 # the grid has two dimensions: `blockIdx.x` says which columns, `blockIdx.y` which rows, and `gridDim.y` is the number
 # of blocks along y, 16. Let us run it in the simulator in different orders. (`using("simulator", schedule=…)` does what

@@ -68,7 +68,9 @@ def _cut(text: str) -> "Text":
     """Return the beginning of a long text, so that a row stays a line; the written files have the whole."""
     from rich.text import Text
 
-    return Text(text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…")
+    from normlab.course.classroom import printable
+
+    return Text(printable(text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"))
 
 
 def _exercises(graded: "list[Student]") -> "Table":
