@@ -14,6 +14,7 @@ from normlab.oracle.rows import as_rows
 from normlab.oracle.values import normalise
 
 EPS = 1e-5
+EPSILONS = (1e-5, 1e-3, 0.1)  # a kernel gets one of these: eps is an argument, not a constant
 # What a tree over a block of 64 threads costs. The reference solutions' trees are of shuffles; one in shared memory
 # needs as many exchanges, but its first thread takes part in every step.
 EXCHANGED = (
@@ -61,29 +62,39 @@ def arithmetic(n2: int, statistics: oracle.arithmetic.Statistics = "welford") ->
     return oracle.Arithmetic(row_terms=n2, row_merges=12, column_terms=n2, column_merges=0, statistics=statistics)
 
 
-def moments_case(drawn: Drawn, kernel: str, grid: int, block: int) -> Case:
-    """Return a case in which `kernel`(x, means, variances) computes mean and biased variance of every row of x."""
+def moments_case(drawn: Drawn, kernel: str, grid: int, block: int, lanes: int | None = None) -> Case:
+    """Return a case in which `kernel`(x, means, variances) computes mean and biased variance of every row of x.
+
+    The results are (rows,), or (rows, lanes) if each of so many lanes stores a row's results.
+    """
     x = values(drawn.kind, drawn.rng, drawn["rows"], drawn["columns"])
+    shape = (len(x), lanes) if lanes else (len(x),)
     rows = as_rows(x, x.shape[1], None, None, EPS)
     mean, variance = mean_and_variance(rows.x, normalise(rows, centred=True), arithmetic(x.shape[1]))
     return Case(
         launches=[Launch(kernel, grid, block, ("x", "means", "variances"))],
-        arrays={"x": x, "means": nothing(len(x)), "variances": nothing(len(x))},
-        want={"means": _answer(mean), "variances": _answer(variance)},
+        arrays={"x": x, "means": nothing(*shape), "variances": nothing(*shape)},
+        want={"means": _answer(mean, shape), "variances": _answer(variance, shape)},
     )
 
 
-def _answer(held: Inexact) -> Answer:
-    return Answer(held.exact[:, 0].astype(np.float64), finished(held.error, held.exact, held.exact.shape[:1]))
+def _answer(held: Inexact, shape: tuple[int, ...]) -> Answer:
+    """Return the answer for an array of `shape`, (rows,) or (rows, lanes), from a value and its error for each row."""
+    found = held.exact[:, 0].astype(np.float64), finished(held.error, held.exact, held.exact.shape[:1])
+    return Answer(*(np.broadcast_to(one.reshape(-1, *[1] * (len(shape) - 1)), shape) for one in found))
 
 
-def growing_case(kernel: str, most: int) -> Case:
-    """Return a case for pictures: `kernel`(x, means, variances) gets one row of 1 value, then of 2, up to `most`."""
+def growing_case(kernel: str, most: int, lanes: int | None = None) -> Case:
+    """Return a case for pictures: `kernel`(x, means, variances) gets one row of 1 value, then of 2, up to `most`.
+
+    `lanes`: as for `moments_case`.
+    """
+    shape = (1, lanes) if lanes else (1,)
     row = np.random.default_rng(0).normal(3, 1, (1, most)).astype(np.float32)
     arrays: dict[str, np.ndarray] = {}
     want: dict[str, Answer] = {}
     for n in range(1, most + 1):
-        arrays |= {f"x{n}": row[:, :n].copy(), f"means{n}": nothing(1), f"variances{n}": nothing(1)}
+        arrays |= {f"x{n}": row[:, :n].copy(), f"means{n}": nothing(*shape), f"variances{n}": nothing(*shape)}
         want |= {f"means{n}": Answer(row[:, :n].mean(1), 0.0), f"variances{n}": Answer(row[:, :n].var(1), 0.0)}
     launches = [Launch(kernel, 1, 32, (f"x{n}", f"means{n}", f"variances{n}")) for n in range(1, most + 1)]
     return Case(launches, arrays, want)
@@ -94,7 +105,7 @@ def growing_lines(seen: Seen) -> list[Line]:
     counts = np.arange(1, len(seen.launches) + 1)
     found = []
     for name in ("means", "variances"):
-        got = np.array([seen.arrays[f"{name}{n}"][0] for n in counts])
+        got = np.array([seen.arrays[f"{name}{n}"].flat[0] for n in counts])
         want = np.array([np.ravel(seen.case.want[f"{name}{n}"].value)[0] for n in counts])
         found.append(Line(name.removesuffix("s"), counts, want, got))
     return found
@@ -115,15 +126,16 @@ def norm_case(drawn: Drawn, rms: bool = False) -> NormCase:
     weight, bias = values("normal", rng, 2, columns)
     arrays = {"x": x, "weight": weight, "bias": bias, "output": nothing(rows, columns)}
     arrays |= {"means": nothing(rows), "invvars": nothing(rows)}
+    eps = float(rng.choice(EPSILONS))
     if rms:
-        truth = oracle.rms_norm(x, columns, weight, EPS)
-        bound = oracle.rms_norm_bound(x, columns, weight, EPS, arithmetic(columns))
+        truth = oracle.rms_norm(x, columns, weight, eps)
+        bound = oracle.rms_norm_bound(x, columns, weight, eps, arithmetic(columns))
     else:
-        truth = oracle.layer_norm(x, columns, weight, bias, EPS)
-        bound = oracle.layer_norm_bound(x, columns, weight, bias, EPS, arithmetic(columns))
+        truth = oracle.layer_norm(x, columns, weight, bias, eps)
+        bound = oracle.layer_norm_bound(x, columns, weight, bias, eps, arithmetic(columns))
     results = zip(("output", "means", "invvars"), truth, bound, strict=True)
     want = {name: Answer(value, error) for name, value, error in results if value is not None and error is not None}
-    return NormCase(arrays, want, np.float32(EPS))
+    return NormCase(arrays, want, np.float32(eps))
 
 
 def backward_case(drawn: Drawn, name: str, how: oracle.Arithmetic) -> tuple[dict[str, np.ndarray], Answer]:

@@ -121,14 +121,19 @@ class Drawn:
 class Cost:
     """A metric that a solution may not need more of than the reference solution does on the same input.
 
-    `times`: but this many times as much, because there is more than one good way. `exactly`: nor less than the
-    reference, because the exercise is about it. Messages append `why`.
+    `times`: but this many times as much. `spare`: and so much more as the reference solution has of another metric.
+    `exactly`: nor less than the reference, because the exercise is about it. Messages append `why`.
     """
 
     metric: str
     why: str
     exactly: bool = False
     times: float = 1
+    spare: str | None = None
+
+    def at_most(self, needed: Callable[[str], int]) -> int:
+        """Return the limit, where `needed` returns what the reference solution has of a metric."""
+        return int(self.times * needed(self.metric)) + (needed(self.spare) if self.spare else 0)
 
 
 @dataclass(frozen=True)
@@ -140,13 +145,25 @@ class Budget:
     why: str
 
 
-# What every solution is held to: as few requests of global memory as the reference solution makes, and shared work.
+NEIGHBOURS_LOADED = "neighbouring lanes that load neighbours share their sectors of 32 bytes"
+NEIGHBOURS_STORED = "neighbouring lanes that store neighbours share their sectors of 32 bytes"
+# What every solution is held to: as few requests of global memory as the reference solution makes. Of barriers,
+# shuffles and shared memory, which other right solutions need more of, twice as many are allowed.
 TRAFFIC = (
     Cost(LOADS, "a warp loads 32 neighbours by one instruction"),
-    Cost(LOADED_SECTORS, "neighbouring lanes that load neighbours share their sectors of 32 bytes"),
+    Cost(LOADED_SECTORS, NEIGHBOURS_LOADED),
     Cost(STORES, "a warp stores 32 neighbours by one instruction"),
-    Cost(STORED_SECTORS, "neighbouring lanes that store neighbours share their sectors of 32 bytes"),
+    Cost(STORED_SECTORS, NEIGHBOURS_STORED),
+    Cost(BARRIERS, "at a barrier all threads of the block wait", times=2),
+    Cost(SHUFFLES, "five shuffles add up 32 lanes", times=2),
+    Cost(SHARED_LOADS, "shared memory is for what threads have to exchange", times=2),
+    Cost(SHARED_STORES, "shared memory is for what threads have to exchange", times=2),
     Cost(GLOBAL_ATOMICS, "an atomic operation on global memory costs more than a load or a store"),
+)
+# For walks along a row, which may begin at its end: 128 bytes that begin anywhere touch one more sector.
+ANYWHERE = (
+    Cost(LOADED_SECTORS, NEIGHBOURS_LOADED, spare=LOADS),
+    Cost(STORED_SECTORS, NEIGHBOURS_STORED, spare=STORES),
 )
 
 
@@ -161,7 +178,7 @@ class Exercise:
     example: dict[str, int]  # sizes of one input on which costs are counted, and of which pictures are drawn
     hints: tuple[str, ...]
     kinds: tuple[str, ...] = ("counting", "normal", "offset")
-    costs: tuple[Cost, ...] = ()  # counted beside TRAFFIC
+    costs: tuple[Cost, ...] = ()  # counted beside TRAFFIC, and in place of a cost there with the same metric
     tutorial: int = 1  # the number of the tutorial that teaches what the exercise needs
     lines: int | None = None  # the most lines of code that a solution may add
     picture: "Picture | str" = "tree"  # what --show draws (`pictures`): "tree", "banks", "sectors", or one of its own
@@ -172,7 +189,7 @@ class Exercise:
         chosen = [{name: size.smallest for name, size in self.sizes.items()}]
         chosen += [{name: edge} for name, size in self.sizes.items() for edge in size.edges]
         chosen += [self.example] + [{}] * count
-        drawn = []
+        drawn = [self.example_case]
         for number, fixed in enumerate(chosen):
             free = {name: int(rng.integers(size.smallest, size.largest + 1)) for name, size in self.sizes.items()}
             kind = self.kinds[number % len(self.kinds)]
@@ -190,6 +207,12 @@ class Exercise:
             large = {name: (size.smallest + size.largest + 1) // 2 for name, size in self.sizes.items()}
             sizes.append({name: int(rng.integers(large[name], size.largest + 1)) for name, size in self.sizes.items()})
         return [Drawn(one, "normal", int(rng.integers(1 << 31))) for one in sizes]
+
+    @property
+    def other_costs(self) -> list[Cost]:
+        """Return the costs of TRAFFIC that none of the exercise's own replaces."""
+        own = {cost.metric for cost in self.costs}
+        return [cost for cost in TRAFFIC if cost.metric not in own]
 
     def simpler(self, drawn: Drawn) -> list[Drawn]:
         """Return draws that are simpler than `drawn` in one respect, the simplest first."""

@@ -5,6 +5,7 @@ import linecache
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,6 +101,8 @@ def found(findings: list[dict[str, Any]], case: Case, source: Source) -> Failure
     advice = finding["advice"]
     if max(np.prod(launch.block) for launch in case.launches) > WARP:
         advice = advice.replace("cuda.syncwarp()", "cuda.syncthreads()")
+    if finding["kind"] == "out-of-bounds":
+        advice += ", if the index itself is right"
     where = f" on {finding['space']} {finding['array']}{finding['index']}" if finding["array"] else ""
     acts = [act for act in (finding["first"], finding["second"]) if act]
     line = next((act["line"] for act in acts if act["file"] == source.file), None)
@@ -142,26 +145,51 @@ def written(failure: Failure, writer: dict[str, Any] | None, source: Source) -> 
     If the line is a given one, which stores what the student's lines have made, the failure points to these.
     """
     if writer is None:
-        return failure.explained("no thread wrote it")
+        return _unwritten(failure.explained("no thread wrote it"), source)
     line = writer["line"] if writer["file"] == source.file else None
     failure = replace(failure, line=line).explained(f"written by {_thread(writer)}{_place(writer, source.file)}")
     own = given.behind(source.text, source.skeleton, line) if line else None
-    if own is None:
+    if line is None or own is None:
         return failure
     lines = f"line {own.first}" if own.first == own.last else f"lines {own.first} to {own.last}"
-    return replace(failure, line=own.last).explained(f"made by your {lines}, in {own.function}")
+    made = given.made_at(source.text, own, line)
+    return replace(failure, line=made).explained(f"made by your {lines}, in {own.function}")
 
 
-def on_input(failure: Failure, drawn: Drawn, case: Case) -> Failure:
+def _unwritten(failure: Failure, source: Source) -> Failure:
+    """Return the failure of a value that no thread has written, with the line that stores into its array."""
+    assert failure.element is not None, "a wrong value is an array's element"
+    name, index = failure.element
+    element = f"{name}[{', '.join(map(str, index))}]"
+    if stores := given.storing_lines(source.text, name):
+        text = f"line {stores[-1]} of your file stores into {name}: no thread comes there for {element}"
+        return replace(failure, line=stores[-1]).explained(text)
+    owned = given.own_lines(source.text, source.skeleton)
+    return replace(failure, line=owned[-1].last if owned else None).explained(f"no line of yours stores into {name}")
+
+
+def on_input(failure: Failure, drawn: Drawn, case: Case, source: Source) -> Failure:
     """Return a failure with its input and the kernel's printed output added."""
     results = {*case.want, *case.scratch}
     inputs = [(name, array) for name, array in case.arrays.items() if name not in results and array.size <= SHOWN]
     lines = [f"  {line}" for line in failure.printed.splitlines()[:PRINTED]]
     return failure.explained(
         f"smallest failing input found: {drawn}",
+        *(f"  {name} = {value:.6g}" for name, value in _numbers(case, source).items()),
         *(f"  {name} = {_text(array)}" for name, array in inputs),
         *(["your kernel printed:", *lines] if lines else []),
     )
+
+
+def _numbers(case: Case, source: Source) -> dict[str, Any]:
+    """Return the numbers that the launches pass, such as eps, under the names that the exercise's kernels give them."""
+    functions = {node.name: node for node in ast.parse(source.skeleton).body if isinstance(node, ast.FunctionDef)}
+    return {
+        parameter.arg: value
+        for launch in case.launches
+        for parameter, value in zip(functions[launch.kernel].args.args, launch.arguments, strict=True)
+        if isinstance(value, int | float | np.generic)
+    }
 
 
 def refused(told: dict[str, Any]) -> Failure:
@@ -179,20 +207,21 @@ def costs_more(
     """
     found = []
     for cost in (one for one in limits if one.metric not in BUSIEST):
-        counted, needed = _summed(costs, cost.metric), int(cost.times * _summed(reference, cost.metric))
-        if counted > needed or (counted < needed and cost.exactly):
-            found.append((counted / max(needed, 0.5), cost, counted, needed))
+        counted, at_most = _summed(costs, cost.metric), cost.at_most(partial(_summed, reference))
+        if counted > at_most or (counted < at_most and cost.exactly):
+            found.append((counted / max(at_most, 0.5), cost, counted, at_most))
     if not found:
         return None
-    excess, cost, counted, needed = max(found, key=lambda one: one[0])
-    limit = f"exactly {needed:,} needed" if cost.exactly else f"at most {needed:,} allowed"
+    excess, cost, counted, at_most = max(found, key=lambda one: one[0])
+    limit = f"exactly {at_most:,} needed" if cost.exactly else f"at most {at_most:,} allowed"
     headline = f"{counted:,} {_words(cost.metric)}, {limit}: {cost.why}"
     return replace(_over(headline, cost.metric, costs, reference, drawn, file), excess=excess)
 
 
 def spent(limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[dict[str, Any]]) -> tuple[Spent, ...]:
     """Return a solution's costs beside the reference solution's, without what neither of them needs."""
-    found = [Spent(_words(c.metric), _summed(costs, c.metric), _summed(reference, c.metric)) for c in limits]
+    needed = partial(_summed, reference)
+    found = [Spent(_words(cost.metric), _summed(costs, cost.metric), cost.at_most(needed)) for cost in limits]
     return tuple(one for one in found if one.counted or one.allowed)
 
 

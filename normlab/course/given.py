@@ -102,6 +102,41 @@ def behind(source: str, skeleton: str, line: int) -> Own | None:
     return next(iter(direct or (owned if len(owned) == 1 else [])), None)
 
 
+def made_at(source: str, own: Own, line: int) -> int:
+    """Return the last of a student's lines that sets a name which a given line stores, or else the last line.
+
+    If the given line stands in another function, which calls the student's, the last line is the one that returns.
+    """
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    (function,) = (node for node in functions if node.name == own.function)
+    statements = [node for node in ast.walk(function) if isinstance(node, ast.stmt)]
+    used = {name for node in statements if node.lineno == line for name in _names(node, ast.Load)}
+    sets = [
+        node.lineno
+        for node in statements
+        if isinstance(node, ast.Assign | ast.AugAssign)
+        and own.first <= node.lineno <= own.last
+        and used.intersection(_names(node, ast.Store))
+    ]
+    return max(sets, default=own.last)
+
+
+def _names(node: ast.stmt, context: type[ast.expr_context]) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, context)}
+
+
+def storing_lines(source: str, array: str) -> list[int]:
+    """Return the lines of a source that store into an element of `array`, or hand it to a function that may."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()) if name == array:
+                found.append(node.lineno)
+            case ast.Call(args=[ast.Name(id=name), *_]) if name == array:
+                found.append(node.lineno)
+    return sorted(found)
+
+
 def calling_lines(source: str, function: str) -> list[int]:
     """Return the lines of a source that call `function`, or if none does, all that call an imported function."""
     tree = ast.parse(source)

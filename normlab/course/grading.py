@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from normlab.course import catalogue, failure, given, pictures, ranking, reference, rules
-from normlab.course.exercise import TRAFFIC, Budget, Case, Drawn, Exercise
+from normlab.course.exercise import Budget, Case, Drawn, Exercise
 from normlab.course.failure import Failure, FailureError, Source, Spent
 from normlab.course.hidden import Hidden
 from normlab.course.process import NORMAL, Limits, Run, Solution, StoppedError
@@ -195,7 +195,7 @@ class _Grader:
             with suppress(StoppedError):  # if the solution's time is up, the failure does not name the writer
                 observed = self.solution.run(case, "writer", array=name, index=list(index)).observed
                 fails = failure.written(fails, observed["writer"], self.source)
-        return failure.on_input(fails, drawn, case)
+        return failure.on_input(fails, drawn, case, self.source)
 
     def compiles(self) -> None:
         """Raise FailureError if Numba refuses a kernel, as it would on a machine with a GPU."""
@@ -222,12 +222,13 @@ class _Grader:
             if wrong := _differs(run, case):
                 raise FailureError(self._explained(drawn, wrong))
             costs = run.observed["costs"]
-            own, counted = self.exercise.costs, (costs, reference_costs, drawn, self.source.file)
+            own, others = self.exercise.costs, self.exercise.other_costs
+            counted = costs, reference_costs, drawn, self.source.file
             over = [failure.uneven(own, *counted), failure.costs_more(own, *counted)]
             worst = max(filter(None, over), key=lambda one: one.excess, default=None)
-            if worst := worst or failure.costs_more(TRAFFIC, *counted):
+            if worst := worst or failure.costs_more(others, *counted):
                 raise FailureError(worst)
-            spent.append(failure.spent((*TRAFFIC, *own), costs, reference_costs))
+            spent.append(failure.spent((*others, *own), costs, reference_costs))
             launches += costs
         return spent[0], launches
 

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from normlab.course import wire
+from normlab.course import wall, wire
 from normlab.course.accesses import accesses
 from normlab.course.costs import costs
 from normlab.course.writers import last_writer
@@ -49,6 +49,7 @@ def serve(connection: Connection, seconds: float, altogether: float, memory: int
     _silence()
     _limit_memory(memory)
     gc.freeze()  # imported modules are never garbage, and collecting them took 0.1 s in every process
+    walled = wall.build()
     names: dict[str, Any] = {}
     file = ""
     ours = 0.0  # processor seconds in which none of the student's code ran: compiling and drawing
@@ -58,7 +59,7 @@ def serve(connection: Connection, seconds: float, altogether: float, memory: int
             file = header.get("file", file)
             printed = io.StringIO()
             try:
-                with redirect_stdout(printed):
+                with redirect_stdout(printed), nullcontext() if header.get("watch") == "compile" else walled():
                     began = time.process_time()
                     compiles = header.get("watch") == "compile"
                     left = COMPILING if compiles else min(seconds, max(0.01, altogether - (began - ours)))

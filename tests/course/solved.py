@@ -1,12 +1,22 @@
-"""Right solutions, whole files; wrong ones, made of an exercise's file and the functions that students get wrong; and,
-in the same way, other right ones.
+"""Right solutions, whole files; and galleries of wrong ones and of other right ones, a file for each exercise.
 
-A file under wrong/ has functions of the exercise, to stand where the exercise's own have their place to write, and
-what else belongs outside of functions. Its docstring begins with the kind of failure that it must meet with, and may
-end with `Says:` and what the message has to tell.
+A gallery is a text of changes to the reference solution, whose comments are left out. For each answer it has
+
+    == name: kind | words          for a wrong answer the kind of failure, and words that the message must have
+    # What it does.
+    -    lines of the reference solution
+    +    lines in their place       changes to other places follow after an empty line
+
+An answer of added lines only has nothing of the reference solution: its lines stand at the exercise's marked places,
+one after another. Lines that begin without a space, such as a device function, stand above the first kernel.
+
+A folder of an exercise's name has files with the exercise's functions, each written anew as a whole. The docstring
+begins with the kind of failure, and may end with `Says:` and the words.
 """
 
 import ast
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,29 +24,70 @@ from normlab.course import catalogue, given, reference
 
 HERE = Path(__file__).parent
 SOLUTIONS = sorted(reference.FOLDER.glob("*.py"))
-OTHERS = sorted((HERE / "other").glob("*/*.py"))
-WRONG = sorted((HERE / "wrong").glob("*/*.py"))
+COMMENTS = re.compile(r"^ *#.*\n|  # .*$", re.MULTILINE)
+MARKS = re.compile(r"^ *# Your line.*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Wrong:
-    """A wrong solution: its text, the kind of failure it must meet with, and words that the message must have."""
+class Given:
+    """A solution: its exercise and name, its text, the kind of failure it must meet with, and words of the message."""
 
     number: str
+    name: str
     source: str
     kind: str
     says: str
 
+    def __str__(self) -> str:
+        """Return the exercise's name and the solution's, which name a test."""
+        return f"{catalogue.exercise(self.number).name}/{self.name}"
 
-def wrong(path: Path) -> Wrong:
-    """Read a file under wrong/."""
+
+def read(folder: Path) -> list[Given]:
+    """Read all galleries and all files of a folder."""
+    galleries = (one for path in sorted(folder.glob("*.diff")) for one in _gallery(path))
+    return [*galleries, *map(_file, sorted(folder.glob("*/*.py")))]
+
+
+def _gallery(path: Path) -> Iterator[Given]:
+    number = catalogue.number_of(path.stem)
+    for part in re.split(r"^== ", path.read_text(), flags=re.MULTILINE)[1:]:
+        head, _, body = part.partition("\n")
+        name, _, reason = head.partition(": ")
+        kind, _, says = reason.partition(" | ")
+        changes = re.sub(r"^#.*\n", "", body, flags=re.MULTILINE).strip("\n")
+        hunks = [hunk.splitlines() for hunk in changes.split("\n\n")]
+        yield Given(number, name, _changed(number, hunks, f"{path.name}, {name}"), kind, says)
+
+
+def _changed(number: str, hunks: list[list[str]], where: str) -> str:
+    """Return the text that the hunks of an answer make of the reference solution, or of the exercise."""
+    above = [hunk for hunk in hunks if hunk[0][0] == "+" and not hunk[0].startswith("+ ")]
+    inside = [hunk for hunk in hunks if hunk not in above]
+    if all(line[0] == "+" for hunk in inside for line in hunk):
+        text = catalogue.skeleton(number)
+        for mark, hunk in reversed([*zip(MARKS.finditer(text), inside, strict=False)]):
+            text = text[: mark.end()] + _side(hunk, "+") + text[mark.end() :]
+    else:
+        text = COMMENTS.sub("", reference.path(number).read_text())
+        for hunk in inside:
+            old = "\n" + _side(hunk, "- ")
+            assert text.count(old) == 1, f"{where}: {old!r} stands {text.count(old)} times in the reference solution"
+            text = text.replace(old, "\n" + _side(hunk, "+ "))
+    for hunk in above:
+        before, kernel, after = text.partition("\n\n\n@cuda.jit")
+        text = before + "\n\n\n" + _side(hunk, "+") + kernel.removeprefix("\n") + after
+    return text
+
+
+def _side(hunk: list[str], signs: str) -> str:
+    return "".join(f"{line[1:]}\n" for line in hunk if line[0] in signs)
+
+
+def _file(path: Path) -> Given:
+    number = catalogue.number_of(path.parent.name)
     kind, _, reason = (ast.get_docstring(ast.parse(path.read_text())) or "").partition(":")
-    return Wrong(path.parent.name[:2], completed(path), kind, reason.partition("Says:")[2].strip())
-
-
-def completed(path: Path) -> str:
-    """Return the exercise's file with the functions of a file under wrong/ or other/."""
-    return written(path.parent.name[:2], path.read_text())
+    return Given(number, path.stem, written(number, path.read_text()), kind, reason.partition("Says:")[2].strip())
 
 
 def written(number: str, text: str) -> str:
@@ -63,3 +114,7 @@ def _with_body(source: str, name: str, body: list[str]) -> str:
     ends = [n.lineno - 1 for n in ast.parse(source).body if n.lineno > function.lineno] + [len(lines) + 3]
     ends = [end - 1 if end <= len(lines) and lines[end - 1].startswith("@") else end for end in ends]
     return "\n".join([*lines[: function.body[0].end_lineno], *body, "", "", *lines[ends[0] :]]) + "\n"
+
+
+OTHERS = read(HERE / "other")
+WRONG = read(HERE / "wrong")

@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from course.solved import OTHERS, WRONG, completed
+from course.solved import OTHERS, WRONG
 
 from normlab.course import catalogue, classroom, gradebook, grading, overview, process, reference
 from normlab.course.failure import Failure
@@ -103,8 +103,8 @@ def test_equal_files_are_graded_once_and_others_each(tmp_path, monkeypatch):
 def test_a_class_graded_side_by_side_is_graded_as_one_after_another(tmp_path):
     numbers = [*catalogue.FILES][:6]
     for place, number in enumerate(numbers):
-        for path in [one for one in WRONG if one.parent.name[:2] == number][:2]:
-            put(tmp_path / "class" / f"{path.stem} & {place}", number, completed(path))
+        for given in [one for one in WRONG if one.number == number][:2]:
+            put(tmp_path / "class" / f"{given.name} & {place}", number, given.source)
         put(tmp_path / "class" / "ada", number)
     (tmp_path / "class" / "ada" / catalogue.FILES[numbers[0]].name).write_bytes(b"\xff\xfe")
     folders = classroom.students(tmp_path / "class", tmp_path / "out")
@@ -200,12 +200,12 @@ def test_the_same_message_is_one_mistake_whatever_its_line():
 def test_only_solved_exercises_are_ranked_by_cost(tmp_path):
     number = catalogue.number_of("row_moments")
     text = reference.path(number).read_text()
-    (over,) = [one for one in WRONG if one.parent.name[:2] == ROTATION and completed_kind(one) == "budget"][:1]
+    over = next(one for one in WRONG if (one.number, one.kind) == (ROTATION, "budget"))
     put(tmp_path / "ada", number)
     put(tmp_path / "bob", number, text.replace("\n    ", "\n    # the same\n    ", 1))
     put(tmp_path / "eve", number, catalogue.skeleton(number))
     put(tmp_path / "ada", ROTATION)
-    put(tmp_path / "eve", ROTATION, completed(over))
+    put(tmp_path / "eve", ROTATION, over.source)
     graded = classroom.grade(classroom.students(tmp_path, tmp_path / "s"), 0, None)
     ranks = overview.rankings(graded)
     (place,) = ranks[number]
@@ -213,10 +213,6 @@ def test_only_solved_exercises_are_ranked_by_cost(tmp_path):
     assert all(count > 0 for count in place.cost)  # row_moments reads, shares, waits and shuffles
     assert [one.names for one in ranks[ROTATION]] == [["ada"]]
     assert set(ranks) == {number, ROTATION}
-
-
-def completed_kind(path):
-    return path.read_text().split('"""')[1].partition(":")[0]
 
 
 def test_sectors_are_compared_before_what_costs_less():
@@ -227,10 +223,9 @@ def test_sectors_are_compared_before_what_costs_less():
 
 def test_a_solution_that_costs_less_than_the_reference_comes_first():
     found = []
-    for path in OTHERS:
-        number = path.parent.name[:2]
-        for text in (completed(path), reference.path(number).read_text()):
-            found.append(grading.check(number, text, "/nowhere/x.py").cost)
+    for given in {one.number: one for one in OTHERS}.values():
+        for text in (given.source, reference.path(given.number).read_text()):
+            found.append(grading.check(given.number, text, "/nowhere/x.py").cost)
     pairs = list(zip(found[::2], found[1::2], strict=True))
     assert all(pairs[0])
     assert any(mine != theirs for mine, theirs in pairs)  # it is the solution that is counted, not the reference

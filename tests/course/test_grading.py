@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from course.solved import HERE, wrong
+from course.solved import WRONG
 
 from normlab.course import catalogue, grading, reference
 from normlab.course.hidden import read
@@ -17,7 +17,7 @@ def graded(number, source, **how):
 
 
 def wrongly(exercise, name, tmp_path, **how):
-    given = wrong(HERE / "wrong" / exercise / f"{name}.py")
+    (given,) = (one for one in WRONG if str(one) == f"{exercise}/{name}")
     file = tmp_path / "solution.py"
     file.write_text(given.source)
     return grading.check(given.number, given.source, str(file), **how), given.source.splitlines()
@@ -30,14 +30,18 @@ def hidden(tmp_path, text):
 
 
 def test_a_wrong_value_names_element_numbers_lane_line_and_the_smallest_input(tmp_path):
-    result, lines = wrongly("14_layer_norm", "one_turn", tmp_path)
+    result, lines = wrongly("layer_norm", "one_turn", tmp_path)
     failure = result.failure
     assert failure.headline.startswith("output[0, 64]: expected ")
     assert failure.headline.endswith(", got nan")
     assert failure.details[:2] == (failure.details[0], "no thread wrote it")
-    assert "smallest failing input found: rows = 1, columns = 65, " in failure.details[2]
+    line = failure.line
+    assert failure.details[2] == f"line {line} of your file stores into output: no thread comes there for output[0, 64]"
+    assert lines[line - 1].strip().startswith("output[row, column] = ")
+    assert "smallest failing input found: rows = 1, columns = 65, " in failure.details[3]
+    assert failure.details[4].startswith("  eps = ")
 
-    result, lines = wrongly("11_warp_sum_butterfly", "shift_down", tmp_path)
+    result, lines = wrongly("warp_sum_butterfly", "shift_down", tmp_path)
     failure = result.failure
     assert failure.headline == "sums[0, 1]: expected 528, got 544"
     written = lines.index("    sums[row, lane] = total") + 1
@@ -49,7 +53,7 @@ def test_a_wrong_value_names_element_numbers_lane_line_and_the_smallest_input(tm
 
 
 def test_a_race_names_both_threads_both_lines_and_what_to_do(tmp_path):
-    result, lines = wrongly("20_racy_kernel", "warp_barriers", tmp_path)
+    result, lines = wrongly("racy_kernel", "warp_barriers", tmp_path)
     failure = result.failure
     assert "put cuda.syncthreads() between them" in failure.headline
     assert all(" by block (0, 0, 0), warp " in line and ", at line " in line for line in failure.details[:2])
@@ -59,7 +63,7 @@ def test_a_race_names_both_threads_both_lines_and_what_to_do(tmp_path):
 
 
 def test_a_budget_names_its_reason_and_the_line_that_costs_most(tmp_path):
-    result, lines = wrongly("17_padded_tile", "not_padded", tmp_path)
+    result, lines = wrongly("padded_tile", "not_padded", tmp_path)
     assert result.failure.headline.startswith(
         "992 bank conflicts of loads, at most 0 allowed: lanes that load different"
     )
@@ -68,12 +72,12 @@ def test_a_budget_names_its_reason_and_the_line_that_costs_most(tmp_path):
 
 
 def test_an_exception_names_its_line(tmp_path):
-    result, lines = wrongly("22_vector_copy", "misaligned", tmp_path)
+    result, lines = wrongly("vector_copy", "misaligned", tmp_path)
     assert "store_vector(y, first + 1" in lines[result.failure.line - 1]
 
 
 def test_a_line_of_the_house_is_named_as_such(tmp_path):
-    result, lines = wrongly("13_row_moments", "merge_in_the_loop", tmp_path)
+    result, lines = wrongly("row_moments", "merge_in_the_loop", tmp_path)
     failure = result.failure
     assert "block_moments(mean, m2, count, buffer)" in lines[failure.line - 1]  # the student's line that calls it
     assert f"called at line {failure.line} of your file" in failure.details

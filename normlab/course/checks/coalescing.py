@@ -1,7 +1,18 @@
 """Exercise: row sums that load every sector once."""
 
 from normlab.course.data import sums_case
-from normlab.course.exercise import Case, Drawn, Exercise, Size
+from normlab.course.exercise import (
+    BARRIERS,
+    SHARED_LOADS,
+    SHARED_STORES,
+    SHUFFLES,
+    STORES,
+    Case,
+    Cost,
+    Drawn,
+    Exercise,
+    Size,
+)
 from normlab.course.pictures import Picture
 
 
@@ -20,6 +31,11 @@ EXERCISE = Exercise(
         "After warp_sum_butterfly every lane has the row's sum. Which lane keeps it, if lane i is to store row i?",
         "own = total if lane == row; after the loop sums[first_row + lane] = own, guarded. In the loop guard the load "
         "(0 where there is no row), not the sum.",
+    ),
+    costs=(  # a way through a tile in shared memory in place of the reference solution's shuffles is right, too
+        Cost(BARRIERS, "the 32 lanes of a warp need no more", spare=STORES),
+        Cost(SHARED_LOADS, "a padded tile serves 32 lanes at once", spare=SHUFFLES),
+        Cost(SHARED_STORES, "a padded tile serves 32 lanes at once", spare=SHUFFLES),
     ),
     tutorial=4,
     picture=Picture(

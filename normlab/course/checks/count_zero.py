@@ -1,4 +1,7 @@
-"""Exercise: merging two empty groups. Solved in `normlab.stages.moments.chan_merge`."""
+"""Exercise: merging two empty groups. Solved in `normlab.stages.moments.chan_merge`.
+
+The results of all lanes are checked: in lane 0 the empty group is never the first of the two.
+"""
 
 from functools import partial
 
@@ -8,7 +11,7 @@ from normlab.course.pictures import Picture, results
 
 
 def _make(drawn: Drawn) -> Case:
-    return moments_case(drawn, "warp_moments", drawn["rows"], 32)
+    return moments_case(drawn, "warp_moments", drawn["rows"], 32, lanes=32)
 
 
 EXERCISE = Exercise(
@@ -16,6 +19,7 @@ EXERCISE = Exercise(
     title="A group with nothing in it",
     make=_make,
     sizes={"rows": Size(1, 3), "columns": Size(1, 70, (1, 2, 31, 32, 33))},
+    kinds=("counting", "equal", "normal", "offset"),
     example={"rows": 1, "columns": 7},
     hints=(
         "Which lanes have an empty group in a row of 2 columns, and which two of them meet first?",
@@ -26,6 +30,6 @@ EXERCISE = Exercise(
     picture=Picture(
         results("Mean and variance of a row by a warp of 32 lanes", "values in the row", growing_lines),
         "with fewer than 32 values some lanes have an empty group, and two of these meet: is anything missing?",
-        partial(growing_case, "warp_moments", 40),
+        partial(growing_case, "warp_moments", 40, lanes=32),
     ),
 )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from normlab.course.data import arithmetic, backward_case, nothing
-from normlab.course.exercise import Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import ANYWHERE, Case, Drawn, Exercise, Launch, Size
 from normlab.course.pictures import Line, Picture, Seen, results
 
 
@@ -28,13 +28,14 @@ EXERCISE = Exercise(
     name="grad_input",
     title="LayerNorm, backward: the gradient of the input",
     make=_make,
-    sizes={"rows": Size(1, 2), "columns": Size(1, 130, (1, 2, 63, 64, 65, 300))},
+    sizes={"rows": Size(1, 2, (3,)), "columns": Size(1, 130, (1, 2, 63, 64, 65, 300))},
     example={"rows": 1, "columns": 256},
     hints=(
         "First walk: sum_g += g and sum_gx += g * x̂, with g = grad_output[row, column] * weight[column].",
         "Then all threads: sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer).",
         "Divide both sums by float32(x.shape[1]); the second walk stores (g - mean_g - x̂ * mean_gx) * invvar.",
     ),
+    costs=ANYWHERE,
     tutorial=7,
     picture=Picture(
         results("The gradient of a row of x", "column", _gradient),

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from normlab import oracle
-from normlab.course.data import EPS, arithmetic, nothing, values
-from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.course.data import EPSILONS, arithmetic, nothing, values
+from normlab.course.exercise import ANYWHERE, Answer, Case, Drawn, Exercise, Launch, Size
 from normlab.course.pictures import Picture, Seen, labels
 
 
@@ -16,13 +16,14 @@ def _make(drawn: Drawn) -> Case:
     rows, columns = drawn["samples"] * groups, drawn["channels_of_group"] * pixels
     x = values(drawn.kind, rng, rows, columns)
     weight, bias = values("normal", rng, 2, channels)
+    eps = float(rng.choice(EPSILONS))
     parameters = [np.repeat(part, pixels).reshape(groups, columns) for part in (weight, bias)]
     value, bound = np.empty((2, rows, columns))
     for group in range(groups):  # rows of the same group are a LayerNorm with the group's weights, one for each element
-        mine = x[group::groups], columns, parameters[0][group], parameters[1][group], EPS
+        mine = x[group::groups], columns, parameters[0][group], parameters[1][group], eps
         value[group::groups] = oracle.layer_norm(*mine).output
         bound[group::groups] = oracle.layer_norm_bound(*mine, arithmetic(columns)).output
-    names = ("x", "weight", "bias", groups, pixels, np.float32(EPS), "output")
+    names = ("x", "weight", "bias", groups, pixels, np.float32(eps), "output")
     return Case(
         launches=[Launch("group_norm", rows, 64, names)],
         arrays={"x": x, "weight": weight, "bias": bias, "output": nothing(rows, columns)},
@@ -40,7 +41,8 @@ def _numbered() -> Case:
 def _channels(seen: Seen) -> np.ndarray:
     """Return the channel that each element of the output was multiplied with, as text, "?" if there is none."""
     x = seen.arrays["x"]
-    weights = seen.arrays["output"] / oracle.layer_norm(x, x.shape[1], eps=EPS).output
+    *_, eps, _ = seen.case.launches[0].arguments
+    weights = seen.arrays["output"] / oracle.layer_norm(x, x.shape[1], eps=float(eps)).output
     known = np.isfinite(weights) & (abs(weights - np.round(weights)) < 1e-3)
     return np.where(known, np.round(np.nan_to_num(weights) - 1).astype(int).astype(str), "?")
 
@@ -61,6 +63,7 @@ EXERCISE = Exercise(
         "The row's first channel: its group, which is row % groups, times channels_of_group.",
         "Everything else is LayerNorm, with weight[channel] and bias[channel].",
     ),
+    costs=ANYWHERE,
     tutorial=11,
     picture=Picture(
         labels(

@@ -9,21 +9,22 @@ from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
 from normlab.course.pictures import Line, Picture, Seen, results
 from normlab.oracle import unit_roundoff
 
-EPS = np.float32(0.01)
-TREACHEROUS = np.array([0.0, -0.0, 0.005, -0.005, 0.01, -0.01, 1.0, -1.0, 300.0], np.float32)
+EPSILONS = np.array([0.01, 0.001, 0.1], np.float32)
+TREACHEROUS = np.array([0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 100.0, -100.0, 30_000.0], np.float32)  # in units of eps
 
 
 def _make(drawn: Drawn) -> Case:
     rng, rows, columns = drawn.rng, drawn["rows"], drawn["columns"]
     xhat = values("normal", rng, rows, columns)
-    weight = values("normal", rng, columns) if drawn.kind == "normal" else np.resize(TREACHEROUS, columns)
+    eps = rng.choice(EPSILONS)
+    weight = values("normal", rng, columns) if drawn.kind == "normal" else np.resize(TREACHEROUS * eps, columns)
     bias = values("normal", rng, columns)
     y = xhat * weight + bias
-    clamped = np.where(weight >= 0, np.maximum(weight, EPS), np.minimum(weight, -EPS))
+    clamped = np.where(weight >= 0, np.maximum(weight, eps), np.minimum(weight, -eps))
     want = (y.astype(np.float64) - bias) / clamped
     return Case(
         launches=[
-            Launch("recompute", -(-columns // 32), 32, ("y", "weight", "bias", EPS, "clamped", "xhat")),
+            Launch("recompute", -(-columns // 32), 32, ("y", "weight", "bias", eps, "clamped", "xhat")),
         ],
         arrays={"y": y, "weight": weight, "bias": bias, "clamped": nothing(columns), "xhat": nothing(rows, columns)},
         # the subtraction and the division round once each, a product with 1 / gamma once more
@@ -41,7 +42,8 @@ def _small_weights() -> Case:
 def _clamped(seen: Seen) -> list[Line]:
     """Return the clamped weights over the weights."""
     weight = seen.arrays["weight"]
-    right = np.where(weight >= 0, 1, -1) * np.maximum(abs(weight), EPS)
+    *_, eps, _, _ = seen.case.launches[0].arguments
+    right = np.where(weight >= 0, 1, -1) * np.maximum(abs(weight), eps)
     return [Line("clamped", weight, right, seen.arrays["clamped"])]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from normlab.course.data import norm_case
-from normlab.course.exercise import Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import ANYWHERE, Case, Drawn, Exercise, Launch, Size
 from normlab.course.pictures import Line, Picture, Seen, results
 
 
@@ -37,13 +37,14 @@ EXERCISE = Exercise(
     name="rms_norm",
     title="RMSNorm, by a flag",
     make=_make,
-    sizes={"rms": Size(0, 1, (0, 1)), "rows": Size(1, 2), "columns": Size(1, 130, (1, 2, 65, 300))},
+    sizes={"rms": Size(0, 1, (0, 1)), "rows": Size(1, 2, (3,)), "columns": Size(1, 130, (1, 2, 65, 300))},
     example={"rms": 1, "rows": 1, "columns": 256},
     hints=(
         "if rms: …, else: …: each branch finds what stands under the root; the line with the root can follow both.",
         "row_mean_square(x, row, buffer) is one number; mean, variance = row_moments(x, row, buffer) are two.",
         "RMSNorm's mean stays the 0 that is there already, and value += bias[column] only if not rms.",
     ),
+    costs=ANYWHERE,
     tutorial=6,
     picture=Picture(
         results("One row by both norms", "column", _both),

@@ -1,7 +1,7 @@
 """Exercise: a row's moments by a block. Solved in `normlab.stages.row.row_moments`."""
 
 from normlab.course.data import moments_case
-from normlab.course.exercise import Case, Drawn, Exercise, Size
+from normlab.course.exercise import ANYWHERE, Case, Drawn, Exercise, Size
 from normlab.course.pictures import Picture, readers
 
 
@@ -13,7 +13,7 @@ EXERCISE = Exercise(
     name="row_moments",
     title="Mean and variance of a row, by a whole block",
     make=_make,
-    sizes={"rows": Size(1, 2), "columns": Size(1, 130, (1, 2, 63, 64, 65, 300))},
+    sizes={"rows": Size(1, 2, (3,)), "columns": Size(1, 130, (1, 2, 63, 64, 65, 300))},
     example={"rows": 1, "columns": 256},
     hints=(
         "range(start, stop, step) walks in steps: where does thread t start, and how many threads are there?",
@@ -21,6 +21,7 @@ EXERCISE = Exercise(
         "Behind the loop, not in it: mean, m2, count = warp_moments(mean, m2, count), then the same with block_moments "
         "and buffer. All threads must come there.",
     ),
+    costs=ANYWHERE,
     tutorial=6,
     picture=Picture(
         readers("x"), "neighbouring threads read neighbouring columns, and every thread comes again 64 columns on"

@@ -8,7 +8,7 @@ count is 0 / 0. That is NaN, and NaN spreads.
 The merge below is right for all other groups, also where one of the two is empty. Mend it for the
 case that is left: two empty groups together are an empty group.
 
-Checked: right for rows of 1 to 70 columns.
+Checked: right in every lane, for rows of 1 to 70 columns.
 
 To write: 2 lines, above the division.
 
@@ -33,7 +33,7 @@ def merge(mean_a, m2_a, count_a, mean_b, m2_b, count_b):
 
 @cuda.jit
 def warp_moments(x, means, variances):
-    """A warp, which is the block, per row: x is (rows, columns), means and variances are (rows,)."""
+    """A warp, which is the block, per row: x is (rows, columns); means and variances are (rows, 32), all lanes'."""
     row = cuda.blockIdx.x
     lane = cuda.threadIdx.x
     mean = float32(0)
@@ -47,6 +47,5 @@ def warp_moments(x, means, variances):
         m2_b = cuda.shfl_sync(0xFFFFFFFF, m2, source)
         count_b = cuda.shfl_sync(0xFFFFFFFF, count, source)
         mean, m2, count = merge(mean, m2, count, mean_b, m2_b, count_b)
-    if lane == 0:
-        means[row] = mean
-        variances[row] = m2 / count
+    means[row, lane] = mean
+    variances[row, lane] = m2 / count

@@ -49,10 +49,14 @@ def _told(error: Exception, file: str) -> Refusal:
     unknown = re.search(r"No implementation of function .*?>>> ([^\n]+)", message, re.DOTALL)
     if "insert_unresolved_ref" in message:
         text = "a function calls itself, and a kernel's compiler knows no recursion"
-    elif "str(" in message or "unicode_type" in message:
+    elif "str(" in message or "unicode_type" in message or "f-string" in message:
         text = "text is formatted or put together, which a kernel cannot do: print takes text and numbers one by one"
     elif "NRT required" in message:
         text = "this would make a new array while the kernel runs: a kernel computes element by element"
+    elif unknown and re.match(r"getitem\((Uni)?Tuple\(", unknown[1]):
+        text = (
+            "a tuple's elements are chosen by constants, and its length is fixed: a local array has elements by index"
+        )
     elif unknown:
         text = f"there is no {unknown[1].strip()} on a GPU"
     else:
@@ -63,14 +67,17 @@ def _told(error: Exception, file: str) -> Refusal:
 
 
 def _line(error: Exception, message: str, file: str) -> int | None:
-    """Return the line of `file` that Numba was working on: the message names it, or the passes' frames do."""
-    found = [int(one) for one in re.findall(rf"{re.escape(file)} \((\d+)\)", message)]
-    trace = error.__traceback__
-    while trace is not None and not found:
+    """Return the line of `file` that Numba was working on: the message names it, or the passes' frames do.
+
+    A kernel's passes begin those of a function that it calls, so the innermost frame knows the line in that function.
+    """
+    found = [int(one) for one in re.findall(rf"{re.escape(file)} \((\d+)\)", message)][:1]
+    trace = None if found else error.__traceback__
+    while trace is not None:
         for name in ("inst", "expr", "constraint", "self"):  # what a pass holds: an instruction of the IR, or itself
             at = getattr(trace.tb_frame.f_locals.get(name), "loc", None)
             if at is not None and getattr(at, "filename", None) == file and at.line is not None:
                 found.append(at.line)
                 break
         trace = trace.tb_next
-    return found[0] if found else None
+    return found[-1] if found else None

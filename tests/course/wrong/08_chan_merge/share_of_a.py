@@ -1,8 +1,0 @@
-"""values: goes from a to b by the share of a."""
-
-
-def chan_merge(mean_a, m2_a, count_a, mean_b, m2_b, count_b):
-    count = count_a + count_b
-    delta = mean_b - mean_a
-    mean = mean_a + delta * count_a / count
-    return mean, m2_a + m2_b + delta * delta * count_a * count_b / count, count
