@@ -155,7 +155,7 @@ print(lesson.source(step_2_shared_tile.sgemm_shared_tile))
 
 # %% [markdown]
 # Two barriers, and each says what it orders: tiles must be complete before they are read, and must not be overwritten
-# while somebody still reads. `element_or_zero` gives 0 outside of the matrices: zeros add nothing to a product, so the
+# while a thread still reads. `element_or_zero` gives 0 outside of the matrices: zeros add nothing to a product, so the
 # edges need no other care.
 
 # %%
