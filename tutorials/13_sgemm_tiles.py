@@ -308,6 +308,7 @@ course.check(sectors, "sectors_by_columns")
 # their elements are a whole column apart, each in a sector of its own. B's load is as before.
 #
 # ```python
+# a, b = np.random.default_rng(0).normal(size=(2, 64, 64)).astype(f32)
 # found = []
 # step_2_shared_tile.STEP.run(
 #     lambda kernel, grid, block, *arguments, shared_bytes=0: found.append(
