@@ -20,8 +20,10 @@ from normlab.learn import lesson, tutorials
 from normlab.measure.files import record
 from normlab.measure.numbers import scientific, size
 from normlab.measure.tables import NORMS
+from normlab.studies.compare import LayerReport, Report
 from normlab.studies.compare.measure import Error
 from normlab.studies.compare.passes import GRADIENTS, Backward
+from normlab.studies.compare.plan import Plan
 from normlab.studies.compare.verdict import Verdict, short
 
 TESTS = Path(__file__).parents[2] / "tests"
@@ -102,13 +104,23 @@ def kept(path: str) -> int:
     return compared()[path]["bytes_kept_with_output"]
 
 
+@cache
+def report() -> Report:
+    """Return what `normlab compare` found in float32, as it was when the record was made."""
+    made, layers = record("compare_float32"), []
+    for one in made["layers"]:
+        found = {"output": Error(**one["output"]), "verdict": Verdict(**one["verdict"])}
+        for path in ("saved_input", "recomputed", "exact"):
+            found[path] = Backward(**one[path] | {name: Error(**one[path][name]) for name in GRADIENTS})
+        layers.append(LayerReport(**one | found))
+    return Report(Plan(**made["plan"]), layers, made["seconds"])
+
+
 def verdict() -> str:
     """Return the line that `normlab compare` prints on the layer with weights near 0."""
-    layer = compared()
-    paths = [layer[path] for path in ("saved_input", "recomputed", "exact")]
-    backwards = [Backward(**path | {name: Error(**path[name]) for name in GRADIENTS}) for path in paths]
-    said = short(Verdict(**layer["verdict"]), *backwards, oracle.unit_roundoff("float32"))
-    return f"{layer['name']}: {said}"
+    (layer,) = (one for one in report().layers if one.name == "block5_output")
+    backwards = layer.saved_input, layer.recomputed, layer.exact
+    return f"{layer.name}: {short(layer.verdict, *backwards, oracle.unit_roundoff('float32'))}"
 
 
 def planted() -> str:

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Callable
+from io import StringIO
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from quoted import QUOTED
+from quoted import QUOTED, report
+from rich.console import Console
 
 from normlab.bench import records
 from normlab.bench.norm import best_peer, own
@@ -17,6 +19,7 @@ from normlab.learn.explain import explain
 from normlab.measure.files import record
 from normlab.measure.numbers import megabytes, scientific, size
 from normlab.measure.tables import NORMS, Grid, markdown
+from normlab.studies.compare.report import WIDTH, show
 
 ROOT = Path(__file__).parents[2]
 SHAPES = (
@@ -255,6 +258,14 @@ def sanitizers() -> str:
     return _table(["tool", *tools], [["bugs found", *found]])
 
 
+def compared() -> str:
+    """Return what `normlab compare --details` prints in a pipe, from the record, without its time."""
+    written = StringIO()
+    show(report(), Console(file=written, width=WIDTH, color_system=None))
+    said = re.sub(r"(?m), in [0-9.]+ s$", "", written.getvalue().strip())
+    return f"```text\n{said}\n```"
+
+
 def explained() -> str:
     """Return what `normlab explain` prints in docs/see/explain.md, without the kernel's line, which edits move."""
     said = explain("backward", dtype="bfloat16", n1=32768, n2=4096, device="h100")
@@ -279,6 +290,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "steps of norms": lambda: steps("forward", "backward", "family"),
     "counters": counters,
     "sanitizers": sanitizers,
+    "compared": compared,
     "explained": explained,
     "beside quack": beside_quack,
     "steps of the product": lambda: steps("sgemm"),
