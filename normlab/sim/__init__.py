@@ -38,7 +38,14 @@ Where it silently differs from a GPU (`tests/sim/test_against_gpu.py` compares i
 - Without readable source (a kernel from `exec`, a notebook cell with magics) ints and operators are Python's.
 """
 
-from normlab.sim.language.errors import BarrierError, DeadlockError, MaskError, ShuffleError, SimulationError
+from normlab.sim.language.errors import (
+    BarrierError,
+    CompilerError,
+    DeadlockError,
+    MaskError,
+    ShuffleError,
+    SimulationError,
+)
 from normlab.sim.language.rewrite import register_twin
 from normlab.sim.machine.launch import simulate
 from normlab.sim.machine.vector import read_vector, read_vector_into, write_vector, write_vector_from
@@ -49,6 +56,7 @@ __all__ = [
     "METRICS",
     "Act",
     "BarrierError",
+    "CompilerError",
     "DeadlockError",
     "Finding",
     "MaskError",
