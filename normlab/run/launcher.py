@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab import sim
+from normlab.engine.compile.check import check_types
+from normlab.run.numba_host import compiling
 from normlab.run.poison import unwritten
 from normlab.run.record import Record, plural
 
@@ -37,11 +39,19 @@ def arrays_in(values: Iterable[Any]) -> Iterator[np.ndarray]:
 class Launcher:
     """Runs the launches of one program one after another, even if several threads of the program launch."""
 
-    def __init__(self, sanitize: bool = False, trace: bool = False):
-        """Prepare to run launches, under the sanitizer or the tracer if asked to."""
-        self._sanitize, self._trace = sanitize, trace
+    def __init__(self, sanitize: bool = False, trace: bool = False, check: bool = True):
+        """Prepare to run launches, under the sanitizer or the tracer if asked to; `check`: only what Numba compiles."""
+        self._sanitize, self._trace, self.checks = sanitize, trace, check
         self._records: dict[CodeType, Record] = {}
         self._lock = threading.RLock()
+
+    def check(self, function: FunctionType, types: tuple, options: dict[str, Any]) -> None:
+        """Raise `CompilerError` if Numba refuses the program's kernel for arguments of these Numba types."""
+        if self.checks:
+            with self._lock, compiling():
+                error = check_types(function, types, options)
+            if error is not None:
+                raise error
 
     def launch(self, launch: Launch) -> None:
         """Run one launch to its end."""

@@ -4,14 +4,14 @@ The simulator runs any Python, and a GPU only what Numba compiles. The check inf
 device functions for the types of a launch's arguments. A kernel is checked once for each combination of types.
 """
 
+import inspect
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import numba
 import numpy as np
 
-from normlab.engine.compile.compiler import from_dtype, types
+from normlab.engine.compile.compiler import from_dtype, typeof, types
 from normlab.engine.compile.front_end import Refusal, compiled
 from normlab.sim import CompilerError
 from normlab.sim.language.source import Line
@@ -45,7 +45,11 @@ def check_types(function: FunctionType, signature: tuple, options: dict[str, Any
 
     `options`: those of `cuda.jit`.
     """
-    chosen = {name: bool(options.get(name)) for name in OPTIONS}
+    chosen: dict[str, Any] = {name: bool(options.get(name)) for name in OPTIONS}
+    try:
+        inspect.signature(function).bind(*signature)
+    except TypeError:  # a launch with so many arguments tells this itself
+        return None
     known = _refusals.setdefault(function, {})
     key = signature, *chosen.values()
     if key not in known:
@@ -74,6 +78,6 @@ def type_of(argument: Any, adopted: Any) -> Any:
     if isinstance(adopted, tuple) and not hasattr(adopted, "_fields"):
         return types.Tuple([type_of(*pair) for pair in zip(argument, adopted, strict=True)])
     try:
-        return numba.typeof(argument)
+        return typeof(argument)
     except ValueError as error:
         raise TypeError(f"Numba has no type for the {type(argument).__name__} {argument!r}") from error

@@ -8,6 +8,7 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import walk_tb
 from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -45,7 +46,7 @@ def refusal(kernel: Any, argument_types: tuple, cc: tuple[int, int] = (9, 0)) ->
     return asked if isinstance(asked, Refusal) else None
 
 
-def compiled(function: FunctionType, signature: tuple, cc: tuple[int, int] = (9, 0), **options: Any) -> Any:
+def compiled(function: FunctionType, signature: tuple, cc: tuple[int, int] = (9, 0), **options: bool) -> Any:
     """Return Numba's result for a kernel's function and its arguments' Numba types, or a `Refusal`.
 
     `options`: debug, lineinfo and fastmath, as `cuda.jit` takes them.
@@ -72,7 +73,8 @@ def _refused(error: Exception, function: FunctionType) -> Refusal:
     """Return a sentence for Numba's error, and the place at which Numba stopped."""
     code = function.__code__
     file, line = _place(error, code.co_filename)
-    tree = _function_at(file, line or code.co_firstlineno)
+    # The innermost `def` around a lambda is not what Numba compiles.
+    tree = None if code.co_name == "<lambda>" else _function_at(file, line or code.co_firstlineno)
     if tree is not None and line is not None and line <= tree.lineno:
         line = None  # the function as a whole
     text, line = sentence(error, Site(tree, line))
@@ -93,14 +95,12 @@ def _place(error: Exception, kernel_file: str) -> tuple[str, int | None]:
     for match in re.finditer(r'File "([^"\n]+)", line (\d+)|(?:at|location:|from) ([^\s(][^\n(]*?) \((\d+)\)', message):
         name = match[1] or match[3]
         found.append((name if name.startswith("<") else os.path.abspath(name), int(match[2] or match[4])))
-    trace = error.__traceback__
-    while trace is not None:
+    for frame in reversed([frame for frame, _ in walk_tb(error.__traceback__)]):
         for name in ("inst", "expr", "constraint", "self"):  # what a pass holds: an instruction of the IR, or itself
-            at = getattr(trace.tb_frame.f_locals.get(name), "loc", None)
+            at: Any = getattr(frame.f_locals.get(name), "loc", None)
             if getattr(at, "line", None) is not None and getattr(at, "filename", None):
                 found.append((os.path.abspath(at.filename), at.line))
                 break
-        trace = trace.tb_next
     for file, line in found:
         if file == os.path.abspath(kernel_file) or not file.startswith(LIBRARIES):
             return (kernel_file if file == os.path.abspath(kernel_file) else file), line or None

@@ -3,10 +3,14 @@
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
+
+from numba import cuda
 
 from normlab.engine.compile.type_names import several, split_types, told_type
 
+ENGINE = str(Path(__file__).parents[1])
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 OPERATORS = {
     **{"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@"},
@@ -67,7 +71,8 @@ def sentence(error: BaseException, site: Site) -> tuple[str, int | None]:
     if "NRT required" in plain(error):  # wherever: an array operation is made of functions that Numba compiles
         return NEW_ARRAY, site.line
     return (
-        _told_by_message(message, site)
+        _told_by_intrinsic(plain(error))
+        or _told_by_message(message, site)
         or _told_by_call(message, site)
         or _told_by_python(error, message, site)
         or _quoted(error, message)
@@ -88,7 +93,11 @@ def _unknown_node(message: str, site: Site) -> ast.AST | None:
 # Numba's message → a sentence; \1, \2 are the pattern's groups.
 MESSAGES: tuple[tuple[str, str], ...] = (
     (r"STORE_GLOBAL", "a kernel cannot assign to a global variable: pass an array, and write into it"),
-    (r"insert_unresolved_ref|recursion", "a function calls itself, and a kernel cannot recurse: use a loop"),
+    (
+        r"insert_unresolved_ref",
+        "a function calls itself with other types than it was called with, a number in the code included: use a loop",
+    ),
+    (r"runaway recursion", "a function calls itself, and no way through it ends without another call"),
     (
         r"No conversion from (.+?) to none for '\$\S*return",
         "a kernel returns nothing: write the value into an array instead of `return`",
@@ -118,6 +127,7 @@ MESSAGES: tuple[tuple[str, str], ...] = (
     (r"Unknown attribute '(\w+)' of type (?:type\()?Dim3\)?", r"an index has .x, .y and .z, and no .\1"),
     (r"failed to unpack|wrong tuple length", "the numbers of names and of values differ"),
     (r"Cannot resolve setitem: \S+\[.*readonly", "a global array is constant in a kernel, which cannot write to it"),
+    (r"of type \w+ is not aligned", "a field of the record is not aligned: make its dtype with align=True"),
     (r"set_try_status|exception_match", "a kernel cannot catch exceptions: no try, except or finally runs on a GPU"),
     (r"printing unimplemented for values of type array", "print takes numbers and texts, and no array: print elements"),
     (r"Only accept returning of array", "a device function cannot return an array that it did not get"),
@@ -134,6 +144,8 @@ MESSAGES: tuple[tuple[str, str], ...] = (
 
 def _told_by_message(message: str, site: Site) -> str | None:
     """Return a sentence for a message of Numba's that says itself what is wrong."""
+    if (found := re.search(r"Untyped global name '(\w+)': .* <class 'type'>", message)) and hasattr(cuda, found[1]):
+        return f"a kernel cannot use {found[1]} imported by its name: write cuda.{found[1]}"
     for pattern, told in MESSAGES:
         if found := re.search(pattern, message):
             return found.expand(told)
@@ -154,6 +166,12 @@ def _told_by_message(message: str, site: Site) -> str | None:
     return None
 
 
+def _told_by_intrinsic(message: str) -> str | None:
+    """Return what an intrinsic of normlab's engine says itself about its arguments."""
+    found = re.search(r"raised a specific error:\s+\w+: (.+)\n\s+raised from (.+):\d+", message)
+    return found[1] if found is not None and found[2].startswith(ENGINE) else None
+
+
 def _told_by_call(message: str, site: Site) -> str | None:
     """Return a sentence for an operator or a function that Numba does not have for the types of its arguments."""
     found = re.search(r"No implementation of function .*?>>> ([\w.]+)\((.*?)\)\s*\n", message, re.DOTALL)
@@ -170,7 +188,9 @@ def _told_by_call(message: str, site: Site) -> str | None:
             f"outside the kernel, not {told_type(given[0])} that the kernel computes or is given"
         )
     if name in ("grid", "gridsize"):
-        return f"cuda.{name} takes the number 1, 2 or 3 itself, not {told_type(given[0])} that is known only at run time"
+        return (
+            f"cuda.{name} takes the number 1, 2 or 3 itself, not {told_type(given[0])} that is known only at run time"
+        )
     if name == "bool" and "array(" in given[0]:
         return "a comparison of a whole array has no truth value: compare its elements"
     told = [told_type(kind) for kind in given]
@@ -183,7 +203,7 @@ def _told_by_call(message: str, site: Site) -> str | None:
 def _told_by_index(name: str, given: list[str]) -> str:
     """Return a sentence for a wrong index, or a value that its element cannot hold."""
     container, index, *value = given
-    array = re.match(r"array\((.+), (\d+)d", container)
+    array = re.search(r"\barray\((.+), (\d+)d", container)
     axes = split_types(index[index.index("(") + 1 : -1]) if index.startswith(("UniTuple", "Tuple")) else [index]
     if uniform := re.match(r"UniTuple\(.* x (\d+)\)$", index):
         axes = [split_types(index[len("UniTuple(") : -1])[0].rsplit(" x ", 1)[0]] * int(uniform[1])
@@ -193,6 +213,8 @@ def _told_by_index(name: str, given: list[str]) -> str:
         return "a tuple whose entries differ in type takes an index that is a number itself, not a variable"
     if container.startswith("DictType"):
         return UNKNOWN_NODES[ast.Dict]
+    if "readonly" in container and name.endswith("setitem"):
+        return "the array is read-only on the host, and a kernel cannot write to it"
     if array is None:
         return f"{told_type(container)} has no elements to index"
     if any(axis.startswith("float") or axis.startswith("Literal[float]") for axis in axes):
@@ -242,7 +264,9 @@ def _told_by_python(error: BaseException, message: str, site: Site) -> str | Non
 def _quoted(error: BaseException, message: str) -> str:
     """Return the first line of Numba's own message that says something."""
     lines = [line.strip(" -") for line in message.splitlines()]
-    text = next((line for line in lines if line and not line.startswith(("Failed in", "During:"))), type(error).__name__)
+    text = next(
+        (line for line in lines if line and not line.startswith(("Failed in", "During:"))), type(error).__name__
+    )
     text = re.sub(r"\.? ?Raised from .*|, (?:defined at|location:) .*", "", text)
     if "unicode_type" in text or "Literal[str]" in text:
         return TEXT

@@ -22,6 +22,6 @@ def check(kernel: Any, function: FunctionType, arguments: tuple, adopted: list) 
     except ImportError as error:
         warnings.warn(f"the kernel runs without the compiler's check, which needs numba-cuda: {error}", stacklevel=5)
         return
-    error = compiler.check(kernel, function, arguments, adopted)
-    if error is not None:
-        raise error
+    refused = compiler.check(kernel, function, arguments, adopted)
+    if refused is not None:
+        raise refused

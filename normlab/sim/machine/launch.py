@@ -76,8 +76,9 @@ class Launchable:
     ):
         """Keep the kernel for `start`, which is called with each launch and its arguments.
 
-        `verb`: the function's name that the caller knows this by. `check`: as `simulate`'s. Raises TypeError for what is not a kernel and for a
-        cluster that is no int, ValueError for an unknown schedule or a cluster that no GPU has.
+        `verb`: the function's name that the caller knows this by. `check`: as `simulate`'s. Raises TypeError for what
+        is not a kernel and for a cluster that is no int, ValueError for an unknown schedule or a cluster that no GPU
+        has.
         """
         function = kernel if isinstance(kernel, FunctionType) else python_function(kernel)
         if function is None:

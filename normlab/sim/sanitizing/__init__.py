@@ -60,9 +60,9 @@ def sanitize(
 ) -> Launchable:
     """Return `kernel` as something to launch under watch: `sanitize(kernel)[grid, block](*arguments)` gives a `Report`.
 
-    `kernel`, `schedule`, `cluster`, `check`, the launch configuration and the arguments are those of `simulate`; results are
-    computed in place. `uninitialized`: the array arguments whose contents count as never written, such as an
-    output that was allocated empty; views of an argument's memory are accepted too.
+    `kernel`, `schedule`, `cluster`, `check`, the launch configuration and the arguments are those of `simulate`;
+    results are computed in place. `uninitialized`: the array arguments whose contents count as never written, such as
+    an output that was allocated empty; views of an argument's memory are accepted too.
 
     Raises TypeError and ValueError as `simulate` does, TypeError for an `uninitialized` that is no array, ValueError
     for one that is not among the arguments. What the kernel itself raises comes out, with the findings so far in a
