@@ -124,10 +124,13 @@ def _function_at(file: str, line: int | None) -> ast.FunctionDef | None:
 
 
 def _last_assignment(function: ast.AST | None, name: str, line: int) -> int:
-    """Return the last line up to `line` that assigns to the variable `name`; `line` itself if there is none."""
+    """Return the last line up to `line`, or in the loop that begins there, that assigns to `name`; else `line`."""
+    nodes = list(ast.walk(function)) if function is not None else []
+    loops = [node for node in nodes if isinstance(node, (ast.For, ast.While)) and node.lineno == line]
+    last = max((node.end_lineno or line for node in loops), default=line)
     lines = [
         node.lineno
-        for node in (ast.walk(function) if function is not None else ())
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name and node.lineno <= line
+        for node in nodes
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name and node.lineno <= last
     ]
     return max(lines, default=line)

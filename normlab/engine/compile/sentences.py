@@ -38,7 +38,7 @@ UNKNOWN_NODES: dict[type[ast.AST], str] = {
     ast.Import: "a kernel cannot import: import the module at the top of the file",
     ast.ImportFrom: "a kernel cannot import: import the module at the top of the file",
     ast.Delete: "a kernel cannot delete a variable",
-    ast.Starred: "a kernel cannot unpack a starred name: name each value",
+    ast.Starred: "a kernel cannot unpack with *: name each value",
     ast.Await: "a kernel cannot wait for coroutines",
 }
 
@@ -69,7 +69,8 @@ def sentence(error: BaseException, site: Site) -> tuple[str, int | None]:
     if node := _unknown_node(message, site):
         return UNKNOWN_NODES[type(node)], site.line or getattr(node, "lineno", None)
     if "NRT required" in plain(error):  # wherever: an array operation is made of functions that Numba compiles
-        return NEW_ARRAY, site.line
+        texts = any(isinstance(node, ast.Name) and node.id == "str" for node in site.nodes())
+        return TEXT if texts else NEW_ARRAY, site.line
     return (
         _told_by_intrinsic(plain(error))
         or _told_by_message(message, site)
@@ -85,7 +86,8 @@ def _unknown_node(message: str, site: Site) -> ast.AST | None:
         return None
     for node in site.nodes():
         inside = isinstance(node, ast.Try) and not re.search("try|exception", message)
-        if type(node) in UNKNOWN_NODES and not inside:
+        taken = isinstance(node, ast.Starred) and message.strip() and "UNPACK_EX" not in message  # as in f(*pair)
+        if type(node) in UNKNOWN_NODES and not inside and not taken:
             return node
     return None
 
@@ -125,7 +127,7 @@ MESSAGES: tuple[tuple[str, str], ...] = (
     ),
     (r"module 'numba\.cuda' has no attribute '(\w+)'", r"there is no cuda.\1"),
     (r"Unknown attribute '(\w+)' of type (?:type\()?Dim3\)?", r"an index has .x, .y and .z, and no .\1"),
-    (r"failed to unpack|wrong tuple length", "the numbers of names and of values differ"),
+    (r"failed to unpack|wrong tuple length", "there are more names, or fewer, on the left than values on the right"),
     (r"Cannot resolve setitem: \S+\[.*readonly", "a global array is constant in a kernel, which cannot write to it"),
     (r"of type \w+ is not aligned", "a field of the record is not aligned: make its dtype with align=True"),
     (r"set_try_status|exception_match", "a kernel cannot catch exceptions: no try, except or finally runs on a GPU"),
@@ -136,7 +138,6 @@ MESSAGES: tuple[tuple[str, str], ...] = (
         r"a launch gives each of its \2 parameters a value, also *args, **kwargs and those with defaults: it gave \1",
     ),
     (r"Unknown attribute '\w+' of type list", "a kernel cannot grow a list: use cuda.local.array for several values"),
-    (r"UNPACK_EX", "a kernel cannot unpack a starred name: name each value"),
     (r"No definition for lowering array\.(\w+)", r"there is no array.\1 on a GPU"),
     (r"name '(\w+)' is not defined|undefined variable '(\w+)'", r"the name \1\2 is defined nowhere"),
 )
@@ -214,7 +215,9 @@ def _told_by_index(name: str, given: list[str]) -> str:
     if container.startswith("DictType"):
         return UNKNOWN_NODES[ast.Dict]
     if "readonly" in container and name.endswith("setitem"):
-        return "the array is read-only on the host, and a kernel cannot write to it"
+        return (
+            "the array is read-only, as every array from outside a kernel is that is no argument: pass a writable one"
+        )
     if array is None:
         return f"{told_type(container)} has no elements to index"
     if any(axis.startswith("float") or axis.startswith("Literal[float]") for axis in axes):

@@ -20,7 +20,7 @@ def check(kernel: Any, function: FunctionType, arguments: tuple, adopted: list) 
     try:
         compiler = import_module(COMPILER)
     except ImportError as error:
-        warnings.warn(f"the kernel runs without the compiler's check, which needs numba-cuda: {error}", stacklevel=5)
+        warnings.warn(f"the kernel runs without the compiler's check, which needs numba-cuda: {error}", stacklevel=3)
         return
     refused = compiler.check(kernel, function, arguments, adopted)
     if refused is not None:
