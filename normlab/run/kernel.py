@@ -18,6 +18,7 @@ from normlab.run.numba_host import declare, dispatcher_of, type_of
 from normlab.run.signatures import Signature, bind, signature_of
 from normlab.run.transfer import Transfer
 from normlab.sim import simulate
+from normlab.sim.language.variables import Types
 
 FORALL_BLOCK = 128  # threads; the driver of a GPU would choose more, but an idle thread costs time in the simulator
 WARP = ATTRIBUTES["WARP_SIZE"]
@@ -35,9 +36,10 @@ class Overload:
 
     def __init__(self, kernel: "Kernel", signature: Signature):
         """Specialise `kernel` for `signature`, with its globals as they are now, if the compiler's check passes."""
+        self.types: Types = {}
         # Numba compiles at this moment, too. A ufunc's kernel, whose source is the program's function, is not compiled.
         if kernel.source is kernel.py_func and not kernel.targetoptions["device"]:
-            kernel.launcher.check(kernel.source, signature.arguments, kernel.targetoptions)
+            self.types = kernel.launcher.check(kernel.source, signature.arguments, kernel.targetoptions)
         self.kernel, self.signature = kernel, signature
         self.function = frozen(kernel.py_func)
 
@@ -170,7 +172,9 @@ class Kernel:
         else:
             signature = Signature(tuple(map(type_of, values)), None)
         overload = self.compile(signature.arguments)
-        self.launcher.launch(Launch(self.source, overload.function, configuration, values, transfer.fresh))
+        self.launcher.launch(
+            Launch(self.source, overload.function, configuration, values, transfer.fresh, overload.types)
+        )
         for come_back in transfer.back:
             come_back()
 

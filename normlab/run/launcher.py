@@ -15,6 +15,8 @@ from normlab.engine.compile.check import check_types
 from normlab.run.numba_host import compiling
 from normlab.run.poison import unwritten
 from normlab.run.record import Record, plural
+from normlab.sim import CompilerError
+from normlab.sim.language.variables import Types
 
 
 class Launch(NamedTuple):
@@ -25,6 +27,7 @@ class Launch(NamedTuple):
     configuration: tuple
     values: list[Any]
     fresh: list[np.ndarray]  # the arrays among the values whose memory was allocated empty
+    types: Types  # what the compiler's check told of the kernel's variables
 
 
 def arrays_in(values: Iterable[Any]) -> Iterator[np.ndarray]:
@@ -45,19 +48,21 @@ class Launcher:
         self._records: dict[CodeType, Record] = {}
         self._lock = threading.RLock()
 
-    def check(self, function: FunctionType, types: tuple, options: dict[str, Any]) -> None:
-        """Raise `CompilerError` if Numba refuses the program's kernel for arguments of these Numba types."""
-        if self.checks:
-            with self._lock, compiling():
-                error = check_types(function, types, options)
-            if error is not None:
-                raise error
+    def check(self, function: FunctionType, types: tuple, options: dict[str, Any]) -> Types:
+        """Return the types of a kernel's variables; raise `CompilerError` if Numba refuses it for these arguments."""
+        if not self.checks:
+            return {}
+        with self._lock, compiling():
+            told = check_types(function, types, options)
+        if isinstance(told, CompilerError):
+            raise told
+        return told
 
     def launch(self, launch: Launch) -> None:
         """Run one launch to its end."""
         with self._lock:
             if not (self._sanitize or self._trace):
-                sim.simulate(launch.function)[launch.configuration](*launch.values)
+                sim.simulate(launch.function).typed(launch.types)[launch.configuration](*launch.values)
             else:
                 self._watch(launch)
 
@@ -69,7 +74,7 @@ class Launcher:
         before = [memory.copy() for memory in arrays_in(launch.values)] if traced and self._sanitize else []
         if traced:
             try:
-                record.first = sim.trace(launch.function)[launch.configuration](*launch.values)
+                record.first = sim.trace(launch.function).typed(launch.types)[launch.configuration](*launch.values)
             except Exception as error:
                 record.first = error
                 if not self._sanitize:
@@ -79,13 +84,14 @@ class Launcher:
                 memory[...] = content
             self._sanitized(launch, record)
         elif not traced:
-            sim.simulate(launch.function)[launch.configuration](*launch.values)
+            sim.simulate(launch.function).typed(launch.types)[launch.configuration](*launch.values)
 
     def _sanitized(self, launch: Launch, record: Record) -> None:
         """Run a launch under the sanitizer, and record its findings even if the launch raises."""
         garbage = [part for memory in launch.fresh for part in unwritten(memory)]
         try:
-            report = sim.sanitize(launch.function, uninitialized=garbage)[launch.configuration](*launch.values)
+            watched = sim.sanitize(launch.function, uninitialized=garbage).typed(launch.types)
+            report = watched[launch.configuration](*launch.values)
         except BaseException as error:
             report = getattr(error, "sanitizer_report", None)
             raise

@@ -13,17 +13,19 @@ import numpy as np
 
 from normlab.engine.compile.compiler import from_dtype, typeof, types
 from normlab.engine.compile.front_end import Refusal, compiled
+from normlab.engine.compile.variables import types_of
 from normlab.sim import CompilerError
 from normlab.sim.language.source import Line
+from normlab.sim.language.variables import Types
 
 OPTIONS = ("debug", "lineinfo", "fastmath")
 OTHER_COMPILER = "numba_cuda_mlir"
 
-_refusals: WeakKeyDictionary[FunctionType, dict[tuple, Refusal | None]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[FunctionType, dict[tuple, Refusal | Types]] = WeakKeyDictionary()
 
 
-def check(kernel: Any, function: FunctionType, arguments: tuple, adopted: list) -> CompilerError | None:
-    """Return the error to raise if Numba refuses a kernel for a launch's arguments, else None.
+def check(kernel: Any, function: FunctionType, arguments: tuple, adopted: list) -> CompilerError | Types:
+    """Return the types of a kernel's variables, or the error to raise if Numba refuses it for a launch's arguments.
 
     Args:
         kernel: what `simulate` was given: a kernel under `cuda.jit`, or `function` itself.
@@ -32,16 +34,16 @@ def check(kernel: Any, function: FunctionType, arguments: tuple, adopted: list) 
         adopted: the same arguments as the simulated kernel sees them; tensors are arrays here.
     """
     if type(kernel).__module__.startswith(OTHER_COMPILER):
-        return None  # Numba does not know this compiler's functions
+        return {}  # Numba does not know this compiler's functions
     if getattr(kernel, "specialized", False):
-        return None  # `cuda.jit` was given a signature, and compiled the kernel for it
+        return {}  # `cuda.jit` was given a signature, and compiled the kernel for it
     signature = tuple(map(type_of, arguments, adopted))
     options = getattr(kernel, "targetoptions", {})
     return check_types(function, signature, options)
 
 
-def check_types(function: FunctionType, signature: tuple, options: dict[str, Any]) -> CompilerError | None:
-    """Return the error to raise if Numba refuses a kernel for arguments of these Numba types, else None.
+def check_types(function: FunctionType, signature: tuple, options: dict[str, Any]) -> CompilerError | Types:
+    """Return the types of a kernel's variables, or the error to raise if Numba refuses it for these arguments' types.
 
     `options`: those of `cuda.jit`.
     """
@@ -49,14 +51,14 @@ def check_types(function: FunctionType, signature: tuple, options: dict[str, Any
     try:
         inspect.signature(function).bind(*signature)
     except TypeError:  # a launch with so many arguments tells this itself
-        return None
-    known = _refusals.setdefault(function, {})
+        return {}
+    known = _known.setdefault(function, {})
     key = signature, *chosen.values()
     if key not in known:
         result = compiled(function, signature, **chosen)
-        known[key] = result if isinstance(result, Refusal) else None
-    refused = known[key]
-    return None if refused is None else error_of(function, refused)
+        known[key] = result if isinstance(result, Refusal) else types_of(result)
+    told = known[key]
+    return error_of(function, told) if isinstance(told, Refusal) else told
 
 
 def error_of(function: FunctionType, refused: Refusal) -> CompilerError:

@@ -25,6 +25,7 @@ from normlab.sim.language.arrays import adopt
 from normlab.sim.language.functions import MATH, Namespace
 from normlab.sim.language.integers import INTEGER_CASTS, TYPES, adopt_scalar
 from normlab.sim.language.operators import OPERATOR_GLOBALS, safe_code
+from normlab.sim.language.variables import Types
 from normlab.sim.protocols import Cuda
 
 # Every package that may hold Numba's CUDA target; none of them has to be installed.
@@ -67,9 +68,9 @@ def python_function(value: Any) -> FunctionType | None:
 class Rewriter:
     """Turns a kernel and everything that it names into what one launch runs; each function is rewritten once."""
 
-    def __init__(self, cuda: Cuda):
-        """Rewrite for the launch of `cuda`."""
-        self._cuda = cuda
+    def __init__(self, cuda: Cuda, types: Types | None = None):
+        """Rewrite for the launch of `cuda`; `types`: what the compiler says of the functions' variables."""
+        self._cuda, self._types = cuda, types
         self._done: dict[int, FunctionType] = {}
 
     def function(self, original: FunctionType) -> FunctionType:
@@ -83,7 +84,7 @@ class Rewriter:
             return self._done[id(original)]
         observer = self._cuda.observer
         marked = observer is not None and observer.wants_marks
-        code = safe_code(original.__code__, marked)
+        code = safe_code(original.__code__, marked, self._types)
         new_globals: dict[str, Any] = {"__builtins__": SIMULATED_BUILTINS, **OPERATOR_GLOBALS}
         if observer is not None and marked:
             new_globals |= observer.marks(in_kernel=not self._done)  # the kernel is the first function rewritten

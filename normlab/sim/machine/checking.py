@@ -9,11 +9,16 @@ from importlib import import_module
 from types import FunctionType
 from typing import Any
 
+from normlab.sim.language.errors import CompilerError
+from normlab.sim.language.variables import Types
+
 COMPILER = "normlab.engine.compile.check"
 
 
-def check(kernel: Any, function: FunctionType, arguments: tuple, adopted: list) -> None:
-    """Raise `CompilerError` if the compiler refuses the kernel for these arguments; warn if there is no compiler.
+def check(kernel: Any, function: FunctionType, arguments: tuple, adopted: list) -> Types | None:
+    """Return the types of a kernel's variables; raise `CompilerError` if the compiler refuses it for these arguments.
+
+    Warn and return None if there is no compiler.
 
     `kernel`: what the caller gave, for its options; `adopted`: the arguments as the kernel sees them.
     """
@@ -21,7 +26,8 @@ def check(kernel: Any, function: FunctionType, arguments: tuple, adopted: list) 
         compiler = import_module(COMPILER)
     except ImportError as error:
         warnings.warn(f"the kernel runs without the compiler's check, which needs numba-cuda: {error}", stacklevel=3)
-        return
-    refused = compiler.check(kernel, function, arguments, adopted)
-    if refused is not None:
-        raise refused
+        return None
+    told = compiler.check(kernel, function, arguments, adopted)
+    if isinstance(told, CompilerError):
+        raise told
+    return told

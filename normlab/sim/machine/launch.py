@@ -9,6 +9,7 @@ from typing import Any
 from normlab.sim.language.arrays import adopt
 from normlab.sim.language.errors import own_lines
 from normlab.sim.language.rewrite import Rewriter, python_function
+from normlab.sim.language.variables import Types
 from normlab.sim.machine.api import Cuda
 from normlab.sim.machine.checking import check as check_with_compiler
 from normlab.sim.machine.clusters import MAX_CLUSTER
@@ -96,6 +97,7 @@ class Launchable:
         self._verb, self._function, self._start = verb, function, start
         self._schedule, self._cluster = schedule, cluster
         self._checked = kernel if check else None
+        self._types: Types | None = None
 
     def __getitem__(self, configuration: Any) -> "Launch":
         """Return the kernel configured by `grid, block[, stream[, dynamic_shared_bytes]]`."""
@@ -132,7 +134,13 @@ class Launchable:
             int(dynamic_shared_bytes),
             self._start,
             self._checked,
+            self._types,
         )
+
+    def typed(self, types: Types) -> "Launchable":
+        """Return the kernel with what a check has told of its variables already, as `normlab run` checks it."""
+        self._types = types
+        return self
 
     def __call__(self, *arguments: Any) -> None:
         """Raise ValueError, because a kernel is launched with a configuration."""
@@ -153,18 +161,22 @@ class Launch:
         dynamic_shared_bytes: int,
         start: Callable[["Launch", tuple], Any],
         checked: Any = None,
+        types: Types | None = None,
     ):
-        """Keep everything that a launch needs except its arguments; `checked`: the kernel, if it is to be checked."""
+        """Keep everything that a launch needs except its arguments.
+
+        `checked`: the kernel, if it is to be checked; `types`: what the check has told already.
+        """
         self.function, self.grid, self.block, self.cluster = function, grid, block, cluster
         self._schedule, self._dynamic_shared_bytes, self._start = schedule, dynamic_shared_bytes, start
-        self._checked = checked
+        self._checked, self.types = checked, types
 
     def __call__(self, *arguments: Any) -> Any:
         """Launch on `arguments`."""
         try:
             if self._checked is not None:
                 adopted = adopt_arguments(self.function, arguments)
-                check_with_compiler(self._checked, self.function, arguments, adopted)
+                self.types = check_with_compiler(self._checked, self.function, arguments, adopted)
             return self._start(self, arguments)
         except BaseException as error:  # leave the kernel's lines in the traceback, without the simulator's
             error.__traceback__ = own_lines(error.__traceback__)
@@ -182,7 +194,7 @@ class Launch:
             names = inspect.signature(function).parameters
             adopted = [observer.adopt(value, name) for value, name in zip(adopted, names, strict=False)]
         # One Rewriter a launch: the rewritten functions hold this launch's `cuda`.
-        body = Rewriter(cuda).function(function)
+        body = Rewriter(cuda, self.types).function(function)
         if observer is not None:
             # The rewritten code and not the function's own: this one is in the frames that the observer meets.
             observer.kernel_code = body.__code__
