@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
 from normlab.engine.compile.compiler import types
@@ -11,6 +13,9 @@ try:
     from numba.cuda.core import ir
 except ImportError:  # numba's own, older numba.cuda
     from numba.core import ir
+
+
+WORDS = {"int32", "int64"}  # a variable of both may stay the simulator's int64: Numba computes in 64 bits, too
 
 
 def types_of(result: Any) -> Types:
@@ -29,20 +34,32 @@ def types_of(result: Any) -> Types:
 
 def _told(result: Any, in_kernel: bool, done: set[int]) -> Iterator[tuple[Any, FunctionTypes]]:
     """Yield the types of a compiled function, and of those that it calls."""
-    if id(result) in done or result.type_annotation is None:
+    if id(result) in done or getattr(result, "type_annotation", None) is None:
         return
     done.add(id(result))
     annotation = result.type_annotation
-    code = annotation.func_id.func.__code__
-    yield place_of(code), _Function(annotation, result.signature).types(in_kernel)
+    overloads = set()
     for instruction in _instructions(annotation):
         call = getattr(instruction, "value", None)
         if isinstance(call, ir.Expr) and call.op == "call":
             callee, signature = annotation.typemap.get(call.func.name), annotation.calltypes.get(call)
-            if isinstance(callee, types.Dispatcher) and signature is not None:
-                compiled = getattr(callee.dispatcher, "overloads", {}).get(signature.args)
-                if hasattr(compiled, "type_annotation"):
-                    yield from _told(compiled, in_kernel=False, done=done)
+            dispatcher, kinds = getattr(callee, "dispatcher", None), getattr(signature, "args", None)
+            if isinstance(callee, types.Function) and isinstance(callee.typing_key, FunctionType):
+                dispatcher, kinds = _overload(callee, kinds)
+                if dispatcher is not None:
+                    overloads.add((callee.typing_key, dispatcher.py_func))
+            yield from _told(getattr(dispatcher, "overloads", {}).get(kinds), in_kernel=False, done=done)
+    told = _Function(annotation, result.signature).types(in_kernel)
+    yield place_of(annotation.func_id.func.__code__), replace(told, overloads=frozenset(overloads))
+
+
+def _overload(callee: Any, kinds: tuple | None) -> tuple[Any, tuple | None]:
+    """Return the dispatcher that Numba has made for a function under `@overload`, and the types it is called with."""
+    for template in callee.templates:
+        for key, made in getattr(template, "_impl_cache", {}).items():
+            if kinds in key and made is not None and hasattr(made[0], "py_func"):
+                return made
+    return None, None
 
 
 def _instructions(annotation: Any) -> Iterator[Any]:
@@ -65,9 +82,10 @@ class _Function:
         self._annotation, self._signature = annotation, signature
         self._kinds = {name: str(types.unliteral(kind)) for name, kind in annotation.typemap.items()}
         several: dict[str, set[str]] = {}
-        for name, kind in self._kinds.items():
-            several.setdefault(_base(name), set()).add(kind)
-        self._mixed = {name for name, kinds in several.items() if len(kinds) > 1}
+        for name, kind in annotation.typemap.items():
+            if _is_number(kind):
+                several.setdefault(_base(name), set()).add(self._kinds[name])
+        self._mixed = {name for name, kinds in several.items() if len(kinds) > 1 and not kinds <= WORDS}
 
     def types(self, in_kernel: bool) -> FunctionTypes:
         """Return what the simulator must know."""

@@ -25,6 +25,7 @@ from normlab.sim.language.arrays import adopt
 from normlab.sim.language.functions import MATH, Namespace
 from normlab.sim.language.integers import INTEGER_CASTS, TYPES, adopt_scalar
 from normlab.sim.language.operators import OPERATOR_GLOBALS, safe_code
+from normlab.sim.language.overloads import Overloads
 from normlab.sim.language.variables import Types
 from normlab.sim.protocols import Cuda
 
@@ -71,6 +72,7 @@ class Rewriter:
     def __init__(self, cuda: Cuda, types: Types | None = None):
         """Rewrite for the launch of `cuda`; `types`: what the compiler says of the functions' variables."""
         self._cuda, self._types = cuda, types
+        self._overloads = Overloads(types)
         self._done: dict[int, FunctionType] = {}
 
     def function(self, original: FunctionType) -> FunctionType:
@@ -133,6 +135,9 @@ class Rewriter:
                 return getattr(SIMULATED_MATH, name)
             if cuda_path(module) is not None:
                 return self._member_of_cuda(module, name)
+        if isinstance(value, FunctionType):
+            chosen = self._overloads.chosen(value)
+            return self._overloads.guarded(value) if chosen is None else self.function(chosen)
         return value
 
     def _module(self, module: ModuleType) -> Any:

@@ -9,6 +9,7 @@ differ in type.
 import ast
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ class FunctionTypes:
     `loads`: (line, variable, type) of each place where the compiled function reads the variable. `choices`: (line,
     type, whether its values differ in type) of each `a if c else b` and `a or b`. `result`: the type to return, None
     for the value's own. `integers`: the parameters that may be Python ints and meet floats. `complexes`: there are
-    complex literals.
+    complex literals. `overloads`: (function, what the compiler takes for it by `@overload`) of the functions that it
+    calls.
     """
 
     loads: frozenset[tuple[int, str, str]] = frozenset()
@@ -34,6 +36,7 @@ class FunctionTypes:
     result: str | None = None
     integers: tuple[str, ...] = ()
     complexes: bool = False
+    overloads: frozenset[tuple[FunctionType, FunctionType]] = frozenset()
 
 
 Place = tuple[str, str, int]  # a function's file, name and first line

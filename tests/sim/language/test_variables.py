@@ -3,11 +3,13 @@
 import ast
 
 import numba
+import numba.cuda.extending
+import numba.extending
 import numpy as np
 import pytest
 from numba import cuda
 
-from normlab.sim import sanitize, simulate, trace
+from normlab.sim import SimulationError, sanitize, simulate, trace
 from normlab.sim.language.variables import FunctionTypes, VariableTypes
 
 F32 = np.float32
@@ -228,6 +230,53 @@ def test_a_device_function_of_several_types_keeps_its_values_types():
     x, out = arguments(0)[:2]
     simulate(kernel, check=True)[1, 1](x, out)
     assert out[0] == pytest.approx(THIRD * 3 + 1.5)
+
+
+@pytest.mark.parametrize("overload", [numba.extending.overload, numba.cuda.extending.overload], ids=["core", "cuda"])
+def test_an_overload_on_a_stub_is_numba_s_or_an_error(overload):
+    def stub(value, n):
+        pass
+
+    @overload(stub)
+    def choose(value, n):
+        if isinstance(value, numba.types.Float):
+            return lambda value, n: value * 2 + n
+        return lambda value, n: value * 3 + n
+
+    @cuda.jit
+    def kernel(x, out):
+        out[0] = stub(x[0], 2)
+
+    for x, expected in ((np.full(1, 5.0), 12), (np.full(1, 5), 17)):
+        out = np.zeros(1)
+        simulate(kernel, check=True)[1, 1](x, out)
+        assert out[0] == expected
+        with pytest.raises(SimulationError, match=r"'stub' is a stub under @overload and returns None here"):
+            simulate(kernel)[1, 1](x, out)
+        assert out[0] == expected
+
+    @cuda.jit
+    def of_several_types(x, out):
+        out[0] = stub(x[0], 2) + stub(2, 2)
+
+    with pytest.raises(SimulationError, match="is called with several types"):
+        simulate(of_several_types, check=True)[1, 1](np.full(1, 5.0), np.zeros(1))
+
+
+def test_a_function_with_a_body_of_its_own_runs_under_an_overload():
+    def doubled(value):
+        return 2 * value
+
+    numba.extending.overload(doubled)(lambda value: lambda value: 2 * value)
+
+    @cuda.jit
+    def kernel(x):
+        x[0] = doubled(x[0])
+
+    for check in (False, True):
+        x = np.ones(1)
+        simulate(kernel, check=check)[1, 1](x)
+        assert x[0] == 2
 
 
 def cast(source, **types):
