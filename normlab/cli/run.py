@@ -29,12 +29,17 @@ def run_script(
         Path | None,
         typer.Option("--json", metavar="FILE", show_default=False, help="Write the report as JSON, too."),
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Refuse kernels that Numba does not compile, before they run.")
+    ] = True,
     _: Annotated[str | None, typer.Option("-m", hidden=True, is_eager=True, callback=_refuse_module)] = None,
 ) -> None:
     """Run a program that uses numba.cuda, unmodified: its kernels run in normlab's simulator, with a GPU or without.
 
     Launches, device arrays, streams, events, reductions, vectorize and random numbers behave as Numba's; the device
     calls itself an H200. Times that the program measures are of the simulation. Options of normlab come before SCRIPT.
+
+    A kernel that Numba does not compile is refused, with the line and the reason, as on a GPU. --no-check runs it.
 
     --sanitize and --trace report on stderr when the program has ended, kernel by kernel. Launches in processes that
     the program starts are simulated, but not watched. A device array that is allocated empty and then partly written
@@ -48,7 +53,7 @@ def run_script(
 
     if json_file is not None and not (sanitize or trace):
         raise refused("run", "--json writes what --sanitize or --trace report: give one of them, too")
-    for option in ("--sanitize", "--trace"):
+    for option in ("--sanitize", "--trace", "--no-check"):
         if option in (args or []):
             typer.echo(
                 f"normlab run: {option} after SCRIPT is an argument of the program; normlab's own comes before: "
@@ -59,7 +64,7 @@ def run_script(
         if json_file is not None:
             json_file = json_file.absolute()  # wherever the program goes
             json_file.write_text("")
-        code = run_program(script, args or [], sanitize, trace, json_file)
+        code = run_program(script, args or [], sanitize, trace, json_file, check)
     except OSError as error:
         raise refused("run", f"cannot open {error.filename}: {error.strerror}") from None
     raise typer.Exit(code)

@@ -22,12 +22,17 @@ __all__ = ["run_program"]
 
 
 def run_program(
-    script: str, arguments: list[str], sanitize: bool = False, trace: bool = False, json_file: Path | None = None
+    script: str,
+    arguments: list[str],
+    sanitize: bool = False,
+    trace: bool = False,
+    json_file: Path | None = None,
+    check: bool = True,
 ) -> int:
     """Run `script` as `python script arguments…` would, but with its kernels in the simulator, even if there is a GPU.
 
     sanitize, trace: watch every launch, and print a report per kernel on stderr when the interpreter exits; also write
-    the report to `json_file`, if one is given.
+    the report to `json_file`, if one is given. check: refuse the kernels that Numba does not compile.
 
     Return the program's exit code. The caller must exit with it. `numba.cuda` stays replaced until then, for threads
     that are still running and for the program's `atexit` functions. If the sanitizer found something, the process
@@ -41,7 +46,7 @@ def run_program(
     from normlab.run.program import execute
     from normlab.run.stand_in import replace_for_good
 
-    launcher = Launcher(sanitize, trace)
+    launcher = Launcher(sanitize, trace, check)
     replace_for_good(lambda: launcher)
     if sanitize or trace:
         atexit.register(_report, launcher, json_file)

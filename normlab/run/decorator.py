@@ -47,7 +47,7 @@ def _decorated(function: Any, launcher: Launcher, options: dict[str, Any], signa
 
 def _converting(kernel: Kernel, signature: Signature) -> Kernel:
     """Return a device function that calls `kernel` with arguments and result in their declared types."""
-    function: Any = Kernel(kernel.py_func, kernel._launcher, kernel.targetoptions, [])
+    function: Any = Kernel(kernel.py_func, kernel.launcher, kernel.targetoptions, [])
     argument_casts, result_cast = casts(signature)
 
     def converted(*arguments):
@@ -55,4 +55,4 @@ def _converting(kernel: Kernel, signature: Signature) -> Kernel:
         result = function(*[value if cast is None else cast(value) for cast, value in pairs])
         return result if result_cast is None else result_cast(result)
 
-    return Kernel(converted, kernel._launcher, kernel.targetoptions, [])
+    return Kernel(converted, kernel.launcher, kernel.targetoptions, [])

@@ -14,10 +14,11 @@ from typing import Any
 from normlab.run.device import ATTRIBUTES
 from normlab.run.frozen import frozen
 from normlab.run.launcher import Launch, Launcher
-from normlab.run.numba_host import type_of
+from normlab.run.numba_host import declare, dispatcher_of, type_of
 from normlab.run.signatures import Signature, bind, signature_of
 from normlab.run.transfer import Transfer
 from normlab.sim import simulate
+from normlab.sim.language.variables import Types
 
 FORALL_BLOCK = 128  # threads; the driver of a GPU would choose more, but an idle thread costs time in the simulator
 WARP = ATTRIBUTES["WARP_SIZE"]
@@ -34,7 +35,11 @@ class Overload:
     """One specialisation of a kernel: its signature, and the function with the globals of that moment."""
 
     def __init__(self, kernel: "Kernel", signature: Signature):
-        """Specialise `kernel` for `signature`, with its globals as they are now."""
+        """Specialise `kernel` for `signature`, with its globals as they are now, if the compiler's check passes."""
+        self.types: Types = {}
+        # Numba compiles at this moment, too. A ufunc's kernel, whose source is the program's function, is not compiled.
+        if kernel.source is kernel.py_func and not kernel.targetoptions["device"]:
+            self.types = kernel.launcher.check(kernel.source, signature.arguments, kernel.targetoptions)
         self.kernel, self.signature = kernel, signature
         self.function = frozen(kernel.py_func)
 
@@ -75,8 +80,8 @@ class Kernel:
         self.called: Kernel = self  # the kernel that runs when other kernels call this name
         self.targetoptions = options
         self.specialized = len(signatures) == 1
-        self._launcher, self._signatures = launcher, signatures
-        self.overloads = {signature.arguments: Overload(self, signature) for signature in signatures}
+        self.launcher, self._signatures = launcher, signatures
+        self._dispatcher: Any = None
         parameters = inspect.signature(function).parameters
         for signature in signatures:
             if len(signature.arguments) != len(parameters):
@@ -86,10 +91,19 @@ class Kernel:
                 )
             if not options["device"] and str(signature.result) not in ("None", "none"):
                 raise TypeError("CUDA kernel must have void return type.")
+        self.overloads = {signature.arguments: Overload(self, signature) for signature in signatures}
 
     def __getattr__(self, name: str) -> Any:
         """Raise an error that names the missing attribute."""
         raise _missing(name)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """Return the type that Numba, when it checks a kernel that calls this function, finds for it."""
+        if self._dispatcher is None:
+            self._dispatcher = dispatcher_of(self.source, self.targetoptions)
+            declare(self._dispatcher, [tuple(signature) for signature in self._signatures])
+        return self._dispatcher._numba_type_
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind as a method, as Numba's dispatcher does."""
@@ -136,7 +150,7 @@ class Kernel:
         if self.specialized:
             raise RuntimeError("Dispatcher already specialized")
         types = tuple(type_of(value) for value in Transfer(self.py_func.__name__, args).values)
-        return Kernel(self.py_func, self._launcher, self.targetoptions, [Signature(types, None)])
+        return Kernel(self.py_func, self.launcher, self.targetoptions, [Signature(types, None)])
 
     def recompile(self) -> None:
         """Update every specialisation to the globals as they are now."""
@@ -158,7 +172,9 @@ class Kernel:
         else:
             signature = Signature(tuple(map(type_of, values)), None)
         overload = self.compile(signature.arguments)
-        self._launcher.launch(Launch(self.source, overload.function, configuration, values, transfer.fresh))
+        self.launcher.launch(
+            Launch(self.source, overload.function, configuration, values, transfer.fresh, overload.types)
+        )
         for come_back in transfer.back:
             come_back()
 

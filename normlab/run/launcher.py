@@ -11,8 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab import sim
+from normlab.engine.compile.check import check_types
+from normlab.run.numba_host import compiling
 from normlab.run.poison import unwritten
 from normlab.run.record import Record, plural
+from normlab.sim import CompilerError
+from normlab.sim.language.variables import Types
 
 
 class Launch(NamedTuple):
@@ -23,6 +27,7 @@ class Launch(NamedTuple):
     configuration: tuple
     values: list[Any]
     fresh: list[np.ndarray]  # the arrays among the values whose memory was allocated empty
+    types: Types  # what the compiler's check told of the kernel's variables
 
 
 def arrays_in(values: Iterable[Any]) -> Iterator[np.ndarray]:
@@ -37,17 +42,27 @@ def arrays_in(values: Iterable[Any]) -> Iterator[np.ndarray]:
 class Launcher:
     """Runs the launches of one program one after another, even if several threads of the program launch."""
 
-    def __init__(self, sanitize: bool = False, trace: bool = False):
-        """Prepare to run launches, under the sanitizer or the tracer if asked to."""
-        self._sanitize, self._trace = sanitize, trace
+    def __init__(self, sanitize: bool = False, trace: bool = False, check: bool = True):
+        """Prepare to run launches, under the sanitizer or the tracer if asked to; `check`: only what Numba compiles."""
+        self._sanitize, self._trace, self.checks = sanitize, trace, check
         self._records: dict[CodeType, Record] = {}
         self._lock = threading.RLock()
+
+    def check(self, function: FunctionType, types: tuple, options: dict[str, Any]) -> Types:
+        """Return the types of a kernel's variables; raise `CompilerError` if Numba refuses it for these arguments."""
+        if not self.checks:
+            return {}
+        with self._lock, compiling():
+            told = check_types(function, types, options)
+        if isinstance(told, CompilerError):
+            raise told
+        return told
 
     def launch(self, launch: Launch) -> None:
         """Run one launch to its end."""
         with self._lock:
             if not (self._sanitize or self._trace):
-                sim.simulate(launch.function)[launch.configuration](*launch.values)
+                sim.simulate(launch.function).typed(launch.types)[launch.configuration](*launch.values)
             else:
                 self._watch(launch)
 
@@ -59,7 +74,7 @@ class Launcher:
         before = [memory.copy() for memory in arrays_in(launch.values)] if traced and self._sanitize else []
         if traced:
             try:
-                record.first = sim.trace(launch.function)[launch.configuration](*launch.values)
+                record.first = sim.trace(launch.function).typed(launch.types)[launch.configuration](*launch.values)
             except Exception as error:
                 record.first = error
                 if not self._sanitize:
@@ -69,13 +84,14 @@ class Launcher:
                 memory[...] = content
             self._sanitized(launch, record)
         elif not traced:
-            sim.simulate(launch.function)[launch.configuration](*launch.values)
+            sim.simulate(launch.function).typed(launch.types)[launch.configuration](*launch.values)
 
     def _sanitized(self, launch: Launch, record: Record) -> None:
         """Run a launch under the sanitizer, and record its findings even if the launch raises."""
         garbage = [part for memory in launch.fresh for part in unwritten(memory)]
         try:
-            report = sim.sanitize(launch.function, uninitialized=garbage)[launch.configuration](*launch.values)
+            watched = sim.sanitize(launch.function, uninitialized=garbage).typed(launch.types)
+            report = watched[launch.configuration](*launch.values)
         except BaseException as error:
             report = getattr(error, "sanitizer_report", None)
             raise

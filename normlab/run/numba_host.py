@@ -4,12 +4,16 @@ Only this file of the folder imports Numba. It is imported late, because Numba r
 and `run_program` must remove that variable before.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import numba.cuda.random  # imported here, so that its name `cuda` is the module that is altered
 import numpy as np
 from numba import cuda
 from numba.cuda.cudadrv import driver
+from numba.cuda.descriptor import cuda_target
 from numba.cuda.kernels import reduction
 from numba.np.ufunc import decorators as ufunc_decorators
 
@@ -24,11 +28,17 @@ except ImportError:  # numba's own, older numba.cuda: on macOS, where numba-cuda
 
     cuda_ufunc_decorators = ufunc_decorators
 
+_jit, _CUDADispatcher = cuda.jit, cuda.dispatcher.CUDADispatcher  # before `stand_in` replaces them
+
 __all__ = [
     "as_dtype",
+    "compiling",
     "cuda",
+    "declare",
+    "dispatcher_of",
     "driver",
     "is_signature",
+    "load_compiler",
     "normalised",
     "reduction",
     "scalar_dtype",
@@ -56,10 +66,43 @@ def type_of(value: Any) -> Any:
     """
     if isinstance(value, tuple):
         return types.Tuple([type_of(item) for item in value])
+    if isinstance(value, np.ndarray) and value.dtype.names and value.ndim == 0:
+        return from_dtype(value.dtype)  # a record
     if isinstance(value, np.ndarray):
         layout = "C" if value.flags.c_contiguous else "F" if value.flags.f_contiguous else "A"
         return types.Array(from_dtype(value.dtype), value.ndim, layout, readonly=not value.flags.writeable)
     return numba.typeof(value)
+
+
+def load_compiler() -> None:
+    """Let Numba define the functions that kernels call, which it does late and with names that `stand_in` replaces."""
+    cuda_target.typing_context.refresh()
+    cuda_target.target_context.refresh()
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Give Numba its own `jit` and class of kernels back, which it uses while it compiles."""
+    with (
+        mock.patch.object(cuda, "jit", _jit),
+        mock.patch.object(cuda.decorators, "jit", _jit),
+        mock.patch.object(cuda.dispatcher, "CUDADispatcher", _CUDADispatcher),
+    ):
+        yield
+
+
+def dispatcher_of(function: Any, options: dict[str, Any]) -> Any:
+    """Return Numba's own dispatcher of a function under `cuda.jit`, for kernels that call the function."""
+    kept = {name: value for name, value in options.items() if name not in ("device", "cache", "link")}
+    return _jit(function, device=True, **kept)
+
+
+def declare(dispatcher: Any, signatures: list[tuple]) -> None:
+    """Compile a dispatcher for its declared types of arguments and result, and for no others."""
+    for arguments, result in signatures:
+        dispatcher.compile_device(arguments, result)
+    if signatures:
+        dispatcher.disable_compile()
 
 
 def ufunc_makers(name: str) -> list[Any]:

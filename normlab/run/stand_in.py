@@ -103,9 +103,13 @@ class ForChild:
     report covers one process.
     """
 
+    def __init__(self, check: bool):
+        """Let the child's kernels be checked, or not."""
+        self._check = check
+
     def __reduce__(self) -> tuple:
         """Pickle as a call of `replace_for_good`."""
-        return replace_for_good, (Launcher,)
+        return replace_for_good, (functools.partial(Launcher, check=self._check),)
 
 
 def replace_for_good(make_launcher: Callable[[], Launcher]) -> None:
@@ -119,6 +123,8 @@ def replace_for_good(make_launcher: Callable[[], Launcher]) -> None:
 def stand_in(launcher: Launcher) -> Iterator[None]:
     """Replace the host side of `numba.cuda`: every launch of the program goes to `launcher`."""
     cuda, face = numba_host.cuda, host_face(launcher)
+    if launcher.checks:
+        numba_host.load_compiler()
     with ExitStack() as stack:
         alter = lambda target, name, value: stack.enter_context(mock.patch.object(target, name, value))  # noqa: E731
         for name, value in face.items():
@@ -146,7 +152,7 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
         )
         alter(numba_host.driver.Driver, "ensure_initialized", lambda driver: _refuse("the CUDA driver", NO_DRIVER)())
         prepare = spawn.get_preparation_data
-        alter(spawn, "get_preparation_data", lambda name: {"normlab.run": ForChild(), **prepare(name)})
+        alter(spawn, "get_preparation_data", lambda name: {"normlab.run": ForChild(launcher.checks), **prepare(name)})
         for kind, builder in (("Vectorize", elementwise.Vectorize), ("GUVectorize", rowwise.GUVectorize)):
             for maker in numba_host.ufunc_makers(kind):
                 alter(maker, "target_registry", {**maker.target_registry, "cuda": builder})

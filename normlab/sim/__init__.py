@@ -7,7 +7,8 @@ Four rooms, each of which imports only those before it; tracing and sanitizing d
 
 - language/: what Python source means on the device. `rewrite` makes a kernel's function run here, `operators` compiles
   it anew, `integers`, `arithmetic`, `functions`, `libdevice` and `arrays` are what it computes with. `paths` and
-  `marks` let a function report its calls, loops and accesses.
+  `marks` let a function report its calls, loops and accesses. `variables` and `overloads` bring in what a compiler
+  knows.
 - machine/: the imagined GPU. `launch` checks configuration and arguments; `scheduler` runs `threads` in a `warp`, a
   `block`, in `clusters`; `api`, `shuffles`, `atomics` and `memory` are what the kernel calls. `vector`, `asynchronous`,
   `teams`, `clusters` and `grid` have the twins of an engine's intrinsics: wide loads and stores, `cp.async`, barriers
@@ -16,15 +17,16 @@ Four rooms, each of which imports only those before it; tracing and sanitizing d
 - tracing/ and sanitizing/: the two observers.
 
 `protocols.py` says what a lower file expects of the objects that a higher file implements. The simulator imports
-nothing else of normlab, and no Numba.
+nothing else of normlab, and no Numba: `machine/checking.py` loads the engine's check by its name, if a launch asks.
 
 Where it silently differs from a GPU (`tests/sim/test_against_gpu.py` compares it with one):
 
-- A variable has the type of its value, not one that unites all its assignments: `s = x[0] if c else 1.0`, with x
-  float32, is float32 where c is true.
-- An index (`language/indices.py`) and a literal given to a device function stay Python ints there. A float32
-  that they meet stays float32, where Numba computes in float64. Elsewhere ints are int64. Names bound to comparisons
-  by unpacking add up as bools.
+- Without `check=True` a variable has the type of its value, not one that unites all its assignments: `s = x[0] if c
+  else 1.0`, with x float32, is float32 where c is true. An index (`language/indices.py`) and a literal given to a
+  device function stay Python ints there, and a float32 that they meet stays float32, where Numba computes in float64.
+  A complex literal takes the width of what it meets. With the check all these are Numba's (`language/variables.py`),
+  except in a device function that one kernel calls with several types, and for the entries of tuples.
+- Names bound to comparisons by unpacking add up as bools, and so do bools from arrays and arguments.
 - A product and a sum are rounded apart, where NVVM may make them one fused multiply-add.
 - Narrow integers in the fields of a record are NumPy's own, and so is a uint64 there.
 - Indices have 64 bits, not 32, for the bit functions.
@@ -38,7 +40,14 @@ Where it silently differs from a GPU (`tests/sim/test_against_gpu.py` compares i
 - Without readable source (a kernel from `exec`, a notebook cell with magics) ints and operators are Python's.
 """
 
-from normlab.sim.language.errors import BarrierError, DeadlockError, MaskError, ShuffleError, SimulationError
+from normlab.sim.language.errors import (
+    BarrierError,
+    CompilerError,
+    DeadlockError,
+    MaskError,
+    ShuffleError,
+    SimulationError,
+)
 from normlab.sim.language.rewrite import register_twin
 from normlab.sim.machine.launch import simulate
 from normlab.sim.machine.vector import read_vector, read_vector_into, write_vector, write_vector_from
@@ -49,6 +58,7 @@ __all__ = [
     "METRICS",
     "Act",
     "BarrierError",
+    "CompilerError",
     "DeadlockError",
     "Finding",
     "MaskError",

@@ -51,6 +51,39 @@ def test_findings_are_reported_at_the_end_and_make_the_exit_code_1(tmp_path):
     assert kernels[2]["trace"]["metrics"]["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"] > 0
 
 
+REFUSED = """
+from numba import cuda
+import numpy as np
+
+@cuda.jit(device=True)
+def doubled(value):
+    return {"twice": 2 * value}["twice"]
+
+@cuda.jit
+def kernel(x):
+    x[cuda.grid(1)] = doubled(x[cuda.grid(1)])
+
+x = np.ones(4, np.float32)
+kernel[1, 4](x)
+print(x.sum())
+"""
+
+
+def test_a_kernel_that_numba_does_not_compile_is_refused_before_it_runs(tmp_path):
+    script = tmp_path / "refused.py"
+    script.write_text(REFUSED)
+    for options in ((), ("--sanitize",), ("--trace",)):
+        done = normlab_run(*options, str(script))
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "kernel 'kernel' does not compile for a GPU: a kernel cannot use a dict" in done.stderr
+        assert f"{script}:7: return {{" in done.stderr
+        assert f'"{script}", line 14, in <module>' in done.stderr
+        assert "numba_cuda" not in done.stderr
+        assert "engine" not in done.stderr
+    done = normlab_run("--no-check", str(script))
+    assert (done.returncode, done.stdout) == (0, "8.0\n"), done.stderr
+
+
 def test_threads_and_exit_functions_are_watched_to_the_end():
     done = normlab_run("--sanitize", "threads.py")
     assert (done.returncode, done.stdout) == (0, f"result: {64 * 115}\n")
@@ -75,8 +108,8 @@ def test_options_behind_the_script_are_the_script_s(monkeypatch):
     assert (done.exit_code, done.output) == (0, "")
     done = CliRunner().invoke(app, ["run", "exits.py", "nothing", "--sanitize"])
     assert ran == [
-        ("matmul_shared.py", ["--help"], False, False, None),
-        ("exits.py", ["nothing", "--sanitize"], False, False, None),
+        ("matmul_shared.py", ["--help"], False, False, None, True),
+        ("exits.py", ["nothing", "--sanitize"], False, False, None, True),
     ]
     assert done.exit_code == 0
     assert done.stderr == (

@@ -147,7 +147,7 @@ def test_no_other_library_gets_an_address(cuda):
 
 
 def test_records(cuda):
-    kind = np.dtype([("x", np.float32), ("n", np.int64)])
+    kind = np.dtype([("x", np.float32), ("n", np.int64)], align=True)
     device = cuda.to_device(np.zeros(3, kind))
 
     @cuda.jit

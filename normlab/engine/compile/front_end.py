@@ -1,7 +1,15 @@
 """Ask Numba whether it compiles a kernel: names, types and unsupported Python, without a GPU and without NVVM."""
 
+import ast
+import linecache
+import os
 import re
-from types import SimpleNamespace
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from traceback import walk_tb
+from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from numba import types
@@ -9,14 +17,18 @@ from numba.cuda import dispatcher as _dispatcher
 from numba.cuda.compiler import compile_cuda
 
 from normlab.engine.compile.offline import _COMPILING
+from normlab.engine.compile.sentences import Site, plain, sentence
 from normlab.engine.compile.signatures import kinds_of_types, numba_type
+
+LIBRARIES = (str(Path(__file__).parents[2]), *{sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")})
 
 
 class Refusal(NamedTuple):
-    """Why Numba refuses a kernel: a sentence, and the line of the kernel's file, None if Numba names none."""
+    """Why Numba refuses a kernel: a sentence, and the line and its file, None if Numba names none."""
 
     text: str
     line: int | None
+    file: str | None = None
 
 
 def refusal(kernel: Any, argument_types: tuple, cc: tuple[int, int] = (9, 0)) -> Refusal | None:
@@ -30,54 +42,95 @@ def refusal(kernel: Any, argument_types: tuple, cc: tuple[int, int] = (9, 0)) ->
         argument_types: as `compile_ptx` takes them.
         cc: compute capability.
     """
-    signature = tuple(map(numba_type, kinds_of_types(argument_types)))
-    with _COMPILING:
-        real = _dispatcher.get_current_device  # as in `offline`: there may be no GPU, so we answer cc
-        _dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=cc)
-        try:
-            compile_cuda(kernel.py_func, types.void, signature, cc=cc)
-        except Exception as error:  # Numba's errors, and Python's own that its passes raise on code unknown to them
-            return _told(error, kernel.py_func.__code__.co_filename)
-        finally:
-            _dispatcher.get_current_device = real
-    return None
+    asked = compiled(kernel.py_func, tuple(map(numba_type, kinds_of_types(argument_types))), cc)
+    return asked if isinstance(asked, Refusal) else None
 
 
-def _told(error: Exception, file: str) -> Refusal:
-    """Return a sentence for Numba's message, and the innermost line of `file` at which Numba stopped."""
-    message = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Numba colours its messages
-    unknown = re.search(r"No implementation of function .*?>>> ([^\n]+)", message, re.DOTALL)
-    if "insert_unresolved_ref" in message:
-        text = "a function calls itself, and a kernel's compiler knows no recursion"
-    elif "str(" in message or "unicode_type" in message or "f-string" in message:
-        text = "text is formatted or put together, which a kernel cannot do: print takes text and numbers one by one"
-    elif "NRT required" in message:
-        text = "this would make a new array while the kernel runs: a kernel computes element by element"
-    elif unknown and re.match(r"getitem\((Uni)?Tuple\(", unknown[1]):
-        text = (
-            "a tuple's elements are chosen by constants, and its length is fixed: a local array has elements by index"
-        )
-    elif unknown:
-        text = f"there is no {unknown[1].strip()} on a GPU"
-    else:
-        text = next((line for line in message.splitlines() if line.strip() and not line.startswith("Failed in")), "")
-        text = re.sub(r"\.? ?Raised from .*|, defined at .*", "", text.strip(" -"))
-        text = f"{type(error).__name__}: {text.removesuffix('.')}"
-    return Refusal(text, _line(error, message, file))
+def compiled(function: FunctionType, signature: tuple, cc: tuple[int, int] = (9, 0), **options: bool) -> Any:
+    """Return Numba's result for a kernel's function and its arguments' Numba types, or a `Refusal`.
 
-
-def _line(error: Exception, message: str, file: str) -> int | None:
-    """Return the line of `file` that Numba was working on: the message names it, or the passes' frames do.
-
-    A kernel's passes begin those of a function that it calls, so the innermost frame knows the line in that function.
+    `options`: debug, lineinfo and fastmath, as `cuda.jit` takes them.
     """
-    found = [int(one) for one in re.findall(rf"{re.escape(file)} \((\d+)\)", message)][:1]
-    trace = None if found else error.__traceback__
-    while trace is not None:
+    with _COMPILING, _architecture(cc):
+        try:
+            return compile_cuda(function, types.void, signature, cc=cc, **options)
+        except Exception as error:  # Numba's errors, and Python's own that its passes raise on code unknown to them
+            return _refused(error, function)
+
+
+@contextmanager
+def _architecture(cc: tuple[int, int]) -> Iterator[None]:
+    """Answer Numba, which compiles device functions for the present GPU, with cc: there may be no GPU."""
+    real = _dispatcher.get_current_device
+    _dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=cc)
+    try:
+        yield
+    finally:
+        _dispatcher.get_current_device = real
+
+
+def _refused(error: Exception, function: FunctionType) -> Refusal:
+    """Return a sentence for Numba's error, and the place at which Numba stopped."""
+    code = function.__code__
+    file, line = _place(error, code.co_filename)
+    # The innermost `def` around a lambda is not what Numba compiles.
+    tree = None if code.co_name == "<lambda>" else _function_at(file, line or code.co_firstlineno)
+    if tree is not None and line is not None and line <= tree.lineno:
+        line = None  # the function as a whole
+    text, line = sentence(error, Site(tree, line))
+    if line is None:
+        line = code.co_firstlineno
+    elif found := re.search(r"Cannot unify .* for '([A-Za-z_]\w*)[.\w]*'", plain(error)):
+        line = _last_assignment(tree, found[1], line)  # Numba names the line at which both ways meet
+    return Refusal(text, line, file)
+
+
+def _place(error: Exception, kernel_file: str) -> tuple[str, int | None]:
+    """Return the file and line that Numba was working on: its message names them, or the frames of its passes do.
+
+    Of nested calls it is the innermost outside of libraries, such as Numba and normlab itself.
+    """
+    message = plain(error)
+    found = []
+    for match in re.finditer(r'File "([^"\n]+)", line (\d+)|(?:at|location:|from) ([^\s(][^\n(]*?) \((\d+)\)', message):
+        name = match[1] or match[3]
+        found.append((name if name.startswith("<") else os.path.abspath(name), int(match[2] or match[4])))
+    for frame in reversed([frame for frame, _ in walk_tb(error.__traceback__)]):
         for name in ("inst", "expr", "constraint", "self"):  # what a pass holds: an instruction of the IR, or itself
-            at = getattr(trace.tb_frame.f_locals.get(name), "loc", None)
-            if at is not None and getattr(at, "filename", None) == file and at.line is not None:
-                found.append(at.line)
+            at: Any = getattr(frame.f_locals.get(name), "loc", None)
+            if getattr(at, "line", None) is not None and getattr(at, "filename", None):
+                found.append((os.path.abspath(at.filename), at.line))
                 break
-        trace = trace.tb_next
-    return found[-1] if found else None
+    for file, line in found:
+        if file == os.path.abspath(kernel_file) or not file.startswith(LIBRARIES):
+            return (kernel_file if file == os.path.abspath(kernel_file) else file), line or None
+    return kernel_file, None
+
+
+def _function_at(file: str, line: int | None) -> ast.FunctionDef | None:
+    """Return the syntax tree of the innermost function of `file` around `line`, None without readable source."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:  # a notebook cell with magics, for one
+        return None
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        and line is not None
+        and min([node.lineno, *(one.lineno for one in node.decorator_list)]) <= line <= (node.end_lineno or node.lineno)
+    ]
+    return max(around, key=lambda node: node.lineno, default=None)
+
+
+def _last_assignment(function: ast.AST | None, name: str, line: int) -> int:
+    """Return the last line up to `line`, or in the loop that begins there, that assigns to `name`; else `line`."""
+    nodes = list(ast.walk(function)) if function is not None else []
+    loops = [node for node in nodes if isinstance(node, (ast.For, ast.While)) and node.lineno == line]
+    last = max((node.end_lineno or line for node in loops), default=line)
+    lines = [
+        node.lineno
+        for node in nodes
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name and node.lineno <= last
+    ]
+    return max(lines, default=line)

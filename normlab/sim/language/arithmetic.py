@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from normlab.sim.language.fused import fma64, narrow_fma
-from normlab.sim.language.integers import INTEGER_CASTS, is_unsigned
+from normlab.sim.language.integers import INTEGER_CASTS, NarrowInteger, is_unsigned
 
 # --- operators -------------------------------------------------------------------------------------------------------
 
@@ -49,14 +49,22 @@ def modulo(a: Any, b: Any) -> Any:
 FLOATS = (float, np.floating)
 
 
+def _met(value: Any, other: Any) -> Any:
+    """Return a narrow integer in the type in which it computes with `other`, any other value as it is."""
+    kind = value.meets.get(type(other)) if isinstance(value, NarrowInteger) else None
+    return value if kind is None else kind(value)
+
+
 def _float_divmod(a: Any, b: Any) -> tuple[Any, Any]:
     """Return `a // b` and `a % b` in the steps of the PTX that Numba's compiler writes.
 
     The remainder of the magnitudes is x - floor(x / y)·y, fused by ptxas, where a CPU's fmod is exact: with an infinite
     y or quotient it is nan or infinite here as there. The rest is CPython's float_divmod.
     """
-    a, b = _typed(a), _typed(b)
+    a, b = _typed(_met(a, b)), _typed(_met(b, a))
     kind = np.result_type(type(a), type(b)).type
+    if kind is np.float16:  # Numba has no such division in half precision
+        kind = np.float32
     if kind not in (np.float32, np.float64):
         return a // b, a % b
     x, y = kind(a), kind(b)
@@ -86,6 +94,9 @@ def _float_divmod(a: Any, b: Any) -> tuple[Any, Any]:
 
 def power(a: Any, b: Any) -> Any:
     """Return `a ** b`; no power raises. An integer power is a chain of multiplications."""
+    a, b = _met(a, b), np.int64(b) if isinstance(b, np.bool_) else _met(b, a)
+    if isinstance(a, np.bool_) and isinstance(b, np.integer):
+        a = np.int64(a)
     if isinstance(b, (int, np.integer)):
         if isinstance(a, (int, np.integer)):
             if int(b) < 0:
@@ -97,6 +108,8 @@ def power(a: Any, b: Any) -> Any:
         # NumPy's power would round once; a chain of multiplications rounds at each step, and the last bits differ.
         if isinstance(a, (float, np.floating)) and abs(int(b)) <= MOST_MULTIPLICATIONS:
             return _float_to_integer_power(a, int(b))
+    # Numba has no power in half precision.
+    a, b = (np.float32(value) if isinstance(value, np.float16) else value for value in (a, b))
     return _typed(float(a) if isinstance(a, np.integer) else a) ** _typed(b)
 
 

@@ -11,7 +11,7 @@ from itertools import islice
 from types import FrameType, TracebackType
 from typing import Any
 
-from normlab.sim.language.source import parsing
+from normlab.sim.language.source import Line, parsing
 
 MACHINERY = "normlab.sim"  # frames of the simulator are never the place a reader looks for
 
@@ -34,6 +34,15 @@ class MaskError(SimulationError):
 
 class ShuffleError(SimulationError):
     """A shuffle reads from a lane that takes no part in it, which on a GPU gives an undefined value."""
+
+
+class CompilerError(SimulationError):
+    """The compiler refuses the kernel, which could run here; `line`: the line of the source that it refuses."""
+
+    def __init__(self, message: str, line: Line):
+        """Say why, and where."""
+        super().__init__(message)
+        self.line = line
 
 
 def calling_frame(frame: FrameType | None) -> FrameType | None:

@@ -41,8 +41,8 @@ def _meeting(operation: Callable[[Any, Any], Any], reflected: bool) -> Callable[
             mine = np.int64(self)
             return operation(other, mine) if reflected else operation(mine, other)
         result = operation(kind(other), kind(self)) if reflected else operation(kind(self), kind(other))
-        # Only the pair of two unsigned integers stays unsigned.
-        return Unsigned64(result) if kind is np.uint64 else result
+        # Only the pair of two unsigned integers stays unsigned; their quotient is a float64.
+        return Unsigned64(result) if type(result) is np.uint64 else result
 
     return method
 
@@ -105,13 +105,14 @@ class Unsigned64(np.uint64):
     """A uint64 that becomes an int64 where it meets a signed integer, as in Numba; NumPy's would become a float64."""
 
     bits = 64
+    __array_priority__ = 1.0  # an np.int64 on the left leaves it to the methods below
 
 
 # NumPy has no integer type for the union of uint64 and int64 and would take float64, which loses bits above 2**53.
 def _unsigned_meeting(operation: Callable[[Any, Any], Any], reflected: bool) -> Callable[[Any, Any], Any]:
     def method(self: Unsigned64, other: Any) -> Any:
         kind: Any = np.uint64
-        if isinstance(other, (int, np.integer)) and not isinstance(other, (bool, np.uint64)):
+        if isinstance(other, (int, np.integer, np.bool_)) and not isinstance(other, np.uint64):
             if not getattr(other, "unsigned", False):
                 kind = INTEGER_CASTS["int64"]
             other = kind(other)
@@ -121,7 +122,7 @@ def _unsigned_meeting(operation: Callable[[Any, Any], Any], reflected: bool) -> 
     return method
 
 
-for _word in ("add", "sub", "mul", "floordiv", "mod", "and", "or", "xor"):
+for _word in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"):
     for _reflected in (False, True):
         _method = _unsigned_meeting(getattr(operator, f"__{_word}__"), _reflected)
         setattr(Unsigned64, f"__{'r' if _reflected else ''}{_word}__", _method)

@@ -27,6 +27,7 @@ from normlab.sim.language.functions import popc
 from normlab.sim.language.indices import boolean_names, index_names, is_boolean, is_index
 from normlab.sim.language.integers import adopt_scalar
 from normlab.sim.language.source import parsing
+from normlab.sim.language.variables import CAST_GLOBALS, FunctionTypes, Types, VariableTypes, place_of
 
 PREFIX = "_simulated_"
 INT_MARK = "normlab.sim: an np.int64"  # a constant (INT_MARK, 5) in a syntax tree is np.int64(5) in the code
@@ -54,29 +55,35 @@ OPERATOR_GLOBALS = {PREFIX + name: function for name, function in OPERATORS.item
     PREFIX + "item": _update_item,
     PREFIX + "bit_count": _bit_count,
     PREFIX + "int64": np.int64,
+    **CAST_GLOBALS,
 }
 
-_safe_codes: dict[tuple[int, tuple], tuple[CodeType, CodeType]] = {}
-
-
 Marks = tuple[type[ast.NodeTransformer], ...]
+FileTypes = frozenset[tuple[tuple[str, int], FunctionTypes]]  # by a function's name and first line
+_safe_codes: dict[tuple[int, Marks, FileTypes], tuple[CodeType, CodeType]] = {}
 
 
-def safe_code(code: CodeType, marks: Marks = ()) -> CodeType:
-    """Return `code` with the device's arithmetic, and with an observer's `marks` (paths.py, marks.py, turns.py)."""
+def safe_code(code: CodeType, marks: Marks = (), types: Types | None = None) -> CodeType:
+    """Return `code` with the device's arithmetic.
+
+    `marks`: with an observer's marks (paths.py, marks.py, turns.py); `types`: with the compiler's types (variables.py).
+    """
+    here = frozenset((place[1:], told) for place, told in (types or {}).items() if place[0] == code.co_filename)
     # By identity: code objects compare equal when their contents do, and two files may hold the same function.
-    key = id(code), marks
+    key = id(code), marks, here
     if key not in _safe_codes:
+        complexes = any(told.complexes for place, told in here if place == place_of(code)[1:])
         with parsing:
-            _safe_codes[key] = code, _with_typed_numbers(_recompiled(code, marks))  # keeping `code` keeps its id
+            safe = _with_typed_numbers(_recompiled(code, marks, here), complexes)
+            _safe_codes[key] = code, safe  # keeping `code` keeps its id
     return _safe_codes[key][1]
 
 
-def _recompiled(code: CodeType, marks: Marks) -> CodeType:
+def _recompiled(code: CodeType, marks: Marks, types: FileTypes) -> CodeType:
     """Return `code` with its operators as calls, or as it is when its source is missing or has changed since."""
     source = "".join(linecache.getlines(code.co_filename))
     try:
-        candidates = _compiled_file(code.co_filename, source, marks)
+        candidates = _compiled_file(code.co_filename, source, marks, types)
     except SyntaxError:  # a notebook cell with magics, for one
         return code
     # A name and a line may belong to several code objects, lambdas in one line for example.
@@ -87,11 +94,15 @@ def _recompiled(code: CodeType, marks: Marks) -> CodeType:
 
 
 @lru_cache(maxsize=64)
-def _compiled_file(filename: str, source: str, marks: Marks) -> dict[tuple[str, int], list[tuple[CodeType, CodeType]]]:
+def _compiled_file(
+    filename: str, source: str, marks: Marks, types: FileTypes
+) -> dict[tuple[str, int], list[tuple[CodeType, CodeType]]]:
     """Compile a whole file plainly and safely; return the pairs of code objects by name and line."""
     tree = ast.parse(source)
     plain = compile(tree, filename, "exec", dont_inherit=True)
     # The plain compilation is kept beside the rewritten one: it tells whether the file still holds this code.
+    if types:  # before the operators, so that their rules see that a variable with a cast is no index
+        tree = VariableTypes(dict(types)).visit(tree)
     tree = SafeOperators().visit(tree)
     for mark in marks:  # after the operators, so that their rules see subscripts and not the calls made of them
         tree = mark().visit(tree)
@@ -314,16 +325,21 @@ def _literal(node: ast.expr | None, kind: type) -> bool:
     return type(value) is kind and not (isinstance(value, int) and value > LARGEST_INT64)
 
 
-def _with_typed_numbers(code: CodeType) -> CodeType:
-    """Return `code` with float constants as np.float64 and marked ints as np.int64, in the functions inside it too."""
-    return code.replace(co_consts=tuple(map(_typed, code.co_consts)))
+def _with_typed_numbers(code: CodeType, complexes: bool) -> CodeType:
+    """Return `code` with float constants as np.float64 and marked ints as np.int64, in the functions inside it too.
+
+    `complexes`: complex constants as np.complex128, too.
+    """
+    return code.replace(co_consts=tuple(_typed(constant, complexes) for constant in code.co_consts))
 
 
-def _typed(constant: Any) -> Any:
+def _typed(constant: Any, complexes: bool) -> Any:
     if isinstance(constant, CodeType):
-        return _with_typed_numbers(constant)
+        return _with_typed_numbers(constant, complexes)
     if type(constant) is tuple:
         if constant[:1] == (INT_MARK,):
             return adopt_scalar(constant[1])
-        return tuple(map(_typed, constant))
+        return tuple(_typed(part, complexes) for part in constant)
+    if complexes and type(constant) is complex:
+        return np.complex128(constant)
     return np.float64(constant) if type(constant) is float else constant

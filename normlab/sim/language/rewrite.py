@@ -25,6 +25,8 @@ from normlab.sim.language.arrays import adopt
 from normlab.sim.language.functions import MATH, Namespace
 from normlab.sim.language.integers import INTEGER_CASTS, TYPES, adopt_scalar
 from normlab.sim.language.operators import OPERATOR_GLOBALS, safe_code
+from normlab.sim.language.overloads import Overloads
+from normlab.sim.language.variables import Types
 from normlab.sim.protocols import Cuda
 
 # Every package that may hold Numba's CUDA target; none of them has to be installed.
@@ -67,9 +69,10 @@ def python_function(value: Any) -> FunctionType | None:
 class Rewriter:
     """Turns a kernel and everything that it names into what one launch runs; each function is rewritten once."""
 
-    def __init__(self, cuda: Cuda):
-        """Rewrite for the launch of `cuda`."""
-        self._cuda = cuda
+    def __init__(self, cuda: Cuda, types: Types | None = None):
+        """Rewrite for the launch of `cuda`; `types`: what the compiler says of the functions' variables."""
+        self._cuda, self._types = cuda, types
+        self._overloads = Overloads(types)
         self._done: dict[int, FunctionType] = {}
 
     def function(self, original: FunctionType) -> FunctionType:
@@ -81,7 +84,7 @@ class Rewriter:
         if id(original) in self._done:
             return self._done[id(original)]
         observer = self._cuda.observer
-        code = safe_code(original.__code__, () if observer is None else observer.source_marks)
+        code = safe_code(original.__code__, () if observer is None else observer.source_marks, self._types)
         new_globals: dict[str, Any] = {"__builtins__": SIMULATED_BUILTINS, **OPERATOR_GLOBALS}
         if observer is not None:
             new_globals |= observer.marks(in_kernel=not self._done)  # the kernel is the first function rewritten
@@ -130,6 +133,9 @@ class Rewriter:
                 return getattr(SIMULATED_MATH, name)
             if cuda_path(module) is not None:
                 return self._member_of_cuda(module, name)
+        if isinstance(value, FunctionType):
+            chosen = self._overloads.chosen(value)
+            return self._overloads.guarded(value) if chosen is None else self.function(chosen)
         return value
 
     def _module(self, module: ModuleType) -> Any:

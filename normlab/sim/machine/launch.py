@@ -9,7 +9,9 @@ from typing import Any
 from normlab.sim.language.arrays import adopt
 from normlab.sim.language.errors import own_lines
 from normlab.sim.language.rewrite import Rewriter, python_function
+from normlab.sim.language.variables import Types
 from normlab.sim.machine.api import Cuda
+from normlab.sim.machine.checking import check as check_with_compiler
 from normlab.sim.machine.clusters import MAX_CLUSTER
 from normlab.sim.machine.memory import MAX_SHARED
 from normlab.sim.machine.observe import Observer
@@ -23,20 +25,23 @@ MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
-def simulate(kernel: Any, schedule: str | int = "forward", cluster: int = 1) -> "Launchable":
+def simulate(kernel: Any, schedule: str | int = "forward", cluster: int = 1, check: bool = False) -> "Launchable":
     """Return `kernel` as something to launch without a GPU: `simulate(kernel)[grid, block](*arguments)`.
 
     `kernel`: what `numba.cuda.jit` returns, or a plain Python function that uses `cuda`; its Python body runs, with
     every device function that it names, on NumPy arrays and torch CPU tensors in place. `schedule`: the order in
     which blocks, warps and lanes take their turns, "forward", "reverse" or an int seed for permutations; the same
-    schedule gives the same run. `cluster`: so many blocks, neighbours along x, make a thread-block cluster.
+    schedule gives the same run. `cluster`: so many blocks, neighbours along x, make a thread-block cluster. `check`:
+    ask Numba first whether it compiles the kernel for the arguments' types; that takes 0.02 to 1 s, once per kernel and
+    types, and a second more for the first kernel.
 
     The launch configuration is Numba's: grid and block (an int or a tuple of up to three), then, if need be, a stream
     (which is ignored) and the bytes of dynamic shared memory.
 
     Raises TypeError for what is not a kernel, for a wrong number of arguments and for arguments that a kernel cannot
     take; ValueError for an unknown schedule, an impossible configuration or cluster. A launch raises `SimulationError`
-    where a GPU would hang (`DeadlockError`) or compute garbage; what the kernel itself raises comes out as it is, with
+    where a GPU would hang (`DeadlockError`) or compute garbage, and `CompilerError` where `check` finds that Numba
+    refuses the kernel; what the kernel itself raises comes out as it is, with
     a note of block and thread.
 
     >>> import numpy as np
@@ -50,7 +55,7 @@ def simulate(kernel: Any, schedule: str | int = "forward", cluster: int = 1) -> 
     >>> x[:4]
     array([31., 30., 29., 28.], dtype=float32)
     """
-    return Launchable("simulate", kernel, schedule, cluster, Launch.run)
+    return Launchable("simulate", kernel, schedule, cluster, Launch.run, check)
 
 
 def described(value: Any) -> str:
@@ -62,12 +67,19 @@ class Launchable:
     """A kernel that has no launch configuration yet."""
 
     def __init__(
-        self, verb: str, kernel: Any, schedule: str | int, cluster: int, start: Callable[["Launch", tuple], Any]
+        self,
+        verb: str,
+        kernel: Any,
+        schedule: str | int,
+        cluster: int,
+        start: Callable[["Launch", tuple], Any],
+        check: bool = False,
     ):
         """Keep the kernel for `start`, which is called with each launch and its arguments.
 
-        `verb`: the function's name that the caller knows this by. Raises TypeError for what is not a kernel and for a
-        cluster that is no int, ValueError for an unknown schedule or a cluster that no GPU has.
+        `verb`: the function's name that the caller knows this by. `check`: as `simulate`'s. Raises TypeError for what
+        is not a kernel and for a cluster that is no int, ValueError for an unknown schedule or a cluster that no GPU
+        has.
         """
         function = kernel if isinstance(kernel, FunctionType) else python_function(kernel)
         if function is None:
@@ -84,6 +96,8 @@ class Launchable:
             raise ValueError(f"a cluster has 1 to {MAX_CLUSTER} blocks, not {cluster}")
         self._verb, self._function, self._start = verb, function, start
         self._schedule, self._cluster = schedule, cluster
+        self._checked = kernel if check else None
+        self._types: Types | None = None
 
     def __getitem__(self, configuration: Any) -> "Launch":
         """Return the kernel configured by `grid, block[, stream[, dynamic_shared_bytes]]`."""
@@ -112,8 +126,21 @@ class Launchable:
         if grid.x % self._cluster:
             raise ValueError(f"grid {grid} has {grid.x} blocks along x, no multiple of the cluster's {self._cluster}")
         return Launch(
-            self._function, self._schedule, self._cluster, grid, block, int(dynamic_shared_bytes), self._start
+            self._function,
+            self._schedule,
+            self._cluster,
+            grid,
+            block,
+            int(dynamic_shared_bytes),
+            self._start,
+            self._checked,
+            self._types,
         )
+
+    def typed(self, types: Types) -> "Launchable":
+        """Return the kernel with what a check has told of its variables already, as `normlab run` checks it."""
+        self._types = types
+        return self
 
     def __call__(self, *arguments: Any) -> None:
         """Raise ValueError, because a kernel is launched with a configuration."""
@@ -133,14 +160,23 @@ class Launch:
         block: Dim3,
         dynamic_shared_bytes: int,
         start: Callable[["Launch", tuple], Any],
+        checked: Any = None,
+        types: Types | None = None,
     ):
-        """Keep everything that a launch needs except its arguments."""
+        """Keep everything that a launch needs except its arguments.
+
+        `checked`: the kernel, if it is to be checked; `types`: what the check has told already.
+        """
         self.function, self.grid, self.block, self.cluster = function, grid, block, cluster
         self._schedule, self._dynamic_shared_bytes, self._start = schedule, dynamic_shared_bytes, start
+        self._checked, self.types = checked, types
 
     def __call__(self, *arguments: Any) -> Any:
         """Launch on `arguments`."""
         try:
+            if self._checked is not None:
+                adopted = adopt_arguments(self.function, arguments)
+                self.types = check_with_compiler(self._checked, self.function, arguments, adopted)
             return self._start(self, arguments)
         except BaseException as error:  # leave the kernel's lines in the traceback, without the simulator's
             error.__traceback__ = own_lines(error.__traceback__)
@@ -158,7 +194,7 @@ class Launch:
             names = inspect.signature(function).parameters
             adopted = [observer.adopt(value, name) for value, name in zip(adopted, names, strict=False)]
         # One Rewriter a launch: the rewritten functions hold this launch's `cuda`.
-        body = Rewriter(cuda).function(function)
+        body = Rewriter(cuda, self.types).function(function)
         if observer is not None:
             # The rewritten code and not the function's own: this one is in the frames that the observer meets.
             observer.kernel_code = body.__code__

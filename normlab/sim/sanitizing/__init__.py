@@ -59,13 +59,17 @@ __all__ = ["KINDS", "Act", "Finding", "Report", "sanitize"]
 
 
 def sanitize(
-    kernel: Any, uninitialized: Iterable[Any] = (), schedule: str | int = "forward", cluster: int = 1
+    kernel: Any,
+    uninitialized: Iterable[Any] = (),
+    schedule: str | int = "forward",
+    cluster: int = 1,
+    check: bool = False,
 ) -> Launchable:
     """Return `kernel` as something to launch under watch: `sanitize(kernel)[grid, block](*arguments)` gives a `Report`.
 
-    `kernel`, `schedule`, `cluster`, the launch configuration and the arguments are those of `simulate`; results are
-    computed in place. `uninitialized`: the array arguments whose contents count as never written, such as an
-    output that was allocated empty; views of an argument's memory are accepted too.
+    `kernel`, `schedule`, `cluster`, `check`, the launch configuration and the arguments are those of `simulate`;
+    results are computed in place. `uninitialized`: the array arguments whose contents count as never written, such as
+    an output that was allocated empty; views of an argument's memory are accepted too.
 
     Raises TypeError and ValueError as `simulate` does, TypeError for an `uninitialized` that is no array, ValueError
     for one that is not among the arguments. What the kernel itself raises comes out, with the findings so far in a
@@ -85,7 +89,7 @@ def sanitize(
     'no barrier between the write at line 4 and the read at line 5: put cuda.syncwarp() between them'
     """
     arrays = [*_arrays(uninitialized)]
-    return Launchable("sanitize", kernel, schedule, cluster, lambda launch, given: _watch(launch, given, arrays))
+    return Launchable("sanitize", kernel, schedule, cluster, lambda launch, given: _watch(launch, given, arrays), check)
 
 
 def _arrays(uninitialized: Any) -> Iterator[np.ndarray]:

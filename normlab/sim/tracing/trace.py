@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 
 
 def trace(
-    kernel: Any, schedule: str | int = "forward", keep: Collection[int] | int = (), cluster: int = 1
+    kernel: Any,
+    schedule: str | int = "forward",
+    keep: Collection[int] | int = (),
+    cluster: int = 1,
+    check: bool = False,
 ) -> Launchable:
     """Return `kernel` as something to launch under observation: `trace(kernel)[grid, block](*arguments)` is a `Trace`.
 
-    The kernel runs as `simulate` runs it, in place on its arguments; `schedule` and `cluster` are those of `simulate`.
-    `keep`: one or several line numbers of the kernel's source. The trace keeps every request of these lines; of each
-    other line it keeps only the first and the costliest request. `Trace.requests` returns the requests kept.
+    The kernel runs as `simulate` runs it, in place on its arguments; `schedule`, `cluster` and `check` are those of
+    `simulate`. `keep`: one or several line numbers of the kernel's source. The trace keeps every request of these
+    lines; of each other line it keeps only the first and the costliest request. `Trace.requests` returns those kept.
 
     Raises what `simulate` raises; TypeError for a `keep` of other than ints; ValueError for a line number below 1. It
     also raises ValueError, after the launch, for a line that is not in the kernel and at which nothing was counted.
@@ -50,7 +54,7 @@ def trace(
         _check_kept(lines, launch, recorder)
         return Trace(launch, recorder)
 
-    return Launchable("trace", kernel, schedule, cluster, start)
+    return Launchable("trace", kernel, schedule, cluster, start, check)
 
 
 def _line_numbers(keep: Any) -> set[int]:

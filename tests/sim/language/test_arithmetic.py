@@ -1,6 +1,8 @@
 """Arithmetic is the device's: types of literals, casts, wrap-around, division by zero, functions that never raise."""
 
+import itertools
 import math
+import operator
 import warnings
 from fractions import Fraction
 
@@ -9,11 +11,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba import cuda, float32, float64, int8, int16, int32, int64, types, uint8, uint16, uint32, uint64
+from numba import cuda, errors, float32, float64, int8, int16, int32, int64, types, uint8, uint16, uint32, uint64
+from numba.cuda.descriptor import cuda_target
 
+from normlab.engine.compile.compiler import TypingError
 from normlab.sim import simulate
 from normlab.sim.language.arithmetic import floor_divide, modulo
+from normlab.sim.language.arrays import adopt
 from normlab.sim.language.integers import Unsigned64
+from normlab.sim.language.rewrite import Rewriter
+from normlab.sim.machine.api import Cuda
+from normlab.sim.machine.threads import Dim3
 
 bfloat16, float16 = cuda.types.bfloat16, types.float16
 
@@ -203,6 +211,110 @@ def test_an_expression_has_the_devices_value_and_never_raises_or_warns(expressio
 def test_an_expression_has_the_devices_type(expression, kind):
     kind_in_kernel = Unsigned64 if kind is np.uint64 else kind
     assert type(one(expression)) in (kind, kind_in_kernel)
+
+
+def of_add(a, b, look):
+    look(a + b)
+
+
+def of_sub(a, b, look):
+    look(a - b)
+
+
+def of_mul(a, b, look):
+    look(a * b)
+
+
+def of_truediv(a, b, look):
+    look(a / b)
+
+
+def of_floordiv(a, b, look):
+    look(a // b)
+
+
+def of_mod(a, b, look):
+    look(a % b)
+
+
+def of_pow(a, b, look):
+    look(a**b)
+
+
+def of_and(a, b, look):
+    look(a & b)
+
+
+def of_or(a, b, look):
+    look(a | b)
+
+
+def of_xor(a, b, look):
+    look(a ^ b)
+
+
+def of_lshift(a, b, look):
+    look(a << b)
+
+
+def of_rshift(a, b, look):
+    look(a >> b)
+
+
+OPERATIONS = [
+    *(of_add, of_sub, of_mul, of_truediv, of_floordiv, of_mod, of_pow, of_and, of_or, of_xor, of_lshift, of_rshift),
+]
+KINDS = [
+    *(
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "bool",
+    ),
+]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
+def test_every_operator_has_the_type_that_numba_infers_for_every_pair(operation):
+    """Except for two bools that are no comparisons in the source, and bool ** int32, which Numba makes a float32."""
+    context = cuda_target.typing_context
+    context.refresh()
+    name = operation.__name__.removeprefix("of_")
+    inferring = getattr(operator, name, None) or getattr(operator, f"{name}_")
+    body = Rewriter(Cuda(Dim3(1, 1, 1), Dim3(1, 1, 1), 0)).function(operation)
+    compared = 0
+    for one_kind, other_kind in itertools.product(KINDS, KINDS):
+        pair = [types.boolean if kind == "bool" else getattr(types, kind) for kind in (one_kind, other_kind)]
+        try:
+            signature = context.resolve_function_type(inferring, tuple(pair), {})
+        except (TypingError, errors.TypingError):  # no such operator; Numba and numba-cuda each have the class
+            continue
+        if one_kind == other_kind == "bool" and name not in ("and", "or", "xor", "truediv"):
+            continue
+        if (name, one_kind, other_kind) == ("pow", "bool", "int32"):
+            continue
+        seen = []
+        body(*(adopt(np.dtype(kind).type(3)) for kind in (one_kind, other_kind)), seen.append)
+        kind = {"Unsigned64": "uint64"}.get(type(seen[0]).__name__, type(seen[0]).__name__)
+        assert kind.removesuffix("_") == str(signature.return_type), (one_kind, other_kind)
+        compared += 1
+    assert compared >= 60  # pairs of integers alone are 64
+
+
+def test_unsigned_quotients_and_sums_with_signed_integers_have_numba_s_values():
+    assert one(lambda: uint8(3) / uint8(2)) == 1.5
+    assert one(lambda: uint64(3) / uint32(2)) == 1.5
+    assert one(lambda: int64(2**53 + 4) + uint64(2**53 + 5)) == 2**54 + 9
+    assert one(lambda: int32(-3) * uint64(5)) == -15
+    assert one(lambda: float64(1.5) / uint64(3)) == 0.5
 
 
 def run_int(body, *arguments):

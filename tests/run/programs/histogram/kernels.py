@@ -1,7 +1,7 @@
-"""Kernels that another module launches; everything is imported from numba.cuda by name."""
+"""Kernels that another module launches; all that Numba knows by its bare name is imported from numba.cuda by name."""
 
-from numba import int32
-from numba.cuda import atomic, blockDim, blockIdx, grid, gridsize, jit, shared, syncthreads, threadIdx
+from numba import cuda, int32
+from numba.cuda import grid, gridsize, jit, syncthreads
 
 BINS = 16
 
@@ -13,17 +13,17 @@ def bin_of(value, low, width):
 
 @jit(lineinfo=True)
 def histogram(values, low, high, counts):
-    mine = shared.array(BINS, int32)
-    if threadIdx.x < BINS:
-        mine[threadIdx.x] = 0
+    mine = cuda.shared.array(BINS, int32)
+    if cuda.threadIdx.x < BINS:
+        mine[cuda.threadIdx.x] = 0
     syncthreads()  # all bins are zero
     width = (high - low) / BINS
-    for i in range(blockIdx.x * blockDim.x + threadIdx.x, values.size, gridsize(1)):
+    for i in range(cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x, values.size, gridsize(1)):
         if low <= values[i] < high:
-            atomic.add(mine, bin_of(values[i], low, width), 1)
+            cuda.atomic.add(mine, bin_of(values[i], low, width), 1)
     syncthreads()  # all values are counted
-    if threadIdx.x < BINS:
-        atomic.add(counts, threadIdx.x, mine[threadIdx.x])
+    if cuda.threadIdx.x < BINS:
+        cuda.atomic.add(counts, cuda.threadIdx.x, mine[cuda.threadIdx.x])
 
 
 @jit

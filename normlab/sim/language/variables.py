@@ -1,0 +1,170 @@
+"""Give a kernel's variables the types that the compiler infers for them.
+
+Numba unites the types of a variable where two ways through the kernel meet: after `if c: s = 1.0`, a float32 `s` is a
+float64 on both ways. A value in the simulator has its own type alone. With `check=True` the compiler says at which
+lines a variable has which type, and `VariableTypes` puts a cast there. Only variables get casts whose assignments
+differ in type.
+"""
+
+import ast
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from normlab.sim.language.integers import INTEGER_CASTS, TYPES
+
+CAST = "_simulated_as_"  # the kernel's globals: _simulated_as_float64 and others
+AS_INTEGER = CAST + "integer"
+
+
+@dataclass(frozen=True)
+class FunctionTypes:
+    """What the compiler knows of one function, as far as the simulator's values have another type on their own.
+
+    `loads`: (line, variable, type) of each place where the compiled function reads the variable. `choices`: (line,
+    type, whether its values differ in type) of each `a if c else b` and `a or b`. `result`: the type to return, None
+    for the value's own. `integers`: the parameters that may be Python ints and meet floats. `complexes`: there are
+    complex literals. `overloads`: (function, what the compiler takes for it by `@overload`) of the functions that it
+    calls.
+    """
+
+    loads: frozenset[tuple[int, str, str]] = frozenset()
+    choices: frozenset[tuple[int, str, bool]] = frozenset()
+    result: str | None = None
+    integers: tuple[str, ...] = ()
+    complexes: bool = False
+    overloads: frozenset[tuple[FunctionType, FunctionType]] = frozenset()
+
+
+Place = tuple[str, str, int]  # a function's file, name and first line
+Types = dict[Place, FunctionTypes]
+
+
+def place_of(code: Any) -> Place:
+    """Return the place of a function's code."""
+    return code.co_filename, code.co_name, code.co_firstlineno
+
+
+def _cast_to(name: str) -> Callable[[Any], Any]:
+    """Return a function that gives a value the type of Numba with this name."""
+    kind = TYPES[name]
+    holder = INTEGER_CASTS[name].holder if name in INTEGER_CASTS else kind
+
+    def cast(value: Any) -> Any:
+        return value if type(value) is holder else kind(value)
+
+    return cast
+
+
+def _integer(value: Any) -> Any:
+    """Return a Python int as an int64, any other value as it is."""
+    return np.int64(value) if type(value) is int else value
+
+
+NAMES = ("bool", *INTEGER_CASTS, "float16", "float32", "float64", "bfloat16", "complex64", "complex128")
+CAST_GLOBALS = {CAST + name: _cast_to(name) for name in NAMES} | {AS_INTEGER: _integer}
+
+
+class VariableTypes(ast.NodeTransformer):
+    """Puts casts into the functions of a file; `types`: by the function's name and first line."""
+
+    def __init__(self, types: dict[tuple[str, int], FunctionTypes]):
+        """Start outside of any function."""
+        self._types = types
+        self._function: FunctionTypes | None = None
+        self._reads: dict[str, str] = {}  # in the present statement: variable → type
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        """Put casts into a function of which the compiler has told the types."""
+        outer = self._function, self._reads
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        self._function, self._reads = self._types.get((node.name, first)), {}
+        node.body = [self.visit(statement) for statement in node.body]
+        if self._function is not None:
+            node.body[:0] = [
+                ast.copy_location(ast.Assign([ast.Name(name, ast.Store())], _call(AS_INTEGER, name)), node)
+                for name in self._function.integers
+            ]
+        self._function, self._reads = outer
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        """Leave a lambda alone: its variables are its own."""
+        return node
+
+    def visit(self, node: ast.AST) -> Any:
+        """Visit a node; before a statement, look up what its variables are."""
+        if self._function is not None and isinstance(node, ast.stmt):
+            self._reads = self._read_in(_head(node))
+        return super().visit(node)
+
+    def _read_in(self, heads: Iterable[ast.AST]) -> dict[str, str]:
+        """Return the type of each variable that is read with one type in the lines of `heads`."""
+        assert self._function is not None
+        found: dict[str, set[str]] = {}
+        for head in heads:
+            for line, name, kind in self._function.loads:
+                if _holds(head, line):
+                    found.setdefault(name, set()).add(kind)
+        return {name: min(kinds) for name, kinds in found.items() if len(kinds) == 1 and min(kinds) in NAMES}
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        """Turn s into as_float64(s)."""
+        if isinstance(node.ctx, ast.Load) and node.id in self._reads:
+            return ast.copy_location(_call(CAST + self._reads[node.id], node.id), node)
+        return node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        """Turn s += x into s = as_float64(s) + x."""
+        target = node.target
+        if not isinstance(target, ast.Name) or target.id not in self._reads:
+            return self.generic_visit(node)
+        read = ast.copy_location(_call(CAST + self._reads[target.id], target.id), target)
+        updated = ast.copy_location(ast.BinOp(read, node.op, self.visit(node.value)), node)
+        return ast.copy_location(ast.Assign([target], updated), node)
+
+    def _visit_choice(self, node: Any) -> ast.AST:
+        kinds = set()
+        differ = False
+        for line, kind, differs in self._function.choices if self._function is not None else ():
+            if _holds(node, line):
+                kinds.add(kind)
+                differ |= differs
+        self.generic_visit(node)
+        if not differ or len(kinds) != 1 or min(kinds) not in NAMES:
+            return node
+        return ast.copy_location(ast.Call(ast.Name(CAST + min(kinds), ast.Load()), [node], []), node)
+
+    visit_IfExp = visit_BoolOp = _visit_choice  # noqa: N815
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        """Turn return x into return as_float64(x), if other returns have another type."""
+        self.generic_visit(node)
+        if self._function is not None and self._function.result is not None and node.value is not None:
+            node.value = ast.Call(ast.Name(CAST + self._function.result, ast.Load()), [node.value], [])
+        return node
+
+
+def _head(node: ast.stmt) -> list[ast.AST]:
+    """Return what a statement itself evaluates: of a loop or a branch, what stands before its body."""
+    match node:
+        case ast.If(test) | ast.While(test):
+            return [test]
+        case ast.For(target, iterable):
+            return [target, iterable]
+        case ast.FunctionDef() | ast.ClassDef() | ast.With() | ast.Try():
+            return []
+        case ast.Match(subject):
+            return [subject]
+    return [node]
+
+
+def _holds(node: Any, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _call(function: str, name: str) -> ast.Call:
+    return ast.Call(ast.Name(function, ast.Load()), [ast.Name(name, ast.Load())], [])

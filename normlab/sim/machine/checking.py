@@ -1,0 +1,33 @@
+"""Ask the compiler whether it takes a kernel, before the kernel runs: `check=True`.
+
+The simulator imports neither a compiler nor the rest of normlab. So this file loads the engine's check by its name when
+a launch asks for the check, and runs the kernel unchecked where Numba is not installed.
+"""
+
+import warnings
+from importlib import import_module
+from types import FunctionType
+from typing import Any
+
+from normlab.sim.language.errors import CompilerError
+from normlab.sim.language.variables import Types
+
+COMPILER = "normlab.engine.compile.check"
+
+
+def check(kernel: Any, function: FunctionType, arguments: tuple, adopted: list) -> Types | None:
+    """Return the types of a kernel's variables; raise `CompilerError` if the compiler refuses it for these arguments.
+
+    Warn and return None if there is no compiler.
+
+    `kernel`: what the caller gave, for its options; `adopted`: the arguments as the kernel sees them.
+    """
+    try:
+        compiler = import_module(COMPILER)
+    except ImportError as error:
+        warnings.warn(f"the kernel runs without the compiler's check, which needs numba-cuda: {error}", stacklevel=3)
+        return None
+    told = compiler.check(kernel, function, arguments, adopted)
+    if isinstance(told, CompilerError):
+        raise told
+    return told
