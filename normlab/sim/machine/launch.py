@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import Any
 
 from normlab.sim.language.arrays import adopt
-from normlab.sim.language.errors import own_lines
+from normlab.sim.language.errors import SimulationError, own_lines
 from normlab.sim.language.rewrite import Rewriter, python_function
 from normlab.sim.machine.api import Cuda
 from normlab.sim.machine.clusters import MAX_CLUSTER
@@ -21,15 +21,27 @@ from normlab.sim.machine.threads import Dim3
 MAX_THREADS_PER_BLOCK = 1024
 MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
+ENGINES = ("auto", "vectorised", "scheduler")
+# The rewritten kernel, its adopted arguments, the launch's namespace, the kernel's function → None if the engine has
+# run the launch, else why it has not.
+FirstEngine = Callable[[FunctionType, list, Cuda, FunctionType], str | None]
+first_engines: list[FirstEngine] = []  # vectorised/ puts itself here; the scheduler needs none
 
 
-def simulate(kernel: Any, schedule: str | int = "forward", cluster: int = 1) -> "Launchable":
+def simulate(
+    kernel: Any, schedule: str | int = "forward", cluster: int = 1, engine: str = "auto", explain: bool = False
+) -> "Launchable":
     """Return `kernel` as something to launch without a GPU: `simulate(kernel)[grid, block](*arguments)`.
 
     `kernel`: what `numba.cuda.jit` returns, or a plain Python function that uses `cuda`; its Python body runs, with
     every device function that it names, on NumPy arrays and torch CPU tensors in place. `schedule`: the order in
     which blocks, warps and lanes take their turns, "forward", "reverse" or an int seed for permutations; the same
     schedule gives the same run. `cluster`: so many blocks, neighbours along x, make a thread-block cluster.
+
+    Two engines give the same results. The vectorised one (vectorised/) runs all threads of many blocks at once and
+    gives up where it cannot prove that; the scheduler then runs the launch, one thread after another. `engine`: "auto",
+    or "scheduler" to run that alone, or "vectorised" to raise SimulationError where it gives up. `explain`: a launch
+    returns a sentence that says which engine ran, and why.
 
     The launch configuration is Numba's: grid and block (an int or a tuple of up to three), then, if need be, a stream
     (which is ignored) and the bytes of dynamic shared memory.
@@ -50,7 +62,11 @@ def simulate(kernel: Any, schedule: str | int = "forward", cluster: int = 1) -> 
     >>> x[:4]
     array([31., 30., 29., 28.], dtype=float32)
     """
-    return Launchable("simulate", kernel, schedule, cluster, Launch.run)
+    if engine not in ENGINES:
+        raise ValueError(f"engine is one of {', '.join(ENGINES)}, not {engine!r}")
+    return Launchable(
+        "simulate", kernel, schedule, cluster, lambda launch, arguments: launch.ran(arguments, engine, explain)
+    )
 
 
 def described(value: Any) -> str:
@@ -146,8 +162,11 @@ class Launch:
             error.__traceback__ = own_lines(error.__traceback__)
             raise
 
-    def run(self, arguments: tuple, observer: Observer | None = None) -> None:
-        """Run the kernel to its end, in place on `arguments`; tell `observer` of every event."""
+    def run(self, arguments: tuple, observer: Observer | None = None, first: FirstEngine | None = None) -> str | None:
+        """Run the kernel to its end, in place on `arguments`; tell `observer` of every event.
+
+        `first`: an engine to try before the scheduler; return why it has not run the launch.
+        """
         function = self.function
         adopted = adopt_arguments(function, arguments)
         cuda = Cuda(self.grid, self.block, self._dynamic_shared_bytes)
@@ -162,11 +181,46 @@ class Launch:
         if observer is not None:
             # The rewritten code and not the function's own: this one is in the frames that the observer meets.
             observer.kernel_code = body.__code__
+        why_not = first(body, adopted, cuda, function) if first is not None else ""
+        if why_not is None:
+            return None
         order = schedule_order(self._schedule)
         cuda.grid_run = Grid(
             cuda, function.__name__, lambda: body(*adopted), self.grid, self.block, order, self.cluster
         )
         cuda.grid_run.run()
+        return why_not
+
+    def ran(self, arguments: tuple, engine: str, explain: bool) -> str | None:
+        """Run the kernel by an engine, one of ENGINES; return, if `explain`, which one ran and why."""
+        why_not = self._not_worth_trying(engine)
+        if why_not is None:
+            assert first_engines, "normlab.sim imports the vectorised engine"
+            why_not = self.run(
+                arguments, first=self._insisting(first_engines[0]) if engine == "vectorised" else first_engines[0]
+            )
+        else:
+            self.run(arguments)
+        if not explain:
+            return None
+        return "the vectorised engine ran" if why_not is None else f"the scheduler ran, because {why_not}"
+
+    def _not_worth_trying(self, engine: str) -> str | None:
+        """Return why the scheduler runs this launch alone, or None."""
+        if engine == "scheduler":
+            return "it was asked for"
+        if self._schedule != "forward":
+            return f"the schedule is {self._schedule!r}"
+        return "the launch has clusters" if self.cluster > 1 else None
+
+    @staticmethod
+    def _insisting(first: FirstEngine) -> FirstEngine:
+        def run(*launch: Any) -> None:
+            why_not = first(*launch)
+            if why_not is not None:
+                raise SimulationError(f"the vectorised engine gives up, because {why_not}")
+
+        return run
 
 
 def adopt_arguments(function: FunctionType, arguments: tuple) -> list[Any]:
