@@ -46,7 +46,7 @@ from normlab.sim.machine.launch import simulate
 from normlab.sim.machine.vector import read_vector, read_vector_into, write_vector, write_vector_from
 from normlab.sim.sanitizing import Act, Finding, Report, sanitize
 from normlab.sim.tracing import METRICS, Trace, trace
-from normlab.sim.vectorised import NotVectorisedError
+from normlab.sim.vectorised import NotVectorisedError, register_lanes
 
 __all__ = [
     "METRICS",
@@ -62,6 +62,7 @@ __all__ = [
     "Trace",
     "read_vector",
     "read_vector_into",
+    "register_lanes",
     "register_twin",
     "sanitize",
     "simulate",

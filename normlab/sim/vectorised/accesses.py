@@ -63,8 +63,11 @@ def is_element(array: Array, index: Any) -> bool:
     return len(parts) == len(array.shape) and not any(part is Ellipsis or type(part) is slice for part in parts)
 
 
-def place_of(frame: Frame, array: Array, index: Any) -> Any:
-    """Return the element's place in the array's store: an int, or an array of one place for each lane."""
+def place_of(frame: Frame, array: Array, index: Any, based: bool = True) -> Any:
+    """Return the element's place in the array's store: an int, or an array of one place for each lane.
+
+    Not `based`: count from the beginning of the block's or the lane's own array.
+    """
     parts = index if type(index) is tuple else (index,)
     varying: Any = array.offset if isinstance(array.offset, np.ndarray) else None
     total = 0 if varying is not None else array.offset
@@ -75,7 +78,7 @@ def place_of(frame: Frame, array: Array, index: Any) -> Any:
             varying = term if varying is None else varying + term
         else:
             total += position * stride
-    if array.base is not None:
+    if array.base is not None and based:
         own = frame.lanes.numbers(array.base)
         if isinstance(own, np.ndarray):
             varying = own if varying is None else varying + own

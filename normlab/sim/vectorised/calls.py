@@ -215,7 +215,7 @@ def _shared_array(site: Site, shape: Any, dtype: Any, alignment: Any = None) -> 
     extents = shape_of(shape)
     if extents == (0,):
         return machine.dynamic(kind, machine.cuda.shared._dynamic_bytes, DYNAMIC_POISON)
-    made = machine.shared((id(site.node), id(site.frame.call._globals)), extents, kind)
+    made = machine.shared((id(site.node), id(site.frame.call._globals)), extents, kind, alignment or kind.alignment)
     static = machine.static_bytes()
     if static > MAX_STATIC_SHARED or static + machine.cuda.shared._dynamic_bytes > MAX_SHARED:
         raise NotVectorisedError("a block's shared arrays take more bytes than a block has")

@@ -81,6 +81,7 @@ class Machine:
         self.barriers = self.warp_meetings = self.atomics = self.logged = 0
         self.pending: list[atomics.Pending] = []
         self.ordered = False
+        self.copies: Any = None  # asynchronous ones (copies.py)
         self._shared: dict[Any, Array] = {}
         self._recorded: list[Accesses] = []
         for array in launch.arrays.values():
@@ -118,10 +119,10 @@ class Machine:
 
     # --- memory ------------------------------------------------------------------------------------------------------
 
-    def shared(self, site: Any, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    def shared(self, site: Any, shape: tuple[int, ...], dtype: np.dtype, alignment: int) -> Array:
         """Return the shared array of a call, which is made when the first threads come to it."""
         if site not in self._shared:
-            made = self._shared[site] = shared_array(self.blocks, shape, dtype)
+            made = self._shared[site] = shared_array(self.blocks, shape, dtype, alignment)
             self.record(made.store)
         return self._shared[site]
 
@@ -133,7 +134,7 @@ class Machine:
         """Return the dynamic shared memory as an array of a dtype, which every call shares."""
         if "dynamic" not in self._shared:
             room = -(-size // dtype.itemsize)
-            made = self._shared["dynamic"] = shared_array(self.blocks, (room,), dtype)
+            made = self._shared["dynamic"] = shared_array(self.blocks, (room,), dtype, 0)
             made.store.data.view(np.uint8)[...] = fill
             made.shape = (size // dtype.itemsize,)
             self.record(made.store)

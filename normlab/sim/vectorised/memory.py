@@ -72,9 +72,10 @@ class Array:
     """An array as a kernel has it. `base`: "block" or "lane" if every block or lane has its own, else None.
 
     `offset`: of the first element, an int, or an array with one for each lane of the frame for a view that varies.
+    `alignment`: of shared memory, the bytes of which its address is a multiple.
     """
 
-    __slots__ = ("base", "dtype", "kind", "offset", "shape", "store", "strides")
+    __slots__ = ("alignment", "base", "dtype", "kind", "offset", "shape", "store", "strides")
 
     def __init__(self, store: Store, dtype: np.dtype, shape: tuple, strides: tuple, offset: Any, base: Any = None):
         """Describe elements of `store`; strides and offset count elements."""
@@ -83,6 +84,7 @@ class Array:
             base,
         )
         self.kind = kind_of_elements(dtype)
+        self.alignment: int | None = None
 
     def taken(self, places: np.ndarray) -> "Array":
         """Return the array as the lanes at `places` see it."""
@@ -91,11 +93,13 @@ class Array:
         offset: Any = self.offset[places]
         if len(places) == 1:
             offset = int(offset[0])
-        return Array(self.store, self.dtype, self.shape, self.strides, offset, self.base)
+        return self.viewed(self.shape, self.strides, offset)
 
     def viewed(self, shape: tuple, strides: tuple, offset: Any) -> "Array":
         """Return a view of the same memory."""
-        return Array(self.store, self.dtype, shape, strides, offset, self.base)
+        view = Array(self.store, self.dtype, shape, strides, offset, self.base)
+        view.alignment = self.alignment
+        return view
 
     @property
     def size(self) -> int:
@@ -142,13 +146,15 @@ def global_array(array: np.ndarray, key: Any) -> Array:
     return Array(Store(flat, "global", plain, key), plain.dtype, plain.shape, strides, -sum(min(0, s) for s in spans))
 
 
-def shared_array(blocks: int, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+def shared_array(blocks: int, shape: tuple[int, ...], dtype: np.dtype, alignment: int) -> Array:
     """Return a shared array of every block of a chunk, filled as the scheduler fills one."""
     size = prod(shape)
     pattern = np.asarray(fresh((size,), dtype))
     _check_room(blocks * pattern.nbytes)
     store = Store(np.tile(pattern, blocks), "shared")
-    return Array(store, dtype, shape, contiguous_strides(shape), 0, ("block", size))
+    array = Array(store, dtype, shape, contiguous_strides(shape), 0, ("block", size))
+    array.alignment = alignment
+    return array
 
 
 def local_array(lanes: int, shape: tuple[int, ...], dtype: np.dtype) -> Array:
