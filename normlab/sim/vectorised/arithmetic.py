@@ -99,6 +99,8 @@ def rule_of(operation: Callable, one: type, other: type) -> Rule | None:
         return None
     if dtype.kind == "b" and operation in SHIFTS:
         return None
+    if dtype.kind in "iu" and any(HOLDERS[operand].kind not in "iub" for operand in (one, other)):
+        return None  # a bit operation of floats
     return Rule(kind, dtype, UFUNCS[operation])
 
 

@@ -38,7 +38,8 @@ class Pending(NamedTuple):
     """Float sums of one statement that wait for their turn."""
 
     name: str
-    accesses: Any
+    accesses: Any  # the log that the store is in
+    data: np.ndarray
     ids: np.ndarray
     places: np.ndarray
     numbers: np.ndarray
@@ -91,7 +92,15 @@ def update(frame: Frame, name: str, used: bool, array: Any, index: Any, values: 
         held.accesses.updated(frame.lanes, places, "float sum")
         numbers = np.broadcast_to(converted(values[0], array.dtype, frame.width), frame.width)
         machine.pending.append(
-            Pending(name, held.accesses, frame.lanes.ids, places, numbers, (machine.barriers, machine.warp_meetings))
+            Pending(
+                name,
+                held.accesses.whole,
+                held.data,
+                frame.lanes.ids,
+                places,
+                numbers,
+                (machine.barriers, machine.warp_meetings),
+            )
         )
         return None
     held.accesses.updated(frame.lanes, places, "ordered")
@@ -128,4 +137,4 @@ def settle(machine: Any, among: Any) -> None:
             )
             order = np.lexsort((turn, ids, warp_meetings, machine.warps[ids], barriers, machine.block_of[ids]))
             places, numbers = places[order], numbers[order]
-        COMMUTING[group[0].name][0].at(group[0].accesses.data, places, numbers)
+        COMMUTING[group[0].name][0].at(group[0].data, places, numbers)

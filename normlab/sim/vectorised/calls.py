@@ -60,7 +60,7 @@ def attribute(frame: Frame, value: Any, name: str) -> Any:
         return found
     elif kind is Array:
         return _array_attribute(value, name)
-    elif kind is Vector or kind is Mixed:
+    elif kind is Vector or kind is Mixed or (isinstance(value, tuple) and name not in getattr(kind, "_fields", ())):
         raise NotVectorisedError(f"of the attribute {name!r} of a number that varies")
     found = getattr(value, name)
     return frame.lanes.machine.launch.array(found, ("outer", name)) if isinstance(found, np.ndarray) else found
@@ -99,6 +99,8 @@ def call(site: Site, function: Any, given: list, named: dict[str, Any]) -> Any:
         found = _twin(site, function, given, named)
     elif type(function) is FunctionType:
         found = frame.call.inner(function, given, named, frame.lanes)
+    elif isinstance(function, type) and issubclass(function, tuple) and hasattr(function, "_fields"):
+        found = function(*given, **named)  # a tuple with named fields
     elif function is len and type(given[0]) is Array and given[0].shape:
         found = given[0].shape[0]
     elif not any(map(varies, given)) and not named and not any(type(one) is Array for one in given):

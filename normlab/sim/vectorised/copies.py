@@ -46,15 +46,20 @@ def start(frame: Frame, target: Any, target_index: Any, source: Any, source_inde
     size = width * target.dtype.itemsize
     if (size not in (4, 8) and (size % WIDEST or not size)) or source.store.space != "global":
         raise NotVectorisedError("of a copy of a size or source that no instruction has")
-    if source.dtype != target.dtype:
-        raise NotVectorisedError("of a copy between two dtypes")
+    of_source = size // source.dtype.itemsize
+    if size % source.dtype.itemsize:
+        raise NotVectorisedError("of a copy of parts of elements")
     copies, ids = _of(frame), frame.lanes.ids
     targets = places_of(frame, target, target_index, width)
-    for place, to in zip(places_of(frame, source, source_index, width), targets, strict=True):
-        value = load(frame, source, place)
-        numbers = value.data if type(value) is Vector else value
-        numbers = np.broadcast_to(np.asarray(numbers).astype(target.dtype), frame.width)
-        copies.waiting.append((ids, copies.committed[ids], target, np.broadcast_to(to, frame.width), numbers))
+    read = [load(frame, source, place) for place in places_of(frame, source, source_index, of_source)]
+    # The bits travel: the elements of a lane side by side, seen as elements of the target.
+    bits = np.empty((frame.width, of_source), source.dtype)
+    for column, value in enumerate(read):
+        bits[:, column] = value.data if type(value) is Vector else value
+    numbers = bits.view(target.dtype)
+    for column, to in enumerate(targets):
+        places = np.broadcast_to(to, frame.width)
+        copies.waiting.append((ids, copies.committed[ids], target, places, numbers[:, column]))
 
 
 def commit(frame: Frame) -> None:

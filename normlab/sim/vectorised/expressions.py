@@ -258,15 +258,21 @@ def _attribute(node: ast.Attribute) -> Expression:
 
 def compiled_call(node: ast.Call, used: bool = True) -> Expression:
     """Return a call; `used`: whether anything is done with its result."""
-    if any(isinstance(part, ast.Starred) for part in node.args) or any(part.arg is None for part in node.keywords):
+    if any(part.arg is None for part in node.keywords):
         return refusing(f"of the starred arguments in {ast.unparse(node)!r}")
     function = compiled(node.func)
-    arguments = [compiled(part) for part in node.args]
+    arguments = [compiled(part.value if isinstance(part, ast.Starred) else part) for part in node.args]
+    starred = [isinstance(part, ast.Starred) for part in node.args]
     keywords = {str(part.arg): compiled(part.value) for part in node.keywords}
 
     def call(frame: Frame) -> Any:
         found = function(frame)
-        given = [argument(frame) for argument in arguments]
+        given: list[Any] = []
+        for argument, many in zip(arguments, starred, strict=True):
+            value = argument(frame)
+            if many and not isinstance(value, tuple):
+                raise NotVectorisedError("of a starred argument that is no tuple")
+            given += value if many else (value,)
         named = {name: argument(frame) for name, argument in keywords.items()}
         return calls.call(calls.Site(frame, node, used), found, given, named)
 

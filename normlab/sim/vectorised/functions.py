@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from normlab.sim.language.arithmetic import BUILTINS, OPERATORS, to_float, to_int
@@ -52,7 +53,7 @@ def _of_one(name: str, function: np.ufunc) -> Callable:
         if type(value) is Mixed:
             return by_alternatives(lambda a, n: compute(a, n) if type(a) is Vector else scalar(a), (value,), width)
         kind = value.kind
-        if kind is np.float16 and name not in HALF:
+        if kind is ml_dtypes.bfloat16 or (kind is np.float16 and name not in HALF):
             value, kind = to_scalar_type(np.float32, value, width), np.float32
         elif kind not in (np.float16, np.float32, np.float64):
             value, kind = to_scalar_type(np.float64, value, width), np.float64

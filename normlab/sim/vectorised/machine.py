@@ -11,8 +11,8 @@ import numpy as np
 from normlab.sim.machine.threads import WARP_SIZE, Dim3
 from normlab.sim.vectorised import atomics
 from normlab.sim.vectorised.frames import Lanes
-from normlab.sim.vectorised.memory import Array, Store, global_array, local_array, shared_array
-from normlab.sim.vectorised.races import Accesses
+from normlab.sim.vectorised.memory import Array, Store, global_array, local_array, seen_as, shared_array
+from normlab.sim.vectorised.races import Accesses, Window
 from normlab.sim.vectorised.refusal import NotVectorisedError
 from normlab.sim.vectorised.values import Vector
 
@@ -83,6 +83,9 @@ class Machine:
         self.ordered = False
         self.copies: Any = None  # asynchronous ones (copies.py)
         self._shared: dict[Any, Array] = {}
+        self._dynamic: dict[np.dtype, Array] = {}
+        self._memory: Any = None  # the dynamic shared memory of all blocks, and its log
+        self._whole: Any = None
         self._recorded: list[Accesses] = []
         for array in launch.arrays.values():
             array.store.accesses, array.store.was_read = None, False
@@ -128,19 +131,22 @@ class Machine:
 
     def static_bytes(self) -> int:
         """Return the bytes of a block's shared arrays of fixed shape."""
-        return sum(array.store.data.nbytes // self.blocks for site, array in self._shared.items() if site != "dynamic")
+        return sum(array.store.data.nbytes // self.blocks for array in self._shared.values())
 
     def dynamic(self, dtype: np.dtype, size: int, fill: int) -> Array:
-        """Return the dynamic shared memory as an array of a dtype, which every call shares."""
-        if "dynamic" not in self._shared:
-            room = -(-size // dtype.itemsize)
-            made = self._shared["dynamic"] = shared_array(self.blocks, (room,), dtype, 0)
-            made.store.data.view(np.uint8)[...] = fill
-            made.shape = (size // dtype.itemsize,)
-            self.record(made.store)
-        if self._shared["dynamic"].dtype != dtype:
-            raise NotVectorisedError("dynamic shared memory is used with several dtypes")
-        return self._shared["dynamic"]
+        """Return the dynamic shared memory as an array of a dtype; the arrays of all dtypes share the memory."""
+        if dtype not in self._dynamic:
+            if self._memory is None:
+                self._memory = np.full(self.blocks * (-(-size // 16) * 16), fill, np.uint8)
+                self._whole = Accesses(self, self._memory, False)
+                self._recorded.append(self._whole)
+            whole = self._whole
+            if dtype.itemsize < whole.unit:
+                whole.count_in(dtype.itemsize)
+            made = seen_as(self._memory, dtype, size, self.blocks)
+            made.store.accesses = Window(whole, dtype.itemsize)
+            self._dynamic[dtype] = made
+        return self._dynamic[dtype]
 
     def local(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
         """Return a new local array of every lane."""

@@ -157,6 +157,15 @@ def shared_array(blocks: int, shape: tuple[int, ...], dtype: np.dtype, alignment
     return array
 
 
+def seen_as(memory: np.ndarray, dtype: np.dtype, size: int, blocks: int) -> Array:
+    """Return the dynamic shared memory of every block, `size` bytes each, as arrays of a dtype."""
+    shape = (size // dtype.itemsize,)
+    room = len(memory) // blocks // dtype.itemsize
+    array = Array(Store(memory.view(dtype), "shared"), dtype, shape, (1,), 0, ("block", room))
+    array.alignment = 16  # as the scheduler's memory has, which NumPy allocates
+    return array
+
+
 def local_array(lanes: int, shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """Return a local array of every lane of a chunk, filled as the scheduler fills one."""
     size = prod(shape)

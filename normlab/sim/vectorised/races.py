@@ -17,7 +17,7 @@ What is compared is what the launch does on these arguments, element by element:
 Loads of arrays that the launch never writes need no log.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -81,6 +81,7 @@ class Accesses:
         """Watch `data`; `everywhere`: all blocks reach it."""
         self.machine, self.data, self.everywhere = machine, data, everywhere
         self.segment, self.interval, self.chunk = Log(), Log(), Log()
+        self.unit = 16  # bytes; counts for dynamic shared memory alone
         self._marks: np.ndarray | None = None
 
     def _count(self, lanes: Any) -> None:
@@ -125,6 +126,18 @@ class Accesses:
             done, self.interval = (self.interval, Log()) if met is None else self.interval.split(met)
         if self.everywhere:
             self.chunk.extend(done)
+
+    @property
+    def whole(self) -> "Accesses":
+        """The log itself; a `Window` has one, too."""
+        return self
+
+    def count_in(self, unit: int) -> None:
+        """Count places in units of so many bytes, for memory that is seen in several dtypes."""
+        if self.logged():
+            raise NotVectorisedError("dynamic shared memory is used in a smaller dtype after a larger one")
+        self.unit, self._marks = unit, None
+        self.data = self.data.view(np.uint8).view(f"u{unit}")
 
     def logged(self) -> int:
         """Return how many places the logs hold."""
@@ -181,3 +194,42 @@ class Accesses:
         numbers = np.concatenate(written)[inside]
         if numbers.tobytes() != self.data[places[inside]].tobytes():
             raise NotVectorisedError("threads write different numbers to the same element, and the schedule decides")
+
+
+class Owners(NamedTuple):
+    """The lanes of some accesses, one for each place."""
+
+    ids: np.ndarray
+    width: int
+
+
+class Window:
+    """The log of dynamic shared memory, for accesses in one dtype: an element is one or several units of the log."""
+
+    def __init__(self, whole: Accesses, itemsize: int):
+        """Record accesses to elements of `itemsize` bytes in `whole`."""
+        self.whole, self._itemsize = whole, itemsize
+
+    def _units(self, lanes: Any, places: Any) -> tuple[Any, Any]:
+        """Return the owners and the places of all units that the elements consist of."""
+        several = self._itemsize // self.whole.unit
+        if several == 1:
+            return lanes, places
+        places = places if isinstance(places, np.ndarray) else np.full(lanes.width, places)
+        units = (places[:, None] * several + np.arange(several)).reshape(-1)
+        return Owners(np.repeat(lanes.ids, several), len(units)), units
+
+    def read(self, lanes: Any, places: Any) -> None:
+        """Record a load."""
+        self.whole.read(*self._units(lanes, places))
+
+    def written(self, lanes: Any, places: Any, numbers: Any) -> None:
+        """Record a store of `numbers`."""
+        each = np.ascontiguousarray(np.broadcast_to(numbers, lanes.width))
+        self.whole.written(*self._units(lanes, places), each.view(f"u{self.whole.unit}"))
+
+    def updated(self, lanes: Any, places: Any, kind: str) -> None:
+        """Record an atomic of a kind."""
+        if kind == "float sum" and self._itemsize != self.whole.unit:
+            raise NotVectorisedError("of float sums in memory of several dtypes")
+        self.whole.updated(*self._units(lanes, places), kind)

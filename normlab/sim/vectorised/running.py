@@ -23,8 +23,9 @@ class Function:
         """Compile the statements of `tree`, which is the source of `code`."""
         self.tree = tree
         self.parameters = [argument.arg for argument in tree.args.args]
-        if tree.args.vararg or tree.args.kwarg or tree.args.kwonlyargs or tree.args.posonlyargs:
-            raise NotVectorisedError("of a function with starred or keyword-only parameters")
+        if tree.args.kwarg or tree.args.kwonlyargs or tree.args.posonlyargs:
+            raise NotVectorisedError("of a function with keyword-only parameters")
+        self.rest = tree.args.vararg.arg if tree.args.vararg else None
         self.locals = frozenset((*code.co_varnames, *code.co_cellvars))
         self.free = code.co_freevars
         self.run = partial(statements.run, statements.compiled(tree.body))
@@ -97,13 +98,15 @@ def invoke(original: FunctionType, arguments: dict[str, Any], lanes: Lanes, dept
 
 def bound(function: FunctionType, given: list, named: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call under the names of the parameters."""
-    names = prepared(function).parameters
+    names, rest = prepared(function).parameters, prepared(function).rest
     defaults = function.__defaults__ or ()
     values = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
     positional = dict(zip(names, given, strict=False))
+    if rest is not None:
+        given, values[rest] = given[: len(names)], tuple(given[len(names) :])
     if len(given) > len(names) or named.keys() & positional.keys() or not named.keys() <= set(names):
         raise NotVectorisedError(f"{function.__name__!r} is called with wrong arguments")
     values |= positional | named
-    if len(values) < len(names):
+    if not values.keys() >= set(names):
         raise NotVectorisedError(f"{function.__name__!r} is called with too few arguments")
     return values

@@ -87,7 +87,12 @@ class Mixed:
 def varies(value: Any) -> bool:
     """Return whether a value may differ between the lanes."""
     kind = type(value)
-    return kind is Vector or kind is Mixed or (kind is tuple and any(map(varies, value)))
+    return kind is Vector or kind is Mixed or (isinstance(value, tuple) and any(map(varies, value)))
+
+
+def rebuilt(like: tuple, parts: Any) -> Any:
+    """Return a tuple of the type of `like`, which may have named fields."""
+    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
 
 
 def kind_of(value: Any) -> type:
@@ -104,7 +109,7 @@ def element(kind: type, data: np.ndarray, lane: int) -> Any:
 
 def scalars(value: Any, width: int) -> list:
     """Return a value's scalars, one for each lane."""
-    if type(value) is tuple and varies(value):
+    if isinstance(value, tuple) and varies(value):
         return list(zip(*(scalars(part, width) for part in value), strict=True))
     if type(value) is Mixed:
         columns = [scalars(part, width) for part in value.values]
@@ -156,8 +161,8 @@ def take(value: Any, places: np.ndarray) -> Any:
         if (choice == first).all():
             return take(value.values[first], places) if first >= 0 else Unbound
         return Mixed(choice, [take(part, places) for part in value.values])
-    if kind is tuple and any(map(varies, value)):
-        return tuple(take(part, places) for part in value)
+    if isinstance(value, tuple) and any(map(varies, value)):
+        return rebuilt(value, [take(part, places) for part in value])
     return value.taken(places) if hasattr(value, "taken") else value
 
 
@@ -186,10 +191,11 @@ def merge(width: int, pieces: list[Piece], old: Any, complete: bool = True) -> A
     kinds = {kind_of(value) for _, value in pieces}
     if len(kinds) == 1 and (kind := kinds.pop()) in HOLDERS:
         return _merged_numbers(width, kind, pieces)
-    if all(type(value) is tuple for _, value in pieces) and len({len(value) for _, value in pieces}) == 1:
+    tuples = len(kinds) == 1 and isinstance(first, tuple)
+    if tuples and len({len(value) for _, value in pieces}) == 1:
         columns = zip(*(value for _, value in pieces), strict=True)
         places = [place for place, _ in pieces]
-        return tuple(merge(width, list(zip(places, column, strict=True)), None) for column in columns)
+        return rebuilt(first, [merge(width, list(zip(places, column, strict=True)), None) for column in columns])
     return _mixed(width, pieces)
 
 
@@ -234,10 +240,10 @@ def _mixed(width: int, pieces: list[Piece]) -> Mixed:
 
 
 def _spread(width: int, group: list[Piece]) -> Any:
-    if type(group[0][1]) is tuple:
+    if isinstance(group[0][1], tuple):
         places = [one for one, _ in group]
         columns = zip(*(value for _, value in group), strict=True)
-        return tuple(_spread(width, list(zip(places, column, strict=True))) for column in columns)
+        return rebuilt(group[0][1], [_spread(width, list(zip(places, column, strict=True))) for column in columns])
     kind = kind_of(group[0][1])
     if kind not in HOLDERS:
         if all(same(value, group[0][1]) for _, value in group):
@@ -263,7 +269,7 @@ def _alternatives(width: int, places: Any, value: Any) -> list[Piece]:
 
 def _together(one: Any, other: Any) -> bool:
     """Return whether two values can share an entry of a `Mixed`."""
-    if type(one) is tuple and type(other) is tuple:
+    if isinstance(one, tuple) and type(one) is type(other):
         return len(one) == len(other) and all(map(_together, one, other))
     kind = kind_of(one)
     return (kind is kind_of(other) and kind in HOLDERS) or same(one, other)
