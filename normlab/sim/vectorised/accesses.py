@@ -15,6 +15,7 @@ from normlab.sim.vectorised.memory import Array, loaded
 from normlab.sim.vectorised.refusal import NotVectorisedError
 from normlab.sim.vectorised.values import BOOLEANS, HOLDERS, SIGNED, Mixed, Unsigned64, Vector, element, merge, take
 
+KEPT_MOVES = 8
 INTEGERS = (*SIGNED, np.uint64, Unsigned64)
 
 
@@ -69,24 +70,40 @@ def place_of(frame: Frame, array: Array, index: Any, based: bool = True) -> Any:
     Not `based`: count from the beginning of the block's or the lane's own array.
     """
     parts = index if type(index) is tuple else (index,)
-    varying: Any = array.offset if isinstance(array.offset, np.ndarray) else None
-    total = 0 if varying is not None else array.offset
+    total = 0 if isinstance(array.offset, np.ndarray) else array.offset
+    varying = []
     for part, extent, stride in zip(parts, array.shape, array.strides, strict=True):
-        position = inside(part, extent)
-        if isinstance(position, np.ndarray):
-            term = position if stride == 1 else position * stride
-            varying = term if varying is None else varying + term
+        if type(part) is Vector:
+            varying.append((part, extent, stride))
         else:
-            total += position * stride
-    if array.base is not None and based:
-        own = frame.lanes.numbers(array.base)
-        if isinstance(own, np.ndarray):
-            varying = own if varying is None else varying + own
-        else:
-            total += own
-    if varying is None:
+            total += inside(part, extent) * stride
+    base = array.base if based else None
+    if isinstance(array.offset, np.ndarray):
+        total = total + array.offset
+    if not varying and base is None:
         return total
-    return varying + total if total else varying
+    moved = _moved(frame, varying, base)
+    return moved + total if isinstance(total, np.ndarray) or total else moved
+
+
+def _moved(frame: Frame, varying: list, base: Any) -> Any:
+    """Return how far the parts of an index that vary, and the beginning of a block's array, move the place.
+
+    A loop often moves the other parts alone, so the last few sums are kept with the vectors that they were made of.
+    """
+    key = (base, *[(id(part), extent, stride) for part, extent, stride in varying])
+    known = frame.lanes.moves
+    if key in known:
+        return known[key][1]
+    total = frame.lanes.numbers(base) if base is not None else None
+    for part, extent, stride in varying:
+        position = inside(part, extent)
+        term = position if stride == 1 else position * stride
+        total = term if total is None else total + term
+    if len(known) >= KEPT_MOVES:
+        del known[next(iter(known))]
+    known[key] = [part for part, _, _ in varying], total
+    return total
 
 
 def inside(part: Any, extent: int) -> Any:

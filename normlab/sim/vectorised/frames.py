@@ -25,12 +25,13 @@ CONTINUE, BREAK, RETURN = 1, 2, 3
 class Lanes:
     """The lanes of a frame: their numbers in the chunk, in rising order, and what depends on nothing else."""
 
-    __slots__ = ("_known", "_parent", "_places", "ids", "machine", "width")
+    __slots__ = ("_known", "_parent", "_places", "ids", "machine", "moves", "width")
 
     def __init__(self, machine: Any, ids: np.ndarray, parent: "Lanes | None" = None, places: Any = None):
         """Hold the lanes `ids`, those at `places` of `parent`."""
         self.machine, self.ids, self.width = machine, ids, len(ids)
         self._parent, self._places, self._known = parent, places, {}  # type: ignore[var-annotated]
+        self.moves: dict[Any, Any] = {}  # belongs to accesses.py
 
     def special(self, name: Any) -> Any:
         """Return a value that lanes have by their place in the grid, such as "threadIdx.x"; see Machine.special."""

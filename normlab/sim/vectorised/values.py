@@ -186,11 +186,13 @@ def merge(width: int, pieces: list[Piece], old: Any, complete: bool = True) -> A
     if not complete:
         pieces = [(None, old), *pieces]
     first = pieces[0][1]
+    if len(pieces) == 1 and pieces[0][0] is None:
+        return first
     if all(not varies(value) and same(value, first) for _, value in pieces):
         return first
     kinds = {kind_of(value) for _, value in pieces}
-    if len(kinds) == 1 and (kind := kinds.pop()) in HOLDERS:
-        return _merged_numbers(width, kind, pieces)
+    if len(kinds) == 1 and kind_of(first) in HOLDERS:
+        return _merged_numbers(width, kind_of(first), pieces)
     tuples = len(kinds) == 1 and isinstance(first, tuple)
     if tuples and len({len(value) for _, value in pieces}) == 1:
         columns = zip(*(value for _, value in pieces), strict=True)

@@ -271,7 +271,12 @@ def run(kernel, configuration, seed, which):
         said = simulate(kernel, engine=which, explain=True)[configuration](*given)
     except Exception as error:
         return (type(error), str(error), tuple(getattr(error, "__notes__", ()))), "error"
-    return tuple(part.tobytes() for part in given if isinstance(part, np.ndarray)), said
+    return tuple(bits_of(part) for part in given if isinstance(part, np.ndarray)), said
+
+
+def bits_of(array):
+    """Return an array's bytes; of a NaN, no operation tells the sign or the payload, and NumPy does not keep them."""
+    return np.where(np.isnan(array), np.nan, array).astype(array.dtype).tobytes()
 
 
 def differ(seed):
