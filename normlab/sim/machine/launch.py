@@ -3,6 +3,7 @@
 import inspect
 import operator
 from collections.abc import Callable
+from math import prod
 from types import FunctionType
 from typing import Any
 
@@ -22,9 +23,10 @@ MAX_THREADS_PER_BLOCK = 1024
 MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
 ENGINES = ("auto", "vectorised", "scheduler")
-# The rewritten kernel, its adopted arguments, the launch's namespace, the kernel's function → None if the engine has
-# run the launch, else why it has not.
-FirstEngine = Callable[[FunctionType, list, Cuda, FunctionType], str | None]
+FEWEST_THREADS = 12  # of a launch that is worth running all threads at once
+# The rewritten kernel, its adopted arguments, the launch's namespace, the kernel's function, whether to insist → None
+# if the engine has run the launch, else why it has not.
+FirstEngine = Callable[[FunctionType, list, Cuda, FunctionType, bool], str | None]
 first_engines: list[FirstEngine] = []  # vectorised/ puts itself here; the scheduler needs none
 
 
@@ -162,10 +164,10 @@ class Launch:
             error.__traceback__ = own_lines(error.__traceback__)
             raise
 
-    def run(self, arguments: tuple, observer: Observer | None = None, first: FirstEngine | None = None) -> str | None:
+    def run(self, arguments: tuple, observer: Observer | None = None, first: str = "scheduler") -> str | None:
         """Run the kernel to its end, in place on `arguments`; tell `observer` of every event.
 
-        `first`: an engine to try before the scheduler; return why it has not run the launch.
+        `first`: the engine to try, one of ENGINES. Return why it was the scheduler that ran the launch, or None.
         """
         function = self.function
         adopted = adopt_arguments(function, arguments)
@@ -181,9 +183,13 @@ class Launch:
         if observer is not None:
             # The rewritten code and not the function's own: this one is in the frames that the observer meets.
             observer.kernel_code = body.__code__
-        why_not = first(body, adopted, cuda, function) if first is not None else ""
+        why_not = self._not_worth_trying(first)
         if why_not is None:
-            return None
+            why_not = first_engines[0](body, adopted, cuda, function, first == "vectorised")
+            if why_not is None:
+                return None
+        if first == "vectorised":
+            raise SimulationError(f"the vectorised engine gives up, because {why_not}")
         order = schedule_order(self._schedule)
         cuda.grid_run = Grid(
             cuda, function.__name__, lambda: body(*adopted), self.grid, self.block, order, self.cluster
@@ -193,34 +199,21 @@ class Launch:
 
     def ran(self, arguments: tuple, engine: str, explain: bool) -> str | None:
         """Run the kernel by an engine, one of ENGINES; return, if `explain`, which one ran and why."""
-        why_not = self._not_worth_trying(engine)
-        if why_not is None:
-            assert first_engines, "normlab.sim imports the vectorised engine"
-            why_not = self.run(
-                arguments, first=self._insisting(first_engines[0]) if engine == "vectorised" else first_engines[0]
-            )
-        else:
-            self.run(arguments)
+        why_not = self.run(arguments, first=engine)
         if not explain:
             return None
         return "the vectorised engine ran" if why_not is None else f"the scheduler ran, because {why_not}"
 
     def _not_worth_trying(self, engine: str) -> str | None:
         """Return why the scheduler runs this launch alone, or None."""
-        if engine == "scheduler":
+        if engine == "scheduler" or not first_engines:
             return "it was asked for"
         if self._schedule != "forward":
             return f"the schedule is {self._schedule!r}"
-        return "the launch has clusters" if self.cluster > 1 else None
-
-    @staticmethod
-    def _insisting(first: FirstEngine) -> FirstEngine:
-        def run(*launch: Any) -> None:
-            why_not = first(*launch)
-            if why_not is not None:
-                raise SimulationError(f"the vectorised engine gives up, because {why_not}")
-
-        return run
+        if self.cluster > 1:
+            return "the launch has clusters"
+        threads = prod((*self.grid, *self.block))
+        return f"the launch has {threads} threads" if threads < FEWEST_THREADS and engine == "auto" else None
 
 
 def adopt_arguments(function: FunctionType, arguments: tuple) -> list[Any]:

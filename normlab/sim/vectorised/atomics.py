@@ -17,7 +17,7 @@ from normlab.sim.machine.scheduler import TURN
 from normlab.sim.vectorised.accesses import apart, converted, place_of
 from normlab.sim.vectorised.frames import Frame
 from normlab.sim.vectorised.memory import Array
-from normlab.sim.vectorised.refusal import NotVectorisedError
+from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError
 from normlab.sim.vectorised.values import Mixed, collect, scalars
 
 # Operation → NumPy's function and the name under which it commutes.
@@ -86,7 +86,7 @@ def update(frame: Frame, name: str, used: bool, array: Any, index: Any, values: 
         function.at(held.data, places, converted(values[0], array.dtype, frame.width))
         return None
     if machine.atomics >= TURN:
-        raise NotVectorisedError("so many atomic operations make the scheduler's threads take turns")
+        raise OrderError("so many atomic operations make the scheduler's threads take turns")
     machine.ordered = True
     if not used and name in ("add", "sub") and array.dtype in (np.float32, np.float64):
         held.accesses.updated(frame.lanes, places, "float sum")

@@ -250,6 +250,16 @@ def _store(site: Site, array: Any, index: Any, value: Any) -> None:
     accesses.store_item(site.frame, array, index, value)
 
 
+def _fence(site: Site) -> None:
+    # A fence may be a turn of a spin loop, so that its thread takes turns with the others: it counts as an atomic does.
+    site.frame.lanes.machine.atomics += 1
+
+
+def _lanes_below(site: Site) -> Any:
+    lane = site.frame.lanes.special("laneid")
+    return Vector(int, (np.int64(1) << lane.data) - 1) if type(lane) is Vector else (1 << lane) - 1
+
+
 def _shuffle(name: str) -> Callable:
     return lambda site, mask, value, by: warps.shuffle(site.frame, name, mask, value, by)
 
@@ -267,6 +277,10 @@ METHODS: dict[type, dict[str, Callable]] = {
         **{name: _vote_of_block(name) for name in ("syncthreads_count", "syncthreads_and", "syncthreads_or")},
         **{name: _shuffle(name) for name in ("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync")},
         **{name: _vote(name) for name in ("all_sync", "any_sync", "eq_sync", "ballot_sync")},
+        "match_any_sync": lambda site, mask, value: warps.match_any(site.frame, mask, value),
+        "match_all_sync": lambda site, mask, value: warps.match_all(site.frame, mask, value),
+        "lanemask_lt": _lanes_below,
+        **dict.fromkeys(("threadfence", "threadfence_block", "threadfence_system"), _fence),
         "syncwarp": lambda site, *mask: warps.syncwarp(site.frame, *mask),
         "selp": _select,
         "ldca": _load,

@@ -18,7 +18,7 @@ from normlab.sim.vectorised.arithmetic import binary, by_alternatives, truth, un
 from normlab.sim.vectorised.frames import Frame, value_of
 from normlab.sim.vectorised.memory import Array
 from normlab.sim.vectorised.refusal import NotVectorisedError
-from normlab.sim.vectorised.values import Mixed, Vector, merge
+from normlab.sim.vectorised.values import Mixed, Unbound, Vector, merge
 
 Expression = Callable[[Frame], Any]
 load_item, store_item = accesses.load_item, accesses.store_item
@@ -89,6 +89,9 @@ def _name(node: ast.Name) -> Expression:
     name = node.id
 
     def read(frame: Frame) -> Any:
+        found = frame.variables.get(name, frame)
+        if found is not frame and type(found) is not Mixed and found is not Unbound:
+            return found
         if name in frame.call.function.locals:
             return value_of(frame, name)
         return frame.call.outer(name)

@@ -13,8 +13,11 @@ from normlab.sim.vectorised import atomics
 from normlab.sim.vectorised.frames import Lanes
 from normlab.sim.vectorised.memory import Array, Store, global_array, local_array, seen_as, shared_array
 from normlab.sim.vectorised.races import Accesses, Window
-from normlab.sim.vectorised.refusal import NotVectorisedError
+from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError
 from normlab.sim.vectorised.values import Vector
+
+FEW_LANES = 12  # the scheduler runs so many threads in the time that NumPy's functions take for any small number
+MANY_TURNS = 1 << 12
 
 
 class Launched:
@@ -23,7 +26,7 @@ class Launched:
     def __init__(self, cuda: Any, grid: Dim3, block: Dim3, recorded: set):
         """Prepare a launch; `recorded`: keys of the arrays whose loads must be recorded, which grows."""
         self.cuda, self.grid, self.block, self.recorded = cuda, grid, block, recorded
-        self.threads = block.x * block.y * block.z
+        self.threads, self.blocks = block.x * block.y * block.z, grid.x * grid.y * grid.z
         self.arrays: dict[tuple, Array] = {}
         self._kept: list[np.ndarray] = []  # keeps the ids of the arrays' objects from being given away
 
@@ -81,6 +84,7 @@ class Machine:
         self.barriers = self.warp_meetings = self.atomics = self.logged = 0
         self.pending: list[atomics.Pending] = []
         self.ordered = False
+        self.turns = self.lane_turns = 0  # of loops, and the lanes that made them
         self.copies: Any = None  # asynchronous ones (copies.py)
         self._shared: dict[Any, Array] = {}
         self._dynamic: dict[np.dtype, Array] = {}
@@ -165,6 +169,13 @@ class Machine:
         store.accesses = Accesses(self, store.data, store.space == "global")
         self._recorded.append(store.accesses)
 
+    def turn(self, width: int) -> None:
+        """Count one more turn of a loop; raises NotVectorisedError if so few lanes run together that it is slow."""
+        self.turns += 1
+        self.lane_turns += width
+        if self.turns % MANY_TURNS == 0 and self.lane_turns < FEW_LANES * self.turns:
+            raise NotVectorisedError("few threads run in long loops, which the scheduler does faster")
+
     # --- meetings ----------------------------------------------------------------------------------------------------
 
     def returned(self, ids: np.ndarray) -> None:
@@ -201,10 +212,10 @@ class Machine:
             self.logged = sum(accesses.logged() for accesses in self._recorded)
 
     def forbid_pending(self, accesses: Accesses, places: Any) -> None:
-        """Raise NotVectorisedError if an element is read or written whose float sum is still to be done."""
+        """Raise OrderError if an element is read or written whose float sum is still to be done."""
         waiting = [one.places for one in self.pending if one.accesses is accesses]
         if waiting and np.isin(places, np.concatenate(waiting)).any():
-            raise NotVectorisedError("a sum is used before all of its threads have met")
+            raise OrderError("a sum is used before all of its threads have met")
 
     def finish(self) -> None:
         """End the chunk: compare all accesses, and do the sums that wait."""
@@ -212,4 +223,4 @@ class Machine:
             accesses.finish()
         atomics.settle(self, self._recorded)
         if self.ordered and self.atomics >= atomics.TURN:
-            raise NotVectorisedError("so many atomic operations make the scheduler's threads take turns")
+            raise OrderError("so many atomic operations make the scheduler's threads take turns")

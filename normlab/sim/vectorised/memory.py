@@ -55,9 +55,10 @@ class Store:
             if machine.overlapping(self):
                 raise NotVectorisedError("the kernel writes to an array that shares memory with another argument")
             if self.accesses is None:
-                machine.record_loads_of(self.key)
-                if self.was_read:
-                    raise RestartError
+                if self.key not in machine.launch.recorded:
+                    machine.record_loads_of(self.key)
+                    if self.was_read:
+                        raise RestartError
                 machine.record(self)
             self.backup = self.original.copy()
 

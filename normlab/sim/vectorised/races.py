@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normlab.sim.vectorised.refusal import NotVectorisedError
+from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError
 
 NOBODY, MANY = -1, -2
 MOST_LOGGED = 1 << 24  # places in all logs together
@@ -87,7 +87,7 @@ class Accesses:
     def _count(self, lanes: Any) -> None:
         self.machine.logged += lanes.width
         if self.machine.logged > MOST_LOGGED:
-            raise NotVectorisedError("the kernel accesses too much memory between two barriers to compare the threads")
+            raise OrderError("the kernel accesses too much memory between two barriers to compare the threads")
 
     def read(self, lanes: Any, places: Any) -> None:
         """Record a load."""
@@ -104,12 +104,12 @@ class Accesses:
             self.machine.forbid_pending(self, places)
 
     def updated(self, lanes: Any, places: Any, kind: str) -> None:
-        """Record an atomic of a kind; raises NotVectorisedError if its order to an earlier one matters."""
+        """Record an atomic of a kind; raises OrderError if its order to an earlier one matters."""
         self._count(lanes)
         earlier = [*self.segment.atomics, *self.interval.atomics, *self.chunk.atomics]
         others = [record for record in earlier if record[2] != kind or kind == "ordered"]
         if others and np.isin(places, joined(others, None)[0]).any():
-            raise NotVectorisedError("the order of different atomic operations on one element matters")
+            raise OrderError("the order of different atomic operations on one element matters")
         self.segment.atomics.append((lanes.ids, places, kind))
 
     def meet(self, level: str, met: np.ndarray | None) -> None:
@@ -152,7 +152,7 @@ class Accesses:
         self.chunk = Log()
 
     def compare(self, log: Log, owners: np.ndarray | None) -> None:
-        """Raise NotVectorisedError if an owner touches what another one writes; `owners` of each lane, None: itself."""
+        """Raise OrderError if an owner touches what another one writes; `owners` of each lane, None: itself."""
         if not log.writes and (not log.atomics or not log.reads):
             return
         if not log.reads and not log.atomics and rising(log.writes):
@@ -183,17 +183,17 @@ class Accesses:
     @staticmethod
     def _exclude(found: np.ndarray, who: np.ndarray) -> None:
         if ((found != NOBODY) & (found != who)).any():
-            raise NotVectorisedError("threads touch the same element between two barriers, and the schedule decides")
+            raise OrderError("threads touch the same element between two barriers, and the schedule decides")
 
     def _same_numbers(self, records: list[tuple], places: np.ndarray, several: np.ndarray) -> None:
-        """Raise NotVectorisedError unless all that was written to the places of several writers is what they hold."""
+        """Raise OrderError unless all that was written to the places of several writers is what they hold."""
         contested = np.zeros(len(self.data), np.bool_)
         contested[places[several]] = True
         inside = contested[places]
         written = [np.broadcast_to(np.asarray(numbers), len(ids)) for ids, _, numbers in records]
         numbers = np.concatenate(written)[inside]
         if numbers.tobytes() != self.data[places[inside]].tobytes():
-            raise NotVectorisedError("threads write different numbers to the same element, and the schedule decides")
+            raise OrderError("threads write different numbers to the same element, and the schedule decides")
 
 
 class Owners(NamedTuple):

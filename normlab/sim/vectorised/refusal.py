@@ -16,6 +16,13 @@ class NotVectorisedError(SimulationError):
         self.line: int | None = None
 
 
+class OrderError(NotVectorisedError):
+    """A result that depends on the order of threads: of threads of several blocks, perhaps.
+
+    With one block at a time the engine has the scheduler's order of blocks, so that is tried next.
+    """
+
+
 class RestartError(Exception):
     """A store into an array whose earlier loads were not recorded: begin again, and record them.
 

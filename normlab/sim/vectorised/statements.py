@@ -204,6 +204,7 @@ def _while(node: ast.While) -> Statement:
         while frame is not None:
             frame = _divided(frame, test(frame), exits)
             if frame is not None:
+                frame.lanes.machine.turn(frame.width)
                 run(body, frame)
                 frame = _ended(frame, exits)
             turns += 1
@@ -254,6 +255,7 @@ def _for(node: ast.For) -> Statement:
         exits: list[Exit] = []
         frame: Frame | None = outer.child(None)
         for item in items:
+            frame.lanes.machine.turn(frame.width)  # type: ignore[union-attr]
             store(frame, item)  # type: ignore[arg-type]
             run(body, frame)  # type: ignore[arg-type]
             frame = _ended(frame, exits)  # type: ignore[arg-type]
@@ -286,6 +288,7 @@ def _varying_range(outer: Frame, bounds: list, store: Callable, body: list) -> N
         frame = _divided(frame, left.data > turn if type(left) is Vector else left > turn, exits)
         if frame is None:
             break
+        frame.lanes.machine.turn(frame.width)
         first, stride = frame.variables[".start"], frame.variables[".step"]
         if type(first) is Vector:
             store(frame, Vector(int, first.data + turn * stride.data, low, high))

@@ -14,7 +14,7 @@ from normlab.sim.vectorised.arithmetic import truth
 from normlab.sim.vectorised.casts import to_integer
 from normlab.sim.vectorised.frames import Frame
 from normlab.sim.vectorised.refusal import NotVectorisedError
-from normlab.sim.vectorised.values import Mixed, Vector, kind_of
+from normlab.sim.vectorised.values import HOLDERS, Mixed, Vector, kind_of
 
 _int32 = INTEGER_CASTS["int32"]
 
@@ -136,3 +136,38 @@ def vote(frame: Frame, name: str, mask: Any, predicate: Any) -> Any:
 def syncwarp(frame: Frame, mask: Any = FULL_MASK) -> None:
     """Let the lanes of the mask meet."""
     Group(frame, mask).done()
+
+
+def _bits_of(value: Any, width: int) -> np.ndarray:
+    """Return the bits that a match compares, as integers: of a float, those of the float64."""
+    kind = kind_of(value)
+    data = np.broadcast_to(value.data if type(value) is Vector else np.array(value, HOLDERS.get(kind)), width)
+    if data.dtype.kind == "f":
+        return data.astype(np.float64).view(np.int64)
+    if data.dtype.kind not in "ib":
+        raise NotVectorisedError(f"of a match of a {kind.__name__}")
+    return data.astype(np.int64)
+
+
+def match_any(frame: Frame, mask: Any, value: Any) -> Any:
+    """Return the lanes of its warp that give the same value as each lane."""
+    group = Group(frame, mask)
+    _, number = np.unique(_bits_of(value, frame.width), return_inverse=True)
+    # Lanes belong together if their warps and their numbers are the same.
+    _, together = np.unique(group.warp.astype(np.int64) * frame.width + number, return_inverse=True)
+    found = np.zeros(frame.width, np.int64)
+    np.bitwise_or.at(found, together, np.int64(1) << group.lane)
+    group.done()
+    return to_integer(_int32, Vector(np.int64, found[together]), frame.width)
+
+
+def match_all(frame: Frame, mask: Any, value: Any) -> Any:
+    """Return (the lanes, True) where all lanes of a warp give the same value, else (0, False)."""
+    group = Group(frame, mask)
+    bits = _bits_of(value, frame.width)
+    one = np.empty(group.machine.warp_count, np.int64)
+    one[group.warp] = bits
+    same = ~(group.bits(bits != one[group.warp]) != 0)
+    lanes = np.where(same, group.bits(True), 0)
+    group.done()
+    return to_integer(_int32, Vector(np.int64, lanes), frame.width), Vector(bool, same)
