@@ -207,7 +207,9 @@ class Machine:
         for accesses in self._recorded:
             accesses.meet(level, met)
         if level == "block" and self.pending:
-            atomics.settle(self, [accesses for accesses in self._recorded if not accesses.everywhere])
+            # Sums in global memory wait for the other blocks of the chunk, too.
+            alone = self.blocks == 1
+            atomics.settle(self, [accesses for accesses in self._recorded if alone or not accesses.everywhere])
         if level == "block" and met is None:
             self.logged = sum(accesses.logged() for accesses in self._recorded)
 
