@@ -143,6 +143,8 @@ def load(frame: Frame, array: Array, place: Any) -> Any:
 def store(frame: Frame, array: Array, place: Any, value: Any) -> None:
     """Store a value at `place`, converted as the scheduler's arrays convert it."""
     held = array.store
+    if array.frozen:
+        raise NotVectorisedError("of a store into constant memory")
     held.before_store(frame.lanes.machine)
     numbers = converted(value, array.dtype, frame.width)
     if held.accesses is not None:

@@ -73,6 +73,8 @@ def update(frame: Frame, name: str, used: bool, array: Any, index: Any, values: 
                      array, index, *values)  # fmt: skip
     if type(array) is not Array:
         raise NotVectorisedError("of an atomic operation on something other than an array")
+    if array.frozen:
+        raise NotVectorisedError("of an atomic operation on constant memory")
     machine, held = frame.lanes.machine, array.store
     place = place_of(frame, array, index)
     places = place if isinstance(place, np.ndarray) else np.full(frame.width, place)

@@ -33,7 +33,7 @@ from normlab.sim.vectorised.arithmetic import binary, truth
 from normlab.sim.vectorised.frames import Frame
 from normlab.sim.vectorised.memory import Array
 from normlab.sim.vectorised.refusal import NotVectorisedError
-from normlab.sim.vectorised.values import Mixed, Vector, element, merge, take, varies
+from normlab.sim.vectorised.values import Mixed, Vector, element, merge, rebuilt, take, varies
 
 # --- attributes ------------------------------------------------------------------------------------------------------
 
@@ -109,7 +109,14 @@ def call(site: Site, function: Any, given: list, named: dict[str, Any]) -> Any:
         raise NotVectorisedError(f"of keyword arguments of {getattr(function, '__name__', function)!r}")
     else:
         found = functions.call(function, tuple(given), frame.width)
-    return element(found.kind, found.data, 0) if frame.width == 1 and type(found) is Vector else found
+    return _alone(found) if frame.width == 1 else found
+
+
+def _alone(value: Any) -> Any:
+    """Return what a frame of one lane has in the place of vectors: scalars."""
+    if isinstance(value, tuple):
+        return rebuilt(value, [_alone(part) for part in value])
+    return element(value.kind, value.data, 0) if type(value) is Vector else value
 
 
 def _of_scalars(function: Any, given: list) -> Any:
@@ -229,7 +236,11 @@ def _local_array(site: Site, shape: Any, dtype: Any, alignment: Any = None) -> A
 
 
 def _constant_array(site: Site, array: Any) -> Any:
-    return array
+    if type(array) is not Array:
+        raise NotVectorisedError("of constant memory made of something other than an array")
+    constant = array.viewed(array.shape, array.strides, array.offset)
+    constant.frozen = True
+    return constant
 
 
 def _select(site: Site, condition: Any, if_true: Any, if_false: Any) -> Any:

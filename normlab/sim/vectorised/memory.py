@@ -76,7 +76,7 @@ class Array:
     `alignment`: of shared memory, the bytes of which its address is a multiple.
     """
 
-    __slots__ = ("alignment", "base", "dtype", "kind", "offset", "shape", "store", "strides")
+    __slots__ = ("alignment", "base", "dtype", "frozen", "kind", "offset", "shape", "store", "strides")
 
     def __init__(self, store: Store, dtype: np.dtype, shape: tuple, strides: tuple, offset: Any, base: Any = None):
         """Describe elements of `store`; strides and offset count elements."""
@@ -86,6 +86,7 @@ class Array:
         )
         self.kind = kind_of_elements(dtype)
         self.alignment: int | None = None
+        self.frozen = False  # whether a store must fail, as into constant memory
 
     def taken(self, places: np.ndarray) -> "Array":
         """Return the array as the lanes at `places` see it."""
@@ -99,7 +100,7 @@ class Array:
     def viewed(self, shape: tuple, strides: tuple, offset: Any) -> "Array":
         """Return a view of the same memory."""
         view = Array(self.store, self.dtype, shape, strides, offset, self.base)
-        view.alignment = self.alignment
+        view.alignment, view.frozen = self.alignment, self.frozen
         return view
 
     @property

@@ -289,6 +289,35 @@ def test_a_loop_that_waits_for_another_thread_ends_with_the_schedulers_error():
     assert issubclass(error, SimulationError)
 
 
+def test_a_store_into_constant_memory_is_the_schedulers_error():
+    table = np.arange(64, dtype=np.float32)
+
+    @cuda.jit
+    def stores(out):
+        constant = cuda.const.array_like(table)
+        i = cuda.grid(1)
+        out[i] = constant[i]
+        if i > 62:
+            constant[i] = 1
+
+    error, words, _ = agree(stores, 1, 64, np.zeros(64, np.float32))
+    assert error is ValueError
+    assert "read-only" in words
+    assert (table == np.arange(64)).all()
+
+
+def test_one_lane_that_meets_its_warp_alone_has_scalars():
+    @cuda.jit
+    def alone(x, out):
+        t = cuda.threadIdx.x
+        if t > 0:
+            return
+        lanes, same = cuda.match_all_sync(1, x[t])
+        out[t] = lanes + cuda.ballot_sync(1, same) + cuda.shfl_sync(1, t, 0)
+
+    assert agree(alone, 1, 64, np.arange(64, dtype=np.int32), np.zeros(64, np.int32)) == VECTORISED
+
+
 def test_shared_memory_begins_as_the_schedulers_does():
     @cuda.jit
     def contents(floats, ints):
