@@ -3,7 +3,7 @@
 `simulate` runs the Python body of any `numba.cuda` kernel, warps and barriers included. `trace` also counts the
 kernel's memory requests (tracing/), and `sanitize` finds its bugs (sanitizing/).
 
-Four rooms, each of which imports only those before it; tracing and sanitizing do not import each other:
+Five rooms, each of which imports only those before it; the last three do not import each other:
 
 - language/: what Python source means on the device. `rewrite` makes a kernel's function run here, `operators` compiles
   it anew, `integers`, `arithmetic`, `functions`, `libdevice` and `arrays` are what it computes with. `paths` and
@@ -14,7 +14,9 @@ Four rooms, each of which imports only those before it; tracing and sanitizing d
   `teams`, `clusters` and `grid` have the twins of an engine's intrinsics: wide loads and stores, `cp.async`, barriers
   of a part of a block, distributed shared memory, a barrier of all blocks. `observe` and `observed` tell an observer of
   every access and every meeting of threads.
-- tracing/ and sanitizing/: the two observers.
+- vectorised/: the first engine of `simulate`, which runs all threads of many blocks at once, one NumPy array for a
+  variable. What it cannot prove equal goes to the machine's scheduler.
+- tracing/ and sanitizing/: the two observers of the scheduler.
 
 `protocols.py` says what a lower file expects of the objects that a higher file implements. The simulator imports
 nothing else of normlab, and no Numba: `machine/checking.py` loads the engine's check by its name, if a launch asks.
@@ -53,6 +55,7 @@ from normlab.sim.machine.launch import simulate
 from normlab.sim.machine.vector import read_vector, read_vector_into, write_vector, write_vector_from
 from normlab.sim.sanitizing import Act, Finding, Report, sanitize
 from normlab.sim.tracing import METRICS, Trace, trace
+from normlab.sim.vectorised import NotVectorisedError, register_lanes
 
 __all__ = [
     "METRICS",
@@ -62,12 +65,14 @@ __all__ = [
     "DeadlockError",
     "Finding",
     "MaskError",
+    "NotVectorisedError",
     "Report",
     "ShuffleError",
     "SimulationError",
     "Trace",
     "read_vector",
     "read_vector_into",
+    "register_lanes",
     "register_twin",
     "sanitize",
     "simulate",

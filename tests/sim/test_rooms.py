@@ -17,6 +17,7 @@ BELOW = {
     "protocols": set(),
     "language": {"protocols"},
     "machine": {"protocols", "language"},
+    "vectorised": {"protocols", "language", "machine"},
     "tracing": {"protocols", "language", "machine"},
     "sanitizing": {"protocols", "language", "machine"},
 }

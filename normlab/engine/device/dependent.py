@@ -18,7 +18,8 @@ from numba.cuda.extending import intrinsic
 from normlab.engine.compile.compiler import types
 from normlab.engine.device.asynchronous import MEMORY
 from normlab.engine.device.clusters import NEEDED, ConfigStack
-from normlab.sim import register_twin
+from normlab.sim import register_lanes, register_twin
+from normlab.sim.vectorised import twins
 
 
 @intrinsic
@@ -56,3 +57,4 @@ def _nothing() -> None:
 
 register_twin(launch_dependents, _nothing)
 register_twin(grid_dependency_sync, _nothing)
+register_lanes(_nothing, twins.nothing)

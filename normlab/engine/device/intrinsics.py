@@ -7,7 +7,8 @@ from llvmlite import ir
 from numba.cuda.extending import intrinsic
 
 from normlab.engine.compile.compiler import BFLOAT16, TypingError, cgutils, types
-from normlab.sim import register_twin
+from normlab.sim import register_lanes, register_twin
+from normlab.sim.vectorised import twins
 
 
 @intrinsic
@@ -126,3 +127,7 @@ register_twin(load, _load)
 register_twin(store, _store)
 register_twin(cast, _cast)
 register_twin(flat, _flat)
+register_lanes(_load, twins.wide_item)
+register_lanes(_store, twins.store_item)
+register_lanes(_cast, twins.in_type_of)
+register_lanes(_flat, twins.flattened)

@@ -7,7 +7,7 @@ from llvmlite import ir
 from numba.cuda.extending import intrinsic
 
 from normlab.engine.compile.compiler import types
-from normlab.sim import register_twin
+from normlab.sim import register_lanes, register_twin
 
 
 def _reciprocal(name: str, instruction: str, summary: str) -> Any:
@@ -51,5 +51,11 @@ def _flushed(value: Any) -> Any:
     return value if abs(value) >= SMALLEST_NORMAL or np.isnan(value) else np.copysign(np.float32(0), value)
 
 
+def _inverse_of_normal(value: Any) -> Any:
+    return _flushed(_inverse(_flushed(value)))
+
+
 register_twin(reciprocal, _inverse)
-register_twin(reciprocal_of_normal, lambda value: _flushed(_inverse(_flushed(value))))
+register_twin(reciprocal_of_normal, _inverse_of_normal)
+register_lanes(_inverse)
+register_lanes(_inverse_of_normal)

@@ -10,7 +10,8 @@ from normlab.engine.compile.compiler import BFLOAT16, TypingError, cgutils, type
 from normlab.engine.device.asynchronous import GLOBAL, address
 from normlab.engine.device.caching import evict_last
 from normlab.engine.device.intrinsics import convert, element_pointer, widen
-from normlab.sim import read_vector, read_vector_into, register_twin, write_vector, write_vector_from
+from normlab.sim import read_vector, read_vector_into, register_lanes, register_twin, write_vector, write_vector_from
+from normlab.sim.vectorised import twins
 
 WORD, WORD_BYTES = ir.IntType(32), 4
 
@@ -251,3 +252,4 @@ register_twin(load_vector_evict_last, read_vector_into)
 register_twin(load_bits_into, read_vector_into)
 register_twin(store_vector_from, write_vector_from)
 register_twin(store_vector, write_vector)
+register_lanes(_load_vector, twins.wide_elements)

@@ -41,7 +41,7 @@ def _meeting(operation: Callable[[Any, Any], Any], reflected: bool) -> Callable[
             mine = np.int64(self)
             return operation(other, mine) if reflected else operation(mine, other)
         result = operation(kind(other), kind(self)) if reflected else operation(kind(self), kind(other))
-        # Only the pair of two unsigned integers stays unsigned; their quotient is a float64.
+        # Only the pair of two unsigned integers stays unsigned, and their quotient is a float64.
         return Unsigned64(result) if type(result) is np.uint64 else result
 
     return method

@@ -61,6 +61,7 @@ OPERATOR_GLOBALS = {PREFIX + name: function for name, function in OPERATORS.item
 Marks = tuple[type[ast.NodeTransformer], ...]
 FileTypes = frozenset[tuple[tuple[str, int], FunctionTypes]]  # by a function's name and first line
 _safe_codes: dict[tuple[int, Marks, FileTypes], tuple[CodeType, CodeType]] = {}
+_trees: dict[int, tuple[CodeType, ast.FunctionDef]] = {}  # by the id of the safe code
 
 
 def safe_code(code: CodeType, marks: Marks = (), types: Types | None = None) -> CodeType:
@@ -74,30 +75,39 @@ def safe_code(code: CodeType, marks: Marks = (), types: Types | None = None) -> 
     if key not in _safe_codes:
         complexes = any(told.complexes for place, told in here if place == place_of(code)[1:])
         with parsing:
-            safe = _with_typed_numbers(_recompiled(code, marks, here), complexes)
+            safe, tree = _recompiled(code, marks, here)
+            safe = _with_typed_numbers(safe, complexes)
             _safe_codes[key] = code, safe  # keeping `code` keeps its id
+            if tree is not None:
+                _trees[id(safe)] = safe, tree
     return _safe_codes[key][1]
 
 
-def _recompiled(code: CodeType, marks: Marks, types: FileTypes) -> CodeType:
-    """Return `code` with its operators as calls, or as it is when its source is missing or has changed since."""
+def function_tree(code: CodeType) -> ast.FunctionDef | None:
+    """Return the syntax tree of `code`, which `safe_code` has given; None for a lambda and for code without source.
+
+    An np.int64 is a constant (INT_MARK, 5) there.
+    """
+    return _trees[id(code)][1] if id(code) in _trees else None
+
+
+def _recompiled(code: CodeType, marks: Marks, types: FileTypes) -> tuple[CodeType, ast.FunctionDef | None]:
+    """Return `code` with its operators as calls, and its tree; as it is when its source is missing or has changed."""
     source = "".join(linecache.getlines(code.co_filename))
     try:
         candidates = _compiled_file(code.co_filename, source, marks, types)
     except SyntaxError:  # a notebook cell with magics, for one
-        return code
+        return code, None
     # A name and a line may belong to several code objects, lambdas in one line for example.
-    for plain, safe in candidates.get((code.co_qualname, code.co_firstlineno), ()):
+    for plain, safe, tree in candidates.get((code.co_qualname, code.co_firstlineno), ()):
         if _same(plain, code):
-            return safe
-    return code
+            return safe, tree
+    return code, None
 
 
 @lru_cache(maxsize=64)
-def _compiled_file(
-    filename: str, source: str, marks: Marks, types: FileTypes
-) -> dict[tuple[str, int], list[tuple[CodeType, CodeType]]]:
-    """Compile a whole file plainly and safely; return the pairs of code objects by name and line."""
+def _compiled_file(filename: str, source: str, marks: Marks, types: FileTypes) -> dict[tuple[str, int], list[tuple]]:
+    """Compile a whole file plainly and safely; return by name and line (plain code, safe code, tree of the latter)."""
     tree = ast.parse(source)
     plain = compile(tree, filename, "exec", dont_inherit=True)
     # The plain compilation is kept beside the rewritten one: it tells whether the file still holds this code.
@@ -107,11 +117,18 @@ def _compiled_file(
     for mark in marks:  # after the operators, so that their rules see subscripts and not the calls made of them
         tree = mark().visit(tree)
     safe = compile(ast.fix_missing_locations(tree), filename, "exec", dont_inherit=True)
-    pairs: dict[tuple[str, int], list[tuple[CodeType, CodeType]]] = {}
+    # The first line of a function's code is that of its first decorator.
+    trees = {
+        (node.name, min([node.lineno, *(one.lineno for one in node.decorator_list)])): node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+    }
+    found: dict[tuple[str, int], list[tuple]] = {}
     # No rewrite adds or removes a function, so both compilations have the same functions in the same order.
     for one, other in zip(_functions(plain), _functions(safe), strict=True):
-        pairs.setdefault((one.co_qualname, one.co_firstlineno), []).append((one, other))
-    return pairs
+        entry = one, other, trees.get((one.co_name, one.co_firstlineno))
+        found.setdefault((one.co_qualname, one.co_firstlineno), []).append(entry)
+    return found
 
 
 def _functions(code: CodeType) -> Iterator[CodeType]:

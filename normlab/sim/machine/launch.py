@@ -3,11 +3,12 @@
 import inspect
 import operator
 from collections.abc import Callable
+from math import prod
 from types import FunctionType
 from typing import Any
 
 from normlab.sim.language.arrays import adopt
-from normlab.sim.language.errors import own_lines
+from normlab.sim.language.errors import SimulationError, own_lines
 from normlab.sim.language.rewrite import Rewriter, python_function
 from normlab.sim.language.variables import Types
 from normlab.sim.machine.api import Cuda
@@ -23,9 +24,22 @@ from normlab.sim.machine.threads import Dim3
 MAX_THREADS_PER_BLOCK = 1024
 MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
+ENGINES = ("auto", "vectorised", "scheduler")
+FEWEST_THREADS = 12  # of a launch that is worth running all threads at once
+# The rewritten kernel, its adopted arguments, the launch's namespace, the kernel's function, whether to insist → None
+# if the engine has run the launch, else why it has not.
+FirstEngine = Callable[[FunctionType, list, Cuda, FunctionType, bool], str | None]
+first_engines: list[FirstEngine] = []  # vectorised/ puts itself here; the scheduler needs none
 
 
-def simulate(kernel: Any, schedule: str | int = "forward", cluster: int = 1, check: bool = False) -> "Launchable":
+def simulate(
+    kernel: Any,
+    schedule: str | int = "forward",
+    cluster: int = 1,
+    check: bool = False,
+    engine: str = "auto",
+    explain: bool = False,
+) -> "Launchable":
     """Return `kernel` as something to launch without a GPU: `simulate(kernel)[grid, block](*arguments)`.
 
     `kernel`: what `numba.cuda.jit` returns, or a plain Python function that uses `cuda`; its Python body runs, with
@@ -34,6 +48,11 @@ def simulate(kernel: Any, schedule: str | int = "forward", cluster: int = 1, che
     schedule gives the same run. `cluster`: so many blocks, neighbours along x, make a thread-block cluster. `check`:
     ask Numba first whether it compiles the kernel for the arguments' types; that takes 0.02 to 1 s, once per kernel and
     types, and a second more for the first kernel.
+
+    Two engines give the same results. The vectorised one (vectorised/) runs all threads of many blocks at once and
+    gives up where it cannot prove that; the scheduler then runs the launch, one thread after another. `engine`: "auto",
+    or "scheduler" to run that alone, or "vectorised" to raise SimulationError where it gives up. `explain`: a launch
+    returns a sentence that says which engine ran, and why.
 
     The launch configuration is Numba's: grid and block (an int or a tuple of up to three), then, if need be, a stream
     (which is ignored) and the bytes of dynamic shared memory.
@@ -55,7 +74,13 @@ def simulate(kernel: Any, schedule: str | int = "forward", cluster: int = 1, che
     >>> x[:4]
     array([31., 30., 29., 28.], dtype=float32)
     """
-    return Launchable("simulate", kernel, schedule, cluster, Launch.run, check)
+    if engine not in ENGINES:
+        raise ValueError(f"engine is one of {', '.join(ENGINES)}, not {engine!r}")
+
+    def start(launch: Launch, arguments: tuple) -> str | None:
+        return launch.ran(arguments, engine, explain)
+
+    return Launchable("simulate", kernel, schedule, cluster, start, check)
 
 
 def described(value: Any) -> str:
@@ -182,8 +207,11 @@ class Launch:
             error.__traceback__ = own_lines(error.__traceback__)
             raise
 
-    def run(self, arguments: tuple, observer: Observer | None = None) -> None:
-        """Run the kernel to its end, in place on `arguments`; tell `observer` of every event."""
+    def run(self, arguments: tuple, observer: Observer | None = None, first: str = "scheduler") -> str | None:
+        """Run the kernel to its end, in place on `arguments`; tell `observer` of every event.
+
+        `first`: the engine to try, one of ENGINES. Return why it was the scheduler that ran the launch, or None.
+        """
         function = self.function
         adopted = adopt_arguments(function, arguments)
         cuda = Cuda(self.grid, self.block, self._dynamic_shared_bytes)
@@ -198,11 +226,37 @@ class Launch:
         if observer is not None:
             # The rewritten code and not the function's own: this one is in the frames that the observer meets.
             observer.kernel_code = body.__code__
+        why_not = self._not_worth_trying(first)
+        if why_not is None:
+            why_not = first_engines[0](body, adopted, cuda, function, first == "vectorised")
+            if why_not is None:
+                return None
+        if first == "vectorised":
+            raise SimulationError(f"the vectorised engine gives up, because {why_not}")
         order = schedule_order(self._schedule)
         cuda.grid_run = Grid(
             cuda, function.__name__, lambda: body(*adopted), self.grid, self.block, order, self.cluster
         )
         cuda.grid_run.run()
+        return why_not
+
+    def ran(self, arguments: tuple, engine: str, explain: bool) -> str | None:
+        """Run the kernel by an engine, one of ENGINES; return, if `explain`, which one ran and why."""
+        why_not = self.run(arguments, first=engine)
+        if not explain:
+            return None
+        return "the vectorised engine ran" if why_not is None else f"the scheduler ran, because {why_not}"
+
+    def _not_worth_trying(self, engine: str) -> str | None:
+        """Return why the scheduler runs this launch alone, or None."""
+        if engine == "scheduler" or not first_engines:
+            return "it was asked for"
+        if self._schedule != "forward":
+            return f"the schedule is {self._schedule!r}"
+        if self.cluster > 1:
+            return "the launch has clusters"
+        threads = prod((*self.grid, *self.block))
+        return f"the launch has {threads} threads" if threads < FEWEST_THREADS and engine == "auto" else None
 
 
 def adopt_arguments(function: FunctionType, arguments: tuple) -> list[Any]:

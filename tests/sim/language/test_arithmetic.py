@@ -82,6 +82,7 @@ NOTHING, F0, I32 = 0, np.float32(0), np.int32(5)
         (lambda: math.floor(F0 / F0), math.nan),
         (lambda: 1 / math.ceil(-0.5), -math.inf),
         (lambda: uint8(1) - uint8(2), 2**64 - 1),
+        (lambda: uint8(7) / uint8(2), 3.5),
         (lambda: uint32(1) - uint64(2), 2**64 - 1),
         (lambda: uint32(1) - 2, -1),
         (lambda: ~uint8(5), 250),

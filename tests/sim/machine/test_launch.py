@@ -385,7 +385,7 @@ def test_an_interrupt_before_the_first_thread_runs_stays_one(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Grid, "hand_over", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            simulate(double)[1, 4](np.zeros(4))
+            simulate(double, engine="scheduler")[1, 4](np.zeros(4))
     x = np.ones(4)
     simulate(double)[1, 4](x)
     assert (x == 2).all()

@@ -1,0 +1,302 @@
+"""Compute operators on all lanes at once, in the types in which the scheduler computes them one by one.
+
+What `a + b` means depends on the scalar types of both. `rule_of` asks the scalars themselves: it applies the scalar
+operator to a one of each type and looks at the type of the result, which is also the type that NumPy's function must
+compute in. So the rules of language/integers.py and of NumPy stand in one place only. Where no NumPy function is known
+to give the same bits, `lane_by_lane` calls the scalar operator for each lane.
+"""
+
+import operator
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from normlab.sim.language.arithmetic import BUILTINS, OPERATORS
+from normlab.sim.vectorised.refusal import NotVectorisedError
+from normlab.sim.vectorised.values import (
+    BOOLEANS,
+    HOLDERS,
+    SIGNED,
+    Mixed,
+    Vector,
+    collect,
+    kind_of,
+    merge,
+    scalars,
+    take,
+)
+
+EXACT = 1 << 53  # an int up to here is exact in float64, so converting it through float64 rounds only once
+INT64 = 1 << 63
+
+# The scalar operator → NumPy's function. The first rows are Python's own operators, which safe code leaves in place
+# where a literal makes them safe; the rest are the device's.
+UFUNCS: dict[Callable, np.ufunc] = {
+    operator.add: np.add,
+    operator.sub: np.subtract,
+    operator.mul: np.multiply,
+    operator.truediv: np.true_divide,
+    OPERATORS["Div"]: np.true_divide,
+    operator.floordiv: np.floor_divide,
+    operator.mod: np.remainder,
+    OPERATORS["FloorDiv"]: np.floor_divide,
+    OPERATORS["Mod"]: np.remainder,
+    operator.lshift: np.left_shift,
+    operator.rshift: np.right_shift,
+    OPERATORS["LShift"]: np.left_shift,
+    OPERATORS["RShift"]: np.right_shift,
+    operator.and_: np.bitwise_and,
+    operator.or_: np.bitwise_or,
+    operator.xor: np.bitwise_xor,
+    OPERATORS["BitAnd"]: np.bitwise_and,
+    OPERATORS["BitOr"]: np.bitwise_or,
+    OPERATORS["BitXor"]: np.bitwise_xor,
+}
+SHIFTS = (operator.lshift, operator.rshift, OPERATORS["LShift"], OPERATORS["RShift"])
+INTEGERS_ONLY = (OPERATORS["FloorDiv"], OPERATORS["Mod"])  # of floats, these have steps of their own
+COMPARISONS: dict[Callable, np.ufunc] = {
+    operator.lt: np.less,
+    operator.le: np.less_equal,
+    operator.gt: np.greater,
+    operator.ge: np.greater_equal,
+    operator.eq: np.equal,
+    operator.ne: np.not_equal,
+}
+UNARY: dict[Callable, np.ufunc] = {operator.neg: np.negative, operator.pos: np.positive, operator.invert: np.invert}
+PLAIN = (np.bool_, np.float16, np.float32, np.float64, int, np.int64)
+
+
+class Rule(NamedTuple):
+    """How to compute an operator for two scalar types."""
+
+    kind: type  # of the result
+    dtype: np.dtype  # to compute in
+    function: np.ufunc
+
+
+@cache
+def rule_of(operation: Callable, one: type, other: type) -> Rule | None:
+    """Return the rule for operands of two scalar types; None: only lane by lane.
+
+    Raises NotVectorisedError where the scalar operator raises.
+    """
+    if one not in HOLDERS or other not in HOLDERS:
+        raise NotVectorisedError(f"an operator meets a {(one if one not in HOLDERS else other).__name__}")
+    try:
+        with np.errstate(all="ignore"):
+            kind = type(operation(one(1), other(1)))
+    except Exception as error:
+        raise NotVectorisedError(f"an operator raises {type(error).__name__}") from None
+    if operation in COMPARISONS:
+        dtype = _comparable(one, other)
+        return Rule(kind, dtype, COMPARISONS[operation]) if dtype is not None else None
+    if kind not in HOLDERS or HOLDERS[kind].kind == "c":
+        return None
+    dtype = HOLDERS[kind]
+    if operation in INTEGERS_ONLY and dtype.kind not in "iu":
+        return None
+    if dtype.kind == "b" and operation in SHIFTS:
+        return None
+    if dtype.kind in "iu" and any(HOLDERS[operand].kind not in "iub" for operand in (one, other)):
+        return None  # a bit operation of floats
+    return Rule(kind, dtype, UFUNCS[operation])
+
+
+def _comparable(one: type, other: type) -> np.dtype | None:
+    """Return the dtype in which numbers of two scalar types are compared."""
+    # Narrow integers are compared as int64, whatever they add up to. A Python int takes the other's type.
+    dtypes = {HOLDERS[kind] for kind in (one, other)}
+    if int in (one, other) and len(dtypes) == 2:
+        dtypes.discard(HOLDERS[int])
+        if dtypes == {HOLDERS[bool]}:
+            dtypes = {HOLDERS[int]}
+    if any(dtype.kind not in "biuf" for dtype in dtypes):
+        return None
+    if len(dtypes) > 1 and any(dtype.kind == "u" for dtype in dtypes):
+        return None  # an int64 and a uint64 are compared exactly, in no common type
+    if int in (one, other) and any(dtype.kind == "u" for dtype in dtypes):
+        return None
+    return np.result_type(*dtypes)
+
+
+def binary(operation: Callable, a: Any, b: Any, width: int) -> Any:
+    """Return `operation(a, b)` for all lanes; at least one operand varies."""
+    if type(a) is Mixed or type(b) is Mixed:
+        return by_alternatives(lambda a, b, n: _binary_or_scalar(operation, a, b, n), (a, b), width)
+    rule = rule_of(operation, kind_of(a), kind_of(b))
+    if rule is None:
+        return lane_by_lane(operation, (a, b), width)
+    if operation in SHIFTS and not _within(b, 0, 63):
+        return lane_by_lane(operation, (a, b), width)
+    left, right = in_dtype(a, rule.dtype), in_dtype(b, rule.dtype)
+    if left is None or right is None:
+        return lane_by_lane(operation, (a, b), width)
+    data = rule.function(left, right)
+    if rule.kind is not int:
+        return Vector(rule.kind, data)
+    return Vector(int, data, *_bounds_after(rule.function, a, b, data))
+
+
+def _binary_or_scalar(operation: Callable, a: Any, b: Any, width: int) -> Any:
+    if type(a) in (Vector, Mixed) or type(b) in (Vector, Mixed):
+        return binary(operation, a, b, width)
+    return operation(a, b)
+
+
+def in_dtype(value: Any, dtype: np.dtype) -> Any:
+    """Return a Vector's numbers, or a scalar, in `dtype`, as the scalar operator converts them; None: it may not."""
+    if type(value) is Vector:
+        data = value.data
+        if data.dtype == dtype:
+            return data
+        if value.kind is int and dtype.kind == "f" and not _within(value, -EXACT, EXACT):
+            return None
+        return data.astype(dtype)
+    if type(value) is int:
+        if dtype.kind == "f":
+            return dtype.type(value)
+        return dtype.type(value) if -INT64 <= value < INT64 and (value >= 0 or dtype.kind != "u") else None
+    # Through an array: a uint64 becomes an int64 of the same bits there, where the scalar's own conversion would raise.
+    return np.array(value, HOLDERS.get(type(value))).astype(dtype)[()]
+
+
+def _within(value: Any, low: int, high: int) -> bool:
+    """Return whether all lanes' integers lie in a range."""
+    if type(value) is not Vector:
+        return low <= int(value) <= high
+    if value.data.dtype.kind not in "iu":
+        return value.data.dtype.kind == "b"
+    least, most = value.bounds()
+    return low <= least and most <= high
+
+
+def _ends(value: Any) -> tuple[int, int]:
+    return value.bounds() if type(value) is Vector else (int(value), int(value))
+
+
+def _bounds_after(function: np.ufunc, a: Any, b: Any, data: np.ndarray) -> tuple[int | None, int | None]:
+    """Return bounds of the Python ints in `data`; raises NotVectorisedError where they leave 64 bits."""
+    if function in (np.add, np.subtract, np.multiply):
+        for attempt in range(2):
+            low, high = _bounds_of(function, *_ends(a), *_ends(b))
+            if low >= -INT64 and high < INT64:
+                return low, high
+            for value in (a, b):  # the bounds of ranges may be far from the numbers: measure those
+                if type(value) is Vector and not attempt:
+                    value.low = None
+        raise NotVectorisedError("an index leaves 64 bits")
+    low, high = _ends(a)
+    if function is np.floor_divide and type(b) is int and b > 0:
+        return low // b, high // b
+    if function is np.remainder and type(b) is int and b > 0:
+        return (low, high) if low >= 0 and high < b else (0, b - 1)
+    if function is np.right_shift:
+        return min(low, 0), max(high, 0)
+    if function is np.bitwise_and and type(b) is int and b >= 0:
+        return 0, b
+    return None, None
+
+
+def _bounds_of(function: np.ufunc, low: int, high: int, other_low: int, other_high: int) -> tuple[int, int]:
+    if function is np.add:
+        return low + other_low, high + other_high
+    if function is np.subtract:
+        return low - other_high, high - other_low
+    corners = (low * other_low, low * other_high, high * other_low, high * other_high)
+    return min(corners), max(corners)
+
+
+@cache
+def _unary_kind(operation: Callable, kind: type) -> type | None:
+    """Return the result's type where NumPy's function gives it, as for the types that have NumPy's own operators."""
+    if kind not in PLAIN or (kind is np.bool_ and operation is not operator.invert):
+        return None
+    return type(operation(kind(1))) if not (operation is operator.invert and HOLDERS[kind].kind == "f") else None
+
+
+def unary(operation: Callable, value: Any, width: int) -> Any:
+    """Return `operation(value)` for all lanes of a value that varies."""
+    if type(value) is Mixed:
+        return by_alternatives(
+            lambda a, n: unary(operation, a, n) if type(a) is Vector else operation(a), (value,), width
+        )
+    kind = _unary_kind(operation, value.kind)
+    if kind is None:
+        return lane_by_lane(operation, (value,), width)
+    data = UNARY[operation](value.data)
+    if kind is int and operation is operator.neg:
+        low, high = value.bounds()
+        if low == -INT64:
+            raise NotVectorisedError("an index leaves 64 bits")
+        return Vector(int, data, -high, -low)
+    return Vector(kind, data)
+
+
+def truth(value: Any, width: int) -> Any:
+    """Return whether a value counts as true: a bool, or an array of bools where it varies."""
+    kind = type(value)
+    if kind is Vector:
+        return value.data if value.kind in BOOLEANS else value.data != 0
+    if kind is Mixed:
+        made = by_alternatives(lambda a, n: _as_bools(truth(a, n)), (value,), width)
+        return made.data if type(made) is Vector else bool(made)
+    return bool(value)
+
+
+def _as_bools(found: Any) -> Any:
+    return Vector(bool, found) if isinstance(found, np.ndarray) else found
+
+
+def lane_by_lane(function: Callable, arguments: tuple, width: int) -> Any:
+    """Return `function(*arguments)`, called for each lane with its scalars."""
+    columns = [scalars(argument, width) for argument in arguments]
+    return collect([function(*row) for row in zip(*columns, strict=True)])
+
+
+def by_alternatives(function: Callable, arguments: tuple, width: int) -> Any:
+    """Return what `function(*arguments, width)` gives for the lanes of each combination of types."""
+    labels = np.zeros(width, np.int64)
+    for argument in arguments:
+        if type(argument) is Mixed:
+            if (argument.choice < 0).any():
+                raise NotVectorisedError("a variable is read in lanes that have not assigned it")
+            labels = labels * len(argument.values) + argument.choice
+    pieces = []
+    for label in np.unique(labels):
+        places = np.flatnonzero(labels == label)
+        pieces.append((places, function(*(take(argument, places) for argument in arguments), len(places))))
+    return merge(width, pieces, None)
+
+
+def extreme(builtin: Callable) -> Callable:
+    """Return the vectorised `max` or `min` of two, for the device's BUILTINS[builtin]."""
+    scalar = BUILTINS[builtin.__name__]
+    beyond = np.greater if builtin is max else np.less
+    negative_zero = builtin is min
+
+    def compute(a: Any, b: Any, width: int) -> Any:
+        if type(a) is Mixed or type(b) is Mixed:
+            return by_alternatives(
+                lambda a, b, n: compute(a, b, n) if Vector in (type(a), type(b)) else scalar(a, b), (a, b), width
+            )
+        one, other = kind_of(a), kind_of(b)
+        if one is other and one in SIGNED:
+            left, right = in_dtype(a, HOLDERS[int]), in_dtype(b, HOLDERS[int])
+            if left is None or right is None:
+                return lane_by_lane(scalar, (a, b), width)
+            data = (np.maximum if builtin is max else np.minimum)(left, right)
+            if one is not int:
+                return Vector(one, data)
+            (low, high), (other_low, other_high) = _ends(a), _ends(b)
+            return Vector(int, data, builtin(low, other_low), builtin(high, other_high))
+        if one not in (np.float32, np.float64) or other not in (np.float32, np.float64):
+            return lane_by_lane(scalar, (a, b), width)
+        kind = np.result_type(one, other).type
+        left, right = in_dtype(a, np.dtype(kind)), in_dtype(b, np.dtype(kind))
+        chosen = np.where(beyond(left, right) | (right != right), left, right)
+        equal = np.where(np.signbit(left) == negative_zero, left, right)
+        return Vector(kind, np.where(left == right, equal, chosen))
+
+    return compute

@@ -1,0 +1,303 @@
+"""Run the functions that a kernel calls: device functions, `cuda` and what it holds, math.
+
+`attribute` and `call` find out what an attribute and a call mean. The objects are the scheduler's
+(language/rewrite.py): `cuda` is the launch's namespace, a device function is the rewritten function. Where one of them
+would ask for the running thread, the functions here answer for all lanes.
+"""
+
+import ast
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+
+from normlab.sim.language.arrays import dtype_of, shape_of
+from normlab.sim.language.operators import function_tree
+from normlab.sim.language.rewrite import IndexByName
+from normlab.sim.machine.api import Cuda
+from normlab.sim.machine.atomics import Atomics
+from normlab.sim.machine.memory import (
+    DYNAMIC_POISON,
+    MAX_SHARED,
+    MAX_STATIC_SHARED,
+    ConstantMemory,
+    LocalMemory,
+    SharedMemory,
+)
+from normlab.sim.vectorised import accesses, atomics, functions, warps
+from normlab.sim.vectorised.arithmetic import binary, truth
+from normlab.sim.vectorised.frames import Frame
+from normlab.sim.vectorised.memory import Array
+from normlab.sim.vectorised.refusal import NotVectorisedError
+from normlab.sim.vectorised.values import Mixed, Vector, element, merge, rebuilt, take, varies
+
+# --- attributes ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Index:
+    """`cuda.threadIdx` or `cuda.blockIdx`, before its axis is asked for."""
+
+    name: str
+
+
+def attribute(frame: Frame, value: Any, name: str) -> Any:
+    """Return `value.name`."""
+    kind = type(value)
+    if kind is Cuda:
+        if name in ("threadIdx", "blockIdx"):
+            return Index(name)
+        if name == "laneid":
+            return frame.lanes.special("laneid")
+        if name in ("current", "grid_run", "observer"):
+            raise NotVectorisedError(f"of cuda.{name}")
+    elif kind is Index or kind is IndexByName:
+        found = frame.lanes.special(f"{value.name if kind is Index else value._name}.{name}")
+        return found
+    elif kind is Array:
+        return _array_attribute(value, name)
+    elif kind is Vector or kind is Mixed or (isinstance(value, tuple) and name not in getattr(kind, "_fields", ())):
+        raise NotVectorisedError(f"of the attribute {name!r} of a number that varies")
+    found = getattr(value, name)
+    return frame.lanes.machine.launch.array(found, ("outer", name)) if isinstance(found, np.ndarray) else found
+
+
+def _array_attribute(array: Array, name: str) -> Any:
+    if name in ("shape", "size", "dtype"):
+        return getattr(array, name)
+    if name == "ndim":
+        return len(array.shape)
+    if name == "T":
+        return array.viewed(array.shape[::-1], array.strides[::-1], array.offset)
+    if name == "itemsize":
+        return array.dtype.itemsize
+    raise NotVectorisedError(f"of an array's {name!r}")
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Site:
+    """Where a call stands: the lanes that make it, its node, and whether anything is done with its result."""
+
+    frame: Frame
+    node: ast.Call
+    used: bool
+
+
+def call(site: Site, function: Any, given: list, named: dict[str, Any]) -> Any:
+    """Return `function(*given, **named)` for all lanes of a frame."""
+    frame = site.frame
+    if type(function) is MethodType:
+        found = _method(site, function, given, named)
+    elif type(function) is partial or (type(function) is FunctionType and function_tree(function.__code__) is None):
+        found = _twin(site, function, given, named)
+    elif type(function) is FunctionType:
+        found = frame.call.inner(function, given, named, frame.lanes)
+    elif isinstance(function, type) and issubclass(function, tuple) and hasattr(function, "_fields"):
+        found = function(*given, **named)  # a tuple with named fields
+    elif function is len and type(given[0]) is Array and given[0].shape:
+        found = given[0].shape[0]
+    elif not any(map(varies, given)) and not named and not any(type(one) is Array for one in given):
+        found = _of_scalars(function, given)
+    elif named:
+        raise NotVectorisedError(f"of keyword arguments of {getattr(function, '__name__', function)!r}")
+    else:
+        found = functions.call(function, tuple(given), frame.width)
+    return _alone(found) if frame.width == 1 else found
+
+
+def _alone(value: Any) -> Any:
+    """Return what a frame of one lane has in the place of vectors: scalars."""
+    if isinstance(value, tuple):
+        return rebuilt(value, [_alone(part) for part in value])
+    return element(value.kind, value.data, 0) if type(value) is Vector else value
+
+
+def _of_scalars(function: Any, given: list) -> Any:
+    """Return a function of scalars, which is the same in every lane."""
+    cast = isinstance(function, functions.IntegerCast) or (
+        isinstance(function, type) and issubclass(function, np.generic)
+    )
+    if cast or id(function) in functions.PURE or function in (len, range, tuple):
+        return function(*given)
+    raise NotVectorisedError(f"of a call of {getattr(function, '__name__', function)!r}")
+
+
+def _twin(site: Site, function: Any, given: list, named: dict[str, Any]) -> Any:
+    """Return what a twin gives: a function of Python alone that stands for an intrinsic."""
+    key = function.func if type(function) is partial else function
+    made = TWINS.get(id(key))
+    if made is not None:
+        return made(site.frame, *given, **named)
+    if id(function) not in functions.PURE or named:
+        raise NotVectorisedError(f"of a call of {getattr(key, '__name__', key)!r}")
+    if any(map(varies, given)):
+        return functions.call(function, tuple(given), site.frame.width)
+    return function(*given)
+
+
+TWINS: dict[int, Callable] = {}  # a twin, by identity → the function of all lanes, which takes the frame first
+_kept: list[Any] = []
+
+
+def register_lanes(twin: Any, function: Callable | None = None) -> None:
+    """Let the vectorised engine call `function(frame, *arguments)` for a twin (language/rewrite.py: `register_twin`).
+
+    Without `function`, the twin depends on its arguments alone, which are scalars: it is called lane by lane.
+    """
+    _kept.append(twin)  # keeps its id from being given to another object
+    if function is None:
+        functions.PURE[id(twin)] = twin
+    else:
+        TWINS[id(twin)] = function
+
+
+def _method(site: Site, method: MethodType, given: list, named: dict[str, Any]) -> Any:
+    """Return the result of a method of `cuda` or of what it holds."""
+    owner, name = method.__self__, method.__name__
+    if type(owner) is Atomics:
+        return _atomic(site, name, given, named)
+    table = METHODS.get(type(owner))
+    if table is None or name not in table:
+        raise NotVectorisedError(f"of {type(owner).__name__.lower()}.{name}")
+    return table[name](site, *given, **named)
+
+
+def _atomic(site: Site, name: str, given: list, named: dict[str, Any]) -> Any:
+    if named or len(given) < 2:
+        raise NotVectorisedError("of keyword arguments of an atomic operation")
+    if name == "compare_and_swap":
+        array, *values = given
+        return atomics.update(site.frame, "cas", site.used, array, (0,) * len(array.shape), tuple(values))
+    array, index, *values = given
+    return atomics.update(site.frame, name, site.used, array, index, tuple(values))
+
+
+def _grid(site: Site, ndim: Any) -> Any:
+    frame = site.frame
+    axes = ["xyz"[axis] for axis in range(operator.index(ndim))]
+    found = tuple(_position(frame, axis) for axis in axes)
+    return found[0] if ndim == 1 else found
+
+
+def _position(frame: Frame, axis: str) -> Any:
+    """Return blockIdx * blockDim + threadIdx along an axis."""
+    extent = getattr(frame.lanes.machine.launch.block, axis)
+    parts = frame.lanes.special(f"blockIdx.{axis}"), extent, frame.lanes.special(f"threadIdx.{axis}")
+    block, _, thread = parts
+    product = binary(operator.mul, block, extent, frame.width) if type(block) is Vector else block * extent
+    return binary(operator.add, product, thread, frame.width) if varies((product, thread)) else product + thread
+
+
+def _gridsize(site: Site, ndim: Any) -> Any:
+    return site.frame.lanes.machine.cuda.gridsize(ndim)
+
+
+def _syncthreads(site: Site) -> None:
+    site.frame.lanes.machine.barrier(site.frame.lanes)
+
+
+def _vote_of_block(name: str) -> Callable:
+    def vote(site: Site, predicate: Any) -> Any:
+        frame, machine = site.frame, site.frame.lanes.machine
+        if (predicate.kind if type(predicate) is Vector else type(predicate)) in (bool, np.bool_):
+            raise NotVectorisedError(f"{name} gets a bool")
+        machine.barrier(frame.lanes)
+        blocks = machine.block_of[frame.lanes.ids]
+        true = np.broadcast_to(truth(predicate, frame.width), frame.width)
+        count = np.bincount(blocks, true, machine.blocks).astype(np.int64)
+        here = np.bincount(blocks, minlength=machine.blocks)
+        found = {"syncthreads_count": count, "syncthreads_and": count == here, "syncthreads_or": count > 0}[name]
+        return Vector(int, found.astype(np.int64)[blocks], 0, machine.launch.threads)
+
+    return vote
+
+
+def _shared_array(site: Site, shape: Any, dtype: Any, alignment: Any = None) -> Array:
+    machine, kind = site.frame.lanes.machine, dtype_of(dtype)
+    extents = shape_of(shape)
+    if extents == (0,):
+        return machine.dynamic(kind, machine.cuda.shared._dynamic_bytes, DYNAMIC_POISON)
+    made = machine.shared((id(site.node), id(site.frame.call._globals)), extents, kind, alignment or kind.alignment)
+    static = machine.static_bytes()
+    if static > MAX_STATIC_SHARED or static + machine.cuda.shared._dynamic_bytes > MAX_SHARED:
+        raise NotVectorisedError("a block's shared arrays take more bytes than a block has")
+    return made
+
+
+def _local_array(site: Site, shape: Any, dtype: Any, alignment: Any = None) -> Array:
+    return site.frame.lanes.machine.local(shape_of(shape), dtype_of(dtype))
+
+
+def _constant_array(site: Site, array: Any) -> Any:
+    if type(array) is not Array:
+        raise NotVectorisedError("of constant memory made of something other than an array")
+    constant = array.viewed(array.shape, array.strides, array.offset)
+    constant.frozen = True
+    return constant
+
+
+def _select(site: Site, condition: Any, if_true: Any, if_false: Any) -> Any:
+    chosen = truth(condition, site.frame.width)
+    if not isinstance(chosen, np.ndarray):
+        return if_true if chosen else if_false
+    yes, no = np.flatnonzero(chosen), np.flatnonzero(~chosen)
+    if not len(yes) or not len(no):
+        return if_true if len(yes) else if_false
+    return merge(site.frame.width, [(yes, take(if_true, yes)), (no, take(if_false, no))], None)
+
+
+def _load(site: Site, array: Any, index: Any) -> Any:
+    return accesses.load_item(site.frame, array, index)
+
+
+def _store(site: Site, array: Any, index: Any, value: Any) -> None:
+    accesses.store_item(site.frame, array, index, value)
+
+
+def _fence(site: Site) -> None:
+    # A fence may be a turn of a spin loop, so that its thread takes turns with the others: it counts as an atomic does.
+    site.frame.lanes.machine.atomics += 1
+
+
+def _lanes_below(site: Site) -> Any:
+    lane = site.frame.lanes.special("laneid")
+    return Vector(int, (np.int64(1) << lane.data) - 1) if type(lane) is Vector else (1 << lane) - 1
+
+
+def _shuffle(name: str) -> Callable:
+    return lambda site, mask, value, by: warps.shuffle(site.frame, name, mask, value, by)
+
+
+def _vote(name: str) -> Callable:
+    return lambda site, mask, predicate: warps.vote(site.frame, name, mask, predicate)
+
+
+METHODS: dict[type, dict[str, Callable]] = {
+    Cuda: {
+        "grid": _grid,
+        "gridsize": _gridsize,
+        "_per_axis": _gridsize,
+        "syncthreads": _syncthreads,
+        **{name: _vote_of_block(name) for name in ("syncthreads_count", "syncthreads_and", "syncthreads_or")},
+        **{name: _shuffle(name) for name in ("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync")},
+        **{name: _vote(name) for name in ("all_sync", "any_sync", "eq_sync", "ballot_sync")},
+        "match_any_sync": lambda site, mask, value: warps.match_any(site.frame, mask, value),
+        "match_all_sync": lambda site, mask, value: warps.match_all(site.frame, mask, value),
+        "lanemask_lt": _lanes_below,
+        **dict.fromkeys(("threadfence", "threadfence_block", "threadfence_system"), _fence),
+        "syncwarp": lambda site, *mask: warps.syncwarp(site.frame, *mask),
+        "selp": _select,
+        "ldca": _load,
+        "stcg": _store,
+    },
+    SharedMemory: {"array": _shared_array},
+    LocalMemory: {"array": _local_array},
+    ConstantMemory: {"array_like": _constant_array},
+}

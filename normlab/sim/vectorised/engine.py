@@ -1,0 +1,109 @@
+"""Run a launch with all threads of many blocks at once, or say why not.
+
+The engine runs on the arguments in place, and keeps a copy of each array before its first store. Whatever it cannot
+prove equal to the scheduler makes it undo the stores; the scheduler then runs the launch from the beginning, so errors
+come from there, with the thread, the block and the line.
+"""
+
+from types import CodeType, FunctionType
+from typing import Any
+
+import numpy as np
+
+from normlab.sim.vectorised.machine import Launched, Machine
+from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError, RestartError
+from normlab.sim.vectorised.running import bound, invoke
+
+LANES = 1 << 15  # of a chunk, or one block: measured on saxpy, a tiled product and mandelbrot
+FEWEST = 32  # threads of a block that are worth running by themselves
+PATIENCE, ANOTHER_TRY = 2, 16  # after so many refusals in a row, try every so many launches
+ATTEMPTS = 40  # an attempt finds one more array whose loads must be recorded
+
+
+class Learnt:
+    """What the engine remembers of a kernel from launch to launch, to spend no time on attempts that fail."""
+
+    def __init__(self, code: CodeType):
+        """Know nothing of the kernel with this code yet."""
+        self.code = code  # keeps its id
+        self.recorded: set = set()  # keys of the arrays whose loads must be recorded
+        self.alone = False  # whether blocks run one at a time
+        self.refusals, self.skipped, self.why = 0, 0, ""
+
+    def skips(self) -> bool:
+        """Return whether to leave this launch to the scheduler, after the engine has given up several times."""
+        if self.refusals < PATIENCE:
+            return False
+        self.skipped = (self.skipped + 1) % ANOTHER_TRY
+        return self.skipped != 0
+
+
+_learnt: dict[int, Learnt] = {}
+
+
+def attempt(body: FunctionType, arguments: list, cuda: Any, original: FunctionType, insist: bool = False) -> str | None:
+    """Run a launch; return None, or why the scheduler must run it, with all arrays as they were.
+
+    `body`: the rewritten kernel; `original`: its own function. `insist`: try even a kernel that has failed before.
+    """
+    learnt = _learnt.setdefault(id(original.__code__), Learnt(original.__code__))
+    if not insist and learnt.skips():
+        return learnt.why
+    why = _attempts(body, arguments, cuda, learnt)
+    learnt.refusals = 0 if why is None else learnt.refusals + 1
+    learnt.why = f"as before, {why}"
+    return why
+
+
+def _attempts(body: FunctionType, arguments: list, cuda: Any, learnt: Learnt) -> str | None:
+    with np.errstate(all="ignore"):
+        for _ in range(ATTEMPTS):
+            launch = Launched(cuda, cuda.gridDim, cuda.blockDim, learnt.recorded)
+            try:
+                _run_chunks(launch, body, arguments, learnt.alone)
+                return None
+            except RestartError:
+                launch.restore()
+            except OrderError as refusal:
+                launch.restore()
+                if learnt.alone or launch.blocks == 1 or launch.threads < FEWEST:
+                    learnt.alone = False
+                    return _reason(body, refusal)
+                learnt.alone = True
+            except NotVectorisedError as refusal:
+                launch.restore()
+                return _reason(body, refusal)
+            except Exception as error:  # whatever the kernel or the engine does wrong, the scheduler says it best
+                launch.restore()
+                if STRICT:
+                    raise
+                return f"{type(error).__name__}: {error}"
+    return "its arrays are written in too many ways"
+
+
+def _reason(body: FunctionType, refusal: NotVectorisedError) -> str:
+    where = f"{body.__code__.co_filename}:{refusal.line}: " if refusal.line else ""
+    return f"{where}{refusal.reason}"
+
+
+STRICT = False  # for tests: an unforeseen error comes out
+
+
+def _run_chunks(launch: Launched, body: FunctionType, arguments: list, alone: bool) -> None:
+    """Run the blocks of a launch, some at a time; `alone`: one at a time."""
+    together = 1 if alone else max(1, LANES // launch.threads)
+    parameters = bound(body, [_argument(launch, value, place) for place, value in enumerate(arguments)], {})
+    for first in range(0, launch.blocks, together):
+        machine = Machine(launch, first, min(together, launch.blocks - first))
+        invoke(body, parameters, machine.all_lanes, 0)
+        machine.finish()
+
+
+def _argument(launch: Launched, value: Any, key: Any) -> Any:
+    """Return an argument as the kernel sees it."""
+    if isinstance(value, np.ndarray):
+        return launch.array(value, key)
+    if isinstance(value, tuple):
+        parts = [_argument(launch, part, (key, place)) for place, part in enumerate(value)]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value

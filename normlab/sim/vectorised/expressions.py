@@ -1,0 +1,298 @@
+"""Compute a function's expressions for the lanes of a frame.
+
+Each expression of the syntax tree becomes a Python function from a frame to a value (values.py) once. Where no operand
+varies, Python computes the one scalar that all lanes share, with the operator of the scheduler's threads.
+"""
+
+import ast
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from normlab.sim.language.integers import adopt_scalar
+from normlab.sim.language.operators import INT_MARK
+from normlab.sim.vectorised import accesses, calls
+from normlab.sim.vectorised.arithmetic import binary, by_alternatives, truth, unary
+from normlab.sim.vectorised.frames import Frame, value_of
+from normlab.sim.vectorised.memory import Array
+from normlab.sim.vectorised.refusal import NotVectorisedError
+from normlab.sim.vectorised.values import Mixed, Unbound, Vector, merge
+
+Expression = Callable[[Frame], Any]
+load_item, store_item = accesses.load_item, accesses.store_item
+
+PYTHON_OPERATORS: dict[type, Callable] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Invert: operator.invert,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+VARYING = (Vector, Mixed)
+
+
+def refusing(what: str) -> Expression:
+    """Return an expression, or a statement, that gives up when it is reached, because `what`."""
+
+    def refuse(frame: Frame) -> Any:
+        raise NotVectorisedError(what)
+
+    return refuse
+
+
+def compiled(node: Any) -> Expression:
+    """Return an expression, ready to compute."""
+    builder = BUILDERS.get(type(node))
+    return builder(node) if builder else refusing(f"of {type(node).__name__.lower()} {ast.unparse(node)!r}")
+
+
+def operate(operation: Callable, a: Any, b: Any, frame: Frame) -> Any:
+    """Return `operation(a, b)`, whether it varies or not."""
+    if type(a) in VARYING or type(b) in VARYING:
+        return binary(operation, a, b, frame.width)
+    if type(a) is Array or type(b) is Array:
+        raise NotVectorisedError("an operator meets a whole array")
+    return operation(a, b)
+
+
+def _constant(node: ast.Constant) -> Expression:
+    value = _typed(node.value)
+    return lambda frame: value
+
+
+def _typed(value: Any) -> Any:
+    """Return a constant as the scheduler's code has it (language/operators.py)."""
+    if type(value) is tuple:
+        return adopt_scalar(value[1]) if value[:1] == (INT_MARK,) else tuple(map(_typed, value))
+    return np.float64(value) if type(value) is float else value
+
+
+def _name(node: ast.Name) -> Expression:
+    name = node.id
+
+    def read(frame: Frame) -> Any:
+        found = frame.variables.get(name, frame)
+        if found is not frame and type(found) is not Mixed and found is not Unbound:
+            return found
+        if name in frame.call.function.locals:
+            return value_of(frame, name)
+        return frame.call.outer(name)
+
+    return read
+
+
+def _binary(node: ast.BinOp) -> Expression:
+    left, right = compiled(node.left), compiled(node.right)
+    operation = PYTHON_OPERATORS.get(type(node.op))
+    if operation is None:
+        return refusing(f"of an operator in {ast.unparse(node)!r}")
+    if operation is operator.pow:  # left in place for literals alone
+        return lambda frame: left(frame) ** right(frame)
+    return lambda frame: operate(operation, left(frame), right(frame), frame)
+
+
+def _unary(node: ast.UnaryOp) -> Expression:
+    operand = compiled(node.operand)
+    if isinstance(node.op, ast.Not):
+        test = compiled_test(node.operand)
+
+        def negate(frame: Frame) -> Any:
+            found = test(frame)
+            return Vector(bool, ~found) if isinstance(found, np.ndarray) else not found
+
+        return negate
+    operation = PYTHON_OPERATORS[type(node.op)]
+
+    def compute(frame: Frame) -> Any:
+        value = operand(frame)
+        return unary(operation, value, frame.width) if type(value) in VARYING else operation(value)
+
+    return compute
+
+
+def _compare(node: ast.Compare) -> Expression:
+    if len(node.ops) > 1:
+        # `a < b < c` is `a < b and b < c`: b has no effects, so it may be computed twice.
+        pairs = zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)
+        parts = [ast.Compare(left, [one], [right]) for left, one, right in pairs]
+        return _boolean(ast.BoolOp(ast.And(), parts))  # type: ignore[arg-type]
+    left, right = compiled(node.left), compiled(node.comparators[0])
+    (one,) = node.ops
+    if isinstance(one, (ast.Is, ast.IsNot)):
+        return _identity(left, right, isinstance(one, ast.Is))
+    operation = PYTHON_OPERATORS.get(type(one))
+    if operation is None:
+        return refusing(f"of the comparison {ast.unparse(node)!r}")
+    return lambda frame: operate(operation, left(frame), right(frame), frame)
+
+
+def _identity(left: Expression, right: Expression, positive: bool) -> Expression:
+    """Return `left is right`, which kernels ask of None."""
+
+    def compare(frame: Frame) -> Any:
+        a, b = left(frame), right(frame)
+        if type(a) is Mixed or type(b) is Mixed:
+            return by_alternatives(lambda a, b, width: (a is b) is positive, (a, b), frame.width)
+        if a is not None and b is not None:
+            raise NotVectorisedError("identity of something other than None is asked")
+        return (a is b) is positive
+
+    return compare
+
+
+def _boolean(node: ast.BoolOp) -> Expression:
+    """Return `a and b`, which is one of its operands: b is computed in the lanes that a leaves undecided."""
+    first, *rest = node.values
+    one = compiled(first)
+    other = compiled(rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest))
+    wants_true = isinstance(node.op, ast.And)
+
+    def compute(frame: Frame) -> Any:
+        a = one(frame)
+        decided = truth(a, frame.width)
+        if not isinstance(decided, np.ndarray):
+            return other(frame) if bool(decided) is wants_true else a
+        undecided = np.flatnonzero(decided if wants_true else ~decided)
+        if not len(undecided):
+            return a
+        if len(undecided) == frame.width:
+            return other(frame)
+        b = other(frame.child(undecided))
+        return merge(frame.width, [(undecided, b)], a, complete=False)
+
+    return compute
+
+
+HARMLESS: tuple[type, ...] = (
+    ast.Name,
+    ast.Constant,
+    ast.Compare,
+    ast.BinOp,
+    ast.BoolOp,
+    ast.UnaryOp,
+    ast.cmpop,
+    ast.operator,
+    ast.boolop,
+)
+HARMLESS += (ast.unaryop, ast.expr_context)
+
+
+def _harmless(node: ast.expr) -> bool:
+    """Return whether an expression can be computed in lanes that do not need it: it reads no memory and raises not."""
+    return all(isinstance(part, HARMLESS) for part in ast.walk(node))
+
+
+def compiled_test(node: ast.expr) -> Expression:
+    """Return an expression whose truth alone matters: a bool, or an array of bools where it varies."""
+    if isinstance(node, ast.BoolOp) and all(map(_harmless, node.values[1:])):
+        parts = [compiled_test(part) for part in node.values]
+        function = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
+        wants_true = isinstance(node.op, ast.And)
+
+        def combine(frame: Frame) -> Any:
+            result: Any = wants_true
+            for part in parts:
+                if not isinstance(result, np.ndarray) and result is not wants_true:
+                    return result
+                found = part(frame)
+                result = found if result is wants_true else function(result, found)
+            return result if isinstance(result, np.ndarray) else bool(result)
+
+        return combine
+    value = compiled(node)
+    return lambda frame: truth(value(frame), frame.width)
+
+
+def _conditional(node: ast.IfExp) -> Expression:
+    test, body, otherwise = compiled_test(node.test), compiled(node.body), compiled(node.orelse)
+
+    def choose(frame: Frame) -> Any:
+        condition = test(frame)
+        if not isinstance(condition, np.ndarray):
+            return body(frame) if condition else otherwise(frame)
+        yes, no = np.flatnonzero(condition), np.flatnonzero(~condition)
+        if not len(yes) or not len(no):
+            return (body if len(yes) else otherwise)(frame)
+        pieces = [(yes, body(frame.child(yes))), (no, otherwise(frame.child(no)))]
+        return merge(frame.width, pieces, None)
+
+    return choose
+
+
+def _tuple(node: ast.Tuple) -> Expression:
+    parts = [compiled(part) for part in node.elts]
+    return lambda frame: tuple([part(frame) for part in parts])
+
+
+def _subscript(node: ast.Subscript) -> Expression:
+    value, index = compiled(node.value), compiled(node.slice)
+    return lambda frame: load_item(frame, value(frame), index(frame))
+
+
+def _slice(node: ast.Slice) -> Expression:
+    parts = [
+        compiled(part) if part is not None else (lambda frame: None) for part in (node.lower, node.upper, node.step)
+    ]
+    return lambda frame: slice(*[part(frame) for part in parts])
+
+
+def _attribute(node: ast.Attribute) -> Expression:
+    value, name = compiled(node.value), node.attr
+    return lambda frame: calls.attribute(frame, value(frame), name)
+
+
+def compiled_call(node: ast.Call, used: bool = True) -> Expression:
+    """Return a call; `used`: whether anything is done with its result."""
+    if any(part.arg is None for part in node.keywords):
+        return refusing(f"of the starred arguments in {ast.unparse(node)!r}")
+    function = compiled(node.func)
+    arguments = [compiled(part.value if isinstance(part, ast.Starred) else part) for part in node.args]
+    starred = [isinstance(part, ast.Starred) for part in node.args]
+    keywords = {str(part.arg): compiled(part.value) for part in node.keywords}
+
+    def call(frame: Frame) -> Any:
+        found = function(frame)
+        given: list[Any] = []
+        for argument, many in zip(arguments, starred, strict=True):
+            value = argument(frame)
+            if many and not isinstance(value, tuple):
+                raise NotVectorisedError("of a starred argument that is no tuple")
+            given += value if many else (value,)
+        named = {name: argument(frame) for name, argument in keywords.items()}
+        return calls.call(calls.Site(frame, node, used), found, given, named)
+
+    return call
+
+
+BUILDERS: dict[type, Callable[[Any], Expression]] = {
+    ast.Constant: _constant,
+    ast.Name: _name,
+    ast.BinOp: _binary,
+    ast.UnaryOp: _unary,
+    ast.Compare: _compare,
+    ast.BoolOp: _boolean,
+    ast.IfExp: _conditional,
+    ast.Tuple: _tuple,
+    ast.Subscript: _subscript,
+    ast.Slice: _slice,
+    ast.Attribute: _attribute,
+    ast.Call: compiled_call,
+}

@@ -1,0 +1,152 @@
+"""Call the device's functions for all lanes at once: math, casts, bits, minimum and maximum.
+
+A function without a row here runs lane by lane. NumPy's own functions of whole arrays take other instructions than
+those of single numbers in some builds, so `trusted` compares both on samples before the first use.
+"""
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from normlab.sim.language.arithmetic import BUILTINS, OPERATORS, to_float, to_int
+from normlab.sim.language.functions import HALF, MATH, Namespace, brev, clz, ffs, fma, popc
+from normlab.sim.language.integers import INTEGER_CASTS, NARROW, IntegerCast
+from normlab.sim.language.libdevice import FP16, LIBDEVICE
+from normlab.sim.vectorised.arithmetic import binary, by_alternatives, extreme, lane_by_lane
+from normlab.sim.vectorised.casts import to_integer, to_scalar_type
+from normlab.sim.vectorised.refusal import NotVectorisedError
+from normlab.sim.vectorised.values import HOLDERS, SIGNED, Mixed, Vector
+
+SAMPLES = 1024
+# Of one argument, NumPy's function under the name of math's or under its own.
+ONE_ARGUMENT = {
+    name: getattr(np, {"acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan",
+                       "atanh": "arctanh"}.get(name, name))
+    for name in (
+        *("sqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh"),
+        *("acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "floor", "trunc", "fabs", "cbrt"),
+        *("isnan", "isinf", "isfinite"),
+    )
+}  # fmt: skip
+
+
+@cache
+def trusted(function: np.ufunc, dtype: type) -> bool:
+    """Return whether a NumPy function gives a whole array the bits that it gives single numbers, on samples."""
+    random = np.random.default_rng(0)
+    with np.errstate(all="ignore"):
+        spread = np.exp(random.uniform(-80, 80, SAMPLES)) * random.choice([-1.0, 1.0], SAMPLES)
+        samples = np.concatenate([spread, random.uniform(-10, 10, SAMPLES), random.uniform(-1, 1, SAMPLES)])
+        samples = np.concatenate([samples, [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan]]).astype(dtype)
+        whole, single = function(samples), np.array([function(one) for one in samples])
+    return whole.dtype == single.dtype and whole.tobytes() == single.tobytes()
+
+
+def _of_one(name: str, function: np.ufunc) -> Callable:
+    scalar = MATH[name]
+
+    def compute(value: Any, width: int) -> Any:
+        if type(value) is Mixed:
+            return by_alternatives(lambda a, n: compute(a, n) if type(a) is Vector else scalar(a), (value,), width)
+        kind = value.kind
+        if kind is ml_dtypes.bfloat16 or (kind is np.float16 and name not in HALF):
+            value, kind = to_scalar_type(np.float32, value, width), np.float32
+        elif kind not in (np.float16, np.float32, np.float64):
+            value, kind = to_scalar_type(np.float64, value, width), np.float64
+        if type(value) is not Vector or not trusted(function, kind):
+            return lane_by_lane(scalar, (value,), width)
+        data = function(value.data)
+        return Vector(np.bool_ if data.dtype == np.bool_ else kind, data)
+
+    return compute
+
+
+def _to_float(value: Any, width: int) -> Any:
+    holder = HOLDERS[value.kind].kind if type(value) is Vector else ""
+    if holder == "f":
+        return value
+    return (
+        to_scalar_type(np.float64, value, width) if holder in tuple("biu") else lane_by_lane(to_float, (value,), width)
+    )
+
+
+def _to_int(value: Any, width: int) -> Any:
+    if type(value) is Vector and issubclass(value.kind, np.integer):
+        return value
+    return to_integer(INTEGER_CASTS["int64"], value, width)
+
+
+def _popc(value: Any, width: int) -> Any:
+    if type(value) is not Vector or value.kind not in (*SIGNED, np.uint64):
+        return lane_by_lane(popc, (value,), width)
+    # A narrow integer has its own number of bits, all others have 64.
+    data = value.data.view(np.uint64)
+    if value.kind in NARROW.values():
+        data = data & np.uint64((1 << value.kind.bits) - 1)  # type: ignore[attr-defined]
+    count = np.bitwise_count(data).astype(HOLDERS[value.kind])
+    return Vector(np.int64 if value.kind is int else value.kind, count)
+
+
+def _fma(a: Any, b: Any, c: Any, width: int) -> Any:
+    return lane_by_lane(fma, (a, b, c), width)
+
+
+# The scalar function, by identity → the function of all lanes, which takes the frame's width last.
+VECTORISED: dict[int, Callable] = {
+    **{id(MATH[name]): _of_one(name, function) for name, function in ONE_ARGUMENT.items()},
+    id(BUILTINS["max"]): extreme(max),
+    id(BUILTINS["min"]): extreme(min),
+    id(to_float): _to_float,
+    id(to_int): _to_int,
+    id(popc): _popc,
+    **{
+        id(operation): (lambda a, b, width, operation=operation: binary(operation, a, b, width))
+        for name, operation in OPERATORS.items()
+        if name != "Pow"
+    },
+}
+
+
+def _members(namespace: Namespace) -> list:
+    return [value for name, value in vars(namespace).items() if name != "_name"]
+
+
+# Functions that depend on their arguments alone, so that they may be called lane by lane.
+PURE = {
+    id(function): function
+    for function in (
+        *MATH.values(),
+        *OPERATORS.values(),
+        *(function for name, function in BUILTINS.items()),
+        *_members(LIBDEVICE),
+        *_members(FP16),
+        *(brev, clz, ffs, fma, popc, abs, math.gcd),
+    )
+}
+
+
+def _single(arguments: tuple) -> Any:
+    if len(arguments) != 1:
+        raise NotVectorisedError("of a cast with several arguments")
+    return arguments[0]
+
+
+def call(function: Any, arguments: tuple, width: int) -> Any:
+    """Return `function(*arguments)` for all lanes; at least one argument varies."""
+    made = VECTORISED.get(id(function))
+    if made is not None and (made not in EXTREMES or len(arguments) == 2):
+        return made(*arguments, width)
+    if isinstance(function, IntegerCast):
+        return to_integer(function, _single(arguments), width)
+    if isinstance(function, type) and issubclass(function, np.generic):
+        return to_scalar_type(function, _single(arguments), width)
+    if id(function) in PURE:
+        return lane_by_lane(function, arguments, width)
+    raise NotVectorisedError(f"of a call of {getattr(function, '__name__', function)!r}")
+
+
+EXTREMES = (VECTORISED[id(BUILTINS["max"])], VECTORISED[id(BUILTINS["min"])])

@@ -1,0 +1,228 @@
+"""Hold the state of a chunk: so many blocks of the grid, all of whose threads run together.
+
+A chunk is big enough for NumPy to be fast and small enough for the caches of a CPU. Chunks run one after another, in
+the scheduler's order of blocks, so that a later block finds in memory what an earlier one has written.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from normlab.sim.machine.threads import WARP_SIZE, Dim3
+from normlab.sim.vectorised import atomics
+from normlab.sim.vectorised.frames import Lanes
+from normlab.sim.vectorised.memory import Array, Store, global_array, local_array, seen_as, shared_array
+from normlab.sim.vectorised.races import Accesses, Window
+from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError
+from normlab.sim.vectorised.values import Vector
+
+FEW_LANES = 12  # the scheduler runs so many threads in the time that NumPy's functions take for any small number
+MANY_TURNS = 1 << 12
+
+
+class Launched:
+    """What all chunks of a launch share: its extents, and the arrays of the host that the kernel has met."""
+
+    def __init__(self, cuda: Any, grid: Dim3, block: Dim3, recorded: set):
+        """Prepare a launch; `recorded`: keys of the arrays whose loads must be recorded, which grows."""
+        self.cuda, self.grid, self.block, self.recorded = cuda, grid, block, recorded
+        self.threads, self.blocks = block.x * block.y * block.z, grid.x * grid.y * grid.z
+        self.arrays: dict[tuple, Array] = {}
+        self._kept: list[np.ndarray] = []  # keeps the ids of the arrays' objects from being given away
+
+    def array(self, array: np.ndarray, key: Any) -> Array:
+        """Return a host's array as the kernel has it; the same memory has one store, however often it is met."""
+        place = (array.__array_interface__["data"][0], array.dtype, array.shape, array.strides)
+        if place not in self.arrays:
+            made = global_array(array, key)
+            for other in self.arrays.values():
+                held, own = other.store.data, made.store.data
+                if (held.dtype, held.size, _address(held)) == (own.dtype, own.size, _address(own)):
+                    made.store = other.store
+            self.arrays[place] = made
+            self._kept.append(array)
+        return self.arrays[place]
+
+    def overlapping(self, store: Store) -> bool:
+        """Return whether another store has memory in common with this one."""
+        return any(
+            other.store is not store and np.may_share_memory(other.store.data, store.data)
+            for other in self.arrays.values()
+        )
+
+    def restore(self) -> None:
+        """Undo every store of the launch."""
+        for array in self.arrays.values():
+            array.store.restore()
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+class Machine:
+    """The threads of some neighbouring blocks: their numbers, their memory, and where they meet.
+
+    Lane `l` is thread `l % threads` of the chunk's block `l // threads`.
+    """
+
+    def __init__(self, launch: Launched, first: int, blocks: int):
+        """Begin `blocks` blocks, from the linear number `first` on."""
+        self.launch, self.cuda, self.blocks = launch, launch.cuda, blocks
+        threads = launch.threads
+        self.size = blocks * threads
+        warps = -(-threads // WARP_SIZE)
+        self.warp_count, self.ragged = blocks * warps, bool(threads % WARP_SIZE)
+        ids = np.arange(self.size)
+        thread = ids % threads
+        self.block_of = (ids // threads).astype(np.int32)
+        self.warps = (self.block_of * warps + thread // WARP_SIZE).astype(np.int32)
+        self.lanes_in_warp = thread % WARP_SIZE
+        self._thread, self._block = thread, first + ids // threads
+        self.all_lanes = Lanes(self, ids)
+        self.alive, self.alive_count = np.ones(self.size, np.bool_), self.size
+        self.barriers = self.warp_meetings = self.atomics = self.logged = 0
+        self.pending: list[atomics.Pending] = []
+        self.ordered = False
+        self.turns = self.lane_turns = 0  # of loops, and the lanes that made them
+        self.copies: Any = None  # asynchronous ones (copies.py)
+        self._shared: dict[Any, Array] = {}
+        self._dynamic: dict[np.dtype, Array] = {}
+        self._memory: Any = None  # the dynamic shared memory of all blocks, and its log
+        self._whole: Any = None
+        self._recorded: list[Accesses] = []
+        for array in launch.arrays.values():
+            array.store.accesses, array.store.was_read = None, False
+            if array.store.key in launch.recorded:
+                self.record(array.store)
+
+    def special(self, name: Any) -> Any:
+        """Return what each lane has by its place: "threadIdx.x", "blockIdx.y", "laneid", ("block", 256), ("lane", n).
+
+        ("block", n): n times the number of its block in the chunk; ("lane", n): its number in the chunk.
+        """
+        if type(name) is tuple:
+            return self._uniform_or(
+                self.block_of.astype(np.int64) * name[1] if name[0] == "block" else np.arange(self.size)
+            )
+        if name == "laneid":
+            return self._uniform_or(self.lanes_in_warp)
+        what, axis = name.split(".")
+        extent, linear = (self.launch.block, self._thread) if what == "threadIdx" else (self.launch.grid, self._block)
+        columns, rows, _ = extent
+        if axis == "x":
+            return self._uniform_or(linear % columns, columns)
+        return self._uniform_or(
+            linear // columns % rows if axis == "y" else linear // (columns * rows),
+            extent.y if axis == "y" else extent.z,
+        )
+
+    def _uniform_or(self, numbers: np.ndarray, extent: int | None = None) -> Any:
+        """Return numbers as a value: a Python int where all lanes have the same."""
+        first = int(numbers[0])
+        if self.size == 1 or extent == 1 or (self.blocks == 1 and (numbers == first).all()):
+            return first
+        return Vector(int, numbers.astype(np.int64, copy=False), int(numbers.min()), int(numbers.max()))
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    def shared(self, site: Any, shape: tuple[int, ...], dtype: np.dtype, alignment: int) -> Array:
+        """Return the shared array of a call, which is made when the first threads come to it."""
+        if site not in self._shared:
+            made = self._shared[site] = shared_array(self.blocks, shape, dtype, alignment)
+            self.record(made.store)
+        return self._shared[site]
+
+    def static_bytes(self) -> int:
+        """Return the bytes of a block's shared arrays of fixed shape."""
+        return sum(array.store.data.nbytes // self.blocks for array in self._shared.values())
+
+    def dynamic(self, dtype: np.dtype, size: int, fill: int) -> Array:
+        """Return the dynamic shared memory as an array of a dtype; the arrays of all dtypes share the memory."""
+        if dtype not in self._dynamic:
+            if self._memory is None:
+                self._memory = np.full(self.blocks * (-(-size // 16) * 16), fill, np.uint8)
+                self._whole = Accesses(self, self._memory, False)
+                self._recorded.append(self._whole)
+            whole = self._whole
+            if dtype.itemsize < whole.unit:
+                whole.count_in(dtype.itemsize)
+            made = seen_as(self._memory, dtype, size, self.blocks)
+            made.store.accesses = Window(whole, dtype.itemsize)
+            self._dynamic[dtype] = made
+        return self._dynamic[dtype]
+
+    def local(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        """Return a new local array of every lane."""
+        return local_array(self.size, shape, dtype)
+
+    def overlapping(self, store: Store) -> bool:
+        """Return whether another array shares memory with this one."""
+        return self.launch.overlapping(store)
+
+    def record_loads_of(self, key: Any) -> None:
+        """Record the loads of an array from the next chunk (or attempt) on."""
+        self.launch.recorded.add(key)
+
+    def record(self, store: Store) -> None:
+        """Record the accesses to a store from now on."""
+        store.accesses = Accesses(self, store.data, store.space == "global")
+        self._recorded.append(store.accesses)
+
+    def turn(self, width: int) -> None:
+        """Count one more turn of a loop; raises NotVectorisedError if so few lanes run together that it is slow."""
+        self.turns += 1
+        self.lane_turns += width
+        if self.turns % MANY_TURNS == 0 and self.lane_turns < FEW_LANES * self.turns:
+            raise NotVectorisedError("few threads run in long loops, which the scheduler does faster")
+
+    # --- meetings ----------------------------------------------------------------------------------------------------
+
+    def returned(self, ids: np.ndarray) -> None:
+        """Note that threads have returned from the kernel: no meeting waits for them."""
+        self.alive[ids] = False
+        self.alive_count -= len(ids)
+
+    def barrier(self, lanes: Lanes) -> None:
+        """Let the lanes meet at their blocks' barriers; raises NotVectorisedError unless all live threads are here."""
+        if lanes.width != self.alive_count:
+            here = np.bincount(self.block_of[lanes.ids], minlength=self.blocks)
+            alive = np.bincount(self.block_of[self.alive], minlength=self.blocks)
+            if ((here != 0) & (here != alive)).any():
+                raise NotVectorisedError("only some threads of a block come to a barrier together")
+        self.barriers += 1
+        self.meet("block", lanes.ids)
+
+    def meet(self, level: str, ids: np.ndarray) -> None:
+        """End what a meeting of whole warps, or of whole blocks, ends."""
+        met = None
+        if len(ids) != self.alive_count:
+            if self.pending:
+                raise NotVectorisedError("float sums wait while only some blocks meet")
+            # Threads that have returned meet, too: all others wait for none of them.
+            owners = self.warps if level == "warp" else self.block_of
+            units = np.zeros(self.warp_count if level == "warp" else self.blocks, np.bool_)
+            units[owners[ids]] = True
+            met = units[owners]
+        for accesses in self._recorded:
+            accesses.meet(level, met)
+        if level == "block" and self.pending:
+            # Sums in global memory wait for the other blocks of the chunk, too.
+            alone = self.blocks == 1
+            atomics.settle(self, [accesses for accesses in self._recorded if alone or not accesses.everywhere])
+        if level == "block" and met is None:
+            self.logged = sum(accesses.logged() for accesses in self._recorded)
+
+    def forbid_pending(self, accesses: Accesses, places: Any) -> None:
+        """Raise OrderError if an element is read or written whose float sum is still to be done."""
+        waiting = [one.places for one in self.pending if one.accesses is accesses]
+        if waiting and np.isin(places, np.concatenate(waiting)).any():
+            raise OrderError("a sum is used before all of its threads have met")
+
+    def finish(self) -> None:
+        """End the chunk: compare all accesses, and do the sums that wait."""
+        for accesses in self._recorded:
+            accesses.finish()
+        atomics.settle(self, self._recorded)
+        if self.ordered and self.atomics >= atomics.TURN:
+            raise OrderError("so many atomic operations make the scheduler's threads take turns")

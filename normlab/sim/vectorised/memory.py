@@ -1,0 +1,188 @@
+"""Hold the memory of a chunk of blocks: global arrays in place, shared arrays side by side, local arrays by lane.
+
+A `Store` is one piece of memory as a flat array. What a kernel calls an array is an `Array`: a store, a shape and
+strides, counted in elements. The element that a lane means lies at its own offset:
+
+- in a global array, all lanes count from the same beginning;
+- the shared arrays of one call stand one after another, block by block, so that a lane adds its block's number times
+  the array's size;
+- a local array has the elements of all lanes side by side, so that element 3 of every lane is one stretch of memory.
+"""
+
+from math import prod
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from normlab.sim.language.integers import WITH_LOADS_OF_THEIR_OWN
+from normlab.sim.machine.memory import fresh
+from normlab.sim.vectorised.refusal import NotVectorisedError, RestartError
+from normlab.sim.vectorised.values import HOLDERS, Vector
+
+MOST_BYTES = 1 << 30  # of shared or local memory of a chunk
+
+
+def kind_of_elements(dtype: np.dtype) -> type:
+    """Return the scalar type that a load gives; raises NotVectorisedError for records."""
+    kind: type = WITH_LOADS_OF_THEIR_OWN.get(dtype, dtype.type)
+    if kind not in HOLDERS or HOLDERS[kind].kind == "c":
+        raise NotVectorisedError(f"of an array of {dtype}")
+    return kind
+
+
+class Store:
+    """One piece of memory. `backup`: the host's array and a copy of it, made before the first store.
+
+    `accesses`: who has read and written what since threads met last (races.py); None while loads are not recorded.
+    """
+
+    __slots__ = ("accesses", "backup", "data", "key", "original", "space", "was_read")
+
+    def __init__(self, data: np.ndarray, space: str, original: np.ndarray | None = None, key: Any = None):
+        """Hold the flat array `data`, of "global", "shared" or "local" memory."""
+        self.data, self.space, self.original, self.key = data, space, original, key
+        self.backup: np.ndarray | None = None
+        self.accesses: Any = None
+        self.was_read = False
+
+    def before_store(self, machine: Any) -> None:
+        """Prepare for a store by the kernel; raises RestartError if loads should have been recorded."""
+        if self.space == "global" and self.backup is None:
+            assert self.original is not None
+            if not self.original.flags.writeable:
+                raise NotVectorisedError("a store into an array that cannot be written")
+            if machine.overlapping(self):
+                raise NotVectorisedError("the kernel writes to an array that shares memory with another argument")
+            if self.accesses is None:
+                if self.key not in machine.launch.recorded:
+                    machine.record_loads_of(self.key)
+                    if self.was_read:
+                        raise RestartError
+                machine.record(self)
+            self.backup = self.original.copy()
+
+    def restore(self) -> None:
+        """Undo all stores."""
+        if self.backup is not None and self.original is not None:
+            self.original[...] = self.backup
+            self.backup = None
+
+
+class Array:
+    """An array as a kernel has it. `base`: "block" or "lane" if every block or lane has its own, else None.
+
+    `offset`: of the first element, an int, or an array with one for each lane of the frame for a view that varies.
+    `alignment`: of shared memory, the bytes of which its address is a multiple.
+    """
+
+    __slots__ = ("alignment", "base", "dtype", "frozen", "kind", "offset", "shape", "store", "strides")
+
+    def __init__(self, store: Store, dtype: np.dtype, shape: tuple, strides: tuple, offset: Any, base: Any = None):
+        """Describe elements of `store`; strides and offset count elements."""
+        self.store, self.dtype, self.shape, self.strides, self.offset, self.base = (
+            *(store, dtype, shape, strides, offset),
+            base,
+        )
+        self.kind = kind_of_elements(dtype)
+        self.alignment: int | None = None
+        self.frozen = False  # whether a store must fail, as into constant memory
+
+    def taken(self, places: np.ndarray) -> "Array":
+        """Return the array as the lanes at `places` see it."""
+        if not isinstance(self.offset, np.ndarray):
+            return self
+        offset: Any = self.offset[places]
+        if len(places) == 1:
+            offset = int(offset[0])
+        return self.viewed(self.shape, self.strides, offset)
+
+    def viewed(self, shape: tuple, strides: tuple, offset: Any) -> "Array":
+        """Return a view of the same memory."""
+        view = Array(self.store, self.dtype, shape, strides, offset, self.base)
+        view.alignment, view.frozen = self.alignment, self.frozen
+        return view
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return prod(self.shape)
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the elements of one lane's array follow each other in C order."""
+        step = self.lane_stride
+        return all(extent == 1 or stride == rest * step for extent, stride, rest in self._rests())
+
+    @property
+    def lane_stride(self) -> int:
+        """The distance of two neighbouring elements in a store of this layout."""
+        return self.base[1] if type(self.base) is tuple and self.base[0] == "lane" else 1
+
+    def _rests(self) -> list[tuple[int, int, int]]:
+        return [(extent, self.strides[axis], prod(self.shape[axis + 1 :])) for axis, extent in enumerate(self.shape)]
+
+
+def contiguous_strides(shape: tuple[int, ...], step: int = 1) -> tuple[int, ...]:
+    """Return the strides of a C-contiguous array whose neighbours are `step` apart."""
+    return tuple(step * prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def global_array(array: np.ndarray, key: Any) -> Array:
+    """Return a host's array, as the kernel sees it after `adopt`, without a copy."""
+    plain = np.asarray(array)
+    if plain.dtype.names or (plain.dtype.kind not in "biuf" and plain.dtype != ml_dtypes.bfloat16):
+        raise NotVectorisedError(f"of an array of {plain.dtype}")
+    if plain.flags.c_contiguous:
+        return Array(
+            Store(plain.reshape(-1), "global", plain, key), plain.dtype, plain.shape, contiguous_strides(plain.shape), 0
+        )
+    if any(stride % plain.itemsize for stride in plain.strides) or not plain.size:
+        raise NotVectorisedError("of an array whose elements lie at odd places")
+    strides = tuple(stride // plain.itemsize for stride in plain.strides)
+    spans = [stride * (extent - 1) for stride, extent in zip(strides, plain.shape, strict=True)]
+    # The flat array runs from the lowest to the highest element, whatever the signs of the strides.
+    lowest = plain[tuple(slice(-1, None) if span < 0 else slice(0, 1) for span in spans)]
+    length = sum(map(abs, spans)) + 1
+    flat = np.lib.stride_tricks.as_strided(lowest, (length,), (plain.itemsize,), writeable=plain.flags.writeable)
+    return Array(Store(flat, "global", plain, key), plain.dtype, plain.shape, strides, -sum(min(0, s) for s in spans))
+
+
+def shared_array(blocks: int, shape: tuple[int, ...], dtype: np.dtype, alignment: int) -> Array:
+    """Return a shared array of every block of a chunk, filled as the scheduler fills one."""
+    size = prod(shape)
+    pattern = np.asarray(fresh((size,), dtype))
+    _check_room(blocks * pattern.nbytes)
+    store = Store(np.tile(pattern, blocks), "shared")
+    array = Array(store, dtype, shape, contiguous_strides(shape), 0, ("block", size))
+    array.alignment = alignment
+    return array
+
+
+def seen_as(memory: np.ndarray, dtype: np.dtype, size: int, blocks: int) -> Array:
+    """Return the dynamic shared memory of every block, `size` bytes each, as arrays of a dtype."""
+    shape = (size // dtype.itemsize,)
+    room = len(memory) // blocks // dtype.itemsize
+    array = Array(Store(memory.view(dtype), "shared"), dtype, shape, (1,), 0, ("block", room))
+    array.alignment = 16  # as the scheduler's memory has, which NumPy allocates
+    return array
+
+
+def local_array(lanes: int, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    """Return a local array of every lane of a chunk, filled as the scheduler fills one."""
+    size = prod(shape)
+    pattern = np.asarray(fresh((1,), dtype))
+    _check_room(lanes * size * dtype.itemsize)
+    store = Store(np.tile(pattern, lanes * size), "local")
+    return Array(store, dtype, shape, contiguous_strides(shape, lanes), 0, ("lane", lanes))
+
+
+def _check_room(size: int) -> None:
+    if size > MOST_BYTES:
+        raise NotVectorisedError(f"the arrays of many blocks at once would take {size} bytes")
+
+
+def loaded(array: Array, data: np.ndarray) -> Vector:
+    """Return elements of an array as a value."""
+    holder = HOLDERS[array.kind]
+    return Vector(array.kind, data if data.dtype == holder else data.astype(holder))

@@ -1,0 +1,235 @@
+"""Prove that the order of threads does not matter: record who reads and writes what, and compare at every meeting.
+
+The scheduler runs one thread to its next barrier, then the next thread; the engine runs one statement of all threads,
+then the next statement. Both orders give the same memory if, between two meetings, no thread touches an element that
+another one writes. So each store keeps a log of its accesses, and `Accesses.meet` compares the owners of the elements
+when threads meet:
+
+- between two meetings of any kind, an element belongs to one thread;
+- between two barriers of a block, to one warp: a shuffle or a `syncwarp` orders the lanes of a warp and no others;
+- in a whole chunk of blocks, an element of global memory belongs to one block.
+
+Several threads may write the same number to one element. Atomic operations of one kind do not depend on their order
+(atomics.py says which); between them and a plain access the rules above hold. A conflict makes the engine give up, and
+the scheduler's schedule decides what the race does.
+
+What is compared is what the launch does on these arguments, element by element: nothing is guessed from the source.
+Loads of arrays that the launch never writes need no log.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError
+
+NOBODY, MANY = -1, -2
+MOST_LOGGED = 1 << 24  # places in all logs together
+
+
+class Log:
+    """Accesses: (numbers of the lanes, places, what was written or which atomic)."""
+
+    __slots__ = ("atomics", "reads", "writes")
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.reads: list[tuple] = []
+        self.writes: list[tuple] = []
+        self.atomics: list[tuple] = []
+
+    def extend(self, other: "Log") -> None:
+        """Add the accesses of another log."""
+        self.reads += other.reads
+        self.writes += other.writes
+        self.atomics += other.atomics
+
+    def split(self, met: np.ndarray) -> tuple["Log", "Log"]:
+        """Return the accesses of the lanes that `met` is true for, and those of the others."""
+        parts = Log(), Log()
+        for name in ("reads", "writes", "atomics"):
+            for ids, places, extra in getattr(self, name):
+                places = places if isinstance(places, np.ndarray) else np.full(len(ids), places)
+                inside = met[ids]
+                for part, chosen in zip(parts, (inside, ~inside), strict=True):
+                    if chosen.any():
+                        kept = extra[chosen] if isinstance(extra, np.ndarray) and extra.ndim else extra
+                        getattr(part, name).append((ids[chosen], places[chosen], kept))
+        return parts
+
+
+def joined(records: list[tuple], owners: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places of all records, and the owners of the lanes; None: each lane is an owner."""
+    places = [where if isinstance(where, np.ndarray) else np.full(len(ids), where) for ids, where, _ in records]
+    ids = [one for one, _, _ in records]
+    all_places, all_ids = (parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in (places, ids))
+    return all_places, all_ids if owners is None else owners[all_ids]
+
+
+def rising(records: list[tuple]) -> bool:
+    """Return whether one record alone names every place once, in rising order, as `out[i] = …` does."""
+    if len(records) != 1:
+        return False
+    ids, places, _ = records[0]
+    return len(ids) == 1 or (isinstance(places, np.ndarray) and bool((places[1:] > places[:-1]).all()))
+
+
+class Accesses:
+    """The log of one store."""
+
+    def __init__(self, machine: Any, data: np.ndarray, everywhere: bool):
+        """Watch `data`; `everywhere`: all blocks reach it."""
+        self.machine, self.data, self.everywhere = machine, data, everywhere
+        self.segment, self.interval, self.chunk = Log(), Log(), Log()
+        self.unit = 16  # bytes; counts for dynamic shared memory alone
+        self._marks: np.ndarray | None = None
+
+    def _count(self, lanes: Any) -> None:
+        self.machine.logged += lanes.width
+        if self.machine.logged > MOST_LOGGED:
+            raise OrderError("the kernel accesses too much memory between two barriers to compare the threads")
+
+    def read(self, lanes: Any, places: Any) -> None:
+        """Record a load."""
+        self._count(lanes)
+        self.segment.reads.append((lanes.ids, places, None))
+        if self.machine.pending:
+            self.machine.forbid_pending(self, places)
+
+    def written(self, lanes: Any, places: Any, numbers: Any) -> None:
+        """Record a store of `numbers`, in the dtype of the memory."""
+        self._count(lanes)
+        self.segment.writes.append((lanes.ids, places, numbers))
+        if self.machine.pending:
+            self.machine.forbid_pending(self, places)
+
+    def updated(self, lanes: Any, places: Any, kind: str) -> None:
+        """Record an atomic of a kind; raises OrderError if its order to an earlier one matters."""
+        self._count(lanes)
+        earlier = [*self.segment.atomics, *self.interval.atomics, *self.chunk.atomics]
+        others = [record for record in earlier if record[2] != kind or kind == "ordered"]
+        if others and np.isin(places, joined(others, None)[0]).any():
+            raise OrderError("the order of different atomic operations on one element matters")
+        self.segment.atomics.append((lanes.ids, places, kind))
+
+    def meet(self, level: str, met: np.ndarray | None) -> None:
+        """End what a meeting ends: "warp" or "block". `met`: a bool for each lane of the chunk; None: all lanes."""
+        compare = self.compare
+        compare(self.segment, None)
+        done, self.segment = (self.segment, Log()) if met is None else self.segment.split(met)
+        if level == "warp":
+            self.interval.extend(done)
+            return
+        if self.interval.writes or self.interval.atomics or self.interval.reads:
+            self.interval.extend(done)
+            compare(self.interval, self.machine.warps)
+            done, self.interval = (self.interval, Log()) if met is None else self.interval.split(met)
+        if self.everywhere:
+            self.chunk.extend(done)
+
+    @property
+    def whole(self) -> "Accesses":
+        """The log itself; a `Window` has one, too."""
+        return self
+
+    def count_in(self, unit: int) -> None:
+        """Count places in units of so many bytes, for memory that is seen in several dtypes."""
+        if self.logged():
+            raise NotVectorisedError("dynamic shared memory is used in a smaller dtype after a larger one")
+        self.unit, self._marks = unit, None
+        self.data = self.data.view(np.uint8).view(f"u{unit}")
+
+    def logged(self) -> int:
+        """Return how many places the logs hold."""
+        logs = (self.segment, self.interval, self.chunk)
+        return sum(len(one[0]) for log in logs for records in (log.reads, log.writes, log.atomics) for one in records)
+
+    def finish(self) -> None:
+        """Compare blocks with each other at the end of a chunk, and forget everything."""
+        self.meet("block", None)
+        if self.machine.blocks > 1 and self.everywhere:
+            self.compare(self.chunk, self.machine.block_of)
+        self.chunk = Log()
+
+    def compare(self, log: Log, owners: np.ndarray | None) -> None:
+        """Raise OrderError if an owner touches what another one writes; `owners` of each lane, None: itself."""
+        if not log.writes and (not log.atomics or not log.reads):
+            return
+        if not log.reads and not log.atomics and rising(log.writes):
+            return
+        if self._marks is None:
+            self._marks = np.empty(len(self.data), np.int32)
+        marks = self._marks
+        if log.writes:
+            touched = [joined(records, owners) for records in (log.reads, log.atomics) if records]
+            for places, _ in touched:
+                marks[places] = NOBODY
+            places, who = joined(log.writes, owners)
+            marks[places] = who
+            several = marks[places] != who
+            if several.any():
+                self._same_numbers(log.writes, places, several)
+                marks[places[several]] = MANY
+            for places, who in touched:
+                self._exclude(marks[places], who)
+        if log.atomics and log.reads:
+            reads, readers = joined(log.reads, owners)
+            updates, updaters = joined(log.atomics, owners)
+            marks[reads] = NOBODY
+            marks[updates] = updaters
+            marks[updates[marks[updates] != updaters]] = MANY
+            self._exclude(marks[reads], readers)
+
+    @staticmethod
+    def _exclude(found: np.ndarray, who: np.ndarray) -> None:
+        if ((found != NOBODY) & (found != who)).any():
+            raise OrderError("threads touch the same element between two barriers, and the schedule decides")
+
+    def _same_numbers(self, records: list[tuple], places: np.ndarray, several: np.ndarray) -> None:
+        """Raise OrderError unless all that was written to the places of several writers is what they hold."""
+        contested = np.zeros(len(self.data), np.bool_)
+        contested[places[several]] = True
+        inside = contested[places]
+        written = [np.broadcast_to(np.asarray(numbers), len(ids)) for ids, _, numbers in records]
+        numbers = np.concatenate(written)[inside]
+        if numbers.tobytes() != self.data[places[inside]].tobytes():
+            raise OrderError("threads write different numbers to the same element, and the schedule decides")
+
+
+class Owners(NamedTuple):
+    """The lanes of some accesses, one for each place."""
+
+    ids: np.ndarray
+    width: int
+
+
+class Window:
+    """The log of dynamic shared memory, for accesses in one dtype: an element is one or several units of the log."""
+
+    def __init__(self, whole: Accesses, itemsize: int):
+        """Record accesses to elements of `itemsize` bytes in `whole`."""
+        self.whole, self._itemsize = whole, itemsize
+
+    def _units(self, lanes: Any, places: Any) -> tuple[Any, Any]:
+        """Return the owners and the places of all units that the elements consist of."""
+        several = self._itemsize // self.whole.unit
+        if several == 1:
+            return lanes, places
+        places = places if isinstance(places, np.ndarray) else np.full(lanes.width, places)
+        units = (places[:, None] * several + np.arange(several)).reshape(-1)
+        return Owners(np.repeat(lanes.ids, several), len(units)), units
+
+    def read(self, lanes: Any, places: Any) -> None:
+        """Record a load."""
+        self.whole.read(*self._units(lanes, places))
+
+    def written(self, lanes: Any, places: Any, numbers: Any) -> None:
+        """Record a store of `numbers`."""
+        each = np.ascontiguousarray(np.broadcast_to(numbers, lanes.width))
+        self.whole.written(*self._units(lanes, places), each.view(f"u{self.whole.unit}"))
+
+    def updated(self, lanes: Any, places: Any, kind: str) -> None:
+        """Record an atomic of a kind."""
+        if kind == "float sum" and self._itemsize != self.whole.unit:
+            raise NotVectorisedError("of float sums in memory of several dtypes")
+        self.whole.updated(*self._units(lanes, places), kind)

@@ -1,0 +1,112 @@
+"""Run functions of the kernel's source: the kernel itself and the device functions that it calls."""
+
+import ast
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from normlab.sim.language.operators import function_tree
+from normlab.sim.vectorised import statements
+from normlab.sim.vectorised.frames import RETURN, Frame, Lanes
+from normlab.sim.vectorised.refusal import NotVectorisedError
+from normlab.sim.vectorised.values import merge
+
+DEEPEST = 40  # calls inside each other
+
+
+class Function:
+    """A function of the kernel's source, ready to run: compiled once, kept for all launches."""
+
+    def __init__(self, tree: ast.FunctionDef, code: Any):
+        """Compile the statements of `tree`, which is the source of `code`."""
+        self.tree = tree
+        self.parameters = [argument.arg for argument in tree.args.args]
+        if tree.args.kwarg or tree.args.kwonlyargs or tree.args.posonlyargs:
+            raise NotVectorisedError("of a function with keyword-only parameters")
+        self.rest = tree.args.vararg.arg if tree.args.vararg else None
+        self.locals = frozenset((*code.co_varnames, *code.co_cellvars))
+        self.free = code.co_freevars
+        self.run = partial(statements.run, statements.compiled(tree.body))
+
+
+_functions: dict[int, tuple[Any, Function]] = {}
+
+
+def prepared(function: FunctionType) -> Function:
+    """Return a rewritten function, ready to run; raises NotVectorisedError if its source is not to be had."""
+    code = function.__code__
+    if id(code) not in _functions:
+        tree = function_tree(code)
+        if tree is None:
+            raise NotVectorisedError(f"the source of {function.__name__!r} cannot be read")
+        _functions[id(code)] = code, Function(tree, code)
+    return _functions[id(code)][1]
+
+
+class Call:
+    """One run of a function: where its outer names are, and what its lanes have returned."""
+
+    def __init__(self, function: Function, original: FunctionType, machine: Any, depth: int):
+        """Begin to run `original`, of which `function` is the compiled form."""
+        self.function, self.machine, self.depth = function, machine, depth
+        self._globals, self._builtins = original.__globals__, original.__builtins__  # type: ignore[attr-defined]
+        self._cells = dict(zip(function.free, original.__closure__ or (), strict=True))
+        self.results: list[tuple[np.ndarray, Any]] = []
+
+    def outer(self, name: str) -> Any:
+        """Return what a name of an outer scope stands for."""
+        if name in self._cells:
+            value = self._cells[name].cell_contents
+        elif name in self._globals:
+            value = self._globals[name]
+        elif name in self._builtins:
+            value = self._builtins[name]
+        else:
+            raise NotVectorisedError(f"{name!r} is not defined")
+        return self.machine.launch.array(value, ("outer", name)) if isinstance(value, np.ndarray) else value
+
+    def inner(self, original: FunctionType, given: list, named: dict[str, Any], lanes: Lanes) -> Any:
+        """Run a function that this one calls."""
+        return invoke(original, bound(original, given, named), lanes, self.depth + 1)
+
+    def returns(self, lanes: Lanes, value: Any) -> None:
+        """Note that lanes return with a value."""
+        self.results.append((lanes.ids, value))
+        if self.depth == 0:
+            self.machine.returned(lanes.ids)
+
+
+def invoke(original: FunctionType, arguments: dict[str, Any], lanes: Lanes, depth: int) -> Any:
+    """Run a function for some lanes; return what it returns in each."""
+    if depth > DEEPEST:
+        raise NotVectorisedError("functions call each other too deeply")
+    function = prepared(original)
+    call = Call(function, original, lanes.machine, depth)
+    frame = Frame(call, lanes)
+    frame.variables.update(arguments)
+    function.run(frame)
+    pieces = []
+    for ids, value in call.results:
+        pieces.append((None if len(ids) == lanes.width else np.searchsorted(lanes.ids, ids), value))
+    rest = None if frame.left is None else np.flatnonzero(frame.left != RETURN)
+    if rest is None or len(rest):
+        pieces.append((rest, None))
+    return merge(lanes.width, pieces, None)
+
+
+def bound(function: FunctionType, given: list, named: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call under the names of the parameters."""
+    names, rest = prepared(function).parameters, prepared(function).rest
+    defaults = function.__defaults__ or ()
+    values = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+    positional = dict(zip(names, given, strict=False))
+    if rest is not None:
+        given, values[rest] = given[: len(names)], tuple(given[len(names) :])
+    if len(given) > len(names) or named.keys() & positional.keys() or not named.keys() <= set(names):
+        raise NotVectorisedError(f"{function.__name__!r} is called with wrong arguments")
+    values |= positional | named
+    if not values.keys() >= set(names):
+        raise NotVectorisedError(f"{function.__name__!r} is called with too few arguments")
+    return values

@@ -1,0 +1,343 @@
+"""Run a function's statements for the lanes of a frame: branches, loops, assignments.
+
+Each statement of the syntax tree becomes a Python function of a frame once, when the kernel is first launched
+(`compiled`). The tree is the one that the scheduler's threads run (language/operators.py), so literals and operators
+mean the same here.
+"""
+
+import ast
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from normlab.sim.language.operators import PREFIX
+from normlab.sim.vectorised import expressions
+from normlab.sim.vectorised.expressions import PYTHON_OPERATORS, Expression, refusing
+from normlab.sim.vectorised.frames import BREAK, CONTINUE, RETURN, Exit, Frame, value_of
+from normlab.sim.vectorised.refusal import NotVectorisedError
+from normlab.sim.vectorised.values import Mixed, Vector, varies
+
+Statement = Callable[[Frame], None]
+SPIN = 2000  # turns after which a loop is asked whether anything changes in it
+
+
+def run(statements: Sequence[tuple[int, Statement]], frame: Frame) -> None:
+    """Run statements one after another, each for the lanes that have not left before it."""
+    for position, (line, statement) in enumerate(statements):
+        try:
+            statement(frame)
+        except NotVectorisedError as refusal:
+            if refusal.line is None:
+                refusal.line = line
+            raise
+        if frame.left is None:
+            continue
+        rest = statements[position + 1 :]
+        stay = frame.staying() if rest else ()
+        if len(stay):
+            child = frame.child(stay)
+            run(rest, child)
+            frame.absorb([child.exit(left=child.left)])
+        return
+
+
+def compiled(nodes: list[ast.stmt]) -> list[tuple[int, Statement]]:
+    """Return the statements of a body, ready to run."""
+    made = []
+    for node in nodes:
+        builder = BUILDERS.get(type(node))
+        if isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+            continue  # nothing, or a docstring
+        statement = builder(node) if builder else refusing(f"of a statement {type(node).__name__.lower()!r}")
+        made.append((node.lineno, statement))
+    return made
+
+
+def _assignment(node: ast.Assign) -> Statement:
+    value = expressions.compiled(node.value)
+    targets = [_target(target) for target in node.targets]
+    if len(targets) == 1:
+        (store,) = targets
+        return lambda frame: store(frame, value(frame))
+
+    def assign(frame: Frame) -> None:
+        found = value(frame)
+        for store in targets:
+            store(frame, found)
+
+    return assign
+
+
+def _target(node: ast.expr) -> Callable[[Frame, Any], None]:
+    """Return what stores a value into the target of an assignment."""
+    match node:
+        case ast.Name(name):
+            return lambda frame, value: frame.assign(name, value)
+        case ast.Tuple(elts=parts) if not any(isinstance(part, ast.Starred) for part in parts):
+            stores = [_target(part) for part in parts]
+
+            def unpack(frame: Frame, value: Any) -> None:
+                if type(value) is Mixed or not isinstance(value, tuple) or len(value) != len(stores):
+                    raise NotVectorisedError("something other than a tuple of that length is unpacked")
+                for store, part in zip(stores, value, strict=True):
+                    store(frame, part)
+
+            return unpack
+        case ast.Subscript(value=base, slice=index):
+            array, key = expressions.compiled(base), expressions.compiled(index)
+            return lambda frame, value: expressions.store_item(frame, array(frame), key(frame), value)
+    return lambda frame, value: refusing(f"of an assignment to {ast.unparse(node)}")(frame)
+
+
+def _annotated(node: ast.AnnAssign) -> Statement:
+    if node.value is None:
+        return lambda frame: None
+    value, store = expressions.compiled(node.value), _target(node.target)
+    return lambda frame: store(frame, value(frame))
+
+
+def _augmented(node: ast.AugAssign) -> Statement:
+    operation, value = PYTHON_OPERATORS[type(node.op)], expressions.compiled(node.value)
+    if isinstance(node.target, ast.Name):
+        name = node.target.id
+
+        def update(frame: Frame) -> None:
+            frame.assign(name, expressions.operate(operation, value_of(frame, name), value(frame), frame))
+
+        return update
+    if isinstance(node.target, ast.Subscript):
+        array, key = expressions.compiled(node.target.value), expressions.compiled(node.target.slice)
+        return lambda frame: _update_item(frame, array(frame), key(frame), operation, value)
+    return refusing(f"of an assignment to {ast.unparse(node.target)}")
+
+
+def _update_item(frame: Frame, array: Any, key: Any, operation: Callable, value: Expression) -> None:
+    old = expressions.load_item(frame, array, key)
+    expressions.store_item(frame, array, key, expressions.operate(operation, old, value(frame), frame))
+
+
+def _expression(node: ast.Expr) -> Statement:
+    # `a[i] /= b` has become a call of one function that loads, divides and stores (language/operators.py).
+    match node.value:
+        case ast.Call(func=ast.Name(name), args=[base, index, operation, value]) if name == f"{PREFIX}item":
+            array, key, right = (expressions.compiled(part) for part in (base, index, value))
+            function = expressions.compiled(operation)
+            return lambda frame: _update_item(frame, array(frame), key(frame), function(frame), right)
+        case ast.Call():
+            call = expressions.compiled_call(node.value, used=False)
+            return _dropping(call)
+    return _dropping(expressions.compiled(node.value))
+
+
+def _dropping(value: Expression) -> Statement:
+    def evaluate(frame: Frame) -> None:
+        value(frame)
+
+    return evaluate
+
+
+def _branch(node: ast.If) -> Statement:
+    test, body, otherwise = expressions.compiled_test(node.test), compiled(node.body), compiled(node.orelse)
+
+    def branch(frame: Frame) -> None:
+        condition = test(frame)
+        if not isinstance(condition, np.ndarray):
+            run(body if condition else otherwise, frame)
+            return
+        yes = np.flatnonzero(condition)
+        if len(yes) in (0, frame.width):
+            run(body if len(yes) else otherwise, frame)
+            return
+        exits = []
+        for statements, places in ((body, yes), (otherwise, None)):
+            if statements:
+                child = frame.child(np.flatnonzero(~condition) if places is None else places)
+                run(statements, child)
+                exits.append(child.exit(left=child.left))
+        frame.absorb(exits)
+
+    return branch
+
+
+def _ended(frame: Frame, exits: list[Exit]) -> Frame | None:
+    """Return the frame of the lanes that take another turn after the body of a loop; None if there are none.
+
+    Those that have left the loop are put into `exits`.
+    """
+    if frame.left is None:
+        return frame
+    left, frame.left = frame.left, None
+    gone = np.flatnonzero(left >= BREAK)
+    if not len(gone):
+        return frame
+    how = np.where(left[gone] == RETURN, left[gone], 0).astype(np.int8)
+    exits.append(frame.exit(gone, how if how.any() else None))
+    stay = np.flatnonzero(left < BREAK)
+    return frame.shrunk(stay) if len(stay) else None
+
+
+def _divided(frame: Frame, condition: Any, exits: list[Exit]) -> Frame | None:
+    """Return the frame of the lanes in which a loop's condition holds; the others are put into `exits`."""
+    if not isinstance(condition, np.ndarray):
+        if condition:
+            return frame
+        exits.append(frame.exit())
+        return None
+    stay = np.flatnonzero(condition)
+    if len(stay) == frame.width:
+        return frame
+    exits.append(frame.exit(np.flatnonzero(~condition)))
+    return frame.shrunk(stay) if len(stay) else None
+
+
+def _while(node: ast.While) -> Statement:
+    if node.orelse:
+        return refusing("of a loop with an else")
+    test, body = expressions.compiled_test(node.test), compiled(node.body)
+
+    def loop(outer: Frame) -> None:
+        exits: list[Exit] = []
+        frame: Frame | None = outer.child(None)
+        turns, before = 0, None
+        while frame is not None:
+            frame = _divided(frame, test(frame), exits)
+            if frame is not None:
+                frame.lanes.machine.turn(frame.width)
+                run(body, frame)
+                frame = _ended(frame, exits)
+            turns += 1
+            if turns % SPIN == 0 and frame is not None:
+                before = _progress(frame, before)
+        outer.absorb(exits)
+
+    return loop
+
+
+def _progress(frame: Frame, before: Any) -> Any:
+    """Return the variables of a loop; raises NotVectorisedError if they are those of `before`."""
+    # Lanes that wait for a store of other lanes would wait for ever: those stand at the end of the loop.
+    now = {name: frame.variables[name] for name in frame.assigned}
+    if before is not None and before.keys() == now.keys() and all(_unchanged(before[name], now[name]) for name in now):
+        raise NotVectorisedError("a loop waits for something that other threads do")
+    return now
+
+
+def _unchanged(one: Any, other: Any) -> bool:
+    if type(one) is Vector and type(other) is Vector:
+        return one.kind is other.kind and one.data.tobytes() == other.data.tobytes()
+    return one is other or (not varies(one) and not varies(other) and type(one) is type(other) and one == other)
+
+
+def _for(node: ast.For) -> Statement:
+    if node.orelse:
+        return refusing("of a loop with an else")
+    store, body = _target(node.target), compiled(node.body)
+    match node.iter:
+        case ast.Call(func=ast.Name("range"), args=arguments, keywords=[]):
+            parts = [expressions.compiled(part) for part in arguments]
+        case _:
+            parts = []
+            sequence = expressions.compiled(node.iter)
+
+    def loop(outer: Frame) -> None:
+        if parts:
+            bounds = [part(outer) for part in parts]
+            if any(varies(bound) for bound in bounds):
+                _varying_range(outer, bounds, store, body)
+                return
+            items: Any = range(*map(operator.index, bounds))
+        else:
+            items = sequence(outer)
+            if not isinstance(items, tuple | range):
+                raise NotVectorisedError("a loop walks through something other than a range or a tuple")
+        exits: list[Exit] = []
+        frame: Frame | None = outer.child(None)
+        for item in items:
+            frame.lanes.machine.turn(frame.width)  # type: ignore[union-attr]
+            store(frame, item)  # type: ignore[arg-type]
+            run(body, frame)  # type: ignore[arg-type]
+            frame = _ended(frame, exits)  # type: ignore[arg-type]
+            if frame is None:
+                break
+        else:
+            exits.append(frame.exit())  # type: ignore[union-attr]
+        outer.absorb(exits)
+
+    return loop
+
+
+def _varying_range(outer: Frame, bounds: list, store: Callable, body: list) -> None:
+    """Run a loop over ranges that differ between the lanes: turn `k` has the k-th number of each."""
+    bounds = [0, bounds[0], 1] if len(bounds) == 1 else [*bounds, 1] if len(bounds) == 2 else bounds
+    start, stop, step = (_numbers(bound, outer.width) for bound in bounds)
+    if not step.all():
+        raise NotVectorisedError("range has a step of 0")
+    turns = np.maximum(0, np.where(step > 0, -((start - stop) // np.where(step > 0, step, 1)), 0))
+    turns = np.maximum(turns, np.where(step < 0, -((stop - start) // np.where(step < 0, -step, 1)), 0))
+    # The last number is start + (turns - 1) * step, and lies between start and stop.
+    low, high = int(min(start.min(), stop.min())), int(max(start.max(), stop.max()))
+    exits: list[Exit] = []
+    frame: Frame | None = outer.child(None)
+    state = {"start": Vector(int, start), "step": Vector(int, step), "turns": Vector(int, turns)}
+    frame.variables |= {f".{name}": value for name, value in state.items()}  # type: ignore[union-attr]
+    turn = 0
+    while frame is not None:
+        left = frame.variables[".turns"]
+        frame = _divided(frame, left.data > turn if type(left) is Vector else left > turn, exits)
+        if frame is None:
+            break
+        frame.lanes.machine.turn(frame.width)
+        first, stride = frame.variables[".start"], frame.variables[".step"]
+        if type(first) is Vector:
+            store(frame, Vector(int, first.data + turn * stride.data, low, high))
+        else:
+            store(frame, first + turn * stride)
+        run(body, frame)
+        frame = _ended(frame, exits)
+        turn += 1
+    outer.absorb(exits)
+
+
+def _numbers(value: Any, width: int) -> np.ndarray:
+    if type(value) is Vector and value.data.dtype == np.int64:
+        return value.data
+    if type(value) in (Vector, Mixed):
+        raise NotVectorisedError("range gets something other than ints")
+    return np.full(width, operator.index(value), np.int64)
+
+
+def _return(node: ast.Return) -> Statement:
+    value = expressions.compiled(node.value) if node.value is not None else lambda frame: None
+
+    def leave(frame: Frame) -> None:
+        frame.call.returns(frame.lanes, value(frame))
+        frame.leave(RETURN)
+
+    return leave
+
+
+def _assertion(node: ast.Assert) -> Statement:
+    test = expressions.compiled_test(node.test)
+
+    def check(frame: Frame) -> None:
+        if not np.all(test(frame)):
+            raise NotVectorisedError("an assertion fails")
+
+    return check
+
+
+BUILDERS: dict[type, Callable[[Any], Statement]] = {
+    ast.Assign: _assignment,
+    ast.AnnAssign: _annotated,
+    ast.AugAssign: _augmented,
+    ast.Expr: _expression,
+    ast.If: _branch,
+    ast.While: _while,
+    ast.For: _for,
+    ast.Return: _return,
+    ast.Assert: _assertion,
+    ast.Break: lambda node: lambda frame: frame.leave(BREAK),
+    ast.Continue: lambda node: lambda frame: frame.leave(CONTINUE),
+}

@@ -1,0 +1,118 @@
+"""Do vector accesses of all lanes at once: the functions of machine/vector.py, element by element.
+
+A lane whose address an instruction of that width cannot take makes the engine give up, as does one outside the array.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from normlab.sim.machine.vector import WIDEST, read_vector, read_vector_into, write_vector, write_vector_from
+from normlab.sim.vectorised.accesses import inside, load, load_item, place_of, store, store_item
+from normlab.sim.vectorised.calls import register_lanes
+from normlab.sim.vectorised.frames import Frame
+from normlab.sim.vectorised.memory import Array
+from normlab.sim.vectorised.refusal import NotVectorisedError
+from normlab.sim.vectorised.values import Mixed, Vector
+
+
+def places_of(frame: Frame, array: Any, index: Any, width: int) -> list:
+    """Return the places of `width` neighbours along the last axis, from `index` on, for each lane."""
+    if type(array) is not Array or type(index) is Mixed:
+        raise NotVectorisedError("of a vector access to something other than an array")
+    parts = index if type(index) is tuple else (index,)
+    if len(parts) != len(array.shape) or any(type(part) is slice for part in parts):
+        raise NotVectorisedError("of a vector access with an index of other dimensions")
+    for part, extent in zip(parts, array.shape, strict=True):
+        _not_negative(part)
+        inside(part, extent)
+    last = parts[-1]
+    most = int(last.data.max()) if type(last) is Vector else int(last)
+    if most + width > array.shape[-1]:
+        raise NotVectorisedError("a vector access leaves its array")
+    if width > 1 and array.strides[-1] != array.lane_stride:
+        raise NotVectorisedError("of a vector access to elements that are not side by side")
+    _aligned(frame, array, index, width)
+    first = place_of(frame, array, index)
+    return [first + position * array.strides[-1] for position in range(width)]
+
+
+def _not_negative(part: Any) -> None:
+    if (type(part) is Vector and int(part.data.min()) < 0) or (type(part) is not Vector and int(part) < 0):
+        raise NotVectorisedError("a vector access has a negative index")
+
+
+def _aligned(frame: Frame, array: Array, index: Any, width: int) -> None:
+    """Raise NotVectorisedError unless every lane's address is a multiple of the access's size."""
+    size = min(width * array.dtype.itemsize, WIDEST)
+    if type(array.base) is tuple and array.base[0] == "lane":
+        raise NotVectorisedError("of a vector access to a local array")
+    address = array.alignment
+    if address is None:
+        address = array.store.data.__array_interface__["data"][0]
+    elif address < size:
+        raise NotVectorisedError("of a vector access to a shared array that is less aligned")
+    within = place_of(frame, array, index, based=False)
+    starts = address + within * array.dtype.itemsize
+    if np.any(starts % size):
+        raise NotVectorisedError("a vector access is misaligned")
+
+
+def elements_from(frame: Frame, array: Any, index: Any, width: Any) -> tuple:
+    """Do `read_vector`."""
+    return tuple(load(frame, array, place) for place in places_of(frame, array, index, int(width)))
+
+
+def elements_into(frame: Frame, target: Any, start: Any, array: Any, index: Any, width: Any, like: Any = None) -> None:
+    """Do `read_vector_into`."""
+    found = elements_from(frame, array, index, width)
+    if like is not None:
+        found = tuple(_as_bits_of(value, array.dtype, like.dtype, frame.width) for value in found)
+    for position, value in enumerate(found):
+        store_item(frame, target, _after(start, position), value)
+
+
+def _as_bits_of(value: Any, dtype: np.dtype, like: np.dtype, width: int) -> Any:
+    """Return a number of an integer array as the number of the dtype that has its bits."""
+    if dtype.itemsize != like.itemsize:
+        raise NotVectorisedError("of bits of another size")
+    data = value.data if type(value) is Vector else np.array([value])
+    bits = data.astype(dtype).view(like)
+    return Vector(like.type, bits) if type(value) is Vector else bits[0]
+
+
+def _after(start: Any, position: int) -> Any:
+    if type(start) in (Vector, Mixed):
+        raise NotVectorisedError("the lanes begin at different elements of a local array")
+    return start + position
+
+
+def elements_to(frame: Frame, array: Any, index: Any, values: Any) -> None:
+    """Do `write_vector`."""
+    if type(values) is not tuple:
+        raise NotVectorisedError("of a vector access with something other than a tuple")
+    for place, value in zip(places_of(frame, array, index, len(values)), values, strict=True):
+        if type(value) is Mixed:
+            raise NotVectorisedError("the lanes store numbers of several types")
+        store(frame, array, place, value)
+
+
+def elements_out_of(frame: Frame, array: Any, index: Any, source: Any, start: Any, width: Any) -> None:
+    """Do `write_vector_from`."""
+    values = tuple(load_item(frame, source, _after(start, position)) for position in range(int(width)))
+    elements_to(frame, array, index, values)
+
+
+def flattened(frame: Frame, array: Any) -> Array:
+    """Return an array as a line of all its elements."""
+    if type(array) is not Array or not array.contiguous:
+        raise NotVectorisedError("of a reshaped array")
+    return array.viewed((array.size,), (array.lane_stride,), array.offset)
+
+
+register_lanes(read_vector, elements_from)
+register_lanes(read_vector_into, elements_into)
+register_lanes(write_vector, elements_to)
+register_lanes(write_vector_from, elements_out_of)
+
+__all__ = ["elements_from", "elements_into", "elements_out_of", "elements_to", "flattened"]

@@ -1,0 +1,311 @@
+"""Write kernels at random, and compare what both engines make of them, bit for bit.
+
+    python -m sim.vectorised.kernels_at_random 600 [seed]
+
+does so for 600 seconds (with `tests` on the path) and prints the source of a kernel on which the engines differ. The
+kernels have nested loops, divergence, break, continue and return, shared and local memory, barriers, shuffles, votes,
+atomics, device functions and numbers of several types; some have races, on purpose.
+"""
+
+import linecache
+import random
+import sys
+import time
+from itertools import count
+
+import numpy as np
+from numba import cuda
+
+from normlab.sim import simulate
+from normlab.sim.vectorised import engine
+
+_numbers = count()
+FLOATS, INTS = ("f0", "f1", "f2"), ("i0", "i1", "i2")
+
+
+INTEGERS = (
+    *("(`I` + `I`)", "(`I` - `I`)", "(`I` * `I`)", "(`I` // `I`)", "(`I` % `I`)", "(`I` & `I`)", "(`I` ^ `I`)"),
+    *(
+        "(`I` | `I`)",
+        "(`I` >> #)",
+        "(`I` << #)",
+        "(-`I`)",
+        "max(`I`, `I`)",
+        "min(`I`, `I`)",
+        "int32(`I`)",
+        "uint8(`I`)",
+    ),
+    *(
+        "uint32(`I`)",
+        "(`I` if `C` else `I`)",
+        "k[abs(int64(`I`)) % 5]",
+        "abs(`I`)",
+        "int32(`F`)",
+        "helper_int(`I`, `I`)",
+    ),
+    *("cuda.popc(`I`)", "int64(`I` > `I`)", "(`I` // 3)", "(`I` % 7)", "(`I` * 2)", "cuda.selp(`C`, `I`, `I`)"),
+)
+FLOATINGS = (
+    *("(`F` + `F`)", "(`F` - `F`)", "(`F` * `F`)", "(`F` / `F`)", "(`F` * `I`)", "max(`F`, `F`)", "min(`F`, `F`)"),
+    *(
+        "float32(`F`)",
+        "math.sqrt(abs(`F`))",
+        "math.exp(-abs(`F`))",
+        "(`F` if `C` else `F`)",
+        "helper(`F`, `F`)",
+        "(-`F`)",
+    ),
+    *("math.floor(`F`)", "(`F` // `F`)", "(`F` % `F`)", "(`F` ** 2)", "l[abs(int64(`I`)) % 4]", "float64(`I`)"),
+    *("cuda.fma(`F`, `F`, `F`)", "float16(`F`)", "(`F` / 3)", "(`I` / `I`)", "math.tanh(`F`)"),
+)
+CONDITIONS = (
+    *("(`C` and `C`)", "(`C` or `C`)", "not `C`", "(`I` < `I` <= `I`)", "(`I` < `I`)", "(`I` >= `I`)", "(`I` == `I`)"),
+    *("(`F` < `F`)", "(`F` >= `F`)", "(`F` != `F`)", "`I`"),
+)
+
+
+class Writer:
+    """Writes one kernel."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.lines = []
+        self.threads = self.random.choice([16, 32, 33, 64, 96])
+        self.blocks = self.random.choice([1, 2, 3])
+        self.racy = self.random.random() < 0.15
+        self.loops = 0
+
+    def choose(self, *options):
+        return self.random.choice(options)
+
+    def line(self, depth, text):
+        self.lines.append("    " * depth + text)
+
+    # --- expressions -------------------------------------------------------------------------------------------------
+
+    def filled(self, template, depth):
+        """Return a template with expressions put in: I for an integer, F for a float, C for a condition."""
+        made = {"I": self.integer, "F": self.floating, "C": self.condition}
+        return "".join(made[part](depth + 1) if part in made else part for part in template.split("`"))
+
+    def integer(self, depth=0):
+        r = self.random
+        if depth > 2 or r.random() < 0.3:
+            return self.choose(*INTS, "t", "i", "b", "n", str(r.randint(-3, 9)), "y[i % n]", f"y[{r.randint(0, 5)}]")
+        return self.filled(self.choose(*INTEGERS), depth).replace("#", str(r.randint(0, 5)))
+
+    def floating(self, depth=0):
+        r = self.random
+        if depth > 2 or r.random() < 0.3:
+            return self.choose(
+                *FLOATS, "x[i % n]", "z[i % n]", "h[i % n]", "a", f"{r.randint(-9, 9) / 4}", "l[0]", "l[3]"
+            )
+        return self.filled(self.choose(*FLOATINGS), depth)
+
+    def condition(self, depth=0):
+        if depth > 2:
+            return self.choose("t < 9", "i0 > 3", "f0 < 1", "t % 2 == 0", "b == 1", "y[i % n] > 0")
+        return self.filled(self.choose(*CONDITIONS), depth)
+
+    # --- statements --------------------------------------------------------------------------------------------------
+
+    def body(self, depth, many, uniform, loop=False):
+        """Write statements; `uniform`: all threads of a block are here."""
+        for _ in range(self.random.randint(1, many)):
+            self.statement(depth, uniform, loop)
+
+    def statement(self, depth, uniform, loop):
+        kind = self.random.random()
+        if kind < 0.3 or depth > 4:
+            self.assignment(depth)
+        elif kind < 0.45:
+            self.line(depth, f"if {self.condition()}:")
+            self.body(depth + 1, 3, False, loop)
+            if self.random.random() < 0.5:
+                self.line(depth, "else:")
+                self.body(depth + 1, 3, False, loop)
+        elif kind < 0.6 and self.loops < 4:
+            self.loop(depth, uniform)
+        elif kind < 0.63 and loop:
+            self.line(depth, f"if {self.condition()}:")
+            self.line(depth + 1, self.choose("break", "continue"))
+        elif kind < 0.65 and not uniform:
+            self.line(depth, f"if {self.condition()}:")
+            self.line(depth + 1, "return")
+        elif kind < 0.72:
+            self.line(depth, f"l[{self.choose('0', '3', 'abs(int64(i0)) % 4')}] = {self.floating()}")
+        elif kind < 0.78:
+            self.atomic(depth)
+        elif uniform:
+            self.meeting(depth)
+        else:
+            self.assignment(depth)
+
+    def assignment(self, depth):
+        kind = self.random.random()
+        if kind < 0.4:
+            self.line(depth, f"{self.choose(*FLOATS)} = {self.floating()}")
+        elif kind < 0.8:
+            self.line(depth, f"{self.choose(*INTS)} = {self.integer()}")
+        elif kind < 0.9:
+            self.line(depth, f"{self.choose(*FLOATS)} {self.choose('+', '-', '*', '/')}= {self.floating(1)}")
+        elif kind < 0.95:
+            self.line(depth, f"{self.choose(*INTS)}, f0 = {self.integer(1)}, {self.floating(1)}")
+        else:
+            self.line(depth, f"out[i, {self.random.randint(0, 2)}] {self.choose('', '+', '*')}= {self.floating(1)}")
+
+    def loop(self, depth, uniform):
+        self.loops += 1
+        counter = f"c{depth}"
+        if self.random.random() < 0.5:
+            bounds = self.choose("3", "t % 4", "1, 6, 2", "b, 5", "5, t % 3, -1", "i % 5, 4")
+            self.line(depth, f"for {counter} in range({bounds}):")
+            self.body(depth + 1, 3, uniform and bounds in ("3", "1, 6, 2"), True)
+        else:
+            self.line(depth, f"{counter} = {self.choose('0', 't % 3', 'int32(0)')}")
+            self.line(depth, f"while {counter} < {self.choose('4', 'b + 2', 'i % 6')} and {self.condition(1)}:")
+            self.line(depth + 1, f"{counter} += 1")
+            self.body(depth + 1, 3, False, True)
+        if self.random.random() < 0.3:
+            self.line(depth, f"i2 = {counter} if b >= 0 and n > 99 else i2")
+
+    def atomic(self, depth):
+        self.line(depth, self.choose(
+            f"cuda.atomic.add(counts, abs(int64({self.integer(1)})) % 4, {self.choose('1', 'y[i % n]', '3')})",
+            f"cuda.atomic.max(counts, {self.random.randint(4, 5)}, {self.integer(1)})",
+            f"cuda.atomic.add(sums, abs(int64({self.integer(1)})) % 4, {self.floating(1)})",
+            "i1 = cuda.atomic.add(counts, 6, 1)",
+        ) if self.random.random() < 0.7 else f"cuda.atomic.xor(counts, 7, {self.integer(2)})")  # fmt: skip
+
+    def meeting(self, depth):
+        """Write threads that exchange values: through shared memory or within a warp."""
+        r, full = self.random, "0xFFFFFFFF"
+        kind = r.random()
+        if kind < 0.4:
+            self.line(depth, f"s[t] = {self.floating()}")
+            if not (self.racy and r.random() < 0.5):
+                self.line(depth, "cuda.syncthreads()")
+            self.line(depth, f"f0 = s[(t + {r.randint(0, 40)}) % {self.threads}]")
+            self.line(depth, "cuda.syncthreads()")
+        elif kind < 0.5:
+            self.line(
+                depth, f"i0 = cuda.syncthreads_{self.choose('count', 'and', 'or')}(1 if {self.condition()} else 0)"
+            )
+        elif kind < 0.7 and self.threads % 32 == 0:
+            by = self.choose("1", "t % 32", "16")
+            value, target = (self.floating(), "f1") if r.random() < 0.5 else (self.integer(), "i1")
+            kind = "float32" if target == "f1" else "int64"
+            self.line(
+                depth,
+                f"{target} = cuda.shfl_{self.choose('up_', 'down_', 'xor_', '')}sync({full}, {kind}({value}), {by})",
+            )
+        elif kind < 0.8:
+            vote = self.choose("all_sync", "any_sync", "ballot_sync", "eq_sync")
+            self.line(depth, f"i2 = int64(cuda.{vote}({full}, {self.condition()}))")
+        elif kind < 0.9:
+            self.line(depth, f"k[t % 5] = {self.choose('7', 'b', 't' if self.racy else 'n')}")
+            self.line(depth, "cuda.syncthreads()")
+        else:
+            self.line(depth, f"w[t] = {self.integer()}")
+            self.line(depth, "cuda.syncwarp()" if r.random() < 0.5 else "cuda.syncthreads()")
+            self.line(depth, "i1 = w[t ^ 1 if (t ^ 1) < W else t]")
+            self.line(depth, "cuda.syncthreads()")
+
+    def source(self):
+        """Return the source of a module with the kernel."""
+        head = ["def helper(p, q):", "    if p > q:", "        return p - q * 0.5", "    return q", ""]
+        head += ["def helper_int(p, q):", "    total = 0", "    for c in range(3):", "        if q == c:",
+                 "            return p", "        total += p", "    return total", ""]  # fmt: skip
+        head += ["def kernel(x, z, h, y, a, n, out, counts, sums):"]
+        for text in (
+            "t, b, i = cuda.threadIdx.x, cuda.blockIdx.x, cuda.grid(1)",
+            "s = cuda.shared.array(W, float32)", "w = cuda.shared.array(W, int32)",
+            "k = cuda.shared.array(5, int32)", "l = cuda.local.array(4, float32)",
+            "f0, f1, f2 = float32(0), 0.0, x[i % n]", "i0, i1, i2 = 0, y[i % n], t",
+            "for c in range(4):", "    l[c] = a", "if t < 5:", "    k[t] = t", "cuda.syncthreads()",
+        ):  # fmt: skip
+            self.line(1, text)
+        for _ in range(self.random.randint(2, 7)):
+            self.statement(1, True, False)
+        for column, name in enumerate((*FLOATS, *INTS)):
+            self.line(1, f"out[i, {column}] = {name}")
+        return "\n".join(head + self.lines) + "\n"
+
+
+def made(seed):
+    """Return the kernel of a seed, its configuration, and its source."""
+    writer = Writer(seed)
+    source = writer.source()
+    name = f"<kernel at random {next(_numbers)}>"
+    linecache.cache[name] = len(source), None, source.splitlines(True), name
+    import math
+
+    from numba import float32, float64, int32, int64, uint8, uint32
+
+    names = {"cuda": cuda, "math": math, "W": writer.threads, "float16": np.float16, "float32": float32}
+    names |= {"float64": float64, "int32": int32, "int64": int64, "uint8": uint8, "uint32": uint32}
+    exec(compile(source, name, "exec", dont_inherit=True), names)
+    names["helper"], names["helper_int"] = (
+        cuda.jit(device=True)(names["helper"]),
+        cuda.jit(device=True)(names["helper_int"]),
+    )
+    return cuda.jit(names["kernel"]), (writer.blocks, writer.threads), source
+
+
+def arguments(seed, threads):
+    """Return arguments for `threads` threads."""
+    draw = np.random.default_rng(seed)
+    n = 50
+    x, z = draw.normal(size=n).astype(np.float32), draw.normal(size=n)
+    y = draw.integers(-20, 20, n).astype(draw.choice([np.int32, np.int64, np.int8]))
+    out = np.zeros((threads, 6), draw.choice([np.float64, np.float32]))
+    return [x, z, x.astype(np.float16), y, np.float32(1.25), n, out, np.zeros(8, np.int32), np.zeros(4, np.float32)]
+
+
+def run(kernel, configuration, seed, which):
+    """Return (bytes of all arrays, or the error; what the engine says)."""
+    blocks, threads = configuration
+    given = arguments(seed, blocks * threads)
+    said = ""
+    try:
+        said = simulate(kernel, engine=which, explain=True)[configuration](*given)
+    except Exception as error:
+        return (type(error), str(error), tuple(getattr(error, "__notes__", ()))), "error"
+    return tuple(bits_of(part) for part in given if isinstance(part, np.ndarray)), said
+
+
+def bits_of(array):
+    """Return an array's bytes; of a NaN, no operation tells the sign or the payload, and NumPy does not keep them."""
+    return np.where(np.isnan(array), np.nan, array).astype(array.dtype).tobytes()
+
+
+def differ(seed):
+    """Return what both engines make of a seed's kernel if they differ, else None; and what the first says."""
+    kernel, configuration, source = made(seed)
+    one, said = run(kernel, configuration, seed, "auto")
+    other, _ = run(kernel, configuration, seed, "scheduler")
+    return None if one == other else (source, configuration, one, other), said
+
+
+def main(seconds, first=0):
+    """Compare kernels for so many seconds; stop at the first on which the engines differ."""
+    end, seed, ran, why = time.monotonic() + seconds, first, 0, {}
+    while time.monotonic() < end:
+        found, said = differ(seed)
+        if found:
+            print(f"seed {seed}: the engines differ\n{found[0]}\n{found[1]}\n{found[2]!r:.600}\n{found[3]!r:.600}")
+            return 1
+        ran += said == "the vectorised engine ran"
+        if said.startswith("the scheduler"):
+            reason = said.split(": ")[-1]
+            why[reason] = why.get(reason, 0) + 1
+        seed += 1
+    print(f"{seed - first} kernels, {ran} of them by the vectorised engine; the engines agree on all")
+    for reason, times in sorted(why.items(), key=lambda pair: -pair[1])[:20]:
+        print(f"  {times} {reason}")
+    return 0
+
+
+if __name__ == "__main__":
+    engine.STRICT = "--strict" in sys.argv
+    sys.exit(main(float(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 and sys.argv[2].isdigit() else 0))

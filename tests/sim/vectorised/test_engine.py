@@ -1,0 +1,328 @@
+"""The vectorised engine runs what it can prove equal to the scheduler, and leaves everything else as it was."""
+
+import math
+
+import numpy as np
+import pytest
+from numba import cuda, float32, int32
+
+from normlab.sim import SimulationError, simulate
+from normlab.sim.machine.launch import FEWEST_THREADS
+from normlab.sim.vectorised import engine
+
+FULL = 0xFFFFFFFF
+VECTORISED = "the vectorised engine ran"
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch):
+    """Let errors of the engine itself come out; forget what it has learnt."""
+    monkeypatch.setattr(engine, "STRICT", True)
+    monkeypatch.setattr(engine, "_learnt", {})
+
+
+def outcomes(kernel, grid, block, *arguments):
+    """Return the arrays after a launch by each engine, or the error; and what the first says of itself."""
+    found = []
+    for which in ("auto", "scheduler"):
+        given = [one.copy() if isinstance(one, np.ndarray) else one for one in arguments]
+        try:
+            said = simulate(kernel, engine=which, explain=True)[grid, block](*given)
+        except Exception as error:
+            said = type(error), str(error), tuple(getattr(error, "__notes__", ()))
+        found.append((said, [one.tobytes() for one in given if isinstance(one, np.ndarray)]))
+    return found
+
+
+def agree(kernel, grid, block, *arguments):
+    """Assert that both engines do the same; return what the first says of itself."""
+    (said, first), (other, second) = outcomes(kernel, grid, block, *arguments)
+    assert first == second
+    assert isinstance(said, str) or said == other
+    return said
+
+
+@cuda.jit
+def scaled(x, out):
+    i = cuda.grid(1)
+    if i < x.size:
+        out[i] = x[i] * 2
+
+
+@cuda.jit
+def one_too_far(x, out):
+    i = cuda.grid(1)
+    out[i] = x[i + 1]
+
+
+@cuda.jit
+def neighbour_without_barrier(x, out):
+    shared = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    shared[t] = x[t]
+    out[t] = shared[(t + 1) % 64]
+
+
+@cuda.jit
+def neighbour_within_the_warp(x, out):
+    shared = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    shared[t] = x[t]
+    cuda.syncwarp()
+    out[t] = shared[t ^ 1]
+
+
+@cuda.jit
+def neighbour_in_another_warp(x, out):
+    shared = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    shared[t] = x[t]
+    cuda.syncwarp()
+    out[t] = shared[63 - t]
+
+
+@cuda.jit
+def block_after_block(x, out):
+    t, b = cuda.threadIdx.x, cuda.blockIdx.x
+    out[b + 1, t] = out[b, t] + x[t]
+
+
+@cuda.jit
+def everyone_writes(x, out):
+    out[0] = cuda.threadIdx.x
+
+
+@cuda.jit
+def everyone_raises_a_flag(x, out):
+    if x[cuda.grid(1)] > 0:
+        out[0] = 1
+
+
+def test_an_explained_launch_says_which_engine_ran():
+    x = np.arange(100, dtype=np.float32)
+    assert agree(scaled, 2, 64, x, np.zeros_like(x)) == VECTORISED
+    assert simulate(scaled)[2, 64](x, np.zeros_like(x)) is None
+    small = f"the scheduler ran, because the launch has {FEWEST_THREADS - 1} threads"
+    assert simulate(scaled, explain=True)[1, FEWEST_THREADS - 1](x, np.zeros_like(x)) == small
+    said = simulate(scaled, schedule="reverse", explain=True)[2, 64](x, np.zeros_like(x))
+    assert said == "the scheduler ran, because the schedule is 'reverse'"
+
+
+def test_an_engine_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="engine is one of auto, vectorised, scheduler, not 'fast'"):
+        simulate(scaled, engine="fast")
+
+
+def test_an_error_is_the_schedulers_with_thread_block_and_line():
+    x = np.arange(64, dtype=np.float32)
+    error, words, notes = agree(one_too_far, 2, 32, x, np.zeros_like(x))
+    assert error is IndexError
+    assert "index 64 is out of bounds" in words
+    assert "block (1, 0, 0), thread (31, 0, 0)" in notes[-1]
+
+
+def test_an_engine_that_must_not_fall_back_says_why_it_gives_up_and_restores_the_arrays():
+    x, out = np.arange(64, dtype=np.float32), np.full(64, 7, np.float32)
+
+    @cuda.jit
+    def stores_first(x, out):
+        i = cuda.grid(1)
+        out[i] = x[i]
+        out[i] = x[i + 1]
+
+    with pytest.raises(SimulationError, match=r"gives up, because .*test_engine.py:.* an index is out of bounds"):
+        simulate(stores_first, engine="vectorised")[2, 32](x, out)
+    assert (out == 7).all()
+
+
+def test_a_race_is_left_to_the_schedule():
+    x = np.arange(64, dtype=np.float32)
+    said = agree(neighbour_without_barrier, 1, 64, x, np.zeros_like(x))
+    assert "the same element between two barriers" in said
+    assert "the same element" in agree(neighbour_in_another_warp, 1, 64, x, np.zeros_like(x))
+    assert "different numbers" in agree(everyone_writes, 1, 64, x, np.zeros_like(x))
+
+
+def test_a_warp_that_meets_has_no_race_among_its_lanes():
+    x = np.arange(64, dtype=np.float32)
+    assert agree(neighbour_within_the_warp, 1, 64, x, np.zeros_like(x)) == VECTORISED
+
+
+def test_threads_may_write_the_same_number_to_one_element():
+    x = np.arange(64, dtype=np.float32) - 60
+    assert agree(everyone_raises_a_flag, 1, 64, x, np.zeros(1, np.int32)) == VECTORISED
+
+
+def test_blocks_that_read_what_earlier_blocks_wrote_run_one_at_a_time():
+    x, out = np.arange(64, dtype=np.float32), np.zeros((6, 64), np.float32)
+    assert agree(block_after_block, 5, 64, x, out) == VECTORISED
+
+
+def test_the_last_block_to_arrive_adds_up_what_the_others_have_left():
+    @cuda.jit
+    def total(x, parts, count, out):
+        last = cuda.shared.array(1, int32)
+        t, b = cuda.threadIdx.x, cuda.blockIdx.x
+        cuda.atomic.add(parts, b, x[cuda.grid(1)])
+        cuda.syncthreads()
+        if t == 0:
+            cuda.threadfence()
+            last[0] = cuda.atomic.add(count, 0, 1) == cuda.gridDim.x - 1
+        cuda.syncthreads()
+        if last[0] and t == 0:
+            for k in range(parts.size):
+                out[0] += parts[k]
+
+    x = np.random.default_rng(0).normal(size=256).astype(np.float32)
+    said = agree(total, 4, 64, x, np.zeros(4, np.float32), np.zeros(1, np.int32), np.zeros(1, np.float32))
+    assert said == VECTORISED
+
+
+def test_float_sums_have_the_schedulers_order():
+    @cuda.jit
+    def sums(x, out):
+        for turn in range(3):
+            cuda.atomic.add(out, cuda.threadIdx.x % 3, x[cuda.grid(1)] * (turn + 1))
+
+    x = np.random.default_rng(1).normal(size=256).astype(np.float32) * 1e4
+    assert agree(sums, 2, 128, x, np.zeros(3, np.float32)) == VECTORISED
+
+
+def test_an_atomic_gives_each_thread_what_the_ones_before_it_have_left():
+    @cuda.jit
+    def tickets(out, count, best):
+        i = cuda.grid(1)
+        out[i] = cuda.atomic.add(count, i % 3, i)
+        best[i] = cuda.atomic.cas(count, 3, 0, i + 1)
+
+    said = agree(tickets, 1, 64, np.zeros(64, np.int64), np.zeros(4, np.int32), np.zeros(64, np.int64))
+    assert said == VECTORISED
+
+
+def test_two_arguments_that_share_memory_are_left_to_the_scheduler():
+    memory = np.arange(65, dtype=np.float32)
+    said = simulate(scaled, explain=True)[2, 32](memory[1:], memory[:-1])
+    assert "shares memory with another argument" in said
+    memory = np.arange(64, dtype=np.float32)
+    assert simulate(scaled, explain=True)[2, 32](memory, memory) == VECTORISED
+    assert (memory == np.arange(64) * 2).all()
+
+
+def test_views_of_any_strides_are_read_and_written_in_place():
+    memory = np.arange(400, dtype=np.float32).reshape(20, 20)
+    out = np.zeros((20, 20), np.float32)
+
+    @cuda.jit
+    def transposed(x, out):
+        i, j = cuda.grid(2)
+        if i < x.shape[0] and j < x.shape[1]:
+            out[j, i] = x[i, -1 - j]
+
+    view = out[::-1, 2:12]
+    assert simulate(transposed, explain=True)[(2, 2), (16, 16)](memory[::2, ::-1], view.T[:, :][:10, :].T) == VECTORISED
+    assert (view == memory[::2].T).all()
+
+
+def test_lanes_that_wait_at_two_barriers_are_left_to_the_scheduler():
+    @cuda.jit
+    def apart(out):
+        t = cuda.threadIdx.x
+        if t < 32:
+            cuda.syncthreads()
+            out[t] = 1
+        else:
+            cuda.syncthreads()
+            out[t] = 2
+
+    assert "only some threads of a block" in agree(apart, 1, 64, np.zeros(64, np.int32))
+
+
+def test_blocks_may_leave_a_loop_at_different_turns():
+    @cuda.jit
+    def rows(x, out):
+        shared = cuda.shared.array(32, float32)
+        t, row = cuda.threadIdx.x, cuda.blockIdx.x
+        while row < x.shape[0]:
+            shared[t] = x[row, t]
+            cuda.syncthreads()
+            out[row, t] = shared[31 - t] + cuda.shfl_xor_sync(FULL, shared[t], 3)
+            cuda.syncthreads()
+            row += cuda.gridDim.x
+
+    x = np.random.default_rng(2).normal(size=(10, 32)).astype(np.float32)
+    assert agree(rows, 4, 32, x, np.zeros_like(x)) == VECTORISED
+
+
+def test_a_variable_of_two_types_is_rounded_in_each_lane_as_in_the_scheduler():
+    @cuda.jit
+    def two_types(x, out):
+        i = cuda.grid(1)
+        total = 0.0
+        if i % 3:
+            total = x[i]
+        out[i] = total / 3 + math.sqrt(total + 1)
+
+    x = np.random.default_rng(3).uniform(size=64).astype(np.float32)
+    assert agree(two_types, 1, 64, x, np.zeros(64)) == VECTORISED
+
+
+def test_a_kernel_that_fails_again_and_again_is_tried_seldom(monkeypatch):
+    tried = []
+    attempts = engine._attempts
+    monkeypatch.setattr(engine, "_attempts", lambda *given: tried.append(1) or attempts(*given))
+    x = np.arange(64, dtype=np.float32)
+    launch = simulate(neighbour_without_barrier, explain=True)[1, 64]
+    said = [launch(x, np.zeros_like(x)) for _ in range(12)]
+    assert len(tried) == engine.PATIENCE
+    assert said[-1].startswith("the scheduler ran, because as before, ")
+
+
+def test_a_loop_that_waits_for_another_thread_ends_with_the_schedulers_error():
+    @cuda.jit
+    def waits(flag, out):
+        while flag[0] == 0:
+            cuda.threadfence()
+        out[cuda.grid(1)] = 1
+
+    error, words, _ = agree(waits, 1, 64, np.zeros(1, np.int32), np.zeros(64, np.int32))
+    assert "livelock" in words
+    assert issubclass(error, SimulationError)
+
+
+def test_a_store_into_constant_memory_is_the_schedulers_error():
+    table = np.arange(64, dtype=np.float32)
+
+    @cuda.jit
+    def stores(out):
+        constant = cuda.const.array_like(table)
+        i = cuda.grid(1)
+        out[i] = constant[i]
+        if i > 62:
+            constant[i] = 1
+
+    error, words, _ = agree(stores, 1, 64, np.zeros(64, np.float32))
+    assert error is ValueError
+    assert "read-only" in words
+    assert (table == np.arange(64)).all()
+
+
+def test_one_lane_that_meets_its_warp_alone_has_scalars():
+    @cuda.jit
+    def alone(x, out):
+        t = cuda.threadIdx.x
+        if t > 0:
+            return
+        lanes, same = cuda.match_all_sync(1, x[t])
+        out[t] = lanes + cuda.ballot_sync(1, same) + cuda.shfl_sync(1, t, 0)
+
+    assert agree(alone, 1, 64, np.arange(64, dtype=np.int32), np.zeros(64, np.int32)) == VECTORISED
+
+
+def test_shared_memory_begins_as_the_schedulers_does():
+    @cuda.jit
+    def contents(floats, ints):
+        i = cuda.grid(1)
+        floats[i] = cuda.shared.array(64, float32)[cuda.threadIdx.x]
+        ints[i] = cuda.local.array(2, int32)[1]
+
+    assert agree(contents, 2, 64, np.zeros(128, np.float32), np.zeros(128, np.int32)) == VECTORISED

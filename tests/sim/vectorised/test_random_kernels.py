@@ -1,0 +1,19 @@
+"""Both engines make the same of kernels written at random. `kernels_at_random.py` compares more of them by the hour."""
+
+import pytest
+from sim.vectorised.kernels_at_random import differ
+
+from normlab.sim.vectorised import engine
+
+EACH = 25
+
+
+@pytest.mark.parametrize("first", range(0, 100, EACH))
+def test_both_engines_agree_on_kernels_at_random(first, monkeypatch):
+    monkeypatch.setattr(engine, "STRICT", True)
+    said = []
+    for seed in range(first, first + EACH):
+        found, who = differ(seed)
+        assert found is None, f"seed {seed}: {found[0]}"
+        said.append(who)
+    assert said.count("the vectorised engine ran") > EACH * 0.7
