@@ -58,4 +58,4 @@ def notebooks(session: nox.Session) -> None:
     session.chdir(ROOT)
     session.install("-e", ".[test]")
     session.run("normlab", "tutorials", *session.posargs, "--check")
-    session.run("python", "tests/compile_tutorials.py")
+    session.run("python", "tests/compile_tutorials.py", *session.posargs)

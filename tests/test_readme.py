@@ -124,9 +124,9 @@ def test_a_program_does_what_its_page_says(name, run, tmp_path, capsys):
     CHECKED[name](names, tmp_path, capsys.readouterr().out)
 
 
-def test_the_readme_s_first_code_after_the_command_is_python_and_short():
+def test_the_readme_s_first_code_is_python_and_short():
     languages = re.findall(r"```(\w+)\n", README)
-    assert languages[:2] == ["bash", "python"]
+    assert languages[:2] == ["python", "bash"]
     assert len(PROGRAMS["README.md 1"].splitlines()) <= 20
 
 
@@ -215,6 +215,11 @@ def test_a_wrong_quoted_number_is_named_with_the_right_one():
     assert readme.made(wrong) == README
     with pytest.raises(ValueError, match="no number 'places won'"):
         readme.stale(README.replace("places ahead", "places won"))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_line_begins_with_a_quoted_number_because_a_comment_there_ends_the_paragraph(page):
+    assert re.findall(r"(?m)^(?:# )?\s*<!--=.*", PAGES[page]) == []
 
 
 @pytest.mark.parametrize("page", MARKDOWN)

@@ -361,8 +361,8 @@ plt.show()
 # <details><summary><b>Question.</b> By the roofline (64 × 64 blocks of 128 × 128), does that matter on an H200?</summary>
 #
 # Little. A tile of 128 gives 32 operations a byte even without L2, and 14 are enough. On a GPU with less bandwidth for its
-# multipliers it would. Measured, <code>block_order</code> is even slower than <code>double_buffer</code> below, by
-# <!--=block order slower-->5 to 6<!--=--> % at any size, but not for the order: the compiler gives its loop other registers, and 43 of 512 multiply-adds read three of
+# multipliers it would. Measured, <code>block_order</code> is even slower than <code>double_buffer</code> below,
+# by <!--=block order slower-->5 to 6<!--=--> % at any size, but not for the order: the compiler gives its loop other registers, and 43 of 512 multiply-adds read three of
 # the same bank, which takes them a clock more.
 # </details>
 #

@@ -60,6 +60,7 @@ def tutorial_link(tutorial: Tutorial, folder: str) -> str:
 def tutorial_list() -> str:
     """Return the page of all tutorials: aims, times, and the exercises of each."""
     start = (tutorials.FOLDER / "README.md").read_text(encoding="utf-8").replace("# Tutorials", "# Learn", 1)
+    start = re.sub(r"(?s)<!-- tutorial list: begin -->.*end -->\n", "", start)  # below, with aims and exercises
     rows = []
     for t in tutorials.every():
         practice = " · ".join(exercise_link(number, "exercises/") for number in practised(t))

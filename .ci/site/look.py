@@ -36,7 +36,7 @@ SEARCHES = {  # what a reader types, and the page that has to come first
     "glossary": "understand/glossary.html",
     "welford_step": "reference/normlab.stages.html",
 }
-SCREENS = [  # to be looked at: a page, and what stands at the top of the screen
+SCREENS = [  # to be looked at: a page, by a pattern that only it has, and what stands at the top of the screen
     ("index.html", "h1"),
     ("index.html", "h2"),
     ("learn/index.html", "h2"),
@@ -45,8 +45,8 @@ SCREENS = [  # to be looked at: a page, and what stands at the top of the screen
     ("learn/tutorials/08_columns.html", "div > table"),
     ("learn/tutorials/07_backward.html", "menclose"),
     ("learn/exercises/index.html", "h1"),
-    ("learn/exercises/06_block_sum.html", "h1"),
-    ("learn/exercises/06_block_sum.html", "h2"),
+    ("learn/exercises/*_block_sum.html", "h1"),
+    ("learn/exercises/*_block_sum.html", "h2"),
     ("speed/index.html", "h1"),
     ("speed/h200.html", "h1"),
     ("speed/h200.html", "table"),
@@ -238,13 +238,14 @@ def photograph(browser: Any, folder: Path) -> Iterator[str]:
     for size in SIZES:
         for scheme in ("light", "dark"):
             become(browser, size, scheme)
-            for number, (page, top) in enumerate(SCREENS, start=1):
-                browser.get((SITE / page).as_uri())
+            for number, (pattern, top) in enumerate(SCREENS, start=1):
+                (page,) = SITE.glob(pattern)
+                browser.get(page.as_uri())
                 if not browser.execute_script(SCROLL, f"article {top}"):
-                    yield f"{page} has no {top} to be looked at"
+                    yield f"{pattern} has no {top} to be looked at"
                 time.sleep(0.3)  # until the title bar has come to rest
                 picture = browser.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
-                name = f"{number:02}_{Path(page).stem}_{size}_{scheme}.png"
+                name = f"{number:02}_{page.stem}_{size}_{scheme}.png"
                 (folder / name).write_bytes(base64.b64decode(picture["data"]))
 
 

@@ -11,6 +11,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from normlab import oracle
 from normlab.bench import records
 from normlab.bench.norm import ahead, own
 from normlab.course import catalogue
@@ -19,6 +20,9 @@ from normlab.learn import lesson, tutorials
 from normlab.measure.files import record
 from normlab.measure.numbers import scientific, size
 from normlab.measure.tables import NORMS
+from normlab.studies.compare.measure import Error
+from normlab.studies.compare.passes import GRADIENTS, Backward
+from normlab.studies.compare.verdict import Verdict, short
 
 TESTS = Path(__file__).parents[2] / "tests"
 BESIDE = ("norm_bfloat16_h200", "norm_float16_h200", "norm_float32_h200")  # torch, torch.compile and Liger
@@ -83,16 +87,28 @@ def difference(name: str, dtype: str, *variants: str) -> str:
     return scientific(max(run["difference"] for run in runs if run["dtype"] == dtype and run["variant"] in variants))
 
 
-def gradient_error(path: str, layer: str = "block5_output") -> float:
-    """Return grad_input's relative error in a layer of `normlab compare`, float32."""
-    layers = record("compare_float32")["layers"]
-    return next(one[path]["grad_input"]["relative"] for one in layers if one["name"] == layer)
+def compared(layer: str = "block5_output") -> dict[str, Any]:
+    """Return a layer of `normlab compare`, float32."""
+    return next(one for one in record("compare_float32")["layers"] if one["name"] == layer)
 
 
-def kept(path: str, layer: str = "block5_output") -> int:
-    """Return how many bytes a path of `normlab compare` keeps in a layer, output included."""
-    layers = record("compare_float32")["layers"]
-    return next(one[path]["bytes_kept_with_output"] for one in layers if one["name"] == layer)
+def gradient_error(path: str) -> float:
+    """Return grad_input's relative error in the layer with weights near 0."""
+    return compared()[path]["grad_input"]["relative"]
+
+
+def kept(path: str) -> int:
+    """Return how many bytes a path keeps in the layer with weights near 0, output included."""
+    return compared()[path]["bytes_kept_with_output"]
+
+
+def verdict() -> str:
+    """Return the line that `normlab compare` prints on the layer with weights near 0."""
+    layer = compared()
+    paths = [layer[path] for path in ("saved_input", "recomputed", "exact")]
+    backwards = [Backward(**path | {name: Error(**path[name]) for name in GRADIENTS}) for path in paths]
+    said = short(Verdict(**layer["verdict"]), *backwards, oracle.unit_roundoff("float32"))
+    return f"{layer['name']}: {said}"
 
 
 def planted() -> str:
@@ -156,12 +172,19 @@ QUOTED: dict[str, Callable[[], str]] = {
     "recompute worst": lambda: f"{recomputing()[-1][0]:.0f}",
     "recompute worst where": lambda: problem(recomputing()[-1][1]),
     "recompute worst but one": lambda: str(ceil(recomputing()[-2][0])),
+    "launches alike": lambda: str(
+        sum(one["agrees"] and not one["fewer"] for one in record("counters_h200")["launches"])
+    ),
     "launches": lambda: str(len(record("counters_h200")["launches"])),
     "planted": planted,
     "planted on a GPU": lambda: str(len(record("sanitizers_h200")["bugs"])),
     "sanitizers found": found_by_sanitizers,
     "error of recomputing": lambda: scientific(gradient_error("recomputed")),
     "error of the exact mode": lambda: scientific(gradient_error("exact")),
+    "verdict": verdict,
+    "rows compared": lambda: str(compared()["rows"]),
+    "columns": lambda: str(compared()["columns"]),
+    "kept columns": lambda: str(compared()["kept_columns"]),
     "exact keeps": lambda: size(kept("exact") - kept("recomputed")),
     "input keeps": lambda: size(kept("saved_input")),
     "largest error": lambda: f"{max(row['contenders']['normlab']['error_over_bound'] for row in places()):.3f}",

@@ -20,7 +20,7 @@ NUMBERS = re.compile(r"(?m)^\|.*\|\s*\**[0-9][0-9.,e-]*\**\s*\|.*$")  # a row of
 def pages() -> list[Path]:
     """Return the files whose tables and numbers come from the records: Markdown, and the tutorials' sources."""
     folders = [*sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "tutorials").glob("[0-9]*.py"))]
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *folders]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "tutorials/README.md", *folders]
 
 
 def made(text: str) -> str:
@@ -31,8 +31,14 @@ def made(text: str) -> str:
     """
     for name in BEGIN.findall(text):
         before, _, after = split(text, name)
-        text = f"{before}\n\n{PARTS[name]()}\n\n{after}"
+        text = before + block(name) + after
     return QUOTE.sub(lambda found: f"<!--={found[1]}-->{value(found[1])}<!--=-->", text)
+
+
+def block(name: str) -> str:
+    """Return what stands between a table's two markers; an empty table takes no lines."""
+    table = PARTS[name]()
+    return f"\n\n{table}\n\n" if table else ""
 
 
 def value(name: str) -> str:
@@ -44,7 +50,7 @@ def value(name: str) -> str:
 
 def stale(text: str) -> list[str]:
     """Return what on a page is not what the records make: names of tables, and quoted numbers with their names."""
-    tables = [name for name in BEGIN.findall(text) if split(text, name)[1] != f"\n\n{PARTS[name]()}\n\n"]
+    tables = [name for name in BEGIN.findall(text) if split(text, name)[1] != block(name)]
     quotes = [f"{name}: {said}, not {value(name)}" for name, said in QUOTE.findall(text) if said != value(name)]
     return tables + quotes
 

@@ -11,6 +11,7 @@ from quoted import QUOTED
 from normlab.bench import records
 from normlab.bench.norm import best_peer, own
 from normlab.kernels import LADDERS
+from normlab.learn import tutorials
 from normlab.learn.address import repository
 from normlab.learn.explain import explain
 from normlab.measure.files import record
@@ -184,6 +185,12 @@ def _linked(ladder: str, step: str) -> str:
     return f"[{step}]({file.relative_to(ROOT)})"
 
 
+def tutorial_list() -> str:
+    """Return the tutorials' titles, each with a link to its notebook, and their minutes."""
+    rows = [[str(one.number), f"[{one.title}]({one.notebook.name})", str(one.minutes)] for one in tutorials.every()]
+    return _table(["", "tutorial", "minutes"], rows, {"tutorial"})
+
+
 def fast() -> str:
     """Return normlab's speed at six shapes beside torch's and the best peer's, and the GPU."""
     made = record("norm_bfloat16_h200")
@@ -211,7 +218,7 @@ def right() -> str:
         ["error / bound, at most 1 in a right kernel", f"{said['largest error']} at most, in {said['places']} places"],
         ["bugs put into normlab's kernels", "the tests notice each"],
         ["bugs planted in programs", f"`sanitize` finds {said['planted']} of {said['planted']}; {tools}"],
-        ["the simulator's counts", f"equal an H200's, in {said['launches']} launches"],
+        ["the simulator's counts", f"equal an H200's in {said['launches alike']} of {said['launches']} launches"],
         ["gradient, two weights near 0", f"{said['error of the exact mode']} off; apex {said['error of recomputing']}"],
         ["training losses", f"{said['train normlab float32']} from torch.nn's; {order}"],
     ]
@@ -261,6 +268,7 @@ def _table(head: list[str], rows: list[list[str]], words: set[str] | None = None
 PARTS: dict[str, Callable[[], str]] = {
     "address": address,
     "ladders": ladders,
+    "tutorial list": tutorial_list,
     "right": right,
     "fast": fast,
     "paths": paths,

@@ -1,4 +1,7 @@
-"""Draw a record: fraction of the copy bandwidth over n2, a panel for each dtype, norm and direction."""
+"""Draw records of `normlab bench norm`: n2 across, the fraction of a copy's bandwidth up.
+
+The figure is a grid of panels: a line of panels per dtype, a column of panels per direction and norm.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +10,8 @@ from normlab.bench.contenders import OURS, RECOMPUTED
 from normlab.measure.pictures import INK, check_suffix, save, style
 from normlab.measure.tables import NORMS
 
-OWN = "#e8590c"
-COLORS = {
+OWN = "#e8590c"  # of normlab's own curves
+COLORS = {  # of the other contenders, by name; "-me" is apex's memory_efficient: the backward from the saved output
     "torch": "#4c9be8",
     "compile": "#2b9e8f",
     "compile-inference": "#8fd0c6",
@@ -21,18 +24,20 @@ COLORS = {
 
 
 def draw(records: list[dict[str, Any]], path: Path) -> None:
-    """Draw the norm records among `records` into one file: those of their problems that have the largest arrays.
+    """Draw the records of norms into one file. Only the problems with the largest arrays are drawn.
+
+    records: as `normlab bench` writes them; a record of a norm has a row for each problem.
 
     Raises:
-        ValueError: no such record, or a file of another kind than SUFFIXES.
+        ValueError: there is no record of a norm, or the file's name has no suffix of `pictures.SUFFIXES`.
     """
     rows = [row for record in records if record["what"] == "norm" for row in record["rows"]]
     if not rows:
         raise ValueError("a plot needs a record of `normlab bench norm`, and there is none")
     check_suffix(path)
     largest = max(row["n1"] * row["n2"] for row in rows)
-    rows = [row for row in rows if row["n1"] * row["n2"] > 0.99 * largest]  # n1 is rounded
-    from matplotlib.figure import Figure
+    rows = [row for row in rows if row["n1"] * row["n2"] > 0.99 * largest]  # n1 is rounded down
+    from matplotlib.figure import Figure  # here, because normlab can do without matplotlib
 
     columns = list(dict.fromkeys((row["direction"], row["norm"]) for row in rows))
     lines = list(dict.fromkeys(row["dtype"] for row in rows))
@@ -51,6 +56,7 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
             panel.set_xlabel("n2, columns")
         for panel in axes[:, 0]:
             panel.set_ylabel("of copy bandwidth")
+        # One entry per contender, from all panels. A panel's first line is the dotted one at 1.
         handles = {curve.get_label(): curve for panel in axes.flat for curve in panel.get_lines()[1:]}
         legend = figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=8, frameon=False)
         legend.set_zorder(3)
@@ -58,12 +64,14 @@ def draw(records: list[dict[str, Any]], path: Path) -> None:
 
 
 def _panel(panel: Any, rows: list[dict[str, Any]], widths: list[int]) -> None:
-    """Draw a curve for each contender; where it is wrong or unable, the curve has a gap.
+    """Draw a curve for each contender. Where its result was wrong or it could not run, the curve has a gap.
 
-    Several records may have rows of a width: a contender's curve has those that it took part in.
+    rows: one dtype, norm and direction, sorted by n2. widths: all n2 of the figure; they stand equally far apart.
+    Two records may have rows of the same n2: a curve has a point for each row in which its contender took part.
     """
     panel.axhline(1.0, color=INK, linewidth=0.8, linestyle=":")
     for name in dict.fromkeys(name for row in rows for name in row["contenders"]):
+        # A row without any contender makes a gap in every curve.
         own = [row for row in rows if name in row["contenders"] or not row["contenders"]]
         positions = [widths.index(row["n2"]) for row in own]
         heights = [row["contenders"].get(name, {}).get("of_copy", float("nan")) for row in own]

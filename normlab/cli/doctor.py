@@ -23,4 +23,4 @@ def doctor() -> None:
         for what, works, told in rows:
             table.add_row(what, Text("yes" if works else "no", style="green" if works else "bold red"), Text(told))
         say(table, "")
-    say('In a checkout of normlab: pip install -e ".[tutorials]" instead of pip install "normlab[tutorials]".')
+    say("pip takes the normlab that is installed here, whether from a checkout or from a wheel.")

@@ -7,7 +7,12 @@ import typer
 
 
 def refused(command: str, why: object) -> typer.Exit:
-    """Print why a command refuses, to stderr, and return the exit to be raised."""
+    """Print why a command refuses, to stderr, and return the exit to be raised.
+
+    A file's OSError is said as "FILE: no such file or directory", without its number.
+    """
+    if isinstance(why, OSError) and why.filename and why.strerror:
+        why = f"{why.filename}: {why.strerror[0].lower()}{why.strerror[1:]}"
     typer.echo(f"normlab {command}: {why}", err=True)
     return typer.Exit(2)
 

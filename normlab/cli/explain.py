@@ -1,15 +1,18 @@
 """`normlab explain`."""
 
 from contextlib import nullcontext
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from normlab.cli.completion import STEPPED, devices, one_of, steps
-from normlab.cli.errors import refusing
+from normlab.cli.errors import refused, refusing
 from normlab.cli.options import DType, Norm
 from normlab.cli.terminal import console, plain_table
 from normlab.cli.waiting import progress
+
+if TYPE_CHECKING:
+    from normlab.learn.explain import Explanation
 
 
 def explain_plan(
@@ -61,8 +64,8 @@ def explain_plan(
 
     Exit code: 0, or 2 when the arguments cannot be used.
     """
+    from normlab.engine.compile.offline import GET_COMPILER, CompilerMissingError
     from normlab.learn.explain import explain
-    from normlab.measure.tables import print_stripped, room
 
     with refusing("explain"), progress(None, "compiling") if compiled else nullcontext():
         found = explain(
@@ -86,9 +89,20 @@ def explain_plan(
             step=step,
             compiled=compiled,
         )
+        try:
+            _ = found.resources  # compiled here, while the bar moves
+        except CompilerMissingError as error:
+            raise refused("explain", f"--compile: {error}; {GET_COMPILER}") from None
     if as_json:
         typer.echo(found.as_json())
-        return
+    else:
+        show(found)
+
+
+def show(found: "Explanation") -> None:
+    """Print an explanation: as a table as wide as the terminal, or as whole lines into a pipe."""
+    from normlab.measure.tables import print_stripped, room
+
     screen = console()
     if room(screen) is None:
         typer.echo(str(found))

@@ -18,7 +18,7 @@ def trace_ladder(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="LADDER[/STEP]",
+            metavar="LADDER|LADDER/STEP",
             autocompletion=ladder_steps,
             help="forward, backward, sgemm or family, or one of its steps: forward/apex, family/batch_backward.",
         ),

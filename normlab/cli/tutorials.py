@@ -1,5 +1,6 @@
 """`normlab tutorials`."""
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -56,7 +57,15 @@ def list_or_open(
         path, new = copy(found[0], Path.cwd())
     typer.echo(f"{path}: {'a copy for you to change' if new else 'your copy, as you left it'}")
     if open_it:
-        raise typer.Exit(subprocess.run([sys.executable, "-m", "jupyterlab", str(path)]).returncode)
+        raise typer.Exit(_opened(path))
+
+
+def _opened(path: Path) -> int:
+    """Start Jupyter on a notebook, without its report of every extension, and return its exit code."""
+    code = subprocess.run([sys.executable, "-m", "jupyterlab", "--log-level=WARN", str(path)]).returncode
+    if code and hasattr(os, "geteuid") and os.geteuid() == 0:  # as in a container
+        typer.echo(f"Jupyter does not start for root unless told to: jupyter lab --allow-root {path.name}", err=True)
+    return code
 
 
 def _list(found: list["Tutorial"]) -> None:

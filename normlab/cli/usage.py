@@ -54,7 +54,8 @@ def in_words(error: Any) -> str:
         options = [name for one in context.command.get_params(context) for name in (*one.opts, *one.secondary_opts)]
         return f"there is no option {error.option_name}{nearest(error.option_name, options)}"
     if kind == "MissingParameter":
-        return f"{_name(error.param)} is missing: {error.param.help}"
+        help_text = getattr(error.param, "help", None)
+        return f"{_name(error.param)} is missing{f': {help_text}' if help_text else ''}"
     if kind == "BadParameter" and error.param is not None:
         return f"{_name(error.param)} {_needed(error)}"
     if said.startswith("Got unexpected extra argument"):
@@ -75,20 +76,34 @@ def nearest(given: str, known: Iterable[str]) -> str:
 
 
 def _needed(error: Any) -> str:
-    """Return what a parameter must be and what it was given, from pydantic's report or else in Typer's words."""
+    """Return what a parameter must be and what it was given, from pydantic's report or else from click's sentence."""
     report = getattr(error.__cause__, "errors", None)
     if report is None:
-        return f"cannot be used: {error.message}"
+        return _from_sentence(error.message)
     (first, *_) = report()
-    given = first["input"]
-    choices = re.fullmatch(r"Value error, '.*' is not one of (.+?)\.?", first["msg"])
-    if choices:
-        known = re.findall(r"'([^']+)'", choices[1])
-        like = get_close_matches(str(given), known, n=1)
-        return f"must be one of {', '.join(known)}; got {given}{f'; did you mean {like[0]}?' if like else ''}"
-    needed = NEEDED.get(first["type"])
-    told = first["msg"] if needed is None else needed.format(**first.get("ctx", {}))
-    return f"{told}, got {given}"
+    if first["type"] in NEEDED:
+        return f"{NEEDED[first['type']].format(**first.get('ctx', {}))}, got {first['input']}"
+    return _from_sentence(first["msg"].removeprefix("Value error, "))
+
+
+def _from_sentence(said: str) -> str:
+    """Return click's sentence about a value in normlab's words, or as it is where it is none of those known here.
+
+    >>> _from_sentence("'rmss' is not one of 'layer', 'rms'."), _from_sentence("-1 is not in the range x>=0.")
+    ('must be one of layer, rms; got rmss; did you mean rms?', 'must be at least 0, got -1')
+    """
+    choice = re.fullmatch(r"'(.*)' is not one of (.+?)\.?", said)
+    if choice:
+        known = re.findall(r"'([^']+)'", choice[2])
+        like = get_close_matches(choice[1], known, n=1)
+        return f"must be one of {', '.join(known)}; got {choice[1]}{f'; did you mean {like[0]}?' if like else ''}"
+    out_of_range = re.fullmatch(r"(\S+) is not in the range x>=([^<>=]+?)\.?", said)
+    if out_of_range:
+        return f"must be at least {out_of_range[2]}, got {out_of_range[1]}"
+    no_number = re.fullmatch(r"'(.*)' is not a valid (int|float)(?:eger)?(?: range)?\.?", said)
+    if no_number:
+        return f"must be a {'whole ' if no_number[2] == 'int' else ''}number, got {no_number[1]}"
+    return f"cannot be used: {said}"
 
 
 def _name(parameter: Any) -> str:

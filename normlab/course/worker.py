@@ -190,7 +190,7 @@ def _findings(launch: Launch, arguments: list[Any]) -> list[dict[str, Any]]:
         report = launch(*arguments)
     except Exception as error:
         report = getattr(error, "sanitizer_report", None)
-        if report is None or report.ok:
+        if report is None or not report.findings:
             raise
     return report.as_dict()["findings"]
 

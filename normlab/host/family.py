@@ -179,7 +179,11 @@ def layer_norm_backward(
 
 
 class Running(NamedTuple):
-    """The running statistics of a forward. own: it normalises by the statistics of x, and updates the running ones."""
+    """The running statistics of a forward, or None if there are none.
+
+    own: True if the forward normalises by x's own statistics, as in training, and updates the running ones; False if it
+    normalises by the running ones.
+    """
 
     mean: Any = None
     var: Any = None
@@ -194,17 +198,17 @@ class View(NamedTuple):
     channels_last: bool
 
     def laid(self, array: Any) -> Any:
-        """Return an array of x's shape with its axes in the order that x has in memory."""
+        """Return an array of x's shape with its axes in the order that x has in memory: a view, not a copy."""
         if not self.channels_last or not _has_axes(array, len(self.shape)):
             return array
         return array.movedim(1, -1) if is_torch(array) else np.moveaxis(array, 1, -1)
 
     def back(self, array: Any) -> Any:
-        """Return a result with its axes in x's order. A tensor is no view, so that autograd allows writes to it."""
+        """Undo `laid`: return a result with its axes in x's order."""
         if not is_torch(array):
             return np.moveaxis(array, -1, 1) if self.channels_last else array
         moved = array.movedim(-1, 1) if self.channels_last else array
-        return moved.data
+        return moved.data  # no view for autograd, which would not allow all writes to a view
 
     @property
     def memory(self) -> tuple[int, ...]:
@@ -213,12 +217,12 @@ class View(NamedTuple):
         return (n, *spatial, c) if self.channels_last else self.shape
 
     def sets(self, norm: str, groups: int) -> kernels.Sets:
-        """Return the index sets of a norm. groups: the groups of channels; in batch and instance norm each is one."""
+        """Return the index sets of a norm. groups: of channels; in batch and instance norm each channel is a group."""
         return sets_of(norm, self.shape, groups, self.channels_last)
 
 
 def view_of(x: Any) -> View:
-    """Return the layout of x. An array in neither of the two layouts gets the first, to which it will be copied."""
+    """Return the layout of x. An array in neither of the two layouts will be copied to the first, channels second."""
     shape = tuple(getattr(x, "shape", ()))
     last = View(shape, channels_last=True)
     if len(shape) > 2 and _has_axes(x, len(shape)) and not _contiguous(x) and _contiguous(last.laid(x)):
@@ -236,13 +240,17 @@ def _contiguous(array: Any) -> bool:
 
 
 def chains(norm: str, x: Any, num_groups: int | None = None) -> tuple[Chains, Chains]:
-    """Return the longest chains of additions over a set and over a channel, for `oracle.Arithmetic` ("merged")."""
+    """Return the longest chains of additions over a set and over a channel.
+
+    They are for `oracle.Arithmetic` with statistics="merged".
+    """
     view = view_of(x)
     sets = view.sets(norm, num_groups or x.shape[1])
     return kernels.chains(kernels.walk(sets, backend_of({"x": x}, {}).operand(view.laid(x), sets.shape)))
 
 
 def _forward(norm, x, weight, bias, eps, tracking, num_groups=None):
+    """Return (output, mean, invvar) of batch, instance or group norm. tracking: `Running`."""
     running_mean, running_var, own, momentum = tracking
     view = view_of(x)
     given = view.laid(x), weight, bias, running_mean, running_var
@@ -275,6 +283,7 @@ def _forward(norm, x, weight, bias, eps, tracking, num_groups=None):
     backend = _caching(backend, key, pointers, num_groups)
 
     sets = view.sets(norm, groups)
+    # Operands of the kernels, C-contiguous: x, weight, bias, and both running statistics.
     held, gamma, beta = (
         backend.operand(given[0], sets.shape),
         backend.operand(weight, (c,)),
@@ -313,9 +322,11 @@ def _forward(norm, x, weight, bias, eps, tracking, num_groups=None):
 
 
 def _backward(norm, grad_output, x, moments, weight, bias, own, num_groups=None):
+    """Return (grad_input, grad_weight, grad_bias) of batch, instance or group norm. moments: mean and invvar."""
     mean, invvar = moments
     view = view_of(x)
     given = view.laid(grad_output), view.laid(x), mean, invvar, weight
+    # No kernel reads bias; only its gradient has its shape and dtype, so these stand in the cache's key.
     like_bias = None if bias is None else (getattr(bias, "dtype", None), getattr(bias, "shape", None))
     options = "backward", view.channels_last, bool(own), num_groups, type(num_groups), like_bias
     key, pointers = replay.signature(given, (), 0.0, norm, *options)
@@ -361,7 +372,7 @@ def _backward(norm, grad_output, x, moments, weight, bias, own, num_groups=None)
 
 
 def _caching(backend: Backend, key: tuple | None, pointers: list[int], num_groups: Any) -> Backend:
-    """Return `replay.caching`'s backend, or the plain one for a tensor as num_groups, whose hash hides its value."""
+    """Return `replay.caching`'s backend, or the plain one if num_groups is a tensor, whose hash hides its value."""
     plain = num_groups is None or isinstance(num_groups, (int, np.integer))
     return replay.caching(backend, key, pointers) if plain else backend
 

@@ -239,8 +239,10 @@ def backward(call: BackwardCall) -> tuple[Any, Any, Any]:
     grad_output, saved, mean, invvar, normalized_shape, weight, bias, eps, rms, memory_efficient, kept, dtype, step = (
         call
     )
-    columns, values = _kept(memory_efficient, kept, weight, bias)
-    given = grad_output, saved, invvar, weight, bias, columns, values, mean  # mean is last, because it may go unread
+    columns, values = _kept(memory_efficient, kept, weight, bias)  # of the columns at risk; None outside the exact mode
+    # In the order of the calls of `backend.operand`, by which a cached launch tells operands apart. mean is last: with
+    # memory_efficient a caller may give it, but it is no operand.
+    given = grad_output, saved, invvar, weight, bias, columns, values, mean
     wanted = BEST["backward"] if step is None else step
     key, pointers = replay.signature(
         given, normalized_shape, eps, wanted, "backward", rms, bool(memory_efficient), dtype
@@ -281,11 +283,13 @@ def backward(call: BackwardCall) -> tuple[Any, Any, Any]:
         if columns is None:
             chosen.run(backend.launch, backend, problem)
         else:
+            # The step recomputes x̂ of the columns at risk wrongly. Before it, one kernel finds what this makes each
+            # row's sum of g x̂ lack. After it, another kernel computes the gradients in these columns again.
             capacity = columns.shape[0]
-            repaired = backend.operand(columns, (capacity,)), backend.operand(values, (n1, capacity))
-            launch_correction(backend.launch, problem, *repaired)
+            at_risk = backend.operand(columns, (capacity,)), backend.operand(values, (n1, capacity))
+            launch_correction(backend.launch, problem, *at_risk)
             chosen.run(backend.launch, backend, problem)
-            launch_repair(backend.launch, backend, problem, *repaired)
+            launch_repair(backend.launch, backend, problem, *at_risk)
     results = (
         backend.give_back(grad_input, tuple(saved.shape)),
         backend.give_back(grad_weight, sizes.shape),
@@ -342,7 +346,7 @@ def _warn_if_slow(chosen: Step, direction: str, n1: int, n2: int, backend: Backe
         warnings.warn(
             f"the simulator takes about {_duration(seconds)} for step {chosen.name!r} on {n1:,} x {n2:,} elements; "
             f"{'' if quickest is chosen else faster}fewer rows are faster, and a GPU takes milliseconds",
-            stacklevel=5,  # the caller, above `checks.positional`,
+            stacklevel=5,  # the user's line: above this function, `forward`, `layer_norm_forward` and its decorator
         )
 
 

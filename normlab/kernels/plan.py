@@ -1,8 +1,8 @@
 """A plan: which kernels a step launches for a problem, on which grid, with which memory, and why.
 
-`step.plan(problem, device)` makes it without a GPU and without a driver, from shapes, dtypes and the facts of a
-`Device`. `Plan.launch` runs it: the only place that asks the driver something, namely how many blocks of a kernel that
-stays on the GPU find room there.
+`step.plan(problem, device)` makes it without a GPU and without a driver, from shapes, dtypes, addresses and the facts
+of a `Device`. `Plan.launch` runs it. How many blocks of a persistent kernel the GPU holds at a time is known only to
+the driver, so `step.do` asks it (`PersistentPlan.queried`), and `step.plan` estimates it (`PersistentPlan.estimated`).
 """
 
 from collections.abc import Callable
@@ -19,15 +19,15 @@ from normlab.engine import (
     resident_clusters,
 )
 
-CLUSTERS_FROM = (9, 0)  # compute capability
-MAX_CLUSTER = 16  # more than 8 need an attribute of the kernel, which `engine.launch` sets
-THREADS_A_MULTIPROCESSOR = {(8, 6): 1536, (8, 9): 1536, (12, 0): 1536}  # and 2048 of the others
+CLUSTERS_FROM = (9, 0)  # the lowest compute capability that has clusters
+MAX_CLUSTER = 16  # blocks; more than 8 need an attribute of the kernel, which `engine.launch` sets
+THREADS_A_MULTIPROCESSOR = {(8, 6): 1536, (8, 9): 1536, (12, 0): 1536}  # by compute capability; the others have 2048
 
 
 class Chains(NamedTuple):
     """The longest chain of additions in a kernel's sums: what its rounding error grows with.
 
-    `terms` values one thread adds one after another, then `merges` levels of a tree over threads.
+    One thread adds `terms` values one after another, then a tree of `merges` levels adds up the threads' sums.
     """
 
     terms: int
@@ -35,7 +35,7 @@ class Chains(NamedTuple):
 
 
 def longest(*chains: Chains) -> Chains:
-    """Return chains as long as the longest of each kind, for a step that has several kernels."""
+    """Return the most terms and the most merges of several chains, for a step that has several kernels."""
     return Chains(max(chain.terms for chain in chains), max(chain.merges for chain in chains))
 
 
@@ -90,11 +90,13 @@ class Device:
         return MAX_CLUSTER if self.capability >= CLUSTERS_FROM else 1
 
     def resident(self, threads: int, shared_bytes: int, cluster: int) -> int:
-        """Return how many clusters of such blocks threads and shared memory allow; registers may allow fewer."""
+        """Return how many clusters of such blocks the GPU's threads and shared memory allow; registers may allow fewer.
+
+        threads, shared_bytes: per block. cluster: blocks per cluster.
+        """
         blocks = self.threads // threads
-        if (
-            shared_bytes
-        ):  # a multiprocessor has 1024 bytes more than one block may have; the driver takes 1024 per block
+        # a multiprocessor has 1024 bytes more than one block may have; the driver takes 1024 per block
+        if shared_bytes:
             blocks = min(blocks, (self.shared_bytes + 1024) // (shared_bytes + 1024))
         # at least one, so that no grid is empty
         return max(1, blocks * self.multiprocessors // cluster)
@@ -123,8 +125,10 @@ DEVICES = {
 
 @dataclass(frozen=True)
 class Work:
-    """One kernel of a plan: `build(*options)` makes it, `arguments` are its operands' names in their order,
-    None for an absent one."""
+    """One kernel of a plan, and how it is launched.
+
+    `build(*options)` makes the kernel. `arguments` are its operands' names in their order, None for an absent operand.
+    """
 
     build: Callable[..., Any]
     options: tuple
@@ -141,7 +145,7 @@ class Work:
 
     @property
     def how(self) -> dict[str, int]:
-        """Return what `engine.launch` takes by keyword, where it is not the default."""
+        """Return `engine.launch`'s keyword arguments that are not at their default."""
         # defaults are left out: a test's `launch` need not know of clusters
         how = {"shared_bytes": self.shared_bytes} if self.shared_bytes else {}
         if self.cluster > 1:
@@ -150,8 +154,9 @@ class Work:
 
 
 class Scratch(NamedTuple):
-    """Memory that a plan needs: the operand's name in `Work.arguments`, its shape and dtype, and whether it begins as
-    zeros.
+    """Memory that a plan needs beside its operands.
+
+    name: how `Work.arguments` calls it. zeroed: True if it must begin as zeros.
     """
 
     name: str
@@ -168,12 +173,12 @@ class View(NamedTuple):
 
 
 def reshaped(array: Any, shape: tuple[int, ...]) -> Any:
-    """Return an array in the same memory."""
+    """Return the array in another shape, in the same memory."""
     return array._replace(shape=shape) if isinstance(array, DeviceArray) else array.reshape(shape)
 
 
 class Chosen(NamedTuple):
-    """What a table says of a problem: the layout, and the reason with the number that decided."""
+    """What a table gives for a problem: the layout, and the reason with the number that decided."""
 
     layout: Any
     why: str
@@ -195,10 +200,10 @@ class Plan:
         why: the reason, with the number that decided.
         rows: the chains of additions along a row (of a set, in the family).
         columns: those of the sums over rows (over a channel, in the family); None: there are none.
-        reads: how often the matrices that come in are read.
+        reads: how often the input matrices are read.
         scratch: memory that the kernels need.
-        values: further operands, names and values; None for an operand that is absent.
-        layout: what the first kernel is built for; its `words` say each number.
+        values: (name, value) of further operands, such as 1 / n2; None for an operand that is absent.
+        layout: what the first kernel is built for; its `words` describe it in words. None if nothing was to be chosen.
     """
 
     step: str
@@ -223,7 +228,7 @@ class Plan:
         Args:
             launch: as `engine.launch`.
             memory: `memory.empty(shape, dtype)` and `memory.zeros(shape, dtype)` give scratch.
-            operands: what the plan was made for, with arrays: its attributes are the kernels' arguments.
+            operands: the problem that the plan was made for, with arrays. Its attributes are operands by name.
         """
         named = _named(operands, self.values, self.work)
         # allocated here and not with the plan: a plan that is only explained takes no memory
@@ -237,11 +242,13 @@ class Plan:
             launch(one.kernel, one.grid, one.block, *arguments, **one.how)
 
 
-class Resized(NamedTuple):
-    """A plan of a kernel that stays on the GPU and takes row after row: it depends on how many clusters find room.
+class PersistentPlan(NamedTuple):
+    """A plan that depends on how many clusters the GPU holds at a time: its kernel stays there and takes row after row.
 
-    first: the kernel, with a grid of any size. scratch, values: as of a plan. plan: the plan for so many clusters
-    (blocks, without clusters) at a time.
+    Attributes:
+        first: the kernel, with a grid of any size.
+        scratch, values: as in a `Plan`, to compile the kernel for; the sizes do not matter.
+        plan: the function that returns the plan for a number of clusters (of blocks, without clusters).
     """
 
     first: Work
@@ -249,18 +256,18 @@ class Resized(NamedTuple):
     values: tuple[tuple[str, Any], ...]
     plan: Callable[[int], Plan]
 
-    def supposed(self, device: Device) -> Plan:
-        """Return the plan for as many as threads and shared memory allow."""
+    def estimated(self, device: Device) -> Plan:
+        """Return the plan for as many clusters as threads and shared memory allow, without the driver."""
         block = self.first.block
         threads = block if isinstance(block, int) else block[0] * block[1]
         return self.plan(device.resident(threads, self.first.shared_bytes, self.first.cluster))
 
-    def asked(self, operands: Any) -> Plan:
-        """Return the plan for as many as the driver says of the compiled kernel."""
+    def queried(self, operands: Any) -> Plan:
+        """Return the plan for as many clusters as the driver says that the GPU holds of the compiled kernel."""
         first = self.first
-        # the driver is asked about a compiled kernel, which depends on dtypes and dimensions only
+        # the driver is asked about a compiled kernel, which depends on the dtypes and dimensions of the arguments only
         named = _named(operands, self.values, (first,))
-        for one in self.scratch:  # of the same kind, without memory
+        for one in self.scratch:  # arrays of scratch's dtype and dimensions, in memory that is not scratch's
             like = operands.statistics
             named[one.name] = like._replace(shape=one.shape, dtype=one.dtype) if isinstance(like, DeviceArray) else None
         arguments = [named[name] for name in first.arguments]
@@ -270,7 +277,7 @@ class Resized(NamedTuple):
 def _named(operands: Any, values: tuple[tuple[str, Any], ...], work: tuple[Work, ...]) -> dict[Any, Any]:
     """Return the arrays and numbers that kernels take, by name; scratch is not among them yet."""
     named = {**vars(operands), **dict(values), None: None}
-    # made only where a kernel takes it: operands of the other ladders have no such view
+    # Only if a kernel takes it, because operands of the other ladders have no such view.
     if any("one_row" in one.arguments for one in work):
         named["one_row"] = operands.one_row
     return named

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from normlab.kernels.plan import Chains, Device, Plan, Refusal, Resized
+from normlab.kernels.plan import Chains, Device, PersistentPlan, Plan, Refusal
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
 
-Way = Callable[[Any, Device], Plan | Resized | Refusal]
+Way = Callable[[Any, Device], Plan | PersistentPlan | Refusal]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Rung:
         operands = self.described(problem)
         # every way is asked, also after one has accepted: `explain` shows the runner-up
         found = [way(operands, device) for way in self.ways]
-        return [answer.supposed(device) if isinstance(answer, Resized) else answer for answer in found]
+        return [answer.estimated(device) if isinstance(answer, PersistentPlan) else answer for answer in found]
 
     def plan(self, problem: Any, device: Device) -> Plan | None:
         """Return how this step does a problem on a device; None: not at all. No launch, no driver.
@@ -48,18 +48,18 @@ class Rung:
         """
         answer = self._first(self.described(problem), device)
         # no driver here, so a plan may be asked on a laptop for any GPU
-        return answer.supposed(device) if isinstance(answer, Resized) else answer
+        return answer.estimated(device) if isinstance(answer, PersistentPlan) else answer
 
     def do(self, launch: Callable[..., None], memory: Any, operands: Any, device: Device) -> None:
         """Plan, then launch."""
         answer = self._first(operands, device)
         # the arrays are on a GPU, so its driver can say how many blocks find room
-        plan = answer.asked(operands) if isinstance(answer, Resized) else answer
+        plan = answer.queried(operands) if isinstance(answer, PersistentPlan) else answer
         if plan is None:
             raise ValueError(f"step {self.name!r} has no kernel for {operands}")
         plan.launch(launch, memory, operands)
 
-    def _first(self, operands: Any, device: Device) -> Plan | Resized | None:
+    def _first(self, operands: Any, device: Device) -> Plan | PersistentPlan | None:
         for way in self.ways:  # in order of preference
             found = way(operands, device)
             if not isinstance(found, Refusal):

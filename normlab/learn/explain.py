@@ -175,7 +175,11 @@ class Explanation:
 
     @cached_property
     def resources(self) -> Any:
-        """Return what the assembler says of the kernel; None: not asked for, or no compiler is installed."""
+        """Return what the assembler says of the kernel; None: not asked for, or a platform without numba-cuda.
+
+        Raises:
+            CompilerMissingError: NVIDIA's libraries are not installed (`engine.compile.offline`).
+        """
         if not self.compiled or find_spec("numba_cuda") is None:
             return None
         return engine.resources(self.work.kernel, types_of(self.work, self.plan, self.operands))
@@ -193,16 +197,16 @@ class Explanation:
         """Return headings, and under each its lines."""
         plan, work = self.plan, self.work
         named = plan.step == self.step.name or self.ladder == "family"
-        own = "" if named else f", a kernel of an earlier step of {self.step.name!r}"
+        own = "" if named else f", an earlier step, whose kernel {self.step.name} uses here"
         sections = [
             ("problem", [*_problem_lines(self), _device_line(self)]),
-            ("step", [f"{plan.step}{own}", *(f"not the first way: {reason}" for reason in self.refusals)]),
+            ("step", [f"{plan.step}{own}", *(f"asked before, and refused: {reason}" for reason in self.refusals)]),
             ("kernel", [f"{work.kernel.py_func.__name__}  {self.where}"]),
             ("plan", [*_launch_lines(plan), *getattr(plan.layout, "words", ()), *_memory_lines(plan)]),
             ("registers", _register_lines(self)),
             ("bytes", _byte_lines(self)),
-            ("speed", measured_lines(self.problem)),
-            ("why", [plan.why]),
+            ("speed", measured_lines(self.problem, plan.step)),
+            ("why", _why_lines(plan)),
             ("runner-up", _runner_up_lines(self)),
         ]
         return [(heading, lines) for heading, lines in sections if lines]
@@ -256,7 +260,7 @@ class Explanation:
         if other.reads > self.plan.reads:
             moved = _moved(self.operands, other.reads)
             return f"it reads {_times(other.reads)}: {moved / self.bytes_moved:.2f} times the bytes"
-        return f"it does this, too, but is for what {self.plan.step} refuses, which is asked first"
+        return f"runs it, too, but is asked only where {self.plan.step} refuses"
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -358,7 +362,7 @@ def _register_lines(one: Explanation) -> list[str]:
         return ["not compiled: --compile or compiled=True asks the assembler"]
     found, occupancy = one.resources, one.occupancy
     if found is None:
-        return ["unknown: numba-cuda, the compiler for GPUs, is not installed here"]
+        return ["unknown: numba-cuda, the compiler for GPUs, has no wheels for this platform"]
     line = f"{found.registers} per thread, {found.spill_stores + found.spill_loads} bytes of spills"
     if occupancy is None:
         return [line]
@@ -373,6 +377,12 @@ def _byte_lines(one: Explanation) -> list[str]:
         seconds = one.least_bytes / one.device.bandwidth
         lines.append(f"the least takes {seconds * 1e6:,.1f} us at {one.device.bandwidth / 1e12:.2f} TB/s")
     return lines
+
+
+def _why_lines(plan: Plan) -> list[str]:
+    if "of a copy" not in plan.why:
+        return [plan.why]
+    return [plan.why, "measured beside each other when this plan was chosen, on an H200; the records are later"]
 
 
 def _runner_up_lines(one: Explanation) -> list[str]:

@@ -4,29 +4,61 @@ import math
 from typing import Any
 
 from normlab.kernels import Problem
+from normlab.kernels.sgemm.product import ProductProblem
 from normlab.measure import files
 
 OURS = {"input": "normlab", "output": "normlab-me"}  # what the backward starts from → its name in a record
+FEW = 8  # a problem with this many times fewer values than the nearest record's does not reach the record's speed
 
 
-def measured_lines(problem: Any) -> list[str]:
-    """Return the record's fractions of a copy's speed at the nearest row length; [] where there is no such record."""
-    if not isinstance(problem, Problem) or f"norm_{problem.dtype}_h200" not in files.known():
-        return []
-    record = files.record(f"norm_{problem.dtype}_h200")
-    alike = [row for row in record["rows"] if (row["direction"], row["norm"]) == (problem.direction, problem.norm)]
+def measured_lines(problem: Any, step: str) -> list[str]:
+    """Return the records' speed at the nearest shape; [] where there is no record. step: of the plan."""
+    if isinstance(problem, ProductProblem):
+        return _of_product(problem, step)
+    return _of_norm(problem) if isinstance(problem, Problem) else []
+
+
+def _of_norm(problem: Problem) -> list[str]:
+    """Return the fractions of a copy's speed at the nearest row length, and there at the nearest number of rows."""
+    wanted = {"direction": problem.direction, "norm": problem.norm, "dtype": problem.dtype}
+    own = OURS[problem.saved if problem.direction == "backward" else "input"]
+    names = {f"norm_{problem.dtype}_h200", "norm_short_h200", "norm_long_h200"} & set(files.known())
+    alike = [
+        (record["gpu"], row)
+        for record in map(files.record, sorted(names))
+        for row in record["rows"]
+        if wanted.items() <= row.items() and row["contenders"].get(own, {}).get("status") == "ok"
+    ]
     if not alike:
         return []
-    row = min(alike, key=lambda one: abs(math.log(one["n2"] / problem.n2)))
-    own = OURS[problem.saved if problem.direction == "backward" else "input"]
+    gpu, row = min(alike, key=lambda one: (_apart(one[1]["n2"], problem.n2), _apart(one[1]["n1"], problem.n1)))
     fractions = {name: entry["of_copy"] for name, entry in row["contenders"].items() if entry["status"] == "ok"}
-    if own not in fractions:
-        return []
-    others = ", ".join(f"{name} {fractions[name]:.2f}" for name in fractions if not name.startswith("normlab"))
-    shape = f"{row['n1']:,} x {row['n2']:,}"
-    return [
-        f"{fractions[own]:.2f} of a copy's, {row['contenders'][own]['median_us']:,.0f} us: measured on an "
-        f"{record['gpu']} at {shape}, the nearest",
-        f"others there: {others}",
-        "at your shape, on your GPU: normlab bench norm",
+    lines = [
+        f"{fractions[own]:.2f} of a copy's, {row['contenders'][own]['median_us']:,.0f} us: measured on an {gpu} at "
+        f"{row['n1']:,} x {row['n2']:,}, the nearest",
+        f"others there: {', '.join(f'{name} {fractions[name]:.2f}' for name in fractions if name[:7] != 'normlab')}",
     ]
+    if row["n1"] * row["n2"] >= FEW * problem.n1 * problem.n2:
+        lines.append("your matrix is much smaller: launching it takes longer than moving its bytes, for all of them")
+    shape = f"--norm {problem.norm} --direction {problem.direction} --dtype {problem.dtype}"
+    return [*lines, f"on your GPU: normlab bench norm {shape} --n1 {problem.n1} --n2 {problem.n2}"]
+
+
+def _of_product(problem: ProductProblem, step: str) -> list[str]:
+    """Return the fraction of cuBLAS's speed at the nearest size."""
+    records = [files.record(name) for name in files.known() if name.startswith("ladder_sgemm_")]
+    size = problem.m * problem.n * problem.k
+    made = min(records, key=lambda one: _apart(one["m"] * one["n"] * one["k"], size))
+    found = next((entry for entry in made["steps"] if entry["step"] == step), None)
+    if found is None:
+        return []
+    return [
+        f"{found['of_cublas']:.2f} of cuBLAS's, {found['median_us']:,.0f} us: measured on an {made['gpu']} at "
+        f"{made['m']:,} x {made['n']:,} x {made['k']:,}, the nearest",
+        f"on your GPU: normlab bench ladder sgemm --size {problem.m}x{problem.n}x{problem.k}",
+    ]
+
+
+def _apart(one: int, other: int) -> float:
+    """Return how far apart two sizes are, the same up and down."""
+    return abs(math.log(one / other))

@@ -35,8 +35,20 @@ GRAIN = 8  # slots: their number is a multiple of this, and at least this
 class Norm:
     """The columns at risk of one norm, as last counted. It does not keep the parameters' memory alive.
 
-    columns: (count,), int32. seen: the step, the stream and the parameters' identities and versions at the last count;
-    empty before the first count.
+    Attributes:
+        columns: (count,), int32.
+        seen: the step, the stream and the parameters' identities and versions at the last count; empty before it.
+        kind: what norms have in common that one launch counts.
+        spread: (1,), on the GPU: the spread of x̂, measured in the first forward after a step.
+        measured: the step at which it was measured.
+        tally: three numbers that launches in CUDA graphs write (`choose_columns`); the second is how many columns have
+            found no slot. It is pinned memory of the host.
+        warned: how many of these `warn` has told of.
+        addresses_seen: the parameters' addresses at the last count.
+        alone: True if the parameters come and go, so that only the norm's own forward counts them.
+        captured: True if a CUDA graph has captured the norm.
+        survey, number: the survey that counts this norm, and the norm's number in it.
+        stream: the handle of the stream that the norm was last used on.
     """
 
     def __init__(self, owners: Owners, output_dtype: str, statistics: str, eps: float):
@@ -54,14 +66,15 @@ class Norm:
         self.needs_spread = owners[1] is not None or output_dtype == "float16"
         self.spread = torch.ones(1, dtype=getattr(torch, statistics), device=self.device)
         self.tally = torch.zeros(3, dtype=torch.int64, device="cpu", pin_memory=self.device.type == "cuda")
-        self.numbers = self.tally.numpy().data  # counts by CUDA graphs, read without waiting
+        self._tallied = self.tally.numpy().data  # a view that is read without waiting for the GPU
         self.columns = torch.empty(0, dtype=torch.int32, device=self.device)
         self.seen: tuple = ()
-        self.at: list[int] = []  # the parameters' addresses when they were last counted
-        self.alone = self.captured = False  # alone: its parameters come and go, so that only its own forward counts
-        self.place: tuple[Survey, int] | None = None  # the survey that counts this norm, and the norm's number in it
-        self.measured, self.told = -1, 0
-        self.measuring: tuple[int, Launch] | None = None  # the number of rows, and the launch for it
+        self.addresses_seen: list[int] = []
+        self.alone = self.captured = False
+        self.survey: Survey | None = None
+        self.number = 0
+        self.measured, self.warned = -1, 0
+        self._measuring: tuple[int, Launch] | None = None  # the number of rows, and the launch for it
         self.stream = TorchBackend(self.device).stream
 
     def addresses(self) -> list[int]:
@@ -72,15 +85,16 @@ class Norm:
             if storage is not None and storage.nbytes() >= (offset + self.n2) * size:
                 found.append(storage.data_ptr() + offset * size)
         there = found if len(found) == len(self.storages) else []
-        self.alone |= not there or there != (self.at or there)
-        self.at = there
+        moved = bool(self.addresses_seen) and there != self.addresses_seen
+        self.alone |= not there or moved
+        self.addresses_seen = there
         return there
 
     def used(self, stream: int, given: list[Tensor]) -> None:
         """Note the stream and the parameters: other tensors in the same memory have version counters of their own."""
         ids = [id(one) for one in given]
         if (stream, ids) != (self.stream, self.ids):
-            self.place, self.stream = None, stream
+            self.survey, self.stream = None, stream
         if ids != self.ids:
             self.ids, self.counters = ids, [_version_counter(one) for one in given]
 
@@ -92,18 +106,23 @@ class Norm:
 
     def measure(self, invvar: Tensor) -> None:
         """Queue the launch that measures the spread. It is prepared again when the number of rows changes."""
-        backend, rows, measuring = TorchBackend(self.device), invvar.numel(), self.measuring
+        backend, rows, measuring = TorchBackend(self.device), invvar.numel(), self._measuring
         if measuring is None or measuring[0] != rows:
             launch = launch_spread(
                 prepare, backend.operand(invvar, (rows,)), self.eps, backend.operand(self.spread, (1,))
             )
             launch.patches = ((launch.slots[0], 0, 0),)  # replaced in each call by the address of its invvar
-            self.measuring = measuring = rows, launch
+            self._measuring = measuring = rows, launch
         measuring[1](backend.stream, [invvar.data_ptr()])
+
+    def lost(self) -> int:
+        """Return how many columns at risk have found no slot in CUDA graphs so far."""
+        return self._tallied[1]
 
     def warn(self, name: str | None = None) -> None:
         """Warn of columns that found no slot in a CUDA graph since the last warning."""
-        lost, self.told = self.numbers[1] - self.told, self.numbers[1]
+        total = self.lost()
+        lost, self.warned = total - self.warned, total
         if lost:
             warnings.warn(
                 f"{name or _name_of(self)}: in replays of a CUDA graph {lost} columns at risk found no slot (of "
@@ -151,12 +170,15 @@ class Survey:
     def __init__(self, norms: list[Norm]):
         self.norms, first = norms, norms[0]
         self.backend, self.stream = TorchBackend(first.device), torch.cuda.current_stream(first.device)
-        asked = [Asked(norm.n2, norm.at[0], norm.at[-1], norm.spread.data_ptr()) for norm in norms]
+        # Without a bias the weight's address stands for both, and the other way round.
+        asked = [Asked(n.n2, n.addresses_seen[0], n.addresses_seen[-1], n.spread.data_ptr()) for n in norms]
         table, memory, spreads = tabulate(asked, first.dtype, first.eps.dtype, self.backend.index)
         self.table = self.backend.operand(torch.from_numpy(table).to(first.device), table.shape)  # the launches read it
+        # The table's first column is each norm's n2, and its last is where the norm's slots begin.
         self.slots, self.starts = int(table[:, 0].sum()), table[:, -1].tolist()
         self.memory = [(part, _address(part())) for norm in norms for part in norm.storages]
-        weights, biases = (memory if has else None for has in first.kind[-2:])
+        weights, biases = (memory if has else None for has in first.kind[-2:])  # kind ends with: a weight? a bias?
+        # Stand-ins for the results, whose addresses each call replaces: an element with the results' shape.
         columns, counts = (self.backend.empty((1,), np.dtype(name)) for name in ("int32", "int64"))
         columns, counts = columns._replace(shape=(self.slots,)), counts._replace(shape=(len(norms),))
         surveyed = Norms(int(table[:, 0].max()), self.table, weights, biases, spreads)
@@ -164,7 +186,7 @@ class Survey:
         self.launch.patches = tuple((slot, result, 0) for result, slot in enumerate(self.launch.slots[-2:]))
         self.made: Made | None = None
         for number, norm in enumerate(norms):
-            norm.place = self, number
+            norm.survey, norm.number = self, number
 
     def stands(self) -> bool:
         """Return True if all parameters still have the addresses that the launch was prepared for."""
@@ -200,7 +222,7 @@ def listed_in_graph(norm: Norm | None, invvar: Tensor, owners: Owners) -> Tensor
     backend, slots = TorchBackend(norm.device), max(1, -(-HEADROOM * len(norm.columns) // GRAIN)) * GRAIN
     columns = torch.empty(slots, dtype=torch.int32, device=norm.device)
     if 2 * slots > norm.n2:
-        return columns  # with so many slots the norm saves its input instead
+        return columns  # not listed: with so many slots the norm saves its input instead
     weight, bias = (backend.operand(one, (norm.n2,)) for one in owners)
     tally = DeviceArray(norm.tally.data_ptr(), (3,), np.dtype(np.int64), backend.index, norm.tally)  # in pinned memory
     spread, listed = backend.operand(norm.spread, (1,)), backend.operand(columns, (slots,))

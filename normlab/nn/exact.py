@@ -34,7 +34,9 @@ from normlab.nn.shapes import Owners
 
 
 class _Steps:
-    count = 0  # steps of all optimizers
+    """How many steps all optimizers have made; `recount` counts as one, too."""
+
+    count = 0
 
 
 def _after_step(*_: Any) -> None:
@@ -45,12 +47,16 @@ register_optimizer_step_post_hook(_after_step)
 
 
 _known: "weakref.WeakSet[Norm]" = weakref.WeakSet()
-_plans: dict[tuple, list["Survey"]] = {}  # by device and stream: a survey for each kind of norms last used there
+_surveys: dict[tuple, list["Survey"]] = {}  # by device and stream: one for each kind of norms last used there
 _lock = RLock()  # guards the two above; never held while the host waits
 
 
 def takes(output: Tensor, owners: Owners) -> bool:
-    """Return True if this module can count: for CUDA tensors whose parameters are contiguous and have versions."""
+    """Return True if this module can count the columns of a norm.
+
+    The output must be a CUDA tensor, and the parameters contiguous and with version counters, which tensors made in
+    inference mode lack.
+    """
     given = [one for one in owners if one is not None]
     return output.is_cuda and all(one.is_contiguous() and not one.is_inference() for one in given)
 
@@ -67,18 +73,20 @@ def columns_at_risk(invvar: Tensor, output_dtype: torch.dtype, eps: float, owner
     if norm is None or torch.cuda.is_current_stream_capturing():
         return listed_in_graph(norm, invvar, owners)
     stream = TorchBackend(norm.device).stream
-    if norm.needs_spread and norm.measured != _Steps.count:
+    if norm.needs_spread and norm.measured != _Steps.count:  # once after each step, for the next count
         norm.measure(invvar)
         norm.measured = _Steps.count
     given = [one for one in owners if one is not None]
     now = _Steps.count, stream, *[id(one) for one in given], *map(version_of, given)
-    if norm.captured or (now != norm.seen and not (norm.seen and in_a_recomputation())):
+    # A checkpoint's second forward takes the first one's columns, so that both save the same tensors.
+    changed = now != norm.seen and not (norm.seen and in_a_recomputation())
+    if norm.captured or changed:
         norm.used(stream, given)
-        if norm.place is not None and norm.place[0].made is not None:
-            norm.take(norm.place[0].made, norm.place[1])  # another norm's forward may have counted it
+        if norm.survey is not None and norm.survey.made is not None:
+            norm.take(norm.survey.made, norm.number)  # another norm's forward may have counted this one
         if norm.captured or now != norm.seen:
             norm.take(*_count(norm))
-        if norm.numbers[1] != norm.told:
+        if norm.lost() != norm.warned:
             norm.warn()
     return norm.columns
 
@@ -116,12 +124,12 @@ def _norm_of(owners: Owners, output_dtype: torch.dtype, statistics: torch.dtype,
     output_name, statistics_name = (str(dtype).removeprefix("torch.") for dtype in (output_dtype, statistics))
     norm = Norm(owners, output_name, statistics_name, eps)
     with _lock:
-        gone = [one for one, old in storage.normlab_exact.items() if None in [part() for part in old.storages]]
-        for one in gone:  # norms whose bias has been freed
+        freed = [one for one, old in storage.normlab_exact.items() if None in [part() for part in old.storages]]
+        for one in freed:  # norms whose bias has been freed
             del storage.normlab_exact[one]
         storage.normlab_exact[key] = norm
         _known.add(norm)
-        _plans.clear()
+        _surveys.clear()  # the next count plans them again, with this norm
     return norm
 
 
@@ -132,15 +140,16 @@ def _count(wanted: Norm) -> tuple["Made", int]:
     their own forwards, because the GPU is idle from the end of the wait to the next launch.
     """
     with _lock:
-        surveys = _plans.get((wanted.device, wanted.stream), [])
-        if wanted.place is None or wanted.place[0] not in surveys or not all(survey.stands() for survey in surveys):
+        surveys = _surveys.get((wanted.device, wanted.stream), [])
+        if wanted.survey not in surveys or not all(survey.stands() for survey in surveys):
             surveys = _planned(wanted)
         made = {survey: survey(_Steps.count) for survey in surveys}
-        place: Any = wanted.place
+        own: Any = wanted.survey
+        number = wanted.number  # noted here: another thread may plan anew during the wait
     surveys[0].stream.synchronize()
     for survey, lists in made.items():
         survey.made = lists
-    return made[place[0]], place[1]
+    return made[own], number
 
 
 def _planned(wanted: Norm) -> list["Survey"]:
@@ -149,7 +158,7 @@ def _planned(wanted: Norm) -> list["Survey"]:
     A norm is counted alone if its parameters come and go. Its first count is alone, too: in a model's first step the
     other norms either have just been counted or are not known yet.
     """
-    wanted.addresses()
+    wanted.addresses()  # finds out whether its parameters come and go
     if not wanted.seen or wanted.alone or wanted.captured:
         return [Survey([wanted])]
     kinds: dict[tuple, list[Norm]] = {}
@@ -158,5 +167,5 @@ def _planned(wanted: Norm) -> list["Survey"]:
         if here and not norm.captured and not norm.alone and norm.addresses():
             kinds.setdefault(norm.kind, []).append(norm)
     surveys = [Survey(norms) for norms in kinds.values()]
-    _plans[wanted.device, wanted.stream] = surveys
+    _surveys[wanted.device, wanted.stream] = surveys
     return surveys

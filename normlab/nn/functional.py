@@ -196,21 +196,23 @@ def _computed(
         raise checks.not_a_tensor(function, "input", x)
     if eps is None and rms:
         eps = torch.finfo(formulas.accumulator(x.dtype)).eps
-    owners = weight, bias
+    owners = weight, bias  # the caller's parameters, which the exact mode asks for changes; these below may be casts
     if rule not in dtypes.OF_PARAMETERS and x.dtype is torch.float32:
-        weight, bias = dtypes.widened(weight), dtypes.widened(bias)  # so that the kernel does not round the output
+        # The kernels' output has the parameters' dtype, and these rules want float32 here.
+        weight, bias = dtypes.widened(weight), dtypes.widened(bias)
     cached, pointers = _cached_launch(x, normalized_shape, weight, bias, eps, rms)
-    # The cached launch's key holds all that the checks look at, so that the checks need to pass once for a key.
+    # The cached launch's key holds all that the checks look at, so the checks need to pass only once for a key.
     known = cached is not None and cached.checked and memory_efficient in checks.MODES
-    shape: Any = normalized_shape  # of a known call, a tuple is one of ints
-    if not known or type(shape) is not tuple:
+    shape: Any = normalized_shape
+    if not known or type(shape) is not tuple:  # a tuple in a known call is a tuple of ints already
         shape = checks.shape_of(function, normalized_shape)
+    # A float32 output that is rounded to a half afterwards costs more memory than the half input: save the input.
     if memory_efficient and rule in dtypes.OF_INPUT and dtypes.input_is_smaller(x, weight, bias, rule):
         memory_efficient = False
 
     if not known:
         if x.is_nested or (type(x) not in PLAIN and type(x).__name__ in LEFT_TO_PYTORCH):
-            return _pytorch_s(x, shape, weight, bias, eps, rms)
+            return _by_pytorch(x, shape, weight, bias, eps, rms)
         if torch.jit.is_tracing():  # before the checks of shapes: a trace has tensors as sizes
             if not x.is_meta and torch.is_autocast_enabled(x.device.type):
                 x, weight, bias = dtypes.autocast(x, shape, weight, bias, rule)
@@ -220,8 +222,10 @@ def _computed(
         checks.check(function, x, shape, weight, bias, eps)
         if x.is_meta:
             memory_efficient = memory_efficient is not False  # a meta tensor has no values that could be at risk
-        elif any_autocast() and torch.is_autocast_enabled(x.device.type):  # any_autocast takes a tenth of the time
+        # `any_autocast` takes a tenth of the time of `is_autocast_enabled`, so it is asked first.
+        elif any_autocast() and torch.is_autocast_enabled(x.device.type):
             x, weight, bias = dtypes.autocast(x, shape, weight, bias, rule)
+        # A mix of dtypes that the kernels do not have and PyTorch's rms_norm has: compute in the wider dtype.
         if rms and weight is not None and checks.mixed_by_pytorch_alone(x, weight):
             wide = torch.promote_types(x.dtype, weight.dtype)
             wider = Options(memory_efficient, rms, rule)
@@ -253,7 +257,8 @@ def _cached_launch(
 ) -> tuple[CachedLaunch | None, list[int]]:
     """Return the cached launch of this forward, or None, and the addresses to call it with.
 
-    No argument but x has been checked. Without further checks a small call takes a tenth less time.
+    It is called before the arguments other than x are checked: a call that finds a cached launch needs no checks, which
+    saves a small call a tenth of its time.
     """
     if not unwatched() or not (x.is_cuda or engines.by_kernels(x)) or any_autocast():
         return None, []
@@ -262,7 +267,7 @@ def _cached_launch(
 
 
 def _laid_out(output: Tensor, x: Tensor) -> Tensor:
-    """Return the output with channels last where x has them so: PyTorch's rms_norm does this, its layer_norm not."""
+    """Return the output with channels last if x has channels last, as PyTorch's rms_norm does (its layer_norm not)."""
     if x.is_nested or transformed() or x.is_contiguous():
         return output
     for dims, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
@@ -271,7 +276,7 @@ def _laid_out(output: Tensor, x: Tensor) -> Tensor:
     return output
 
 
-def _pytorch_s(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool) -> Tensor:
+def _by_pytorch(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool) -> Tensor:
     """Return PyTorch's own norm, which saves the input for its backward."""
     if rms:
         return torch.nn.functional.rms_norm(x, list(shape), weight, eps)

@@ -17,13 +17,13 @@ Statistics = Literal["welford", "two_pass", "grouped", "merged"]
 class Arithmetic:
     """Formats by name, and sums by shape: one thread adds `terms` in sequence, then a tree of `merges` levels follows.
 
-    A kernel with 128 threads per row, each adding every 128th of 769 values, has `row_terms=7, row_merges=7`. Numbers
-    that are too large only make the bounds wider.
+    A kernel with 128 threads per row, each adding every 128th of 769 values, has `row_terms=7, row_merges=7`. A caller
+    may give larger terms or merges than the kernel has: the bounds are then wider, but hold.
 
-    The bounds assume that a merge of two Welford results, mean_a + (mean_b - mean_a) (n_b / n), takes as `a` the side
-    that counts more values, or an empty side. Thread 0's results satisfy this in a rotation, a butterfly or a halving
-    if the threads take the row's values in turn. With the sides swapped, the mean may be off by n_b / n_a times its
-    bound (`moments.welford`).
+    Two Welford results are merged as mean_a + (mean_b - mean_a) (n_b / n). The bounds assume that n_a >= n_b, or that
+    one side is empty. If the threads take the row's values in turn, that is so for thread 0's results in a rotation, a
+    butterfly or a halving. With the sides swapped, the mean may be off by n_b / n_a times its bound
+    (`moments.welford`).
     """
 
     input: str = "float32"
@@ -86,7 +86,8 @@ class Arithmetic:
 
     @property
     def oracle_sum(self) -> float:
-        """Return the oracle's own roundings per sum, in units of the kernel's; 64 pairwise levels allow 2^40 terms."""
+        """Return the oracle's own roundings per sum, in units of the kernel's: 64 of them."""
+        # NumPy adds pairwise, so a sum of 2^40 terms is within 64 roundings
         return 64 * EXTENDED_ROUNDOFF / self.u_format.unit_roundoff
 
     @property

@@ -178,6 +178,17 @@ class Event:
         return (evtend._time - self._time) * 1e3
 
 
+class Deallocations:
+    """The queue of freed arrays, as `cuda.current_context().deallocations` returns it."""
+
+    def clear(self) -> None:
+        """Free what waits: nothing does."""
+
+    def __len__(self) -> int:
+        """Return how many arrays wait."""
+        return 0
+
+
 class Context:
     """The context that `cuda.current_context()` returns."""
 
@@ -200,6 +211,11 @@ class Context:
         """Do nothing: the program's arrays own the device's memory."""
 
     push = pop = prepare_for_use = reset
+
+    @property
+    def deallocations(self) -> "Deallocations":
+        """Return the queue of arrays to be freed, which is always empty: arrays here are freed at once."""
+        return Deallocations()
 
     def create_stream(self) -> Stream:
         """Return a new stream."""

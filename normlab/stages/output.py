@@ -55,7 +55,7 @@ def row_writer(thread_map: ThreadMap, dtype: Any) -> Any:
 
     values: the thread's elements of a row, in registers; they are overwritten. index: (row, the thread's first column).
     """
-    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+    vectors, width, span, whole = thread_map.loop
     load_parameters, normalise_vector = parameter_loader(width), vector_normaliser(width)
 
     @cuda.jit(device=True)

@@ -42,6 +42,11 @@ class ThreadMap(NamedTuple):
         return self.vectors * self.span
 
     @property
+    def loop(self) -> tuple[int, int, int, bool]:
+        """Return (vectors, width, span, whole): what a thread's loop over its vectors needs to know."""
+        return self.vectors, self.width, self.span, self.whole
+
+    @property
     def warps(self) -> int:
         """Return the number of warps that share the slice; 1 also for fewer threads than a warp's."""
         return -(-self.threads // WARP)
@@ -92,7 +97,7 @@ def row_loader(thread_map: ThreadMap) -> Any:
     values: local, (thread_map.elements,), accumulator dtype; zeros past the row's end. x: (n1, n2), floating dtype,
     aligned to `thread_map.width` elements. first: the column of the thread's first element.
     """
-    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+    vectors, width, span, whole = thread_map.loop
 
     @cuda.jit(device=True)
     def load_row(values, x, row, first):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from normlab.measure.provenance import ask_nvidia_smi
 
@@ -80,7 +81,11 @@ def _asked(what: str, question: Callable[[], Finding]) -> Finding:
 
 def _again(what: str) -> str:
     extras = {"CUDA compiler": "gpu", "PyTorch": "torch", "notebook tools": "tutorials"}
-    return f'pip install "normlab[{extras[what]}]"' if what in extras else "pip install --force-reinstall normlab"
+    if what in extras:
+        return f'pip install "normlab[{extras[what]}]"'
+    if what in ("NumPy", "Numba", "numba-cuda"):
+        return f'pip install --force-reinstall --no-deps "{what.lower()}{_versions(what.lower()) or ""}"'
+    return {"NVIDIA driver": "NVIDIA's driver", "GPU": "an NVIDIA GPU"}[what]
 
 
 def _imported(what: str, package: str, module: str) -> Finding:
@@ -93,19 +98,21 @@ def _imported(what: str, package: str, module: str) -> Finding:
 
 def _in_range(what: str, package: str) -> Finding:
     """Hold an installed version against what normlab asks for, as far as that is known here."""
-    here = version(package)
+    here, wanted = version(package), _versions(package)
+    if wanted is None or wanted.contains(here, prereleases=True):
+        return Finding(what, True, here)
+    return Finding(what, False, f"{here}, but normlab needs {wanted}", f'pip install "{package}{wanted}"')
+
+
+def _versions(package: str) -> Any:
+    """Return the versions of a package that normlab asks for, a SpecifierSet; None: not known here."""
     try:
         from packaging.requirements import Requirement
 
         asked = [Requirement(line) for line in requires("normlab") or ()]
-        wanted = next(one for one in asked if one.name == package and "extra" not in str(one.marker))
+        return next(one for one in asked if one.name == package and "extra" not in str(one.marker)).specifier
     except (ImportError, PackageNotFoundError, StopIteration):
-        return Finding(what, True, here)
-    if wanted.specifier.contains(here, prereleases=True):
-        return Finding(what, True, here)
-    return Finding(
-        what, False, f"{here}, but normlab needs {wanted.specifier}", f'pip install "{package}{wanted.specifier}"'
-    )
+        return None
 
 
 def _numba_cuda() -> Finding:

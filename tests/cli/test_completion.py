@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from normlab.cli import app
 
-CHOOSING = ("NAME", "NAME,…", "LADDER", "LADDER[/STEP]", "NN", "[NN]", "[NN]...", "RECORD…", "input|output")
+CHOOSING = ("NAME", "NAME,…", "LADDER", "LADDER|LADDER/STEP", "NN", "[NN]", "[NN]...", "RECORD…", "input|output")
 
 
 def completed(*words):

@@ -58,14 +58,19 @@ def test_what_is_broken_is_said_and_nothing_is_raised(monkeypatch):
     assert done.exit_code == 0
     assert done.stdout.count("no   broken: libsomething.so: wrong ELF class\n") == 8
     assert "and more" not in done.stdout
+    assert "install --force-reinstall normlab" not in done.stdout  # which is on no index
+    monkeypatch.setattr(doctor, "requires", lambda name: ["numba>=0.68"])
+    assert doctor._again("Numba") == 'pip install --force-reinstall --no-deps "numba>=0.68"'
+    assert doctor._again("GPU") == "an NVIDIA GPU"
 
 
 def test_a_version_out_of_range_is_no_good(monkeypatch):
     monkeypatch.setattr(doctor, "version", lambda name: "0.61.2")
+    monkeypatch.setattr(doctor, "requires", lambda name: ["numba>=0.68"])  # as if installed
     numba = by_name(doctor.examine())["Numba"]
     assert not numba.works
-    assert numba.found.startswith("0.61.2, but normlab needs ")
-    assert numba.instead.startswith('pip install "numba')
+    assert numba.found == "0.61.2, but normlab needs >=0.68"
+    assert numba.instead == 'pip install "numba>=0.68"'
 
 
 def test_a_gpu_that_numba_cannot_use_is_told_from_none(monkeypatch):

@@ -5,7 +5,9 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from normlab.cli import app
 from normlab.engine import Occupancy, compile_ptx, cuda, float32, occupancy, resources
 from normlab.engine.compile import offline
 from normlab.engine.compile.signatures import kinds_of_types
@@ -120,3 +122,24 @@ def test_occupancy_is_nvidia_s(registers, threads, shared_bytes, major, blocks):
 def test_occupancy_is_known_for_some_gpus_only():
     with pytest.raises(ValueError, match=r"compute capability 7.5 are not known here; known: 8.0, 9.0"):
         occupancy(32, 0, 128, (7, 5))
+
+
+def test_a_compiler_that_is_not_installed_is_named(monkeypatch):
+    """As where numba-cuda is installed without NVIDIA's libraries: Numba's error is a loader's, and says nothing."""
+
+    def absent(*arguments, **named):
+        raise RuntimeError("Failure finding libnvrtc.so")
+
+    monkeypatch.setattr(offline, "_intermediate_codes", absent)
+    with pytest.raises(RuntimeError, match="Failure finding"):  # all are found here: then it is another failure
+        compile_ptx(cuda.jit(body), ROWS)
+    monkeypatch.setattr(offline, "missing_libraries", lambda: ["nvJitLink", "nvrtc"])
+    with pytest.raises(ImportError, match="nvJitLink, nvrtc") as caught:
+        compile_ptx(cuda.jit(body), ROWS)
+    assert caught.value.__notes__ == ['pip install "normlab[gpu]" gets it']
+    done = CliRunner().invoke(app, ["explain", "forward", "--compile"])
+    assert done.exit_code == 2
+    assert done.stderr == (
+        "normlab explain: --compile: CUDA's compiler is not installed (missing: nvJitLink, nvrtc); "
+        'pip install "normlab[gpu]" gets it\n'
+    )

@@ -156,7 +156,7 @@ def own_verdict(bug: Planted, fixed: bool) -> dict:
     findings = report.findings
     guilty = set(bug.lines)
     return {
-        "verdict": "silent" if report.ok else "found",
+        "verdict": "found" if report.findings else "silent",
         "kinds": sorted({finding.kind for finding in findings}),
         "lines": sorted({line for finding in findings for line in finding.lines}),
         "right": any(finding.kind == bug.kind and guilty.issuperset(finding.lines) for finding in findings),

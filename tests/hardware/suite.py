@@ -51,7 +51,9 @@ def main() -> int:
     facts = machine.provenance()
     at_once = [*options, "-n", "8", "--dist", "load", "--maxschedchunk", "1", *LONG]  # a test at a time for each worker
     others = [*options, *(f"--deselect={one}" for one in ALONE), *(f"--ignore={one}" for one in LONG)]
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        mp_context=get_context("spawn"), max_tasks_per_child=1
+    ) as pool:  # each gives its memory back
         found = [pool.submit(run, ["-n", "0", *ALONE]).result(), *pool.map(run, [at_once, others])]
     all_of_them = {
         "passed": sum(outcomes.passed for _, outcomes in found),

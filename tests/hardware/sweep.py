@@ -26,9 +26,9 @@ from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import step_3_pipelined
 from normlab.kernels.backward.layouts import MAX_ELEMENTS
 from normlab.kernels.backward.pipelined.kind import Kind
-from normlab.kernels.backward.pipelined.layout import Layout
+from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.forward import layouts, step_7_clusters
-from normlab.kernels.forward.layouts import Rows, Slices
+from normlab.kernels.forward.layouts import ClusterLayout, RegisterLayout
 from normlab.kernels.plan import Chosen
 from normlab.stages.vector import ThreadMap, map_threads
 
@@ -68,11 +68,11 @@ def slices(n2: int, width: int, threads: int) -> Iterator[tuple[ThreadMap, int]]
             yield thread_map._replace(whole=blocks * thread_map.columns == n2), blocks
 
 
-def backward_layouts(n2: int, itemsize: int, kind: Kind) -> Iterator[Layout]:
+def backward_layouts(n2: int, itemsize: int, kind: Kind) -> Iterator[PipelineLayout]:
     """Those that keep a GPU busy and fit into its blocks."""
     for threads, rows, stages, prefetch in itertools.product(THREADS, ROWS, STAGES, PREFETCH):
         for thread_map, blocks in slices(n2, 16 // itemsize, threads):
-            layout = Layout(thread_map, rows, blocks, stages, prefetch, itemsize, itemsize)
+            layout = PipelineLayout(thread_map, rows, blocks, stages, prefetch, itemsize, itemsize)
             busy = 128 <= layout.threads <= 512 and 16 <= thread_map.elements <= MAX_ELEMENTS
             bytes_needed = layout.shared_bytes(kind.parameter_bytes) + layout.exchange_bytes
             if busy and layout.in_flight > 0 and CAPACITY // 3 <= bytes_needed <= CAPACITY:
@@ -85,10 +85,10 @@ def forward_plans(n2: int, itemsize: int) -> Iterator[Any]:
         thread_map = map_threads(n2, 16 // itemsize, threads)
         if threads * rows <= 1024 and 8 <= thread_map.elements <= 64 and thread_map.elements * threads * rows <= 2**15:
             for resident in {1, 1536 // (threads * rows), 2048 // (threads * rows)} - {0}:
-                yield Rows(thread_map, rows, resident)
+                yield RegisterLayout(thread_map, rows, resident)
     for threads in (128, 256, 512, 1024):
         for thread_map, blocks in slices(n2, 16 // itemsize, threads):
-            long = Slices(thread_map, blocks, itemsize)
+            long = ClusterLayout(thread_map, blocks, itemsize)
             if n2 > 2**14 and long.shared_bytes + layouts.STATIC_BYTES <= CAPACITY and 4 <= thread_map.vectors <= 16:
                 yield long
 
@@ -118,9 +118,9 @@ def take(layout: Any) -> None:
     """Let its step use a layout, whatever it is asked for; None: its own."""
     for (module, name), own in OWN.items():
         setattr(module, name, own)
-    if isinstance(layout, Layout):
+    if isinstance(layout, PipelineLayout):
         step_3_pipelined.layout_for = lambda *how: Chosen(layout, "the sweep")
-    elif isinstance(layout, Rows):
+    elif isinstance(layout, RegisterLayout):
         layouts.rows_for = lambda *how: Chosen(layout, "the sweep")
     elif layout is not None:
         layouts.rows_for = lambda *how: None

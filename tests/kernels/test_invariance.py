@@ -14,7 +14,7 @@ from normlab.host.arrays import HostBackend
 from normlab.host.checks import step_of
 from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import final_sums, layouts, step_2_fused, step_3_pipelined
-from normlab.kernels.backward.pipelined.layout import Layout
+from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.tables import Candidate
 from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward import step_7_clusters
@@ -256,7 +256,7 @@ def test_few_rows_by_one_cluster_are_right_and_nothing_is_found(turn):
 @both_paths
 def test_a_block_a_row_gathered_is_right_and_nothing_is_found(memory_efficient, monkeypatch):
     """As the longest rows of 16 bits that a block does, with 64 threads in place of 512."""
-    layout = Layout(ThreadMap(64, 1, 4, False), 1, 1, 2, 0, 2, 2)
+    layout = PipelineLayout(ThreadMap(64, 1, 4, False), 1, 1, 2, 0, 2, 2)
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: Chosen(layout, "a test"))
     case = random_case(3, 204, BFLOAT16)
     with using("simulator"):
@@ -268,7 +268,7 @@ def test_a_block_a_row_gathered_is_right_and_nothing_is_found(memory_efficient, 
 @both_paths
 def test_the_only_rows_of_a_cluster_are_right_and_nothing_is_found(memory_efficient, prefetch, monkeypatch):
     """The parameters' gradients are a second cluster's; grad_input has the bits that it has among many rows."""
-    layout = Layout(ThreadMap(32, 1, 4, False), 2, 2, 2 + prefetch, prefetch, 2, 2)
+    layout = PipelineLayout(ThreadMap(32, 1, 4, False), 2, 2, 2 + prefetch, prefetch, 2, 2)
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: Chosen(layout, "a test"))
     monkeypatch.setattr(step_3_pipelined, "APART_FROM", 256)  # as if so short rows were long
     step = step_of("backward", "pipelined")
@@ -341,7 +341,7 @@ def sanitized(case, step, memory_efficient) -> None:
     def launch(kernel, grid, block, *args, shared_bytes=0, cluster=1):
         without = [one for one in empties if any(one is arg for arg in args)]
         report = sanitize(kernel, without, cluster=cluster)[grid, block, 0, shared_bytes](*args)
-        assert report.ok, str(report)
+        assert not report.findings, str(report)
         empties[:] = [one for one in empties if not any(one is known for known in without)]
 
     n1, n2 = case.x.shape
@@ -379,7 +379,9 @@ def slices(thread_map, monkeypatch, blocks=2):
     """Let rows of float32 be dealt to so many slices each in the forward."""
     monkeypatch.setattr(forward_layouts, "rows_for", lambda *args: None)
     monkeypatch.setattr(
-        forward_layouts, "slices_for", lambda *args: Chosen(forward_layouts.Slices(thread_map, blocks, 4), "a test")
+        forward_layouts,
+        "slices_for",
+        lambda *args: Chosen(forward_layouts.ClusterLayout(thread_map, blocks, 4), "a test"),
     )
 
 
@@ -498,7 +500,7 @@ def test_many_rows_a_cluster_are_right_and_nothing_is_found(form, monkeypatch):
 @both_paths
 def test_many_rows_a_cluster_are_right_backward_and_nothing_is_found(memory_efficient, monkeypatch):
     few_stay(monkeypatch)
-    layout = Layout(ThreadMap(64, 1, 4, False), 2, 2, 3, 1, 4, 4)
+    layout = PipelineLayout(ThreadMap(64, 1, 4, False), 2, 2, 3, 1, 4, 4)
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: Chosen(layout, "a test"))
     case, step = random_case(5, 452, np.float32), step_of("backward", "pipelined")
     with using("simulator"):
@@ -509,7 +511,7 @@ def test_many_rows_a_cluster_are_right_backward_and_nothing_is_found(memory_effi
 @both_paths
 def test_rows_in_a_pipeline_of_one_stage_are_right_and_nothing_is_found(memory_efficient, monkeypatch):
     """The layout of the longest rows, with slices of 256 columns in place of 16384."""
-    layout = Layout(ThreadMap(64, 1, 4, False), 1, 2, 1, 0, 4, 4)
+    layout = PipelineLayout(ThreadMap(64, 1, 4, False), 1, 2, 1, 0, 4, 4)
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: Chosen(layout, "a test"))
     few_stay(monkeypatch)
     case = random_case(3, 452, np.float32)

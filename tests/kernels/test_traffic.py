@@ -63,7 +63,7 @@ def counted_clusters(thread_map, n1, processors, monkeypatch) -> dict[str, float
         found.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*args).metrics)
 
     monkeypatch.setattr(layouts, "rows_for", lambda *args: None)
-    monkeypatch.setattr(layouts, "slices_for", lambda *args: Chosen(layouts.Slices(thread_map, 2, 4), "a test"))
+    monkeypatch.setattr(layouts, "slices_for", lambda *args: Chosen(layouts.ClusterLayout(thread_map, 2, 4), "a test"))
     devices.find_room_for(monkeypatch, 1)
     devices.plan_for(monkeypatch, multiprocessors=processors)
     n2 = 2 * thread_map.columns

@@ -75,7 +75,7 @@ def test_the_numbers_of_a_plan_are_said_in_words():
     assert "four stages in 131,072 bytes of shared memory" in said
     assert "139,264 bytes of dynamic shared memory" in said
     assert "0.97 of a copy at 4096 columns; three stages: 0.96" in said
-    assert "fused: it does this, too" in said
+    assert "fused: runs it, too, but is asked only where pipelined refuses" in said
 
 
 def test_a_gpu_without_clusters_and_a_float64_norm_say_what_refused():
@@ -177,5 +177,18 @@ def test_it_says_what_was_measured_at_the_nearest_row_length():
         assert lines[0].startswith(f"{entry['of_copy']:.2f} of a copy's, {entry['median_us']:,.0f} us: measured on an")
         assert f"at {row['n1']:,} x {n2:,}" in lines[0]
         assert f"torch {row['contenders']['torch']['of_copy']:.2f}" in lines[1]
-    for ladder, options in (("forward", {"dtype": "float64"}), ("sgemm", {}), ("family", {})):
+        assert "much smaller" in lines[2]
+        assert lines[-1].endswith(f"--norm rms --direction backward --dtype bfloat16 --n1 64 --n2 {n2 + 30}")
+    for ladder, options in (("forward", {"dtype": "float64"}), ("family", {})):
         assert "speed" not in dict(explain(ladder, **options).facts())
+
+
+def test_it_says_what_was_measured_of_few_long_rows_and_of_a_product():
+    """The nearest record of one row of 65,536 columns is that row, not 2,048 of them."""
+    lines = dict(explain("forward", dtype="bfloat16", n1=1, n2=65536).facts())["speed"]
+    assert "at 1 x 65,536, the nearest" in lines[0]
+    assert "much smaller" not in "".join(lines)
+    (entry,) = (one for one in record("ladder_sgemm_4096_h200")["steps"] if one["step"] == "pipelined")
+    (said, how) = dict(explain("sgemm", m=4000, n=4096).facts())["speed"]
+    assert said.startswith(f"{entry['of_cublas']:.2f} of cuBLAS's, {entry['median_us']:,.0f} us: measured on an")
+    assert how.endswith("--size 4000x4096x4096")

@@ -149,7 +149,19 @@ def test_jupyter_is_started_on_a_copy_in_the_reader_s_folder(monkeypatch, tmp_pa
     monkeypatch.setattr("normlab.cli.tutorials.subprocess.run", run)
     monkeypatch.chdir(tmp_path)
     assert CliRunner().invoke(app, ["tutorials", "1"]).exit_code == 0
-    assert started == [[sys.executable, "-m", "jupyterlab", str(tmp_path / ALL[0].notebook.name)]]
+    notebook = tmp_path / ALL[0].notebook.name
+    assert started == [[sys.executable, "-m", "jupyterlab", "--log-level=WARN", str(notebook)]]
+
+
+def test_root_whom_jupyter_refuses_is_told_the_command(monkeypatch, tmp_path):
+    monkeypatch.setattr("normlab.cli.tutorials.find_spec", lambda name: name)
+    monkeypatch.setattr("normlab.cli.tutorials.subprocess.run", lambda how: subprocess.CompletedProcess(how, 1))
+    monkeypatch.chdir(tmp_path)
+    for user, told in ((0, True), (1000, False)):
+        monkeypatch.setattr("os.geteuid", lambda user=user: user, raising=False)
+        done = CliRunner().invoke(app, ["tutorials", "1"])
+        assert done.exit_code == 1
+        assert ("jupyter lab --allow-root 01_threads.ipynb" in done.output) == told
 
 
 def test_a_copy_is_the_notebook_with_commands_for_its_links_and_a_changed_one_stays(monkeypatch, tmp_path):

@@ -61,7 +61,7 @@ def gpu(monkeypatch):
         exact, "takes", lambda output, owners: all(one is None or one.is_contiguous() for one in owners)
     )
     monkeypatch.setattr(exact, "_known", weakref.WeakSet())  # of this fake GPU, as the other two
-    monkeypatch.setattr(exact, "_plans", {})
+    monkeypatch.setattr(exact, "_surveys", {})
     monkeypatch.setattr(counting, "_captured", [])
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: library.capture.active)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)

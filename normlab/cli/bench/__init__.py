@@ -26,4 +26,4 @@ bench.command("ladder", short_help="Every step of a ladder: speed, registers, oc
 bench.command("host", short_help="A call's cost on the host: eager, in a CUDA graph, the first of a process.")(
     bench_host
 )
-bench.command("report", short_help="The README's tables and its plot, from the records.")(bench_report)
+bench.command("report", short_help="The records' tables as Markdown, and their plot; no GPU.")(bench_report)

@@ -6,6 +6,8 @@ nvJitLink instead: it assembles PTX for later linking, which took 88 registers w
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import RLock
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -17,6 +19,11 @@ from normlab.engine.compile.signatures import kinds_of_types, numba_type
 
 _COMPILING = RLock()
 LIBRARIES = ("nvvm", "nvJitLink", "nvrtc")
+GET_COMPILER = 'pip install "normlab[gpu]" gets it'
+
+
+class CompilerMissingError(ImportError):
+    """NVIDIA's libraries that compile a kernel are not found. The message names them, a note says how to get them."""
 
 
 class Cubin(NamedTuple):
@@ -40,6 +47,20 @@ def missing_libraries() -> list[str]:
     return missing
 
 
+@contextmanager
+def _named_if_missing() -> Iterator[None]:
+    """Turn an exception into CompilerMissingError where a library is missing; it is a loader's traceback otherwise."""
+    try:
+        yield
+    except Exception as error:
+        missing = missing_libraries()
+        if not missing:
+            raise
+        named = CompilerMissingError(f"CUDA's compiler is not installed (missing: {', '.join(missing)})")
+        named.add_note(GET_COMPILER)
+        raise named from error
+
+
 def compile_ptx(kernel: Any, types: tuple, cc: tuple[int, int] = (9, 0)) -> str:
     """Return the PTX from which a kernel's cubin for a compute capability is assembled.
 
@@ -50,6 +71,7 @@ def compile_ptx(kernel: Any, types: tuple, cc: tuple[int, int] = (9, 0)) -> str:
         cc: compute capability.
 
     Raises:
+        CompilerMissingError: there is no compiler here.
         ValueError: the kernel has `debug=True`, or links code of another language (`link`).
         RuntimeError: nvJitLink refuses the code; the message gives its log.
     """
@@ -63,7 +85,7 @@ def compile_cubin(kernel: Any, kinds: tuple, cc: tuple[int, int]) -> Cubin:
     """Return a kernel's machine code. `kinds` are the kinds of its arguments, from `signatures.kind_of`.
 
     Raises:
-        ValueError, RuntimeError: as `compile_ptx`.
+        CompilerMissingError, ValueError, RuntimeError: as `compile_ptx`.
     """
     from cuda.bindings import nvjitlink
 
@@ -89,8 +111,9 @@ def _link(kernel: Any, kinds: tuple, cc: tuple[int, int], size: Any, read: Any, 
         options += (f"-maxrregcount={kernel.targetoptions['max_registers']}",)
     if kernel.targetoptions.get("lineinfo"):
         options += ("-lineinfo",)
-    sources = _intermediate_codes(kernel, kinds, cc)
-    linker = nvjitlink.create(len(options), options)
+    with _named_if_missing():
+        sources = _intermediate_codes(kernel, kinds, cc)
+        linker = nvjitlink.create(len(options), options)
     try:
         for source in sources:
             nvjitlink.add_data(linker, nvjitlink.InputType.LTOIR, source, len(source), name)

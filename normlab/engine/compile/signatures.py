@@ -9,7 +9,7 @@ from numba import float32, float64
 
 from normlab.engine.compile.compiler import from_dtype, types
 
-DATA = 4  # which of an array's parameters is the pointer to its elements
+DATA = 4  # the index, among an array's kernel parameters, of the pointer to its elements
 
 
 class DeviceArray(NamedTuple):
@@ -45,7 +45,8 @@ def dimensions(size: int | tuple) -> tuple[int, int, int]:
 def kind_of(arg: Any) -> Any:
     """Return the kind of an argument: None, a scalar's dtype, or an array's (dtype, dimensions, layout).
 
-    A kernel is compiled once for each combination of kinds.
+    A kernel is compiled once for each combination of kinds. The layout is Numba's letter: "C" for C-contiguous, "A" for
+    any strides.
     """
     if arg is None:
         return None
@@ -59,9 +60,12 @@ def kind_of(arg: Any) -> Any:
     )
 
 
-def kinds_of_types(types: tuple) -> tuple:
-    """Return the kinds for the entries of `compile_ptx`'s `types`; the arrays are C-contiguous."""
-    return tuple((np.dtype(entry[0]), entry[1], "C") if isinstance(entry, tuple) else entry for entry in types)
+def kinds_of_types(argument_types: tuple) -> tuple:
+    """Return the kinds of arguments that are given by type, as `compile_ptx` takes them.
+
+    An entry is None, a scalar's dtype, or an array's (dtype, dimensions); the arrays are C-contiguous.
+    """
+    return tuple((np.dtype(one[0]), one[1], "C") if isinstance(one, tuple) else one for one in argument_types)
 
 
 def numba_type(kind: Any) -> Any:
@@ -83,6 +87,7 @@ def parameters(arg: Any) -> list[bytes]:
         return [bytes(8)]
     if isinstance(arg, DeviceArray):
         strides = arg.strides or _contiguous_strides(arg)
+        # meminfo and parent are 0: kernels do not count references. % 2**64: a negative stride in two's complement.
         numbers = 0, 0, prod(arg.shape), arg.dtype.itemsize, arg.pointer, *arg.shape, *strides
         return [(int(number) % 2**64).to_bytes(8, sys.byteorder) for number in numbers]
     return [np.asarray(arg).tobytes()]
@@ -93,4 +98,4 @@ def _contiguous_strides(view: DeviceArray) -> tuple[int, ...]:
     steps = [view.dtype.itemsize]
     for size in reversed(view.shape[1:]):
         steps.insert(0, steps[0] * size)
-    return tuple(steps[: len(view.shape)])
+    return tuple(steps[: len(view.shape)])  # no stride for an array without dimensions

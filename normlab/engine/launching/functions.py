@@ -9,7 +9,7 @@ from normlab.engine.device.grid import meets_all
 from normlab.engine.launching.driver import MAX_DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTER_SIZE, Driver
 
 PORTABLE_CLUSTER = 8  # blocks; some GPUs allow larger clusters if the kernel's attribute asks for them
-CLUSTER_CAPABILITY = (9, 0)
+CLUSTER_CAPABILITY = (9, 0)  # the lowest compute capability that has clusters
 
 _lock = RLock()
 _functions: dict[tuple, "Function"] = {}
@@ -22,7 +22,8 @@ class Function:
         handle: the driver's handle, which belongs to the device's primary context.
         name: the kernel's name, for messages.
         early: True if a launch may begin before the previous kernel has ended (`engine.device.dependent`).
-        cooperative: True if all blocks of a launch must be on the GPU at once (`engine.device.grid`).
+        cooperative: True if all blocks of a launch must be on the GPU at once, because the kernel has a barrier of the
+            grid (`engine.device.grid`).
     """
 
     def __init__(self, driver: Driver, kernel: Any, kinds: tuple, device: int):

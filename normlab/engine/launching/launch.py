@@ -93,10 +93,10 @@ class Launch:
     """A kernel with its configuration and its packed arguments. Any number of threads may call it at the same time.
 
     Attributes:
-        patches: the words that each call replaces, at first none. An entry (slot, source, offset) sets the word `slot`
-            of the packed arguments to `pointers[source] + offset`.
+        words: for each argument, the index of its first word. A word is 8 bytes of the packed arguments.
         slots: for each array among the arguments, the index of the word with its address.
-        words: for each argument, the index of its first word.
+        patches: the words that each call replaces, at first none. An entry (slot, source, offset) sets the word `slot`
+            to `pointers[source] + offset`.
     """
 
     def __init__(self, function: Function, grid: tuple, block: tuple, args: tuple, shared_bytes: int, cluster: int):
@@ -118,11 +118,11 @@ class Launch:
         self.slots: list[int] = []
         self.words: list[int] = []
         self.patches: tuple[tuple[int, int, int], ...] = ()
-        self._guarded = function.driver.devices > 1
+        self._guarded = function.driver.devices > 1  # another GPU's context may be current: ask before each launch
         self._launch = function.driver.launch
-        self._bytes = bytearray()
-        self._starts: list[int] = []
-        self._frames: list[tuple] = []
+        self._bytes = bytearray()  # the packed arguments: every kernel parameter, padded to whole words
+        self._starts: list[int] = []  # where each parameter begins in them
+        self._frames: list[tuple] = []  # of earlier calls, to be used again: see `_frame`
         for arg in args:
             self.words.append(len(self._bytes) // 8)
             if isinstance(arg, DeviceArray):
@@ -135,7 +135,8 @@ class Launch:
         """Queue the kernel on a stream; `patches` take their addresses from `pointers`.
 
         A launch needs the GPU's context to be current. On a machine with one GPU it nearly always is, so the first
-        attempt does not check. The second attempt serves a thread that has not used the GPU yet.
+        attempt does not check. If it fails, or was left out, the second attempt makes the context current first. It
+        serves a thread that has not used the GPU yet.
         """
         try:  # a frame in use is off the list, so no other thread can write into it
             frame = self._frames.pop()
@@ -145,6 +146,7 @@ class Launch:
         for slot, source, offset in self.patches:
             words[slot] = pointers[source] + offset
         config.stream = stream
+        # -1 stands for the error of an attempt that was left out
         code = -1 if self._guarded and not self.function.is_current() else self._launch(*call)
         if code:
             with self.function.driver.current(self.function.device):

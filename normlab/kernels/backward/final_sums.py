@@ -1,7 +1,8 @@
 """Add up the partial sums of grad_weight and grad_bias: the last kernel of a backward whose blocks write partial sums.
 
 The partial sums of a parameter are a matrix (rows, n2), one row per block that wrote some. The gradient is the sum of
-its rows. There are two kernels:
+its rows. The matrices are called `part_weight` and `part_bias`, after apex's part_grad_gamma and part_grad_beta. There
+are two kernels:
 
 - More than FEW_ROWS rows: grid (n2 / 32, parameters), block (32, 8). Thread (x, y) adds up rows y, y + 8, … of column
   x of the block's 32. It has four sums, so that four loads are in flight. Then thread (x, 0) adds up the eight threads'
@@ -157,14 +158,14 @@ def terms(rows: int) -> int:
     return rows if rows <= FEW_ROWS else max(FEW_ROWS, shared)
 
 
-def parts_for(problem: BackwardProblem, rows: int) -> tuple[Scratch, ...]:
+def partial_sums_for(problem: BackwardProblem, rows: int) -> tuple[Scratch, ...]:
     """Return the memory for the partial sums of weight and bias, (rows, n2) each, where a gradient is wanted."""
     _, n2 = problem.shape
     wanted = ("part_weight", problem.weight), ("part_bias", problem.bias)
     return tuple(Scratch(name, (rows, n2), problem.invvar.dtype) for name, given in wanted if given is not None)
 
 
-def absent_parts(problem: BackwardProblem) -> tuple[tuple[str, None], ...]:
+def absent_partial_sums(problem: BackwardProblem) -> tuple[tuple[str, None], ...]:
     """Return None as the partial sums of each parameter that is absent, by the kernels' argument names."""
     wanted = ("part_weight", problem.weight), ("part_bias", problem.bias)
     return tuple((name, None) for name, given in wanted if given is None)

@@ -3,7 +3,7 @@
 import itertools
 
 from normlab.kernels.backward.pipelined.kind import Kind
-from normlab.kernels.backward.pipelined.layout import Layout
+from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.tables import Candidate, table_for
 from normlab.kernels.plan import CLUSTERS_FROM, Chosen, Device
 from normlab.stages.vector import BYTES, WARP, map_threads, whole_warps
@@ -12,7 +12,7 @@ MAX_ELEMENTS = 40  # per thread: two sums of each stay in registers from the fir
 
 
 def layout_for(n2: int, width: int, sizes: tuple[int, int, int], kind: Kind, device: Device) -> Chosen | None:
-    """Return the `Layout` for a kind and vectors of `width` elements; None if the kernel does not do such rows.
+    """Return the `PipelineLayout` for a kind and vectors of `width` elements; None if the kernel does not do such rows.
 
     sizes: bytes of an element of the saved array, of grad_output and of grad_input.
     """
@@ -32,7 +32,7 @@ def layout_for(n2: int, width: int, sizes: tuple[int, int, int], kind: Kind, dev
     return None
 
 
-def _fewer(row: Candidate, n2: int, width: int, full: int, saved_bytes: int, grad_bytes: int) -> list[Layout]:
+def _fewer(row: Candidate, n2: int, width: int, full: int, saved_bytes: int, grad_bytes: int) -> list[PipelineLayout]:
     """Return the layouts of a table's row, then smaller ones: with fewer rows per block, then with fewer stages.
 
     The stages of the table's own layout may be larger than a block's shared memory.
@@ -51,7 +51,8 @@ def _fewer(row: Candidate, n2: int, width: int, full: int, saved_bytes: int, gra
     if blocks > 1:  # no stage to fetch ahead into, but an earlier step reads a row as long as that again and again
         ways.append((1, 1, 0))
     return [
-        Layout(thread_map, rows, blocks, stages, prefetch, saved_bytes, grad_bytes) for rows, stages, prefetch in ways
+        PipelineLayout(thread_map, rows, blocks, stages, prefetch, saved_bytes, grad_bytes)
+        for rows, stages, prefetch in ways
     ]
 
 

@@ -34,7 +34,7 @@ from normlab.kernels.split import (
     Pieces,
     groups_for,
     pieces_for,
-    rows_of,
+    row_chains_of,
     widths_of,
 )
 from normlab.stages.block import block_sums
@@ -231,24 +231,24 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | Refusal:
             *(final_sums.sums_of(problem, groups) if groups > 1 else ()),
         ),
         "0.54 of a copy for 32 rows of 802,816 float32, where reading twice allows 0.60",
-        rows_of(pieces, width),
-        columns_of(n1, groups),
+        row_chains_of(pieces, width),
+        column_chains_of(n1, groups),
         reads=2,
         scratch=(
             Scratch("sums", (2 * n1, pieces), kept),
             Scratch("means", (2, n1), kept),
-            *(final_sums.parts_for(problem, groups) if groups > 1 else ()),
+            *(final_sums.partial_sums_for(problem, groups) if groups > 1 else ()),
         ),
-        values=(("factor", np.float32(1 / n2)), *final_sums.absent_parts(problem)),
+        values=(("factor", np.float32(1 / n2)), *final_sums.absent_partial_sums(problem)),
         layout=Pieces(pieces, width, groups),
     )
 
 
-def columns_of(n1: int, groups: int) -> Chains:
+def column_chains_of(n1: int, groups: int) -> Chains:
     """Return the chains over n1 rows, done by so many groups."""
     return Chains(-(-n1 // groups) + final_sums.terms(groups), 2)
 
 
 def column_chains(n1: int, n2: int) -> Chains:
     """Return the longest chains over rows, of all vectors."""
-    return longest(*(columns_of(n1, groups_for(n1, n2, width, final_sums.PROCESSORS)) for width in widths_of(n2)))
+    return longest(*(column_chains_of(n1, groups_for(n1, n2, width, final_sums.PROCESSORS)) for width in widths_of(n2)))

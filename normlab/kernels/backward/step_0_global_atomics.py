@@ -100,20 +100,20 @@ def plan(problem: BackwardProblem, device: Device) -> Plan:
             *(Work(lambda: round_totals, (), blocks, THREADS, (f"total_{name}", f"grad_{name}")) for name in given),
         ),
         "a block of 128 threads per row, whatever its length",
-        rows_of(n2),
-        columns_of(n1, n2),
+        row_chains_of(n2),
+        column_chains_of(n1, n2),
         reads=2,
         scratch=tuple(Scratch(f"total_{name}", (n2,), problem.invvar.dtype, zeroed=True) for name in given),
         values=tuple((f"total_{name}", None) for name in absent),
     )
 
 
-def rows_of(n2: int) -> Chains:
+def row_chains_of(n2: int) -> Chains:
     """Return the chains along a row."""
     return Chains(terms=-(-n2 // THREADS), merges=7)
 
 
-def columns_of(n1: int, n2: int) -> Chains:
+def column_chains_of(n1: int, n2: int) -> Chains:
     """Return the chains over rows: all of them, one after another."""
     return Chains(terms=n1, merges=0)
 
@@ -122,7 +122,7 @@ STEP = BackwardStep(
     name="global_atomics",
     summary="a block per row, parameter gradients by atomics",
     ways=(plan,),
-    row_chains=rows_of,
+    row_chains=row_chains_of,
     simulated_seconds=lambda n1, n2: n1 * (0.006 + 12e-6 * n2),
-    column_chains=columns_of,
+    column_chains=column_chains_of,
 )

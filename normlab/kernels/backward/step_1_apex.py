@@ -196,20 +196,20 @@ def plan(problem: BackwardProblem, device: Device) -> Plan:
         "apex",
         tuple(work),
         "apex's 16 blocks on every 32 columns, and a block of 32 x 4 threads per row; rows of every length and dtype",
-        rows_of(n2),
-        columns_of(n1, n2),
+        row_chains_of(n2),
+        column_chains_of(n1, n2),
         reads=3 if given else 2,
-        scratch=final_sums.parts_for(problem, PARTS),
-        values=(("rows_a_part", np.int64(_rows_a_part(n1))), *final_sums.absent_parts(problem)),
+        scratch=final_sums.partial_sums_for(problem, PARTS),
+        values=(("rows_a_part", np.int64(_rows_a_part(n1))), *final_sums.absent_partial_sums(problem)),
     )
 
 
-def rows_of(n2: int) -> Chains:
+def row_chains_of(n2: int) -> Chains:
     """Return the chains along a row."""
     return Chains(terms=STEP_COLUMNS * -(-n2 // (STEP_COLUMNS * THREADS)), merges=7)
 
 
-def columns_of(n1: int, n2: int) -> Chains:
+def column_chains_of(n1: int, n2: int) -> Chains:
     """Return the chains over rows."""
     return Chains(terms=_rows_a_part(n1) // ROWS + ROWS // WARPS + PARTS // FINAL_WARPS, merges=5)
 
@@ -218,8 +218,8 @@ STEP = BackwardStep(
     name="apex",
     summary="padded tiles, 16 partial sums, final kernel; grad_input by a block a row",
     ways=(plan,),
-    row_chains=rows_of,
+    row_chains=row_chains_of,
     # 16 blocks of 128 threads stand on every 32 columns, however few the rows
     simulated_seconds=lambda n1, n2: n1 * (0.006 + 12e-6 * n2) + 0.0019 * n2,
-    column_chains=columns_of,
+    column_chains=column_chains_of,
 )

@@ -8,7 +8,7 @@ A thread has a few 16-byte vectors of the row. It keeps them in registers betwee
 as in the forward's step 5. Rows that do not fit the registers, and float64, go to step 1.
 Moves: dy and the saved array once, grad_input once: the least there is, and a few partial sums.
 Bound by: waiting. Between two rows a block waits first for the loads, then for its slowest warp.
-Measured: see the README; about 0.6 of a copy.
+Measured: record ladder_backward_h200; about 0.6 of a copy.
 Next: fetch rows ahead, and let one row's sums travel while another row is worked on.
 """
 
@@ -31,7 +31,7 @@ from normlab.stages.warp import warp_sum_butterfly
 VECTORS = 2  # per thread, as long as MAX_THREADS suffice
 MAX_THREADS = 512  # per block
 MAX_ELEMENTS = 16  # per thread: for each, registers hold the saved value, dy and two sums
-RESIDENT_THREADS = 1024  # per multiprocessor
+RESIDENT_THREADS = 1024  # per multiprocessor, of all blocks together
 
 
 def thread_map_for(n2: int, width: int) -> ThreadMap | None:
@@ -49,7 +49,7 @@ def thread_map_of(problem: BackwardProblem) -> ThreadMap | None:
 
 
 def blocks_for(thread_map: ThreadMap, n1: int, processors: int) -> int:
-    """Return the number of persistent blocks."""
+    """Return the number of persistent blocks for n1 rows on a GPU with so many multiprocessors."""
     # as many as stay on the GPU at once: one more block would begin when the others end, and add a row of partial sums
     return min(n1, processors * (RESIDENT_THREADS // thread_map.threads))
 
@@ -65,7 +65,13 @@ class Registers(NamedTuple):
 
 @cache
 def build(dtype, thread_map: ThreadMap, rms, memory_efficient):
-    """Return the kernel for an accumulator dtype, a thread map, a norm, and the output or the input as saved array."""
+    """Return the kernel for an accumulator dtype, a thread map and a norm.
+
+    memory_efficient: the saved array is the forward's output, from which x̂ is recomputed; else it is the input.
+
+    The kernel's mean is None for RMSNorm and if memory_efficient. row_sums: None, or in the exact mode (3, n1): the
+    exact mode corrects a row's sum of g x̂ by row 0, and needs the row's means, which go to rows 1 and 2.
+    """
     width, elements, warps = thread_map.width, thread_map.elements, thread_map.warps
     load_row, write_sums = row_loader(thread_map), sums_writer(thread_map)
     pass_1, pass_2 = first_pass(dtype, thread_map, rms, memory_efficient), second_pass(thread_map)
@@ -100,9 +106,9 @@ def build(dtype, thread_map: ThreadMap, rms, memory_efficient):
             # Exchange: the block adds up both sums; the barriers are in `block_sums`.
             sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
             mean_g = sum_g / cast(n2, invvar)
-            mean_gx = corrected(sum_gx, row_sums, row) / cast(n2, invvar)
+            mean_gx = corrected(sum_gx, row_sums, row) / cast(n2, invvar)  # the sum itself without the exact mode
             if first == 0:  # thread 0
-                leave_means(row_sums, row, mean_g, mean_gx)
+                leave_means(row_sums, row, mean_g, mean_gx)  # writes nothing without the exact mode
 
             # Second pass, over registers: grad_input.
             pass_2(mine, grad_input, row, first, scale, mean_g, mean_gx)
@@ -119,10 +125,10 @@ def build(dtype, thread_map: ThreadMap, rms, memory_efficient):
 def first_pass(dtype, thread_map: ThreadMap, rms, memory_efficient):
     """Return the device function `pass_1(mine, weight, bias, eps, center, scale, first, n2) -> (sum of g, of g x̂)`.
 
-    It leaves x̂ in mine.values and g in mine.grads for the second pass, and adds to the columns' sums. first: the
-    thread's first column.
+    It leaves x̂ in mine.values and g in mine.grads for the second pass, and adds to the columns' sums. center: the row's
+    mean. scale: its invvar. first: the thread's first column.
     """
-    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+    vectors, width, span, whole = thread_map.loop
     load_parameters = parameter_loader(width)
 
     @cuda.jit(device=True)
@@ -167,7 +173,7 @@ def first_pass(dtype, thread_map: ThreadMap, rms, memory_efficient):
 @cache
 def second_pass(thread_map: ThreadMap):
     """Return the device function `pass_2(mine, grad_input, row, first, scale, mean_g, mean_gx)`: store grad_input."""
-    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+    vectors, width, span, whole = thread_map.loop
 
     @cuda.jit(device=True)
     def pass_2(mine, grad_input, row, first, scale, mean_g, mean_gx):
@@ -216,20 +222,21 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | Refusal:
         "fused",
         (Work(build, options, blocks, thread_map.threads, arguments), *final_sums.sums_of(problem, blocks)),
         f"{RESIDENT_THREADS} threads stay on each multiprocessor, {VECTORS} vectors each or as many as it takes",
-        rows_of(thread_map),
-        columns_of(n1, blocks),
-        scratch=final_sums.parts_for(problem, blocks),
-        values=final_sums.absent_parts(problem),
+        row_chains_of(thread_map),
+        column_chains_of(n1, blocks),
+        scratch=final_sums.partial_sums_for(problem, blocks),
+        values=final_sums.absent_partial_sums(problem),
     )
 
 
-def rows_of(thread_map: ThreadMap) -> Chains:
-    """Return the chains along a row."""
+def row_chains_of(thread_map: ThreadMap) -> Chains:
+    """Return the chains along a row: a thread's elements, then five levels over the lanes, then the row's warps."""
     return Chains(thread_map.elements, 5 + (thread_map.warps - 1).bit_length())
 
 
-def columns_of(n1: int, blocks: int) -> Chains:
+def column_chains_of(n1: int, blocks: int) -> Chains:
     """Return the chains over n1 rows, done by so many blocks."""
+    # a thread's rows, then the final sums over the blocks, which end with two levels over a thread's four sums
     return Chains(-(-n1 // blocks) + final_sums.terms(blocks), 2)
 
 
@@ -239,12 +246,12 @@ def _thread_maps(n2: int) -> list[ThreadMap]:
 
 
 def _row_chains(n2: int) -> Chains:
-    own = [rows_of(thread_map) for thread_map in _thread_maps(n2)]
+    own = [row_chains_of(thread_map) for thread_map in _thread_maps(n2)]
     return longest(*own, step_1_apex.STEP.row_chains(n2))
 
 
 def _column_chains(n1: int, n2: int) -> Chains:
-    own = [columns_of(n1, blocks_for(thread_map, n1, final_sums.PROCESSORS)) for thread_map in _thread_maps(n2)]
+    own = [column_chains_of(n1, blocks_for(thread_map, n1, final_sums.PROCESSORS)) for thread_map in _thread_maps(n2)]
     return longest(*own, step_1_apex.STEP.column_chains(n1, n2))
 
 

@@ -6,7 +6,7 @@ the first pass over a row comes before the second pass over the previous one, so
 Moves: dy and the saved array once (twice where two clusters share the work), grad_input once.
 Bound by: memory. Long 16-bit rows of LayerNorm are bound by instructions and by waits for shared memory: the columns'
 sums leave registers for 16 warps at most.
-Measured: see the README and `layouts`. Recomputing at n2 = 65536 in bfloat16 on an H200 takes a tenth more instructions
+Measured: records norm_*; and `tables`. Recomputing at n2 = 65536 in bfloat16 on an H200 takes a tenth more instructions
 (1.28e8 instead of 1.16e8) and the same time; in float16 it takes 5 % longer, because each widening is an instruction
 (HADD2.F32) of the pipe that also does the sums. Tried there in float16, where recomputing reaches 0.81 of a copy and
 saving the input 0.85: two rows by 256 threads in eight blocks 0.79, the same with a prefetch 0.77.
@@ -31,21 +31,21 @@ from normlab.kernels.backward.operands import OPERANDS
 from normlab.kernels.backward.pipelined.columns import GATHERED
 from normlab.kernels.backward.pipelined.kernel import build
 from normlab.kernels.backward.pipelined.kind import Kind, kind_of
-from normlab.kernels.backward.pipelined.layout import Layout
-from normlab.kernels.plan import CLUSTERS_FROM, Chains, Device, Plan, Refusal, Resized, Work, longest
+from normlab.kernels.backward.pipelined.layout import PipelineLayout
+from normlab.kernels.plan import CLUSTERS_FROM, Chains, Device, PersistentPlan, Plan, Refusal, Work, longest
 from normlab.kernels.problem import BackwardProblem
 from normlab.kernels.step import BackwardStep
 from normlab.kernels.words import counted
 from normlab.stages.vector import WARP, widest
 
 H200 = Device.named("h200")
-PARTS = "part_weight", "part_bias"
+PARTIAL_SUMS = "part_weight", "part_bias"
 GATHERED_WHY = "so few rows are one cluster's of eight blocks, which add up their columns' sums without a second kernel"
 APART_WHY = "of so few long rows a second cluster makes the parameters' gradients: 14.7 us instead of 16.0 for one row"
 APART_FROM = 2**15  # columns: shorter rows pass in less time than a second cluster's start is worth
 
 
-def plan(problem: BackwardProblem, device: Device) -> Plan | Resized | Refusal:
+def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Refusal:
     """Return the plan, if shared memory of a block or a cluster holds rows, and asynchronous copies can bring them."""
     if problem.invvar.dtype.itemsize != 4:
         return Refusal("it computes in float32, and float64 is asked for")
@@ -62,11 +62,13 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | Resized | Refusal:
         )
     layout = chosen.layout
     options = accumulator(problem.invvar), layout, kind
-    values = (("factor", np.float32(1 / n2)), *final_sums.absent_parts(problem))
+    values = (("factor", np.float32(1 / n2)), *final_sums.absent_partial_sums(problem))
 
     def planned(work: tuple[Work, ...], columns: Chains, parts: int, why: str = chosen.why) -> Plan:
-        scratch = final_sums.parts_for(problem, parts) if parts else ()
-        return Plan("pipelined", work, why, rows_of(layout), columns, scratch=scratch, values=values, layout=layout)
+        scratch = final_sums.partial_sums_for(problem, parts) if parts else ()
+        return Plan(
+            "pipelined", work, why, row_chains_of(layout), columns, scratch=scratch, values=values, layout=layout
+        )
 
     if gathers(layout, kind, n1, device):
         # eight blocks even for fewer rows: a block without rows still adds up columns
@@ -80,18 +82,21 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | Resized | Refusal:
         return planned((work,), Chains(layout.rows + 1, 2), 0, f"{chosen.why}; {APART_WHY}")
 
     # Persistent clusters: as many as find a place at once, which only the driver knows.
-    def resized(resident: int) -> Plan:
+    def persistent(resident: int) -> Plan:
         clusters = min(-(-n1 // layout.rows), resident)
         if layout.prefetch and layout.blocks == 1 and layout.thread_map.threads >= WARP:
             # Row groups of whole warps leave no gaps in which a second block could work: it would only add partial
             # sums. Row groups of lanes do (LayerNorm of 64 bfloat16: 0.90 of a copy instead of 0.82).
             clusters = min(clusters, device.multiprocessors)
-        work = _work(options, clusters * layout.blocks, layout.blocks, PARTS)
+        work = _work(options, clusters * layout.blocks, layout.blocks, PARTIAL_SUMS)
         sums = final_sums.sums_of(problem, clusters) if clusters > 1 else ()
-        return planned((work, *sums), columns_of(n1, layout, clusters, clusters), clusters)
+        return planned((work, *sums), column_chains_of(n1, layout, clusters, clusters), clusters)
 
-    return Resized(
-        _work(options, layout.blocks, layout.blocks, PARTS), final_sums.parts_for(problem, 1), values, resized
+    return PersistentPlan(
+        _work(options, layout.blocks, layout.blocks, PARTIAL_SUMS),
+        final_sums.partial_sums_for(problem, 1),
+        values,
+        persistent,
     )
 
 
@@ -103,25 +108,25 @@ def _work(options: tuple, grid: int, cluster: int, parts: tuple) -> Work:
     return Work(build, options, grid, block, arguments, layout.shared_bytes(kind.parameter_bytes), cluster)
 
 
-def rows_of(layout: Layout) -> Chains:
+def row_chains_of(layout: PipelineLayout) -> Chains:
     """Return the chains along a row."""
     return Chains(layout.thread_map.elements + layout.thread_map.warps * layout.blocks // 32, 10)
 
 
-def columns_of(n1: int, layout: Layout, clusters: int, parts: int) -> Chains:
+def column_chains_of(n1: int, layout: PipelineLayout, clusters: int, parts: int) -> Chains:
     """Return the chains over n1 rows, done by so many clusters, that leave up to so many rows of partial sums."""
     rows = -(-n1 // (layout.rows * clusters))
     return Chains(rows + layout.rows + final_sums.terms(parts) + 1, 2)
 
 
-def gathers(layout: Layout, kind: Kind, n1: int, device: Device) -> bool:
+def gathers(layout: PipelineLayout, kind: Kind, n1: int, device: Device) -> bool:
     """Return True if so few rows are one cluster's, whose blocks add up their columns' sums among themselves."""
     # It saves a launch and the memory for partial sums; an eager call of few rows waits on the host for both.
     few = layout.rows < n1 <= GATHERED * layout.rows
     return few and layout.blocks == 1 and (kind.weighted or kind.biased) and device.capability >= CLUSTERS_FROM
 
 
-def apart(layout: Layout, kind: Kind, n1: int) -> bool:
+def apart(layout: PipelineLayout, kind: Kind, n1: int) -> bool:
     """Return True if one turn of one cluster does all rows: a second cluster then makes the parameters' gradients."""
     # A cluster's blocks lie in one part of the GPU (a GPC), which has only its share of the bandwidth. On an H200 one
     # row of 262,144 float32 took 16.0 us in LayerNorm's backward with one cluster. With two it took 14.7 us, although
@@ -130,7 +135,7 @@ def apart(layout: Layout, kind: Kind, n1: int) -> bool:
     return long and n1 <= layout.rows and (kind.weighted or kind.biased)
 
 
-def _layouts(n2: int) -> list[Layout]:
+def _layouts(n2: int) -> list[PipelineLayout]:
     """Return every layout that some dtype or alignment can lead to at this n2; the error bound must cover the worst."""
     found = []
     for sizes in ((2, 2, 2), (4, 4, 4), (2, 4, 2), (4, 2, 4), (2, 2, 4), (4, 4, 2)):
@@ -144,7 +149,7 @@ def _layouts(n2: int) -> list[Layout]:
 
 
 def _row_chains(n2: int) -> Chains:
-    own = [rows_of(layout) for layout in _layouts(n2)]
+    own = [row_chains_of(layout) for layout in _layouts(n2)]
     if _may_be_split(n2):
         own.append(split.row_chains(n2))
     return longest(*own, step_2_fused.STEP.row_chains(n2))
@@ -160,7 +165,7 @@ def _column_chains(n1: int, n2: int) -> Chains:
     for layout in _layouts(n2):
         clusters = final_sums.CLUSTERED_PROCESSORS // layout.blocks
         most = min(-(-n1 // layout.rows), 8 * clusters)  # blocks that the GPU may hold, at most
-        own.append(columns_of(n1, layout, min(clusters, -(-n1 // layout.rows)), most))
+        own.append(column_chains_of(n1, layout, min(clusters, -(-n1 // layout.rows)), most))
     if _may_be_split(n2):
         own.append(split_rows.column_chains(n1, n2))
     return longest(*own, step_2_fused.STEP.column_chains(n1, n2))

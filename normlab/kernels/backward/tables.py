@@ -1,6 +1,7 @@
-"""The rows of the pipelined backward's tables: what was fastest, by the form of the gradient and the row's length.
+"""List the fastest layouts of the pipelined backward, as measured, by the form of the backward and the row's length.
 
-`layouts.layout_for` takes the first row of a table whose pipeline stages fit a GPU's shared memory.
+`table_for` chooses a table. `layouts.layout_for` takes the first `Candidate` in it that is for rows so long and whose
+pipeline stages fit the GPU's shared memory, if need be with fewer row groups or stages.
 """
 
 from typing import NamedTuple
@@ -9,20 +10,22 @@ from normlab.kernels.backward.pipelined.kind import Kind
 
 
 class Candidate(NamedTuple):
-    """One row of a table: how rows of up to `columns_up_to` columns may be laid out.
+    """One line of a table: how rows of up to `columns_up_to` columns may be laid out.
 
-    The table counts columns in vectors of 16 bytes. Of narrower vectors a row has more, and it is laid out as a longer
-    one: as many vectors are as many columns.
+    `columns_up_to` counts columns in vectors of 16 bytes. A row whose addresses allow only narrower vectors has more
+    vectors. It is laid out as the longer row that has as many vectors of 16 bytes.
 
     Attributes:
-        columns_up_to: of the rows that this is for.
-        rows: of a block, at the same time.
-        stages: pipeline stages of a row group: rows in shared memory.
+        columns_up_to: the most columns of a row that this layout is for.
+        rows: rows that a block works on at the same time, each by a row group of its threads.
+        stages: pipeline stages per row group: rows that shared memory holds.
         why: the reason, with the number that decided.
-        threads: of a row in a block; fewer than 32 are lanes of a warp. None: as many as `vectors` leaves.
-        vectors: of a thread, where `threads` is left out.
-        prefetch: rows whose first pass is made before a row's second pass.
-        columns_a_block: the most that a block takes; as few blocks as hold a row make a cluster. None: one block.
+        threads: threads per row in a block; fewer than 32 are lanes of a warp that has several rows. None: as many as
+            it takes with `vectors` vectors each.
+        vectors: vectors per thread if `threads` is None.
+        prefetch: 1 if the next row's first pass comes before a row's second pass, else 0.
+        columns_a_block: the most columns per block. A longer row is divided among the blocks of a cluster, as few as
+            hold it. None: a row has one block.
     """
 
     columns_up_to: int
@@ -36,9 +39,11 @@ class Candidate(NamedTuple):
 
 
 # Measured on an H200 with all parameters as the bench does (cold L2), as fractions of a copy, to choose among layouts;
-# what the kernels reach is in the records (README).
-# 16 bits, eight elements a vector. Tried without gain: an mbarrier for each row group, which works in clusters, too.
-# It gave 0.82 where `team_sync` gives 0.93 (n2 = 4096), and 0.79 instead of 0.85 (n2 = 16384).
+# what the kernels reach is in the records. SAVED: the backward starts from the input. RECOMPUTED: it starts
+# from the output and recomputes x̂. SINGLES: the widest element has 32 bits, four elements per vector. The other tables
+# are for 16 bits, eight elements per vector.
+# Tried without gain in 16 bits: an mbarrier for each row group, which works in clusters, too. It gave 0.82 where
+# `team_sync` gives 0.93 (n2 = 4096), and 0.79 instead of 0.85 (n2 = 16384).
 # fmt: off
 LONGEST = Candidate(
     columns_up_to=262144, columns_a_block=16384, threads=512, rows=1, stages=2,
@@ -48,7 +53,7 @@ MIDDLE = Candidate(
     columns_up_to=6144, vectors=4, rows=2, stages=3, prefetch=1,
     why="0.94 to 0.96 of a copy at 5120 columns; 128 threads: 0.93",
 )
-WITHOUT_BIAS = (  # RMSNorm, or LayerNorm without a bias: saved / recomputed
+WITHOUT_BIAS = (  # RMSNorm, or LayerNorm without a bias
     Candidate(
         columns_up_to=64, threads=8, rows=32, stages=3,
         why="0.94 / 0.95 of a copy at 64 columns (input / output saved)",
@@ -88,7 +93,7 @@ WITHOUT_BIAS = (  # RMSNorm, or LayerNorm without a bias: saved / recomputed
     ),
     Candidate(
         columns_up_to=8192, vectors=4, rows=1, stages=3, prefetch=1,
-        why="a block, where there are no clusters; not measured alone",
+        why="one block, for GPUs without clusters; not measured alone",
     ),
 )
 SAVED = (
@@ -162,9 +167,9 @@ SAVED_WITH_BIAS = (
 
 
 def recomputed_with_bias(longest_of_a_block: Candidate) -> tuple[Candidate, ...]:
-    """Return the table of bfloat16 or float16, which differ in rows of about 8192 columns.
+    """Return the table of bfloat16 or float16. They differ in `longest_of_a_block`, for rows of about 8192 columns.
 
-    Widening a float16 is work for the pipe that multiplies.
+    Widening a float16 takes an instruction of the pipe that also does the sums, so another layout is the fastest.
     """
     return (
         Candidate(
@@ -235,7 +240,6 @@ RECOMPUTED_FLOAT16_WITH_BIAS = recomputed_with_bias(Candidate(
 ))
 
 
-# 32 bits, four elements a vector. LayerNorm / RMSNorm:
 SINGLES = (
     Candidate(
         columns_up_to=64, threads=16, rows=32, stages=3,
@@ -273,7 +277,7 @@ SINGLES = (
 LONG_SINGLES = (
     Candidate(
         columns_up_to=8192, threads=256, rows=1, stages=3,
-        why="the longest rows of one block, where there are no clusters",
+        why="the longest rows of one block, for GPUs without clusters",
     ),
     Candidate(
         columns_up_to=131072, columns_a_block=8192, threads=256, rows=1, stages=3, prefetch=1,
@@ -318,7 +322,10 @@ RECOMPUTED_SINGLES = (
 )
 RECOMPUTED_MIXED_WITH_BIAS = (
     *SINGLES,
-    Candidate(columns_up_to=5120, vectors=4, rows=1, stages=3, why="as of float32 throughout; not measured alone"),
+    Candidate(
+        columns_up_to=5120, vectors=4, rows=1, stages=3,
+        why="the layout of float32 parameters and rows; not measured alone",
+    ),
     *LONG_SINGLES,
 )
 RECOMPUTED_SINGLES_WITH_BIAS = (
@@ -329,7 +336,8 @@ RECOMPUTED_SINGLES_WITH_BIAS = (
     ),
     Candidate(
         columns_up_to=8192, columns_a_block=2048, threads=256, rows=4, stages=2,
-        why="1.00 of a copy at 8192 columns; one block: 0.97. 1024 threads, whose registers mixed dtypes exceed",
+        why="1.00 of a copy at 8192 columns; one block: 0.97. Not for mixed dtypes, which take too many registers for "
+            "1024 threads",
     ),
     *LONG_SINGLES,
 )
@@ -337,13 +345,13 @@ RECOMPUTED_SINGLES_WITH_BIAS = (
 
 
 def table_for(narrowest: int, widest: int, kind: Kind) -> tuple[Candidate, ...]:
-    """Return the table for arrays whose elements have so many bytes."""
+    """Return the table for a kind. narrowest, widest: bytes per element of the arrays with the fewest and the most."""
     if not kind.memory_efficient:
-        if widest == 4:  # with and without a bias: one table serves both
+        if widest == 4:  # one table serves rows with and without a bias
             return SAVED_SINGLES
         return SAVED_WITH_BIAS if kind.biased else SAVED
     if not kind.biased:
         return RECOMPUTED_SINGLES if widest == 4 else RECOMPUTED
-    if widest == 4:  # mixed dtypes take more registers than 1024 threads have
+    if widest == 4:  # RECOMPUTED_SINGLES_WITH_BIAS has 1024 threads; mixed dtypes take more registers than they have
         return RECOMPUTED_SINGLES_WITH_BIAS if narrowest == 4 else RECOMPUTED_MIXED_WITH_BIAS
     return RECOMPUTED_FLOAT16_WITH_BIAS if kind.float16 else RECOMPUTED_WITH_BIAS

@@ -6,8 +6,6 @@ From an output stored with unit roundoff u, x̂ comes back with an error of u (|
 - |β| > RATIO |γ| s, where s is the spread of x̂ (`spread`): else the error is a few of the output's own roundings;
 - |γ| < eps: the clamp would change γ;
 - |γ| s below the smallest normal number of the output's dtype: γ x̂ would be stored with fewer digits.
-
-Of 181 norms in the trained models of nine packages, 49 have such a column, but 0.4 % of all columns are at risk.
 """
 
 from typing import Any, NamedTuple

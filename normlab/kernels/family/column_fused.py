@@ -5,7 +5,7 @@ then merges all blocks' statistics of its channels, and walks back up its rows (
 Moves: the output once. x twice, and in the backward dy twice; the second reading of some rows comes from shared memory
 or L2.
 Bound by: memory.
-Measured: see the README's tables of the family.
+Measured: record family_h200, and the site's speed pages.
 Next: nothing; a row that shared memory does not hold has to be read twice.
 
 What changed from the three kernels of `columns`: one launch instead of three · each block merges the statistics of its

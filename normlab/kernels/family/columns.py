@@ -3,9 +3,10 @@
 Idea: a thread takes one vector of neighbouring channels and walks down the rows, so a warp reads adjacent memory
 although the values of one channel lie far apart. Rows are prefetched into shared memory (`stages.ahead`), because the
 thread's statistics take most of its registers.
-Moves: as `planes`. Parameters are loaded once for all rows of a thread.
+Moves: x twice and the output once; backward: both arrays twice and grad_input once. Parameters are loaded once for all
+rows of a thread.
 Bound by: memory.
-Measured: see the README's tables of the family.
+Measured: record family_h200, and the site's speed pages.
 Next: read x once where shared memory holds it, in one kernel per pass (`fused`).
 
 What changed from `planes`: lanes take channels instead of values of a run · a thread merges value by value (Chan), and
@@ -13,7 +14,9 @@ one division serves all its channels of a row · prefetched rows lie in shared m
 threads of a channel merge through shared memory; a piece is a block's result for a channel · the last kernel walks up
 where the first one walked down, because L2 still holds what was read last.
 
-x is (batches, outer, parameters).
+x is (batches, outer, channels of x): every batch has `outer` rows and statistics of its own. Batch norm has one batch;
+instance and group norm have one per sample. A set, over which one mean is taken, is all rows of a batch in `channels`
+neighbouring channels (`sets`).
 """
 
 import numpy as np
@@ -29,22 +32,29 @@ from normlab.kernels.plan import Device
 from normlab.stages.vector import widest
 
 BLOCKS = 256  # wanted, although an H200 holds 396: merging more pieces takes longer than more blocks gain
-MANY = 4  # times BLOCKS, where the channels alone make more than half of BLOCKS: the last wave is then short
+MANY = 4  # times BLOCKS are wanted if one row block makes more than BLOCKS / 2: the last wave is then a small part
 TURNS = 16  # rows per thread of the last kernel
 FEWEST = 4  # rows per thread at least: with fewer, the merge takes longer than the walk
 
 
 class Columns:
-    """The kernels of one view of x, whose run is 1; `arrays` are all that are like x.
+    """The kernels for x with channels last. A pass is three of them: moments or sums of pieces, the merge, the output.
 
-    fused: the plan by which a pass is one kernel, or None.
+    A block is (across, down): `across` threads side by side take neighbouring vectors of channels, and `down` threads
+    share the rows of each vector. The first kernels' grid is `row_blocks` blocks per batch, which divide the rows, by
+    `stacks` blocks, which divide the channels.
+
+    arrays: x and all arrays like x that the kernels read or write. fused: the plan by which a pass is one kernel, or
+    None.
     """
 
     def __init__(self, sets: Sets, *arrays, device: Device):
         self.sets = sets
         self.width = widest(sets.parameters, *arrays)
         vectors = sets.parameters // self.width
-        self.across = min(32, 1 << (vectors - 1).bit_length())  # 32 vectors are 512 bytes: more gain nothing
+        self.across = min(
+            32, 1 << (vectors - 1).bit_length()
+        )  # a power of two; 32 vectors are 512 bytes: more gain nothing
         self.down = THREADS // self.across
         self.stacks = -(-vectors // self.across)  # blocks side by side that cover all channels
         least = self.stacks * sets.batches  # the number of blocks with one row block per batch
@@ -54,10 +64,12 @@ class Columns:
 
     @property
     def pieces(self) -> Pieces:
-        """Return the shape of the pieces that the first kernels write."""
+        """Return the shape of the pieces that the first kernels write: one per row block and channel."""
         batches, outer, sets, channels, _ = self.sets
-        turns = -(-outer // (self.row_blocks * self.down)) + 1  # row blocks differ by a row
-        return Pieces(batches, self.row_blocks, sets, channels, 1, turns, turns + (self.down - 1).bit_length())
+        turns = -(-outer // (self.row_blocks * self.down)) + 1  # rows per thread, at most: row blocks differ by a row
+        # A thread merges its rows one after another, so each is a level; then come the levels over the `down` threads.
+        levels = turns + (self.down - 1).bit_length()
+        return Pieces(batches, self.row_blocks, sets, inner=channels, slices=1, terms=turns, levels=levels)
 
     def launch_moments(self, launch, x, pieces):
         """Queue the kernel for the moments of all pieces; pieces: (3, self.pieces.size)."""
@@ -87,6 +99,7 @@ class Columns:
 
     @property
     def _blocks(self) -> tuple:
+        """Return the first kernels' (grid, block)."""
         return (self.sets.batches * self.row_blocks, self.stacks), (self.across, self.down)
 
     @property
@@ -99,4 +112,5 @@ class Columns:
 
     @property
     def _view(self) -> tuple:
+        """Return the first kernels' arguments (sets, row blocks)."""
         return np.int64(self.sets.sets), np.int64(self.row_blocks)

@@ -5,7 +5,7 @@ a few short planes. It computes the piece's mean and then its squared deviations
 Moves: x twice and the output once; backward: both arrays twice and grad_input once. The last kernel of a pass begins
 with the last pieces, which are still in L2.
 Bound by: memory. There is no shared memory and no barrier.
-Measured: see the README's tables of the family.
+Measured: record family_h200, and the site's speed pages.
 Next: read x once where a block's registers hold a whole set (`rows`).
 
 Arrays are (batches · outer, parameters, run); statistics (batches · sets,); parameters (sets · channels,) or None.

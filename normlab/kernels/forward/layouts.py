@@ -1,6 +1,6 @@
-"""How the fast forward steps lay out a row: several rows a block (step 6), or a row in a cluster's blocks (step 7).
+"""Lay out rows for the fast forward steps: in registers, several rows per block (step 6), or in a cluster (step 7).
 
-A layout depends on no n1, so that a row's bits are the same in every batch.
+What a row's bits depend on is chosen without n1, so a row has the same bits in every batch.
 """
 
 from typing import NamedTuple
@@ -11,10 +11,11 @@ from normlab.kernels.words import counted
 from normlab.stages.vector import BYTES, ThreadMap, map_threads, whole_warps
 
 
-class Rows(NamedTuple):
-    """What the kernel of step 6 is built for.
+class RegisterLayout(NamedTuple):
+    """What the kernel of step 6 is built for: rows that a block's registers hold.
 
-    thread_map: of a row. rows: per block. resident: blocks that a multiprocessor has registers for.
+    thread_map: the thread map of one row. rows: rows per block. resident: how many blocks a multiprocessor must have
+    registers for, at least.
     """
 
     thread_map: ThreadMap
@@ -28,7 +29,7 @@ class Rows(NamedTuple):
         return [
             f"{counted(self.rows, 'row')} per block, {counted(threads, 'thread')} each",
             f"{counted(vectors, 'vector')} of {counted(width, 'element')} per thread, in registers",
-            f"registers for at least {counted(self.resident, 'block')} on a multiprocessor",
+            f"compiled so that a multiprocessor holds at least {counted(self.resident, 'block')}",
         ]
 
 
@@ -37,14 +38,15 @@ MAX_ELEMENTS = {512: 64, 1024: 32}  # per thread, in a block of up to so many: 6
 
 
 def rows_for(n2: int, width: int, itemsize: int, rms: bool) -> Chosen | None:
-    """Return the `Rows` for n2 columns, with vectors of `width` elements; itemsize: of the widest array.
+    """Return the `RegisterLayout` for n2 columns, with vectors of `width` elements; itemsize: of the widest array.
 
     None: a block's registers do not hold the row.
     """
     count = -(-n2 // width)  # vectors of the row
     otherwise = Candidate(n2, 1, "a block's registers, as far as they go; not measured", threads=MAX_THREADS)
-    most = n2 * (BYTES // itemsize)  # columns of as many vectors of 16 bytes, times width
-    chosen = next((row for row in TABLES[itemsize, rms] if most <= row.columns_up_to * width), otherwise)
+    # The table's columns are those of vectors of 16 bytes: count * (BYTES // itemsize). Both sides are times width.
+    columns_times_width = n2 * (BYTES // itemsize)
+    chosen = next((row for row in TABLES[itemsize, rms] if columns_times_width <= row.columns_up_to * width), otherwise)
     thread_map = map_threads(n2, width, chosen.threads or whole_warps(-(-count // chosen.vectors)))
     # A thread has 65,536 / threads registers: 64 elements of 512 threads leave as many for addresses and sums.
     threads = thread_map.threads * chosen.rows
@@ -52,7 +54,7 @@ def rows_for(n2: int, width: int, itemsize: int, rms: bool) -> Chosen | None:
     if thread_map.elements > MAX_ELEMENTS[largest]:
         return None
     resident = 1 if chosen.resident_threads is None else max(1, chosen.resident_threads // threads)
-    return Chosen(Rows(thread_map, chosen.rows, resident), chosen.why)
+    return Chosen(RegisterLayout(thread_map, chosen.rows, resident), chosen.why)
 
 
 STATIC_BYTES = 2304  # of shared memory, at most: the exchange buffer, and the sums gathered from other blocks
@@ -64,15 +66,22 @@ MANY = 16  # slices per multiprocessor: more than five times as many as it holds
 SMALLEST_BLOCK = 64  # threads; a slice is eight blocks then, or four, and more would only have more to wait for
 
 
-class Slices(NamedTuple):
-    """What the kernel of step 7 is built for.
+class ClusterLayout(NamedTuple):
+    """What the kernel of step 7 is built for: rows that the shared memory of a cluster's blocks holds.
 
-    thread_map: of a slice. blocks: slices of a row. itemsize: bytes per element of x. The bits depend on these.
+    A row's bits depend on the first three; the others may be chosen by the number of rows.
 
-    spread: blocks that share a slice. parameter_bytes: of an element of weight and bias, where shared memory holds them
-    too; else 0, and they come from global memory for every row. parameters: how many of both there are. readers:
-    clusters that read the same row; each writes one of so many vectors of each thread. one_row: whether a cluster takes
-    one row and ends, and the GPU starts the next one where one ends; else it takes rows in turn.
+    Attributes:
+        thread_map: the thread map of a slice, which is one of `blocks` equal parts of the row.
+        blocks: slices per row.
+        itemsize: bytes per element of x.
+        spread: blocks that share a slice. A block then has a part of every span of its slice.
+        parameter_bytes: bytes per element of weight and bias if shared memory holds them, too; 0 if the threads load
+            them from global memory for every row.
+        parameters: how many of weight and bias there are: 0, 1 or 2.
+        readers: clusters that read the same row. Reader r writes a thread's vectors r, r + readers, ….
+        one_row: True if a cluster takes one row and ends, so that the GPU starts the next cluster in its place; False
+            if it takes one row after another.
     """
 
     thread_map: ThreadMap
@@ -100,8 +109,8 @@ class Slices(NamedTuple):
         return self.thread_map.warps // self.spread
 
     @property
-    def stretch(self) -> int:
-        """Return the columns of a span that a block has side by side: the distance of a thread's vectors in it."""
+    def block_span(self) -> int:
+        """Return the columns of each span that one block has: a thread's vectors lie so far apart in shared memory."""
         return self.thread_map.span // self.spread
 
     @property
@@ -110,8 +119,8 @@ class Slices(NamedTuple):
         return self.thread_map.columns // self.spread
 
     @property
-    def beside(self) -> bool:
-        """Return True if the parameters lie beside the row in shared memory."""
+    def parameters_held(self) -> bool:
+        """Return True if shared memory holds the parameters, too."""
         return self.parameter_bytes > 0
 
     @property
@@ -128,7 +137,7 @@ class Slices(NamedTuple):
         # four would spill.
         fits = (whole and not self.one_row) or threads <= FEW_THREADS
         # Without the parameters shared memory has the capacity for more blocks than so many registers allow.
-        return threads * vectors <= KEPT and fits and self.beside
+        return threads * vectors <= KEPT and fits and self.parameters_held
 
     @property
     def resident(self) -> int:
@@ -155,9 +164,10 @@ class Slices(NamedTuple):
 
 
 def slices_for(n2: int, width: int, itemsize: int, device: Device) -> Chosen | None:
-    """Return the `Slices` of long rows, or None: of rows longer than LONGEST, of this vector, or on such a GPU.
+    """Return the `ClusterLayout` of long rows, as it is for one block per slice; `spread_out` does the rest.
 
-    width: elements per vector. itemsize: bytes per element of x.
+    Return None if the row has more than LONGEST columns, if a vector is too narrow for an asynchronous copy, or if no
+    cluster of this GPU holds the row. width: elements per vector. itemsize: bytes per element of x.
     """
     if width * itemsize < 4:  # no asynchronous copy is that narrow
         return None
@@ -173,20 +183,22 @@ def slices_for(n2: int, width: int, itemsize: int, device: Device) -> Chosen | N
         # as few blocks as hold the row, a power of two: more would only have more to wait for
         while blocks < device.largest_cluster and blocks * columns < n2:
             blocks *= 2
-        slices = Slices(ThreadMap(row.threads, row.vectors, width, blocks * columns == n2), blocks, itemsize)
+        slices = ClusterLayout(ThreadMap(row.threads, row.vectors, width, blocks * columns == n2), blocks, itemsize)
         if blocks * columns >= n2 and slices.shared_bytes + STATIC_BYTES <= device.shared_bytes:
             return Chosen(slices, row.why)
     return None
 
 
-def spread_out(slices: Slices, n1: int, parameter_bytes: int, device: Device) -> Slices:
-    """Return the slices for n1 rows: where parameters lie, how many blocks a slice has, clusters a row, rows a cluster.
+def spread_out(slices: ClusterLayout, n1: int, parameter_bytes: int, device: Device) -> ClusterLayout:
+    """Return the layout for n1 rows, with `parameter_bytes`, `spread`, `readers` and `one_row` chosen for them.
 
     A thread keeps its columns and a warp its number among the row's warps, so no bit depends on n1.
+    parameter_bytes: bytes per element of weight and bias.
     """
     processors = device.multiprocessors
-    # Shared memory holds the parameters where two such blocks fit on a multiprocessor. Clusters of blocks that are
-    # alone on theirs find no place on an eighth of the multiprocessors, so one is enough for rows that few.
+    # Shared memory holds the parameters if two blocks with them fit on a multiprocessor. For few rows it is enough that
+    # one fits, up to 7/8 of the multiprocessors: clusters find no room on the last eighth if each of their blocks has a
+    # multiprocessor to itself.
     held = slices._replace(parameter_bytes=parameter_bytes)
     neighbours = 1 if 8 * n1 * slices.blocks <= 7 * processors else 2
     fit = neighbours * (held.shared_bytes + STATIC_BYTES) <= device.shared_bytes

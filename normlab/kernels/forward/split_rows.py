@@ -32,7 +32,7 @@ from normlab.kernels.split import (
     Pieces,
     groups_for,
     pieces_for,
-    rows_of,
+    row_chains_of,
 )
 from normlab.stages.block import block_sum
 from normlab.stages.output import parameter_loader, vector_normaliser
@@ -190,7 +190,7 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
             Work(build_output, (dtype, width), (-(-n2 // (COLUMN_THREADS * width)), groups), COLUMN_THREADS, OUTPUT),
         ),
         "0.57 of a copy for 32 rows of 802,816 float32, where reading twice allows 0.67; a cluster per row: 0.21",
-        rows_of(pieces, width),
+        row_chains_of(pieces, width),
         reads=2,
         scratch=(Scratch("sums", (2 * n1, pieces), problem.invvar.dtype),),
         values=(("factor", np.float32(1 / n2)),),

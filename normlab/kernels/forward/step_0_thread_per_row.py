@@ -52,10 +52,10 @@ def plan(problem: ForwardProblem, device: Device) -> Plan:
     """Return the plan, which does every problem."""
     n1, n2 = problem.shape
     work = Work(lambda: forward_thread_per_row, (), -(-n1 // THREADS), min(THREADS, n1), OPERANDS)
-    return Plan("thread_per_row", (work,), "a thread per row, whatever the row's length", rows_of(n2), reads=3)
+    return Plan("thread_per_row", (work,), "a thread per row, whatever the row's length", row_chains_of(n2), reads=3)
 
 
-def rows_of(n2: int) -> Chains:
+def row_chains_of(n2: int) -> Chains:
     """Return the chains along a row: all of it, by one thread."""
     return Chains(terms=n2, merges=0)
 
@@ -64,7 +64,7 @@ STEP = ForwardStep(
     name="thread_per_row",
     summary="a thread per row, three passes",
     ways=(plan,),
-    row_chains=rows_of,
+    row_chains=row_chains_of,
     simulated_seconds=lambda n1, n2: n1 * (20e-6 + 3e-6 * n2),
     statistics="two_pass",
 )

@@ -71,10 +71,12 @@ def plan(problem: ForwardProblem, device: Device) -> Plan:
     """Return the plan, which does every problem."""
     n1, n2 = problem.shape
     work = Work(build, (accumulator(problem.invvar),), min(n1, GRID_LIMIT), THREADS, OPERANDS)
-    return Plan("block_tree", (work,), "a block of 128 threads per row, whatever its length", rows_of(n2), reads=3)
+    return Plan(
+        "block_tree", (work,), "a block of 128 threads per row, whatever its length", row_chains_of(n2), reads=3
+    )
 
 
-def rows_of(n2: int) -> Chains:
+def row_chains_of(n2: int) -> Chains:
     """Return the chains along a row."""
     return Chains(terms=-(-n2 // THREADS), merges=7)
 
@@ -83,7 +85,7 @@ STEP = ForwardStep(
     name="block_tree",
     summary="a block per row, trees in shared memory",
     ways=(plan,),
-    row_chains=rows_of,
+    row_chains=row_chains_of,
     simulated_seconds=lambda n1, n2: n1 * (0.006 + 4e-6 * n2),
     statistics="two_pass",
 )

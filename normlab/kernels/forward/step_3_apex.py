@@ -62,10 +62,12 @@ def plan(problem: ForwardProblem, device: Device) -> Plan:
     """Return the plan, which does every problem."""
     n1, n2 = problem.shape
     work = Work(build, (accumulator(problem.invvar),), (1, min(n1, GRID_LIMIT)), (32, WARPS), OPERANDS)
-    return Plan("apex", (work,), "apex's block of 32 x 4 threads per row, whatever its length", rows_of(n2), reads=2)
+    return Plan(
+        "apex", (work,), "apex's block of 32 x 4 threads per row, whatever its length", row_chains_of(n2), reads=2
+    )
 
 
-def rows_of(n2: int) -> Chains:
+def row_chains_of(n2: int) -> Chains:
     """Return the chains along a row."""
     return Chains(terms=4 * -(-n2 // (4 * THREADS)), merges=7)
 
@@ -74,7 +76,7 @@ STEP = ForwardStep(
     name="apex",
     summary="one pass: Welford, Chan, rotating shuffles",
     ways=(plan,),
-    row_chains=rows_of,
+    row_chains=row_chains_of,
     simulated_seconds=lambda n1, n2: n1 * (0.007 + 4e-6 * n2),
     statistics="welford",
 )

@@ -5,7 +5,7 @@ one barrier each warp merges those of all warps of its row (`stages.grouped`). A
 several short rows share a warp.
 Moves: x once, the output once.
 Bound by: memory. Each multiprocessor has 32 to 96 KB in flight.
-Measured: 0.97 to 1.03 of a copy for rows of up to 32 or 64 KB on an H200 (README). The L2 hint of the loads gives 0.01
+Measured: 0.97 to 1.03 of a copy for rows of up to 32 or 64 KB on an H200 (records). The L2 hint of the loads gives 0.01
 to 0.04 of that (`engine.device.caching`); a kernel without statistics would gain 0.01 to 0.03 at n2 = 768 and 1024 and
 nothing from 4096 on.
 Tried without gain: parameters loaded before the reduction, stores after all of their loads, other hints. Worse:
@@ -19,7 +19,7 @@ import numpy as np
 
 from normlab.engine import accumulator, cast, cuda, store
 from normlab.kernels.forward import layouts, step_4_column_blocks
-from normlab.kernels.forward.layouts import Rows
+from normlab.kernels.forward.layouts import RegisterLayout
 from normlab.kernels.forward.operands import FACTOR_OPERANDS
 from normlab.kernels.forward.tables import TABLES
 from normlab.kernels.plan import Chains, Device, Plan, Refusal, Work, longest
@@ -31,14 +31,14 @@ from normlab.stages.row_group import leave
 from normlab.stages.vector import row_loader, widest
 from normlab.stages.warp import lanes_sum
 
-GRID_LIMIT = 2**31 - 1
+GRID_LIMIT = 2**31 - 1  # blocks of a grid along x, by CUDA
 
 
 @cache
-def build(dtype, layout: Rows):
+def build(dtype, layout: RegisterLayout):
     """Return the kernel for an accumulator dtype and a layout."""
     thread_map, rows, resident = layout
-    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+    vectors, width, span, whole = thread_map.loop
     elements, warps = thread_map.elements, thread_map.warps
     load_row, size, merge = row_loader(thread_map), group_size(thread_map, 1), group_merger(thread_map, 1)
     write_row, sum_of_lanes = row_writer(thread_map, dtype), lanes_sum(thread_map.lanes)
@@ -46,6 +46,7 @@ def build(dtype, layout: Rows):
     @cuda.jit(launch_bounds=(thread_map.threads * rows, resident))
     def forward_one_barrier(x, weight, bias, eps, factor, output, mean, invvar):
         # Prologue: thread (i, group) works on the block's row number `group`. Its first column there is i * width.
+        # The exchange buffer is (phases, rows, sums, warps). One phase: the block takes no further rows.
         exchange = cuda.shared.array((1, rows, 2, warps), dtype)
         values = cuda.local.array(elements, dtype)
         n2 = x.shape[1]
@@ -80,7 +81,7 @@ def build(dtype, layout: Rows):
         # Exchange: one barrier for both sums.
         if warps > 1:  # else the warp's moments are the row's
             if mean is not None:
-                leave(exchange, 0, group, 0, warp, total)
+                leave(exchange, 0, group, 0, warp, total)  # write it at sum 0, for the other warps of the row
             leave(exchange, 0, group, 1, warp, square_sum)
             cuda.syncthreads()  # all warps of a row have written their sums before a warp reads them
             center, square_sum = merge(exchange, 0, group, n2, factor, mean)
@@ -116,11 +117,11 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     options = accumulator(problem.invvar), layout
     work = Work(build, options, grid, (layout.thread_map.threads, layout.rows), FACTOR_OPERANDS)
     values = (("factor", np.float32(1 / n2)),)
-    return Plan("one_barrier", (work,), chosen.why, rows_of(layout), values=values, layout=layout)
+    return Plan("one_barrier", (work,), chosen.why, row_chains_of(layout), values=values, layout=layout)
 
 
-def rows_of(layout: Rows) -> Chains:
-    """Return the chains along a row: a thread's elements, then the lanes of a warp, then the warps of the row."""
+def row_chains_of(layout: RegisterLayout) -> Chains:
+    """Return the chains along a row: a thread's elements, then five levels over the lanes, then the row's warps."""
     return Chains(layout.thread_map.elements, 5 + (layout.thread_map.warps - 1).bit_length())
 
 
@@ -132,7 +133,7 @@ def _chains(n2: int) -> Chains:
         for width in (1, 2, 4, 16 // itemsize)
         if n2 % width == 0
     ]
-    own = [rows_of(chosen.layout) for chosen in found if chosen is not None]
+    own = [row_chains_of(chosen.layout) for chosen in found if chosen is not None]
     return longest(*own, step_4_column_blocks.STEP.row_chains(n2))
 
 

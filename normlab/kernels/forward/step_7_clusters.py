@@ -5,7 +5,7 @@ distributed shared memory, still with one barrier. A block fetches its slice of 
 Moves: x once, the output once, the parameters once per cluster. With few rows several clusters read the same x
 (`readers` below).
 Bound by: the wait for the slowest block of a cluster, once per row.
-Measured: see the README, and `normlab.kernels.forward.layouts.slices_for`.
+Measured: records norm_*_h200, and `normlab.kernels.forward.layouts.slices_for`.
 Next: rows of more than LONGEST columns, which are cut into pieces (`split_rows`).
 
 What changed since step 6:
@@ -32,16 +32,16 @@ from normlab.engine import accumulator
 from normlab.kernels import split
 from normlab.kernels.forward import layouts, split_rows, step_4_column_blocks, step_6_one_barrier
 from normlab.kernels.forward.clusters.kernel import build
-from normlab.kernels.forward.layouts import Slices
+from normlab.kernels.forward.layouts import ClusterLayout
 from normlab.kernels.forward.operands import FACTOR_OPERANDS
-from normlab.kernels.plan import Chains, Device, Plan, Refusal, Resized, Work, longest
+from normlab.kernels.plan import Chains, Device, PersistentPlan, Plan, Refusal, Work, longest
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.kernels.words import counted
 from normlab.stages.vector import BYTES, widest
 
 
-def plan(problem: ForwardProblem, device: Device) -> Plan | Resized | Refusal:
+def plan(problem: ForwardProblem, device: Device) -> Plan | PersistentPlan | Refusal:
     """Return the plan, if a cluster holds a row."""
     n1, n2 = problem.shape
     if problem.invvar.dtype.itemsize != 4:
@@ -53,39 +53,39 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Resized | Refusal:
             f"no cluster holds {n2:,} columns in vectors of {counted(width * itemsize, 'byte')}: "
             f"it has up to {counted(device.largest_cluster, 'block')}, and rows up to {layouts.LONGEST:,} columns"
         )
-    slices = chosen.layout._replace(parameters=(problem.weight is not None) + (problem.bias is not None))
+    layout = chosen.layout._replace(parameters=(problem.weight is not None) + (problem.bias is not None))
     # so far nothing depends on n1; what does, changes no bit of a row
-    slices = layouts.spread_out(slices, n1, problem.output.dtype.itemsize, device)
+    layout = layouts.spread_out(layout, n1, problem.output.dtype.itemsize, device)
     dtype, values = accumulator(problem.invvar), (("factor", np.float32(1 / n2)),)
 
     def planned(rows: int) -> Plan:
-        work = _work(dtype, slices, rows)
-        return Plan("clusters", (work,), chosen.why, rows_of(slices), values=values, layout=slices)
+        work = _work(dtype, layout, rows)
+        return Plan("clusters", (work,), chosen.why, row_chains_of(layout), values=values, layout=layout)
 
-    if slices.one_row:  # a cluster per row: the GPU starts the next one where one ends
+    if layout.one_row:  # a cluster per row: the GPU starts the next one where one ends
         return planned(n1)
     # Persistent clusters: as many as find a place at once, which only the driver knows.
-    return Resized(
-        _work(dtype, slices, 1), (), values, lambda resident: planned(min(n1, max(1, resident // slices.readers)))
+    return PersistentPlan(
+        _work(dtype, layout, 1), (), values, lambda resident: planned(min(n1, max(1, resident // layout.readers)))
     )
 
 
-def _work(dtype: Any, slices: Slices, rows: int) -> Work:
+def _work(dtype: Any, layout: ClusterLayout, rows: int) -> Work:
     """Return the kernel with a grid that has `rows` rows at a time: `readers` clusters for each."""
-    grid = rows * slices.readers * slices.cluster
-    return Work(build, (dtype, slices), grid, slices.threads, FACTOR_OPERANDS, slices.shared_bytes, slices.cluster)
+    grid = rows * layout.readers * layout.cluster
+    return Work(build, (dtype, layout), grid, layout.threads, FACTOR_OPERANDS, layout.shared_bytes, layout.cluster)
 
 
-def rows_of(slices: Slices) -> Chains:
+def row_chains_of(layout: ClusterLayout) -> Chains:
     """Return the chains along a row: a thread's values and then a lane's warps; two butterflies of five levels."""
-    return Chains(slices.thread_map.elements + (slices.thread_map.warps * slices.blocks) // 32, 10)
+    return Chains(layout.thread_map.elements + (layout.thread_map.warps * layout.blocks) // 32, 10)
 
 
 def _chains(n2: int) -> Chains:
     """Return the longest chains of all layouts for n2 columns, whatever the dtype, the alignment and the GPU."""
     kinds = product((1, 2, 4, 8), (2, 4), (Device.named("a100"), Device.named("h200")))
     found = [layouts.slices_for(n2, *kind) for kind in kinds if n2 % kind[0] == 0 and kind[0] * kind[1] <= BYTES]
-    own = [rows_of(chosen.layout) for chosen in found if chosen is not None]
+    own = [row_chains_of(chosen.layout) for chosen in found if chosen is not None]
     if n2 > layouts.SPLIT_FROM:
         own.append(split.row_chains(n2))
     return longest(*own, step_6_one_barrier.STEP.row_chains(n2))

@@ -1,25 +1,27 @@
-"""The rows of the forward ladder's tables: what was fastest, by the row's length.
+"""List the fastest layouts of the forward's steps 6 and 7, as measured, by the length of the row.
 
-`layouts.rows_for` and `layouts.slices_for` choose among them.
+`layouts.rows_for` takes the first `Candidate` of a table that the row fits (step 6), and `layouts.slices_for` the first
+`Slice` with which a cluster holds the row (step 7).
 """
 
 from typing import NamedTuple
 
 
 class Candidate(NamedTuple):
-    """One row of a table: how rows of up to `columns_up_to` columns are laid out.
+    """One line of a table: how step 6 lays out rows of up to `columns_up_to` columns.
 
-    The table counts columns in vectors of 16 bytes. Of narrower vectors a row has more, and it is laid out as a longer
-    one: as many vectors are as many columns.
+    `columns_up_to` counts columns in vectors of 16 bytes. A row whose addresses allow only narrower vectors has more
+    vectors. It is laid out as the longer row that has as many vectors of 16 bytes.
 
     Attributes:
-        columns_up_to: of the rows that this is for.
-        rows: of a block.
+        columns_up_to: the most columns of a row that this layout is for.
+        rows: rows per block.
         why: the reason, with the number that decided.
-        threads: of a row; fewer than 32 are lanes of a warp. None: as many as `vectors` leaves.
-        vectors: of a thread, where `threads` is left out.
-        resident_threads: for which a multiprocessor must have registers. None: the compiler takes as many registers as
-            it likes.
+        threads: threads per row; fewer than 32 are lanes of a warp that has several rows. None: as many as it takes
+            with `vectors` vectors each.
+        vectors: vectors per thread if `threads` is None.
+        resident_threads: the number of threads that a multiprocessor must have registers for, which limits the
+            registers of each. None: the compiler takes as many registers as it likes.
     """
 
     columns_up_to: int
@@ -30,8 +32,8 @@ class Candidate(NamedTuple):
     resident_threads: int | None = None
 
 
-# Measured on an H200 with n2 from 64 to 16,384, as fractions of a copy. Rows that end within a warp: LayerNorm /
-# RMSNorm.
+# Measured on an H200 with n2 from 64 to 16,384, as fractions of a copy. A name says the bytes of the widest element:
+# HALVES 2 (float16, bfloat16), SINGLES 4. Rows of SHORT_… have at most one warp, and the same layouts in both norms.
 # fmt: off
 SHORT_HALVES = (  # eight elements a vector
     Candidate(
@@ -60,9 +62,9 @@ SHORT_SINGLES = (  # four elements a vector
     Candidate(columns_up_to=256, threads=16, rows=32, why="1.02 / 1.02 of a copy at 256 columns (LayerNorm / RMSNorm)"),
     Candidate(columns_up_to=384, threads=32, rows=16, why="1.01 / 1.02 of a copy at 384 columns (LayerNorm / RMSNorm)"),
 )
-# Longer ones. In 16 bits from 4096 on LayerNorm wants few threads with four vectors each; RMSNorm, which has a pass
-# less, wants many with two, up to 8192: as many as a multiprocessor holds, if need be with no more registers than that
-# leaves them. In 32 bits two vectors are mostly best for both.
+# Longer rows. In 16 bits LayerNorm is fastest from 4096 columns on with few threads that have four vectors each.
+# RMSNorm, which has a pass less, is fastest up to 8192 columns with many threads that have two vectors each: as many as
+# a multiprocessor holds, although that limits their registers. In 32 bits two vectors are mostly best for both norms.
 LAYER_HALVES = (
     *SHORT_HALVES,
     Candidate(columns_up_to=768, threads=32, rows=8, why="1.01 of a copy at 768 columns; four rows: 1.00"),
@@ -132,21 +134,26 @@ RMS_SINGLES = (
     ),
 )
 # fmt: on
+# By bytes per element of the widest array, and whether the norm is RMSNorm.
 TABLES = {(2, False): LAYER_HALVES, (2, True): RMS_HALVES, (4, False): LAYER_SINGLES, (4, True): RMS_SINGLES}
 
 
 class Slice(NamedTuple):
-    """How a block of a cluster shares out its slice of a row: `threads` threads with `vectors` vectors each."""
+    """How step 7 divides a slice of a row, the part of one block: `threads` threads with `vectors` vectors each."""
 
     threads: int
     vectors: int
     why: str
 
 
-# By elements of a vector: the slice of 32 KB, then larger ones, for rows that a cluster does not hold otherwise.
+# By elements per vector: the slice of 32 KB, then the larger slices, for rows that a cluster does not hold otherwise.
 # fmt: off
 LARGER = (
-    Slice(threads=512, vectors=8, why="rows that 16 smaller slices do not hold; where those do: 0.74 / 0.85"),
+    Slice(
+        threads=512, vectors=8,
+        why="rows that 16 smaller slices do not hold; at 65536 columns of bfloat16, which they do hold: 0.74 / 0.85 of "
+            "a copy (LayerNorm / RMSNorm)",
+    ),
     Slice(threads=1024, vectors=8, why="rows that 16 smaller slices do not hold; not measured alone"),
 )
 SLICES = {
@@ -167,12 +174,13 @@ SLICES = {
         *LARGER,
     ),
 }
-# For narrower vectors: 64 registers, with 1024 threads, do not hold the addresses of eight.
+# Narrower vectors than those of SLICES. There is no slice of 1024 threads: its threads would have 64 registers each,
+# too few for the addresses of eight vectors.
 NARROW = (
     Slice(
         threads=512, vectors=8,
-        why="1,024 rows of 65,535 float32: 390 us, in pieces 449; of 65,537, in slices of 1,024 threads, 2868, "
-            "in pieces 462",
+        why="1,024 rows of 65,535 float32 take 390 us, cut into pieces 449; rows of 65,537, which need slices of 1,024 "
+            "threads, take 2868 us, cut into pieces 462",
     ),
 )
 # fmt: on

@@ -7,6 +7,6 @@ keeps the multipliers waiting.
 What the steps' files count in: a multiprocessor begins four instructions of a warp a clock, all of which may be
 fused multiply-adds (FMA), and gets from shared memory or L1 one wavefront a clock, up to 128 bytes for a warp.
 "Bound by" is what that arithmetic says of an H200, from wavefronts as `trace` counts them and instructions of the main
-loop as nvdisasm shows them for compute capability 9.0. "Measured" is from records (README): what it falls short of
+loop as nvdisasm shows them for compute capability 9.0. "Measured" is from ladder_sgemm_*.json: what it falls short of
 that is waiting, which the arithmetic leaves out.
 """

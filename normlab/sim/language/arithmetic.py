@@ -212,6 +212,13 @@ def _extreme(builtin: Callable[..., Any], beyond: Callable[[Any, Any], Any], neg
     return compute
 
 
+def _without_types(value: Any) -> Any:
+    """Return what a kernel prints of a value: of a tuple its numbers alone, not NumPy's names of their types."""
+    if isinstance(value, tuple):
+        return tuple(map(_without_types, value))
+    return value.item() if isinstance(value, np.float64) else value
+
+
 BUILTINS: dict[str, Callable[..., Any]] = {
     "float": to_float,
     "int": to_int,
@@ -221,4 +228,5 @@ BUILTINS: dict[str, Callable[..., Any]] = {
     "round": to_nearest,
     "pow": power,
     "divmod": lambda a, b: (floor_divide(a, b), modulo(a, b)),
+    "print": lambda *values: print(*map(_without_types, values)),
 }

@@ -7,6 +7,7 @@ exception (sqrt(-1), log(0), exp(1000)) is nan or inf.
 
 import math
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any
 
 import ml_dtypes
@@ -177,5 +178,7 @@ class Namespace:
         self.__dict__.update(members)
 
     def __getattr__(self, attribute: str) -> Any:
-        """Say what is missing."""
-        raise AttributeError(f"normlab's simulator has no {self._name}.{attribute}")
+        """Say what is missing, and which name comes nearest."""
+        nearest = get_close_matches(attribute, vars(self), n=1)
+        hint = f"; did you mean {self._name}.{nearest[0]}?" if nearest else ""
+        raise AttributeError(f"normlab's simulator has no {self._name}.{attribute}{hint}")

@@ -1,17 +1,21 @@
 """Build `cuda.libdevice` and `cuda.fp16`: tables from CUDA's names to functions of a given type.
 
 A libdevice function takes and gives one type whatever it is called with: `expf` is float32, `exp` is float64. The
-tables have the functions that round to nearest, and the conversions in all four directions. Any other name raises an
-AttributeError that says that it is missing.
+tables have all of libdevice's functions; those that round in a direction are in `directed.py`, and erfinv, the Bessel
+functions and their like in `special.py`.
 """
 
 import operator
 from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from normlab.sim.language import special
 from normlab.sim.language.arithmetic import BUILTINS
+from normlab.sim.language.directed import DOWN, UP, ZERO, directed_functions, from_integer, to_single
 from normlab.sim.language.functions import MATH, Namespace, brev, clz, ffs, popc
 from normlab.sim.language.fused import fma64, narrow_fma
 from normlab.sim.language.integers import INTEGER_CASTS, is_unsigned
@@ -37,6 +41,17 @@ def _half_away_from_zero(x: Any) -> Any:
     return np.copysign(np.abs(whole) + 1, x) if np.abs(x - whole) >= 0.5 else whole
 
 
+def _half_turns(x: Any) -> Any:
+    """Return the angle between 0 and 1, in half turns, whose cosine is that of x, in float64."""
+    rest = np.abs(np.float64(np.fmod(x, 2)))
+    return 2 - rest if rest > 1 else rest
+
+
+def _sine_of_half_turns(x: Any) -> Any:
+    """Return sin(πx) for x between −1/2 and 1: exactly 0 at 0 and 1. π in float32 would cost bits."""
+    return np.sin(np.pi * (1 - x if x > 0.5 else x))
+
+
 # Name without suffix → NumPy; the float32 function adds an f, as C does.
 _REAL: dict[str, Function] = {
     **{name: MATH[name] for name in ("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "copysign")},
@@ -58,10 +73,10 @@ _REAL: dict[str, Function] = {
     "exp10": lambda x: np.power(type(x)(10), x),
     "rcbrt": lambda x: 1 / np.cbrt(x),
     "rsqrt": lambda x: 1 / np.sqrt(x),
-    # Modulo 2 first, so that a large argument keeps its fraction; then in float64, because π in float32 would cost
-    # bits.
-    "cospi": lambda x: np.cos(np.pi * np.float64(np.fmod(x, 2))),
-    "sinpi": lambda x: np.sin(np.pi * np.float64(np.fmod(x, 2))),
+    "cospi": lambda x: _sine_of_half_turns(0.5 - _half_turns(x)),
+    "sinpi": lambda x: (
+        _sine_of_half_turns(_half_turns(x)) * (np.copysign(1, x) if abs(np.fmod(x, 2)) <= 1 else -np.copysign(1, x))
+    ),
     "normcdf": lambda x: 0.5 * MATH["erfc"](-np.float64(x) / np.sqrt(2)),
     "sincos": lambda x: (np.sin(x), np.cos(x)),
 }
@@ -93,7 +108,6 @@ def _libdevice() -> dict[str, Function]:
     for name in _FAST:
         table[f"fast_{name}"] = table[name]
     for name, function in _ARITHMETIC.items():
-        # Round to nearest is the only rounding that NumPy has; the rz, rd and ru versions are missing, and say so.
         table[f"f{name}_rn"] = typed(function, np.float32)
         if name != "sub":  # libdevice has no dsub
             table[f"d{name}_rn"] = typed(function, np.float64)
@@ -106,8 +120,65 @@ def _libdevice() -> dict[str, Function]:
     )
     table["fma"] = table["fma_rn"] = fma64
     table["fmaf"] = table["fmaf_rn"] = lambda x, y, z: narrow_fma(np.float32, *map(np.float32, (x, y, z)))
-    table |= _conversions() | _integers()
+    table |= _conversions() | _integers() | _parts_of_floats() | _special_functions() | directed_functions()
     return table
+
+
+def _special_functions() -> dict[str, Function]:
+    """Build the rows of `special.py`, in both types."""
+    table: dict[str, Function] = {}
+    bessel = {"j0": partial(special.jn, 0), "j1": partial(special.jn, 1)}
+    bessel |= {"y0": partial(special.yn, 0), "y1": partial(special.yn, 1)}
+    others = {name: getattr(special, name) for name in ("erfinv", "erfcinv", "erfcx", "normcdfinv")}
+    for suffix, kind in (("", np.float64), ("f", np.float32)):
+        for name, function in (bessel | others).items():
+            table[name + suffix] = lambda x, function=function, kind=kind: kind(function(float(kind(x))))
+        for name in ("jn", "yn"):
+            function = getattr(special, name)
+            table[name + suffix] = lambda n, x, function=function, kind=kind: kind(function(int(n), float(kind(x))))
+    return table
+
+
+def _parts_of_floats() -> dict[str, Function]:
+    """Build the rows that take floats apart or put them together; what C returns by a pointer is in a tuple."""
+    table: dict[str, Function] = {}
+    for suffix, kind in (("", np.float64), ("f", np.float32)):
+        table[f"frexp{suffix}"] = lambda x, kind=kind: MATH["frexp"](kind(x))
+        table[f"remquo{suffix}"] = lambda x, y, kind=kind: _remainder_and_quotient(kind(x), kind(y))
+        table[f"scalbn{suffix}"] = lambda x, n, kind=kind: np.ldexp(kind(x), int(n))
+        table[f"ilogb{suffix}"] = lambda x, kind=kind: _int32(_exponent(kind(x)))
+        table[f"logb{suffix}"] = lambda x, kind=kind: _exponent_as_float(kind(x))
+        table[f"sincospi{suffix}"] = typed(lambda x: (_REAL["sinpi"](x), _REAL["cospi"](x)), kind)
+    table["double2hiint"] = lambda x: _int32(int(np.float64(x).view(np.int64)) >> 32)
+    table["double2loint"] = lambda x: _int32(int(np.float64(x).view(np.int64)) & 0xFFFFFFFF)
+    table["hiloint2double"] = lambda high, low: np.uint64((int(high) & 0xFFFFFFFF) << 32 | int(low) & 0xFFFFFFFF).view(
+        np.float64
+    )
+    return table
+
+
+def _exponent(x: Any) -> int:
+    """Return the exponent of x as ilogb does: the smallest int32 for 0 and NaN, the largest for infinity."""
+    if x == 0 or np.isnan(x):
+        return -(2**31)
+    return 2**31 - 1 if np.isinf(x) else int(np.frexp(x)[1]) - 1
+
+
+def _exponent_as_float(x: Any) -> Any:
+    kind = type(x)
+    if x == 0 or not np.isfinite(x):
+        return kind(-np.inf) if x == 0 else abs(x)
+    return kind(_exponent(x))
+
+
+def _remainder_and_quotient(x: Any, y: Any) -> tuple[Any, Any]:
+    """Return the IEEE remainder, and the sign and the last three bits of the quotient."""
+    remainder = MATH["remainder"](x, y)
+    if not np.isfinite(remainder) or np.isinf(y):
+        return remainder, _int32(0)
+    quotient = (Fraction(float(x)) - Fraction(float(remainder))) / Fraction(float(y))
+    bits = abs(int(quotient)) & 7
+    return remainder, _int32(-bits if quotient < 0 else bits)
 
 
 def _as_signed(function: Function) -> Function:
@@ -130,11 +201,19 @@ def _conversions() -> dict[str, Function]:
             table[f"{short}2{real}_rn"] = typed(kind, INTEGER_CASTS[name], kind)
             for direction, rounded in _ROUNDINGS.items():
                 table[f"{real}2{short}_{direction}"] = _as_signed(typed(rounded, kind, INTEGER_CASTS[name]))
+    for direction in (UP, DOWN, ZERO):
+        for short, name in integers.items():
+            if short in ("ll", "ull"):  # every int32 is a float64, so there is nothing to round
+                table[f"{short}2double_{direction}"] = from_integer(INTEGER_CASTS[name], np.float64, direction)
+            table[f"{short}2float_{direction}"] = from_integer(INTEGER_CASTS[name], np.float32, direction)
+        table[f"double2float_{direction}"] = to_single(direction)
     table["double2float_rn"] = typed(np.float32, np.float64, np.float32)
     table["float_as_int"] = typed(lambda x: x.view(np.int32), np.float32, _int32)
     # Through NumPy's own int32, because the cast gives a 64-bit integer that only remembers its width.
     table["int_as_float"] = lambda x: np.int32(_int32(x)).view(np.float32)
     table["double_as_longlong"] = typed(lambda x: x.view(np.int64), np.float64, _int64)
+    table["float2half_rn"] = lambda x: INTEGER_CASTS["int16"](int(np.float16(np.float32(x)).view(np.int16)))
+    table["half2float"] = lambda bits: np.float32(np.int16(INTEGER_CASTS["int16"](bits)).view(np.float16))
     table["longlong_as_double"] = lambda x: np.int64(_int64(x)).view(np.float64)
     for name, test in (("isnan", np.isnan), ("isinf", np.isinf), ("signbit", np.signbit)):
         table[f"{name}f"] = typed(test, np.float32, _int32)
@@ -160,7 +239,35 @@ def _integers() -> dict[str, Function]:
         for name, function in (("max", max), ("min", min)):
             table[prefix + name] = typed(function, kind)
             table[f"u{prefix}{name}"] = typed(function, INTEGER_CASTS[unsigned], kind)
+        wide, bits = "64" if prefix else "", 64 if prefix else 32
+        for letter, name in (("", signed), ("u", unsigned)):
+            table[f"{letter}mul{wide}hi"] = _of_ints(lambda x, y, bits=bits: x * y >> bits, INTEGER_CASTS[name], kind)
+    for letter, cast in (("", _int32), ("u", INTEGER_CASTS["uint32"])):
+        table[f"{letter}mul24"] = _of_ints(
+            lambda x, y, letter=letter: _low_24(x, letter == "u") * _low_24(y, letter == "u"), cast, _int32
+        )
+        table[f"{letter}hadd"] = _of_ints(lambda x, y: x + y >> 1, cast, _int32)
+        table[f"{letter}rhadd"] = _of_ints(lambda x, y: x + y + 1 >> 1, cast, _int32)
+        table[f"{letter}sad"] = _of_ints(lambda x, y, z: abs(x - y) + z, cast, _int32)
+    table["byte_perm"] = _of_ints(_byte_perm, INTEGER_CASTS["uint32"], _int32)
     return table
+
+
+def _of_ints(function: Function, takes: Any, gives: Any) -> Function:
+    """Return a function of Python's integers, which do not wrap, on arguments wrapped to `takes`."""
+    return lambda *values: gives(function(*(int(takes(value)) for value in values)))
+
+
+def _low_24(x: int, unsigned: bool) -> int:
+    """Return the low 24 bits of x as a number, signed unless `unsigned`."""
+    low = x & 0xFFFFFF
+    return low if unsigned or low < 1 << 23 else low - (1 << 24)
+
+
+def _byte_perm(x: int, y: int, selector: int) -> int:
+    """Return four of the eight bytes of x and y, chosen by the four lowest hexadecimal digits of `selector`."""
+    both = x | y << 32
+    return sum((both >> 8 * (selector >> 4 * place & 7) & 0xFF) << 8 * place for place in range(4))
 
 
 LIBDEVICE = Namespace("cuda.libdevice", _libdevice())

@@ -26,8 +26,6 @@ from normlab.sim.language.arithmetic import OPERATORS
 from normlab.sim.language.functions import popc
 from normlab.sim.language.indices import boolean_names, index_names, is_boolean, is_index
 from normlab.sim.language.integers import adopt_scalar
-from normlab.sim.language.marks import AccessMarks
-from normlab.sim.language.paths import PathMarks
 from normlab.sim.language.source import parsing
 
 PREFIX = "_simulated_"
@@ -60,17 +58,19 @@ OPERATOR_GLOBALS = {PREFIX + name: function for name, function in OPERATORS.item
     PREFIX + "int64": np.int64,
 }
 
-_safe_codes: dict[tuple[int, bool], tuple[CodeType, CodeType]] = {}
+Marks = tuple[type[ast.NodeTransformer], ...]
+
+_safe_codes: dict[tuple[int, Marks], tuple[CodeType, CodeType]] = {}
 _trees: dict[int, tuple[CodeType, ast.FunctionDef]] = {}  # by the id of the safe code
 
 
-def safe_code(code: CodeType, marked: bool = False) -> CodeType:
-    """Return `code` with the device's arithmetic; `marked`: with marks for an observer (paths.py, marks.py)."""
+def safe_code(code: CodeType, marks: Marks = ()) -> CodeType:
+    """Return `code` with the device's arithmetic, and with an observer's `marks` (paths.py, marks.py, turns.py)."""
     # By identity: code objects compare equal when their contents do, and two files may hold the same function.
-    key = id(code), marked
+    key = id(code), marks
     if key not in _safe_codes:
         with parsing:
-            safe, tree = _recompiled(code, marked)
+            safe, tree = _recompiled(code, marks)
             safe = _with_typed_numbers(safe)
             _safe_codes[key] = code, safe  # keeping `code` keeps its id
             if tree is not None:
@@ -86,11 +86,11 @@ def function_tree(code: CodeType) -> ast.FunctionDef | None:
     return _trees[id(code)][1] if id(code) in _trees else None
 
 
-def _recompiled(code: CodeType, marked: bool) -> tuple[CodeType, ast.FunctionDef | None]:
+def _recompiled(code: CodeType, marks: Marks) -> tuple[CodeType, ast.FunctionDef | None]:
     """Return `code` with its operators as calls, and its tree; as it is when its source is missing or has changed."""
     source = "".join(linecache.getlines(code.co_filename))
     try:
-        candidates = _compiled_file(code.co_filename, source, marked)
+        candidates = _compiled_file(code.co_filename, source, marks)
     except SyntaxError:  # a notebook cell with magics, for one
         return code, None
     # A name and a line may belong to several code objects, lambdas in one line for example.
@@ -101,14 +101,14 @@ def _recompiled(code: CodeType, marked: bool) -> tuple[CodeType, ast.FunctionDef
 
 
 @lru_cache(maxsize=64)
-def _compiled_file(filename: str, source: str, marked: bool) -> dict[tuple[str, int], list[tuple]]:
+def _compiled_file(filename: str, source: str, marks: Marks) -> dict[tuple[str, int], list[tuple]]:
     """Compile a whole file plainly and safely; return by name and line (plain code, safe code, tree of the latter)."""
     tree = ast.parse(source)
     plain = compile(tree, filename, "exec", dont_inherit=True)
     # The plain compilation is kept beside the rewritten one: it tells whether the file still holds this code.
     tree = SafeOperators().visit(tree)
-    if marked:  # after the operators, so that their rules see subscripts and not the calls made of them
-        tree = AccessMarks().visit(PathMarks().visit(tree))
+    for mark in marks:  # after the operators, so that their rules see subscripts and not the calls made of them
+        tree = mark().visit(tree)
     safe = compile(ast.fix_missing_locations(tree), filename, "exec", dont_inherit=True)
     # The first line of a function's code is that of its first decorator.
     trees = {

@@ -75,17 +75,15 @@ class Rewriter:
     def function(self, original: FunctionType) -> FunctionType:
         """Return `original`, rewritten.
 
-        If the launch's observer wants marks, the new code also calls the observer's functions at loop turns and
-        accesses.
+        If the launch's observer has marks, the new code also does what they say at loop turns and accesses.
         """
         # Once per launch: a device function that many functions call stays one object, and recursion ends.
         if id(original) in self._done:
             return self._done[id(original)]
         observer = self._cuda.observer
-        marked = observer is not None and observer.wants_marks
-        code = safe_code(original.__code__, marked)
+        code = safe_code(original.__code__, () if observer is None else observer.source_marks)
         new_globals: dict[str, Any] = {"__builtins__": SIMULATED_BUILTINS, **OPERATOR_GLOBALS}
-        if observer is not None and marked:
+        if observer is not None:
             new_globals |= observer.marks(in_kernel=not self._done)  # the kernel is the first function rewritten
         # New cells: two launches at once, in two threads of the host, must not share what is put into them.
         closure = tuple(CellType() for _ in original.__closure__ or ())
@@ -138,6 +136,9 @@ class Rewriter:
         path = cuda_path(module.__name__)
         # `from numba import cuda` in any of the packages means the launch's namespace.
         if path == "":
+            random = getattr(module, "random", None)  # its functions are device functions, to be rewritten
+            if isinstance(random, ModuleType):
+                self._cuda.random = ModuleInKernel(random, self)
             return self._cuda
         if path in ("cg", "fp16", "libdevice", "types"):
             return getattr(self._cuda, path)

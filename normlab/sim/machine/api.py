@@ -4,6 +4,7 @@ There is one object per launch. `threadIdx` and `current` (the running thread) a
 sets before it lets a thread run; everything else finds its thread through `current`.
 """
 
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from normlab.sim.language.functions import MATH, Namespace, brev, clz, ffs, fma, popc
 from normlab.sim.language.integers import TYPES
 from normlab.sim.language.libdevice import FP16, LIBDEVICE
+from normlab.sim.language.vector_types import VECTOR_TYPES
 from normlab.sim.machine.atomics import Atomics
 from normlab.sim.machine.memory import ConstantMemory, LocalMemory, SharedMemory
 from normlab.sim.machine.observe import Observer
@@ -49,6 +51,7 @@ class Cuda(WarpOperations):
     grid_run: Grid  # set by the launch
     current: Thread  # set by the scheduler, as are the two indices
     observer: Observer | None = None  # set by the launch
+    random: Any  # set by the rewriter, if the kernel's own `cuda` has it
     threadIdx: Dim3  # noqa: N815
     blockIdx: Dim3  # noqa: N815
 
@@ -73,10 +76,14 @@ class Cuda(WarpOperations):
 
     # Python calls this for missing names only, so `cuda.float32` costs one failed lookup and `cuda.grid` none.
     def __getattr__(self, name: str) -> Any:
-        """Return a type, or say what is missing."""
+        """Return a type, or say what is missing and which name comes nearest."""
         if name in TYPES:
             return TYPES[name]
-        raise AttributeError(f"normlab's simulator has no cuda.{name}")
+        if name in VECTOR_TYPES:
+            return VECTOR_TYPES[name]
+        nearest = get_close_matches(name, [one for one in dir(self) if not one.startswith("_")], n=1)
+        hint = f"; did you mean cuda.{nearest[0]}?" if nearest else ""
+        raise AttributeError(f"normlab's simulator has no cuda.{name}{hint}")
 
     @property
     def laneid(self) -> int:
@@ -165,7 +172,7 @@ class Cuda(WarpOperations):
         # ldcv bypasses the caches: kernels poll a flag with it, so it may be all that a spin loop does.
         plain = array.raw if isinstance(array, ObservedArray) else array
         self.grid_run.spin(self.current, (plain.ctypes.data, index), plain[index])
-        return array[index]
+        return array.observer.poll(array, index) if isinstance(array, ObservedArray) else array[index]
 
     def stcg(self, array: np.ndarray, index: Any, value: Any) -> None:
         """Store `array[index] = value`; a cache hint changes no value."""

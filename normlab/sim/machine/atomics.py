@@ -34,12 +34,14 @@ class Atomics:
 
     def _update(self, array: np.ndarray, index: Any, new_value: Callable[[Any], Any], heard_as: str = "atomic") -> Any:
         """Replace `array[index]` by `new_value` of it and return the old one. `heard_as`: the observer's method."""
-        grid, thread = self._cuda.grid_run, self._cuda.current
+        grid, thread, seen = self._cuda.grid_run, self._cuda.current, array
         if self._cuda.observer is not None:
             array, index = getattr(self._cuda.observer, heard_as)(array, index)
         old = array[index]
         # No greenlet switch can happen between the load and the store, which makes the update atomic.
         array[index] = new = new_value(old)
+        if self._cuda.observer is not None and new != old:
+            self._cuda.observer.updated(seen, index)
         if new == old or new != new:  # nothing has changed (a NaN differs from itself): this may be a spin loop
             grid.spin(thread, (array.ctypes.data, index), old)
         else:

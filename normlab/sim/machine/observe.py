@@ -5,6 +5,7 @@ A launch without an observer runs on plain NumPy arrays. With an observer, every
 observer where threads meet. `trace` and `sanitize` each have an observer of their own.
 """
 
+from ast import NodeTransformer
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ class Observer:
     array_class: type[ObservedArray] = ObservedArray
     cuda: Cuda  # of the launch
     kernel_code: CodeType  # as it runs
-    wants_marks = False  # whether functions report their loop turns and accesses (language/paths.py, marks.py)
+    source_marks: tuple[type[NodeTransformer], ...] = ()  # what is put into the kernel's source, in this order
 
     def __init__(self) -> None:
         """Start without memory."""
@@ -98,6 +99,10 @@ class Observer:
         """Do `array[key] = value`."""
         array.raw[key] = value.raw if isinstance(value, ObservedArray) else value
 
+    def poll(self, array: ObservedArray, key: Any) -> Any:
+        """Return `array[key]`, loaded by `ldcv`: the load sees what other threads' atomics have stored."""
+        return array[key]
+
     def atomic(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
         """Return the plain array and the index on which the running thread is to do its atomic operation."""
         return array.raw, key
@@ -105,6 +110,9 @@ class Observer:
     def exchange(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
         """Do as `atomic`, for an operation whose new value does not depend on the old one."""
         return self.atomic(array, key)
+
+    def updated(self, array: ObservedArray, key: Any) -> None:
+        """Take note that the running thread's atomic operation has changed `array[key]`."""
 
     def read_vector(self, array: ObservedArray, key: tuple, width: int) -> Any:
         """Return `width` neighbouring elements, loaded by one instruction."""

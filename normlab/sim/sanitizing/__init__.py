@@ -1,4 +1,4 @@
-"""Find races, reads of garbage, bad indices, divergent barriers, wrong masks and deadlocks: `sanitize`.
+"""Find races, reads of garbage, bad indices, divergent barriers, wrong masks, deadlocks and lock orders: `sanitize`.
 
 - `sanitizer` is the observer. It has all other files' classes as parts.
 - `watch` finds the running thread and its line; `clocks` tells which of two accesses happened before the other;
@@ -6,15 +6,17 @@
 - `shadow` keeps the accesses of each element, and `shadows` makes it for each array. `inputs` finds the arrays that the
   kernel only reads, whose accesses need not be kept.
 - `arrays`, `elements`, `accesses` and `copies` record accesses; `meetings` records barriers.
-- `notes`, `races`, `remote`, `lanes` and `hangs` find mistakes, with the help of `bounds` (indices), `places` (call
-  sites) and `loops`.
+- `notes`, `races`, `remote`, `lanes`, `locks` and `hangs` find mistakes, with the help of `bounds` and `literals`
+  (indices), `places` (call sites) and `loops`.
 - `collector`, `advice` and `findings` make the report.
 
 What the sanitizer takes for a mistake, and where a GPU may differ:
 
-- Two accesses race if nothing orders them and one is a write, unless both are atomics. Barriers, grid syncs and warp
-  operations (`syncwarp` and everything that ends in `_sync`; not `activemask`) order; so do atomics after a fence
-  (`clocks.py`). CUDA promises order in memory for `syncwarp` alone; programs rely on it for shuffles and votes, too.
+- Two accesses race if nothing orders them and one is a write, unless both are atomics, or one is an atomic and the
+  other an `ldcv`, which polls what atomics store. Barriers, grid syncs and warp operations (`syncwarp` and everything
+  that ends in `_sync`; not `activemask`) order; so do atomics after a fence (`clocks.py`). CUDA promises order in
+  memory for `syncwarp` alone; programs rely on it for shuffles and votes, too.
+- A race of stores that all store one value is benign: it is among the findings, and the report is `ok`.
 - A `team_sync` orders the threads that meet there, and no others.
 - A `cluster_sync` orders the threads of those of the cluster's blocks that have not ended. Another block's shared
   memory is there from the first `cluster_sync` on until its block may have ended: an access at another time races.
@@ -30,7 +32,12 @@ What the sanitizer takes for a mistake, and where a GPU may differ:
 - Arrays that a kernel takes from outside (globals, closures) and constant arrays are not checked.
 - If 64 threads or more access one element between two barriers, the sanitizer keeps a sample of the accesses
   (`shadow.together` says which races it can then miss).
-- Threads that come to one barrier in different turns of a loop are not told apart if each comes equally often.
+- A thread that follows an element's last atomic may access the element plainly, if the other threads had a fence before
+  their atomics: the last block of a grid may reset the counter that told it so.
+- Threads of a block that come to one barrier in different turns of a loop are reported, even if each comes as often.
+- Locks that threads take in opposite orders are reported, whether or not the run came to the deadlock (`locks.py`). A
+  lock is what a compare-and-swap or an exchange takes in a loop that only waits.
+- A negative index is reported unless it stands in the source as a number: `x[-1]` is meant.
 - A `while` on a plain load ends when another thread has stored, and the race is reported. On a GPU the loop may never
   end, because the compiler may load the value once. `simulate` switches threads only at atomics, `ldcv` and
   `nanosleep`.

@@ -67,6 +67,14 @@ class Accesses:
         for index, element in zip(np.ndindex(view.shape), np.broadcast_to(value, view.shape).flat, strict=True):
             view[index] = element
 
+    def poll(self, array: ObservedArray, key: Any) -> Any:
+        """Return `array[key]`, loaded by `ldcv`, which may meet other threads' atomics."""
+        address = address_of(array, key)
+        if address is None or isinstance(array, InputArray):
+            return array[key]
+        self._elements.note_poll(array, address, self._watch.access(sys._getframe(1)))
+        return array.raw[key]
+
     def atomic(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
         """Return where the running thread does its atomic operation: on poison if the index is outside."""
         address = address_of(array, key)
@@ -88,6 +96,12 @@ class Accesses:
         if address is not None and region.garbage is not None:
             region.written(address, array.itemsize)
         return self.atomic(array, key)
+
+    def updated(self, array: ObservedArray, key: Any) -> None:
+        """Let `Locks` know that an atomic has changed an element."""
+        address = address_of(array, key)
+        if address is not None:
+            self._elements.locks.changed(array.buffer, address, self._watch.access(sys._getframe(1)))
 
     def read_vector(self, array: ObservedArray, key: tuple, width: int) -> Any:
         """Return `width` neighbouring elements, loaded by one instruction."""

@@ -127,12 +127,13 @@ class CopyClock(ThreadClock):
 class Epoch:
     """A part of one thread's run: its accesses between two changes of what it knows or passes on."""
 
-    __slots__ = ("accesses", "arrivals", "known", "phase", "thread", "time")
+    __slots__ = ("accesses", "arrivals", "fenced", "known", "phase", "thread", "time")
 
     def __init__(self, thread: ThreadClock):
         """Begin with what `thread` knows now."""
         self.thread, self.time, self.phase, self.known = thread, thread.time, thread.block.phase, thread.known
         self.arrivals = thread.arrivals
+        self.fenced = thread.fenced is not NOTHING  # whether the thread's atomics pass anything on to other blocks
         self.accesses: dict[int, Access] = {}  # by instruction
 
 

@@ -10,6 +10,7 @@ from normlab.sim.machine.scheduler import TURN
 from normlab.sim.protocols import Cuda
 from normlab.sim.sanitizing.bounds import wrapped_address_of
 from normlab.sim.sanitizing.clocks import NOTHING, Access
+from normlab.sim.sanitizing.locks import Locks
 from normlab.sim.sanitizing.notes import Notes
 from normlab.sim.sanitizing.races import Races
 from normlab.sim.sanitizing.shadow import GARBAGE, UPDATED, WRITTEN, Region
@@ -24,9 +25,9 @@ class Elements:
 
     cuda: Cuda  # set when the launch begins
 
-    def __init__(self, watch: Watch, notes: Notes, races: Races):
-        """Report reads of garbage to `notes`, and conflicts to `races`."""
-        self.access = watch.access
+    def __init__(self, watch: Watch, notes: Notes, races: Races, locks: Locks):
+        """Report reads of garbage to `notes`, conflicts to `races`, and stores to `locks`, which may free one."""
+        self.access, self.locks = watch.access, locks
         self._notes, self._races = notes, races
         self._repeated = 0  # reads that were like the last one at their address
 
@@ -45,6 +46,19 @@ class Elements:
                     self._races.note("read", array.buffer, unit, access, earlier)
                 if seen is access or (type(seen) is list and seen[-1] is access):
                     self.again()
+
+    def note_poll(self, array: ObservedArray, address: int, access: Access) -> None:
+        """Record a read by `ldcv` of the element at `address`; the thread learns what was left there."""
+        region: Region = array.buffer.state
+        if region.left:
+            access = self._acquired(region, address, access)
+        for unit in (address,) if array.itemsize == region.unit else region.units(address, array.itemsize):
+            if region.garbage is not None and region.garbage[unit - region.start] == GARBAGE:
+                self._notes.garbage("read", array.buffer, unit, access)
+            if region.shared:
+                earlier = region.poll(unit, access)
+                if earlier is not None:
+                    self._races.note("read", array.buffer, unit, access, earlier)
 
     def again(self) -> None:
         """Count a read that equals the last one; after many of them let other threads run."""
@@ -70,6 +84,8 @@ class Elements:
             region.written(address, size)
         conflict = None
         if region.shared:
+            if self.locks.held:
+                self.locks.stored(access[0].thread, address)
             if access[0].thread.fenced_for_block is not NOTHING:
                 region.leave(address, access[0].thread)
             for unit in (address,) if size == region.unit else region.units(address, size):

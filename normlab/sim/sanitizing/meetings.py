@@ -3,12 +3,14 @@
 from typing import Any
 
 from normlab.sim.language.source import Line
+from normlab.sim.language.turns import Turns, turns_of
 from normlab.sim.protocols import Block, Thread
 from normlab.sim.sanitizing.advice import BLOCK, CLUSTER, GRID, TEAM, WARP
 from normlab.sim.sanitizing.clocks import ThreadClock, fence, meet, pass_barrier, pass_grid_sync
 from normlab.sim.sanitizing.collector import Collector, act
 from normlab.sim.sanitizing.findings import Finding
 from normlab.sim.sanitizing.gathering import Gathering
+from normlab.sim.sanitizing.locks import Locks
 from normlab.sim.sanitizing.places import Place, line_at, parting_lines, place_of, same
 from normlab.sim.sanitizing.races import Races
 from normlab.sim.sanitizing.shadows import Shadows
@@ -18,9 +20,10 @@ from normlab.sim.sanitizing.watch import BlockMemory, Watch
 class Meetings:
     """Advances the clocks, clears the shadows, and reports barriers to which some threads do not come."""
 
-    def __init__(self, watch: Watch, shadows: Shadows, races: Races, collector: Collector):
+    def __init__(self, watch: Watch, shadows: Shadows, races: Races, locks: Locks, collector: Collector):
         """Start before the first meeting."""
-        self._watch, self._shadows, self._races, self._collector = watch, shadows, races, collector
+        self._watch, self._shadows, self._races = watch, shadows, races
+        self._locks, self._collector = locks, collector
         self._gone: ThreadClock | None = None  # a thread of a block that has ended
         self._gatherings: dict[Any, Gathering] = {}  # by cluster
 
@@ -93,6 +96,7 @@ class Meetings:
                 self._missing("deadlock", waiting[0], self._watch.clock(first), "thread 0 of the block")
         if self._gone is not None:
             self._missing("deadlock", blocks[0].at_grid_sync[0], self._gone, "all threads of another block")
+        self._locks.forget()
         pass_grid_sync(self._watch.memory(block).clock for block in blocks)
         for region in self._shadows.regions.values():
             region.forget()
@@ -110,20 +114,23 @@ class Meetings:
     # --- threads that are missing ------------------------------------------------------------------------------------
 
     def _compare(self, arrived: list[Any]) -> None:
-        """Report threads of a block that stand at different barriers."""
-        places: list[tuple[Place, Any]] = []
+        """Report threads of a block that stand at different barriers, or in different turns of a loop at one."""
+        places: list[tuple[Place, Any, Turns]] = []
         for thread in arrived:
-            place = place_of(thread)
-            if not any(same(place, other) for other, _ in places):
-                places.append((place, thread))
+            place, turns = place_of(thread), turns_of(thread.frame)
+            first_there = next((one for one in places if same(place, one[0])), None)
+            if first_there is None:
+                places.append((place, thread, turns))
+            elif turns != first_there[2]:
+                self._out_of_step(*first_there[1:], thread, turns)
         reach = {"grid sync": GRID, "cluster_sync": CLUSTER, "cluster_wait": CLUSTER}.get(arrived[0].operation, BLOCK)
         # The advice needs to know which barriers a loop has already.
         self._races.pass_sync(places[0][0], reach)
         if len(places) > 1:
             # By their lines, so that every schedule gives the same finding.
             places.sort(key=lambda one: str(line_at(one[0])))
-            (here, first), *others = places
-            for there, second in others:
+            (here, first, _), *others = places
+            for there, second, _ in others:
                 lines = parting_lines(here, there)
                 self._divergent(first, lines[0], second, lines[1])
 
@@ -136,6 +143,20 @@ class Meetings:
             "one barrier, so take it out of the branch"
         )
         event = "barrier-divergence", first.source, second.source
+        self._collector.add(event, None, lambda: Finding("barrier-divergence", None, None, (), first, second, advice))
+
+    def _out_of_step(self, one: Any, turns: Turns, other: Any, other_turns: Turns) -> None:
+        """Report two threads that come to one barrier in different turns of a loop."""
+        line = line_at(place_of(one))
+        first, second = (act(str(each.operation), self._watch.clock(each), line) for each in (one, other))
+        pairs = zip(turns, other_turns, strict=False)
+        (loop, turn), (_, other_turn) = next((here, there) for here, there in pairs if here != there)
+        advice = (
+            f"threads of one block come to the {first.operation} at line {first.line} in different turns of the "
+            f"loop at line {loop}, {turn} and {other_turn}: let all of them take part in the same turns, and put the "
+            "condition around the work before and after"
+        )
+        event = "barrier-divergence", line, "turns", loop
         self._collector.add(event, None, lambda: Finding("barrier-divergence", None, None, (), first, second, advice))
 
     def _missing(self, kind: str, thread: Thread, returned: ThreadClock, who: str) -> None:

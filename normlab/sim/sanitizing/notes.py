@@ -8,6 +8,7 @@ from normlab.sim.sanitizing.bounds import index_of, positions_of
 from normlab.sim.sanitizing.clocks import Access
 from normlab.sim.sanitizing.collector import Collector, act_of
 from normlab.sim.sanitizing.findings import Finding
+from normlab.sim.sanitizing.literals import literal_indices
 from normlab.sim.sanitizing.shadow import Region
 
 
@@ -26,6 +27,9 @@ class Notes:
             if 0 <= position < extent:
                 continue
             kind = "negative-index" if -extent <= position < 0 else "out-of-bounds"
+            # `x[-1]` is meant as Python means it. A computed index that comes out negative is a mistake.
+            if kind == "negative-index" and position in literal_indices(*access[1:]):
+                continue
             outside = outside or kind == "out-of-bounds"
 
             def make(kind: str = kind, wrong: tuple = (axis, position, extent)) -> Finding:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from normlab.sim.language.turns import TurnMarks
 from normlab.sim.machine.observe import Observer
 from normlab.sim.machine.observed import ObservedArray
 from normlab.sim.protocols import Block, Cuda, Thread
@@ -16,6 +17,7 @@ from normlab.sim.sanitizing.elements import Elements
 from normlab.sim.sanitizing.findings import Report
 from normlab.sim.sanitizing.hangs import note_hang
 from normlab.sim.sanitizing.lanes import Lanes
+from normlab.sim.sanitizing.locks import Locks
 from normlab.sim.sanitizing.meetings import Meetings
 from normlab.sim.sanitizing.notes import Notes
 from normlab.sim.sanitizing.races import Races
@@ -28,6 +30,7 @@ class Sanitizer(Observer):
     """Watches one launch."""
 
     array_class = WatchedArray
+    source_marks = (TurnMarks,)
 
     def __init__(self, uninitialized: Sequence[np.ndarray], inputs: Container[str]):
         """Start before the launch.
@@ -41,10 +44,11 @@ class Sanitizer(Observer):
         self._shadows = Shadows(self._watch, uninitialized)
         self._notes = Notes(self._collector)
         self._races = Races(self._watch, self._collector)
-        self.elements = Elements(self._watch, self._notes, self._races)
+        self._locks = Locks(self._collector)
+        self.elements = Elements(self._watch, self._notes, self._races, self._locks)
         self._accesses = Accesses(self._watch, self._notes, self.elements)
         self._copies = Copies(self._watch, self._notes, self._races, self._accesses)
-        self._meetings = Meetings(self._watch, self._shadows, self._races, self._collector)
+        self._meetings = Meetings(self._watch, self._shadows, self._races, self._locks, self._collector)
         self._remote = Remote(self._watch, self._collector)
         self._lanes = Lanes(self._watch, self._collector)
         # Most events concern one part alone. An attribute of the object hides the method of its class, so the simulator
@@ -53,8 +57,10 @@ class Sanitizer(Observer):
             add=self._shadows.add,
             read=self._accesses.read,
             write=self._accesses.write,
+            poll=self._accesses.poll,
             atomic=self._accesses.atomic,
             exchange=self._accesses.exchange,
+            updated=self._accesses.updated,
             read_vector=self._accesses.read_vector,
             write_vector=self._accesses.write_vector,
             begin_copy=self._copies.begin,

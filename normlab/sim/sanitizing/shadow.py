@@ -17,7 +17,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from normlab.sim.machine.observed import Buffer
-from normlab.sim.sanitizing.clocks import Access, Left, ThreadClock, before
+from normlab.sim.sanitizing.clocks import Access, Epoch, Left, ThreadClock, before
 
 THIN = 64  # from so many reads or atomics of one unit on, only a few of each instruction are kept
 THIN_WRITES = 16  # the same for writes, fewer because every access is compared with all writes kept
@@ -36,7 +36,19 @@ class Region:
     """The shadow of one allocation, from `start` on the imagined device."""
 
     __slots__ = (
-        *("atomics", "buffer", "garbage", "left", "pending", "races", "reached", "reads", "reads_only", "settled"),
+        *(
+            "atomics",
+            "buffer",
+            "garbage",
+            "left",
+            "pending",
+            "polls",
+            "races",
+            "reached",
+            "reads",
+            "reads_only",
+            "settled",
+        ),
         *("shared", "start", "unit", "writes"),
     )
 
@@ -50,6 +62,7 @@ class Region:
         self.reads: Accesses = {} if shared else NONE
         self.writes: Accesses = {} if shared else NONE
         self.atomics: Accesses = {} if shared else NONE
+        self.polls: Accesses = {} if shared else NONE  # reads by ldcv, which race with writes and not with atomics
         self.races: dict[tuple[int, int, int], int] = {} if shared else NONE  # unit and instruction → how many
         # Those with ENOUGH races: unit → instruction → its code. Of two functions with one number, the last.
         self.settled: dict[int, dict[int, CodeType]] = {} if shared else NONE
@@ -72,7 +85,7 @@ class Region:
 
     def forget(self) -> None:
         """Forget all accesses after a barrier of all threads that can reach the memory."""
-        for known in (self.reads, self.writes, self.atomics, self.left, self.races, self.settled):
+        for known in (self.reads, self.writes, self.atomics, self.polls, self.left, self.races, self.settled):
             known.clear()
 
     # --- accesses: each method returns the earlier accesses that the new one races with, with their operations ------
@@ -95,9 +108,11 @@ class Region:
         if self.settled and self.settled.get(address, NONE).get(access[2]) is access[1]:
             return None
         writes, reads, atomics = self.writes.get(address), self.reads.get(address), self.atomics.get(address)
+        polls = self.polls.get(address) if self.polls else None
         found = None
-        if writes is not None or reads is not None or atomics is not None:
-            found = self._unordered(address, access, ("write", writes), ("read", reads), ("atomic", atomics))
+        if writes is not None or reads is not None or atomics is not None or polls is not None:
+            earlier = ("write", writes), ("read", reads), ("atomic", atomics), ("read", polls)
+            found = self._unordered(address, access, *earlier)
         self.keep_write(address, access if under_way is None else under_way)
         return found
 
@@ -124,6 +139,14 @@ class Region:
         if writes is None and reads is None:
             return None
         return self._unordered(address, access, ("write", writes), ("read", reads))
+
+    def poll(self, address: int, access: Access) -> list[tuple[str, Access]] | None:
+        """Record a read of one unit by `ldcv`, to which only plain writes are a race."""
+        seen = self.polls.get(address)
+        if seen is not access:
+            self.polls[address] = access if seen is None else together(seen, access)
+        writes = self.writes.get(address)
+        return None if writes is None else self._unordered(address, access, ("write", writes))
 
     def _unordered(
         self, address: int, access: Access, *earlier: tuple[str, Several | None]
@@ -158,7 +181,7 @@ class Region:
         """Return the addresses of the units of an element; cut the region's units smaller first if need be."""
         unit = gcd(self.unit, size, address - self.start)
         if unit != self.unit:
-            tables: tuple[dict[int, Any], ...] = (self.reads, self.writes, self.atomics, self.pending)
+            tables: tuple[dict[int, Any], ...] = (self.reads, self.writes, self.atomics, self.polls, self.pending)
             for table in tables:
                 # A copy of each list, because the parts of a unit have their own accesses from now on.
                 finer = {at + part: copy(of) for at, of in table.items() for part in range(0, self.unit, unit)}
@@ -175,12 +198,28 @@ def unordered(access: Access, *earlier: tuple[str, Several | None]) -> list[tupl
     for operation, accesses in earlier:
         if accesses is None:
             continue
-        for other in accesses if isinstance(accesses, list) else (accesses,):
+        known = accesses if isinstance(accesses, list) else [accesses]
+        if operation == "atomic":
+            known = _not_handed_over(known, epoch)
+        for other in known:
             if other[0] is not epoch and not before(other[0], epoch):
                 if found is None:
                     found = []
                 found.append((operation, other))
     return found
+
+
+def _not_handed_over(atomics: list[Access], epoch: Epoch) -> list[Access]:
+    """Return the atomics of one unit, in their order, without those that the last one known in `epoch` has ended.
+
+    Atomics of one element have one order. A thread that follows the last of them, such as the last block of a grid that
+    counts its blocks, may reset the counter by a plain store, if the other threads had a fence before their atomics.
+    """
+    followed = 0  # how many atomics come before the last one that `epoch` follows
+    for number, one in enumerate(atomics):
+        if one[0] is epoch or before(one[0], epoch):
+            followed = number
+    return [one for number, one in enumerate(atomics) if number >= followed or not one[0].fenced]
 
 
 def together(seen: Several, access: Access, thin: int = THIN) -> Several:
@@ -205,7 +244,11 @@ def together(seen: Several, access: Access, thin: int = THIN) -> Several:
     count = len(accesses)
     if count < thin or count & (count - 1):  # thin out at powers of two only, so that its cost stays small
         return accesses
-    latest = {(one[0].thread, id(one[1]), one[2]): one for one in accesses}
+    latest: dict[tuple, Access] = {}
+    for one in accesses:  # in the order of each one's last access
+        key = one[0].thread, id(one[1]), one[2]
+        latest.pop(key, None)
+        latest[key] = one
     kept: dict[tuple, dict] = {}
     accesses.clear()
     for (thread, code, instruction), one in latest.items():

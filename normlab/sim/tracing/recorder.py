@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.language.marks import LOAD, STORE
-from normlab.sim.language.paths import KERNEL_MARK, PATHS, Paths, calls_of
+from normlab.sim.language.marks import LOAD, STORE, AccessMarks
+from normlab.sim.language.paths import KERNEL_MARK, PATHS, PathMarks, Paths, calls_of
 from normlab.sim.language.source import Line, line_of
 from normlab.sim.machine.observe import Copy, Observer, kernel_frame
 from normlab.sim.machine.observed import Buffer, ObservedArray, ObservedRecord, elements, offset_of
@@ -33,7 +33,7 @@ class Recorder(Observer):
     """Counts the requests, synchronisations and flows of one launch."""
 
     array_class: type[ObservedArray] = TracedArray
-    wants_marks = True
+    source_marks = PathMarks, AccessMarks
     paths: Paths  # these two from `attach` on
     tally: Tally
 

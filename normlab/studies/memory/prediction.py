@@ -15,19 +15,19 @@ LLAMA = Shape(layers=32, hidden=4096, batch=2, sequence=2048, norm="rms", dtype=
 
 
 def saved(shape: Shape, variant: str, device: str) -> dict[str, int]:
-    """Return bytes by role.
+    """Return the bytes that autograd keeps, by role. variant: a norm of `normlab.studies.memory.variants`.
 
-    The norms alone keep their inputs; the linear layers keep the norms' outputs, whatever the norms keep. No column is
+    Only the norms keep their inputs. The linear layers keep the norms' outputs, whatever the norms keep. No column is
     at risk (the norms' weights are about 1), so "exact" keeps what True keeps.
     """
     item, tokens = ITEM_BYTES[shape.dtype], shape.tokens
-    wide = max(4, item)  # bytes of an accumulator
+    wide = max(4, item)  # bytes of an accumulator, and of the kernels' statistics
     stream = tokens * shape.hidden  # elements of the residual stream
     inputs, statistics = stream * item, tokens * STATISTICS[shape.norm] * wide
     if variant in ("True", "exact"):
-        inputs, statistics = 0, tokens * wide
+        inputs, statistics = 0, tokens * wide  # invvar alone: x̂ is recomputed from the output
     elif variant == TORCH and device == "cpu":
-        if shape.norm == "rms":  # composed of a square, a mean, …: input and x̂ in accumulator precision
+        if shape.norm == "rms":  # composed of a square, a mean, …, which keep input and x̂ in accumulator precision
             inputs = 2 * stream * wide
         else:  # statistics in the input's dtype
             statistics = tokens * STATISTICS[shape.norm] * item
@@ -46,7 +46,7 @@ def saved(shape: Shape, variant: str, device: str) -> dict[str, int]:
 
 
 def total(shape: Shape, variant: str, device: str) -> int:
-    """Return the bytes that `saved` counts."""
+    """Return the sum of what `saved` returns."""
     return sum(saved(shape, variant, device).values())
 
 

@@ -10,6 +10,7 @@ from . import (
     between_blocks,
     clusters,
     deadlocks,
+    lock_orders,
     missing_barriers,
     negative_indices,
     out_of_bounds,
@@ -31,6 +32,7 @@ PLANTED = [
     *barriers.PLANTED,
     *shuffles.PLANTED,
     *deadlocks.PLANTED,
+    *lock_orders.PLANTED,
     *asynchronous_copies.PLANTED,
     *clusters.PLANTED,
 ]

@@ -123,6 +123,29 @@ def two_kinds_of_barrier_fixed(x, out):
         out[thread] = count
 
 
+@cuda.jit
+def barrier_in_other_turns(x, out):
+    thread = cuda.threadIdx.x
+    upper = thread >= 32
+    total = float32(0)
+    for turn in range(3):
+        if (turn > 0) if upper else (turn < 2):
+            total += cuda.syncthreads_count(1 if x[thread] > turn else 0)  # BUG barrier-divergence: barrier
+    out[thread] = total
+
+
+@cuda.jit
+def barrier_in_other_turns_fixed(x, out):
+    thread = cuda.threadIdx.x
+    upper = thread >= 32
+    total = float32(0)
+    for turn in range(3):
+        count = cuda.syncthreads_count(1 if x[thread] > turn else 0)
+        if (turn > 0) if upper else (turn < 2):
+            total += count
+    out[thread] = total
+
+
 def _vector() -> tuple:
     return floats(SIZE), zeros(SIZE)
 
@@ -145,5 +168,8 @@ PLANTED = [
     ),
     Planted("barrier-divergence", two_kinds_of_barrier, two_kinds_of_barrier_fixed, 1, SIZE, _vector,
         "One kind of barrier counts, the other does not: the count is undefined.",
+    ),
+    Planted("barrier-divergence", barrier_in_other_turns, barrier_in_other_turns_fixed, 1, SIZE, _vector,
+        "Both warps come to the barrier twice, so no thread waits for ever, but their counts are of different turns.",
     ),
 ]  # fmt: skip

@@ -19,6 +19,7 @@ KINDS = {
     "barrier-divergence",
     "shuffle-mask",
     "deadlock",
+    "lock-order",
 }
 SCHEDULES = ("forward", "reverse", 1, 2)
 

@@ -80,7 +80,7 @@ def test_records_are_not_and_without_source_nothing_is():
 
 @cuda.jit
 def outside(x, out):
-    out[0] = x[-1]
+    out[0] = x[cuda.threadIdx.x - 1]
     out[1] = x[x.size]
 
 

@@ -62,7 +62,7 @@ def launcher(memory, schedule):
     def launch(kernel, grid, block, *arguments, shared_bytes=0, cluster=1):
         empties = [one for one in memory.empties if any(one is argument for argument in arguments)]
         report = sanitize(kernel, empties, schedule, cluster=cluster)[grid, block, 0, shared_bytes](*arguments)
-        assert report.ok, str(report)
+        assert not report.findings, str(report)
         memory.empties = [one for one in memory.empties if not any(one is known for known in empties)]
 
     return launch
@@ -94,7 +94,7 @@ def test_nothing_is_found_in_a_forward_step(step, case):
 @pytest.mark.parametrize("room", [2**17, 2**13], ids=["parameters in shared memory", "in global memory"])
 def test_nothing_is_found_in_rows_that_one_cluster_holds_one_after_another(room, monkeypatch):
     """Rows of 452 columns in two blocks; those that a cluster is for are hundreds of times as long."""
-    slices = forward_layouts.Slices(ThreadMap(64, 2, 2, False), 2, 2)
+    slices = forward_layouts.ClusterLayout(ThreadMap(64, 2, 2, False), 2, 2)
     monkeypatch.setattr(forward_layouts, "rows_for", lambda *arguments: None)
     monkeypatch.setattr(forward_layouts, "slices_for", lambda *arguments: Chosen(slices, "a test"))
     devices.find_room_for(monkeypatch, 1)
@@ -106,7 +106,7 @@ def test_nothing_is_found_in_rows_that_one_cluster_holds_one_after_another(room,
 @pytest.mark.parametrize("resident", [6, 3], ids=["all rows at once", "one row after another"])
 def test_nothing_is_found_in_rows_that_several_clusters_read(resident, monkeypatch):
     """Each of three rows by two clusters of two blocks."""
-    slices = forward_layouts.Slices(ThreadMap(64, 2, 2, False), 2, 2)
+    slices = forward_layouts.ClusterLayout(ThreadMap(64, 2, 2, False), 2, 2)
     monkeypatch.setattr(forward_layouts, "rows_for", lambda *arguments: None)
     monkeypatch.setattr(forward_layouts, "slices_for", lambda *arguments: Chosen(slices, "a test"))
     devices.find_room_for(monkeypatch, resident)

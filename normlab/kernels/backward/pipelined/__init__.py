@@ -1,4 +1,4 @@
-"""Provide the pipelined backward kernel of step 3, a chapter in phases, one file a phase.
+"""Provide the pipelined backward kernel of step 3, one file per phase.
 
     kernel       puts the phases together
     operands     what the phases hand to each other: arrays, shared memory, a thread's share, a row
@@ -9,5 +9,6 @@
     turns        row after row: the phases of one turn, and what each barrier orders
     columns      the epilogue: the columns' sums become the parameters' gradients
 
-`layout` and `kind` say what a kernel is built for. Conditions on them are decided when a kernel is built.
+`layout` and `kind` say what a kernel is built for. Python decides conditions on them when it builds the kernel, so they
+cost the GPU nothing. In formulas g = dy gamma, and x̂ is the normalised input.
 """

@@ -1,8 +1,11 @@
 """Add up the columns' sums at the end of the pipelined backward.
 
-Each block adds up its row groups' partial sums (`finish`). A launch of one cluster has the gradient then; with several
-clusters each writes a row of partial sums, which a second kernel adds up. A launch of one eight-block cluster with rows
-in each block adds up its blocks through distributed shared memory (`gather`): each block reads some columns of all.
+Each block adds up its row groups' partial sums (`finish`). There are three ways on from there:
+
+- A launch of one cluster, whose blocks have different columns: the sums are the gradients.
+- A launch of several clusters: each writes a row of partial sums, and a second kernel adds up these rows.
+- A launch of one cluster of eight blocks that have different rows and all columns (`gathered`): the blocks add up their
+  sums through distributed shared memory (`gather`), and each block does it for some of the columns.
 
 The sums lie in the memory of the pipeline stages, which are no longer used: first the sums of all row groups except
 the first, then, for `gather`, the block's sums for either gradient.
@@ -22,23 +25,27 @@ from normlab.engine import (
     wait_copies,
 )
 from normlab.kernels.backward.pipelined.kind import Kind
-from normlab.kernels.backward.pipelined.layout import Layout
+from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.pipelined.parameters import readers
 from normlab.kernels.backward.pipelined.prologue import roles
 
 GATHERED = 8  # blocks: a cluster may have as many on every GPU that has clusters
 
 
-def gathered_at(layout: Layout, number: int) -> int:
+def gathered_at(layout: PipelineLayout, number: int) -> int:
     """Return the offset of a block's sums for gradient `number` (0 or 1) in shared memory, in accumulators."""
     return (layout.rows - 1 + number) * layout.thread_map.columns
 
 
 @cache
-def epilogue(layout: Layout, kind: Kind, dtype: Any, gathered: bool, apart: bool) -> Any:
-    """Return the device function `add_up_columns(operands, memory, share, sums, gradients)`."""
+def epilogue(layout: PipelineLayout, kind: Kind, dtype: Any, gathered: bool, apart: bool) -> Any:
+    """Return the device function `add_up_columns(operands, memory, share, sums, gradients)`.
+
+    gathered, apart: as in `kernel.build`.
+    """
     weighted, biased, memory_efficient = kind.weighted, kind.biased, kind.memory_efficient
-    # Only then a barrier is still owed. With a prefetch of 1 the last turn's barrier came after its sums were read.
+    # With a prefetch of 0, blocks may still read the last row's sums from this block's shared memory, so a barrier must
+    # follow before this block ends. With a prefetch of 1 the last turn has no row: its barrier came after that reading.
     reads_last_sums = layout.blocks > 1 and layout.prefetch == 0
     finish_weight = finisher(layout, kind, dtype, memory_efficient, gathered, 0)
     finish_bias = finisher(layout, kind, dtype, False, gathered, 1)
@@ -66,12 +73,13 @@ def epilogue(layout: Layout, kind: Kind, dtype: Any, gathered: bool, apart: bool
 
 
 @cache
-def finisher(layout: Layout, kind: Kind, dtype: Any, divide: bool, gathered: bool, number: int) -> Any:
+def finisher(layout: PipelineLayout, kind: Kind, dtype: Any, divide: bool, gathered: bool, number: int) -> Any:
     """Return the device function `finish(shared, mine, operands, memory, share, gradient, partials)`.
 
-    It adds up the block's sums for gradient `number`. shared: the memory for sums. mine: the thread's sums.
+    It adds up the block's sums for gradient `number`: 0 is grad_weight, 1 is grad_bias. shared: the memory for sums.
+    mine: the thread's sums. gradient, partials: where the result goes, see `writer`.
 
-    divide: divide the sums by the clamped gamma, which the first pass left out. gathered: leave them for `gather`.
+    divide: divide the sums by the clamped gamma, as the first pass has not. gathered: leave the sums for `gather`.
     """
     thread_map, rows = layout.thread_map, layout.rows
     threads, vectors, width, whole = thread_map
@@ -87,7 +95,7 @@ def finisher(layout: Layout, kind: Kind, dtype: Any, divide: bool, gathered: boo
             cuda.syncthreads()  # all threads have read this memory: pipeline stages, or the other gradient's sums
         if rows > 1:
             if share.group > 0:
-                for k in range(elements):
+                for k in range(elements):  # neighbouring threads write neighbouring elements: no bank conflicts
                     shared[(share.group - 1) * columns + k * threads + share.thread] = mine[k]
             cuda.syncthreads()  # all row groups' sums are in shared memory before the first one adds them up
         if share.group == 0:
@@ -112,7 +120,10 @@ def finisher(layout: Layout, kind: Kind, dtype: Any, divide: bool, gathered: boo
 
 @cache
 def leaver(start: int, width: int) -> Any:
-    """Return the device function `leave_sums(…)`: store a vector of the block's sums where other blocks read them."""
+    """Return the device function `leave_sums(totals, shared, gradient, partials, cluster, column)`.
+
+    It stores a vector of the block's sums in shared memory, from offset `start` on, where other blocks read them.
+    """
 
     @cuda.jit(device=True)
     def leave_sums(totals, shared, gradient, partials, cluster, column):
@@ -123,9 +134,10 @@ def leaver(start: int, width: int) -> Any:
 
 @cache
 def writer(width: int, together: int) -> Any:
-    """Return the device function `write_sums(…)`, which stores a vector of a cluster's sums.
+    """Return the device function `write_sums(totals, shared, gradient, partials, cluster, column)`.
 
-    They go to the cluster's row of partial sums, `partials`, or are the gradient if there is one cluster.
+    It stores a vector of a cluster's sums in the cluster's row of `partials`, or in `gradient` if there is one cluster.
+    together: as in `Kind`.
     """
 
     @cuda.jit(device=True)
@@ -140,7 +152,7 @@ def writer(width: int, together: int) -> Any:
 
 
 @cache
-def gatherer(layout: Layout, kind: Kind, dtype: Any) -> Any:
+def gatherer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     """Return the device function `gather(shared, gradients)`, with which the blocks of a cluster add up their sums."""
     weighted, biased = kind.weighted, kind.biased
     gather_weight, gather_bias = (column_gatherer(layout, dtype, number) for number in (0, 1))
@@ -160,8 +172,11 @@ def gatherer(layout: Layout, kind: Kind, dtype: Any) -> Any:
 
 
 @cache
-def column_gatherer(layout: Layout, dtype: Any, number: int) -> Any:
-    """Return the device function `gather(shared, gradient)`: add up this block's columns over all blocks, and store."""
+def column_gatherer(layout: PipelineLayout, dtype: Any, number: int) -> Any:
+    """Return the device function `gather(shared, gradient)`: add up some columns over all blocks, and store the sums.
+
+    The eight blocks divide the columns among them: a block takes `threads` neighbouring columns of every 8 * threads.
+    """
     threads, start = layout.threads, gathered_at(layout, number)
 
     @cuda.jit(device=True)

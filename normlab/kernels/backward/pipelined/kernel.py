@@ -12,7 +12,7 @@ from normlab.engine import cast, cuda
 from normlab.kernels.backward.pipelined.columns import epilogue
 from normlab.kernels.backward.pipelined.exchange import exchange_of
 from normlab.kernels.backward.pipelined.kind import NARROW_BYTES, Kind
-from normlab.kernels.backward.pipelined.layout import Layout
+from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.pipelined.operands import Gradients, Memory, Operands, Sums
 from normlab.kernels.backward.pipelined.parameters import keepers
 from normlab.kernels.backward.pipelined.prologue import beginner, sharer
@@ -21,11 +21,13 @@ from normlab.stages.ahead import BITS
 
 
 @cache
-def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart: bool = False) -> Any:
+def build(dtype: Any, layout: PipelineLayout, kind: Kind, gathered: bool = False, apart: bool = False) -> Any:
     """Return the kernel for an accumulator dtype, a layout and a kind.
 
-    gathered: all blocks are one cluster, which adds up its columns' sums itself and writes no partial sums.
-    apart: two clusters read the same rows; one makes grad_input, the other one the parameters' gradients.
+    gathered: the launch is one cluster of blocks with different rows, which adds up the columns' sums itself and writes
+    no partial sums.
+    apart: the launch is two clusters that read the same rows, in one turn; the first makes grad_input and the second
+    the parameters' gradients.
     """
     elements, rows, warps = layout.thread_map.elements, layout.rows, layout.thread_map.warps
     saved_bits, grad_bits = BITS[layout.saved_bytes], BITS[layout.grad_bytes]
@@ -43,7 +45,8 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
         grad_input, grad_weight, grad_bias, part_weight, part_bias,
     ):  # fmt: skip
         # Prologue: empty sums, and which columns of which rows this thread has.
-        exchange = cuda.shared.array((2, rows, 2, warps), dtype)  # two phases: see `stages.row_group`
+        # (phases, row groups, sums, warps). Two phases: a slot is free again only after the next row's barrier.
+        exchange = cuda.shared.array((2, rows, 2, warps), dtype)
         # One piece of dynamic shared memory in three dtypes. Bits, not values: a copy converts nothing.
         saved_stages = cuda.shared.array(0, saved_bits, alignment=16)
         grad_stages = cuda.shared.array(0, grad_bits, alignment=16)
@@ -69,7 +72,8 @@ def build(dtype: Any, layout: Layout, kind: Kind, gathered: bool = False, apart:
         cuda.syncthreads()  # the parameters are in shared memory before other row groups read them
 
         # First pass, exchange and second pass, row after row.
-        # row_sums is no member: its absence is no constant of `Kind`, and only an argument's branches are dropped.
+        # row_sums (of the exact mode, else None) stays an argument. `Kind` does not say whether it is None, and the
+        # compiler drops a branch `row_sums is not None` only for an argument, not for a tuple's member.
         take_rows(operands, memory, share, row, row_sums, rare, sums, partials)
 
         # Epilogue: the columns' sums, in the memory of the pipeline stages.

@@ -1,4 +1,4 @@
-"""Say which of the backward's forms a pipelined kernel is built for."""
+"""Define the form of the backward that a pipelined kernel is built for: which norm, and what is given and wanted."""
 
 from typing import Any, NamedTuple
 
@@ -11,20 +11,15 @@ NARROW_WIDTH = 8  # elements of a vector of 16 bytes
 
 
 class Kind(NamedTuple):
-    """The form of the gradient that a kernel is built for: its conditions, which are constants of the kernel.
+    """The form of the backward that a kernel is built for. Its fields are constants of the kernel."""
 
-    weighted, biased: these gradients are wanted. narrow: parameters lie in shared memory as they are, in 16 bits.
-    together: neighbouring elements of parameters and their gradients that one instruction may move, as their addresses
-    are; no more than a vector of the row has. float16: recomputing, the saved output's dtype is that.
-    """
-
-    rms: bool
-    memory_efficient: bool
-    weighted: bool
-    biased: bool
-    narrow: bool
-    together: int
-    float16: bool = False
+    rms: bool  # RMSNorm, else LayerNorm
+    memory_efficient: bool  # the saved array is the output, from which x̂ is recomputed; else it is the input
+    weighted: bool  # there is a weight, and its gradient is wanted
+    biased: bool  # there is a bias, and its gradient is wanted
+    narrow: bool  # shared memory holds the parameters in their own 16 bits, else in float32
+    together: int  # elements of parameters and their gradients that one instruction may move, at most a row's vector
+    float16: bool = False  # the saved array is an output in float16
 
     @property
     def centered(self) -> bool:
@@ -33,19 +28,25 @@ class Kind(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """Return the arrays in shared memory, widened: gamma; recomputing, gamma clamped, 1 / gamma, and beta."""
+        """Return how many parameter arrays shared memory holds in float32.
+
+        From the input: gamma. From the output: the clamped gamma, 1 / gamma and beta.
+        """
         return self.weighted + self.memory_efficient * (self.weighted + self.biased)
 
     @property
     def parameter_bytes(self) -> int:
-        """Return the bytes of shared memory per column."""
+        """Return the bytes of parameters in shared memory per column."""
         if self.narrow:  # no clamped copy and no 1 / gamma: each pass makes them
             return NARROW_BYTES * (self.weighted + self.memory_efficient * self.biased)
         return ACCUMULATOR_BYTES * self.parameters
 
 
 def kind_of(problem: Any, width: int, together: int) -> Kind:
-    """Return the kind of a backward problem; parameters are narrow if they and the rows come in vectors of eight."""
+    """Return the kind of a backward problem.
+
+    width: elements of a row that one instruction moves. together: as in `Kind`.
+    """
     weight, bias = problem.weight, problem.bias
     float16 = problem.memory_efficient and problem.saved.dtype == np.float16
     kind = Kind(problem.rms, problem.memory_efficient, weight is not None, bias is not None, False, together, float16)

@@ -12,21 +12,16 @@ from normlab.stages.vector import ThreadMap
 ACCUMULATOR_BYTES = 4  # the pipelined kernel computes in float32
 
 
-class Layout(NamedTuple):
-    """What a pipelined kernel is built for.
+class PipelineLayout(NamedTuple):
+    """How a pipelined kernel lays out rows. A row group is the threads of a block that share a row."""
 
-    thread_map: of a row, or of its slice in one block of a cluster. rows: of one block, at the same time: its row
-    groups. blocks: of the cluster that shares a row. stages: pipeline stages of a row group, a row each. prefetch: rows
-    whose first pass is made before a row's second pass, 0 or 1. saved_bytes, grad_bytes: an element's.
-    """
-
-    thread_map: ThreadMap
-    rows: int
-    blocks: int
-    stages: int
-    prefetch: int
-    saved_bytes: int
-    grad_bytes: int
+    thread_map: ThreadMap  # of a row; in a cluster, of the slice of a row that one block has
+    rows: int  # row groups per block: so many rows are worked on at the same time
+    blocks: int  # blocks of the cluster that share a row
+    stages: int  # pipeline stages per row group; each holds a row of the saved array and of grad_output
+    prefetch: int  # 1 if the next row's first pass comes before a row's second pass, else 0
+    saved_bytes: int  # per element of the saved array
+    grad_bytes: int  # per element of grad_output
 
     @property
     def words(self) -> list[str]:
@@ -55,13 +50,13 @@ class Layout(NamedTuple):
 
     @property
     def prefetched(self) -> int:
-        """Return the rows of a row group whose copies are started before its first pass over the first row."""
+        """Return how many rows each row group starts to copy before its first row's first pass."""
         # with a prefetch of 1 a stage is free only after the second pass, so all stages are filled at once
         return self.stages - 1 + self.prefetch
 
     @property
     def in_flight(self) -> int:
-        """Return the rows whose copies may still be in flight when a first pass begins."""
+        """Return how many rows' copies may still be in flight when a first pass begins."""
         # not the row of the pass, nor, with a prefetch of 1, the previous row, whose stage is still in use
         return self.stages - 1 - self.prefetch
 
@@ -78,8 +73,11 @@ class Layout(NamedTuple):
 
     @property
     def parameter_parts(self) -> tuple[int, int, int]:
-        """Return a thread's vector of parameters in parts of 16 bytes: (elements per part, parts, their distance)."""
-        # a lane reads at most 16 bytes at once: eight float32 are two parts (`parameters_wide.placer`)
+        """Return how float32 parameters are cut for loads of 16 bytes: (elements per part, parts per vector, distance).
+
+        The distance is that of a vector's parts from each other, in elements.
+        """
+        # a lane reads at most 16 bytes at once: eight float32 are two parts (`parameters_wide.part_offset`)
         part = min(self.thread_map.width, 16 // ACCUMULATOR_BYTES)
         return part, self.thread_map.width // part, self.thread_map.threads * part
 

@@ -3,8 +3,8 @@
 A whole kernel takes its arrays one by one, because a launch has no NamedTuple among its arguments. Inside the kernel a
 NamedTuple costs nothing: the compiler takes it apart, and registers and bits are those of separate arguments.
 
-An absent array is None in them. No phase may ask `weight is not None` of a member, because the compiler drops such a
-branch only for an argument; the phases ask the kernel's `Kind`, whose fields are constants.
+An absent array is None in them. A phase does not ask `operands.weight is not None`, because the compiler drops such a
+branch only for an argument, not for a tuple's member. It asks the kernel's `Kind`, whose fields are constants.
 """
 
 from typing import Any, NamedTuple
@@ -40,36 +40,31 @@ class Memory(NamedTuple):
     """
 
     saved_stages: Any
-    grad_stages: Any  # from `Layout.grads_at` on
-    parameters: Any  # from `Layout.parameters_at` on
+    grad_stages: Any  # from `PipelineLayout.grads_at` on
+    parameters: Any  # from `PipelineLayout.parameters_at` on
     exchange: Any  # (2 phases, row groups, 2 sums, warps)
 
 
 class Share(NamedTuple):
-    """What a thread works on: the same columns of each row that its row group takes.
+    """What a thread works on: the same columns of each row that its row group takes."""
 
-    thread, warp: its index, and its warp's, in the row group. group: the row group's index in the block. offset: of its
-    first column in the block's slice of a row. first: that column in the row. cluster: the cluster's index. top: the
-    first row of the block's first row group; the others have the rows after it. stride: rows from turn to turn.
-    """
-
-    thread: Any
-    warp: Any
-    group: Any
-    offset: Any
-    first: Any
-    cluster: Any
-    top: Any
-    stride: Any
+    thread: Any  # the thread's index in its row group
+    warp: Any  # the warp's index in the row group
+    group: Any  # the row group's index in the block
+    offset: Any  # the thread's first column, counted from the block's slice of the row
+    first: Any  # the same column, counted from the row's beginning
+    cluster: Any  # the cluster's index in the grid
+    top: Any  # the row of row group 0 in the first turn; row group k has row top + k
+    stride: Any  # rows from one turn to the next
 
 
 class Row(NamedTuple):
-    """A row at work: its number, the offset of the thread's share in the pipeline stages, its mean and invvar."""
+    """The row that a row group works on. Its number may be n1 or more: the row group then has no row in this turn."""
 
     number: Any
-    at: Any
-    center: Any
-    scale: Any
+    at: Any  # the offset of the thread's first element of the row in the pipeline stages of either array
+    center: Any  # its mean, 0 if the kernel needs none
+    scale: Any  # its invvar
 
 
 class Sums(NamedTuple):

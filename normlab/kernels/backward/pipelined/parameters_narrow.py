@@ -14,24 +14,24 @@ from normlab.engine import (
     wait_copies,
 )
 from normlab.kernels.backward.pipelined.kind import NARROW_BYTES, Kind
-from normlab.kernels.backward.pipelined.layout import ACCUMULATOR_BYTES, Layout
+from normlab.kernels.backward.pipelined.layout import ACCUMULATOR_BYTES, PipelineLayout
 from normlab.stages.recompute import clamp_by_magnitude
 
 LEAST, MOST = 2.0**-126, 2.0**126  # between these, a float32 and its reciprocal are normal numbers
 
 
-def offsets(layout: Layout, kind: Kind) -> tuple[int, int]:
+def offsets(layout: PipelineLayout, kind: Kind) -> tuple[int, int]:
     """Return the offsets of gamma and beta in the block's shared memory, in elements of a parameter."""
     start = layout.parameters_at * ACCUMULATOR_BYTES // NARROW_BYTES
     return start, start + kind.weighted * layout.thread_map.columns
 
 
 @cache
-def fetcher(layout: Layout, kind: Kind) -> Any:
-    """Return `fetch_parameters`, which starts asynchronous copies as a group of their own."""
+def fetcher(layout: PipelineLayout, kind: Kind) -> Any:
+    """Return `fetch_parameters`, which starts the parameters' asynchronous copies, as a group of their own."""
     thread_map = layout.thread_map
     gamma_at, beta_at = offsets(layout, kind)
-    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+    vectors, width, span, whole = thread_map.loop
     weighted, shifted = kind.weighted, kind.memory_efficient and kind.biased
 
     @cuda.jit(device=True)
@@ -46,16 +46,16 @@ def fetcher(layout: Layout, kind: Kind) -> Any:
                         )
                     if shifted:  # beta is needed to recompute x̂ alone
                         copy_async(memory.parameters, beta_at + v * span + share.offset, operands.bias, column, width)
-        commit_copies()  # the other row groups' group is empty: all wait for the same number of groups
+        commit_copies()  # in the other row groups an empty group: all threads count the same number of groups
 
     return fetch_parameters
 
 
 @cache
-def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
+def keeper(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     """Return `keep_parameters`, which waits until this thread's copies have arrived and looks for rare gammas."""
     thread_map, prefetched = layout.thread_map, layout.prefetched
-    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+    vectors, width, span, whole = thread_map.loop
     inverted = kind.memory_efficient and kind.weighted
 
     @cuda.jit(device=True)
@@ -78,7 +78,7 @@ def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
 
 
 @cache
-def readers(layout: Layout, kind: Kind) -> tuple[Any, Any, Any, Any]:
+def readers(layout: PipelineLayout, kind: Kind) -> tuple[Any, Any, Any, Any]:
     """Return the device functions that load parameters of 16 bits."""
     span, width = layout.thread_map.span, layout.thread_map.width
     gamma_at, beta_at = offsets(layout, kind)

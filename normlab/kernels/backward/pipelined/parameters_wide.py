@@ -5,11 +5,11 @@ from typing import Any
 
 from normlab.engine import cast, cuda, load_vector_into, store_vector_from
 from normlab.kernels.backward.pipelined.kind import Kind
-from normlab.kernels.backward.pipelined.layout import Layout
+from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.stages.recompute import clamp_by_magnitude
 
 
-def offsets(layout: Layout, kind: Kind) -> tuple[int, int, int]:
+def offsets(layout: PipelineLayout, kind: Kind) -> tuple[int, int, int]:
     """Return the offsets of gamma, 1 / gamma and beta in the block's shared memory, in accumulators."""
     start, columns = layout.parameters_at, kind.weighted * layout.thread_map.columns
     return start, start + columns, start + 2 * columns
@@ -17,70 +17,66 @@ def offsets(layout: Layout, kind: Kind) -> tuple[int, int, int]:
 
 @cuda.jit(device=True)
 def fetch_nothing(operands, memory, share):
-    """Do nothing, as `fetch_parameters`: `keep_parameters` loads and widens them while the first rows are in flight."""
+    """Do nothing in place of `fetch_parameters`: `keep_parameters` loads wide parameters while rows are in flight."""
 
 
 @cache
-def placer(layout: Layout) -> Any:
-    """Return the device function `lie(start, v, number, offset)`: the offset of 16 bytes of the thread's vector v.
+def part_offset(layout: PipelineLayout) -> Any:
+    """Return the device function `offset_of(start, v, number, offset)`: where part `number` of vector v lies.
 
-    A lane moves at most 16 bytes at once, without bank conflicts only if the lanes' 16 bytes are adjacent. A vector of
-    eight accumulators therefore has two parts: the first halves of all threads come first, then the second halves.
+    A lane moves at most 16 bytes at once, and without bank conflicts only if the lanes' 16 bytes are adjacent. A vector
+    of eight float32 therefore has two parts. The first parts of all threads' vectors v come first (a plane), then the
+    second parts. start: where the parameter begins in shared memory. offset: the thread's first column.
     """
     _, parts, plane = layout.parameter_parts
     span = layout.thread_map.span
 
     @cuda.jit(device=True)
-    def lie(start, v, number, offset):
-        # offset: the thread's first column; with two parts, half as many accumulators lie before it in a plane
+    def offset_of(start, v, number, offset):
+        # `offset` columns come before the thread's. With two parts a plane has only half of each vector of them.
         return start + v * span + number * plane + (offset >> (parts - 1))
 
-    return lie
+    return offset_of
 
 
 @cache
-def loader(layout: Layout) -> Any:
+def loader(layout: PipelineLayout) -> Any:
     """Return the device function `load_parameters(target, parameters, start, v, offset)`: load a thread's vector v."""
     part, parts, _ = layout.parameter_parts
-    lie = placer(layout)
+    offset_of = part_offset(layout)
 
     @cuda.jit(device=True)
     def load_parameters(target, parameters, start, v, offset):
         for number in range(parts):
-            load_vector_into(target, number * part, parameters, lie(start, v, number, offset), part)
+            load_vector_into(target, number * part, parameters, offset_of(start, v, number, offset), part)
 
     return load_parameters
 
 
 @cache
-def storer(layout: Layout) -> Any:
+def storer(layout: PipelineLayout) -> Any:
     """Return the device function `store_parameters(parameters, start, v, offset, source, at)`.
 
     It stores source[at], … as the thread's vector v.
     """
     part, parts, _ = layout.parameter_parts
-    lie = placer(layout)
+    offset_of = part_offset(layout)
 
     @cuda.jit(device=True)
     def store_parameters(parameters, start, v, offset, source, at):
         for number in range(parts):
-            store_vector_from(parameters, lie(start, v, number, offset), source, at + number * part, part)
+            store_vector_from(parameters, offset_of(start, v, number, offset), source, at + number * part, part)
 
     return store_parameters
 
 
 @cache
-def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
+def keeper(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     """Return `keep_parameters`, which widens, clamps and inverts the parameters; 1 / gamma is correctly rounded."""
     thread_map, together = layout.thread_map, kind.together
     gamma_at, inverse_at, beta_at = offsets(layout, kind)
-    vectors, width, span, whole, elements = (
-        thread_map.vectors,
-        thread_map.width,
-        thread_map.span,
-        thread_map.whole,
-        thread_map.elements,
-    )
+    vectors, width, span, whole = thread_map.loop
+    elements = thread_map.elements
     store_parameters = storer(layout)
     weighted, inverted = kind.weighted, kind.memory_efficient and kind.weighted
     shifted = kind.memory_efficient and kind.biased  # beta is needed to recompute x̂ alone
@@ -91,8 +87,8 @@ def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
         inverses = cuda.local.array(width, dtype)
         betas = cuda.local.array(elements, dtype)
         first, n2, parameters = share.first, operands.saved.shape[1], memory.parameters
-        # All loads before the first store, because the compiler moves no load across a store: one after another, 32
-        # loads took longer than a row.
+        # All loads before the first store, because the compiler moves no load across a store. Without this, 32 loads
+        # waited for each other and took longer than a row.
         for v in range(vectors):
             if whole or first + v * span < n2:
                 for k in range(0, width, together):
@@ -123,7 +119,7 @@ def keeper(layout: Layout, kind: Kind, dtype: Any) -> Any:
 
 
 @cache
-def readers(layout: Layout, kind: Kind) -> tuple[Any, Any, Any, Any]:
+def readers(layout: PipelineLayout, kind: Kind) -> tuple[Any, Any, Any, Any]:
     """Return the device functions that load parameters of float32."""
     gamma_at, inverse_at, beta_at = offsets(layout, kind)
     load_parameters = loader(layout)

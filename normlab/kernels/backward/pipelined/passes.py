@@ -12,23 +12,23 @@ from typing import Any
 
 from normlab.engine import cast, copy_async, cuda, load, load_bits_into, store_vector_from
 from normlab.kernels.backward.pipelined.kind import Kind
-from normlab.kernels.backward.pipelined.layout import Layout
+from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.pipelined.parameters import readers
 from normlab.stages.unroll import repeated
 from normlab.stages.warp import lanes_sum
 
-MOST_UNROLLED = 384  # threads per block up to which registers allow unrolling all vectors; above it, two
+MOST_UNROLLED = 384  # threads per block up to which registers allow all vectors at once; above it, two vectors
 
 
 @cache
-def fetcher(layout: Layout) -> Any:
+def fetcher(layout: PipelineLayout) -> Any:
     """Return the device function `fetch(operands, memory, row, at, first)`.
 
-    It starts the copies of the thread's share of a row; after the last row there are none. at: the share's offset in
-    the pipeline stages. first: its first column.
+    It starts the copies of the thread's share of row `row`, or none if row >= n1. at: the share's offset in the
+    pipeline stages. first: its first column.
     """
     thread_map, grads_at = layout.thread_map, layout.grads_at
-    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+    vectors, width, span, whole = thread_map.loop
 
     @cuda.jit(device=True)
     def fetch(operands, memory, row, at, first):
@@ -44,10 +44,11 @@ def fetcher(layout: Layout) -> Any:
 
 
 @cache
-def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
+def first_pass(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     """Return the device function `pass_1(operands, memory, share, row, rare, sums) -> (sum of g x̂, sum of g)`.
 
-    The sums are those of the thread's lanes; after the last row they are 0.
+    Both are the sums over the lanes of this warp that share the row, and 0 if there is no row. rare: see `parameters`.
+    sums: `Sums`, to which the row's terms are added.
     """
     add_up_share, sum_of_lanes = share_adder(layout, kind, dtype), lanes_sum(layout.thread_map.lanes)
     rms = kind.rms
@@ -68,13 +69,13 @@ def first_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
 
 
 @cache
-def share_adder(layout: Layout, kind: Kind, dtype: Any) -> Any:
+def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     """Return the device function `add_up_share(…) -> (sum of g x̂, sum of g)`, arguments as `pass_1`.
 
-    Per element it adds to both sums, and to the sums of its column.
+    It returns this thread's sums alone, and adds each element's terms to the sums of its column.
     """
     thread_map, grads_at = layout.thread_map, layout.grads_at
-    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
+    vectors, width, span, whole = thread_map.loop
     load_gammas, _, _, load_betas = readers(layout, kind)
     rms, memory_efficient, weighted, biased, centered = (
         kind.rms,
@@ -83,6 +84,7 @@ def share_adder(layout: Layout, kind: Kind, dtype: Any) -> Any:
         kind.biased,
         kind.centered,
     )
+    # mean(g) takes the gamma that is not clamped; wide parameters in shared memory are clamped.
     unclamped_again = memory_efficient and weighted and not rms and not kind.narrow
     sum_unclamped = unclamped_adder(layout)
 
@@ -99,7 +101,8 @@ def share_adder(layout: Layout, kind: Kind, dtype: Any) -> Any:
             if whole or share.first + v * span < operands.saved.shape[1]:
                 load_bits_into(values, 0, memory.saved_stages, row.at + v * span, width, operands.saved)
                 load_bits_into(grads, 0, memory.grad_stages, grads_at + row.at + v * span, width, operands.grad_output)
-                if weighted and not (memory_efficient and rms):  # there gamma cancels, and there is no mean(g)
+                # When recomputing, gamma is in mean(g) alone, which RMSNorm does not have: gamma cancels from g x̂.
+                if weighted and not (memory_efficient and rms):
                     load_gammas(gammas, memory.parameters, v, share.offset, operands.weight)
                 if memory_efficient and biased:
                     load_betas(betas, memory.parameters, v, share.offset, operands.bias)
@@ -131,7 +134,7 @@ def share_adder(layout: Layout, kind: Kind, dtype: Any) -> Any:
                             sum_g += grad
         # The rest is once per row.
         if not memory_efficient:
-            sum_gx *= row.scale  # once per row: the products above are with x - mean
+            sum_gx *= row.scale  # the products above are with x - mean, which is x̂ / invvar
         elif unclamped_again and rare:
             sum_g = sum_unclamped(grads, operands, memory, share, row)
         return sum_gx, sum_g
@@ -140,12 +143,14 @@ def share_adder(layout: Layout, kind: Kind, dtype: Any) -> Any:
 
 
 @cache
-def unclamped_adder(layout: Layout) -> Any:
+def unclamped_adder(layout: PipelineLayout) -> Any:
     """Return the device function `sum_unclamped(grads, operands, memory, share, row)`: the sum of g, gamma as it is.
 
-    mean(g) needs the gamma that was not clamped. Widened parameters are clamped in shared memory (`parameters`), so
-    gamma comes from global memory again. Only threads with a clamped gamma call it. grads: the caller's registers for a
-    vector of dy; an array of its own spilled 32 bytes at n2 = 8192 in float32, where 1024 threads leave 64 registers.
+    mean(g) needs the gamma that is not clamped. Wide parameters in shared memory are clamped (`parameters`), so this
+    function loads gamma from global memory again. Only threads with a clamped gamma call it.
+
+    grads: the caller's registers for a vector of dy. An array of the function's own spilled 32 bytes at n2 = 8192 in
+    float32, where 1024 threads leave 64 registers each.
     """
     thread_map, grads_at = layout.thread_map, layout.grads_at
     vectors, width, span = thread_map.vectors, thread_map.width, thread_map.span
@@ -166,16 +171,16 @@ def unclamped_adder(layout: Layout) -> Any:
 
 
 @cache
-def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
+def second_pass(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     """Return the device function `pass_2(operands, memory, share, row, rare, mean_gx, mean_g)`.
 
     It stores grad_input of the thread's share of a row:
 
-    grad_input = g invvar - (x̂ steepness + shift)        steepness = mean(g x̂) invvar, shift = mean(g) invvar
+        grad_input = g invvar - (x̂ slope + shift)        slope = mean(g x̂) invvar, shift = mean(g) invvar
     """
     vectors, memory_efficient = layout.thread_map.vectors, kind.memory_efficient
     # Unrolling saves 16-bit rows an eighth of the instructions: 689 instead of 788 at n2 = 4096.
-    at_once = 1
+    at_once = 1  # vectors per turn of the loop
     if layout.saved_bytes == 2:
         at_once = vectors if layout.threads <= MOST_UNROLLED else 2 - vectors % 2
     several_vectors = repeated(vector_storer(layout, kind, dtype), at_once)
@@ -183,19 +188,19 @@ def second_pass(layout: Layout, kind: Kind, dtype: Any) -> Any:
     @cuda.jit(device=True)
     def pass_2(operands, memory, share, row, rare, mean_gx, mean_g):
         # Two fused operations per element: both factors are made once per row.
-        steepness = mean_gx * row.scale
-        if not memory_efficient:  # x̂ is (x - mean) invvar
-            steepness *= row.scale
+        slope = mean_gx * row.scale
+        if not memory_efficient:  # `vector_storer` multiplies it by x - mean, which is x̂ / invvar
+            slope *= row.scale
         shift = mean_g * row.scale
         for v in range(0, vectors, at_once):
-            several_vectors(v, operands, memory, share, row, rare, steepness, shift)
+            several_vectors(v, operands, memory, share, row, rare, slope, shift)
 
     return pass_2
 
 
 @cache
-def vector_storer(layout: Layout, kind: Kind, dtype: Any) -> Any:
-    """Return the device function `store_vector(v, operands, memory, share, row, rare, steepness, shift)`.
+def vector_storer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
+    """Return the device function `store_vector(v, operands, memory, share, row, rare, slope, shift)`.
 
     It stores grad_input of the thread's vector v. Other arguments: see `second_pass`.
     """
@@ -211,7 +216,7 @@ def vector_storer(layout: Layout, kind: Kind, dtype: Any) -> Any:
     )
 
     @cuda.jit(device=True)
-    def store_vector(v, operands, memory, share, row, rare, steepness, shift):
+    def store_vector(v, operands, memory, share, row, rare, slope, shift):
         values = cuda.local.array(width, dtype)
         grads = cuda.local.array(width, dtype)
         gammas = cuda.local.array(width, dtype)
@@ -237,14 +242,14 @@ def vector_storer(layout: Layout, kind: Kind, dtype: Any) -> Any:
                 if memory_efficient and biased:
                     value -= betas[k]
                 if memory_efficient and weighted:
-                    value *= inverses[k]  # a product: 1 / gamma was made before, no division per element
+                    value *= inverses[k]  # 1 / gamma is there already: a product instead of a division
                 gradient = grads[k]
                 if weighted:
                     gradient *= gammas[k]
-                away = value * steepness
+                subtracted = value * slope
                 if not rms:
-                    away += shift
-                grads[k] = gradient * row.scale - away
+                    subtracted += shift
+                grads[k] = gradient * row.scale - subtracted
             store_vector_from(operands.grad_input, (row.number, column), grads, 0, width)
 
     return store_vector

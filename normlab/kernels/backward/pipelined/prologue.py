@@ -5,20 +5,20 @@ from typing import Any
 
 from normlab.engine import cast, cluster_rank, commit_copies, cuda, load
 from normlab.kernels.backward.pipelined.kind import Kind
-from normlab.kernels.backward.pipelined.layout import Layout
+from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.pipelined.operands import Row, Share
 from normlab.kernels.backward.pipelined.passes import fetcher
 
 
 @cache
-def sharer(layout: Layout, apart: bool) -> Any:
-    """Return the device function `share_of() -> Share`, which says what this thread works on."""
+def sharer(layout: PipelineLayout, apart: bool) -> Any:
+    """Return the device function `share_of() -> Share`, which says what this thread works on. apart: see `kernel`."""
     rows, blocks, columns, width = layout.rows, layout.blocks, layout.thread_map.columns, layout.thread_map.width
 
     @cuda.jit(device=True)
     def share_of():
-        thread = cuda.threadIdx.x
         # The block is (threads, row groups): a thread finds its row group without a division.
+        thread = cuda.threadIdx.x
         start = 0  # the first column of this block's slice
         cluster = cuda.blockIdx.x
         clusters = cuda.gridDim.x
@@ -41,7 +41,8 @@ def sharer(layout: Layout, apart: bool) -> Any:
 def roles(blocks: int, apart: bool) -> tuple[Any, Any]:
     """Return the device functions `for_rows()` and `for_columns()`: whether this block makes those gradients.
 
-    They are called at each use, so that no register holds the answer meanwhile.
+    Only with `apart` is one of them False: cluster 0 is for the rows and cluster 1 for the columns. They are called at
+    each use, so that no register holds the answer meanwhile.
     """
 
     @cuda.jit(device=True)
@@ -59,7 +60,10 @@ def roles(blocks: int, apart: bool) -> tuple[Any, Any]:
 
 @cache
 def statistics_loader(kind: Kind) -> Any:
-    """Return the device function `load_statistics(operands, row) -> (mean, invvar)`: zeros after the last row."""
+    """Return the device function `load_statistics(operands, row) -> (mean, invvar)`: zeros if row >= n1.
+
+    The mean is 0, too, if the kernel needs none.
+    """
     centered = kind.centered
 
     @cuda.jit(device=True)
@@ -76,10 +80,11 @@ def statistics_loader(kind: Kind) -> Any:
 
 
 @cache
-def beginner(layout: Layout, kind: Kind) -> Any:
+def beginner(layout: PipelineLayout, kind: Kind) -> Any:
     """Return the device function `fetch_first_rows(operands, memory, share) -> Row`.
 
-    It starts the copies of the rows that fill the pipeline stages, each row a group of its own, and returns the first.
+    It starts to copy the row group's first rows into the pipeline stages, each row as a group of copies, and returns
+    the first row.
     """
     rows, columns, prefetched = layout.rows, layout.thread_map.columns, layout.prefetched
     fetch, load_statistics = fetcher(layout), statistics_loader(kind)

@@ -1,7 +1,9 @@
 """Fetch a thread's part of rows and parameters into shared memory, and wait for it, in the cluster kernel.
 
-Each thread reads only what it copied itself, so it waits for its own copies and needs no barrier. The waits count
-groups of copies: the first row's, then in each turn the parameters' (empty after the first turn) and the next row's.
+Each thread reads only what it copied itself, so it waits for its own copies and needs no barrier. A wait is for all
+groups of copies except the last few, so every turn must commit its groups in the same order: first the row's group
+(committed in the turn before), then the parameters' group, then the next row's group. A group may be empty: the
+parameters' is after the first turn, the next row's after the last row.
 """
 
 from functools import cache
@@ -9,33 +11,34 @@ from typing import Any
 
 from normlab.engine import cluster_rank, commit_copies, copy_async, cuda, load_bits_into, load_vector_into, wait_copies
 from normlab.kernels.forward.clusters.operands import Share
-from normlab.kernels.forward.layouts import Slices
+from normlab.kernels.forward.layouts import ClusterLayout
 
 
 @cache
-def sharer(slices: Slices) -> Any:
+def sharer(layout: ClusterLayout) -> Any:
     """Return the device function `share_of(weight) -> Share`, which says what this thread works on.
 
-    In shared memory gamma lies after the row, and beta after gamma.
+    In shared memory gamma lies after the block's part of the row, and beta after gamma.
     """
-    cluster, readers, spread = slices.cluster, slices.readers, slices.spread
-    columns, stretch, width = slices.thread_map.columns, slices.stretch, slices.thread_map.width
-    held_columns = slices.held_columns
-    after_row = held_columns * slices.itemsize // (slices.parameter_bytes or slices.itemsize)
+    cluster, readers, spread = layout.cluster, layout.readers, layout.spread
+    columns, block_span, width = layout.thread_map.columns, layout.block_span, layout.thread_map.width
+    held_columns = layout.held_columns
+    # Where the row's part ends, counted in elements of a parameter. Without parameters in shared memory it is not used.
+    after_row = held_columns * layout.itemsize // (layout.parameter_bytes or layout.itemsize)
 
     @cuda.jit(device=True)
     def share_of(weight):
-        # Of one block per row the rank is a constant, and the compiler drops what depends on it.
-        rank = 0
+        rank = 0  # a constant if a row has one block: the compiler drops what depends on it
         if cluster > 1:
             rank = cluster_rank()
         offset = cuda.threadIdx.x * width
-        # Its column: the slice's first column, then the block's stretch of the slice, then the thread's.
-        first = rank // spread * columns + rank % spread * stretch + offset
-        gammas_at = after_row + offset  # in elements of a parameter
+        # The first column of the slice, then of the block's part of the span, then of the thread.
+        first = rank // spread * columns + rank % spread * block_span + offset
+        gammas_at = after_row + offset
         betas_at = gammas_at
         if weight is not None:
             betas_at += held_columns
+        # The readers of a row are neighbouring clusters.
         reader = cuda.blockIdx.x // cluster % readers
         stride = cuda.gridDim.x // (cluster * readers)
         return Share(rank, reader, cuda.threadIdx.x >> 5, offset, gammas_at, betas_at, first, stride)
@@ -45,7 +48,7 @@ def sharer(slices: Slices) -> Any:
 
 @cache
 def writer_chooser(readers: int) -> Any:
-    """Return the device function `writes(reader, v)`: whether this reader of the row writes the thread's vector v."""
+    """Return the device function `writes(reader, v)`: True if this reader of the row writes the thread's vector v."""
 
     @cuda.jit(device=True)
     def writes(reader, v):
@@ -56,73 +59,77 @@ def writer_chooser(readers: int) -> Any:
 
 
 @cache
-def row_fetcher(slices: Slices) -> Any:
+def row_fetcher(layout: ClusterLayout) -> Any:
     """Return the device function `fetch_row(memory, x, share, row)`.
 
     It starts to copy the thread's part of a row, as one group of copies; after the last row the group is empty.
     """
-    vectors, width, span, whole = _shape(slices)
-    stretch = slices.stretch
+    vectors, width, span, whole = layout.thread_map.loop
+    block_span = layout.block_span
 
     @cuda.jit(device=True)
     def fetch_row(memory, x, share, row):
         if row < x.shape[0]:
             for v in range(vectors):
                 if whole or share.first + v * span < x.shape[1]:  # no condition where the slices have all vectors
-                    copy_async(memory.held, share.offset + v * stretch, x, (row, share.first + v * span), width)
+                    copy_async(memory.held, share.offset + v * block_span, x, (row, share.first + v * span), width)
         commit_copies()  # also an empty group: `wait_copies` counts groups, in every turn the same number
 
     return fetch_row
 
 
 @cache
-def row_taker(slices: Slices) -> Any:
-    """Return the device function `take_row(values, memory, x, share, following)`, which waits for a row.
+def row_taker(layout: ClusterLayout) -> Any:
+    """Return the device function `take_row(values, memory, x, share, following)`: wait for the row that was fetched.
 
-    If registers keep the row (`Slices.kept`), it moves it there and starts to fetch the next one.
+    If registers keep the row (`ClusterLayout.kept`), it loads the row into `values` and starts to fetch row
+    `following` into the same shared memory.
     """
-    vectors, width, span, whole = _shape(slices)
-    stretch, beside, kept = slices.stretch, slices.beside, slices.kept
-    later = int(beside)  # groups that may still be in flight: the parameters', committed last
-    fetch_row = row_fetcher(slices)
+    vectors, width, span, whole = layout.thread_map.loop
+    block_span, parameters_held, kept = layout.block_span, layout.parameters_held, layout.kept
+    later = int(parameters_held)  # groups that may still be in flight: the parameters', committed last
+    fetch_row = row_fetcher(layout)
 
     @cuda.jit(device=True)
     def take_row(values, memory, x, share, following):
-        if beside:
-            commit_copies()  # the parameters' group in the first turn, an empty one later
-        wait_copies(later)  # no barrier: each thread reads only its own copies
+        if parameters_held:
+            commit_copies()  # the parameters' group: their copies in the first turn, nothing later
+        wait_copies(later)  # for this row. No barrier: each thread reads only its own copies
         if kept:  # to registers, once for all passes; the slots are then free for the next row
             for v in range(vectors):
                 if whole or share.first + v * span < x.shape[1]:
-                    load_bits_into(values, v * width, memory.held, share.offset + v * stretch, width, x)
+                    load_bits_into(values, v * width, memory.held, share.offset + v * block_span, width, x)
             fetch_row(memory, x, share, following)
 
     return take_row
 
 
 @cache
-def vector_taker(slices: Slices) -> Any:
-    """Return the device function `take(values, memory, share, v, x)`: load vector v, unless registers keep the row."""
-    width, stretch, kept = slices.thread_map.width, slices.stretch, slices.kept
+def vector_taker(layout: ClusterLayout) -> Any:
+    """Return the device function `take(values, memory, share, v, x)`: load vector v from shared memory into `values`.
+
+    It does nothing if registers keep the row, because `take_row` has loaded all vectors.
+    """
+    width, block_span, kept = layout.thread_map.width, layout.block_span, layout.kept
 
     @cuda.jit(device=True)
     def take(values, memory, share, v, x):
         if not kept:
-            load_bits_into(values, 0, memory.held, share.offset + v * stretch, width, x)
+            load_bits_into(values, 0, memory.held, share.offset + v * block_span, width, x)
 
     return take
 
 
 @cache
-def parameter_fetcher(slices: Slices) -> Any:
+def parameter_fetcher(layout: ClusterLayout) -> Any:
     """Return the device function `fetch_parameters(memory, weight, bias, share, n2)`.
 
     It starts to copy the thread's part of gamma and beta, of the vectors that this reader of the row writes. It does
     nothing where the parameters stay in global memory.
     """
-    vectors, width, span, whole = _shape(slices)
-    stretch, beside = slices.stretch, slices.beside
-    writes = writer_chooser(slices.readers)
+    vectors, width, span, whole = layout.thread_map.loop
+    block_span, parameters_held = layout.block_span, layout.parameters_held
+    writes = writer_chooser(layout.readers)
 
     @cuda.jit(device=True)
     def fetch(memory, at, array, column):
@@ -131,40 +138,39 @@ def parameter_fetcher(slices: Slices) -> Any:
 
     @cuda.jit(device=True)
     def fetch_parameters(memory, weight, bias, share, n2):
-        if beside:  # decided when the kernel is built; see `layouts.spread_out`
+        if parameters_held:  # `layouts.spread_out` decides it
             for v in range(vectors):
                 if writes(share.reader, v) and (whole or share.first + v * span < n2):
-                    fetch(memory, share.gammas_at + v * stretch, weight, share.first + v * span)
-                    fetch(memory, share.betas_at + v * stretch, bias, share.first + v * span)
+                    fetch(memory, share.gammas_at + v * block_span, weight, share.first + v * span)
+                    fetch(memory, share.betas_at + v * block_span, bias, share.first + v * span)
 
     return fetch_parameters
 
 
 @cache
-def parameter_loader(slices: Slices) -> Any:
-    """Return the device function `load_parameters(gammas, betas, memory, weight, bias, share, v)`: vector v of each.
+def parameter_loader(layout: ClusterLayout) -> Any:
+    """Return the device function `load_parameters(gammas, betas, memory, weight, bias, share, v)`.
 
-    They come from shared memory or, where they are not there, from global memory.
+    It loads the thread's vector v of gamma and beta: from shared memory if that holds them, else from global memory.
     """
-    width, span, stretch, beside = slices.thread_map.width, slices.thread_map.span, slices.stretch, slices.beside
+    width, span, block_span, parameters_held = (
+        layout.thread_map.width,
+        layout.thread_map.span,
+        layout.block_span,
+        layout.parameters_held,
+    )
 
     @cuda.jit(device=True)
     def load_parameter(target, memory, at, array, column):
         if array is not None:
-            if beside:
+            if parameters_held:
                 load_bits_into(target, 0, memory.parameters, at, width, array)
             else:
                 load_vector_into(target, 0, array, column, width)
 
     @cuda.jit(device=True)
     def load_parameters(gammas, betas, memory, weight, bias, share, v):
-        load_parameter(gammas, memory, share.gammas_at + v * stretch, weight, share.first + v * span)
-        load_parameter(betas, memory, share.betas_at + v * stretch, bias, share.first + v * span)
+        load_parameter(gammas, memory, share.gammas_at + v * block_span, weight, share.first + v * span)
+        load_parameter(betas, memory, share.betas_at + v * block_span, bias, share.first + v * span)
 
     return load_parameters
-
-
-def _shape(slices: Slices) -> tuple[int, int, int, bool]:
-    """Return a thread's vectors, their width and span, and whether the slices have all of them."""
-    thread_map = slices.thread_map
-    return thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole

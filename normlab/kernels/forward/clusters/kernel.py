@@ -1,4 +1,4 @@
-"""Build the cluster kernel for a layout of slices; `step_7_clusters` says what it does and why."""
+"""Build the cluster kernel for a layout; `step_7_clusters` says what it does and why."""
 
 from functools import cache
 from typing import Any
@@ -7,25 +7,27 @@ from normlab.engine import cluster_arrive_shared, cluster_wait, cuda, store
 from normlab.kernels.forward.clusters.fetch import parameter_fetcher, row_fetcher, row_taker, sharer
 from normlab.kernels.forward.clusters.operands import Memory, Row
 from normlab.kernels.forward.clusters.passes import first_pass, second_pass
-from normlab.kernels.forward.layouts import Slices
+from normlab.kernels.forward.layouts import ClusterLayout
 from normlab.stages.ahead import BITS
 from normlab.stages.grouped import group_merger
 
 
 @cache
-def build(dtype: Any, slices: Slices) -> Any:
+def build(dtype: Any, layout: ClusterLayout) -> Any:
     """Return the kernel for an accumulator dtype and a layout."""
-    thread_map, cluster, readers, warps = slices.thread_map, slices.cluster, slices.readers, slices.warps
-    bits, parameter_bits = BITS[slices.itemsize], BITS[slices.parameter_bytes or slices.itemsize]
-    elements = thread_map.elements if slices.kept else thread_map.width  # a thread's values in registers
-    share_of, fetch_row, fetch_parameters = sharer(slices), row_fetcher(slices), parameter_fetcher(slices)
-    take_row, pass_1, pass_2 = row_taker(slices), first_pass(slices), second_pass(slices, dtype)
-    merge = group_merger(thread_map, slices.blocks, slices.spread)
+    thread_map, cluster, readers, warps = layout.thread_map, layout.cluster, layout.readers, layout.warps
+    bits, parameter_bits = BITS[layout.itemsize], BITS[layout.parameter_bytes or layout.itemsize]
+    # The values that a thread's registers hold: its part of the row, or one vector at a time.
+    elements = thread_map.elements if layout.kept else thread_map.width
+    share_of, fetch_row, fetch_parameters = sharer(layout), row_fetcher(layout), parameter_fetcher(layout)
+    take_row, pass_1, pass_2 = row_taker(layout), first_pass(layout), second_pass(layout, dtype)
+    merge = group_merger(thread_map, layout.blocks, layout.spread)
 
-    @cuda.jit(launch_bounds=(slices.threads, slices.resident))
+    @cuda.jit(launch_bounds=(layout.threads, layout.resident))
     def forward_clusters(x, weight, bias, eps, factor, output, mean, invvar):
         # Prologue: which columns of which rows this thread has.
-        exchange = cuda.shared.array((2, 1, 2, warps), dtype)  # two phases: see `stages.row_group`
+        # (phases, rows, sums, warps). Two phases: a slot is free again only after the next row's barrier.
+        exchange = cuda.shared.array((2, 1, 2, warps), dtype)
         held = cuda.shared.array(0, bits, alignment=16)  # the block's part of the row
         parameters = cuda.shared.array(0, parameter_bits, alignment=16)  # the same memory, in the parameters' bits
         values = cuda.local.array(elements, dtype)
@@ -55,7 +57,7 @@ def build(dtype: Any, slices: Slices) -> Any:
                 cuda.syncthreads()  # all warps of the block have written their sums before a warp reads them
             center, square_sum = merge(exchange, phase, 0, n2, factor, mean)
             phase = 1 - phase  # other warps may still read these sums: the next row's go to the other half
-            scale = cuda.libdevice.rsqrtf(square_sum * factor + eps)
+            scale = cuda.libdevice.rsqrtf(square_sum * factor + eps)  # factor: 1 / n2
 
             # Second pass: normalise and store. If the row is not kept, start to fetch the next row vector by vector.
             pass_2(values, memory, x, weight, bias, output, share, Row(row, following, center, scale))

@@ -1,7 +1,7 @@
-"""Name what the phases of the cluster kernel hand to each other. The compiler takes each NamedTuple apart.
+"""Name what the phases of the cluster kernel hand to each other. A NamedTuple costs nothing: the compiler splits it.
 
-x, weight, bias and mean stay arguments of their own: a kernel is built without knowing which of them are None, and the
-compiler drops a branch `weight is not None` only for an argument.
+x, weight, bias and mean are separate arguments of the phases. Some of them may be None, and `ClusterLayout` does not
+say which. The compiler drops a branch such as `weight is not None` only if weight is an argument, not a tuple's member.
 """
 
 from typing import Any, NamedTuple
@@ -13,31 +13,29 @@ class Memory(NamedTuple):
     held and parameters are the same dynamic shared memory in two dtypes.
     """
 
-    held: Any
-    parameters: Any  # after the row's `held_columns`: gamma, then beta
+    held: Any  # the block's part of the row: `ClusterLayout.held_columns` elements of x
+    parameters: Any  # after the row's part: gamma, then beta, of the same columns
     exchange: Any  # (2 phases, 1, 2 sums, warps)
 
 
 class Share(NamedTuple):
-    """What a thread works on: the same columns of each row that its cluster takes.
+    """What a thread works on: the same columns of each row that its cluster takes."""
 
-    rank: the block's, in its cluster. reader: which of the row's readers the cluster is. warp: in the block.
-    offset, gammas_at, betas_at: of the thread's first vector of the row, of gamma and of beta in shared memory.
-    first: its column in the row. stride: rows from turn to turn.
-    """
-
-    rank: Any
-    reader: Any
-    warp: Any
-    offset: Any
-    gammas_at: Any
-    betas_at: Any
-    first: Any
-    stride: Any
+    rank: Any  # the block's number in its cluster
+    reader: Any  # which of the row's readers the cluster is
+    warp: Any  # the warp's number in the block
+    offset: Any  # where the thread's first vector of the row lies in `Memory.held`
+    gammas_at: Any  # where the thread's first vector of gamma lies in `Memory.parameters`
+    betas_at: Any  # the same for beta
+    first: Any  # the column of the thread's first vector in the row
+    stride: Any  # the number of rows from one of the cluster's rows to its next
 
 
 class Row(NamedTuple):
-    """A row at work: its number, the cluster's next row, its mean (0 in RMSNorm) and invvar."""
+    """The row that a cluster works on: its number, the number of the cluster's next row, its mean and its invvar.
+
+    center: the mean, 0 in RMSNorm. scale: invvar.
+    """
 
     number: Any
     following: Any

@@ -3,8 +3,9 @@
     first pass    the sum of this warp's own values and of their squared deviations, to the exchange buffer
     second pass   normalise and store, once the row's sums are known
 
-Registers keep the row, or each pass loads it from shared memory again (`Slices.kept`). In registers the vectors lie
-`hop` elements apart: a vector's width, or 0 if every vector uses the same registers.
+If `ClusterLayout.kept`, registers hold all vectors of the thread, a vector's width apart. Otherwise each pass loads one
+vector after another from shared memory into the same registers. So vector v begins at v * register_stride, where
+register_stride is the width, or 0.
 """
 
 from functools import cache
@@ -12,7 +13,7 @@ from typing import Any
 
 from normlab.engine import cast, commit_copies, copy_async, cuda, store_vector_from, wait_copies
 from normlab.kernels.forward.clusters.fetch import parameter_loader, vector_taker, writer_chooser
-from normlab.kernels.forward.layouts import Slices
+from normlab.kernels.forward.layouts import ClusterLayout
 from normlab.stages.grouped import group_size
 from normlab.stages.output import vector_normaliser
 from normlab.stages.row_group import leave
@@ -20,12 +21,15 @@ from normlab.stages.warp import warp_sum_butterfly
 
 
 @cache
-def first_pass(slices: Slices) -> Any:
-    """Return the device function `pass_1(values, memory, x, share, phase, mean)`."""
-    thread_map, warps = slices.thread_map, slices.warps
-    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
-    hop = width if slices.kept else 0
-    take, size = vector_taker(slices), group_size(thread_map, slices.blocks)
+def first_pass(layout: ClusterLayout) -> Any:
+    """Return the device function `pass_1(values, memory, x, share, phase, mean)`.
+
+    It writes this warp's sum and sum of squares to the exchange buffer. mean: None for RMSNorm.
+    """
+    thread_map, warps = layout.thread_map, layout.warps
+    vectors, width, span, whole = thread_map.loop
+    register_stride = width if layout.kept else 0
+    take, size = vector_taker(layout), group_size(thread_map, layout.blocks)
 
     @cuda.jit(device=True)
     def pass_1(values, memory, x, share, phase, mean):
@@ -38,9 +42,9 @@ def first_pass(slices: Slices) -> Any:
                 if whole or share.first + v * span < n2:
                     take(values, memory, share, v, x)
                     for k in range(width):
-                        total += values[v * hop + k]
+                        total += values[v * register_stride + k]
             total = warp_sum_butterfly(total)
-            values_here = size(n2, share.rank * warps + share.warp)
+            values_here = size(n2, share.rank * warps + share.warp)  # the warp's number among the row's warps
             center = total / cast(max(values_here, 1), exchange)  # max: a warp past the row's end has no values
             leave(exchange, phase, 0, 0, share.warp, total)
         # The squares of deviations from the warp's own mean; the merge adds those between the warps.
@@ -49,7 +53,7 @@ def first_pass(slices: Slices) -> Any:
             if whole or share.first + v * span < n2:
                 take(values, memory, share, v, x)
                 for k in range(width):
-                    deviation = values[v * hop + k] - center
+                    deviation = values[v * register_stride + k] - center
                     square_sum += deviation * deviation
         leave(exchange, phase, 0, 1, share.warp, warp_sum_butterfly(square_sum))
 
@@ -57,35 +61,41 @@ def first_pass(slices: Slices) -> Any:
 
 
 @cache
-def second_pass(slices: Slices, dtype: Any) -> Any:
+def second_pass(layout: ClusterLayout, dtype: Any) -> Any:
     """Return the device function `pass_2(values, memory, x, weight, bias, output, share, row)`.
 
-    If registers do not keep the row, it starts to fetch the next one, vector by vector.
+    It stores this reader's part of the output. If registers do not keep the row, it starts to fetch the next row,
+    vector by vector, as soon as a vector has been loaded for the last time.
     """
-    thread_map, stretch, beside, kept = slices.thread_map, slices.stretch, slices.beside, slices.kept
-    vectors, width, span, whole = thread_map.vectors, thread_map.width, thread_map.span, thread_map.whole
-    hop = width if kept else 0
-    # Groups in flight when the parameters must be there: the next row's, started before them only if the row is kept.
+    thread_map, block_span, parameters_held, kept = (
+        layout.thread_map,
+        layout.block_span,
+        layout.parameters_held,
+        layout.kept,
+    )
+    vectors, width, span, whole = thread_map.loop
+    register_stride = width if kept else 0
+    # Groups that may be in flight when the parameters must be there: the next row's, if `take_row` has started it.
     next_row = int(kept)
-    take, writes = vector_taker(slices), writer_chooser(slices.readers)
-    load_parameters, normalise_vector = parameter_loader(slices), vector_normaliser(width)
+    take, writes = vector_taker(layout), writer_chooser(layout.readers)
+    load_parameters, normalise_vector = parameter_loader(layout), vector_normaliser(width)
 
     @cuda.jit(device=True)
     def pass_2(values, memory, x, weight, bias, output, share, row):
         gammas = cuda.local.array(width, dtype)
         betas = cuda.local.array(width, dtype)
-        if beside:
-            wait_copies(next_row)  # in the first turn for the parameters; later they are there already
+        if parameters_held:
+            wait_copies(next_row)  # for the parameters, which are in flight only in the first turn
         for v in range(vectors):
             column = share.first + v * span
             if whole or column < x.shape[1]:
                 take(values, memory, share, v, x)
                 if not kept and row.following < x.shape[0]:  # last use of this slot: fetch the next row's vector
-                    copy_async(memory.held, share.offset + v * stretch, x, (row.following, column), width)
+                    copy_async(memory.held, share.offset + v * block_span, x, (row.following, column), width)
                 if writes(share.reader, v):
                     load_parameters(gammas, betas, memory, weight, bias, share, v)
-                    normalise_vector(values, v * hop, gammas, betas, weight, bias, row.center, row.scale)
-                    store_vector_from(output, (row.number, column), values, v * hop, width)
+                    normalise_vector(values, v * register_stride, gammas, betas, weight, bias, row.center, row.scale)
+                    store_vector_from(output, (row.number, column), values, v * register_stride, width)
         if not kept:
             commit_copies()  # the next row's group
 

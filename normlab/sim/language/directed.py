@@ -1,0 +1,137 @@
+"""Round a result up, down or towards zero, as libdevice's functions ending in _ru, _rd and _rz do.
+
+NumPy rounds to nearest alone. Here the exact result is computed as a fraction, and the number beside it on the right
+side is returned.
+"""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+UP, DOWN, ZERO = "ru", "rd", "rz"
+
+
+def rounded(exact: Fraction, kind: Any, direction: str) -> Any:
+    """Return the number of type `kind` next to `exact`, which is not 0, in a direction."""
+    largest, sign = np.finfo(kind).max, 1 if exact > 0 else -1
+    upwards = direction == UP or (direction == ZERO and exact < 0)
+    if abs(exact) > Fraction(float(largest)):
+        beyond = kind(np.inf) if upwards == (exact > 0) else largest
+        return kind(sign * beyond)
+    near = kind(float(exact))
+    if np.isinf(near):  # rounded to nearest, it overflows although it is below the largest number by less than one half
+        near = kind(sign * largest)
+    towards = kind(np.inf if upwards else -np.inf)
+    while (Fraction(float(near)) < exact) if upwards else (Fraction(float(near)) > exact):
+        near = np.nextafter(near, towards)
+    before = np.nextafter(near, -towards)
+    while np.isfinite(before) and (
+        (Fraction(float(before)) >= exact) if upwards else (Fraction(float(before)) <= exact)
+    ):
+        near, before = before, np.nextafter(before, -towards)
+    return kind(math.copysign(0, sign)) if near == 0 else near
+
+
+def directed(function: Callable[..., Any], exactly: Callable[..., Fraction], kind: Any, direction: str) -> Any:
+    """Return an operation of numbers of type `kind` that rounds in a direction.
+
+    function: NumPy's operation, for infinities, NaNs and zeros. exactly: the same of fractions.
+    """
+
+    def call(*values: Any) -> Any:
+        given = [kind(value) for value in values]
+        with np.errstate(all="ignore"):
+            nearest = kind(function(*given))
+        if not all(map(np.isfinite, given)):
+            return nearest
+        try:
+            exact = exactly(*(Fraction(float(value)) for value in given))
+        except (ZeroDivisionError, ValueError):  # x / 0, and the root of a negative number
+            return nearest
+        if exact:
+            return rounded(exact, kind, direction)
+        # x − x is −0 when rounding down. A 0 that all operands make by their own signs keeps its sign.
+        cancelled = (
+            direction == DOWN and nearest == 0 and not np.signbit(nearest) and any(value != 0 for value in given)
+        )
+        return kind(-0.0) if cancelled and function in CANCEL else nearest
+
+    return call
+
+
+def _add(x: Any, y: Any) -> Any:
+    return x + y
+
+
+def _subtract(x: Any, y: Any) -> Any:
+    return x - y
+
+
+def _multiply_add(x: Any, y: Any, z: Any) -> Any:
+    return x * y + z
+
+
+CANCEL = (_add, _subtract, _multiply_add)
+
+
+def _root(x: Fraction, digits: int = 160) -> Fraction:
+    """Return the square root of x, exactly if it is rational, else cut off after `digits` binary digits and a bit more.
+
+    The bit more makes it lie strictly between two numbers, as the root does.
+    """
+    if x < 0:
+        raise ValueError
+    shift = 2 * max(0, digits - (x.numerator.bit_length() - x.denominator.bit_length()) // 2)
+    whole = (x.numerator << shift) // x.denominator
+    found = math.isqrt(whole)
+    root = Fraction(found, 1 << shift // 2)
+    return root if root * root == x else root + Fraction(1, 1 << shift // 2 + 1)
+
+
+OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Fraction]]] = {
+    "add": (_add, _add),
+    "sub": (_subtract, _subtract),
+    "mul": (lambda x, y: x * y, lambda x, y: x * y),
+    "div": (lambda x, y: x / y, lambda x, y: x / y),
+    "rcp": (lambda x: 1 / x, lambda x: 1 / x),
+    "sqrt": (np.sqrt, _root),
+    "fma": (_multiply_add, _multiply_add),
+}
+
+
+def directed_functions() -> dict[str, Callable[..., Any]]:
+    """Return libdevice's fadd_ru, dmul_rz, fma_rd, …: each operation in both types and all three directions."""
+    table = {}
+    for name, (function, exactly) in OPERATIONS.items():
+        for letter, kind in (("f", np.float32), ("d", np.float64)):
+            for direction in (UP, DOWN, ZERO):
+                full = f"{letter}{name}_{direction}"
+                if name == "fma":
+                    full = f"fma{'f' if letter == 'f' else ''}_{direction}"
+                table[full] = directed(function, exactly, kind, direction)
+    return {name: function for name, function in table.items() if not name.startswith("dsub")}  # libdevice has none
+
+
+def from_integer(cast: Any, kind: Any, direction: str) -> Callable[[Any], Any]:
+    """Return the conversion of an integer of type `cast` to a float of type `kind`, rounded in a direction."""
+
+    def call(value: Any) -> Any:
+        whole = int(cast(value))
+        return rounded(Fraction(whole), kind, direction) if whole else kind(0)
+
+    return call
+
+
+def to_single(direction: str) -> Callable[[Any], Any]:
+    """Return the conversion of a float64 to a float32, rounded in a direction."""
+
+    def call(value: Any) -> Any:
+        given = np.float64(value)
+        if given == 0 or not np.isfinite(given):
+            return np.float32(given)
+        return rounded(Fraction(float(given)), np.float32, direction)
+
+    return call

@@ -1,0 +1,126 @@
+"""Compute libdevice's special functions, which neither NumPy nor Python has: erfinv, erfcx, Bessel functions.
+
+All are computed in float64, from their definitions: an inverse by Newton's method, the Bessel functions by quadrature,
+with an absolute error of about 1e-13.
+"""
+
+import math
+from functools import cache
+from statistics import NormalDist
+
+import numpy as np
+
+TINY = 745.0  # exp(-745) is 0
+EULER = 0.5772156649015329
+NEAR = 1e-8  # up to here the first term of the series has all digits
+FAR = 300.0  # from here on, and beyond n², Hankel's expansion has all digits
+
+
+def normcdfinv(p: float) -> float:
+    """Return the x at which the normal distribution's cumulative probability is p."""
+    if not 0 < p < 1:
+        return -math.inf if p == 0 else math.inf if p == 1 else math.nan
+    return NormalDist().inv_cdf(p)
+
+
+def erfinv(y: float) -> float:
+    """Return the x of which y is the error function."""
+    if not -1 < y < 1:
+        return math.copysign(math.inf, y) if abs(y) == 1 else math.nan
+    if abs(y) > 0.5:  # 1 − y has all digits there, and erf(x) has lost some
+        return math.copysign(erfcinv(1 - abs(y)), y)
+    x = y * math.sqrt(math.pi) / 2
+    for _ in range(60):
+        step = (math.erf(x) - y) * math.sqrt(math.pi) / 2 * math.exp(x * x)
+        x -= step
+        if abs(step) <= 1e-17 * abs(x):
+            break
+    return x
+
+
+def erfcinv(y: float) -> float:
+    """Return the x of which y is the complementary error function."""
+    if not 0 < y < 2:
+        return math.inf if y == 0 else -math.inf if y == 2 else math.nan
+    if y > 1:
+        return -erfcinv(2 - y) if y > 1.5 else erfinv(1 - y)
+    x = -NormalDist().inv_cdf(y / 2) / math.sqrt(2) if y > 1e-300 else math.sqrt(-math.log(y))
+    for _ in range(60):  # of the logarithm, which is nearly a parabola: erfc(x) itself may be too small for a float
+        scaled = erfcx(x)
+        step = (math.log(scaled) - x * x - math.log(y)) * -math.sqrt(math.pi) / 2 * scaled
+        x -= step
+        if abs(step) <= 1e-16 * abs(x):
+            break
+    return x
+
+
+def erfcx(x: float) -> float:
+    """Return exp(x²)·erfc(x)."""
+    if x < 5:
+        return math.exp(x * x) * math.erfc(x) if x > -26.7 else math.inf
+    if math.isinf(x):
+        return 0.0
+    fraction = 0.0  # Laplace's continued fraction
+    for k in range(60, 0, -1):
+        fraction = k / 2 / (x + fraction)
+    return 1 / math.sqrt(math.pi) / (x + fraction)
+
+
+@cache
+def _nodes(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the nodes and weights of Gauss and Legendre on [0, 1]."""
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    return (nodes + 1) / 2, weights / 2
+
+
+def _count(n: int, x: float) -> int:
+    """Return how many nodes the oscillations of Bessel's integral need: about two a radian, in steps of 64."""
+    return 64 * (2 + min(30, int((abs(x) + abs(n)) / 32)))
+
+
+def _far_out(n: int, x: float) -> tuple[float, float]:
+    """Return both Bessel functions of a large x, by Hankel's expansion."""
+    terms = [1.0]
+    for k in range(1, 12):
+        terms.append(terms[-1] * (4 * n * n - (2 * k - 1) ** 2) / (8 * k * x))
+    even = sum(term * (-1) ** k for k, term in enumerate(terms[::2]))
+    odd = sum(term * (-1) ** k for k, term in enumerate(terms[1::2]))
+    angle, size = x - (n / 2 + 0.25) * math.pi, math.sqrt(2 / (math.pi * x))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    return size * (even * cosine - odd * sine), size * (even * sine + odd * cosine)
+
+
+def jn(n: int, x: float) -> float:
+    """Return the Bessel function of the first kind, by Bessel's integral."""
+    if not math.isfinite(x):
+        return 0.0 if math.isinf(x) else math.nan
+    if n < 0:  # as CUDA's
+        return math.nan
+    if abs(x) > max(FAR, n * n):
+        return _far_out(n, abs(x))[0] * (-1 if x < 0 and n % 2 else 1)
+    nodes, weights = _nodes(_count(n, x))
+    angles = math.pi * nodes
+    return float(weights @ np.cos(n * angles - x * np.sin(angles)))
+
+
+def yn(n: int, x: float) -> float:
+    """Return the Bessel function of the second kind, by Schläfli's integral."""
+    if x < 0 or n < 0 or math.isnan(x):
+        return math.nan
+    if x == 0 or math.isinf(x):
+        return -math.inf if x == 0 else 0.0
+    if x > max(FAR, n * n):
+        return _far_out(n, x)[1]
+    if x < NEAR:
+        if n == 0:
+            return 2 / math.pi * (math.log(x) - math.log(2) + EULER)
+        logarithm = math.lgamma(n) + n * (math.log(2) - math.log(x))
+        return -math.exp(logarithm) / math.pi if logarithm < 709 else -math.inf
+    nodes, weights = _nodes(_count(n, x))
+    angles = math.pi * nodes
+    first = weights @ np.sin(x * np.sin(angles) - n * angles)
+    end = math.asinh((TINY + n * 40) / x)  # where exp(-x sinh t) is 0, also beside exp(n t)
+    times = end * _nodes(512)[0]
+    with np.errstate(over="ignore", under="ignore"):
+        falling = np.exp(n * times - x * np.sinh(times)) + (-1) ** n * np.exp(-n * times - x * np.sinh(times))
+        return float(first - end / math.pi * (_nodes(512)[1] @ falling))

@@ -1,0 +1,58 @@
+"""Find loops that only wait: `while cuda.atomic.cas(lock, 0, 0, 1) != 0: pass`."""
+
+import ast
+import linecache
+from functools import cache, lru_cache
+from itertools import islice
+from types import CodeType
+
+from normlab.sim.language.source import parsing
+
+Position = tuple[int, int]  # line and column, in bytes, at which an expression begins
+IDLE = ("nanosleep", "threadfence", "threadfence_block", "threadfence_system", "syncwarp")
+
+
+@cache
+def in_spin(code: CodeType, instruction: int) -> bool:
+    """Return whether the instruction at byte offset `instruction` decides if a loop that only waits goes on."""
+    position = next(islice(code.co_positions(), instruction // 2, None), None)
+    if position is None:
+        return False
+    source = "".join(linecache.getlines(code.co_filename))
+    return (position[0], position[2]) in _spins(source)
+
+
+@lru_cache(maxsize=64)
+def _spins(source: str) -> frozenset[Position]:
+    """Return where the calls begin that decide if the waiting loops of a file go on."""
+    try:
+        with parsing:
+            tree = ast.parse(source)
+    except SyntaxError:
+        return frozenset()
+    conditions = [condition for node in ast.walk(tree) if isinstance(node, ast.While) for condition in _waits_for(node)]
+    calls = [part for condition in conditions for part in ast.walk(condition) if isinstance(part, ast.Call)]
+    return frozenset((call.lineno, call.col_offset) for call in calls)
+
+
+def _waits_for(loop: ast.While) -> list[ast.expr]:
+    """Return the conditions on which a loop goes on or ends, if it does nothing else; otherwise nothing."""
+    ends = [part.test for part in loop.body if isinstance(part, ast.If) and _only_breaks(part)]
+    rest = [part for part in loop.body if not (isinstance(part, ast.If) and _only_breaks(part))]
+    return [loop.test, *ends] if all(map(_idle, rest)) else []
+
+
+def _only_breaks(branch: ast.If) -> bool:
+    return not branch.orelse and all(isinstance(part, ast.Break) or _idle(part) for part in branch.body)
+
+
+def _idle(statement: ast.stmt) -> bool:
+    """Return whether a statement changes nothing: `pass`, a text, a fence, a sleep."""
+    if isinstance(statement, ast.Pass):
+        return True
+    if not isinstance(statement, ast.Expr):
+        return False
+    value = statement.value
+    return isinstance(value, ast.Constant) or (
+        isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in IDLE
+    )

@@ -1,0 +1,45 @@
+"""Find the negative indices that stand in a kernel's source as numbers, such as the -1 of `x[-1]`."""
+
+import ast
+import linecache
+from functools import cache
+from itertools import islice
+from types import CodeType
+
+from normlab.sim.language.source import parsing
+
+
+@cache
+def literal_indices(code: CodeType, instruction: int) -> frozenset[int]:
+    """Return the negative numbers that the source at the instruction at byte offset `instruction` has as indices.
+
+    That is any index written there as a number, as in `x[i, -1]` and `cuda.atomic.add(x, -1, value)`.
+    """
+    position = next(islice(code.co_positions(), instruction // 2, None), None)
+    if position is None or None in position:
+        return frozenset()
+    first, last, begin, end = position
+    lines = [linecache.getline(code.co_filename, number).encode() for number in range(first, last + 1)]  # type: ignore
+    if not all(lines):
+        return frozenset()
+    lines[-1] = lines[-1][:end]  # before the first line is cut, which may be the last one, too
+    lines[0] = lines[0][begin:]
+    try:
+        with parsing:
+            tree = ast.parse(b"(" + b"".join(lines) + b")", mode="eval").body
+    except SyntaxError:  # an assignment, whose instruction spans a statement: `x[-1] += 1`
+        return frozenset()
+    indices: list[ast.expr] = []
+    if isinstance(tree, ast.Subscript):
+        indices = [tree.slice]
+    elif isinstance(tree, ast.Call):
+        indices = tree.args[1:2]
+    parts = [part for index in indices for part in (index.elts if isinstance(index, ast.Tuple) else [index])]
+    return frozenset(
+        -part.operand.value
+        for part in parts
+        if isinstance(part, ast.UnaryOp)
+        and isinstance(part.op, ast.USub)
+        and isinstance(part.operand, ast.Constant)
+        and isinstance(part.operand.value, int)
+    )

@@ -1,0 +1,1 @@
+"""Programs whose races are known beforehand, from public collections: their patterns, made anew for `numba.cuda`."""

@@ -1,0 +1,278 @@
+"""Right programs that look like wrong ones: nothing is found in them, and something is where they are spoiled."""
+
+import numpy as np
+import pytest
+from numba import cuda, float32, int32
+
+from normlab.sim import sanitize
+
+
+def floats(size):
+    return np.arange(1, size + 1, dtype=np.float32)
+
+
+# --- a counter that the last block resets, as in NVIDIA's threadFenceReduction ----------------------------------------
+
+
+def reduction(fenced, reset_by_all=False):
+    """A sum over blocks: the last one adds up, and sets the counter back for the next launch."""
+
+    @cuda.jit
+    def kernel(x, partial, counter, total):
+        is_last = cuda.shared.array(1, int32)
+        thread, block, blocks = cuda.threadIdx.x, cuda.blockIdx.x, cuda.gridDim.x
+        if thread == 0:
+            partial[block] = x[block]
+            if fenced:
+                cuda.threadfence()
+            is_last[0] = cuda.atomic.inc(counter, 0, blocks) == blocks - 1
+        cuda.syncthreads()
+        if is_last[0] and thread == 31:
+            value = float32(0)
+            for other in range(blocks):
+                value += partial[other]
+            total[0] = value
+        if (is_last[0] or reset_by_all) and thread == 31:
+            counter[0] = 0
+
+    return kernel
+
+
+def counted(kernel, schedule):
+    total, counter = np.zeros(1, np.float32), np.zeros(1, np.uint32)
+    report = sanitize(kernel, schedule=schedule)[6, 32](floats(6), np.zeros(6, np.float32), counter, total)
+    return report, total[0], counter[0]
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse", 3, 4])
+def test_the_last_block_may_reset_the_counter(schedule):
+    report, total, counter = counted(reduction(fenced=True), schedule)
+    assert report.findings == ()
+    assert (total, counter) == (21, 0)
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse", 3, 4])
+def test_without_a_fence_it_may_not(schedule):
+    report, _, _ = counted(reduction(fenced=False), schedule)
+    assert {(finding.kind, finding.array) for finding in report.findings} == {("race", "partial"), ("race", "counter")}
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse", 3, 4])
+def test_no_other_block_may(schedule):
+    report, _, _ = counted(reduction(fenced=True, reset_by_all=True), schedule)
+    assert ("race", "counter") in {(finding.kind, finding.array) for finding in report.findings}
+
+
+# --- negative indices ----------------------------------------------------------------------------------------------
+
+
+@cuda.jit
+def last_by_a_literal(x, y):
+    if cuda.threadIdx.x == 0:
+        x[-1] += 2
+        y[0, -1] = x[-2]
+        cuda.atomic.add(y, (1, -2), 2)
+        x[0] = cuda.ldcg(
+            x,
+            -1,
+        )
+
+
+def test_a_negative_index_written_as_a_number_is_meant():
+    assert sanitize(last_by_a_literal)[1, 32](floats(5), np.zeros((2, 3))).findings == ()
+
+
+def test_a_computed_one_beside_it_is_not():
+    @cuda.jit
+    def kernel(x):
+        i = cuda.threadIdx.x
+        x[i] = x[-1] + x[i - 2]
+
+    (finding,) = sanitize(kernel)[1, 1](floats(5)).findings
+    assert (finding.kind, finding.index) == ("negative-index", (-2,))
+
+
+def test_a_literal_out_of_bounds_is_found():
+    @cuda.jit
+    def kernel(x):
+        x[-6] = 1
+
+    (finding,) = sanitize(kernel)[1, 1](floats(5)).findings
+    assert finding.kind == "out-of-bounds"
+
+
+# --- loads that bypass the caches ----------------------------------------------------------------------------------
+
+
+def signalled(store):
+    @cuda.jit
+    def kernel(message, flag, out):
+        if cuda.blockIdx.x == 0:
+            message[0] = 7
+            cuda.threadfence()
+            store(flag)
+        else:
+            while cuda.ldcv(flag, 0) == 0:
+                pass
+            out[0] = message[0]
+
+    return kernel
+
+
+@cuda.jit(device=True)
+def by_exchange(flag):
+    cuda.atomic.exch(flag, 0, 1)
+
+
+@cuda.jit(device=True)
+def plainly(flag):
+    flag[0] = 1
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse"])
+def test_ldcv_may_poll_what_an_atomic_stores(schedule):
+    out = np.zeros(1, np.float32)
+    kernel = signalled(by_exchange)
+    assert sanitize(kernel, schedule=schedule)[2, 1](floats(1), np.zeros(1, np.int32), out).findings == ()
+    assert out[0] == 7
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse"])
+def test_ldcv_races_with_a_plain_store(schedule):
+    report = sanitize(signalled(plainly), schedule=schedule)[2, 1](floats(1), np.zeros(1, np.int32), floats(1))
+    assert {(finding.kind, finding.array) for finding in report.findings} == {("race", "flag")}
+
+
+# --- stores of one value -------------------------------------------------------------------------------------------
+
+
+def test_stores_of_one_value_are_told_and_are_ok():
+    @cuda.jit
+    def kernel(x, found):
+        if x[cuda.grid(1)] > 0:
+            found[0] = 1
+
+    report = sanitize(kernel)[2, 32](floats(64), np.zeros(1, np.int32))
+    assert report.ok
+    (finding,) = report.findings
+    assert finding.benign
+
+
+def test_stores_of_two_values_are_not_ok():
+    @cuda.jit
+    def kernel(x, found):
+        found[0] = x[cuda.grid(1)]
+
+    assert not sanitize(kernel)[2, 32](floats(64), np.zeros(1)).ok
+
+
+# --- locks -----------------------------------------------------------------------------------------------------------
+
+
+@cuda.jit(device=True)
+def take(locks, number):
+    while True:
+        if cuda.atomic.cas(locks, number, 0, 1) == 0:
+            break
+        cuda.nanosleep(100)
+
+
+@cuda.jit(device=True)
+def free(locks, number):
+    cuda.threadfence()
+    cuda.atomic.exch(locks, number, 0)
+
+
+@cuda.jit
+def both_orders(locks, guarded):
+    first = cuda.blockIdx.x % 2
+    if guarded:
+        take(locks, 2)
+    take(locks, first)
+    take(locks, 1 - first)
+    free(locks, first)
+    free(locks, 1 - first)
+    if guarded:
+        free(locks, 2)
+
+
+def test_a_lock_around_both_makes_any_order_right():
+    assert sanitize(both_orders)[4, 1](np.zeros(3, np.int32), True).ok
+    assert {f.kind for f in sanitize(both_orders)[4, 1](np.zeros(3, np.int32), False).findings} == {"lock-order"}
+
+
+@cuda.jit
+def tried(locks, done):
+    first = cuda.blockIdx.x % 2
+    waiting = True
+    while waiting:
+        if cuda.atomic.cas(locks, first, 0, 1) == 0:
+            if cuda.atomic.cas(locks, 1 - first, 0, 1) == 0:
+                cuda.atomic.add(done, 0, 1)
+                waiting = False
+                cuda.atomic.exch(locks, 1 - first, 0)
+            cuda.atomic.exch(locks, first, 0)
+
+
+def test_locks_that_are_only_tried_may_have_any_order():
+    done = np.zeros(1, np.int32)
+    assert sanitize(tried)[4, 1](np.zeros(2, np.int32), done).ok
+    assert done[0] == 4
+
+
+@cuda.jit
+def one_after_the_other(locks, barrier_between):
+    if cuda.threadIdx.x == 0:
+        take(locks, 0)
+        take(locks, 1)
+        free(locks, 1)
+        free(locks, 0)
+    if barrier_between:
+        cuda.syncthreads()
+    if cuda.threadIdx.x == 32:
+        take(locks, 1)
+        take(locks, 0)
+        free(locks, 0)
+        free(locks, 1)
+
+
+def test_a_barrier_keeps_the_orders_apart():
+    assert sanitize(one_after_the_other)[1, 64](np.zeros(2, np.int32), True).ok
+    assert not sanitize(one_after_the_other)[1, 64](np.zeros(2, np.int32), False).ok
+
+
+# --- loops with barriers -------------------------------------------------------------------------------------------
+
+
+@cuda.jit(device=True)
+def meet(shared):
+    cuda.syncthreads()
+    return shared[0]
+
+
+@cuda.jit
+def loops_of_own_length(out):
+    thread = cuda.threadIdx.x
+    shared = cuda.shared.array(1, int32)
+    if thread == 0:
+        shared[0] = 3
+    steps = 0
+    for _ in range(2 + thread // 32):  # of another length for each warp, with no barrier inside
+        steps += 1
+    for _ in range(2):
+        for _ in range(3):
+            steps += meet(shared)
+        while steps % 7:
+            steps += 1
+        cuda.syncthreads()
+    for turn in range(3):
+        cuda.syncthreads()
+        if turn == thread // 32:
+            steps += 1
+            continue
+        steps += 2
+    out[thread] = steps
+
+
+def test_loops_without_barriers_may_have_any_number_of_turns():
+    assert sanitize(loops_of_own_length)[1, 96](np.zeros(96, np.int32)).findings == ()
