@@ -30,7 +30,9 @@ from normlab.sim.language.source import parsing
 from normlab.sim.language.variables import CAST_GLOBALS, FunctionTypes, Types, VariableTypes, place_of
 
 PREFIX = "_simulated_"
-INT_MARK = "normlab.sim: an np.int64"  # a constant (INT_MARK, 5) in a syntax tree is np.int64(5) in the code
+# A constant {INT_MARK, 5} in a syntax tree is np.int64(5) in the code. It is a frozenset, because Python computes
+# `3 * (1, 2)` while it compiles: it would repeat a tuple that stands beside a literal.
+INT_MARK = "normlab.sim: an np.int64"
 # The operators whose result's type depends on both operands: there a Python int would take the other operand's type.
 TYPED = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
 FOLDED: dict[type[ast.operator], Any] = {
@@ -86,7 +88,7 @@ def safe_code(code: CodeType, marks: Marks = (), types: Types | None = None) -> 
 def function_tree(code: CodeType) -> ast.FunctionDef | None:
     """Return the syntax tree of `code`, which `safe_code` has given; None for a lambda and for code without source.
 
-    An np.int64 is a constant (INT_MARK, 5) there.
+    Its constants are to be read through `typed_constant`.
     """
     return _trees[id(code)][1] if id(code) in _trees else None
 
@@ -197,7 +199,7 @@ class SafeOperators(ast.NodeTransformer):
         # A literal becomes a constant of the code object, so it costs no call when the kernel runs.
         value = _constant_int(node)
         if value is not None:
-            return ast.copy_location(ast.Constant(cast(Any, (INT_MARK, value))), node)
+            return ast.copy_location(ast.Constant(cast(Any, frozenset((INT_MARK, value)))), node)
         return ast.copy_location(_call(_name("int64"), node), node) if is_index(node, self._indices) else node
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
@@ -347,16 +349,18 @@ def _with_typed_numbers(code: CodeType, complexes: bool) -> CodeType:
 
     `complexes`: complex constants as np.complex128, too.
     """
-    return code.replace(co_consts=tuple(_typed(constant, complexes) for constant in code.co_consts))
+    return code.replace(co_consts=tuple(typed_constant(constant, complexes) for constant in code.co_consts))
 
 
-def _typed(constant: Any, complexes: bool) -> Any:
+def typed_constant(constant: Any, complexes: bool = False) -> Any:
+    """Return a constant of a syntax tree or of its code as kernels compute with it."""
     if isinstance(constant, CodeType):
         return _with_typed_numbers(constant, complexes)
     if type(constant) is tuple:
-        if constant[:1] == (INT_MARK,):
-            return adopt_scalar(constant[1])
-        return tuple(_typed(part, complexes) for part in constant)
+        return tuple(typed_constant(part, complexes) for part in constant)
+    if type(constant) is frozenset and INT_MARK in constant:
+        (value,) = constant - {INT_MARK}
+        return adopt_scalar(value)
     if complexes and type(constant) is complex:
         return np.complex128(constant)
     return np.float64(constant) if type(constant) is float else constant

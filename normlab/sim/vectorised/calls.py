@@ -104,7 +104,7 @@ def call(site: Site, function: Any, given: list, named: dict[str, Any]) -> Any:
     elif function is len and type(given[0]) is Array and given[0].shape:
         found = given[0].shape[0]
     elif not any(map(varies, given)) and not named and not any(type(one) is Array for one in given):
-        found = _of_scalars(function, given)
+        found = _of_scalars(site, function, given)
     elif named:
         raise NotVectorisedError(f"of keyword arguments of {getattr(function, '__name__', function)!r}")
     else:
@@ -119,14 +119,14 @@ def _alone(value: Any) -> Any:
     return element(value.kind, value.data, 0) if type(value) is Vector else value
 
 
-def _of_scalars(function: Any, given: list) -> Any:
+def _of_scalars(site: Site, function: Any, given: list) -> Any:
     """Return a function of scalars, which is the same in every lane."""
     cast = isinstance(function, functions.IntegerCast) or (
         isinstance(function, type) and issubclass(function, np.generic)
     )
     if cast or id(function) in functions.PURE or function in (len, range, tuple):
         return function(*given)
-    raise NotVectorisedError(f"of a call of {getattr(function, '__name__', function)!r}")
+    raise NotVectorisedError(f"of a call of {ast.unparse(site.node.func)}")
 
 
 def _twin(site: Site, function: Any, given: list, named: dict[str, Any]) -> Any:
@@ -136,7 +136,7 @@ def _twin(site: Site, function: Any, given: list, named: dict[str, Any]) -> Any:
     if made is not None:
         return made(site.frame, *given, **named)
     if id(function) not in functions.PURE or named:
-        raise NotVectorisedError(f"of a call of {getattr(key, '__name__', key)!r}")
+        raise NotVectorisedError(f"of a call of {ast.unparse(site.node.func)}")
     if any(map(varies, given)):
         return functions.call(function, tuple(given), site.frame.width)
     return function(*given)

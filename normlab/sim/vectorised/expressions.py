@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.language.integers import adopt_scalar
-from normlab.sim.language.operators import INT_MARK
+from normlab.sim.language.operators import typed_constant
 from normlab.sim.vectorised import accesses, calls
 from normlab.sim.vectorised.arithmetic import binary, by_alternatives, truth, unary
 from normlab.sim.vectorised.frames import Frame, value_of
@@ -74,15 +73,8 @@ def operate(operation: Callable, a: Any, b: Any, frame: Frame) -> Any:
 
 
 def _constant(node: ast.Constant) -> Expression:
-    value = _typed(node.value)
+    value = typed_constant(node.value)
     return lambda frame: value
-
-
-def _typed(value: Any) -> Any:
-    """Return a constant as the scheduler's code has it (language/operators.py)."""
-    if type(value) is tuple:
-        return adopt_scalar(value[1]) if value[:1] == (INT_MARK,) else tuple(map(_typed, value))
-    return np.float64(value) if type(value) is float else value
 
 
 def _name(node: ast.Name) -> Expression:

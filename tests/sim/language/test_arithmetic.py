@@ -83,6 +83,8 @@ NOTHING, F0, I32 = 0, np.float32(0), np.int32(5)
         (lambda: 1 / math.ceil(-0.5), -math.inf),
         (lambda: uint8(1) - uint8(2), 2**64 - 1),
         (lambda: uint8(7) / uint8(2), 3.5),
+        (lambda: -(-2 ^ 5) * 2, 10),
+        (lambda: -(7 // 2) * 5, -15),
         (lambda: uint32(1) - uint64(2), 2**64 - 1),
         (lambda: uint32(1) - 2, -1),
         (lambda: ~uint8(5), 250),

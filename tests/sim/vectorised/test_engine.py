@@ -318,6 +318,18 @@ def test_one_lane_that_meets_its_warp_alone_has_scalars():
     assert agree(alone, 1, 64, np.arange(64, dtype=np.int32), np.zeros(64, np.int32)) == VECTORISED
 
 
+def test_a_kernel_that_prints_does_so_once_and_in_the_schedulers_order(capsys):
+    @cuda.jit
+    def prints(out):
+        i = cuda.grid(1)
+        out[i] = i
+        if i % 20 == 0:
+            print(i)
+
+    assert "of a call of print" in simulate(prints, explain=True)[1, 64](np.zeros(64))
+    assert capsys.readouterr().out.split() == ["0", "20", "40", "60"]
+
+
 def test_shared_memory_begins_as_the_schedulers_does():
     @cuda.jit
     def contents(floats, ints):
