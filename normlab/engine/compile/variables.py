@@ -44,13 +44,18 @@ def _told(result: Any, in_kernel: bool, done: set[int]) -> Iterator[tuple[Any, F
         if isinstance(call, ir.Expr) and call.op == "call":
             callee, signature = annotation.typemap.get(call.func.name), annotation.calltypes.get(call)
             dispatcher, kinds = getattr(callee, "dispatcher", None), getattr(signature, "args", None)
-            if isinstance(callee, types.Function) and isinstance(callee.typing_key, FunctionType):
+            if isinstance(callee, types.Function) and _is_programs(callee.typing_key):
                 dispatcher, kinds = _overload(callee, kinds)
                 if dispatcher is not None:
                     overloads.add((callee.typing_key, dispatcher.py_func))
             yield from _told(getattr(dispatcher, "overloads", {}).get(kinds), in_kernel=False, done=done)
     told = _Function(annotation, result.signature).types(in_kernel)
     yield place_of(annotation.func_id.func.__code__), replace(told, overloads=frozenset(overloads))
+
+
+def _is_programs(function: Any) -> bool:
+    """Return whether `function` is a Python function of a program; Numba's and NumPy's the simulator knows itself."""
+    return isinstance(function, FunctionType) and function.__module__.partition(".")[0] not in ("numba", "numpy")
 
 
 def _overload(callee: Any, kinds: tuple | None) -> tuple[Any, tuple | None]:

@@ -126,6 +126,10 @@ for _word in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "
     for _reflected in (False, True):
         _method = _unsigned_meeting(getattr(operator, f"__{_word}__"), _reflected)
         setattr(Unsigned64, f"__{'r' if _reflected else ''}{_word}__", _method)
+for _word in ("lt", "le", "gt", "ge", "eq", "ne"):
+    _compare = getattr(operator, _word)
+    setattr(Unsigned64, f"__{_word}__", lambda self, other, compare=_compare: compare(np.uint64(self), other))
+Unsigned64.__hash__ = np.uint64.__hash__  # type: ignore[method-assign]
 for _word in ("lshift", "rshift"):
     setattr(Unsigned64, f"__{_word}__", _unsigned_shift(getattr(operator, _word)))
 for _word in ("neg", "pos", "invert"):
