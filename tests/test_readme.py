@@ -124,7 +124,7 @@ def test_a_program_does_what_its_page_says(name, run, tmp_path, capsys):
     CHECKED[name](names, tmp_path, capsys.readouterr().out)
 
 
-def test_the_readme_s_first_code_after_the_command_is_python_and_short():
+def test_the_readme_s_first_code_is_python_and_short():
     languages = re.findall(r"```(\w+)\n", README)
     assert languages[:2] == ["python", "bash"]
     assert len(PROGRAMS["README.md 1"].splitlines()) <= 20
