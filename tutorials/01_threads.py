@@ -391,12 +391,40 @@ print(f"{same} have the same counters; in {explained} the compiler merged loads,
 #
 # ## Exercise
 #
-# `normlab course start DIR` lays out the exercises of the course in a folder, `normlab course check 7` checks the
-# first. Exercise 21 is about sectors: sums of rows, with a budget. Look at it now, and come back after tutorial 4.
-# Before that, here: write `copy_backwards`, in which a warp copies 32 float32 in reverse order, and draw its sectors.
+# Six warm-ups of the course need no more than this tutorial, except one. Exercise 1 asks for a thread for each
+# element, exercise 2 for a guard, exercise 3 for threads in two dimensions, exercise 4 for many blocks, exercise 6 for
+# the size of a launch. (The fifth needs shared memory, which is in tutorial 5.) `normlab course start DIR` lays the
+# exercises out in a folder, and `normlab course check 1` checks the first.
+#
+# Before that, here: write `copy_backwards`, in which a block copies n float32 in reverse order. `course.check` checks
+# it as the course does: it tries many inputs, and says what is wrong, where, and for which input. How many sectors
+# does it take? Draw them.
 
 # %%
-# Your kernel here.
+from normlab import course
+
+
+@cuda.jit
+def copy_backwards(x, y):
+    """y = x in reverse order, both (n,), by one block of n threads."""
+    # Your lines.
+
+
+course.check(copy_backwards, "copy_backwards")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# Thread i takes the element that is as far from the end as i is from the beginning. A warp touches the same four
+# sectors as in the copy, so nothing is lost.
+#
+# ```python
+# @cuda.jit
+# def copy_backwards(x, y):
+#     """y = x in reverse order, both (n,), by one block of n threads."""
+#     i = cuda.threadIdx.x
+#     y[x.shape[0] - 1 - i] = x[i]
+# ```
+# </details>
+#
 # Next: [2. Mean and variance](02_moments.ipynb).

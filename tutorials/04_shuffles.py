@@ -303,10 +303,38 @@ for step in LADDERS["forward"][1:3]:
 # ## Exercise
 #
 # The course's exercise 10 is a warp sum by rotation, exercise 11 one by butterfly: `normlab course check 10`, `normlab
-# course check 11`. Before that, here: a **maximum** by butterfly. Is double counting a mistake for a maximum, too?
+# course check 11`. Exercise 21, a puzzle about sectors, needs the butterfly, too. Before that, here: a **maximum** by
+# butterfly. Is double counting a mistake for a maximum, too? `course.check` tries it.
 
 # %%
-# Your kernel here.
+from normlab import course
+
+
+@cuda.jit
+def row_max(x, maxima):
+    """A warp, which is the block, per row: x and maxima are (rows, 32); every lane writes its row's maximum."""
+    # Your lines.
+
+
+course.check(row_max, "row_max")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# Double counting is no mistake here: max(a, a) is a. So the rotation would give every lane the maximum, too, and with
+# the same bits.
+#
+# ```python
+# @cuda.jit
+# def row_max(x, maxima):
+#     """A warp, which is the block, per row: x and maxima are (rows, 32); every lane writes its row's maximum."""
+#     row = cuda.blockIdx.x
+#     lane = cuda.threadIdx.x
+#     value = x[row, lane]
+#     for level in range(5):
+#         value = max(value, cuda.shfl_xor_sync(0xFFFFFFFF, value, 16 >> level))
+#     maxima[row, lane] = value
+# ```
+# </details>
+#
 # Next: [5. From warps to a block](05_block.ipynb).

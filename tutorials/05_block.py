@@ -344,18 +344,54 @@ for kernel in (transpose, transpose_padded):
 #
 # ## Exercise
 #
-# The course's exercise 12 is a block sum with one barrier too few, to be repaired: `normlab course check 12`. Exercise 20
-# is another kernel with races, and exercise 17 a tile without bank conflicts.
+# The course's exercise 5 is a warm-up: sums of three neighbours, through shared memory. Exercise 12 is a block sum
+# with one barrier too few, to be repaired: `normlab course check 12`. Exercise 20 is another kernel with races, and
+# exercise 17 a tile without bank conflicts.
 #
-# Shuffles, shared memory and barriers are enough for more than norms. A **scan** is a running sum: each element becomes the
-# sum of all elements up to its own place. Exercise 25 asks for a scan in few steps, exercise 26 for a **work-efficient**
-# one, with few additions. In exercise 27 the maximum and the sum of a **softmax** merge as moments do. Exercise 30 looks for
-# an **argmax**, the place of a row's largest element, and exercise 31 for the two largest elements.
+# Shuffles, shared memory and barriers are enough for more than norms. A **scan** is a running sum: each element
+# becomes the sum of all elements up to its own place. Exercise 25 asks for a scan in few steps, exercise 26 for a
+# **work-efficient** one, with few additions. In exercise 27 the maximum and the sum of a **softmax** merge as moments
+# do. Exercise 30 looks for an **argmax**, the place of a row's largest element, and exercise 31 for the two largest
+# elements.
 #
-# Before that, here: a block of 128 threads finds the **largest** value, and every thread must know it.
+# Before that, here: a block of 128 threads finds the **largest** value, and every thread must know it. `course.check`
+# tries it.
 
 # %%
-# Your kernel here.
+from normlab import course
+
+
+@cuda.jit
+def block_max(x, maxima):
+    """A block of 128 threads per row: x and maxima are (rows, 128); every thread writes its row's maximum."""
+    # Your lines.
+
+
+course.check(block_max, "block_max")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# Shuffles within the warps, then four values in shared memory, and one barrier between writing and reading. A second
+# barrier would be needed if the block went on to another row with the same buffer.
+#
+# ```python
+# @cuda.jit
+# def block_max(x, maxima):
+#     """A block of 128 threads per row: x and maxima are (rows, 128); every thread writes its row's maximum."""
+#     buffer = cuda.shared.array(4, float32)
+#     row = cuda.blockIdx.x
+#     i = cuda.threadIdx.x
+#     value = x[row, i]
+#     for level in range(5):
+#         value = max(value, cuda.shfl_xor_sync(0xFFFFFFFF, value, 16 >> level))
+#     if i % 32 == 0:
+#         buffer[i // 32] = value
+#     cuda.syncthreads()  # all four maxima are there before any of them is read
+#     for warp in range(4):
+#         value = max(value, buffer[warp])
+#     maxima[row, i] = value
+# ```
+# </details>
+#
 # Next: [6. LayerNorm forward](06_forward.ipynb).

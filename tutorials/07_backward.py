@@ -316,10 +316,42 @@ print("grad_input:", took, f"({3 * 4 * n1 * n2 / took.seconds / 1e12:.2f} TB/s o
 # ## Exercise
 #
 # The course's exercise 16: write `grad_input`. `normlab course check 16` tries it on rows of length 1, too. Before
-# that, here: RMSNorm's version, against `oracle.rms_norm_backward`.
+# that, here: RMSNorm's version. `course.check` tries it.
 
 # %%
-# Your kernel here.
+from normlab import course
+from normlab.stages.block import block_sum
+
+
+@cuda.jit
+def rms_grad_input(grad_output, x, invvars, weight, result):
+    """A block of 64 threads per row: grad_output, x, result (rows, columns); invvars (rows,); weight (columns,)."""
+    buffer = cuda.shared.array((2, 2), float32)
+    # Your lines.
+
+
+course.check(rms_grad_input, "rms_grad_input")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# x̂ is x times invvar, and only one mean is taken out: RMSNorm subtracts no mean in the forward pass.
+#
+# ```python
+# @cuda.jit
+# def rms_grad_input(grad_output, x, invvars, weight, result):
+#     """A block of 64 threads per row: grad_output, x, result (rows, columns); invvars (rows,); weight (columns,)."""
+#     buffer = cuda.shared.array((2, 2), float32)
+#     row = cuda.blockIdx.x
+#     invvar = invvars[row]
+#     sum_gx = float32(0)
+#     for column in range(cuda.threadIdx.x, x.shape[1], cuda.blockDim.x):
+#         sum_gx += grad_output[row, column] * weight[column] * (x[row, column] * invvar)
+#     mean_gx = block_sum(warp_sum_butterfly(sum_gx), buffer) / float32(x.shape[1])
+#     for column in range(cuda.threadIdx.x, x.shape[1], cuda.blockDim.x):
+#         g = grad_output[row, column] * weight[column]
+#         result[row, column] = (g - x[row, column] * invvar * mean_gx) * invvar
+# ```
+# </details>
+#
 # Next: [8. Down the columns](08_columns.ipynb).

@@ -454,15 +454,31 @@ print("thread per column: ", lesson.timed(lambda: launch(thread_per_column, n2 /
 #
 # The course's exercise 17 is a padded tile, exercise 18 grad_weight in two kernels: `normlab course check 18`.
 #
-# Not every task can do without atomics. Exercise 28 counts a **histogram**, which says how often each number stands in an
-# array. Its bins are **privatised**: each block counts in a copy of its own, in shared memory, and adds the copy to the
-# result in the end. Exercise 29 is a **segmented sum**: the array is cut into segments of different lengths, and each
-# segment gets a sum.
+# Not every task can do without atomics. Exercise 28 counts a **histogram**, which says how often each number stands in
+# an array. Its bins are **privatised**: each block counts in a copy of its own, in shared memory, and adds the copy to
+# the result in the end. Exercise 29 is a **segmented sum**: the array is cut into segments of different lengths, and
+# each segment gets a sum.
 #
 # Before that, here: which tile strides between 32 and 40 are free of conflicts? Count with `store_tile`, then explain.
 
 # %%
-# Your code here.
+from normlab import course
+
+strides = []  # your answer
+
+course.check(strides, "tile_strides")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# The odd ones. Neighbouring rows lie `stride` words apart, so lanes in one column meet the banks 0, stride, 2 stride,
+# …, all modulo 32. These are different banks if stride and 32 have no common divisor, and 32 has the divisor 2 only.
+#
+# ```python
+# conflicts = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"
+# strides = [stride for stride in range(32, 41) if trace(store_tile)[1, 128](stride, y).metrics[conflicts] == 0]
+# course.check(strides, "tile_strides")
+# ```
+# </details>
+#
 # Next: [9. Saving the output](09_recompute.ipynb).

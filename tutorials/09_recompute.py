@@ -366,11 +366,29 @@ for name, saved, mean_or_none, efficient in (("saved input", x, mean, False), ("
 # ## Exercise
 #
 # The course's exercise 19: recompute with clamp. `normlab course check 19` tries weights of all sizes and both signs,
-# and zeros. Before that, here: `normlab compare --help` asks the question for your own data. What does the law say
-# about your favourite model's norms? Their γ and β are all you need.
+# and zeros. Before that, here: which columns of these six are at risk, if ε is 10⁻⁵? Say so without `keep_columns`.
+# (Then ask `normlab compare --help`, which takes data of your own: γ and β of your favourite model's norms are all you
+# need.)
 
 # %%
-# Your code here.
+from normlab import course
+
+gammas = [1, -0.5, 0.01, 1e-7, 0.05, 2]
+betas = [0, 5, 0.05, 0, 0.5, -15]
+columns = []  # your answer: their numbers, counted from 0
+
+course.check(columns, "columns_at_risk")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# Columns 1 and 4 have a bias above 8 times the weight, by magnitude. Column 3's weight is below ε. Column 5 comes
+# close: 15 is less than 16.
+#
+# ```python
+# columns = [i for i in range(6) if abs(gammas[i]) < 1e-5 or abs(betas[i]) > 8 * abs(gammas[i])]
+# course.check(columns, "columns_at_risk")
+# ```
+# </details>
+#
 # Next: [10. Testing kernels](10_testing.ipynb).

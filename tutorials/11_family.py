@@ -315,10 +315,44 @@ for name in ("warp_shuffle", "apex", "column_blocks"):
 # ## Exercise
 #
 # The course's exercise 23: group norm from row moments. `normlab course check 23`. Before that, here: RMS-normalise
-# over channels only, at each pixel (some vision models do). Which axes, which layout would you like?
+# over channels only, at each pixel (some vision models do), with channels first. Which way should the threads walk?
+# `course.check` tries it.
 
 # %%
-# Your code here.
+import math
+
+from normlab import course
+
+
+@cuda.jit
+def channel_rms(x, eps, y):
+    """A thread per pixel: x, y (samples, channels, pixels). The grid has (blocks of 32 pixels, samples) blocks."""
+    # Your lines.
+
+
+course.check(channel_rms, "channel_rms")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# A thread for each pixel. In each step of its walk down the channels, neighbouring threads load neighbouring pixels.
+# With channels last a warp for each pixel would be better.
+#
+# ```python
+# @cuda.jit
+# def channel_rms(x, eps, y):
+#     """A thread per pixel: x, y (samples, channels, pixels). The grid has (blocks of 32 pixels, samples) blocks."""
+#     pixel = cuda.grid(1)
+#     sample = cuda.blockIdx.y
+#     if pixel < x.shape[2]:
+#         squares = float32(0)
+#         for channel in range(x.shape[1]):
+#             value = x[sample, channel, pixel]
+#             squares += value * value
+#         invvar = float32(1) / math.sqrt(squares / float32(x.shape[1]) + eps)
+#         for channel in range(x.shape[1]):
+#             y[sample, channel, pixel] = x[sample, channel, pixel] * invvar
+# ```
+# </details>
+#
 # Next: [12. Speed of light](12_speed.ipynb).

@@ -482,12 +482,39 @@ for step in LADDERS["forward"]:
 #
 # ## Exercise
 #
-# The course's exercise 22: a vectorised copy, with its ragged end. `normlab course check 22`. (There `load_vector` gives
-# the four values as a tuple, and `store_vector` takes one.) Before that, here: change
-# `copy_vectors` so that it works for 1,023 elements.
+# The course's exercise 22: a vectorised copy, with its ragged end. `normlab course check 22`. Before that, here:
+# change `copy_vectors` so that it works for 1,023 elements, and for any other number. (`load_vector(x, i, 4)` gives
+# the four values as a tuple, and `store_vector(y, i, values)` takes one.) `course.check` tries it.
 
 # %%
-# Your kernel here.
+from normlab import course
+from normlab.engine import load_vector, store_vector
+
+
+@cuda.jit
+def copy_vectors(x, y):
+    """y = x, both (n,): a thread for each 4 elements; 64 threads a block."""
+    # Your lines.
+
+
+course.check(copy_vectors, "copy_vectors")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# At most one thread has an incomplete vector. It copies its one to three elements one by one.
+#
+# ```python
+# @cuda.jit
+# def copy_vectors(x, y):
+#     """y = x, both (n,): a thread for each 4 elements; 64 threads a block."""
+#     i = 4 * cuda.grid(1)
+#     if i + 4 <= x.shape[0]:
+#         store_vector(y, i, load_vector(x, i, 4))
+#     else:
+#         for k in range(i, x.shape[0]):
+#             y[k] = x[k]
+# ```
+# </details>
+#
 # Next: [13. The matrix product](13_sgemm_tiles.ipynb).

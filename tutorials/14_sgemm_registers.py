@@ -438,10 +438,31 @@ print(
 # ## Exercise
 #
 # The course's exercise 24 is an SGEMM with tiles in shared memory: `normlab course check 24`. Before that, here: lanes
-# in 8 × 4 instead of 4 × 8 (`tiling.of_warps(8, 4, …)`). How many wavefronts?
+# in 8 × 4 instead of 4 × 8 (`tiling.of_warps(8, 4, lanes.lanes_in_rows(8))`, in place of the tiling of `warp_tile`).
+# How many wavefronts of loads does a k of a warp take?
 
 # %%
-# Your code here.
+from normlab import course
+
+wavefronts = None  # your answer
+
+course.check(wavefronts, "tall_warp")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# 12, as with 4 × 8. One of the two operands has its lanes in pairs, the other has not; the two have exchanged their
+# parts.
+#
+# ```python
+# from dataclasses import replace
+# from functools import partial
+#
+# plan = partial(tiling.plan, "tall", tiling.of_warps(8, 4, lanes.lanes_in_rows(8)))
+# tall, error = traced(replace(steps["warp_tile"], ways=(plan,)))
+# wavefronts = tall.metrics["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"] / (WARPS * DEPTH)
+# course.check(wavefronts, "tall_warp")
+# ```
+# </details>
+#
 # Next: [15. In PyTorch](15_pytorch.ipynb).

@@ -309,11 +309,51 @@ else:
 #
 # You have come through all of normlab. What is left of the course: `normlab course progress` shows it. From here, exercise
 # 19 (recompute with clamp; `normlab course check 19`) is worth a second look. Before that: write `SavesExact`, with
-# `normlab.keep_columns` in its forward. For which columns does it keep x̂ in a fresh LayerNorm, with γ = 1 and β = 0?
+# `normlab.keep_columns` in its forward. For how many columns does it keep x̂ in a fresh LayerNorm, with γ = 1 and β =
+# 0?
 
 # %%
-# Your code here.
+from normlab import course
+
+kept_columns = None  # your answer
+
+course.check(kept_columns, "kept_columns")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# None: no weight is below ε, and no bias is above 8 times its weight. So nothing is kept beside the output.
+#
+# ```python
+# from normlab.host.exact import Kept
+#
+#
+# class SavesExact(torch.autograd.Function):
+#     @staticmethod
+#     def forward(ctx, x, weight, bias):
+#         n2 = x.shape[-1]
+#         output, mean, invvar = normlab.layer_norm_forward(x, n2, weight, bias)
+#         kept = normlab.keep_columns(x, mean, invvar, n2, weight, bias)
+#         ctx.save_for_backward(output, invvar, weight, bias, *kept)
+#         return output
+#
+#     @staticmethod
+#     def backward(ctx, grad_output):
+#         output, invvar, weight, bias, columns, values = ctx.saved_tensors
+#         return normlab.layer_norm_backward(
+#             grad_output, output, None, invvar, output.shape[-1], weight, bias,
+#             memory_efficient="exact", kept=Kept(columns, values),
+#         )
+#
+#
+# x = torch.randn(6, 10, requires_grad=True)
+# weight, bias = torch.ones(10, requires_grad=True), torch.zeros(10, requires_grad=True)
+# output, mean, invvar = normlab.layer_norm_forward(x.detach(), 10, weight.detach(), bias.detach())
+# kept = normlab.keep_columns(x.detach(), mean, invvar, 10, weight.detach(), bias.detach())
+# SavesExact.apply(x, weight, bias).sum().backward()
+# course.check(len(kept.columns), "kept_columns")
+# ```
+# </details>
+#
 # Back to the beginning: [1. Threads, warps, blocks](01_threads.ipynb). Or read the kernels, upwards from
 # `normlab/stages/moments.py`.

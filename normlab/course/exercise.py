@@ -210,8 +210,10 @@ class Exercise:
 
     @property
     def other_costs(self) -> list[Cost]:
-        """Return the costs of TRAFFIC that none of the exercise's own replaces."""
+        """Return the costs of TRAFFIC that none of the exercise's own replaces. EXCHANGES replaces what it counts."""
         own = {cost.metric for cost in self.costs}
+        if EXCHANGES in own:
+            own |= {SHUFFLES, SHARED_LOADS, SHARED_STORES}
         return [cost for cost in TRAFFIC if cost.metric not in own]
 
     def simpler(self, drawn: Drawn) -> list[Drawn]:
