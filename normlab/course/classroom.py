@@ -23,7 +23,7 @@ def students(classroom: Path, output: Path) -> dict[str, Path]:
     in which only one folder has exercises is one student's, however deep the exercises lie.
     """
     if folder.is_course(classroom):
-        return {printable(classroom.resolve().name): classroom}
+        return {_printable(classroom.resolve().name): classroom}
     found = _below(classroom, output.resolve())
     if not any(map(folder.is_course, found.values())):
         raise ValueError(f"{classroom} has no folder with a file such as {next(iter(catalogue.FILES.values())).name}")
@@ -36,7 +36,7 @@ def _below(parent: Path, output: Path) -> dict[str, Path]:
     for path in sorted(parent.iterdir()):
         if path.name.startswith((".", "__")) or not path.is_dir() or path.resolve() == output:
             continue
-        name, below = printable(path.name), {}
+        name, below = _printable(path.name), {}
         if not folder.is_course(path) and os.access(path, os.R_OK | os.X_OK) and not path.is_symlink():
             below = _below(path, output)
         courses = [one for one in below.values() if folder.is_course(one)]
@@ -53,7 +53,7 @@ def _unused(name: str, found: dict[str, Path]) -> str:
     return name if name not in found else next(one for one in numbered if one not in found)
 
 
-def printable(name: str) -> str:
+def _printable(name: str) -> str:
     """Return text of a student's for a terminal and for file names: no control characters, nothing but Unicode."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in name)
 
