@@ -27,7 +27,7 @@ def students(classroom: Path, output: Path, one: bool = False) -> dict[str, Path
     """
     if one or folder.is_course(classroom):
         classroom.stat()  # an error, if there is none
-        return {printable(classroom.resolve().name): classroom}
+        return {_printable(classroom.resolve().name): classroom}
     found = _below(classroom, output.resolve())
     if not any(map(handed_in.is_handed_in, found.values())):
         raise ValueError(f"{classroom} has no folder with a file such as {next(iter(catalogue.FILES.values())).name}")
@@ -41,10 +41,10 @@ def _below(parent: Path, output: Path) -> dict[str, Path]:
         if path.name.startswith((".", "__")) or path.resolve() == output:
             continue
         if path.is_file() and path.suffix.lower() == ".zip":
-            found[_unused(printable(path.stem), found)] = path
+            found[_unused(_printable(path.stem), found)] = path
         if not path.is_dir():
             continue
-        name, below = printable(path.name), {}
+        name, below = _printable(path.name), {}
         if not folder.is_course(path) and os.access(path, os.R_OK | os.X_OK) and not path.is_symlink():
             below = _below(path, output)
         courses = [one for one in below.values() if folder.is_course(one)]
@@ -56,12 +56,12 @@ def _below(parent: Path, output: Path) -> dict[str, Path]:
 
 
 def _unused(name: str, found: dict[str, Path]) -> str:
-    """Return a name that no other student has: two folders may differ only in what `printable` replaces."""
+    """Return a name that no other student has: two folders may differ only in what `_printable` replaces."""
     numbered = (f"{name} ({number})" for number in count(2))
     return name if name not in found else next(one for one in numbered if one not in found)
 
 
-def printable(name: str) -> str:
+def _printable(name: str) -> str:
     """Return text of a student's for a terminal and for file names: no control characters, nothing but Unicode."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in name)
 

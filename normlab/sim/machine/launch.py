@@ -255,6 +255,8 @@ class Launch:
             return f"the schedule is {self._schedule!r}"
         if self.cluster > 1:
             return "the launch has clusters"
+        if self.types:
+            return "variables are cast to the compiler's types"
         threads = prod((*self.grid, *self.block))
         return f"the launch has {threads} threads" if threads < FEWEST_THREADS and engine == "auto" else None
 
