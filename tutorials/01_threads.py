@@ -20,8 +20,8 @@ lesson.begin()
 
 # %% [markdown]
 # What is printed above says where kernels run here: on a GPU, or in normlab's **simulator** of one. The notebook is the
-# same in both cases. All *results* below hold for a GPU, and so do the *counts* (but for loads that a compiler saves; more of
-# that at the end). Only *times* need one.
+# same in both cases. All *results* below hold for a GPU, and so do the *counts* (except for loads that a compiler saves:
+# see the end). Only *times* need one.
 #
 # ## A kernel is a function that many threads run
 #
@@ -96,7 +96,7 @@ print(sanitize(double)[3, 8](x, y))  # 24 threads, 20 elements
 
 # %% [markdown]
 # `sanitize` ran the kernel in the simulator and watched every access. On a GPU there would be no message. The four
-# extra threads would read whatever lies behind `x`, and write over whatever lies behind `y`.
+# extra threads would read the memory after `x`, and write over the memory after `y`, whatever is stored there.
 #
 # `sanitize(kernel)[blocks, threads](*arguments)` is Numba's own way to write a launch: `kernel[blocks, threads](...)`.
 #
@@ -122,7 +122,7 @@ print(y)
 #
 # > warp = thread // 32, lane = thread % 32
 #
-# Nobody declares warps. They are cut from the block in order.
+# A program does not declare warps. The GPU cuts them from the block in order.
 
 # %%
 threads = np.arange(96)
@@ -222,8 +222,9 @@ counted = trace(copy_every_eighth)[1, 32](np.zeros(256, np.float32), np.zeros(32
 _ = counted.draw_sectors(lesson.line(copy_every_eighth, "x[8 * i]"), "ld")
 
 # %% [markdown]
-# The same number of elements, but 32 sectors instead of 4. Seven eighths of what moves is of no use. How does the cost
-# grow with the stride? Guess before you run the cell.
+# The same number of elements, but 32 sectors instead of 4. Seven eighths of what moves is of no use. The distance from
+# one lane's element to the next lane's is the **stride**; here it is 8. How does the cost grow with the stride? Guess
+# before you run the cell.
 
 
 # %%
@@ -308,9 +309,9 @@ lesson.draw_counts({"thread per row": by_thread, "warp per row": by_warp}, count
 
 # %% [markdown]
 # As many load requests as before, but of 4 sectors each, not 32: an eighth of the sectors. (There are more *stores*: 32
-# partial sums a row instead of one sum.) A GPU has **caches**, small and fast memories that keep what was read lately. In the first
-# kernel, a lane's next seven elements lie in the sector that it has just loaded. If the cache still has it then, little
-# is lost. Often it does not.
+# partial sums a row instead of one sum.) A GPU has **caches**, small and fast memories that keep what was read lately.
+# In the first kernel, a lane's next seven elements lie in the sector that it has just loaded. If the cache still has it
+# then, little is lost. Often it does not.
 #
 # normlab has **ladders** of kernels: the same computation in steps, each with one idea more. In the first step of the
 # LayerNorm ladder a thread takes a row, as in our first kernel. In the second a block does, and neighbours read

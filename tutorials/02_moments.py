@@ -245,7 +245,7 @@ launch(moments_of_rows, 1, 32, x, f32(1e-5), mean, invvar)
 # %% [markdown]
 # ## How wrong may it be?
 #
-# One could compare with a tolerance such as 1e-5. But a tolerance that somebody has typed is either too loose, so that
+# One could compare with a tolerance such as 1e-5. But a tolerance that was only guessed is either too loose, so that
 # mistakes pass, or too tight, so that right kernels fail. normlab derives a **bound** from how the kernel computes, and
 # compares with the truth in float64. The part of normlab that knows truth and bound is called the **oracle**.
 

@@ -55,7 +55,8 @@ for schedule in ("forward", "reverse", 7):
 
 # %% [markdown]
 # `simulate` runs a kernel in the simulator in an order that you choose: forward, backward, or shuffled by a seed. The
-# result depends on the order. (What nobody has written is NaN here: the simulator poisons fresh memory.)
+# result depends on the order. (An element that no thread has written reads as NaN here: the simulator fills fresh
+# memory with it.)
 #
 # Thread 0 reads `buffer[63]`, which thread 63 writes. Nothing says that thread 63 is there first. Two accesses to the
 # same place, at least one of them a write, and nothing that orders them: that is a **race**. `sanitize` finds races
@@ -75,7 +76,7 @@ def reverse_in_order(x, y):
     buffer = cuda.shared.array(64, float32)
     i = cuda.threadIdx.x
     buffer[i] = x[i]
-    cuda.syncthreads()  # every value is in shared memory before anyone reads it
+    cuda.syncthreads()  # every value is in shared memory before any thread reads it
     y[i] = buffer[63 - i]
 
 
@@ -84,8 +85,8 @@ print(sanitize(reverse_in_order)[1, 64](x, y))
 print(np.array_equal(y, x[::-1]))
 
 # %% [markdown]
-# The comment is a habit in normlab: beside a barrier stands what it orders. If nobody can say that, the barrier is in
-# the wrong place, or not needed.
+# The comment is a habit in normlab: beside a barrier stands what it orders. If you cannot say that, the barrier is in the
+# wrong place, or not needed.
 #
 # **All threads must come.** A barrier in a branch that only some threads take is an error:
 
@@ -132,12 +133,12 @@ def sum_of_block(x, total):
 x, total = np.random.default_rng(0).uniform(size=128).astype(f32), np.zeros(128, f32)
 counted = trace(sum_of_block)[1, 128](x, total)
 print("all threads have", set(total.tolist()), " NumPy:", x.sum())
-_ = counted.draw_tree()
+_ = counted.draw_tree(to=0)
 
 # %% [markdown]
-# Time runs down. Five shuffles in each warp (dashed). Then warps 2 and 3 give their sums to warps 0 and 1, and warp 1
-# its own to warp 0, through shared memory (solid), with barriers (thick). In the last step thread 0's result goes to
-# everyone.
+# Drawn is what leads to thread 0. Time runs down. First come five shuffles in each warp (dashed). Then warps 2 and 3 give
+# their sums to warps 0 and 1, and warp 1 gives its own to warp 0, through shared memory (solid), with barriers (thick).
+# After that, and not in the picture, thread 0 writes the result into shared memory, and all threads read it.
 #
 # ### Which barrier for what
 #

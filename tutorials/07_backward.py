@@ -256,7 +256,8 @@ _ = counted.draw_sectors(lesson.line(grad_input_kernel, "r = invvar[row]"), "ld"
 # %% [markdown]
 # A row of 4,096 float32 is 16 KiB. Between the passes it may stay in the L1 cache, or not. The fast steps do not rely
 # on the cache. They keep the row in registers or shared memory: `normlab/kernels/backward/step_2_fused.py` and
-# `step_3_pipelined.py`. What that brought on an H200 in bfloat16, n2 = 4096, with all three gradients:
+# `step_3_pipelined.py`. What that brought on an H200 in bfloat16, n2 = 4096, with all three gradients (the words of the
+# last two are those of tutorial 12):
 
 # %%
 for step, reached in zip(LADDERS["backward"], lesson.ladder("backward").values(), strict=True):
@@ -278,9 +279,9 @@ print(lesson.source(row_terms))
 # switch off.
 #
 # One thing is different: the stages load `mean[row]` and `invvar[row]` for each element, where our kernel loads them
-# once. In the *first* loop that costs nothing: nothing changes these values there, so the compiler takes the loads out of
-# the loop. In the *second* loop it cannot. The loop stores into `grad_input`, and for all the compiler knows that could be
-# the same memory. The fast steps therefore load both once a row, as we did.
+# once. In the *first* loop that costs nothing: nothing changes these values there, so the compiler takes the loads out
+# of the loop. In the *second* loop it cannot. The loop stores into `grad_input`, and for all the compiler knows that
+# could be the same memory. The fast steps therefore load both once a row, as we did.
 #
 # <details><summary><b>Question.</b> apex's <code>cuComputeGradInput</code> uses butterflies here and rotations in the forward. Why
 # might the butterfly be the better choice here?</summary>

@@ -184,7 +184,7 @@ print("smallest that fails:", dict(zip(("n1", "n2", "seed"), shrink(case), stric
 
 # %% [markdown]
 # One row with one element. Now the mistake is obvious. The library [Hypothesis](https://hypothesis.readthedocs.io)
-# draws and shrinks for you; the tests of this house use it everywhere.
+# draws and shrinks for you; normlab's tests use it everywhere.
 #
 # What to draw? Not just normal random numbers. Offsets (κ of tutorial 2), one huge feature, equal values, tiny values,
 # infinities, NaN; γ = 0 and γ near ε; widths around 32, 128 and their multiples; no rows at all.
@@ -275,9 +275,9 @@ plt.show()
 # called **equivalent**.
 #
 # Read it by columns, too. A column with few FAILS: does one need that test? "equal means stay" catches one mutant that
-# nobody else does.
+# no other test catches.
 #
-# This house keeps a list of such mutations of its stages and kernels in `tests/test_mutants.py`; the suite must reject
+# normlab keeps a list of such mutations of its stages and kernels in `tests/test_mutants.py`; the suite must reject
 # every one.
 #
 # ## 5. A right result proves nothing about order
@@ -354,7 +354,7 @@ plt.show()
 # ## 6. Test stages alone
 #
 # An error in a whole LayerNorm could come from anywhere. A stage can be tested alone, with a kernel that does nothing
-# else. That is why this house is built of stages:
+# else. That is why normlab is built of stages:
 
 
 # %%

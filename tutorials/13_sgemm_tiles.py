@@ -155,7 +155,7 @@ print(lesson.source(step_2_shared_tile.sgemm_shared_tile))
 
 # %% [markdown]
 # Two barriers, and each says what it orders: tiles must be complete before they are read, and must not be overwritten
-# while somebody still reads. `element_or_zero` gives 0 outside of the matrices: zeros add nothing to a product, so the
+# while a thread still reads. `element_or_zero` gives 0 outside of the matrices: zeros add nothing to a product, so the
 # edges need no other care.
 
 # %%
@@ -308,6 +308,7 @@ course.check(sectors, "sectors_by_columns")
 # their elements are a whole column apart, each in a sector of its own. B's load is as before.
 #
 # ```python
+# a, b = np.random.default_rng(0).normal(size=(2, 64, 64)).astype(f32)
 # found = []
 # step_2_shared_tile.STEP.run(
 #     lambda kernel, grid, block, *arguments, shared_bytes=0: found.append(

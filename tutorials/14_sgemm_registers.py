@@ -272,7 +272,7 @@ plt.show()
 # ## While the tile is on its way
 #
 # What binds now is waiting. In each turn of the loop the block fetches the next tiles from global memory, stores them,
-# meets at a barrier, multiplies, meets again. While it fetches, nobody of this block multiplies; a load from global
+# meets at a barrier, multiplies, meets again. While it fetches, no thread of this block multiplies; a load from global
 # memory takes several hundred clocks.
 #
 # **Double buffering**: have two halves in shared memory. Begin to fetch the next tile into registers; multiply this
@@ -417,10 +417,10 @@ print(
 # multipliers": that takes the highest clock, which a GPU at its power limit does not keep. And not every instruction can
 # be an FMA.)
 #
-# <details><summary><b>Question.</b> Why does nobody use tensor cores here?</summary>
+# <details><summary><b>Question.</b> Why are no tensor cores used here?</summary>
 #
-# They multiply float32 only after rounding it to TF32, which has 11 bits. That is another product. For float16 and
-# bfloat16, use them.
+# Tensor cores are units of a multiprocessor that multiply small matrices by one instruction. They take float32 only after
+# rounding it to TF32, which has 11 bits. That is another product. For float16 and bfloat16, use them.
 # </details>
 #
 # <details><summary><b>Question.</b> Would 16 × 16 elements a thread be better still?</summary>

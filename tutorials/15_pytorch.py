@@ -139,7 +139,7 @@ for name, norm in (
 # <details><summary><b>Question.</b> After the norm comes an activation <em>in place</em>, <code>torch.relu_(y)</code>. What happens to <code>SavesOutput</code>?</summary>
 #
 # Its saved y has been overwritten. PyTorch notices (each tensor has a version number) and <code>backward()</code>
-# raises an error. <code>SavesInput</code> has the same problem if somebody changes x in place after the norm has seen it.
+# raises an error. <code>SavesInput</code> has the same problem if x is changed in place after the norm has seen it.
 # </details>
 #
 # ## The modules
@@ -253,7 +253,7 @@ off = {row["saved_bytes"] - row["predicted_bytes"] for row in record["rows"]}
 print("counted minus predicted:", off, "bytes")
 
 # %% [markdown]
-# (Of <!--=uncounted bytes-->512<!--=--> bytes in 20 GB the formula does not know.) The peak falls by what was
+# (The formula misses <!--=uncounted bytes-->512<!--=--> bytes of 20 GB.) The peak falls by what was
 # predicted, and the time of a step hardly changes: the norms are a small part of it.
 #
 # With gradient checkpointing most activations are not kept but computed again. Then less is kept, and the norms may have
@@ -261,7 +261,7 @@ print("counted minus predicted:", off, "bytes")
 #
 # <details><summary><b>Question.</b> A post-norm block computes <code>norm(x + f(x))</code>, and its output is the next block's residual stream <em>and</em> the input of a linear layer. Is saving the output still free?</summary>
 #
-# Yes: the output is kept by the linear layer. And the input, x + f(x), is a sum that nobody else keeps: so here, too,
+# Yes: the output is kept by the linear layer. And the input, x + f(x), is a sum that nothing else keeps: so here, too,
 # one array is freed.
 # </details>
 #
@@ -307,7 +307,7 @@ else:
 #
 # ## Exercise
 #
-# You have come through the house. What is left of the course: `normlab course progress` shows it. From here, exercise
+# You have come through all of normlab. What is left of the course: `normlab course progress` shows it. From here, exercise
 # 19 (recompute with clamp; `normlab course check 19`) is worth a second look. Before that: write `SavesExact`, with
 # `normlab.keep_columns` in its forward. For how many columns does it keep x̂ in a fresh LayerNorm, with γ = 1 and β =
 # 0?
