@@ -4,28 +4,32 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from normlab.course import catalogue, folder, grading, process
+from normlab.course import catalogue, folder, grading, handed_in, process
 from normlab.course.failure import Failure
 from normlab.course.grading import Result
 from normlab.course.hidden import Hidden
 from normlab.course.overview import Student
 
 
-def students(classroom: Path, output: Path) -> dict[str, Path]:
+def students(classroom: Path, output: Path, one: bool = False) -> dict[str, Path]:
     """Return the folders to grade by the students' names, sorted by name. Raise ValueError if none has an exercise.
 
-    If `classroom` has exercises itself, it is the only one. Otherwise its folders are the students', except `output`
-    and hidden folders. A folder of sections is searched, too: a student of it is named "section/student". But a folder
-    in which only one folder has exercises is one student's, however deep the exercises lie.
+    If `classroom` has exercises itself, or if it is said to be `one` student's, it is the only one. Otherwise its
+    folders and zips are the students', except `output` and hidden folders. A folder of sections is searched, too: a
+    student of it is named "section/student". But a folder in which only one folder has exercises is one student's,
+    however deep the exercises lie.
     """
-    if folder.is_course(classroom):
+    if one or folder.is_course(classroom):
+        classroom.stat()  # an error, if there is none
         return {_printable(classroom.resolve().name): classroom}
     found = _below(classroom, output.resolve())
-    if not any(map(folder.is_course, found.values())):
+    if not any(map(handed_in.is_handed_in, found.values())):
         raise ValueError(f"{classroom} has no folder with a file such as {next(iter(catalogue.FILES.values())).name}")
     return dict(sorted(found.items()))
 
@@ -34,7 +38,11 @@ def _below(parent: Path, output: Path) -> dict[str, Path]:
     """Return the students' folders below a folder that is not one itself, with their names."""
     found: dict[str, Path] = {}
     for path in sorted(parent.iterdir()):
-        if path.name.startswith((".", "__")) or not path.is_dir() or path.resolve() == output:
+        if path.name.startswith((".", "__")) or path.resolve() == output:
+            continue
+        if path.is_file() and path.suffix.lower() == ".zip":
+            found[_unused(_printable(path.stem), found)] = path
+        if not path.is_dir():
             continue
         name, below = _printable(path.name), {}
         if not folder.is_course(path) and os.access(path, os.R_OK | os.X_OK) and not path.is_symlink():
@@ -94,13 +102,28 @@ def grade(
     jobs: int | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> list[Student]:
-    """Grade the students' folders, and return the results in their order.
+    """Grade the students' folders or zips, and return the results in their order.
 
     jobs: how many solutions run at a time, by default one per processor. advance: called after each exercise. The
     solutions' processes do almost all of the work, so threads of one grader suffice to keep the processors busy.
     """
     process.prepare_for_a_class()
     once = _Once()
+    with TemporaryDirectory(prefix="normlab-") as place:
+        clean = {name: Path(place, str(place_number)) for place_number, name in enumerate(folders)}
+        remarks = {name: handed_in.lay_out(path, clean[name]) for name, path in folders.items()}
+        return [replace(one, remarks=remarks[one.name]) for one in _graded(clean, once, seed, hidden, jobs, advance)]
+
+
+def _graded(
+    folders: dict[str, Path],
+    once: _Once,
+    seed: int,
+    hidden: Hidden | None,
+    jobs: int | None,
+    advance: Callable[[], None],
+) -> list[Student]:
+    """Grade folders that have the exercises' files under their own names."""
 
     def graded(path: Path, number: str) -> Result:
         result = folder.graded(path, number, by=once, seed=seed, hidden=hidden)

@@ -63,6 +63,8 @@ def graded(folder: Path, number: str, by: Callable[..., Result] = check, **how: 
         return _unread(number, Failure("missing", f"{path.name} cannot be read: {error.strerror}"), how)
     except UnicodeDecodeError as error:
         return _unread(number, Failure("syntax", f"{path.name} is no text in UTF-8: {error.reason}"), how)
+    if not source.strip():
+        return _unread(number, Failure("missing", f"{path.name} is empty"), how)
     return by(number, source, str(path.absolute()), **how)
 
 

@@ -81,6 +81,7 @@ def _scores(student: Student) -> dict[str, Any]:
         "student": student.name,
         "points": student.points,
         "possible": student.possible,
+        "remarks": student.remarks,
         "exercises": {
             f"{result.number}_{result.name}": {
                 "points": result.points,
@@ -104,7 +105,8 @@ def gradescope(student: Student) -> dict[str, Any]:
         if "hidden" in result.parts:
             failure = result.hidden_failure if result.parts["right"] else result.failure
             tests.append(_test(result, {"hidden"}, ": hidden checks", failure, "hidden"))
-    return {"score": student.points, "visibility": "visible", "tests": tests}
+    remarks = {"output": "\n".join(student.remarks)} if student.remarks else {}
+    return {"score": student.points, "visibility": "visible", "tests": tests} | remarks
 
 
 def _test(result: Result, parts: set[str], which: str, failure: Failure | None, visibility: str) -> dict[str, Any]:

@@ -22,10 +22,11 @@ NO_MISTAKES = {"untouched": "not begun", "missing": "missing"}  # kinds of failu
 
 @dataclass(frozen=True)
 class Student:
-    """One student's results, in the exercises' order."""
+    """One student's results, in the exercises' order, and remarks on the files that were handed in."""
 
     name: str
     results: list[Result]
+    remarks: tuple[str, ...] = ()
 
     @property
     def points(self) -> int:

@@ -23,12 +23,13 @@ WIDEST = 72  # characters of a message that are printed
 
 def grade(
     classroom: Annotated[
-        Path, typer.Argument(metavar="CLASSDIR", help="A folder of students' folders, or one of these.")
+        Path, typer.Argument(metavar="CLASSDIR", help="A folder of students' folders or zips, or one student's.")
     ],
     output: Annotated[Path, typer.Option(metavar="DIR", help="Where the scores are written.")] = Path("scores"),
     seed: Seed = 0,
     hidden: HiddenFile = None,
     ranking: Annotated[bool, typer.Option("--ranking", help="Rank the solved exercises by counted cost, too.")] = False,
+    one: Annotated[bool, typer.Option("--one", help="CLASSDIR is what one student handed in.")] = False,
     jobs: Annotated[
         int | None,
         typer.Option(min=1, show_default=False, help="Files graded at a time; one per processor if not given."),
@@ -44,7 +45,7 @@ def grade(
 
     extra = hidden_of("grade", hidden)
     with refusing("course grade"):
-        folders = room.students(classroom, output)
+        folders = room.students(classroom, output, one)
         with progress(len(folders) * len(catalogue.FILES), f"grading {len(folders)} students") as advance:
             graded = room.grade(folders, seed, extra, jobs, advance)
         pages = gradebook.write(graded, output, seed, ranking)
