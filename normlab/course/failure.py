@@ -121,9 +121,10 @@ def _function_at(act: dict[str, Any]) -> str:
     return max(around, key=lambda node: node.lineno).name if around else ""
 
 
-def changed_input(name: str) -> Failure:
-    """Return a failure that says that the kernel changed an input."""
-    return Failure("input", f"{name} is an input, and was changed: a kernel writes to its results only")
+def changed_input(name: str, source: Source) -> Failure:
+    """Return a failure that says that the kernel changed an input, and at which line."""
+    line = next(iter(given.storing_lines(source.text, name)), None)
+    return Failure("input", f"{name} is an input, and was changed: a kernel writes to its results only", line)
 
 
 def wrong_value(name: str, got: np.ndarray, want: Answer) -> Failure | None:
@@ -199,7 +200,7 @@ def refused(told: dict[str, Any]) -> Failure:
 
 
 def costs_more(
-    limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[dict[str, Any]], drawn: Drawn, file: str
+    limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[dict[str, Any]], drawn: Drawn, source: Source
 ) -> Failure | None:
     """Return a failure that names the cost that is furthest above the reference solution's; None if no cost is.
 
@@ -215,7 +216,7 @@ def costs_more(
     excess, cost, counted, at_most = max(found, key=lambda one: one[0])
     limit = f"exactly {at_most:,} needed" if cost.exactly else f"at most {at_most:,} allowed"
     headline = f"{counted:,} {_words(cost.metric)}, {limit}: {cost.why}"
-    return replace(_over(headline, cost.metric, costs, reference, drawn, file), excess=excess)
+    return replace(_over(headline, cost.metric, costs, reference, drawn, source), excess=excess)
 
 
 def spent(limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[dict[str, Any]]) -> tuple[Spent, ...]:
@@ -225,17 +226,17 @@ def spent(limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[d
     return tuple(one for one in found if one.counted or one.allowed)
 
 
-def over_budget(budget: Budget, costs: list[dict[str, Any]], drawn: Drawn, file: str) -> Failure | None:
+def over_budget(budget: Budget, costs: list[dict[str, Any]], drawn: Drawn, source: Source) -> Failure | None:
     """Return a failure that names a teacher's budget that is exceeded; None if it is kept."""
     counted = _summed(costs, budget.metric)
     if counted <= budget.at_most:
         return None
     headline = f"{counted:,} {_words(budget.metric)}, at most {budget.at_most:,} allowed: {budget.why}"
-    return _over(headline, budget.metric, costs, [], drawn, file)
+    return _over(headline, budget.metric, costs, [], drawn, source)
 
 
 def uneven(
-    limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[dict[str, Any]], drawn: Drawn, file: str
+    limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[dict[str, Any]], drawn: Drawn, source: Source
 ) -> Failure | None:
     """Return a failure that names a thread that does much more of a launch's work than others would let it; else None.
 
@@ -251,8 +252,8 @@ def uneven(
                 at_most = max(at_most, int(2 * who["average"]) + 4)
             if who["count"] > at_most:
                 headline = f"{who['count']} {WORDS[metric]}, at most {at_most} allowed: let all threads share the work"
-                place = next((one for one in who["lines"] if one["file"] == file), {"line": None})
-                told = f"by {_thread(who)}{_place(who | place, file)}" if place["line"] else f"by {_thread(who)}"
+                place = next((one for one in who["lines"] if one["file"] == source.file), {"line": None})
+                told = f"by {_thread(who)}{_place(who | place, source.file)}" if place["line"] else f"by {_thread(who)}"
                 details = told, f"counted on {drawn}"
                 return Failure("budget", headline, place["line"], details, excess=who["count"] / max(at_most, 0.5))
     return None
@@ -278,22 +279,28 @@ def _over(
     costs: list[dict[str, Any]],
     reference: list[dict[str, Any]],
     drawn: Drawn,
-    file: str,
+    source: Source,
 ) -> Failure:
     """Return the failure of an exceeded limit, with the student's line that spends most above the same line there.
 
-    So a given line, which the reference solution has, too, is not blamed for what it has to spend.
+    So a given line, which the reference solution has, too, is not blamed for what it has to spend. If all is spent in
+    functions that the student's lines call, the call of the one that spends most is named.
     """
     failure = Failure("budget", headline, None, (f"counted on {drawn}",))
     spent: Counter[str] = Counter()
     for line in (line for one in reference for line in one["lines"]):
         spent[line["text"].strip()] += line["metrics"].get(metric, 0)
-    lines = [line for one in costs for line in one["lines"] if line["file"] == file]
-    worst = max(lines, key=lambda line: line["metrics"].get(metric, 0) - spent[line["text"].strip()], default=None)
-    if worst is None or not worst["metrics"].get(metric):
+    lines = [line for one in costs for line in one["lines"] if line["metrics"].get(metric)]
+    own = [line for line in lines if line["file"] == source.file]
+    worst = max(own or lines, key=lambda line: line["metrics"][metric] - spent[line["text"].strip()], default=None)
+    if worst is None:
         return failure
-    detail = f"{worst['metrics'][metric]:,} of them at line {worst['line']}: {worst['text']}"
-    return replace(failure, line=worst["line"]).explained(detail)
+    number, of = worst["line"], ""
+    if not own:
+        calling = given.calling_lines(source.text, _function_at(worst))
+        of, number = f" of {worst['file'].rsplit('/', 1)[-1]}, which you call", calling[-1] if calling else None
+    detail = f"{worst['metrics'][metric]:,} of them at line {worst['line']}{of}: {worst['text']}"
+    return replace(failure, line=number).explained(detail)
 
 
 def _thread(who: dict[str, Any]) -> str:

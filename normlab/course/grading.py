@@ -167,7 +167,7 @@ class _Grader:
             return failure.stopped(error)
         if findings := run.observed["findings"]:
             return failure.found(findings, case, self.source)
-        return _differs(run, case)
+        return _differs(run, case, self.source)
 
     def _smallest(self, drawn: Drawn, fails: Failure) -> tuple[Drawn, Failure]:
         """Return the smallest input found with a failure of the same kind, and this failure.
@@ -219,11 +219,11 @@ class _Grader:
                 run = self.solution.run(case, "costs")
             except StoppedError as error:
                 raise FailureError(failure.stopped(error).explained(f"on an input of the budgets: {drawn}")) from None
-            if wrong := _differs(run, case):
+            if wrong := _differs(run, case, self.source):
                 raise FailureError(self._explained(drawn, wrong))
             costs = run.observed["costs"]
             own, others = self.exercise.costs, self.exercise.other_costs
-            counted = costs, reference_costs, drawn, self.source.file
+            counted = costs, reference_costs, drawn, self.source
             over = [failure.uneven(own, *counted), failure.costs_more(own, *counted)]
             worst = max(filter(None, over), key=lambda one: one.excess, default=None)
             if worst := worst or failure.costs_more(others, *counted):
@@ -242,7 +242,7 @@ class _Grader:
         except StoppedError as error:
             raise FailureError(failure.stopped(error).explained(f"on the input of the budgets: {drawn}")) from None
         for budget in budgets:
-            if over := failure.over_budget(budget, costs, drawn, self.source.file):
+            if over := failure.over_budget(budget, costs, drawn, self.source):
                 raise FailureError(over)
 
     def picture(self, form: str) -> bytes | None:
@@ -260,10 +260,10 @@ class _Grader:
         return pictures.file_of(draw(pictures.Seen(case, run.arrays, run.observed["accesses"])), form)
 
 
-def _differs(run: Run, case: Case) -> Failure | None:
+def _differs(run: Run, case: Case, source: Source) -> Failure | None:
     """Return the failure of a run that changed an input or left a wrong value; None if it did neither."""
     for name, array in case.arrays.items():
         if name not in case.want and name not in case.scratch and not np.array_equal(run.arrays[name], array, True):
-            return failure.changed_input(name)
+            return failure.changed_input(name, source)
     wrong = (failure.wrong_value(name, run.arrays[name], answer) for name, answer in case.want.items())
     return next(filter(None, wrong), None)

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from normlab.course.costs import costs
-from normlab.course.exercise import BUSIEST_LOADS, BUSIEST_SHARED, BUSIEST_STORES, LOADS, STORES
+from normlab.course.exercise import (
+    BUSIEST_LOADS,
+    BUSIEST_SHARED,
+    BUSIEST_STORES,
+    EXCHANGES,
+    LOADS,
+    SHARED_ACCESSES,
+    STORES,
+)
+from normlab.course.process import _poisoned
 from normlab.engine import cuda, float32, load_vector, store_vector
 
 
@@ -130,3 +139,28 @@ def test_a_load_counts_once_until_a_store_or_a_barrier(kernel, loads):
     found = counted(kernel, 1, 32, x, y)["metrics"]
     assert found[LOADS] == loads
     assert found[STORES] >= 1
+
+
+@cuda.jit
+def exchange(x, y):
+    buffer = cuda.shared.array(32, float32)
+    i = cuda.threadIdx.x
+    buffer[i] = cuda.shfl_xor_sync(0xFFFFFFFF, x[i], 1)
+    if i < 4:
+        cuda.atomic.add(buffer, i, 1)
+    if cuda.ballot_sync(0xFFFFFFFF, i < 4):
+        y[i] = buffer[i]
+
+
+def test_exchanges_count_warps_and_shared_accesses_count_threads():
+    x, y = np.zeros((2, 32), np.float32)
+    found = counted(exchange, 1, 32, x, y)
+    assert found["metrics"][EXCHANGES] == 5  # a shuffle, a store, an atomic, a vote, a load
+    assert found["metrics"][SHARED_ACCESSES] == 32 + 4 + 32
+    for metric in (EXCHANGES, SHARED_ACCESSES):
+        assert sum(line["metrics"][metric] for line in found["lines"]) == found["metrics"][metric]
+
+
+def test_an_unwritten_integer_is_neither_a_count_nor_an_index():
+    assert _poisoned(np.zeros(2, np.int32)).tolist() == [-(2**31)] * 2
+    assert np.isnan(_poisoned(np.zeros(2, np.float32))).all()
