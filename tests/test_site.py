@@ -31,6 +31,12 @@ def test_every_exercise_leads_to_a_tutorial_and_that_tutorial_leads_back():
         assert all(f"../exercises/{file.stem}.md" in pages[f"learn/tutorials/{name}.md"] for name in taught)
 
 
+def test_the_tutorial_that_an_exercise_names_names_the_exercise():
+    practised = {tutorial.number: learn.practised(tutorial) for tutorial in tutorials.every()}
+    named = {number: catalogue.exercise(number).tutorial for number in catalogue.FILES}
+    assert [number for number, tutorial in named.items() if number not in practised[tutorial]] == []
+
+
 def test_every_tutorial_practises_an_exercise():
     assert [tutorial.number for tutorial in tutorials.every() if not learn.practised(tutorial)] == []
 

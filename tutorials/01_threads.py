@@ -20,8 +20,8 @@ lesson.begin()
 
 # %% [markdown]
 # What is printed above says where kernels run here: on a GPU, or in normlab's **simulator** of one. The notebook is the
-# same in both cases. All *results* below hold for a GPU, and so do the *counts* (but for loads that a compiler saves; more of
-# that at the end). Only *times* need one.
+# same in both cases. All *results* below hold for a GPU, and so do the *counts* (except for loads that a compiler saves:
+# see the end). Only *times* need one.
 #
 # ## A kernel is a function that many threads run
 #
@@ -96,7 +96,7 @@ print(sanitize(double)[3, 8](x, y))  # 24 threads, 20 elements
 
 # %% [markdown]
 # `sanitize` ran the kernel in the simulator and watched every access. On a GPU there would be no message. The four
-# extra threads would read whatever lies behind `x`, and write over whatever lies behind `y`.
+# extra threads would read the memory after `x`, and write over the memory after `y`, whatever is stored there.
 #
 # `sanitize(kernel)[blocks, threads](*arguments)` is Numba's own way to write a launch: `kernel[blocks, threads](...)`.
 #
@@ -122,7 +122,7 @@ print(y)
 #
 # > warp = thread // 32, lane = thread % 32
 #
-# Nobody declares warps. They are cut from the block in order.
+# A program does not declare warps. The GPU cuts them from the block in order.
 
 # %%
 threads = np.arange(96)
@@ -222,8 +222,9 @@ counted = trace(copy_every_eighth)[1, 32](np.zeros(256, np.float32), np.zeros(32
 _ = counted.draw_sectors(lesson.line(copy_every_eighth, "x[8 * i]"), "ld")
 
 # %% [markdown]
-# The same number of elements, but 32 sectors instead of 4. Seven eighths of what moves is of no use. How does the cost
-# grow with the stride? Guess before you run the cell.
+# The same number of elements, but 32 sectors instead of 4. Seven eighths of what moves is of no use. The distance from
+# one lane's element to the next lane's is the **stride**; here it is 8. How does the cost grow with the stride? Guess
+# before you run the cell.
 
 
 # %%
@@ -308,9 +309,9 @@ lesson.draw_counts({"thread per row": by_thread, "warp per row": by_warp}, count
 
 # %% [markdown]
 # As many load requests as before, but of 4 sectors each, not 32: an eighth of the sectors. (There are more *stores*: 32
-# partial sums a row instead of one sum.) A GPU has **caches**, small and fast memories that keep what was read lately. In the first
-# kernel, a lane's next seven elements lie in the sector that it has just loaded. If the cache still has it then, little
-# is lost. Often it does not.
+# partial sums a row instead of one sum.) A GPU has **caches**, small and fast memories that keep what was read lately.
+# In the first kernel, a lane's next seven elements lie in the sector that it has just loaded. If the cache still has it
+# then, little is lost. Often it does not.
 #
 # normlab has **ladders** of kernels: the same computation in steps, each with one idea more. In the first step of the
 # LayerNorm ladder a thread takes a row, as in our first kernel. In the second a block does, and neighbours read
@@ -390,12 +391,40 @@ print(f"{same} have the same counters; in {explained} the compiler merged loads,
 #
 # ## Exercise
 #
-# `normlab course start DIR` lays out the exercises of the course in a folder, `normlab course check 7` checks the
-# first. Exercise 21 is about sectors: sums of rows, with a budget. Look at it now, and come back after tutorial 4.
-# Before that, here: write `copy_backwards`, in which a warp copies 32 float32 in reverse order, and draw its sectors.
+# Six warm-ups of the course need no more than this tutorial, except one. Exercise 1 asks for a thread for each
+# element, exercise 2 for a guard, exercise 3 for threads in two dimensions, exercise 4 for many blocks, exercise 6 for
+# the size of a launch. (The fifth needs shared memory, which is in tutorial 5.) `normlab course start DIR` lays the
+# exercises out in a folder, and `normlab course check 1` checks the first.
+#
+# Before that, here: write `copy_backwards`, in which a block copies n float32 in reverse order. `course.check` checks
+# it as the course does: it tries many inputs, and says what is wrong, where, and for which input. How many sectors
+# does it take? Draw them.
 
 # %%
-# Your kernel here.
+from normlab import course
+
+
+@cuda.jit
+def copy_backwards(x, y):
+    """y = x in reverse order, both (n,), by one block of n threads."""
+    # Your lines.
+
+
+course.check(copy_backwards, "copy_backwards")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# Thread i takes the element that is as far from the end as i is from the beginning. A warp touches the same four
+# sectors as in the copy, so nothing is lost.
+#
+# ```python
+# @cuda.jit
+# def copy_backwards(x, y):
+#     """y = x in reverse order, both (n,), by one block of n threads."""
+#     i = cuda.threadIdx.x
+#     y[x.shape[0] - 1 - i] = x[i]
+# ```
+# </details>
+#
 # Next: [2. Mean and variance](02_moments.ipynb).

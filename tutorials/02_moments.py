@@ -245,7 +245,7 @@ launch(moments_of_rows, 1, 32, x, f32(1e-5), mean, invvar)
 # %% [markdown]
 # ## How wrong may it be?
 #
-# One could compare with a tolerance such as 1e-5. But a tolerance that somebody has typed is either too loose, so that
+# One could compare with a tolerance such as 1e-5. But a tolerance that was only guessed is either too loose, so that
 # mistakes pass, or too tight, so that right kernels fail. normlab derives a **bound** from how the kernel computes, and
 # compares with the truth in float64. The part of normlab that knows truth and bound is called the **oracle**.
 
@@ -336,11 +336,48 @@ print(
 # ## Exercise
 #
 # The course's exercise 7: write `welford_step` yourself. `normlab course check 7` has rows with large κ, which the
-# textbook's formula does not survive. Before that, here: in which place would `one_pass_naive` break if x were float16,
-# with values up to 300? (Largest float16: 65,504.) Try it.
+# textbook's formula does not survive. Before that, here: the two passes of this tutorial, as a kernel with a thread
+# for each row. `course.check` tries it.
+#
+# And in which place would `one_pass_naive` break if x were float16, with values up to 300? (Largest float16: 65,504.)
 
 # %%
-# Your code here.
+from normlab import course
+
+
+@cuda.jit
+def two_pass(x, means, variances):
+    """A thread per row: x is (rows, columns), means and (biased) variances are (rows,)."""
+    # Your lines.
+
+
+course.check(two_pass, "two_pass")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# Two loops, and the second one needs the first one's result. The sum of squares is a sum of squared deviations, so
+# nothing large is subtracted. In float16 `one_pass_naive` breaks at once: 300² is 90,000, and that single square is
+# infinity already.
+#
+# ```python
+# @cuda.jit
+# def two_pass(x, means, variances):
+#     """A thread per row: x is (rows, columns), means and (biased) variances are (rows,)."""
+#     row = cuda.grid(1)
+#     if row < x.shape[0]:
+#         columns = float32(x.shape[1])
+#         total = float32(0)
+#         for column in range(x.shape[1]):
+#             total += x[row, column]
+#         mean = total / columns
+#         squares = float32(0)
+#         for column in range(x.shape[1]):
+#             delta = x[row, column] - mean
+#             squares += delta * delta
+#         means[row] = mean
+#         variances[row] = squares / columns
+# ```
+# </details>
+#
 # Next: [3. Two groups become one](03_chan.ipynb).

@@ -302,10 +302,41 @@ print("merged in a chain:   ", lesson.timed(lambda: launch(merge_shares, 1, 1, m
 #
 # The course's exercise 8 asks for `chan_merge`, and exercise 9 for its case of count 0: `normlab course check 8` and
 # `normlab course check 9`. (The kernel of exercise 9 uses shuffles, which are the next tutorial's. You need not touch
-# them.) Before that, here: write a tree of merges in Python over 8 groups, some of them empty, and compare with NumPy.
+# them.) Before that, here: a thread merges eight groups, some of them empty, with the stage `chan_merge`.
+# `course.check` tries it.
 
 # %%
-# Your code here.
+from normlab import course
+
+
+@cuda.jit
+def merge_groups(groups, merged):
+    """A thread per set: groups is (sets, 8, 3), merged (sets, 3); the last axis is mean, m2 and count."""
+    # Your lines.
+
+
+course.check(merge_groups, "merge_groups")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# One group after another is a chain. A tree of 4, 2 and 1 merges is right, too, and rounds less.
+#
+# ```python
+# @cuda.jit
+# def merge_groups(groups, merged):
+#     """A thread per set: groups is (sets, 8, 3), merged (sets, 3); the last axis is mean, m2 and count."""
+#     i = cuda.grid(1)
+#     if i < groups.shape[0]:
+#         mean = groups[i, 0, 0]
+#         m2 = groups[i, 0, 1]
+#         count = groups[i, 0, 2]
+#         for k in range(1, 8):
+#             mean, m2, count = chan_merge(mean, m2, count, groups[i, k, 0], groups[i, k, 1], groups[i, k, 2])
+#         merged[i, 0] = mean
+#         merged[i, 1] = m2
+#         merged[i, 2] = count
+# ```
+# </details>
+#
 # Next: [4. Lanes talk: shuffles](04_shuffles.ipynb).

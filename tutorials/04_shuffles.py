@@ -2,7 +2,7 @@
 # # 4. Lanes talk: warp shuffles, by rotation and by butterfly
 #
 # **Aim.** Bring the 32 results of a warp's lanes together in five steps, with no memory at all. Know two patterns for
-# it, and what each gives to whom.
+# it, and which lanes have the result after each.
 #
 # **Before.** [Tutorial 1](01_threads.ipynb): warp and lane. [Tutorial 3](03_chan.ipynb): merging moments, trees.
 #
@@ -39,8 +39,8 @@ ALL_LANES = 0xFFFFFFFF
 def look_around(first, neighbour):
     lane = cuda.threadIdx.x
     value = 10 * lane
-    first[lane] = cuda.shfl_sync(ALL_LANES, value, 0)  # everyone asks lane 0
-    neighbour[lane] = cuda.shfl_sync(ALL_LANES, value, (lane + 1) % 32)  # everyone asks the next lane
+    first[lane] = cuda.shfl_sync(ALL_LANES, value, 0)  # every lane asks lane 0
+    neighbour[lane] = cuda.shfl_sync(ALL_LANES, value, (lane + 1) % 32)  # every lane asks the next one
 
 
 first, neighbour = np.zeros((2, 32), np.int64)
@@ -86,11 +86,11 @@ _ = counted.draw_tree(to=0)
 # It is a tree with 31 arrows, and each lane but lane 0 has one going out. Lane 5 has the same tree, moved by 5 lanes to
 # the right and counted round; so has every other lane.
 #
-# Five steps, because 2⁵ = 32. But is each value counted exactly once, in every lane? Let us follow *which values* a lane has in its
-# sum. At the beginning lane i has value i alone, a run of 1. In the first step it takes the next lane's run of 1: now it
-# has i and i + 1, a run of 2. In the second step it takes from the lane 2 further on, whose run of 2 begins where its
-# own ends: a run of 4. So each step doubles the run, without a gap and without an overlap. After five steps: a run of
-# 32, which is everyone.
+# Five steps, because 2⁵ = 32. But is each value counted exactly once, in every lane? Let us follow *which values* a
+# lane has in its sum. At the beginning lane i has value i alone, a run of 1. In the first step it takes the next lane's
+# run of 1: now it has i and i + 1, a run of 2. In the second step it takes from the lane 2 further on, whose run of 2
+# begins where its own ends: a run of 4. So each step doubles the run, without a gap and without an overlap. After five
+# steps: a run of 32, which is all values.
 #
 # The pictures show it: row = lane, column = value, blue = it is in the lane's sum.
 
@@ -179,7 +179,7 @@ print("butterfly:", sorted({float(value) for value in by_butterfly}))
 # <details><summary><b>Question.</b> Many books use <code>shfl_down_sync(mask, value, 16)</code>, then 8, 4, 2, 1: lane i asks
 # lane i + 16, and lanes that would ask beyond 31 keep their own. Who has the sum in the end?</summary>
 #
-# Only lane 0. Lane 31 has asked nobody but itself, again and again.
+# Only lane 0. Lane 31, for example, has taken only its own value, in each of the five steps.
 # </details>
 #
 # ## Moments of a row
@@ -303,10 +303,38 @@ for step in LADDERS["forward"][1:3]:
 # ## Exercise
 #
 # The course's exercise 10 is a warp sum by rotation, exercise 11 one by butterfly: `normlab course check 10`, `normlab
-# course check 11`. Before that, here: a **maximum** by butterfly. Is double counting a mistake for a maximum, too?
+# course check 11`. Exercise 21, a puzzle about sectors, needs the butterfly, too. Before that, here: a **maximum** by
+# butterfly. Is double counting a mistake for a maximum, too? `course.check` tries it.
 
 # %%
-# Your kernel here.
+from normlab import course
+
+
+@cuda.jit
+def row_max(x, maxima):
+    """A warp, which is the block, per row: x and maxima are (rows, 32); every lane writes its row's maximum."""
+    # Your lines.
+
+
+course.check(row_max, "row_max")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# Double counting is no mistake here: max(a, a) is a. So the rotation would give every lane the maximum, too, and with
+# the same bits.
+#
+# ```python
+# @cuda.jit
+# def row_max(x, maxima):
+#     """A warp, which is the block, per row: x and maxima are (rows, 32); every lane writes its row's maximum."""
+#     row = cuda.blockIdx.x
+#     lane = cuda.threadIdx.x
+#     value = x[row, lane]
+#     for level in range(5):
+#         value = max(value, cuda.shfl_xor_sync(0xFFFFFFFF, value, 16 >> level))
+#     maxima[row, lane] = value
+# ```
+# </details>
+#
 # Next: [5. From warps to a block](05_block.ipynb).

@@ -55,7 +55,8 @@ for schedule in ("forward", "reverse", 7):
 
 # %% [markdown]
 # `simulate` runs a kernel in the simulator in an order that you choose: forward, backward, or shuffled by a seed. The
-# result depends on the order. (What nobody has written is NaN here: the simulator poisons fresh memory.)
+# result depends on the order. (An element that no thread has written reads as NaN here: the simulator fills fresh
+# memory with it.)
 #
 # Thread 0 reads `buffer[63]`, which thread 63 writes. Nothing says that thread 63 is there first. Two accesses to the
 # same place, at least one of them a write, and nothing that orders them: that is a **race**. `sanitize` finds races
@@ -75,7 +76,7 @@ def reverse_in_order(x, y):
     buffer = cuda.shared.array(64, float32)
     i = cuda.threadIdx.x
     buffer[i] = x[i]
-    cuda.syncthreads()  # every value is in shared memory before anyone reads it
+    cuda.syncthreads()  # every value is in shared memory before any thread reads it
     y[i] = buffer[63 - i]
 
 
@@ -84,8 +85,8 @@ print(sanitize(reverse_in_order)[1, 64](x, y))
 print(np.array_equal(y, x[::-1]))
 
 # %% [markdown]
-# The comment is a habit in normlab: beside a barrier stands what it orders. If nobody can say that, the barrier is in
-# the wrong place, or not needed.
+# The comment is a habit in normlab: beside a barrier stands what it orders. If you cannot say that, the barrier is in the
+# wrong place, or not needed.
 #
 # **All threads must come.** A barrier in a branch that only some threads take is an error:
 
@@ -132,12 +133,12 @@ def sum_of_block(x, total):
 x, total = np.random.default_rng(0).uniform(size=128).astype(f32), np.zeros(128, f32)
 counted = trace(sum_of_block)[1, 128](x, total)
 print("all threads have", set(total.tolist()), " NumPy:", x.sum())
-_ = counted.draw_tree()
+_ = counted.draw_tree(to=0)
 
 # %% [markdown]
-# Time runs down. Five shuffles in each warp (dashed). Then warps 2 and 3 give their sums to warps 0 and 1, and warp 1
-# its own to warp 0, through shared memory (solid), with barriers (thick). In the last step thread 0's result goes to
-# everyone.
+# Drawn is what leads to thread 0. Time runs down. First come five shuffles in each warp (dashed). Then warps 2 and 3 give
+# their sums to warps 0 and 1, and warp 1 gives its own to warp 0, through shared memory (solid), with barriers (thick).
+# After that, and not in the picture, thread 0 writes the result into shared memory, and all threads read it.
 #
 # ### Which barrier for what
 #
@@ -343,18 +344,54 @@ for kernel in (transpose, transpose_padded):
 #
 # ## Exercise
 #
-# The course's exercise 12 is a block sum with one barrier too few, to be repaired: `normlab course check 12`. Exercise 20
-# is another kernel with races, and exercise 17 a tile without bank conflicts.
+# The course's exercise 5 is a warm-up: sums of three neighbours, through shared memory. Exercise 12 is a block sum
+# with one barrier too few, to be repaired: `normlab course check 12`. Exercise 20 is another kernel with races, and
+# exercise 17 a tile without bank conflicts.
 #
-# Shuffles, shared memory and barriers are enough for more than norms. A **scan** is a running sum: each element becomes the
-# sum of all elements up to its own place. Exercise 25 asks for a scan in few steps, exercise 26 for a **work-efficient**
-# one, with few additions. In exercise 27 the maximum and the sum of a **softmax** merge as moments do. Exercise 30 looks for
-# an **argmax**, the place of a row's largest element, and exercise 31 for the two largest elements.
+# Shuffles, shared memory and barriers are enough for more than norms. A **scan** is a running sum: each element
+# becomes the sum of all elements up to its own place. Exercise 25 asks for a scan in few steps, exercise 26 for a
+# **work-efficient** one, with few additions. In exercise 27 the maximum and the sum of a **softmax** merge as moments
+# do. Exercise 30 looks for an **argmax**, the place of a row's largest element, and exercise 31 for the two largest
+# elements.
 #
-# Before that, here: a block of 128 threads finds the **largest** value, and every thread must know it.
+# Before that, here: a block of 128 threads finds the **largest** value, and every thread must know it. `course.check`
+# tries it.
 
 # %%
-# Your kernel here.
+from normlab import course
+
+
+@cuda.jit
+def block_max(x, maxima):
+    """A block of 128 threads per row: x and maxima are (rows, 128); every thread writes its row's maximum."""
+    # Your lines.
+
+
+course.check(block_max, "block_max")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# Shuffles within the warps, then four values in shared memory, and one barrier between writing and reading. A second
+# barrier would be needed if the block went on to another row with the same buffer.
+#
+# ```python
+# @cuda.jit
+# def block_max(x, maxima):
+#     """A block of 128 threads per row: x and maxima are (rows, 128); every thread writes its row's maximum."""
+#     buffer = cuda.shared.array(4, float32)
+#     row = cuda.blockIdx.x
+#     i = cuda.threadIdx.x
+#     value = x[row, i]
+#     for level in range(5):
+#         value = max(value, cuda.shfl_xor_sync(0xFFFFFFFF, value, 16 >> level))
+#     if i % 32 == 0:
+#         buffer[i // 32] = value
+#     cuda.syncthreads()  # all four maxima are there before any of them is read
+#     for warp in range(4):
+#         value = max(value, buffer[warp])
+#     maxima[row, i] = value
+# ```
+# </details>
+#
 # Next: [6. LayerNorm forward](06_forward.ipynb).

@@ -274,12 +274,42 @@ for step in LADDERS["forward"][:4]:
 #
 # ## Exercise
 #
-# The course's exercise 13 (row moments), exercise 14 (LayerNorm forward) and exercise 15 (RMSNorm by a flag): `normlab course
-# check 13` and so on. Before that, here: change `layer_norm` so that a block takes rows
-# `row`, `row + gridDim`, … in a loop. Run it with fewer blocks than rows. Does it need another barrier?
+# The course's exercise 13 (row moments), exercise 14 (LayerNorm forward) and exercise 15 (RMSNorm by a flag): `normlab
+# course check 13` and so on. Before that, here: LayerNorm with fewer blocks than rows. A block takes rows `row`, `row
+# + gridDim`, … in a loop. Does it need another barrier? `course.check` tries it.
 
 # %%
-# Your kernel here.
+import math
+
+from normlab import course
+
+
+@cuda.jit
+def layer_norm_rows(x, weight, bias, eps, output):
+    """Three blocks of 64 threads for all rows: x, output (rows, columns); weight, bias (columns,)."""
+    buffer = cuda.shared.array((3, 2), float32)
+    # Your lines.
+
+
+course.check(layer_norm_rows, "layer_norm_rows")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# No further barrier is needed. `row_moments` begins with one, so no warp writes into the buffer while another still
+# reads the last row's values.
+#
+# ```python
+# @cuda.jit
+# def layer_norm_rows(x, weight, bias, eps, output):
+#     """Three blocks of 64 threads for all rows: x, output (rows, columns); weight, bias (columns,)."""
+#     buffer = cuda.shared.array((3, 2), float32)
+#     for row in range(cuda.blockIdx.x, x.shape[0], cuda.gridDim.x):
+#         mean, variance = row_moments(x, row, buffer)
+#         invvar = float32(1) / math.sqrt(variance + eps)
+#         for column in range(cuda.threadIdx.x, x.shape[1], cuda.blockDim.x):
+#             output[row, column] = (x[row, column] - mean) * invvar * weight[column] + bias[column]
+# ```
+# </details>
+#
 # Next: [7. The backward pass](07_backward.ipynb).

@@ -256,7 +256,8 @@ _ = counted.draw_sectors(lesson.line(grad_input_kernel, "r = invvar[row]"), "ld"
 # %% [markdown]
 # A row of 4,096 float32 is 16 KiB. Between the passes it may stay in the L1 cache, or not. The fast steps do not rely
 # on the cache. They keep the row in registers or shared memory: `normlab/kernels/backward/step_2_fused.py` and
-# `step_3_pipelined.py`. What that brought on an H200 in bfloat16, n2 = 4096, with all three gradients:
+# `step_3_pipelined.py`. What that brought on an H200 in bfloat16, n2 = 4096, with all three gradients (the words of the
+# last two are those of tutorial 12):
 
 # %%
 for step, reached in zip(LADDERS["backward"], lesson.ladder("backward").values(), strict=True):
@@ -278,9 +279,9 @@ print(lesson.source(row_terms))
 # switch off.
 #
 # One thing is different: the stages load `mean[row]` and `invvar[row]` for each element, where our kernel loads them
-# once. In the *first* loop that costs nothing: nothing changes these values there, so the compiler takes the loads out of
-# the loop. In the *second* loop it cannot. The loop stores into `grad_input`, and for all the compiler knows that could be
-# the same memory. The fast steps therefore load both once a row, as we did.
+# once. In the *first* loop that costs nothing: nothing changes these values there, so the compiler takes the loads out
+# of the loop. In the *second* loop it cannot. The loop stores into `grad_input`, and for all the compiler knows that
+# could be the same memory. The fast steps therefore load both once a row, as we did.
 #
 # <details><summary><b>Question.</b> apex's <code>cuComputeGradInput</code> uses butterflies here and rotations in the forward. Why
 # might the butterfly be the better choice here?</summary>
@@ -315,10 +316,42 @@ print("grad_input:", took, f"({3 * 4 * n1 * n2 / took.seconds / 1e12:.2f} TB/s o
 # ## Exercise
 #
 # The course's exercise 16: write `grad_input`. `normlab course check 16` tries it on rows of length 1, too. Before
-# that, here: RMSNorm's version, against `oracle.rms_norm_backward`.
+# that, here: RMSNorm's version. `course.check` tries it.
 
 # %%
-# Your kernel here.
+from normlab import course
+from normlab.stages.block import block_sum
+
+
+@cuda.jit
+def rms_grad_input(grad_output, x, invvars, weight, result):
+    """A block of 64 threads per row: grad_output, x, result (rows, columns); invvars (rows,); weight (columns,)."""
+    buffer = cuda.shared.array((2, 2), float32)
+    # Your lines.
+
+
+course.check(rms_grad_input, "rms_grad_input")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# x̂ is x times invvar, and only one mean is taken out: RMSNorm subtracts no mean in the forward pass.
+#
+# ```python
+# @cuda.jit
+# def rms_grad_input(grad_output, x, invvars, weight, result):
+#     """A block of 64 threads per row: grad_output, x, result (rows, columns); invvars (rows,); weight (columns,)."""
+#     buffer = cuda.shared.array((2, 2), float32)
+#     row = cuda.blockIdx.x
+#     invvar = invvars[row]
+#     sum_gx = float32(0)
+#     for column in range(cuda.threadIdx.x, x.shape[1], cuda.blockDim.x):
+#         sum_gx += grad_output[row, column] * weight[column] * (x[row, column] * invvar)
+#     mean_gx = block_sum(warp_sum_butterfly(sum_gx), buffer) / float32(x.shape[1])
+#     for column in range(cuda.threadIdx.x, x.shape[1], cuda.blockDim.x):
+#         g = grad_output[row, column] * weight[column]
+#         result[row, column] = (g - x[row, column] * invvar * mean_gx) * invvar
+# ```
+# </details>
+#
 # Next: [8. Down the columns](08_columns.ipynb).

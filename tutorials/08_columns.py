@@ -87,7 +87,10 @@ n2 = np.array([768, 1024, 2048, 4096, 8192])
 figure, ax = plt.subplots(figsize=(7, 2.8))
 ax.bar([str(n) for n in n2], 100 * n2 / (132 * 2048), color="#1b4f8a")
 ax.set(
-    xlabel="columns", ylabel="% of an H200's threads", ylim=(0, 4), title="A thread per column keeps nearly nobody busy"
+    xlabel="columns",
+    ylabel="% of an H200's threads",
+    ylim=(0, 4),
+    title="A thread per column leaves most of the GPU idle",
 )
 plt.show()
 
@@ -97,12 +100,12 @@ plt.show()
 # ### Atomics
 #
 # Many blocks could share a column, if they add to the same place. `cuda.atomic.add(array, index, value)` does that
-# without a race: the hardware lets one thread after the other add. That is the first step of normlab's backward ladder.
-# It has two flaws. All blocks queue for the same n2 addresses. And whoever comes first adds first, so the *last digits*
-# change from run to run. In the kernel below, 16 blocks share 32 columns, each with a sixteenth of the rows. So the grid
-# has two dimensions: `blockIdx.x` says which columns, `blockIdx.y` which rows, and `gridDim.y` is the number of blocks
-# along y, 16. Let us run it in the simulator in different orders. (`using("simulator", schedule=…)` does what `simulate`
-# did in tutorial 5, for all launches inside.)
+# without a race: the hardware lets one thread after the other add. The first step of the backward ladder does so. It
+# has two flaws. All blocks queue for the same n2 addresses. And the block that comes first adds first, so the *last
+# digits* change from run to run. In the kernel below, 16 blocks share 32 columns, each with a sixteenth of the rows. So
+# the grid has two dimensions: `blockIdx.x` says which columns, `blockIdx.y` which rows, and `gridDim.y` is the number
+# of blocks along y, 16. Let us run it in the simulator in different orders. (`using("simulator", schedule=…)` does what
+# `simulate` did in tutorial 5, for all launches inside.)
 
 
 # %%
@@ -386,14 +389,14 @@ print(phases[2])
 
 # %% [markdown]
 # The parts of this kernel have whole tiles: with 96 rows, six parts have 16 rows each, and ten have none and write
-# zeros. That is a price of the fixed number 16. With 10,000 rows nobody notices.
+# zeros. That is a price of the fixed number 16. With 10,000 rows it does not matter.
 #
 # ## How far off may it be?
 #
-# Follow one column through the ladder's kernels. A thread adds `rows_a_part / 16` tiles in a chain, then 4 rows of the tile. Then there are two levels
-# of halving. The second kernel adds the 16 parts: two in a chain, and the rest by three levels of halving. For 10,000
-# rows that is 40 + 4 + 2 = 46 terms in chains, where a thread per column would have 10,000. The oracle takes these
-# numbers from the step:
+# Follow one column through the ladder's kernels. A thread adds `rows_a_part / 16` tiles in a chain, then 4 rows of the
+# tile. Then there are two levels of halving. The second kernel adds the 16 parts: two in a chain, and the rest by three
+# levels of halving. For 10,000 rows that is 40 + 4 + 2 = 46 terms in chains, where a thread per column would have
+# 10,000. The oracle takes these numbers from the step:
 
 # %%
 for n1 in (96, 10_000, 1_000_000):
@@ -451,15 +454,31 @@ print("thread per column: ", lesson.timed(lambda: launch(thread_per_column, n2 /
 #
 # The course's exercise 17 is a padded tile, exercise 18 grad_weight in two kernels: `normlab course check 18`.
 #
-# Not every task can do without atomics. Exercise 28 counts a **histogram**, which says how often each number stands in an
-# array. Its bins are **privatised**: each block counts in a copy of its own, in shared memory, and adds the copy to the
-# result in the end. Exercise 29 is a **segmented sum**: the array is cut into segments of different lengths, and each
-# segment gets a sum.
+# Not every task can do without atomics. Exercise 28 counts a **histogram**, which says how often each number stands in
+# an array. Its bins are **privatised**: each block counts in a copy of its own, in shared memory, and adds the copy to
+# the result in the end. Exercise 29 is a **segmented sum**: the array is cut into segments of different lengths, and
+# each segment gets a sum.
 #
 # Before that, here: which tile strides between 32 and 40 are free of conflicts? Count with `store_tile`, then explain.
 
 # %%
-# Your code here.
+from normlab import course
+
+strides = []  # your answer
+
+course.check(strides, "tile_strides")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# The odd ones. Neighbouring rows lie `stride` words apart, so lanes in one column meet the banks 0, stride, 2 stride,
+# …, all modulo 32. These are different banks if stride and 32 have no common divisor, and 32 has the divisor 2 only.
+#
+# ```python
+# conflicts = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"
+# strides = [stride for stride in range(32, 41) if trace(store_tile)[1, 128](stride, y).metrics[conflicts] == 0]
+# course.check(strides, "tile_strides")
+# ```
+# </details>
+#
 # Next: [9. Saving the output](09_recompute.ipynb).

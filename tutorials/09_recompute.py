@@ -13,7 +13,7 @@ import json
 from importlib.resources import files
 
 import matplotlib.pyplot as plt
-import ml_dtypes
+import ml_dtypes  # bfloat16 for NumPy
 import numpy as np
 
 import normlab
@@ -31,9 +31,9 @@ f32 = np.float32
 # The backward pass of a norm needs x̂. In tutorial 7 it came from the saved input: x̂ = (x − μ) r. So x, an array of n1
 # × n2, must stay in memory from the forward pass until the backward pass comes by.
 #
-# In most language models of today, though, nobody else needs x. Look at the picture: x is the **residual stream**, the line
-# that runs through the whole model. It goes past the norm, and the block's result is *added* to it; the gradient of an
-# addition needs no saved values. The norm's **output** y, on the other hand, is the input of a linear layer. That
+# In most language models of today, though, nothing else needs x. Look at the picture: x is the **residual stream**, the
+# line that runs through the whole model. It goes past the norm, and the block's result is *added* to it; the gradient
+# of an addition needs no saved values. The norm's **output** y, on the other hand, is the input of a linear layer. That
 # layer's gradient for its weights is made of y, so y is kept anyway.
 
 # %%
@@ -166,8 +166,8 @@ for layer in layers:
 # 0. It looks as if training had switched these features off. What does that do to `grad_input`? Run the kernels, once
 # from the saved input and once from the saved output. The third path, `exact`, is the repair; it is explained below.
 #
-# `normlab.layer_norm_forward` and `normlab.layer_norm_backward` are the house's functions around the ladders: they take
-# arrays, and launch the kernels. `step` names a step of the backward ladder; the first one has the least to simulate.
+# `normlab.layer_norm_forward` and `normlab.layer_norm_backward` are the functions around the ladders: they take arrays,
+# and launch the kernels. `step` names a step of the backward ladder; the first one has the least to simulate.
 
 # %%
 eps = float(data["eps"])
@@ -288,8 +288,8 @@ print(f"kept beside the output: {kept.values.nbytes + kept.columns.nbytes:,} byt
 # <code>memory_efficient=True</code> do?</summary>
 #
 # y = β for every x. Nothing of x̂ is left in it, so grad_weight = Σ dy x̂ is computed as 0 and γ stays 0: the norm
-# never wakes up. All columns are at risk, and the exact mode keeps all x̂. The house has trained a small model in this
-# way; see below. Its lines are named by `memory_efficient`: False, True and "exact". Three of the four lie on one another.
+# never wakes up. All columns are at risk, and the exact mode keeps all x̂. A small model was trained in this way;
+# see below. Its lines are named by `memory_efficient`: False, True and "exact". Three of the four lie on one another.
 # </details>
 
 # %%
@@ -366,11 +366,29 @@ for name, saved, mean_or_none, efficient in (("saved input", x, mean, False), ("
 # ## Exercise
 #
 # The course's exercise 19: recompute with clamp. `normlab course check 19` tries weights of all sizes and both signs,
-# and zeros. Before that, here: `normlab compare --help` asks the question for your own data. What does the law say
-# about your favourite model's norms? Their γ and β are all you need.
+# and zeros. Before that, here: which columns of these six are at risk, if ε is 10⁻⁵? Say so without `keep_columns`.
+# (Then ask `normlab compare --help`, which takes data of your own: γ and β of your favourite model's norms are all you
+# need.)
 
 # %%
-# Your code here.
+from normlab import course
+
+gammas = [1, -0.5, 0.01, 1e-7, 0.05, 2]
+betas = [0, 5, 0.05, 0, 0.5, -15]
+columns = []  # your answer: their numbers, counted from 0
+
+course.check(columns, "columns_at_risk")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# Columns 1 and 4 have a bias above 8 times the weight, by magnitude. Column 3's weight is below ε. Column 5 comes
+# close: 15 is less than 16.
+#
+# ```python
+# columns = [i for i in range(6) if abs(gammas[i]) < 1e-5 or abs(betas[i]) > 8 * abs(gammas[i])]
+# course.check(columns, "columns_at_risk")
+# ```
+# </details>
+#
 # Next: [10. Testing kernels](10_testing.ipynb).

@@ -184,7 +184,7 @@ print("smallest that fails:", dict(zip(("n1", "n2", "seed"), shrink(case), stric
 
 # %% [markdown]
 # One row with one element. Now the mistake is obvious. The library [Hypothesis](https://hypothesis.readthedocs.io)
-# draws and shrinks for you; the tests of this house use it everywhere.
+# draws and shrinks for you; normlab's tests use it everywhere.
 #
 # What to draw? Not just normal random numbers. Offsets (κ of tutorial 2), one huge feature, equal values, tiny values,
 # infinities, NaN; γ = 0 and γ near ε; widths around 32, 128 and their multiples; no rows at all.
@@ -275,9 +275,9 @@ plt.show()
 # called **equivalent**.
 #
 # Read it by columns, too. A column with few FAILS: does one need that test? "equal means stay" catches one mutant that
-# nobody else does.
+# no other test catches.
 #
-# This house keeps a list of such mutations of its stages and kernels in `tests/test_mutants.py`; the suite must reject
+# normlab keeps a list of such mutations of its stages and kernels in `tests/test_mutants.py`; the suite must reject
 # every one.
 #
 # ## 5. A right result proves nothing about order
@@ -354,7 +354,7 @@ plt.show()
 # ## 6. Test stages alone
 #
 # An error in a whole LayerNorm could come from anywhere. A stage can be tested alone, with a kernel that does nothing
-# else. That is why this house is built of stages:
+# else. That is why normlab is built of stages:
 
 
 # %%
@@ -397,10 +397,35 @@ with using("simulator"):
 # ## Exercise
 #
 # The course's exercise 20 is a racy kernel to be mended: `normlab course check 20`. And every check of the course is
-# made of what you saw here. Before that: write a seventh test above that catches a mutant of your own.
+# made of what you saw here. Before that: how many mutants does the test "unequal groups" catch? And think of a mutant that
+# all six tests let pass; which seventh test catches it?
 
 # %%
-# Your code here.
+from normlab import course
+
+caught_by_unequal_groups = None  # your answer: how many of the mutants does "unequal groups" catch?
+
+course.check(caught_by_unequal_groups, "caught_by_unequal_groups")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# Ask `passed`, which has a row for each mutant and a column for each test. As for a seventh test: each of the six has
+# 20 values at most, so a merge that stops counting at 100 passes them all. A test with 300 values catches it.
+#
+# ```python
+# column = list(tests).index("unequal groups")
+# course.check(int((~passed[:, column]).sum()), "caught_by_unequal_groups")
+#
+#
+# def many(merge):
+#     values = np.random.default_rng(3).normal(size=300)
+#     return close(merge(*group(values[:150]), *group(values[150:])), values)
+#
+#
+# stops_counting = made("count_a + count_b", "min(count_a + count_b, float32(100))")
+# print("six tests:", [bool(test(stops_counting)) for test in tests.values()], "seventh:", many(stops_counting))
+# ```
+# </details>
+#
 # Next: [11. The row kernel and the family](11_family.ipynb).

@@ -81,18 +81,27 @@ print(
 #
 # ## The same, thread by thread
 #
-# Step 4 of the forward ladder is this kernel with everything that Triton's compiler would add: which thread has which
-# columns, and the trees. (`cuda.local.array(LOADS, dtype)` is a small array that belongs to one thread alone. If only
-# constants index it, the compiler keeps it in registers. `LOADS` is 8, `threads` 128, `block_columns` 8 × 128,
-# and `total` adds up a thread's eight sums.)
+# Step 4 of the forward ladder, `column_blocks`, is this kernel with everything that Triton's compiler would add: which
+# thread has which columns, and the trees. It has the three passes of `row_program`. Here is its beginning, up to the end
+# of the first pass. (`cuda.local.array(LOADS, dtype)` is a small array that belongs to one thread alone. If only
+# constants index it, the compiler keeps it in registers. `LOADS` is 8, `threads` 128, `block_columns` 8 × 128, and
+# `total` adds up a thread's eight sums. A load is "in flight" until its value has arrived.)
 
 # %%
-print(lesson.source(step_4_column_blocks.build(float32, 128)))
+mean_pass, variance_pass, write_pass = lesson.source(step_4_column_blocks.build(float32, 128)).split("\n\n")
+print(mean_pass)
 
 # %% [markdown]
-# What is new? In the inner `for k in range(LOADS)`, a thread loads **eight** elements and adds them to eight *different*
-# sums. No addition needs another's result, and so a thread can have eight loads on their way before it waits for the
-# first. In apex's kernel the elements go through one chain: each Welford step, with its division, needs the one before.
+# The second pass has the same two loops, with the mask that matters around the squared deviation:
+
+# %%
+print(variance_pass)
+
+# %% [markdown]
+# And the third pass walks in the same way and writes. What is new? In the inner `for k in range(LOADS)`, a thread loads
+# **eight** elements and adds them to eight *different* sums. No addition needs another's result, and so a thread can
+# have eight loads on their way before it waits for the first. In apex's kernel the elements go through one chain: each
+# Welford step, with its division, needs the one before.
 #
 # Also, in each single load, neighbouring lanes read neighbouring elements. Compare the two, traced on the same problem.
 # (`NormProblem` makes random operands for a step of a ladder and traces its launches; `normlab trace` does the same on a
@@ -300,16 +309,50 @@ for name in ("warp_shuffle", "apex", "column_blocks"):
 # ## What you have seen
 #
 # - A row kernel can be thought in blocks of columns with masks. Beyond the mask, sums must not see the zeros.
-# - Independent sums keep several loads in flight.
+# - Independent sums keep several loads on their way at the same time.
 # - Batch, instance, group and layer norm differ in an index set. Row moments and Chan's merge serve them all, forward and backward.
 #
 # ## Exercise
 #
 # The course's exercise 23: group norm from row moments. `normlab course check 23`. Before that, here: RMS-normalise
-# over channels only, at each pixel (some vision models do). Which axes, which layout would you like?
+# over channels only, at each pixel (some vision models do), with channels first. Which way should the threads walk?
+# `course.check` tries it.
 
 # %%
-# Your code here.
+import math
+
+from normlab import course
+
+
+@cuda.jit
+def channel_rms(x, eps, y):
+    """A thread per pixel: x, y (samples, channels, pixels). The grid has (blocks of 32 pixels, samples) blocks."""
+    # Your lines.
+
+
+course.check(channel_rms, "channel_rms")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# A thread for each pixel. In each step of its walk down the channels, neighbouring threads load neighbouring pixels.
+# With channels last a warp for each pixel would be better.
+#
+# ```python
+# @cuda.jit
+# def channel_rms(x, eps, y):
+#     """A thread per pixel: x, y (samples, channels, pixels). The grid has (blocks of 32 pixels, samples) blocks."""
+#     pixel = cuda.grid(1)
+#     sample = cuda.blockIdx.y
+#     if pixel < x.shape[2]:
+#         squares = float32(0)
+#         for channel in range(x.shape[1]):
+#             value = x[sample, channel, pixel]
+#             squares += value * value
+#         invvar = float32(1) / math.sqrt(squares / float32(x.shape[1]) + eps)
+#         for channel in range(x.shape[1]):
+#             y[sample, channel, pixel] = x[sample, channel, pixel] * invvar
+# ```
+# </details>
+#
 # Next: [12. Speed of light](12_speed.ipynb).

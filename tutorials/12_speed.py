@@ -61,7 +61,7 @@ print(f"so memory binds below {gpu.ridge:.0f} operations for each byte")
 # - backward: read x (or y) and dy, write grad_input: at least 3 n1 n2.
 #
 # No GPU reaches the data sheet's bandwidth. An honest yardstick is a plain **copy** of as many bytes, timed in the same
-# way. That is what this house measures against: "1.0" means as fast as a copy.
+# way. That is what normlab measures against: "1.0" means as fast as a copy.
 
 # %%
 (record,) = records.load(["norm_float32_h200"])
@@ -303,7 +303,7 @@ plt.show()
 # lanes in each. On the left, lanes are 32 bytes apart. Eight of them reach over 256 bytes, twice round the banks. So lane 4
 # meets lane 0, lane 5 meets lane 1, and so on: **eight** wavefronts. And half of each is not used: it holds the other
 # halves, which the second load wants, in eight wavefronts of its own. On the right, the lanes' 16 bytes follow each
-# other, and nobody meets.
+# other, and no two meet in a bank.
 #
 # This is no detail. It was found late, by a profiler: shared memory was busy 70 % of the time. Recomputing (tutorial 9)
 # suffers most, since it reads three arrays of parameters, γ, β and 1/γ, and most of them in both passes. On an H200,
@@ -321,10 +321,10 @@ plt.show()
 #
 # ## 6. What does a barrier wait for?
 #
-# `pipelined` deals long rows to the blocks of a **cluster**: blocks that run at the same time, and can read each other's
-# shared memory. For each row they exchange sums, so they meet at a barrier of the cluster. It comes in two halves,
-# `cluster_arrive` ("I am here") and `cluster_wait` ("are all here?"). In between a block does what needs nobody else: it
-# writes `grad_input` of the row before.
+# `pipelined` deals long rows to the blocks of a **cluster**: blocks that run at the same time, and can read each
+# other's shared memory. For each row they exchange sums, so they meet at a barrier of the cluster. It comes in two
+# halves, `cluster_arrive` ("I am here") and `cluster_wait` ("are all here?"). In between a block does what needs no
+# other block: it writes `grad_input` of the row before.
 #
 # Now, what has to be visible to others after a barrier? *Everything* that was written before it, so the rule says. Look at
 # the instruction:
@@ -354,7 +354,7 @@ except ImportError as error:
 
 # %% [markdown]
 # `arrive.release` releases all stores of the thread: it waits until the whole GPU sees them, the rows of `grad_input`
-# included. They go to global memory, which is far away, and nobody in the cluster wants to know of them. So with every
+# included. They go to global memory, which is far away, and no block of the cluster reads them. So with every
 # row the block waits for its own output.
 #
 # The cure is to say less. The sums stay in the shared memory of their own block, and the others fetch them behind the
@@ -402,7 +402,7 @@ for kernel in (copy_vectors, copy_evict_last):
 # all reads of x do so now. They gained 1 to 4 %, and some run faster than the copy that they are compared
 # with. Why it helps, NVIDIA does not say. (In the simulator both kernels are the same: it has no L2.)
 #
-# There are two lessons. What seems clever has to be measured. And when somebody is faster, read their kernel.
+# There are two lessons. What seems clever has to be measured. And when another kernel is faster, read it.
 #
 # ## Reading the records
 #
@@ -442,8 +442,9 @@ print(record["method"])
 # - **Near 1** there is nothing left to win, for this way of counting. Who is at 0.98 and who at 1.01 is within the scatter.
 # - **The backward is harder**: more arithmetic for each byte, more registers, and column sums.
 # - **Long rows** fall behind. They fit into no block's registers.
-# - **Read how it was timed.** L2 was flushed before each call, so that every byte comes from memory. Without that, small problems would look faster than memory. The median of several runs is
-#   given, and every contender's result was checked first: a fast wrong kernel is not fast.
+# - **Read how it was timed.** L2 was overwritten with other data before each call, so that every byte comes from
+#   memory. Without that, small problems would look faster than memory. The median of several runs is given, and every
+#   contender's result was checked first: a fast wrong kernel is not fast.
 #
 # <details><summary><b>Question.</b> Some points lie above 1. How can that be?</summary>
 #
@@ -465,7 +466,7 @@ for step in LADDERS["forward"]:
 # %% [markdown]
 # <details><summary><b>Question.</b> You find a kernel at 0.6 of a copy, with 16-byte loads, reading everything once. Name three suspects.</summary>
 #
-# Too few bytes in flight: each thread has one vector, or registers allow few threads. Barriers: everyone waits at the
+# Too few bytes in flight: each thread has one vector, or registers allow few threads. Barriers: all warps wait at the
 # same time. The grid: too few blocks, or a nearly empty last wave. (A profiler would tell; <code>normlab bench
 # ladder</code> prints registers and occupancy beside the times.)
 # </details>
@@ -481,12 +482,39 @@ for step in LADDERS["forward"]:
 #
 # ## Exercise
 #
-# The course's exercise 22: a vectorised copy, with its ragged end. `normlab course check 22`. (There `load_vector` gives
-# the four values as a tuple, and `store_vector` takes one.) Before that, here: change
-# `copy_vectors` so that it works for 1,023 elements.
+# The course's exercise 22: a vectorised copy, with its ragged end. `normlab course check 22`. Before that, here:
+# change `copy_vectors` so that it works for 1,023 elements, and for any other number. (`load_vector(x, i, 4)` gives
+# the four values as a tuple, and `store_vector(y, i, values)` takes one.) `course.check` tries it.
 
 # %%
-# Your kernel here.
+from normlab import course
+from normlab.engine import load_vector, store_vector
+
+
+@cuda.jit
+def copy_vectors(x, y):
+    """y = x, both (n,): a thread for each 4 elements; 64 threads a block."""
+    # Your lines.
+
+
+course.check(copy_vectors, "copy_vectors")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# At most one thread has an incomplete vector. It copies its one to three elements one by one.
+#
+# ```python
+# @cuda.jit
+# def copy_vectors(x, y):
+#     """y = x, both (n,): a thread for each 4 elements; 64 threads a block."""
+#     i = 4 * cuda.grid(1)
+#     if i + 4 <= x.shape[0]:
+#         store_vector(y, i, load_vector(x, i, 4))
+#     else:
+#         for k in range(i, x.shape[0]):
+#             y[k] = x[k]
+# ```
+# </details>
+#
 # Next: [13. The matrix product](13_sgemm_tiles.ipynb).

@@ -155,7 +155,7 @@ print(lesson.source(step_2_shared_tile.sgemm_shared_tile))
 
 # %% [markdown]
 # Two barriers, and each says what it orders: tiles must be complete before they are read, and must not be overwritten
-# while somebody still reads. `element_or_zero` gives 0 outside of the matrices: zeros add nothing to a product, so the
+# while a thread still reads. `element_or_zero` gives 0 outside of the matrices: zeros add nothing to a product, so the
 # edges need no other care.
 
 # %%
@@ -291,10 +291,34 @@ for step in LADDERS["sgemm"][:3]:
 # ## Exercise
 #
 # The course's exercise 24: an SGEMM tile. `normlab course check 24` has matrices that are no multiple of the tile.
-# Before that, here: count the sectors of `shared_tile` if A is stored by columns (`a.T.copy().T`). Which load suffers?
+# Before that, here: count the sectors that `shared_tile` loads for m = n = k = 64 if A is stored by columns
+# (`a.T.copy().T`). Which load suffers?
 
 # %%
-# Your code here.
+from normlab import course
+
+sectors = None  # your answer
+
+course.check(sectors, "sectors_by_columns")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# 2,048 sectors become 9,216. The load of A suffers: the lanes of a warp stand beside each other in a row of A, and now
+# their elements are a whole column apart, each in a sector of its own. B's load is as before.
+#
+# ```python
+# a, b = np.random.default_rng(0).normal(size=(2, 64, 64)).astype(f32)
+# found = []
+# step_2_shared_tile.STEP.run(
+#     lambda kernel, grid, block, *arguments, shared_bytes=0: found.append(
+#         trace(kernel)[grid, block, 0, shared_bytes](*arguments)
+#     ),
+#     Product(f32(1), a.T.copy().T, b, f32(0), None, np.empty((64, 64), f32)),
+# )
+# sectors = found[0].metrics["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"]
+# course.check(sectors, "sectors_by_columns")
+# ```
+# </details>
+#
 # Next: [14. Registers and double buffers](14_sgemm_registers.ipynb).

@@ -272,7 +272,7 @@ plt.show()
 # ## While the tile is on its way
 #
 # What binds now is waiting. In each turn of the loop the block fetches the next tiles from global memory, stores them,
-# meets at a barrier, multiplies, meets again. While it fetches, nobody of this block multiplies; a load from global
+# meets at a barrier, multiplies, meets again. While it fetches, no thread of this block multiplies; a load from global
 # memory takes several hundred clocks.
 #
 # **Double buffering**: have two halves in shared memory. Begin to fetch the next tile into registers; multiply this
@@ -417,10 +417,10 @@ print(
 # multipliers": that takes the highest clock, which a GPU at its power limit does not keep. And not every instruction can
 # be an FMA.)
 #
-# <details><summary><b>Question.</b> Why does nobody use tensor cores here?</summary>
+# <details><summary><b>Question.</b> Why are no tensor cores used here?</summary>
 #
-# They multiply float32 only after rounding it to TF32, which has 11 bits. That is another product. For float16 and
-# bfloat16, use them.
+# Tensor cores are units of a multiprocessor that multiply small matrices by one instruction. They take float32 only after
+# rounding it to TF32, which has 11 bits. That is another product. For float16 and bfloat16, use them.
 # </details>
 #
 # <details><summary><b>Question.</b> Would 16 × 16 elements a thread be better still?</summary>
@@ -438,10 +438,31 @@ print(
 # ## Exercise
 #
 # The course's exercise 24 is an SGEMM with tiles in shared memory: `normlab course check 24`. Before that, here: lanes
-# in 8 × 4 instead of 4 × 8 (`tiling.of_warps(8, 4, …)`). How many wavefronts?
+# in 8 × 4 instead of 4 × 8 (`tiling.of_warps(8, 4, lanes.lanes_in_rows(8))`, in place of the tiling of `warp_tile`).
+# How many wavefronts of loads does a k of a warp take?
 
 # %%
-# Your code here.
+from normlab import course
+
+wavefronts = None  # your answer
+
+course.check(wavefronts, "tall_warp")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# 12, as with 4 × 8. One of the two operands has its lanes in pairs, the other has not; the two have exchanged their
+# parts.
+#
+# ```python
+# from dataclasses import replace
+# from functools import partial
+#
+# plan = partial(tiling.plan, "tall", tiling.of_warps(8, 4, lanes.lanes_in_rows(8)))
+# tall, error = traced(replace(steps["warp_tile"], ways=(plan,)))
+# wavefronts = tall.metrics["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"] / (WARPS * DEPTH)
+# course.check(wavefronts, "tall_warp")
+# ```
+# </details>
+#
 # Next: [15. In PyTorch](15_pytorch.ipynb).

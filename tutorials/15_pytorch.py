@@ -139,7 +139,7 @@ for name, norm in (
 # <details><summary><b>Question.</b> After the norm comes an activation <em>in place</em>, <code>torch.relu_(y)</code>. What happens to <code>SavesOutput</code>?</summary>
 #
 # Its saved y has been overwritten. PyTorch notices (each tensor has a version number) and <code>backward()</code>
-# raises an error. <code>SavesInput</code> has the same problem if somebody changes x in place after the norm has seen it.
+# raises an error. <code>SavesInput</code> has the same problem if x is changed in place after the norm has seen it.
 # </details>
 #
 # ## The modules
@@ -253,7 +253,7 @@ off = {row["saved_bytes"] - row["predicted_bytes"] for row in record["rows"]}
 print("counted minus predicted:", off, "bytes")
 
 # %% [markdown]
-# (Of <!--=uncounted bytes-->512<!--=--> bytes in 20 GB the formula does not know.) The peak falls by what was
+# (The formula misses <!--=uncounted bytes-->512<!--=--> bytes of 20 GB.) The peak falls by what was
 # predicted, and the time of a step hardly changes: the norms are a small part of it.
 #
 # With gradient checkpointing most activations are not kept but computed again. Then less is kept, and the norms may have
@@ -261,7 +261,7 @@ print("counted minus predicted:", off, "bytes")
 #
 # <details><summary><b>Question.</b> A post-norm block computes <code>norm(x + f(x))</code>, and its output is the next block's residual stream <em>and</em> the input of a linear layer. Is saving the output still free?</summary>
 #
-# Yes: the output is kept by the linear layer. And the input, x + f(x), is a sum that nobody else keeps: so here, too,
+# Yes: the output is kept by the linear layer. And the input, x + f(x), is a sum that nothing else keeps: so here, too,
 # one array is freed.
 # </details>
 #
@@ -307,13 +307,53 @@ else:
 #
 # ## Exercise
 #
-# You have come through the house. What is left of the course: `normlab course progress` shows it. From here, exercise
+# You have come through all of normlab. What is left of the course: `normlab course progress` shows it. From here, exercise
 # 19 (recompute with clamp; `normlab course check 19`) is worth a second look. Before that: write `SavesExact`, with
-# `normlab.keep_columns` in its forward. For which columns does it keep x̂ in a fresh LayerNorm, with γ = 1 and β = 0?
+# `normlab.keep_columns` in its forward. For how many columns does it keep x̂ in a fresh LayerNorm, with γ = 1 and β =
+# 0?
 
 # %%
-# Your code here.
+from normlab import course
+
+kept_columns = None  # your answer
+
+course.check(kept_columns, "kept_columns")
 
 # %% [markdown]
+# <details><summary><b>Solution.</b></summary>
+#
+# None: no weight is below ε, and no bias is above 8 times its weight. So nothing is kept beside the output.
+#
+# ```python
+# from normlab.host.exact import Kept
+#
+#
+# class SavesExact(torch.autograd.Function):
+#     @staticmethod
+#     def forward(ctx, x, weight, bias):
+#         n2 = x.shape[-1]
+#         output, mean, invvar = normlab.layer_norm_forward(x, n2, weight, bias)
+#         kept = normlab.keep_columns(x, mean, invvar, n2, weight, bias)
+#         ctx.save_for_backward(output, invvar, weight, bias, *kept)
+#         return output
+#
+#     @staticmethod
+#     def backward(ctx, grad_output):
+#         output, invvar, weight, bias, columns, values = ctx.saved_tensors
+#         return normlab.layer_norm_backward(
+#             grad_output, output, None, invvar, output.shape[-1], weight, bias,
+#             memory_efficient="exact", kept=Kept(columns, values),
+#         )
+#
+#
+# x = torch.randn(6, 10, requires_grad=True)
+# weight, bias = torch.ones(10, requires_grad=True), torch.zeros(10, requires_grad=True)
+# output, mean, invvar = normlab.layer_norm_forward(x.detach(), 10, weight.detach(), bias.detach())
+# kept = normlab.keep_columns(x.detach(), mean, invvar, 10, weight.detach(), bias.detach())
+# SavesExact.apply(x, weight, bias).sum().backward()
+# course.check(len(kept.columns), "kept_columns")
+# ```
+# </details>
+#
 # Back to the beginning: [1. Threads, warps, blocks](01_threads.ipynb). Or read the kernels, upwards from
 # `normlab/stages/moments.py`.

@@ -5,7 +5,18 @@ from typing import NamedTuple
 import numpy as np
 
 from normlab import oracle
-from normlab.course.exercise import BUSIEST_SHARED, EXCHANGES, Answer, Case, Cost, Drawn, Launch
+from normlab.course.exercise import (
+    ANYWHERE,
+    BARRIERS,
+    BUSIEST_SHARED,
+    EXCHANGES,
+    SHUFFLES,
+    Answer,
+    Case,
+    Cost,
+    Drawn,
+    Launch,
+)
 from normlab.course.pictures import Line, Seen
 from normlab.oracle.forward_bounds import finished
 from normlab.oracle.inexact import Inexact
@@ -20,6 +31,8 @@ EPSILONS = (1e-5, 1e-3, 0.1)  # a kernel gets one of these: eps is an argument, 
 EXCHANGED = (
     Cost(EXCHANGES, "5 steps among the lanes of a warp, and one among warps", times=2),
     Cost(BUSIEST_SHARED, "a thread takes part in 6 steps of a tree at most", times=5),
+    Cost(BARRIERS, "6 steps of a tree need no more than 7", spare=SHUFFLES),
+    *ANYWHERE,
 )
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from multiprocessing.context import BaseContext
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ import normlab
 from normlab.course import wire, worker
 from normlab.course.exercise import Case, Chosen, Launch
 
-PRELOADED = ["__main__", "normlab.course.warm"]  # what the fork server imports before it forks
+PRELOADED = ["normlab.course.warm"]  # what the fork server imports before it forks
 NO_RESULT = "the solution's process sent something that is no result"
 # What the worker observes during a run → the key of the observation in its reply.
 OBSERVED = {
@@ -107,15 +108,19 @@ def _isolated(folder: Path) -> Iterator[None]:
     """Start processes here that import nothing from the current folder or from a student's.
 
     A file such as numbers.py or copy.py there would stand in for Python's own module. normlab's own folder stays.
+    Nor do they import the program that runs here: a script that checks a kernel would check it again in its process.
     """
     with _STARTING_OR_ENDING:
         strangers = {Path.cwd(), folder.resolve()} - {Path(normlab.__file__).resolve().parents[1]}
+        program = sys.modules["__main__"]
         paths, safe = sys.path[:], os.environ.get("PYTHONSAFEPATH")
         sys.path[:] = [path for path in paths if Path(path or ".").resolve() not in strangers]
+        sys.modules["__main__"] = ModuleType("__main__")  # multiprocessing finds no file here that it could import
         os.environ["PYTHONSAFEPATH"] = "1"  # the fork server's Python puts no folder of its own in front
         try:
             yield
         finally:
+            sys.modules["__main__"] = program
             sys.path[:] = paths
             if safe is None:
                 del os.environ["PYTHONSAFEPATH"]

@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent / "solutions"
 
 def path(number: str) -> Path:
     """Return the path of an exercise's reference solution."""
-    return FOLDER / catalogue.FILES[number].name
+    return FOLDER / catalogue.file(number).relative_to(catalogue.FOLDER)
 
 
 def costs(number: str, draws: Iterable[Drawn]) -> list[list[dict[str, Any]]]:

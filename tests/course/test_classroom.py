@@ -223,7 +223,7 @@ def test_sectors_are_compared_before_what_costs_less():
 
 def test_a_solution_that_costs_less_than_the_reference_comes_first():
     found = []
-    for given in {one.number: one for one in OTHERS}.values():
+    for given in [*{one.number: one for one in OTHERS}.values()][::6]:
         for text in (given.source, reference.path(given.number).read_text()):
             found.append(grading.check(given.number, text, "/nowhere/x.py").cost)
     pairs = list(zip(found[::2], found[1::2], strict=True))

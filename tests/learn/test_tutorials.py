@@ -10,6 +10,7 @@ import sys
 import tomllib
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -213,3 +214,23 @@ def test_a_lesson_knows_what_a_step_reached_from_the_records_and_in_float32_from
     rows = records.load(["norm_float32_h200"])[0]["rows"]
     (best,) = (row for row in rows if (row["norm"], row["direction"], row["n2"]) == ("layer", "forward", 4096))
     assert forward["clusters"][1] == best["contenders"]["normlab"]["of_copy"]
+
+
+def test_a_ladder_s_numbers_are_the_record_s_in_the_ladder_s_order():
+    (record,) = records.load(["ladder_forward_h200"])
+    wanted = {entry["step"]: entry["of_copy"] for entry in record["steps"]}
+    assert lesson.ladder("forward") == wanted
+    assert list(lesson.ladder("forward")) == [step.name for step in LADDERS["forward"]]  # the record's is by speed
+
+
+def test_counts_are_drawn_as_bars_of_their_length_with_their_numbers(monkeypatch):
+    plt = pytest.importorskip("matplotlib.pyplot")
+    monkeypatch.setattr(plt, "show", lambda: None)
+    traces = {"one": SimpleNamespace(metrics={"a": 1200, "b": 0}), "other": SimpleNamespace(metrics={"a": 3, "b": 0})}
+    lesson.draw_counts(traces, {"a": "loads", "b": "barriers"})
+    loads, barriers = plt.gcf().axes
+    assert (loads.get_title(), barriers.get_title()) == ("loads", "barriers")
+    assert [bar.get_width() for bar in loads.patches] == [1200, 3]
+    assert [text.get_text() for text in loads.texts] == ["1,200", "3"]
+    assert [text.get_text() for text in barriers.texts] == ["0", "0"]
+    plt.close()

@@ -6,7 +6,19 @@ Source of the scan: Sengupta, Harris, Zhang and Owens 2007, "Scan primitives for
 import numpy as np
 
 from normlab.course.data import nothing, values
-from normlab.course.exercise import EXCHANGES, GLOBAL_ATOMICS, Answer, Case, Cost, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import (
+    BARRIERS,
+    EXCHANGES,
+    GLOBAL_ATOMICS,
+    SHUFFLES,
+    Answer,
+    Case,
+    Cost,
+    Drawn,
+    Exercise,
+    Launch,
+    Size,
+)
 from normlab.course.pictures import Picture, writers
 from normlab.oracle import unit_roundoff
 
@@ -63,6 +75,7 @@ EXERCISE = Exercise(
     costs=(
         Cost(GLOBAL_ATOMICS, "one for each run of equal ids in a warp is enough"),
         Cost(EXCHANGES, "5 steps of two shuffles are enough, and one shuffle to find the ends of runs", times=2.5),
+        Cost(BARRIERS, "in shared memory a step takes one barrier", spare=SHUFFLES),
     ),
     tutorial=8,
     picture=Picture(

@@ -13,8 +13,8 @@ def _rows(drawn: Drawn) -> np.ndarray:
         return rng.integers(-3, 0, size=(rows, columns)).astype(np.float32)
     if drawn.kind == "falling":  # the two largest are neighbours, at the row's beginning
         return -values("counting", rng, rows, columns)
-    x = values("normal" if drawn.kind in ("-inf", "far apart") else drawn.kind, rng, rows, columns)
-    if drawn.kind == "far apart":  # 64 columns, if there are so many: the two largest belong to one thread
+    x = values("normal" if drawn.kind == "-inf" else drawn.kind, rng, rows, columns)
+    if drawn.kind == "normal":  # the two largest lie 64 columns apart, if there are so many: one thread meets both
         place = int(rng.integers(max(columns - 64, 1)))
         x[:, [place, min(place + 64, columns - 1)]] += 10
     if drawn.kind == "-inf":
@@ -39,7 +39,7 @@ EXERCISE = Exercise(
     title="The two largest",
     make=_make,
     sizes={"rows": Size(1, 2), "columns": Size(1, 200, (2, 3, 33, 64, 65, 129))},
-    kinds=("counting", "normal", "few different", "falling", "far apart", "equal", "-inf"),
+    kinds=("counting", "normal", "offset", "few different", "falling", "equal", "-inf"),
     example={"rows": 1, "columns": 128},
     hints=(
         "The larger of the two firsts is the first. The second is the largest of what is left: the smaller of the two "

@@ -1,6 +1,6 @@
 """budget: the row is read for the maximum, for the sum and for the result.
 
-Says: loads by warps
+Says: sectors loaded
 """
 
 

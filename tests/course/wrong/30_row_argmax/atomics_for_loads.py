@@ -1,6 +1,6 @@
 """budget: reads the row by atomic operations that add 0, as these are no loads.
 
-Says: global atomics, at most 0 allowed
+Says: elements of global memory stored by one thread
 """
 
 

@@ -1,6 +1,6 @@
 """budget: the maximum in one pass, and its index in another.
 
-Says: loads by warps"""
+Says: sectors loaded"""
 
 
 def better(value_a, index_a, value_b, index_b):

@@ -1,6 +1,6 @@
 """values: a value that stands in the row twice counts twice.
 
-Says: largest[0, 1]"""
+Says: , 1]: expected"""
 
 
 def merge(first_a, second_a, first_b, second_b):

@@ -1,6 +1,6 @@
 """values: the second largest may belong to the same thread as the largest.
 
-Says: columns = 65"""
+Says: , 1]: expected"""
 
 
 def merge(first_a, second_a, first_b, second_b):

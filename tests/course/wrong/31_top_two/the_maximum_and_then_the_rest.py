@@ -1,6 +1,6 @@
 """budget: a pass for the largest, and another one for the second.
 
-Says: loads by warps"""
+Says: sectors loaded"""
 
 
 def merge(first_a, second_a, first_b, second_b):
