@@ -147,23 +147,19 @@ class Budget:
 
 NEIGHBOURS_LOADED = "neighbouring lanes that load neighbours share their sectors of 32 bytes"
 NEIGHBOURS_STORED = "neighbouring lanes that store neighbours share their sectors of 32 bytes"
-# What every solution is held to: as few requests of global memory as the reference solution makes.
+# What every solution is held to: as few requests of global memory as the reference solution makes. Of barriers,
+# shuffles and shared memory, which other right solutions need more of, twice as many are allowed.
 TRAFFIC = (
     Cost(LOADS, "a warp loads 32 neighbours by one instruction"),
     Cost(LOADED_SECTORS, NEIGHBOURS_LOADED),
     Cost(STORES, "a warp stores 32 neighbours by one instruction"),
     Cost(STORED_SECTORS, NEIGHBOURS_STORED),
-    Cost(GLOBAL_ATOMICS, "an atomic operation on global memory costs more than a load or a store"),
-)
-# Of what threads do with each other, another right solution may need twice as much. An exercise that counts all of it
-# together, because there are ways with shuffles and others with shared memory, is not held to this.
-BETWEEN = (
     Cost(BARRIERS, "at a barrier all threads of the block wait", times=2),
     Cost(SHUFFLES, "five shuffles add up 32 lanes", times=2),
     Cost(SHARED_LOADS, "shared memory is for what threads have to exchange", times=2),
     Cost(SHARED_STORES, "shared memory is for what threads have to exchange", times=2),
+    Cost(GLOBAL_ATOMICS, "an atomic operation on global memory costs more than a load or a store"),
 )
-TOGETHER = {EXCHANGES, SHARED_ACCESSES}
 # For walks along a row, which may begin at its end: 128 bytes that begin anywhere touch one more sector.
 ANYWHERE = (
     Cost(LOADED_SECTORS, NEIGHBOURS_LOADED, spare=LOADS),
@@ -182,7 +178,7 @@ class Exercise:
     example: dict[str, int]  # sizes of one input on which costs are counted, and of which pictures are drawn
     hints: tuple[str, ...]
     kinds: tuple[str, ...] = ("counting", "normal", "offset")
-    costs: tuple[Cost, ...] = ()  # counted beside TRAFFIC and BETWEEN, or in place of one there
+    costs: tuple[Cost, ...] = ()  # counted beside TRAFFIC, and in place of a cost there with the same metric
     tutorial: int = 1  # the number of the tutorial that teaches what the exercise needs
     lines: int | None = None  # the most lines of code that a solution may add
     picture: "Picture | str" = "tree"  # what --show draws (`pictures`): "tree", "banks", "sectors", or one of its own
@@ -214,10 +210,18 @@ class Exercise:
 
     @property
     def other_costs(self) -> list[Cost]:
+<<<<<<< HEAD
         """Return the costs of TRAFFIC and BETWEEN that none of the exercise's own replaces."""
         own = {cost.metric for cost in self.costs}
         others = TRAFFIC if own & TOGETHER else (*TRAFFIC, *BETWEEN)
         return [cost for cost in others if cost.metric not in own]
+=======
+        """Return the costs of TRAFFIC that none of the exercise's own replaces. EXCHANGES replaces what it counts."""
+        own = {cost.metric for cost in self.costs}
+        if EXCHANGES in own:
+            own |= {SHUFFLES, SHARED_LOADS, SHARED_STORES}
+        return [cost for cost in TRAFFIC if cost.metric not in own]
+>>>>>>> ca
 
     def simpler(self, drawn: Drawn) -> list[Drawn]:
         """Return draws that are simpler than `drawn` in one respect, the simplest first."""

@@ -110,7 +110,7 @@ def check(
             parts["budgets"] = POINTS["budgets"]
             cost = None if unseen else ranking.cost(launches)
     except FailureError as error:
-        seen = error.failure
+        seen = failure.in_own_lines(error.failure, Source(source, file, skeleton))
     seconds = time.perf_counter() - began
     result = Result(number, exercise.name, exercise.title, parts, seen, unseen, seconds, picture, no_picture)
     return replace(result, spent=spent, cost=cost)

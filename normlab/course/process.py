@@ -129,6 +129,7 @@ def _isolated(folder: Path) -> Iterator[None]:
 
 
 NORMAL = Limits()
+LARGEST_REPLY = 1 << 30  # bytes
 STARTING = 60.0  # wall-clock seconds that a process may take to start, before it loads its file
 LONGER = 60.0  # wall-clock seconds in addition, to compile, or to draw: matplotlib's first import lists all fonts
 
@@ -216,11 +217,12 @@ class Solution:
             self._here.send_bytes(wire.pack(header | {"nonce": nonce}, blobs))
             if not self._here.poll(patience):
                 raise StoppedError("time", f"nothing came back within {patience:g} s: is a loop endless?")
-            reply, results = wire.unpack(self._here.recv_bytes())
+            with self._killed_after(patience):  # the file may have sent a part of a message, and no more
+                reply, results = wire.unpack(self._here.recv_bytes(LARGEST_REPLY))
         except (EOFError, OSError):
-            raise StoppedError(
-                "ended", f"the process ended by itself {self._how()}while {doing}, without a result"
-            ) from None
+            if not (how := self._how()):  # it lives, and has sent what is no message
+                raise StoppedError("ended", NO_RESULT) from None
+            raise StoppedError("ended", f"the process ended by itself {how}while {doing}, without a result") from None
         except ValueError:  # not in the form of `wire`; without a nonce the empty reply is refused below
             reply, results = {}, []
         if reply.get("nonce") != nonce:
@@ -229,6 +231,16 @@ class Solution:
         if "failed" in reply:
             raise StoppedError(**reply["failed"])
         return reply, results
+
+    @contextmanager
+    def _killed_after(self, seconds: float) -> Iterator[None]:
+        """Kill the process if what is done within takes longer, so that a read of its messages ends."""
+        timer = threading.Timer(seconds, self._process.kill)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _how(self) -> str:
         """Return the process's exit code or signal as text for a message, or "" if it has not ended after 1 s."""

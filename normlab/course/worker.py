@@ -32,6 +32,7 @@ from normlab.stages import row  # noqa: F401  imports what exercises import, bef
 
 COMPILING = 20.0  # processor seconds in which Numba compiles a solution; 0.1 to 1.2, measured
 MOST_BLOCKS = 1024  # that a launch may have whose size the student chooses
+MOST_FILES = 1 << 16  # numbers of files that are looked at when all are closed
 PRINTED = 2000  # characters of a kernel's printed output that are kept
 
 
@@ -47,6 +48,7 @@ def serve(connection: Connection, seconds: float, altogether: float, memory: int
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader handles Ctrl-C
     _silence()
+    _close_all_but(connection.fileno())
     _limit_memory(memory)
     gc.freeze()  # imported modules are never garbage, and collecting them took 0.1 s in every process
     walled = wall.build()
@@ -82,6 +84,16 @@ def _silence() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
+
+
+def _close_all_but(kept: int) -> None:
+    """Close all inherited files but the standard ones and `kept`, on systems whose processes are forked.
+
+    Among them are pipes to the fork server and to multiprocessing's resource tracker, which a stray byte would end.
+    """
+    if hasattr(os, "fork"):
+        os.closerange(3, kept)
+        os.closerange(kept + 1, MOST_FILES)
 
 
 def _limit_memory(more: int) -> None:

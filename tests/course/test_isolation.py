@@ -36,10 +36,10 @@ def lawless(monkeypatch):
     monkeypatch.setattr(rules, "broken", lambda source, skeleton: None)
 
 
-def attacked(lines, solution=RIGHT):
+def attacked(lines, solution=RIGHT, patience=20.0):
     """Grade a solution with lines of an attack above it."""
     source = solution.replace("from normlab.engine import cuda\n", f"from normlab.engine import cuda\n{lines}\n")
-    return grading.check(NUMBER, source, "/nowhere/solution.py", limits=Limits(patience=20.0))
+    return grading.check(NUMBER, source, "/nowhere/solution.py", limits=Limits(patience=patience))
 
 
 # ---- files beside the solution that have the names of modules
@@ -151,7 +151,8 @@ def test_without_the_wall_the_hidden_file_could_be_read(lawless, treasure, monke
 
 
 SEARCHES = {
-    "among all objects": "[one for one in gc.get_objects() if isinstance(one, np.ndarray)]",
+    "among all objects": "[one for held in gc.get_objects() for one in gc.get_referents(held) "
+    "if isinstance(one, np.ndarray)]",
     "in the frames": "[one for frame in frames() for one in frame.f_locals.values() if isinstance(one, np.ndarray)]",
     "in the frames' containers": "[one for frame in frames() for held in frame.f_locals.values() "
     "if isinstance(held, dict) for one in held.values() if isinstance(one, np.ndarray)]",
@@ -223,20 +224,24 @@ def test_a_patched_grader_is_not_the_one_that_grades(lawless, patch):
     assert (later.failure, later.points) == (None, 8)
 
 
+WRITES = (
+    "import os\nfor number in range(3, 64):\n    try:\n        os.write(number, {bytes})\n    except OSError:\n"
+    "        pass\nwhile True:\n    os.getpid()"
+)
 ENDS = {
     "leaves with success": "import os\nos._exit(0)",
     "closes all files": "import os\nos.closerange(0, 4096)",
     "closes the grader's pipe": "import gc\nfrom multiprocessing.connection import Connection\ngc.unfreeze()\n"
     "[one.close() for one in gc.get_objects() if isinstance(one, Connection)]",
-    "writes to every file": "import os\n"
-    "for number in range(3, 64):\n    try:\n        os.write(number, b'\\xff' * 99)\n    except OSError:\n        pass",
+    "writes to every file": WRITES.format(bytes=b"\xff" * 99),
+    "sends a part of a message": WRITES.format(bytes=b"\0\0\x10\0"),
     "leaves at the end": "import atexit, os\natexit.register(os._exit, 0)\nraise SystemExit",
 }
 
 
 @pytest.mark.parametrize("act", ENDS.values(), ids=ENDS)
 def test_an_end_of_its_process_is_no_result_and_later_exercises_are_graded(lawless, act):
-    result = attacked(act)
+    result = attacked(act, patience=4.0)
     assert result.failure.kind in ("ended", "exit", "time"), result.failure
     assert result.points == 0
     later = grading.check(NUMBER, RIGHT, "/nowhere/later.py")

@@ -48,7 +48,7 @@ def test_results_reach_the_kernel_poisoned():
     [
         ("import os\nos._exit(0)", "ended", "ended by itself (exit code 0) while being loaded"),
         (KERNEL.format("import os; os._exit(0)"), "ended", "ended by itself (exit code 0) while running"),
-        ("import os\nos.kill(os.getpid(), 9)", "ended", "killed by signal 9"),
+        ("import os\nos.abort()", "ended", "killed by signal 6"),
         ("import sys\nsys.exit(0)", "exit", "SystemExit: 0"),
         (KERNEL.format("raise SystemExit"), "exit", "SystemExit"),
         ("raise KeyboardInterrupt", "exception", "KeyboardInterrupt"),
@@ -98,7 +98,7 @@ def test_launches_that_are_short_enough_each_may_be_too_long_together():
 def test_drawing_takes_none_of_the_solution_s_time(monkeypatch):
     limits = Limits(seconds=1.0, altogether=1.5)
 
-    def slowly(traces, kind):  # as matplotlib's first import in a fresh environment
+    def slowly(traces, kind, form):  # as matplotlib's first import in a fresh environment
         began = time.process_time()
         while time.process_time() - began < limits.altogether:
             pass
@@ -107,7 +107,7 @@ def test_drawing_takes_none_of_the_solution_s_time(monkeypatch):
     monkeypatch.setattr(worker, "_picture", slowly)
     monkeypatch.setattr(process, "_context", lambda: multiprocessing.get_context("fork"))
     with Solution(KERNEL.format("for _ in range(30000):\n        pass"), FILE, limits) as solution:
-        assert solution.run(CASE, "trace", picture="tree").picture == b"tree"
+        assert solution.run(CASE, "trace", picture=("tree", "png")).picture == b"tree"
         assert solution.run(CASE, "sanitize").observed["findings"] == []
 
 
