@@ -210,18 +210,10 @@ class Exercise:
 
     @property
     def other_costs(self) -> list[Cost]:
-<<<<<<< HEAD
         """Return the costs of TRAFFIC and BETWEEN that none of the exercise's own replaces."""
         own = {cost.metric for cost in self.costs}
         others = TRAFFIC if own & TOGETHER else (*TRAFFIC, *BETWEEN)
         return [cost for cost in others if cost.metric not in own]
-=======
-        """Return the costs of TRAFFIC that none of the exercise's own replaces. EXCHANGES replaces what it counts."""
-        own = {cost.metric for cost in self.costs}
-        if EXCHANGES in own:
-            own |= {SHUFFLES, SHARED_LOADS, SHARED_STORES}
-        return [cost for cost in TRAFFIC if cost.metric not in own]
->>>>>>> ca
 
     def simpler(self, drawn: Drawn) -> list[Drawn]:
         """Return draws that are simpler than `drawn` in one respect, the simplest first."""

@@ -1,10 +1,6 @@
 """budget: the row is read for the maximum, for the sum and for the result.
 
-<<<<<<< HEAD
 Says: one pass for both statistics
-=======
-Says: sectors loaded
->>>>>>> ca
 """
 
 

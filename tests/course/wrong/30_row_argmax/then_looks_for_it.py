@@ -1,10 +1,6 @@
 """budget: the maximum in one pass, and its index in another.
 
-<<<<<<< HEAD
 Says: one pass over the row"""
-=======
-Says: sectors loaded"""
->>>>>>> ca
 
 
 def better(value_a, index_a, value_b, index_b):

@@ -1,10 +1,6 @@
 """budget: a pass for the largest, and another one for the second.
 
-<<<<<<< HEAD
 Says: one pass over the row"""
-=======
-Says: sectors loaded"""
->>>>>>> ca
 
 
 def merge(first_a, second_a, first_b, second_b):
