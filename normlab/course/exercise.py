@@ -147,19 +147,23 @@ class Budget:
 
 NEIGHBOURS_LOADED = "neighbouring lanes that load neighbours share their sectors of 32 bytes"
 NEIGHBOURS_STORED = "neighbouring lanes that store neighbours share their sectors of 32 bytes"
-# What every solution is held to: as few requests of global memory as the reference solution makes. Of barriers,
-# shuffles and shared memory, which other right solutions need more of, twice as many are allowed.
+# What every solution is held to: as few requests of global memory as the reference solution makes.
 TRAFFIC = (
     Cost(LOADS, "a warp loads 32 neighbours by one instruction"),
     Cost(LOADED_SECTORS, NEIGHBOURS_LOADED),
     Cost(STORES, "a warp stores 32 neighbours by one instruction"),
     Cost(STORED_SECTORS, NEIGHBOURS_STORED),
+    Cost(GLOBAL_ATOMICS, "an atomic operation on global memory costs more than a load or a store"),
+)
+# Of what threads do with each other, another right solution may need twice as much. An exercise that counts all of it
+# together, because there are ways with shuffles and others with shared memory, is not held to this.
+BETWEEN = (
     Cost(BARRIERS, "at a barrier all threads of the block wait", times=2),
     Cost(SHUFFLES, "five shuffles add up 32 lanes", times=2),
     Cost(SHARED_LOADS, "shared memory is for what threads have to exchange", times=2),
     Cost(SHARED_STORES, "shared memory is for what threads have to exchange", times=2),
-    Cost(GLOBAL_ATOMICS, "an atomic operation on global memory costs more than a load or a store"),
 )
+TOGETHER = {EXCHANGES, SHARED_ACCESSES}
 # For walks along a row, which may begin at its end: 128 bytes that begin anywhere touch one more sector.
 ANYWHERE = (
     Cost(LOADED_SECTORS, NEIGHBOURS_LOADED, spare=LOADS),
@@ -178,7 +182,7 @@ class Exercise:
     example: dict[str, int]  # sizes of one input on which costs are counted, and of which pictures are drawn
     hints: tuple[str, ...]
     kinds: tuple[str, ...] = ("counting", "normal", "offset")
-    costs: tuple[Cost, ...] = ()  # counted beside TRAFFIC, and in place of a cost there with the same metric
+    costs: tuple[Cost, ...] = ()  # counted beside TRAFFIC and BETWEEN, or in place of one there
     tutorial: int = 1  # the number of the tutorial that teaches what the exercise needs
     lines: int | None = None  # the most lines of code that a solution may add
     picture: "Picture | str" = "tree"  # what --show draws (`pictures`): "tree", "banks", "sectors", or one of its own
