@@ -6,13 +6,10 @@ kernel.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-
-if TYPE_CHECKING:
-    from normlab.course.pictures import Picture
 
 # Budgets use Nsight Compute's metric names, from `normlab.sim.METRICS`; messages to students use plainer words.
 LOADS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
@@ -185,7 +182,7 @@ class Exercise:
     costs: tuple[Cost, ...] = ()  # counted beside TRAFFIC and BETWEEN, or in place of one there
     tutorial: int = 1  # the number of the tutorial that teaches what the exercise needs
     lines: int | None = None  # the most lines of code that a solution may add
-    picture: "Picture | str" = "tree"  # what --show draws (`pictures`): "tree", "banks", "sectors", or one of its own
+    picture: Any = "tree"  # what --show draws: "tree", "banks", "sectors", or a Picture of its own (`pictures`)
 
     def draws(self, seed: int, count: int) -> list[Drawn]:
         """Return the smallest input, every edge of every size, the example and `count` random draws, sorted by size."""

@@ -46,7 +46,7 @@ def refused(*arguments):
         (("ladder", "forward", "--norm", "both"), "--norm both: choose from layer, rms"),
         (("ladder", "forward", "--dtype", "bf16"), "--dtype bf16: choose from"),
         (("host", "--peers", "x"), "--peers x: choose from"),
-        (("report", "nowhere.json"), "No such file or directory: 'nowhere.json'"),
+        (("report", "nowhere.json"), "nowhere.json: no such file or directory"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_named_with_what_can(arguments, words):

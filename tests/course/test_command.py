@@ -124,8 +124,8 @@ def test_files_that_are_none_are_graded(folder):
         (["check", "7", "--dir", "/nowhere"], "there is no 07_welford_step.py in /nowhere"),
         (["check", "--dir", "/nowhere"], "there are no exercises in /nowhere"),
         (["progress", "--dir", "/nowhere"], "there are no exercises in /nowhere"),
-        (["check", "7", "--hidden", "/nowhere/h.toml"], "No such file"),
-        (["grade", "/nowhere"], "No such file"),
+        (["check", "7", "--hidden", "/nowhere/h.toml"], "no such file"),
+        (["grade", "/nowhere"], "no such file"),
         (["start", "/dev/null/x"], "cannot write to /dev/null/x"),
     ],
 )
