@@ -62,7 +62,7 @@ class Plan:
     def seconds(self, shapes: list[tuple[int, int]], cores: int = 1) -> float:
         """Return about how long the passes over layers of (n1, n2) take: all forwards side by side, then all backwards.
 
-        On a GPU only the oracle takes time. In the simulator it is the scheduler's time, and the vectorised engine takes
+        On a GPU only the oracle takes time. In the simulator it is the scheduler's time; the vectorised engine takes
         less. The exact backward is reckoned as one more, which it is with few columns kept; with none it is not run at
         all, with all of them it takes twice as long.
         """
