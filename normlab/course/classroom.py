@@ -56,13 +56,13 @@ def _below(parent: Path, output: Path) -> dict[str, Path]:
 
 
 def _unused(name: str, found: dict[str, Path]) -> str:
-    """Return a name that no other student has: two folders may differ only in what `_printable` replaces."""
+    """Return a name that no other student has: two folders may differ only in what `printable` replaces."""
     numbered = (f"{name} ({number})" for number in count(2))
     return name if name not in found else next(one for one in numbered if one not in found)
 
 
 def _printable(name: str) -> str:
-    """Return a folder's name for files and the terminal: no control characters, and nothing that is no Unicode."""
+    """Return text of a student's for a terminal and for file names: no control characters, nothing but Unicode."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in name)
 
 

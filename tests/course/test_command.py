@@ -189,6 +189,17 @@ def test_a_ranking_on_request(classroom, tmp_path):
     assert [place["students"] for place in scores["rankings"]["07_welford_step"]] == [["ada"]]  # bob's is wrong
 
 
+def test_no_message_of_a_student_s_reaches_the_terminal_s_controls(tmp_path):
+    number = catalogue.number_of("welford_step")
+    lines = "    assert count < 0, '\\x1b]0;mine\\x07\\n\\x1b[31mred'\n    return mean, m2, count"
+    (tmp_path / "ada").mkdir()
+    text = catalogue.skeleton(number).replace("    # Your lines.", lines)
+    file_of(tmp_path / "ada", number).write_text(text)
+    done = run("grade", tmp_path, "--output", tmp_path / "out")
+    assert "AssertionError: \ufffd]0;mine\ufffd\ufffd\ufffd[31mred" in done.stdout
+    assert not {"\x1b", "\x07"} & set(done.stdout)
+
+
 def test_one_student_s_folder_is_a_class_of_one(classroom, tmp_path):
     assert run("grade", classroom / "ada", "--output", tmp_path / "out").exit_code == 0
     assert [path.name for path in (tmp_path / "out" / "results").iterdir()] == ["ada.json"]

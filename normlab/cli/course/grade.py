@@ -68,7 +68,8 @@ def _cut(text: str) -> "Text":
     """Return the beginning of a long text, so that a row stays a line; the written files have the whole."""
     from rich.text import Text
 
-    return Text(text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…")
+    short = text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"
+    return Text("".join(letter if letter.isprintable() else "\ufffd" for letter in short))  # no control characters
 
 
 def _exercises(graded: "list[Student]") -> "Table":
