@@ -1,11 +1,11 @@
-"""Kernels that Numba refuses, each with a comment at the line that it refuses; and some that look so, and compile.
+"""Kernels that Numba refuses, each with a comment at the line that it refuses.
 
 The simulator would run nearly all of them. `test_check.py` takes the comment for a part of the sentence that a student
 reads. The arguments are the types beside each kernel: x and y one-dimensional, a and b two-dimensional arrays of
 float32, n an int64.
 """
 
-# ruff: noqa: E731, F821, F841, NPY002, SIM105, SIM115, UP031
+# ruff: noqa: F821, F841, NPY002, SIM105, SIM115, UP031
 
 import math
 import time
@@ -381,108 +381,3 @@ def warp_barrier_by_a_text(x):
 def grid_of_a_variable(x, n):
     i = cuda.grid(n)  # refused: cuda.grid takes the number 1, 2 or 3 itself
     x[0] = i
-
-
-# --- these look like mistakes, and compile ---------------------------------------------------------------------------
-
-
-def taken_lambda(x):
-    double = lambda value: value * 2
-    x[0] = double(x[0])
-
-
-def taken_nested_function(x):
-    def double(value):
-        return value * 2
-
-    x[0] = double(x[0])
-
-
-def taken_sum_of_an_array(x):
-    x[0] = np.sum(x)
-
-
-def taken_sum_method(x):
-    x[0] = x.sum()
-
-
-def taken_isinstance(x):
-    if isinstance(x[0], float):
-        x[0] = 1
-
-
-def taken_none_or_number(x, n):
-    value = None
-    if n > 3:
-        value = x[0]
-    x[1] = value
-
-
-def taken_array_variable_reassigned(x):
-    x = 1.0
-    y = x + 1
-
-
-def taken_float_in_an_atomic_s_index(x):
-    cuda.atomic.add(x, 0.5, 1)
-
-
-def taken_row_of_a_matrix(a):
-    a[cuda.grid(1)] = 1.0
-
-
-def taken_raise(x):
-    if x.size < 3:
-        raise ValueError("too short")
-    x[0] = 1
-
-
-def taken_assert(x):
-    assert x.size > 3
-    x[0] = 1
-
-
-def taken_variable_of_one_branch(x):
-    if x[0] > 1:
-        y = 1.0
-    x[0] = y
-
-
-def taken_dtype_of_an_argument(x):
-    kept = cuda.local.array(4, x.dtype)
-    kept[0] = 1
-    x[0] = kept[0]
-
-
-def taken_match(x, n):
-    match n:
-        case 1:
-            x[0] = 2
-        case _:
-            x[0] = 3
-
-
-def taken_enumerate(x):
-    for i, value in enumerate(x):
-        x[i] = value
-
-
-def taken_list_of_constants(x):
-    for value in [1, 2]:
-        x[0] += value
-
-
-def taken_slice_of_numbers(x):
-    x[0:3] = 1
-
-
-def taken_round(x):
-    x[0] = round(x[1], 2)
-
-
-def taken_length_of_a_text(x):
-    x[0] = len("a" + "b")
-
-
-def taken_recursion(x, n):
-    x[0] = fact(n)

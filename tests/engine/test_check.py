@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from engine import refused_kernels
+from engine import refused_kernels, taken_kernels
 from numba import cuda
 
 from normlab.engine.compile import check, front_end
@@ -17,9 +17,9 @@ from normlab.engine.compile.type_names import split_types, told_type
 from normlab.sim import CompilerError, sanitize, simulate, trace
 
 DEVICE = ("helper", "needs_two", "fact", "with_dict", "between")
-KERNELS = {name: one for name, one in vars(refused_kernels).items() if inspect.isfunction(one) and name not in DEVICE}
-REFUSED = [name for name in KERNELS if not name.startswith("taken_")]
-TAKEN = [name for name in KERNELS if name.startswith("taken_")]
+REFUSED = [name for name, one in vars(refused_kernels).items() if inspect.isfunction(one) and name not in DEVICE]
+TAKEN = [name for name, one in vars(taken_kernels).items() if inspect.isfunction(one)]
+KERNELS = {name: getattr(refused_kernels, name, None) or getattr(taken_kernels, name) for name in (*REFUSED, *TAKEN)}
 MARK = re.compile("# refused: ?(.*)$", re.MULTILINE)
 
 
