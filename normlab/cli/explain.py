@@ -64,7 +64,6 @@ def explain_plan(
 
     Exit code: 0, or 2 when the arguments cannot be used.
     """
-    from normlab.engine.compile.offline import GET_COMPILER, CompilerMissingError
     from normlab.learn.explain import explain
 
     with refusing("explain"), progress(None, "compiling") if compiled else nullcontext():
@@ -89,10 +88,7 @@ def explain_plan(
             step=step,
             compiled=compiled,
         )
-        try:
-            _ = found.resources  # compiled here, while the bar moves
-        except CompilerMissingError as error:
-            raise refused("explain", f"--compile: {error}; {GET_COMPILER}") from None
+        compile_now(found)
     if as_json:
         typer.echo(found.as_json())
     else:
@@ -112,6 +108,16 @@ def show(found: "Explanation") -> None:
     for heading, lines in found.facts():
         table.add_row(heading, "\n".join(lines))
     print_stripped(table, screen)
+
+
+def compile_now(found: Any) -> None:
+    """Compile what an explanation asks for, if it does, while the progress bar moves."""
+    from normlab.engine.compile.offline import GET_COMPILER, CompilerMissingError
+
+    try:
+        _ = found.resources
+    except CompilerMissingError as error:
+        raise refused("explain", f"--compile: {error}; {GET_COMPILER}") from None
 
 
 def sides_of(shape: str) -> tuple[int, ...]:

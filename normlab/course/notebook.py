@@ -68,7 +68,7 @@ class Checked:
         if self.result.picture is not None:
             picture = self.result.picture.decode("utf-8")
             parts.append(f"<div style='background: white'>{picture[picture.index('<svg') :]}</div>")
-            parts.append(f"<p>What to look for: {html.escape(_exercise(self.result).picture.look)}</p>")  # type: ignore[union-attr]
+            parts.append(f"<p>What to look for: {html.escape(_exercise(self.result).picture.look)}</p>")
         elif self.result.no_picture is not None:
             parts.append(f"<p>No picture of it: {html.escape(self.result.no_picture)}</p>")
         for way in self._ways():
