@@ -22,6 +22,9 @@ def run_script(
         bool,
         typer.Option("--sanitize", help="Look for races, bad indices, reads of garbage, … in every launch."),
     ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Benign races, stores of one value, make --sanitize fail, too.")
+    ] = False,
     trace: Annotated[
         bool, typer.Option("--trace", help="Count what the first launch of every kernel asks of memory, line by line.")
     ] = False,
@@ -46,14 +49,17 @@ def run_script(
     counts as written if its elements are shorter than 4 bytes.
 
     Exit code: the program's own, as `python SCRIPT` would have it (1 for an uncaught exception, 130 for Ctrl-C), or 1
-    when --sanitize found something, whatever the program's: the last report on stderr tells the two apart. 2 when
+    when --sanitize found something wrong, whatever the program's: the last report on stderr tells the two apart. A
+    race of stores that all store one value is told and is not wrong, except with --strict. 2 when
     normlab cannot use its arguments or read SCRIPT.
     """
     from normlab.run import run_program
 
     if json_file is not None and not (sanitize or trace):
         raise refused("run", "--json writes what --sanitize or --trace report: give one of them, too")
-    for option in ("--sanitize", "--trace", "--no-check"):
+    if strict and not sanitize:
+        raise refused("run", "--strict says what --sanitize counts as wrong: give that, too")
+    for option in ("--sanitize", "--strict", "--trace", "--no-check"):
         if option in (args or []):
             typer.echo(
                 f"normlab run: {option} after SCRIPT is an argument of the program; normlab's own comes before: "
@@ -64,7 +70,7 @@ def run_script(
         if json_file is not None:
             json_file = json_file.absolute()  # wherever the program goes
             json_file.write_text("")
-        code = run_program(script, args or [], sanitize, trace, json_file, check)
+        code = run_program(script, args or [], sanitize, trace, json_file, check, strict)
     except OSError as error:
         raise refused("run", f"cannot open {error.filename}: {error.strerror}") from None
     raise typer.Exit(code)

@@ -99,10 +99,10 @@ class Launcher:
             if report is not None:
                 record.add(report.findings, launch.configuration)
 
-    @property
-    def found_something(self) -> bool:
-        """Return whether the sanitizer found anything in any launch."""
-        return any(record.findings for record in self._records.values())
+    def found_something(self, strict: bool) -> bool:
+        """Return whether the sanitizer found anything wrong in any launch; `strict`: benign races count, too."""
+        findings = (finding for record in self._records.values() for finding in record.findings.values())
+        return any(strict or not finding.benign for finding in findings)
 
     def report(self) -> str:
         """Return the report for the end of the program, kernel by kernel."""
