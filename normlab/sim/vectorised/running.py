@@ -51,7 +51,8 @@ class Call:
     def __init__(self, function: Function, original: FunctionType, machine: Any, depth: int):
         """Begin to run `original`, of which `function` is the compiled form."""
         self.function, self.machine, self.depth = function, machine, depth
-        self._globals, self._builtins = original.__globals__, original.__builtins__  # type: ignore[attr-defined]
+        known: Any = original  # typeshed has __builtins__ in some versions only
+        self._globals, self._builtins = known.__globals__, known.__builtins__
         self._cells = dict(zip(function.free, original.__closure__ or (), strict=True))
         self.results: list[tuple[np.ndarray, Any]] = []
 
