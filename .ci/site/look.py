@@ -188,11 +188,13 @@ def faults(browser: Any, page: Path) -> Iterator[str]:
 
 
 def parts(notebook: Path) -> dict[str, int]:
-    """How much there is in a notebook. The cell that installs in Colab is left out."""
+    """How much there is in a notebook, with its solutions that unfold; without the cell that installs in Colab."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
     return {
-        "code": sum(cell["cell_type"] == "code" and "google.colab" not in "".join(cell["source"]) for cell in cells),
+        "code": sum(cell["cell_type"] == "code" and "google.colab" not in "".join(cell["source"]) for cell in cells)
+        + sum(text.count("```python") for text in texts),
         "pictures": sum("image/svg+xml" in output.get("data", {}) for output in outputs),
         "answers": sum("".join(cell["source"]).count("<summary><b>") for cell in cells),
     }

@@ -64,7 +64,7 @@ class Checked:
         """Return the result as a notebook shows it, with the picture."""
         colour = "#1a7f37" if self.passed else "#cf222e"
         parts = [f"<b style='color: {colour}'>{html.escape(self._head())}</b>"]
-        parts.append(f"<pre>{html.escape(chr(10).join(self._text()))}</pre>")
+        parts.append(f"<pre style='white-space: pre-wrap'>{html.escape(chr(10).join(self._text()))}</pre>")
         if self.result.picture is not None:
             picture = self.result.picture.decode("utf-8")
             parts.append(f"<div style='background: white'>{picture[picture.index('<svg') :]}</div>")
